@@ -1,0 +1,1 @@
+"""How it is tried: memory, workers, the judge, campaigns, findings, the command line and the pytest plugin."""

@@ -1,0 +1,78 @@
+"""The ways in which a case can fail: one exception type per kind, raised in the parent.
+
+Hypothesis tells bugs apart by the type and the place of an exception, so that a type per kind keeps it from sliding
+from one bug into another while it shrinks, also when the failure killed a worker.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Kind(StrEnum):
+    """What went wrong, in DESIGN.md's words."""
+
+    ILLEGAL_ACCESS = "IllegalAccess"
+    MISALIGNED = "Misaligned"
+    HANG = "Hang"
+    WORKER_DIED = "WorkerDied"
+    RAISED = "Raised"
+    OUTPUT_MISMATCH = "OutputMismatch"
+    LSE_MISMATCH = "LseMismatch"
+    EMPTY_ROW = "EmptyRow"
+    UNWRITTEN = "Unwritten"
+    NOT_FINITE = "NotFinite"
+    CANARY_OVERWRITTEN = "CanaryOverwritten"
+    INPUT_MUTATED = "InputMutated"
+    PADDING_LEAK = "PaddingLeak"
+    REPLAY_DIVERGED = "ReplayDiverged"
+    NONDETERMINISTIC = "Nondeterministic"
+    METAMORPHIC_MISMATCH = "MetamorphicMismatch"
+    UNEXPECTED_REJECTION = "UnexpectedRejection"
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """One failure of one step, as the worker (or, for a death, the parent) saw it.
+
+    `place` is a tensor's name for a fault, or which rows are wrong ("out", "lse", "padded rows", "empty rows").
+    `kernel` is the entry point that was launched last. `margin` is error over bound: above 1 fails; None where the
+    check is exact. `step` is the index of the step, -1 if unknown. `gap` marks what only the strict contract breaks.
+    """
+
+    kind: Kind
+    place: str
+    message: str
+    step: int = -1
+    mode: str = ""
+    kernel: str = ""
+    tier: str = ""
+    margin: float | None = None
+    gap: bool = False
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What judging a case gave. `margins` has the largest margin of each tier; `seconds` the time of each phase."""
+
+    observations: tuple[Observation, ...] = ()
+    margins: dict[str, float] = {}
+    seconds: dict[str, float] = {}
+    rows: int = 0
+    unsupported: str | None = None
+
+    @property
+    def failures(self) -> tuple[Observation, ...]:
+        """What breaks the declared contract, worst first."""
+        return tuple(observation for observation in self.observations if not observation.gap)
+
+
+class Failure(AssertionError):
+    """A case failed; `observation` says how. Raised as one of the subclasses in FAILURES."""
+
+    def __init__(self, observation: Observation, text: str) -> None:
+        super().__init__(text)
+        self.observation = observation
+
+
+FAILURES: dict[Kind, type[Failure]] = {
+    kind: type(kind.value, (Failure,), {"__module__": __name__, "__doc__": f"A failure of kind {kind}."}) for kind in Kind
+}

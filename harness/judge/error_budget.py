@@ -1,0 +1,109 @@
+"""What the error of a correct kernel may be, from a noise model and the moments of the answer.
+
+Sources of error, and what each does to an output o = sum_j p_j v_j (p: softmax weights, u: unit roundoffs):
+
+- weights rounded for the second product: sum_j p_j eps_j v_j, |eps_j| <= u_P. Independent errors give u_P^2 sum p^2 v^2
+  (Higham and Mary, 2019). Weights that are all alike round alike, and give up to u_P |o|: `alike` says how much of that
+  applies. Weights near zero have an absolute error instead.
+- logits, exp, soft cap, a rounded denominator: sum_j p_j (v_j - o) delta_j.
+- fp32 sums of n terms: each partial sum is rounded, so errors grow like sqrt(n) u, or like n u when the terms are all
+  alike and stay on the same side of a rounding boundary (Blanchard, Higham and Higham, 2021).
+- partial results weighted by exp(lse_part - lse), as flash-decoding and sinks do it: the fp32 roundings of both sides.
+- rounding to the output's dtype, once and once more per merge; what a merge adds up are partial outputs, whose size is
+  about sqrt(sum p^2 v^2) rather than |o|.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import log, sqrt
+
+import torch
+
+from attnfuzz.reference.noise import ROUNDOFF, SMALLEST_STEP, NoiseModel
+from attnfuzz.reference.problem import Answer, Moments, Problem
+
+UNIFORM = 0.18
+"""Mean square relative error over u^2 of rounding to nearest, for a log-uniform mantissa: 1 / (8 ln 2)."""
+
+
+@dataclass(frozen=True)
+class ErrorBudget:
+    """The error of a correct kernel on one problem, whose output of dtype `out_dtype` was rounded `roundings` times.
+
+    `alpha` is the probability of a false alarm that one tier may spend on the whole output. Tensors are fp64: [T, Hq,
+    Dv] per element, or [T, Hq] per row (then `row` in the name).
+    """
+
+    problem: Problem
+    answer: Answer
+    noise: NoiseModel
+    out_dtype: torch.dtype
+    roundings: int
+    alpha: float
+
+    @cached_property
+    def moments(self) -> Moments:
+        """The moments of the answer, which must have been asked for."""
+        assert self.answer.moments is not None
+        return self.answer.moments
+
+    @cached_property
+    def keys(self) -> torch.Tensor:
+        """Visible keys, at least 1: [T, 1]."""
+        return self.answer.visible.clamp(min=1).to(torch.float64).unsqueeze(-1)
+
+    @cached_property
+    def deviations(self) -> torch.Tensor:
+        """By how many root mean squares a sum of n independent bounded errors may be off: [T, 1].
+
+        sqrt(2 ln(2 M / alpha)) over M elements (Hoeffding's inequality and a union bound); never above sqrt(n), by
+        Cauchy and Schwarz.
+        """
+        count = max(self.answer.out.numel(), 1)
+        return self.keys.sqrt().clamp_(max=sqrt(2 * log(2 * count / self.alpha)))
+
+    @cached_property
+    def alike(self) -> torch.Tensor:
+        """Whether a row's weights are so close to each other that they round alike: 1 if equal, 0 if not; [T, Hq].
+
+        Rounding errors lose their memory of each other once weights spread over a few steps of the grid, 2 u_P wide.
+        """
+        return torch.exp(-0.5 * (self.moments.gap / (4 * self.noise.probabilities)) ** 2)
+
+    @cached_property
+    def row_logit_variance(self) -> torch.Tensor:
+        """Mean square of delta_j, the relative error of an unnormalised weight before it is rounded; [T, Hq]."""
+        noise, moments = self.noise, self.moments
+        independent = noise.exponential**2 + UNIFORM * noise.row_sum**2
+        result = (noise.logits * moments.magnitude) ** 2 + (2 * noise.accumulate * self.row_exponent) ** 2
+        if self.problem.soft_cap:
+            result = result + (noise.tanh * moments.magnitude.clamp(max=self.problem.soft_cap)) ** 2
+        return result + independent
+
+    @cached_property
+    def row_exponent(self) -> torch.Tensor:
+        """Size of the fp32 numbers whose differences are exponentiated, with a few units for their terms; [T, Hq]."""
+        lse = self.answer.lse
+        return self.moments.peak.abs() + lse.masked_fill(lse == -torch.inf, 0.0).abs() + 4
+
+    @cached_property
+    def row_shared_error(self) -> torch.Tensor:
+        """Relative error that all elements of a row have in common; [T, Hq]."""
+        noise = self.noise
+        alike = self.alike * (noise.probabilities + noise.row_sum + noise.accumulate * self.keys)
+        return alike + 2 * noise.accumulate * self.row_exponent
+
+    @cached_property
+    def floor(self) -> torch.Tensor:
+        """Absolute error of weights and outputs near zero; [T, Hq, 1]."""
+        smallest = self.roundings * SMALLEST_STEP[self.out_dtype]
+        if not self.noise.underflow or self.problem.value.shape[0] == 0:
+            return torch.full_like(self.moments.peak, smallest).unsqueeze(-1)
+        value_peak = self.problem.value.to(torch.float32).abs().amax().item() * abs(self.problem.bmm2_scale)
+        lost = self.noise.underflow * value_peak * self.keys * self.moments.p_peak
+        return (lost + smallest).unsqueeze(-1)
+
+    @cached_property
+    def roundoff(self) -> float:
+        """Unit roundoff of the output's dtype."""
+        return ROUNDOFF[self.out_dtype]

@@ -1,0 +1,148 @@
+"""T0: what holds exactly. Shapes and dtypes, finite numbers, rows that see nothing, and padded rows."""
+
+from collections.abc import Callable, Iterator
+from math import isfinite
+
+import torch
+
+from attnfuzz.harness.failures import Kind, Observation
+from attnfuzz.harness.judge.real_rows import RealRows
+from attnfuzz.harness.memory.poison import unwritten
+from attnfuzz.kernels.backend import Output
+from attnfuzz.reference.contract import Contract, Holds
+from attnfuzz.reference.geometry import Geometry
+
+Report = Callable[..., Observation]
+"""An Observation of the step under judgement, from the fields that differ."""
+
+
+def misshapen(output: Output, rows: RealRows, geometry: Geometry, report: Report) -> Observation | None:
+    """What makes the output impossible to judge: its shape or dtype, or too few rows."""
+    out, lse = output.out, output.lse
+    heads, dim = geometry.q_heads, geometry.head_dim_vo
+    if output.attended:
+        heads, dim = output.attended[0].query.shape[1], output.attended[0].value.shape[2]
+    wanted = geometry.dtype.torch_dtype
+    if out.dim() != 3 or tuple(out.shape[1:]) != (heads, dim) or out.dtype != wanted:
+        message = f"out is {_form(out)}, expected {wanted} [rows, {heads}, {dim}]"
+    elif out.shape[0] < rows.last:
+        message = f"out has {out.shape[0]} rows, but the requests' last row is {rows.last - 1}"
+    elif lse is not None and (lse.shape != out.shape[:2] or lse.dtype != torch.float32):
+        return report(
+            kind=Kind.LSE_MISMATCH,
+            place="lse",
+            tier="T0",
+            message=f"lse is {_form(lse)}, expected torch.float32 {list(out.shape[:2])}",
+        )
+    else:
+        return None
+    return report(kind=Kind.OUTPUT_MISMATCH, place="out", tier="T0", message=message)
+
+
+def not_numbers(
+    tensor: torch.Tensor, place: str, rows: RealRows, sees: torch.Tensor, report: Report
+) -> Iterator[Observation]:
+    """Elements of rows that see a key, and yet are NaN or infinite: never written, or computed.
+
+    `tensor` [T, Hq, ...] holds the rows of requests; `sees` is bool [T].
+    """
+    if all_finite(tensor):
+        return
+    bad = ~torch.isfinite(tensor) & sees.view(-1, *[1] * (tensor.dim() - 1))
+    if not bad.any():
+        return
+    stale = bad & unwritten(tensor)
+    for kind, mask, what in ((Kind.UNWRITTEN, stale, "never written"), (Kind.NOT_FINITE, bad & ~stale, "not finite")):
+        if mask.any():
+            by_row = mask.flatten(2).any(dim=-1) if tensor.dim() == 3 else mask
+            token, head = by_row.nonzero()[0].tolist()
+            value = tensor[token, head].flatten()[mask[token, head].flatten()][0].item()
+            held = "the sentinel" if kind is Kind.UNWRITTEN else f"{value}"
+            yield report(
+                kind=kind,
+                place=place,
+                tier="T0",
+                message=f"{place} of {rows.name(token, head)} was {what}: it holds {held}; {_share(by_row, sees)}",
+            )
+
+
+def empty_rows(
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+    expected_lse: torch.Tensor,
+    rows: RealRows,
+    sees: torch.Tensor,
+    contract: Contract,
+    report: Report,
+) -> Observation | None:
+    """Rows that see no key, and do not hold what the contract says.
+
+    out [T, Hq, Dv] and lse [T, Hq] (natural or base 2: only -inf and finite matter, unless there are sinks, when
+    `expected_lse` [T, Hq] is finite and the LSE's own tier compares it). The strictest is out = 0 and lse = -inf.
+    """
+    if contract.empty_rows is Holds.ANYTHING or bool(sees.all()):
+        return None
+    if contract.empty_rows is Holds.ZERO:
+        wrong = (out != 0).any(dim=-1)
+        if lse is not None:
+            wrong |= torch.where(expected_lse == -torch.inf, lse != -torch.inf, ~torch.isfinite(lse))
+    else:
+        wrong = ~torch.isfinite(out).all(dim=-1)
+        if lse is not None:
+            wrong |= torch.isnan(lse) | (lse == torch.inf)
+    wrong &= ~sees.unsqueeze(-1)
+    if not wrong.any():
+        return None
+    token, head = wrong.nonzero()[0].tolist()
+    held = f"out[0] = {_held(out[token, head, :1])}"
+    if lse is not None:
+        held += f", lse = {_held(lse[token, head].view(1))}"
+    promised = "out = 0, lse = -inf" if contract.empty_rows is Holds.ZERO else "finite numbers"
+    return report(
+        kind=Kind.EMPTY_ROW,
+        place="empty rows",
+        tier="T0",
+        message=f"{rows.name(token, head)} sees no key and must hold {promised}: {held}; {_share(wrong, ~sees)}",
+    )
+
+
+def padded_rows(padded: torch.Tensor, contract: Contract, report: Report) -> Iterator[Observation]:
+    """Rows of no request, [padded rows, Hq, Dv], that do not hold what the contract says."""
+    if contract.padded_rows is Holds.ANYTHING or not padded.numel():
+        return
+    zero = contract.padded_rows is Holds.ZERO
+    if not zero and all_finite(padded):
+        return
+    bad = padded != 0 if zero else ~torch.isfinite(padded)
+    if not bad.any():
+        return
+    stale = bad & unwritten(padded)
+    infinite = ~torch.isfinite(padded) & ~stale
+    leaked = bad & ~stale & ~infinite
+    for kind, mask, what in (
+        (Kind.UNWRITTEN, stale, "were never written"),
+        (Kind.NOT_FINITE, infinite, "hold NaN or infinity"),
+        (Kind.PADDING_LEAK, leaked, "hold numbers other than 0"),
+    ):
+        count = int(mask.flatten(1).any(dim=-1).sum())
+        if count:
+            message = f"{count} of {padded.shape[0]} padded rows {what}"
+            yield report(kind=kind, place="padded rows", tier="T0", message=message)
+
+
+def all_finite(tensor: torch.Tensor) -> bool:
+    """Whether a tensor of up to fp32 holds neither NaN nor infinity: its sum in fp64 can't overflow, and keeps both."""
+    return isfinite(tensor.sum(dtype=torch.float64).item())
+
+
+def _form(tensor: torch.Tensor) -> str:
+    return f"{tensor.dtype} {list(tensor.shape)}"
+
+
+def _held(element: torch.Tensor) -> str:
+    return "never written" if bool(unwritten(element).any()) else f"{element.item()}"
+
+
+def _share(wrong: torch.Tensor, of: torch.Tensor) -> str:
+    """How many rows are wrong, of the tokens in `of` [T]."""
+    return f"{int(wrong.sum())} of {int(of.sum()) * wrong.shape[1]} such rows"

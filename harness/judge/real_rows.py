@@ -1,0 +1,53 @@
+"""Which rows of an output belong to which request, and how to name one."""
+
+from collections.abc import Sequence
+
+import torch
+
+from attnfuzz.kernels.backend import Attended
+
+
+class RealRows:
+    """The tokens of all attended requests, packed in their order, as places in an output of `rows` rows."""
+
+    def __init__(self, attended: Sequence[Attended], rows: int, device: torch.device) -> None:
+        self.q_lens = tuple(entry.query.shape[0] for entry in attended)
+        self.kv_lens = tuple(entry.key.shape[0] for entry in attended)
+        self.tokens = sum(self.q_lens)
+        self.rows = rows
+        self.last = max(
+            (entry.first_row + q_len for entry, q_len in zip(attended, self.q_lens, strict=True)), default=0
+        )
+        self._device = device
+        self._places: torch.Tensor | None = None
+        end = 0
+        for entry, q_len in zip(attended, self.q_lens, strict=True):
+            if q_len and entry.first_row != end:
+                places = [
+                    row
+                    for entry, q_len in zip(attended, self.q_lens, strict=True)
+                    for row in range(entry.first_row, entry.first_row + q_len)
+                ]
+                self._places = torch.tensor(places, device=device)
+                break
+            end += q_len
+
+    def real(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The rows of requests, of a tensor [rows, ...]: [tokens, ...]."""
+        return tensor[: self.tokens] if self._places is None else tensor[self._places]
+
+    def padded(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The rows that belong to no request."""
+        if self._places is None:
+            return tensor[self.tokens :]
+        is_padding = torch.ones(self.rows, dtype=torch.bool, device=self._device)
+        is_padding[self._places] = False
+        return tensor[is_padding]
+
+    def name(self, token: int, head: int) -> str:
+        """The row of a packed token and a head, in words."""
+        for request, q_len in enumerate(self.q_lens):
+            if token < q_len:
+                return f"request {request} (q_len {q_len}, kv_len {self.kv_lens[request]}), token {token}, head {head}"
+            token -= q_len
+        raise IndexError(f"there are {self.tokens} tokens: none is {token + self.tokens}")

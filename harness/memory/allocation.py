@@ -1,0 +1,103 @@
+"""Where tensors lie, and in what relation an address stands to them: what makes a fault readable."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from attnfuzz.harness.memory.poison import POISON_ID
+from attnfuzz.reference.case import Guard
+
+NEAR = 16 << 20
+"""Unmapped bytes on each side of a tensor, at the least: a stray access this near can be meant for no other."""
+
+NULL_BYTES = 1 << 16
+"""Addresses below this are offsets from a null pointer (Linux never maps them for a program by default)."""
+
+
+class Allocation(msgspec.Struct, frozen=True):
+    """One tensor in memory.
+
+    `nbytes` reaches from its first to its last element, gaps included; `stride` is in elements; `dtype` as torch names
+    it ("bfloat16"). The address is 0 for a tensor without elements: torch hands kernels a null pointer for those.
+    """
+
+    name: str
+    address: int
+    nbytes: int
+    shape: tuple[int, ...]
+    dtype: str
+    itemsize: int
+    stride: tuple[int, ...]
+    guard: Guard
+
+    def distance(self, address: int) -> int:
+        """Bytes from this tensor to `address`: 0 inside of it."""
+        if address < self.address:
+            return self.address - address
+        return max(0, address - (self.address + self.nbytes) + 1)
+
+    def index(self, address: int, axis: int) -> int:
+        """The index along `axis` that reaches `address` when all others are 0; out of range for a stray address."""
+        return (address - self.address) // (self.stride[axis] * self.itemsize)
+
+
+class Location(msgspec.Struct, frozen=True):
+    """An address in words: `place` is a tensor's name, or the same words for every address that belongs to none."""
+
+    place: str
+    relation: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.relation}"
+
+
+def locate(allocations: Iterable[Allocation], address: int) -> Location:
+    """The tensor that an access to `address` was meant for, and where the address lies: "8 bytes past the end"."""
+    everything = list(allocations)
+    if address < NULL_BYTES:
+        return _near_null(everything, address)
+    placed = [allocation for allocation in everything if allocation.nbytes]
+    nearest = min(placed, key=lambda allocation: allocation.distance(address), default=None)
+    if nearest is None:
+        return Location("unmapped memory", f"{address:#x}, with no tensor on record")
+    distance = nearest.distance(address)
+    poisoned = next((allocation for allocation in placed if _indexed_with_poison(allocation, address)), None)
+    if distance and poisoned is not None:
+        return Location(poisoned.name, f"{_side(poisoned, address)} (indexed with poison, {POISON_ID:#010x})")
+    if distance <= max(NEAR, nearest.nbytes):
+        return Location(nearest.name, _relation(nearest, address))
+    nearest_words = f"{_side(nearest, address)} of {nearest.name}"
+    return Location("unmapped memory", f"{address:#x}, far from every tensor (nearest: {nearest_words})")
+
+
+def _indexed_with_poison(allocation: Allocation, address: int) -> bool:
+    return any(allocation.index(address, axis) == POISON_ID for axis, step in enumerate(allocation.stride) if step)
+
+
+def _near_null(allocations: list[Allocation], address: int) -> Location:
+    offset = f"null pointer + {address} bytes"
+    empty = [allocation.name for allocation in allocations if not allocation.nbytes]
+    if len(empty) == 1:
+        return Location(empty[0], f"{offset} (it has no elements)")
+    hint = f" (tensors without elements: {', '.join(empty)})" if empty else ""
+    return Location("null pointer", offset + hint)
+
+
+def _relation(allocation: Allocation, address: int) -> str:
+    side = _side(allocation, address)
+    sizes = [(allocation.stride[axis], axis) for axis, size in enumerate(allocation.shape) if size > 1]
+    axis = max(sizes, default=(1, 0))[1]
+    if not allocation.shape or not allocation.stride[axis]:
+        return side
+    count = allocation.shape[axis]
+    unit = "element" if len(allocation.shape) == 1 else "row" if axis == 0 else f"index along axis {axis}"
+    return f"{side} ({unit} {allocation.index(address, axis)} of {count})"
+
+
+def _side(allocation: Allocation, address: int) -> str:
+    offset = address - allocation.address
+    if offset < 0:
+        return f"{-offset} bytes before the start"
+    if offset >= allocation.nbytes:
+        return f"{offset - allocation.nbytes} bytes past the end"
+    return f"{offset} bytes inside"

@@ -1,0 +1,127 @@
+"""What memory holds before anybody writes it: poison, the output sentinel, and stale numbers.
+
+Poison is a NaN for floats, so that whatever is computed from it shows, and POISON_ID for integers: a length that runs
+into a guard page at once, and a page id far outside of any pool. The sentinel is another NaN, so that an output that
+was never written can be told from a computed NaN, whose payload hardware leaves at the canonical one, and from poison
+that a kernel copied. float8_e4m3fn has only two NaNs, which differ in the sign: 0x7F is poison, 0xFF the sentinel.
+"""
+
+import ctypes
+from functools import cache
+
+import torch
+
+from attnfuzz.harness.memory import raw_bytes
+
+POISON_ID = 0x00BADBAD
+"""Poison of an integer tensor: as a page id it lands inside the reservation, far from every tensor."""
+
+_POISON = {
+    torch.float32: 0x7FCBADBA,
+    torch.bfloat16: 0x7FED,
+    torch.float16: 0x7EAD,
+    torch.float8_e4m3fn: 0x7F,
+    torch.int32: POISON_ID,
+    torch.int64: POISON_ID,
+    torch.uint8: 0xAD,
+    torch.bool: 0xAD,
+}
+_SENTINEL = {
+    torch.float32: 0x7FC5E171,
+    torch.bfloat16: 0x7FDB,
+    torch.float16: 0x7EDB,
+    torch.float8_e4m3fn: 0xFF,
+    torch.int32: 0x0BADF00D,
+    torch.int64: 0x0BADF00D,
+    torch.uint8: 0xDB,
+    torch.bool: 0xDB,
+}
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_PERIOD = 1 << 18
+"""Bytes of a precomputed pattern: it stays in the second-level cache, and most tensors need one copy of it."""
+
+
+class Pattern:
+    """A run of `_PERIOD` bytes that is repeated over memory, starting anew at each address that is written."""
+
+    def __init__(self, content: bytes) -> None:
+        assert len(content) == _PERIOD
+        self._buffer = ctypes.create_string_buffer(content, _PERIOD)
+        self._address = ctypes.addressof(self._buffer)
+
+    def write(self, address: int, nbytes: int) -> None:
+        """Fill `nbytes` at `address`."""
+        while nbytes > _PERIOD:
+            ctypes.memmove(address, self._address, _PERIOD)
+            address += _PERIOD
+            nbytes -= _PERIOD
+        ctypes.memmove(address, self._address, nbytes)
+
+    def holds(self, address: int, nbytes: int) -> bool:
+        """Whether `nbytes` at `address` still are what `write` left there. A run of up to one period."""
+        return raw_bytes.same(address, self._address, nbytes)
+
+    def content(self, nbytes: int) -> bytes:
+        """The `nbytes` that `write` writes."""
+        whole, rest = divmod(nbytes, _PERIOD)
+        return self._buffer.raw * whole + self._buffer.raw[:rest]
+
+
+@cache
+def poison(dtype: torch.dtype) -> Pattern:
+    """The pattern of memory that must not be read. ValueError for a dtype that attention tensors never have."""
+    return Pattern(_repeated(_POISON, dtype))
+
+
+@cache
+def sentinel(dtype: torch.dtype) -> Pattern:
+    """The pattern of an output that its kernel has still to write. ValueError as for `poison`."""
+    return Pattern(_repeated(_SENTINEL, dtype))
+
+
+@cache
+def stale(dtype: torch.dtype) -> Pattern:
+    """Numbers as an earlier call could have left them: normal floats, small integers. The same in every process."""
+    if dtype not in _POISON:
+        raise _unknown(dtype)
+    count = _PERIOD // dtype.itemsize
+    generator = torch.Generator().manual_seed(20130)
+    if dtype.is_floating_point:
+        numbers = torch.randn(count, generator=generator).to(dtype)
+    else:
+        numbers = torch.randint(0, 2 if dtype == torch.bool else 64, (count,), generator=generator, dtype=dtype)
+    return Pattern(numbers.view(torch.uint8).numpy().tobytes())
+
+
+def poison_bytes(dtype: torch.dtype, nbytes: int) -> bytes:
+    """Poison for `nbytes` of a tensor of `dtype`. ValueError as for `poison`."""
+    return poison(dtype).content(nbytes)
+
+
+def sentinel_bytes(dtype: torch.dtype, nbytes: int) -> bytes:
+    """The output sentinel for `nbytes` of a tensor of `dtype`. ValueError as for `poison`."""
+    return sentinel(dtype).content(nbytes)
+
+
+def stale_bytes(dtype: torch.dtype, nbytes: int) -> bytes:
+    """Stale numbers for `nbytes` of a tensor of `dtype`. ValueError as for `poison`."""
+    return stale(dtype).content(nbytes)
+
+
+def unwritten(tensor: torch.Tensor) -> torch.Tensor:
+    """Mask, bool of the tensor's shape, of the elements that still hold the sentinel's bits. ValueError as above."""
+    if tensor.dtype not in _SENTINEL:
+        raise _unknown(tensor.dtype)
+    return tensor.view(_BITS[tensor.itemsize]) == _SENTINEL[tensor.dtype]
+
+
+def _repeated(patterns: dict[torch.dtype, int], dtype: torch.dtype) -> bytes:
+    if dtype not in patterns:
+        raise _unknown(dtype)
+    element = patterns[dtype].to_bytes(dtype.itemsize, "little")
+    return element * (_PERIOD // dtype.itemsize)
+
+
+def _unknown(dtype: torch.dtype) -> ValueError:
+    known = ", ".join(str(known).removeprefix("torch.") for known in _POISON)
+    return ValueError(f"no poison is defined for {dtype}: use one of {known}")

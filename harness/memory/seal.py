@@ -1,0 +1,32 @@
+"""Proof that memory was not written: a copy of it, compared byte by byte."""
+
+import ctypes
+from collections.abc import Iterable
+
+from attnfuzz.harness.memory import raw_bytes
+from attnfuzz.harness.memory.allocation import Allocation
+
+
+class Seal:
+    """The content of `allocations` as it was when the seal was made.
+
+    A copy and not a checksum: copying and comparing is several times faster than a checksum, and can say where.
+    """
+
+    def __init__(self, allocations: Iterable[Allocation]) -> None:
+        self._sealed = [(each, ctypes.string_at(each.address, each.nbytes)) for each in allocations]
+
+    def broken(self) -> list[tuple[str, int]]:
+        """The tensors that changed since, each with the first element (counted in memory) that differs."""
+        return [
+            (allocation.name, _first_difference(allocation, before) // allocation.itemsize)
+            for allocation, before in self._sealed
+            if not raw_bytes.same_as(allocation.address, before)
+        ]
+
+
+def _first_difference(allocation: Allocation, before: bytes) -> int:
+    copy = ctypes.create_string_buffer(before, len(before))
+    offset = raw_bytes.first_difference(allocation.address, ctypes.addressof(copy), len(before))
+    assert offset is not None
+    return offset

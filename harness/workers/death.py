@@ -1,0 +1,44 @@
+"""What is left of a worker that died."""
+
+import signal
+
+import msgspec
+
+from attnfuzz.harness.workers.journal import Fault
+
+
+class Death(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's end during a request.
+
+    Either `signal` killed it or it left by itself with `exit_code`. `hang`: it was killed because it did not reply
+    within `seconds`; otherwise `seconds` is how long it lived on the request. `entry` is the last journal entry
+    (empty: nothing was launched), `fault` what the signal handler noted, `output` the end of what it printed.
+    """
+
+    signal: int | None
+    exit_code: int | None
+    hang: bool
+    seconds: float
+    fault: Fault | None
+    entry: bytes
+    output: str
+
+    @property
+    def killed_from_outside(self) -> bool:
+        """Whether somebody else killed it: the kernel for want of memory, most likely."""
+        return self.signal == signal.SIGKILL and not self.hang
+
+    @property
+    def cause(self) -> str:
+        """How it ended, in words."""
+        if self.hang:
+            return f"no reply within {self.seconds:g} s"
+        if self.killed_from_outside:
+            return "killed by SIGKILL from outside, most likely out of memory"
+        if self.signal is None:
+            return f"the process left with exit code {self.exit_code}"
+        try:
+            name = signal.Signals(self.signal).name
+        except ValueError:
+            name = f"signal {self.signal}"
+        return f"killed by {name}"

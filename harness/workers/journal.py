@@ -1,0 +1,115 @@
+"""Memory that a worker shares with its parent: the last launch, and the fault that ended it."""
+
+import ctypes
+import mmap
+import os
+import struct
+from typing import Self
+
+import msgspec
+
+from attnfuzz.harness.memory.allocation import Allocation
+from attnfuzz.kernels.native.fault_recorder import FAULT_RECORD
+
+_FAULT_BYTES = 64
+_NUMBER = struct.Struct("<Q")
+_ENTRY_BYTES = 1 << 20
+_ENTRIES = _FAULT_BYTES + _NUMBER.size
+_SIZE = _ENTRIES + 2 * (_NUMBER.size + _ENTRY_BYTES)
+"""The fault record, the number of the last entry, and two entries, written in turn: each its size and its bytes."""
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """What the signal handler noted: the fields of siginfo_t, and whether the access was a read (1) or a write (2)."""
+
+    signal: int
+    code: int
+    address: int
+    access: int
+
+
+class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A kernel that is about to be launched: the entry point, its scalar arguments, and where every tensor lies."""
+
+    step: int
+    mode: str
+    kernel: str
+    scalars: dict[str, int | float | str | bool | None]
+    tensors: list[Allocation]
+
+    def encode(self) -> bytes:
+        """The journal entry for it."""
+        return _encoder.encode(self)
+
+    @classmethod
+    def decode(cls, entry: bytes) -> Self:
+        """The record in a journal entry. msgspec.DecodeError if the entry is something else."""
+        return msgspec.json.decode(entry, type=cls)
+
+
+_encoder = msgspec.json.Encoder()
+
+
+class Journal:
+    """A fault record and the last entry, in a file without a name that both processes map.
+
+    A new entry goes where the last but one was, and counts only once its number is set after it: whenever its writer
+    dies, the reader finds a whole entry.
+    """
+
+    def __init__(self, fd: int) -> None:
+        """Map the journal behind the descriptor `fd`, which then belongs to the journal."""
+        self.fd = fd
+        self._map = mmap.mmap(fd, _SIZE)
+        self._first_byte = ctypes.c_ubyte.from_buffer(self._map)
+        self._sequence = 0
+
+    @classmethod
+    def create(cls) -> Self:
+        """An empty journal."""
+        fd = os.memfd_create("attnfuzz-journal")
+        os.ftruncate(fd, _SIZE)
+        return cls(fd)
+
+    @property
+    def fault_address(self) -> int:
+        """Where this process sees the fault record: what `install_fault_recorder` is told."""
+        return ctypes.addressof(self._first_byte)
+
+    def write(self, entry: bytes) -> None:
+        """Replace the last entry. ValueError for one that is too large for the journal."""
+        if len(entry) > _ENTRY_BYTES:
+            raise ValueError(f"a journal entry of {len(entry)} bytes: at most {_ENTRY_BYTES} fit")
+        self._sequence += 1
+        slot = self._slot(self._sequence)
+        start = slot + _NUMBER.size
+        self._map[start : start + len(entry)] = entry
+        _NUMBER.pack_into(self._map, slot, len(entry))
+        _NUMBER.pack_into(self._map, _FAULT_BYTES, self._sequence)
+
+    def clear(self) -> None:
+        """Forget the last entry: what happens from now on is no launch."""
+        self.write(b"")
+
+    def read(self) -> bytes:
+        """The last entry that was written whole; empty if there is none."""
+        (sequence,) = _NUMBER.unpack_from(self._map, _FAULT_BYTES)
+        slot = self._slot(sequence)
+        (size,) = _NUMBER.unpack_from(self._map, slot)
+        start = slot + _NUMBER.size
+        return self._map[start : start + size]
+
+    def fault(self) -> Fault | None:
+        """What the signal handler noted, if one did."""
+        signal, code, address, access, done = FAULT_RECORD.unpack_from(self._map, 0)
+        return Fault(signal, code, address, access) if done else None
+
+    def close(self) -> None:
+        """Unmap the journal and close its descriptor."""
+        del self._first_byte
+        self._map.close()
+        os.close(self.fd)
+
+    @staticmethod
+    def _slot(sequence: int) -> int:
+        return _ENTRIES + (sequence % 2) * (_NUMBER.size + _ENTRY_BYTES)

@@ -1,0 +1,107 @@
+"""The parent's end of the nursery."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from attnfuzz.harness.workers.nursery import MESSAGE_BYTES, Answer, Failed, Fork, Order, Reap, Reaped, Setup
+
+_answers: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+
+class NurseryError(RuntimeError):
+    """Workers can't be had: an import failed, or the nursery is gone. The message says which, with its traceback."""
+
+
+class Lifeline:
+    """A nursery and the socket to it. The nursery starts at once, and imports while the parent does other things.
+
+    `proven` is set by the first worker that is ready: a nursery that ends before that would only end again.
+    """
+
+    def __init__(self, handler: str, preload: Sequence[str]) -> None:
+        self.proven = False
+        self._log = os.memfd_create("attnfuzz-nursery-output")
+        # A packet socket keeps messages apart, and passes descriptors with them.
+        self._control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with remote:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "attnfuzz.harness.workers.nursery", str(remote.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                pass_fds=(remote.fileno(),),
+                env={**os.environ, **_ONE_THREAD},
+                # In a session of its own, Ctrl-C on the terminal does not reach it while Python starts.
+                start_new_session=True,
+            )
+        self._send(Setup(handler=handler, preload=tuple(preload), path=sys.path))
+
+    @property
+    def alive(self) -> bool:
+        """Whether the nursery still runs."""
+        return self._process.poll() is None
+
+    def fork(self, channel: int, journal: int, output: int) -> None:
+        """Ask for a worker on these descriptors. It reports on its channel; nothing is awaited here."""
+        self._send(Fork(), channel, journal, output)
+
+    def reap(self, pid: int) -> int | None:
+        """The status, as waitpid gives it, of a worker that ended; None if the nursery itself is gone."""
+        try:
+            self._send(Reap(pid))
+            answer = self._receive()
+        except (NurseryError, OSError):
+            return None
+        return answer.status if isinstance(answer, Reaped) else None
+
+    def failure(self) -> NurseryError:
+        """Why no worker came: what the nursery said, or printed."""
+        answer: Answer | None = None
+        with contextlib.suppress(NurseryError, OSError):
+            answer = self._receive(socket.MSG_DONTWAIT)
+        if isinstance(answer, Failed):
+            return NurseryError(f"workers can't start:\n{answer.trace}")
+        return NurseryError(f"no worker came from the process that forks them; its last words:\n{tail(self._log)}")
+
+    def close(self) -> None:
+        """End the nursery, even if it is still importing; its workers end with it."""
+        self._control.close()
+        self._process.kill()
+        self._process.wait()
+        os.close(self._log)
+
+    def abandon(self) -> None:
+        """Close the descriptors alone: for a process that was forked off and inherited this by accident."""
+        self._control.close()
+        os.close(self._log)
+        # Popen warns about a child that it can't wait for, and this one is not this process's.
+        self._process.returncode = 0
+
+    def _send(self, order: Order, *descriptors: int) -> None:
+        try:
+            socket.send_fds(self._control, [msgspec.json.encode(order)], descriptors)
+        except (BrokenPipeError, ConnectionResetError):
+            raise self.failure() from None
+
+    def _receive(self, flags: int = 0) -> Answer:
+        try:
+            message = self._control.recv(MESSAGE_BYTES, flags)
+        except ConnectionResetError:
+            # It ended with orders unread. The system tells that first, and then what it had said before.
+            message = self._control.recv(MESSAGE_BYTES, flags)
+        if not message:
+            raise NurseryError("the nursery hung up")
+        return _answers.decode(message)
+
+
+def tail(descriptor: int, nbytes: int = 4096) -> str:
+    """The end of a file, by its descriptor, as text."""
+    size = os.fstat(descriptor).st_size
+    return os.pread(descriptor, nbytes, max(0, size - nbytes)).decode(errors="replace").strip()

@@ -1,0 +1,185 @@
+"""The process that workers are forked from: everything is imported once, and no thread ever runs in it.
+
+Run as `python -m attnfuzz.harness.workers.nursery FD`, where FD is a socket to the parent. It ends when the parent
+does, and its workers with it.
+"""
+
+import ctypes
+import gc
+import importlib
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from attnfuzz.harness.workers import worker
+from attnfuzz.harness.workers.journal import Journal
+from attnfuzz.kernels.native import build
+from attnfuzz.kernels.native.fault_recorder import install_fault_recorder
+
+MESSAGE_BYTES = 1 << 17
+"""Of a message to or from the nursery, at most."""
+
+Life = Callable[[socket.socket, Journal, int], None]
+"""What a worker does with its channel, its journal and the file for its output."""
+
+_PR_SET_PDEATHSIG = 1
+_LOOK_FOR_PARENT_SECONDS = 1.0
+
+
+class Setup(msgspec.Struct, tag=True, frozen=True):
+    """The first message: what to import, from where. `handler` and `preload` are "module:function"."""
+
+    handler: str
+    preload: Sequence[str]
+    path: list[str]
+
+
+class Fork(msgspec.Struct, tag=True, frozen=True):
+    """Asks for a worker; comes with three descriptors: its channel, its journal, and the file for its output."""
+
+
+class Reap(msgspec.Struct, tag=True, frozen=True):
+    """Asks for the exit status of a worker that has ended, or is about to."""
+
+    pid: int
+
+
+class Reaped(msgspec.Struct, tag=True, frozen=True):
+    """A worker's status, as waitpid gives it."""
+
+    status: int
+
+
+class Failed(msgspec.Struct, tag=True, frozen=True):
+    """The nursery can't start: an import or a preload hook raised."""
+
+    trace: str
+
+
+Order = Setup | Fork | Reap
+Answer = Reaped | Failed
+_orders: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
+
+
+def main() -> None:
+    """Import, then fork and reap until the parent hangs up."""
+    # Ctrl-C is the parent's to handle; workers inherit this.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _shun_core_dumps()
+    control = socket.socket(fileno=int(sys.argv[1]))
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    setup = _orders.decode(control.recv(MESSAGE_BYTES))
+    if not isinstance(setup, Setup):
+        return
+    try:
+        handler = _prepare(setup)
+        recorder = _fault_recorder()
+    except BaseException:  # noqa: BLE001 - user code is imported here: whatever it raises is the parent's to show
+        control.send(msgspec.json.encode(Failed(traceback.format_exc()[-MESSAGE_BYTES // 2 :])))
+        return
+    # What is alive now is shared by all workers: collecting garbage in it would only copy its pages.
+    gc.collect()
+    gc.freeze()
+    _serve(control, partial(worker.serve, handler, recorder=recorder))
+    # Interpreter shutdown would take longer than everything that the parent still waits for.
+    os._exit(0)
+
+
+def _prepare(setup: Setup) -> worker.Handler:
+    sys.path[:] = setup.path
+    import torch  # noqa: PLC0415 - the parent waits for this import: errors in it must be reported
+
+    torch.set_num_threads(1)
+    for hook in setup.preload:
+        _resolve(hook)()
+    handler = _resolve(setup.handler)
+    threads = sum(1 for _ in Path("/proc/self/task").iterdir())
+    if threads > 1:
+        raise RuntimeError(
+            f"{threads - 1} threads run after {', '.join((*setup.preload, setup.handler))} was loaded: "
+            "a fork would lose them, and hang on their locks; start threads in the handler instead"
+        )
+    return handler
+
+
+def _fault_recorder() -> worker.FaultRecorder | None:
+    """What notes faulting addresses; None on a machine that can't compile it, where deaths go without an address."""
+    try:
+        build.load()
+    except (build.NoCompiler, build.BuildFailed):
+        return None
+    return install_fault_recorder
+
+
+def _resolve(name: str) -> Callable[..., Any]:
+    module, _, function = name.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return found
+
+
+def _serve(control: socket.socket, serve: Life) -> None:
+    parent = os.getppid()
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    while True:
+        # The socket tells when the parent is gone, unless some other process inherited the parent's end of it.
+        while not poll.poll(_LOOK_FOR_PARENT_SECONDS * 1e3):
+            if os.getppid() != parent:
+                return
+        message, descriptors, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 3)
+        if not message:
+            return
+        order = _orders.decode(message)
+        if isinstance(order, Fork):
+            _fork(control, serve, descriptors)
+        elif isinstance(order, Reap):
+            _, status = os.waitpid(order.pid, 0)
+            control.send(msgspec.json.encode(Reaped(status)))
+
+
+def _fork(control: socket.socket, serve: Life, descriptors: list[int]) -> None:
+    channel, journal, output = descriptors
+    nursery = os.getpid()
+    try:
+        pid = os.fork()
+    except OSError:
+        # The parent sees the channel closed without a word, and shows this.
+        traceback.print_exc()
+        pid = -1
+    if pid == 0:
+        try:
+            control.close()
+            _die_with_parent(nursery)
+            serve(socket.socket(fileno=channel), Journal(journal), output)
+            os._exit(0)
+        except BaseException:  # noqa: BLE001 - a forked child must never return into its parent's loop
+            traceback.print_exc()
+            os._exit(1)
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _die_with_parent(parent: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def _shun_core_dumps() -> None:
+    """Set the one limit that keeps both core files and core handlers from running (core(5)): deaths must be quick."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (1 if hard else 0, hard))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""Workers, as the parent has them: one at work, others warm behind it."""
+
+import fcntl
+import os
+import select
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from attnfuzz.harness.workers import channel
+from attnfuzz.harness.workers.channel import ChannelClosed, Message
+from attnfuzz.harness.workers.death import Death
+from attnfuzz.harness.workers.journal import Journal
+from attnfuzz.harness.workers.lifeline import Lifeline, NurseryError, tail
+
+_START_SECONDS = 600.0
+"""How long a nursery may take to import, and to compile kernels, before it is given up."""
+
+_ATTEMPTS = 3
+"""How many workers in a row may be found dead before they were asked anything."""
+
+
+class HandlerError(RuntimeError):
+    """The handler raised: a fault of the harness, not of what it tests. The message is the worker's traceback."""
+
+
+class Worker:
+    """One worker process, forked from the nursery behind `lifeline`. It is ready when it first says so.
+
+    `fresh` says whether it has not been asked anything yet.
+    """
+
+    def __init__(self, lifeline: Lifeline) -> None:
+        self._lifeline = lifeline
+        self._journal = Journal.create()
+        self._output = _output_file()
+        self._channel, remote = socket.socketpair()
+        self._pid: int | None = None
+        self.fresh = True
+        try:
+            with remote:
+                lifeline.fork(remote.fileno(), self._journal.fd, self._output)
+        except NurseryError:
+            self.forget()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Its process id. Waits until it is ready; NurseryError if it can't be had."""
+        if self._pid is None:
+            try:
+                message, payload = channel.receive(self._channel, time.monotonic() + _START_SECONDS)
+            except (ChannelClosed, TimeoutError):
+                raise self._lifeline.failure() from None
+            assert message is Message.READY
+            self._pid = int(payload)
+            self._lifeline.proven = True
+        return self._pid
+
+    def gone(self) -> bool:
+        """Whether it ended while it had nothing to do."""
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        return bool(self.pid and poll.poll(0))
+
+    def ask(self, request: bytes, *, timeout: float) -> bytes | Death:
+        """Send a request and wait at most `timeout` seconds for the reply, or for its end. HandlerError as it says."""
+        self.fresh = False
+        started = time.monotonic()
+        deadline = started + timeout
+        try:
+            channel.send(self._channel, Message.REQUEST, request, deadline)
+            message, reply = channel.receive(self._channel, deadline)
+        except ChannelClosed:
+            return self._death(hang=False, seconds=time.monotonic() - started)
+        except TimeoutError:
+            self._kill()
+            return self._death(hang=True, seconds=timeout)
+        if message is Message.ERROR:
+            raise HandlerError(f"the handler raised in the worker:\n{reply.decode()}")
+        return reply
+
+    def dispose(self) -> None:
+        """End it, if it hasn't ended, and free what it used."""
+        if self._pid is not None:
+            self._kill()
+            self._lifeline.reap(self._pid)
+        self.forget()
+
+    def forget(self) -> None:
+        """Close the descriptors alone. A worker that is still starting ends when it finds its channel closed."""
+        self._channel.close()
+        self._journal.close()
+        os.close(self._output)
+
+    def _kill(self) -> None:
+        # Until the nursery reaps it, the id is the worker's, dead or alive; without a nursery it may be anybody's.
+        if self._lifeline.alive:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _death(self, *, hang: bool, seconds: float) -> Death:
+        status = self._lifeline.reap(self.pid)
+        self._pid = None
+        # Without a nursery nobody knows: it was killed, and took its workers along.
+        code = os.waitstatus_to_exitcode(status) if status is not None else -signal.SIGKILL
+        return Death(
+            signal=-code if code < 0 else None,
+            exit_code=code if code >= 0 else None,
+            hang=hang,
+            seconds=seconds,
+            fault=self._journal.fault(),
+            entry=self._journal.read(),
+            output=tail(self._output),
+        )
+
+
+class Workers:
+    """Runs requests in a process that may die.
+
+    `handler` ("module:function") is called in the worker as handler(request, journal) and returns the reply; `preload`
+    names functions that are called once, before workers are forked: to import, compile and warm up. `spares` workers
+    stand ready behind the one at work, so that a death costs no start. One request runs at a time. A process that was
+    forked off this one gets workers of its own. `restarts` is the number of workers that died of their requests.
+    """
+
+    def __init__(self, handler: str, preload: Sequence[str] = (), spares: int = 1) -> None:
+        for name in (handler, *preload):
+            if not all(name.partition(":")):
+                raise ValueError(f"{name!r} names no function: write module:function")
+        if spares < 0:
+            raise ValueError(f"{spares} spares: at least 0")
+        self._handler = handler
+        self._preload = tuple(preload)
+        self._spares = spares
+        self._team: deque[Worker] = deque()
+        self._lifeline: Lifeline | None = None
+        self._owner = os.getpid()
+        self.restarts = 0
+        self._recruit()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def run(self, request: bytes, *, timeout: float) -> bytes | Death:
+        """The handler's reply, or what is left of the worker if it dies or takes more than `timeout` seconds.
+
+        Raises:
+            HandlerError: the handler raised. The worker lives on.
+            NurseryError: no worker can be had.
+
+        """
+        worker = self._ready()
+        try:
+            result = worker.ask(request, timeout=timeout)
+        except HandlerError:
+            raise
+        except BaseException:
+            # Interrupted: the reply to this request must not be taken for the reply to the next.
+            self._team.remove(worker)
+            worker.dispose()
+            raise
+        if isinstance(result, Death):
+            self._team.remove(worker)
+            worker.forget()
+            self.restarts += 1
+            self._recruit()
+        return result
+
+    def renew(self) -> None:
+        """Let the next request go to a worker that has not been asked anything."""
+        worker = self._ready()
+        if not worker.fresh:
+            self._team.remove(worker)
+            worker.dispose()
+            self._recruit()
+
+    def close(self) -> None:
+        """End all workers and the nursery."""
+        self._hang_up()
+
+    def _ready(self) -> Worker:
+        if self._owner != os.getpid():
+            self._hang_up()
+        try:
+            for _ in range(_ATTEMPTS):
+                self._recruit()
+                worker = self._team[0]
+                if not worker.gone():
+                    return worker
+                self._team.popleft()
+                worker.dispose()
+            raise self._nursery().failure()
+        except NurseryError:
+            self._hang_up()
+            raise
+
+    def _recruit(self) -> None:
+        lifeline = self._nursery()
+        while len(self._team) <= self._spares:
+            self._team.append(Worker(lifeline))
+
+    def _nursery(self) -> Lifeline:
+        if self._lifeline is not None and self._lifeline.proven and not self._lifeline.alive:
+            # Killed from outside, and its workers with it.
+            self._hang_up()
+        if self._lifeline is None:
+            self._lifeline = Lifeline(self._handler, self._preload)
+        return self._lifeline
+
+    def _hang_up(self) -> None:
+        for worker in self._team:
+            worker.forget()
+        self._team.clear()
+        if self._lifeline is not None:
+            if self._owner == os.getpid():
+                self._lifeline.close()
+            else:
+                self._lifeline.abandon()
+            self._lifeline = None
+        self._owner = os.getpid()
+
+
+def _output_file() -> int:
+    """A file in memory for what a worker prints; not a pipe, which would block the worker once it is full."""
+    descriptor = os.memfd_create("attnfuzz-worker-output")
+    # Truncated between requests: without this, writing would go on at the old offset.
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_APPEND)
+    return descriptor

@@ -1,0 +1,80 @@
+"""What a death means: the kind of failure, the tensor at which it happened, and the launch that was under way."""
+
+import signal
+
+import msgspec
+
+from attnfuzz.harness.failures import Kind, Observation
+from attnfuzz.harness.memory.allocation import Location, locate
+from attnfuzz.harness.workers.death import Death
+from attnfuzz.harness.workers.journal import Fault, LaunchRecord
+
+_BUS_ADRALN = 1
+_SI_KERNEL = 128
+"""si_code values of siginfo_t: a misaligned address, and a fault for which the processor gives no address."""
+
+_ACCESS = {1: "read", 2: "write"}
+
+
+def explain(death: Death) -> Observation:
+    """The failure that a worker's death is."""
+    launch = _last_launch(death.entry)
+    kind = _kind(death)
+    place = death.cause if kind is Kind.WORKER_DIED else ""
+    what = death.cause
+    if kind in (Kind.ILLEGAL_ACCESS, Kind.MISALIGNED):
+        location = _location(death.fault, launch)
+        place = location.place
+        what = f"{_access(death.fault)} at {location} ({death.cause})"
+    message = f"{what}, {_circumstances(launch)}"
+    if death.output:
+        message += f"\nits last words:\n{death.output}"
+    return Observation(
+        kind=kind,
+        place=place,
+        message=message,
+        step=launch.step if launch else -1,
+        mode=launch.mode if launch else "",
+        kernel=launch.kernel if launch else "",
+    )
+
+
+def _kind(death: Death) -> Kind:
+    if death.hang:
+        return Kind.HANG
+    if death.signal == signal.SIGBUS and death.fault is not None and death.fault.code == _BUS_ADRALN:
+        return Kind.MISALIGNED
+    if death.signal in (signal.SIGSEGV, signal.SIGBUS):
+        return Kind.ILLEGAL_ACCESS
+    return Kind.WORKER_DIED
+
+
+def _last_launch(entry: bytes) -> LaunchRecord | None:
+    if not entry:
+        return None
+    try:
+        return LaunchRecord.decode(entry)
+    except msgspec.DecodeError:
+        # A handler may journal in a format of its own: the death is told without the launch.
+        return None
+
+
+def _location(fault: Fault | None, launch: LaunchRecord | None) -> Location:
+    if fault is None:
+        return Location("unknown address", "no fault recorder ran (it needs a C++ compiler)")
+    if fault.code == _SI_KERNEL:
+        return Location("unknown address", "one that no pointer can hold, or a misaligned vector access")
+    if fault.code <= 0:
+        return Location("unknown address", "the signal was sent by a process, not by the processor")
+    return locate(launch.tensors if launch else (), fault.address)
+
+
+def _access(fault: Fault | None) -> str:
+    return _ACCESS.get(fault.access, "access") if fault is not None else "access"
+
+
+def _circumstances(launch: LaunchRecord | None) -> str:
+    if launch is None:
+        return "outside of any launch"
+    step = f"step {launch.step}" + (f" ({launch.mode})" if launch.mode else "")
+    return f"in {launch.kernel}, {step}"

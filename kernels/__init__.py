@@ -1,0 +1,1 @@
+"""What is tested: backends, their planners and routers, and the native CPU kernels below them."""

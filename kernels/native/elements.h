@@ -1,0 +1,25 @@
+// Element types, and rows of them as fp32. Every kernel computes in fp32 and converts only here.
+#pragma once
+
+#include <cstdint>
+
+namespace attnfuzz {
+
+enum class Element { f32, bf16, f16, e4m3 };
+
+constexpr int64_t bytes(Element element) {
+  return element == Element::f32 ? 4 : element == Element::e4m3 ? 1 : 2;
+}
+
+// Reads n elements at `row` into `to`. Reads nothing else: rows end where pages end.
+using LoadRow = void (*)(const void* row, int64_t n, float* to);
+
+// Writes n elements to `row`, rounded to nearest, ties to even. NaN stays NaN, overflow becomes infinity.
+using StoreRow = void (*)(const float* from, int64_t n, void* row);
+
+LoadRow load_row(Element element);
+
+// There is no store for e4m3: no kernel here has fp8 outputs.
+StoreRow store_row(Element element);
+
+}  // namespace attnfuzz

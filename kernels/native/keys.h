@@ -1,0 +1,58 @@
+// Where key j of a request lies, for one KV head: in pages, or in a row of tokens.
+#pragma once
+
+#include "views.h"
+
+namespace attnfuzz {
+
+class Keys {
+ public:
+  Keys(Element key, Element value, int64_t value_dim)
+      : key_element(key), value_element(value), value_dim(value_dim) {}
+  virtual ~Keys() = default;
+  virtual const char* key(int64_t index) const = 0;
+  virtual const char* value(int64_t index) const = 0;
+
+  const Element key_element, value_element;
+  const int64_t value_dim;
+};
+
+// Page ids are read from the table when a key is asked for, and never checked: a bad id is a bad address.
+class PagedKeys final : public Keys {
+ public:
+  PagedKeys(const Pool& key, const Pool& value, const PageTable& table, int64_t request, int64_t head)
+      : Keys(key.element, value.element, value.dim), key_(key), value_(value),
+        ids_(table.data + request * table.row_stride), id_stride_(table.column_stride), head_(head) {}
+
+  const char* key(int64_t index) const override { return at(key_, index); }
+  const char* value(int64_t index) const override { return at(value_, index); }
+
+ private:
+  const char* at(const Pool& pool, int64_t index) const {
+    const int64_t page = ids_[index / pool.page_size * id_stride_];
+    const int64_t slot = index % pool.page_size;
+    const int64_t offset = page * pool.page_stride + head_ * pool.head_stride + slot * pool.slot_stride;
+    return pool.data + offset * bytes(pool.element);
+  }
+
+  const Pool& key_;
+  const Pool& value_;
+  const int32_t* ids_;
+  int64_t id_stride_, head_;
+};
+
+class RaggedKeys final : public Keys {
+ public:
+  RaggedKeys(const Rows& key, const Rows& value, int64_t first, int64_t head)
+      : Keys(key.element, value.element, value.dim), key_(key), value_(value), first_(first), head_(head) {}
+
+  const char* key(int64_t index) const override { return key_.at(first_ + index, head_); }
+  const char* value(int64_t index) const override { return value_.at(first_ + index, head_); }
+
+ private:
+  const Rows& key_;
+  const Rows& value_;
+  int64_t first_, head_;
+};
+
+}  // namespace attnfuzz

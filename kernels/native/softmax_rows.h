@@ -1,0 +1,53 @@
+// The rows of one request and one KV head: queries [first, last) times the query heads of the group, with the state of
+// an online softmax each (Milakov and Gimelshein, arXiv:1805.02867), in fp32 and base 2.
+#pragma once
+
+#include <cstdint>
+
+#include "keys.h"
+#include "mask.h"
+#include "views.h"
+
+namespace attnfuzz {
+
+// Keys that are converted to fp32 at a time, and shared by all rows.
+constexpr int64_t kTile = 32;
+
+// What a row has seen: the largest logit (times log2 e), and relative to it the sum of exponentials and of weighted
+// values. Lies in the workspace between a split and its merge, so it is plain memory: [max, sum, values...].
+struct Partial {
+  float* data;
+
+  float& max() const { return data[0]; }
+  float& sum() const { return data[1]; }
+  float* values() const { return data + 2; }
+
+  static int64_t floats(int64_t dim) { return dim + 2; }
+};
+
+// One query block against a stretch of keys.
+struct Block {
+  const Rows& query;
+  int64_t first_row;          // row of `query` that holds query 0 of the request
+  Interval queries;           // of the request
+  int64_t kv_head, group;     // query heads [kv_head * group, (kv_head + 1) * group)
+  const Mask& mask;
+  const Keys& keys;
+  float logit_scale;
+
+  int64_t rows() const { return (queries.end - queries.begin) * group; }
+};
+
+// Attends every row of `block` to the keys in `stretch` that it sees, and leaves its state in partials[row], rows being
+// query-major. `partials` is [rows][Partial::floats(keys.value_dim)].
+void attend(const Block& block, Interval stretch, float* partials);
+
+// Adds what `other` has seen to `into`. A part that has seen nothing is not read beyond its sum.
+void merge(Partial into, Partial other, int64_t dim);
+
+// Writes a finished row: out = values / sum * output_scale, lse = max + log2(sum), with the head's sink in both. A row
+// that saw nothing gives 0 and -inf (the sink's logit, with a sink), unless its request's length is negative.
+void finish(Partial row, int64_t token, int64_t head, int64_t kv_len, const Scalars& scalars, const Rows& out,
+            const Statistics& lse);
+
+}  // namespace attnfuzz

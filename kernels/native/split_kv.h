@@ -1,0 +1,31 @@
+// Split-KV attention: the keys of a request are divided among several threads, whose partial results meet in the
+// workspace. The last thread to arrive merges them, in the order of the splits, so that the bits are always the same.
+//
+// The workspace begins with kSemaphoreBytes of counters, one for each request and KV head, which must be zero at first
+// use and are zero again after each call; then the partial results, [request and KV head][split][row][value dim + 2] of
+// fp32, which may hold anything. Its size is not checked.
+#pragma once
+
+#include <cstdint>
+
+#include "views.h"
+
+namespace attnfuzz {
+
+// Large enough for any batch that is split at all, so that where the counters end never depends on the batch and one
+// call's partial results are never another call's counters (XQA keeps 8 MiB apart for the same reason).
+constexpr int64_t kSemaphoreBytes = 8192;
+
+// How many splits a call gets: by the longest length that its caller states, whatever the lengths are.
+int64_t count_splits(int64_t max_seq_len, int64_t requests_times_kv_heads);
+
+// Bytes after the counters.
+int64_t scratch_bytes(int64_t batch, int64_t q_len, int64_t q_heads, int64_t kv_heads, int64_t value_dim,
+                      int64_t max_seq_len);
+
+// Decode attention for `batch` requests of `q_len` queries each, in order, against paged keys.
+void decode(const Rows& query, const Pool& key, const Pool& value, char* workspace, const PageTable& table,
+            const Lengths& lengths, int64_t batch, int64_t q_len, int64_t max_seq_len, const Scalars& scalars,
+            const Rows& out, const Statistics& lse);
+
+}  // namespace attnfuzz

@@ -1,0 +1,62 @@
+// Tensors as kernels see them: a raw pointer and strides in elements. Nothing here knows how much memory lies behind a
+// pointer, as on a GPU.
+#pragma once
+
+#include <cstdint>
+
+#include "elements.h"
+
+namespace attnfuzz {
+
+// [tokens, heads, dim] with contiguous dim.
+struct Rows {
+  char* data;
+  Element element;
+  int64_t tokens, heads, dim;
+  int64_t token_stride, head_stride;
+
+  char* at(int64_t token, int64_t head) const {
+    return data + (token * token_stride + head * head_stride) * bytes(element);
+  }
+};
+
+// [tokens, heads] of fp32, or absent (data is null).
+struct Statistics {
+  float* data = nullptr;
+  int64_t token_stride = 0, head_stride = 0;
+
+  float& at(int64_t token, int64_t head) const { return data[token * token_stride + head * head_stride]; }
+};
+
+// [n] of int32.
+struct Lengths {
+  const int32_t* data;
+  int64_t stride;
+
+  int64_t at(int64_t index) const { return data[index * stride]; }
+};
+
+// [batch, pages per request] of int32 page ids.
+struct PageTable {
+  const int32_t* data;
+  int64_t row_stride, column_stride;
+};
+
+// One of K and V, in pages: [pages, heads, slots, dim] in any order of the first three, with contiguous dim.
+struct Pool {
+  const char* data;
+  Element element;
+  int64_t heads, page_size, dim;
+  int64_t page_stride, head_stride, slot_stride;
+};
+
+// What every attention kernel is told beside tensors.
+struct Scalars {
+  float logit_scale;   // bmm1_scale: multiplies q.k
+  float output_scale;  // bmm2_scale: multiplies the output
+  int64_t window_left; // keys seen before a query's own; -1 is no window
+  bool causal;
+  const float* sinks;  // [q heads] or null
+};
+
+}  // namespace attnfuzz

@@ -1,0 +1,9 @@
+// WIDE marks a loop worth running on 8 lanes where the processor has them. Every build holds both versions and gives the
+// same bits on either: no fused multiply-add, and sums have a fixed number of lanes in the source.
+#pragma once
+
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__)
+#define WIDE __attribute__((target_clones("avx2", "default")))
+#else
+#define WIDE
+#endif

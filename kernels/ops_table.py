@@ -1,0 +1,53 @@
+"""The kernels that a TRT-LLM style backend launches, as one table: who implements them is all that differs."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from attnfuzz.kernels.backend import Op
+
+
+@dataclass(frozen=True)
+class WorkspaceBytes:
+    """Bytes of a workspace: first the semaphores, zero at first use (each call leaves them zero), then any scratch."""
+
+    semaphores: int
+    scratch: int
+
+    @property
+    def total(self) -> int:
+        """Bytes in all: the exact size; one less is a write out of bounds."""
+        return self.semaphores + self.scratch
+
+
+class DecodeWorkspace(Protocol):
+    """What one decode call uses, given the batch that it derives from its queries and the stated maximum length."""
+
+    def __call__(
+        self, *, batch: int, q_len: int, q_heads: int, kv_heads: int, head_dim_vo: int, max_seq_len: int
+    ) -> WorkspaceBytes:
+        """For MLA, `kv_heads` is 1 and `head_dim_vo` the rank."""
+        ...
+
+
+@dataclass(frozen=True)
+class OpsTable:
+    """One implementation of each entry point; every function takes FlashInfer's arguments.
+
+    decode: trtllm_batch_decode_with_kv_cache. context: trtllm_batch_context_with_kv_cache. ragged:
+    trtllm_ragged_attention_deepseek. mla_decode: trtllm_batch_decode_with_kv_cache_mla. merge_state_in_place: of that
+    name, in flashinfer.cascade. fixup: fixup_zero_kv_rows, this project's own. `decode_workspace` sizes the workspace of
+    decode and MLA decode, `prefill_workspace` is that of the others.
+    """
+
+    decode: Op
+    context: Op
+    ragged: Op
+    mla_decode: Op
+    merge_state_in_place: Op
+    fixup: Op
+    decode_workspace: DecodeWorkspace
+    prefill_workspace: WorkspaceBytes
+
+    def ops(self) -> tuple[Op, ...]:
+        """Every kernel of the table."""
+        return self.decode, self.context, self.ragged, self.mla_decode, self.merge_state_in_place, self.fixup

@@ -1,0 +1,169 @@
+"""The server's KV cache: which pages a slot owns, what they hold, and how the pool lies in memory."""
+
+import random
+
+import torch
+
+from attnfuzz.kernels.backend import Bench
+from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.reference.case import Case, KvView, PageOrder, Step
+from attnfuzz.reference.geometry import KvLayout
+
+DUMMY_PAGE = 0
+"""The page that padded rows point at, as slot 0 in SGLang's pools: finite, and no request's."""
+
+
+class PagedKv:
+    """A pool of KV pages, and the tokens that its slots attend to.
+
+    `write` brings the pool to the state before a step: positions below a request's kv_len hold tokens, the dummy page
+    holds finite numbers, all the rest is NaN. With latents there is one pool of [page, slot, rank + rope], and V is the
+    first `rank` elements of K.
+    """
+
+    def __init__(self, case: Case, bench: Bench) -> None:
+        self._case = case
+        geometry = case.geometry
+        self.page_size = geometry.page_size
+        lengths = case.slot_lengths()
+        self.pages = assign_pages(case, {slot: -(-length // self.page_size) for slot, length in lengths.items()})
+        used = 1 + max((page for pages in self.pages.values() for page in pages), default=0)
+        self.poison_page = used
+        self.total_pages = used + max(case.pages.spare, 1 if case.pages.tail == "poison" else 0)
+
+        self.tokens = SlotTokens(
+            case,
+            heads=geometry.kv_heads,
+            key_dim=geometry.head_dim_qk,
+            value_dim=geometry.head_dim_vo,
+            dtype=geometry.kv_dtype,
+            extra=self.page_size,
+            latent=geometry.latent is not None,
+        )
+        self._share_prefixes()
+        self._allocate(bench)
+
+    def _share_prefixes(self) -> None:
+        """Give positions on a page that an earlier slot owns as well the earlier slot's tokens."""
+        if self._case.pages.order is not PageOrder.SHARED_PREFIX:
+            return
+        owner: dict[int, int] = {}
+        for slot, pages in self.pages.items():
+            for index, page in enumerate(pages):
+                first = owner.setdefault(page, slot)
+                if first != slot:
+                    # Only full pages are shared.
+                    source = self.tokens.spans[first].start + index * self.page_size
+                    target = self.tokens.spans[slot].start + index * self.page_size
+                    for tokens in (self.tokens.key, self.tokens.value):
+                        bits = tokens.view(self._case.geometry.kv_dtype.bits)
+                        bits[target : target + self.page_size] = bits[source : source + self.page_size]
+
+    def _allocate(self, bench: Bench) -> None:
+        """Allocate the pool, `cache` being what kernels are handed: one tensor, or a pair of K and V."""
+        geometry, view = self._case.geometry, self._case.views.kv
+        dtype = geometry.kv_dtype.torch_dtype
+        head_major = geometry.kv_layout is KvLayout.HND
+        pages, page, heads = self.total_pages, self.page_size, geometry.kv_heads
+
+        def pool(name: str, head_dim: int) -> torch.Tensor:
+            if head_major and view is not KvView.TOKEN_MAJOR:
+                return bench.memory.tensor(name, (pages, heads, page, head_dim), dtype)
+            tokens = bench.memory.tensor(name, (pages, page, heads, head_dim), dtype)
+            return tokens.permute(0, 2, 1, 3) if head_major else tokens
+
+        self.cache: torch.Tensor | tuple[torch.Tensor, torch.Tensor]
+        if geometry.latent:
+            self.cache = key = pool("kv_cache", geometry.head_dim_qk)
+            sources = [(key, self.tokens.key)]
+        elif view is KvView.PAIRED:
+            inner = (heads, page) if head_major else (page, heads)
+            self.cache = bench.memory.tensor("kv_cache", (pages, 2, *inner, geometry.head_dim_qk), dtype)
+            sources = [(self.cache[:, 0], self.tokens.key), (self.cache[:, 1], self.tokens.value)]
+        else:
+            key, value = pool("k_cache", geometry.head_dim_qk), pool("v_cache", geometry.head_dim_vo)
+            self.cache = (key, value)
+            sources = [(key, self.tokens.key), (value, self.tokens.value)]
+        bits = geometry.kv_dtype.bits
+        token_axes = (0, 2, 1, 3) if head_major else (0, 1, 2, 3)
+        self._pools = [(pool.view(bits).permute(token_axes), tokens.view(bits)) for pool, tokens in sources]
+        self._written = False
+
+    def write(self, step: Step, *, rejected_drafts: bool = False) -> None:
+        """Bring the pool to the state in which `step` finds it.
+
+        With `rejected_drafts`, what a verify wrote for draft tokens that were not accepted is still there: finite
+        numbers past a request's end, as far as its pages reach.
+        """
+        page_ids, slots, tokens = [DUMMY_PAGE] * self.page_size, list(range(self.page_size)), list(self.tokens.extra)
+        for request in step.requests:
+            first = self.tokens.spans[request.slot].start
+            tokens += range(first, first + request.kv_len)
+            for page in self.pages[request.slot][: -(-request.kv_len // self.page_size)]:
+                page_ids += [page] * self.page_size
+                slots += range(self.page_size)
+            unused = -request.kv_len % self.page_size
+            if unused:
+                del page_ids[-unused:], slots[-unused:]
+        if rejected_drafts:
+            for (page, slot), token in self._drafts(step, set(zip(page_ids, slots, strict=True))).items():
+                page_ids.append(page)
+                slots.append(slot)
+                tokens.append(token)
+        at = torch.tensor((page_ids, slots))
+        source = torch.tensor(tokens)
+        nan = self._case.geometry.kv_dtype.nan
+        for pool, values in self._pools:
+            if self._written:
+                pool.fill_(nan)
+            pool[at[0], at[1]] = values[source]
+        self._written = True
+
+    def _drafts(self, step: Step, taken: set[tuple[int, int]]) -> dict[tuple[int, int], int]:
+        """Where rejected drafts lie, and which token stands there: not where a shared page holds another's token."""
+        drafts = {}
+        for request in step.requests:
+            pages = self.pages[request.slot]
+            end = min(request.kv_len - request.q_len + step.tokens_per_request, len(pages) * self.page_size)
+            for position in range(request.kv_len, end):
+                page, slot = pages[position // self.page_size], position % self.page_size
+                if (page, slot) not in taken:
+                    drafts[page, slot] = self.tokens.extra[slot]
+        return drafts
+
+
+def assign_pages(case: Case, counts: dict[int, int]) -> dict[int, list[int]]:
+    """Page ids of each slot, from 1 on (page 0 is the dummy page), in the case's order."""
+    order = case.pages.order
+    if order is PageOrder.SHARED_PREFIX:
+        return _share_pages(case, counts)
+    owners = [slot for slot, count in counts.items() for _ in range(count)]
+    if order is PageOrder.INTERLEAVED:
+        turn = [(index, slot) for slot, count in counts.items() for index in range(count)]
+        owners = [slot for _, slot in sorted(turn)]
+    ids = list(range(1, len(owners) + 1))
+    if order is PageOrder.SHUFFLED:
+        random.Random(case.seed).shuffle(ids)  # noqa: S311 - reproducible, not secret
+    pages: dict[int, list[int]] = {slot: [] for slot in counts}
+    for owner, page in zip(owners, ids, strict=True):
+        pages[owner].append(page)
+    return pages
+
+
+def _share_pages(case: Case, counts: dict[int, int]) -> dict[int, list[int]]:
+    """Let every slot begin with the full pages that it has in common with the first one, at most half of its own."""
+    lengths = case.slot_lengths()
+    pages: dict[int, list[int]] = {}
+    shared: list[int] = []
+    following = 1
+    for slot, count in counts.items():
+        full = lengths[slot] // case.geometry.page_size
+        common = shared[: min(full, (count + 1) // 2)]
+        own = list(range(following, following + count - len(common)))
+        following += len(own)
+        pages[slot] = common + own
+        if not shared:
+            shared = pages[slot][:full]
+    return pages
+
+

@@ -1,0 +1,130 @@
+"""torch.nn.functional.scaled_dot_product_attention as a backend: kernels that nobody here wrote.
+
+It knows neither pages nor batches of unequal lengths, so that each request is a call of its own. What it is held to is
+the docstring of scaled_dot_product_attention, whose reference code makes a row that is masked out altogether zero.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from attnfuzz.kernels.backend import Attended, Bench, Fill, Op, Output
+from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
+from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Case, Mode, QueryView, Request
+from attnfuzz.reference.contract import Contract
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.noise import NoiseModel
+
+
+def attend_into(*, out: torch.Tensor, **arguments: Any) -> None:
+    """Write what scaled_dot_product_attention returns for `arguments`, [1, heads, q_len, dim], to `out` of that shape."""
+    out.copy_(torch.nn.functional.scaled_dot_product_attention(**arguments))
+
+
+SDPA = Op(
+    name="scaled_dot_product_attention",
+    function=attend_into,
+    writes=frozenset({"out"}),
+    module="torch.nn.functional",
+)
+
+
+class SdpaSession:
+    """One call per request; K and V lie densely, each in memory of its own."""
+
+    def __init__(self, case: Case, bench: Bench) -> None:
+        self._case, self._bench = case, bench
+        geometry = case.geometry
+        self._tokens = SlotTokens(
+            case,
+            heads=geometry.kv_heads,
+            key_dim=geometry.head_dim_qk,
+            value_dim=geometry.head_dim_vo,
+            dtype=geometry.kv_dtype,
+        )
+        self._scale = case.scales.softmax / math.sqrt(case.geometry.head_dim_qk)
+
+    def forward(self, index: int) -> Output:
+        """Run one step."""
+        step, geometry, memory = self._case.steps[index], self._case.geometry, self._bench.memory
+        drawn = draw_queries(self._case, index, step.padded_tokens, geometry.head_dim_qk)
+        query = place_queries(self._case, self._bench, "query", drawn)
+        shape = (step.padded_tokens, geometry.q_heads, geometry.head_dim_vo)
+        out = memory.tensor("out", shape, geometry.dtype.torch_dtype, fill=Fill.OUTPUT)
+        attended = []
+        for first, request in zip(packed_rows(step), step.requests, strict=True):
+            entry = Attended(
+                first_row=first,
+                query=query[first : first + request.q_len],
+                key=memory.copy("key", self._tokens.keys(request.slot, request.kv_len)),
+                value=memory.copy("value", self._tokens.values(request.slot, request.kv_len)),
+            )
+            self._attend(entry, request, out[first : first + request.q_len])
+            attended.append(entry)
+        return Output(out=out, lse=None, attended=tuple(attended), bmm1_scale=self._scale, bmm2_scale=1.0)
+
+    def _attend(self, entry: Attended, request: Request, out: torch.Tensor) -> None:
+        window = self._case.geometry.window_left
+        plain = window < 0 and request.q_len == request.kv_len
+        mask = None
+        if not plain:
+            drawn = visible(request.q_len, request.kv_len, window)
+            mask = self._bench.memory.copy("attn_mask", drawn.view(torch.uint8)).view(torch.bool)
+        query, key, value, out = (
+            tokens.transpose(0, 1).unsqueeze(0) for tokens in (entry.query, entry.key, entry.value, out)
+        )
+        self._bench.launcher.launch(
+            SDPA,
+            out=out,
+            query=query,
+            key=key,
+            value=value,
+            attn_mask=mask,
+            is_causal=plain,
+            scale=self._scale,
+            enable_gqa=True,
+        )
+
+
+def visible(q_len: int, kv_len: int, window_left: int) -> torch.Tensor:
+    """The mask bool [q_len, kv_len] of keys that a query sees, the last query being aligned to the last key."""
+    last = torch.arange(q_len).unsqueeze(1) + kv_len - q_len
+    key = torch.arange(kv_len)
+    mask = key <= last
+    return mask & (key >= last - window_left) if window_left >= 0 else mask
+
+
+@dataclass(frozen=True)
+class SdpaBackend:
+    """torch's attention on the CPU."""
+
+    name: str = "torch_sdpa"
+    capability: Capability = Capability(
+        modes=tuple(Mode), unequal_head_dims=True, windows=True, query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV)
+    )
+    contract: Contract = Contract()
+
+    def noise(self, dtype: DType) -> NoiseModel:
+        """That of torch's fused CPU kernel."""
+        return NoiseModel.torch_sdpa_cpu(dtype.torch_dtype)
+
+    @property
+    def ops(self) -> Mapping[str, Op]:
+        """The one entry point."""
+        return {SDPA.name: SDPA}
+
+    def missing(self) -> str | None:
+        """None: torch is always there."""
+        return None
+
+    def prepare(self, progress: Callable[[str], None]) -> None:
+        """Nothing to compile."""
+
+    def open(self, case: Case, bench: Bench) -> SdpaSession:
+        """A session on one case."""
+        return SdpaSession(case, bench)

@@ -1,0 +1,94 @@
+"""Metadata of a batch: what a planner tells a kernel about lengths and pages."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from attnfuzz.kernels.backend import Bench
+from attnfuzz.kernels.page_table import PageTable
+from attnfuzz.kernels.queries import int32, running_sum
+from attnfuzz.reference.case import Case, Mode, Step
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a batch: a request's, or (slot None) a padded one.
+
+    `kv_len` is the length that the kernel is told, `owned` the tokens whose pages the request owns. They differ where
+    queries are padded past the end of a request.
+    """
+
+    slot: int | None
+    q_len: int
+    kv_len: int
+    owned: int
+
+    @classmethod
+    def real(cls, step: Step) -> "list[Row]":
+        """The rows of a step's requests."""
+        return [cls(request.slot, request.q_len, request.kv_len, request.kv_len) for request in step.requests]
+
+    @classmethod
+    def padding(cls, step: Step, rows: int) -> "list[Row]":
+        """Padded rows as SGLang fills them in: sequence length 1, to which a verify adds its draft tokens."""
+        kv_len = 1 + step.tokens_per_request if step.mode is Mode.TARGET_VERIFY else 1
+        return [cls(None, step.tokens_per_request, kv_len, 0)] * rows
+
+    @classmethod
+    def padded(cls, step: Step) -> "list[Row]":
+        """The rows of a step that is planned after padding."""
+        real = cls.real(step)
+        return real + cls.padding(step, step.padded_batch - len(real))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Metadata tensors of `batch` rows, all int32: lengths [batch], cumulative ones [batch + 1], pages [batch, width].
+
+    `max_q_len` and `max_kv_len` are the stated maxima, `tokens` the query rows that the plan covers.
+    """
+
+    seq_lens: torch.Tensor
+    cum_seq_lens_q: torch.Tensor
+    cum_seq_lens_kv: torch.Tensor
+    block_tables: torch.Tensor
+    max_q_len: int
+    max_kv_len: int
+    tokens: int
+
+    @property
+    def batch(self) -> int:
+        """Rows that the metadata has."""
+        return self.cum_seq_lens_q.shape[0] - 1
+
+
+def longest(lengths: Iterable[int]) -> int:
+    """The maximum, at least 1: kernels divide by it."""
+    return max(1, *lengths, 1)
+
+
+def plan_rows(case: Case, bench: Bench, table: PageTable, rows: Sequence[Row]) -> Plan:
+    """Plan a batch eagerly, in tensors of exactly its size."""
+    kv_lens = [row.kv_len for row in rows]
+    q_lens = [row.q_len for row in rows]
+    width = table.width(longest(kv_lens))
+    return Plan(
+        seq_lens=int32(bench, "seq_lens", kv_lens),
+        cum_seq_lens_q=int32(bench, "cum_seq_lens_q", running_sum(q_lens)),
+        cum_seq_lens_kv=int32(bench, "cum_seq_lens_kv", running_sum(kv_lens)),
+        block_tables=table.place(bench, table_rows(table, rows, width)),
+        max_q_len=longest(q_lens) + case.max_len_slack,
+        max_kv_len=longest(kv_lens) + case.max_len_slack,
+        tokens=sum(q_lens),
+    )
+
+
+def table_rows(table: PageTable, rows: Sequence[Row], width: int) -> torch.Tensor:
+    """Page-table rows int32 [len(rows), width] of a batch."""
+    return table.rows(
+        [row.slot for row in rows],
+        [table.pages_for(row.owned) for row in rows],
+        [table.pages_for(row.kv_len) for row in rows],
+        width,
+    )

@@ -1,0 +1,34 @@
+"""The workspace that TRT-LLM's kernels share: semaphores, zero at first use, and scratch."""
+
+import torch
+
+from attnfuzz.kernels.backend import Bench, Fill
+from attnfuzz.kernels.ops_table import WorkspaceBytes
+from attnfuzz.reference.case import Case, Workspace
+
+
+class SharedWorkspace:
+    """Hands out the workspace of a launch in the state that the case asks for.
+
+    FRESH is a new one of zeros for each launch, of exactly its size. REUSED is one for the whole session, replaced only
+    when a launch needs more; DIRTY likewise, with NaN in its scratch. Only the semaphores have to be zero, and only
+    once: the kernels leave them so (FlashInfer, docstring of trtllm_batch_decode_with_kv_cache_mla).
+    """
+
+    def __init__(self, case: Case, bench: Bench) -> None:
+        self._state = case.workspace
+        self._bench = bench
+        self._kept: torch.Tensor | None = None
+
+    def take(self, need: WorkspaceBytes) -> torch.Tensor:
+        """A uint8 workspace of at least `need`."""
+        if self._state is Workspace.FRESH:
+            return self._new(need, Fill.ZEROS)
+        if self._kept is None or self._kept.numel() < need.total:
+            self._kept = self._new(need, Fill.POISON if self._state is Workspace.DIRTY else Fill.ZEROS)
+        return self._kept
+
+    def _new(self, need: WorkspaceBytes, fill: Fill) -> torch.Tensor:
+        workspace = self._bench.memory.tensor("workspace_buffer", (need.total,), torch.uint8, fill=fill)
+        workspace[: need.semaphores].zero_()
+        return workspace

@@ -1,0 +1,101 @@
+"""Attention with its log-sum-exp in fp64: the answer that every kernel is judged by. Pure torch, on any device."""
+
+from math import log
+
+import torch
+
+from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.problem import Answer, Moments, Problem
+from attnfuzz.reference.ragged import Batch, groups
+
+__all__ = ["Answer", "Moments", "Problem", "attend", "attend_paged", "gather_pages", "to_base2"]
+
+_BLOCK = 1 << 22
+"""Logits that are held at once: 32 MiB in fp64."""
+
+
+def attend(problem: Problem, *, moments: bool = False, block: int = _BLOCK) -> Answer:
+    """Answer a problem up to fp64 rounding, with `moments` for a judge. `block` bounds the logits held at once."""
+    tokens, q_heads, _ = problem.query.shape
+    dim = problem.value.shape[2]
+    widths = [dim, 1, dim, dim, 4, 1] if moments else [dim, 1]
+    rows = torch.empty((tokens, q_heads, sum(widths)), dtype=torch.float64, device=problem.query.device)
+    for requests in groups(problem, block):
+        for places, answers in Batch(problem, requests, moments=moments, block=block).answers():
+            rows[places] = answers
+    pieces = torch.split(rows, widths, dim=-1)
+    visible = _visible(problem)
+    if not moments:
+        return Answer(pieces[0], pieces[1].squeeze(-1), visible)
+    out, lse, power, spread, narrow, magnitude = pieces
+    concentration, gap, p_peak, peak = narrow.unbind(dim=-1)
+    found = Moments(power, spread, concentration, gap, p_peak, peak, magnitude.squeeze(-1))
+    return Answer(out, lse.squeeze(-1), visible, found)
+
+
+def attend_paged(
+    query: torch.Tensor,
+    key_pages: torch.Tensor,
+    value_pages: torch.Tensor,
+    page_table: torch.Tensor,
+    *,
+    layout: KvLayout,
+    q_lens: tuple[int, ...],
+    kv_lens: tuple[int, ...],
+    bmm1_scale: float,
+    bmm2_scale: float = 1.0,
+    window_left: int = -1,
+    sinks: torch.Tensor | None = None,
+    soft_cap: float = 0.0,
+) -> Answer:
+    """Causal attention over a paged KV cache; pages and table as in `gather_pages`, the rest as in `Problem`."""
+    key, value = (gather_pages(pages, page_table, kv_lens, layout) for pages in (key_pages, value_pages))
+    return attend(
+        Problem(
+            query,
+            key,
+            value,
+            q_lens,
+            kv_lens,
+            bmm1_scale,
+            bmm2_scale,
+            window_left=window_left,
+            sinks=sinks,
+            soft_cap=soft_cap,
+        )
+    )
+
+
+def gather_pages(
+    pages: torch.Tensor, page_table: torch.Tensor, kv_lens: tuple[int, ...], layout: KvLayout
+) -> torch.Tensor:
+    """Packed tokens [sum(kv_lens), heads, dim] from a pool of pages.
+
+    `pages` is [pages, heads, slots, dim] for HND and [pages, slots, heads, dim] for NHD. Row r of `page_table`
+    [requests, width] lists the pages of request r; what lies past its last key is not read, in table or page.
+    """
+    by_slot = pages.transpose(1, 2) if layout is KvLayout.HND else pages
+    page_size = by_slot.shape[1]
+    indices = []
+    for request, kv_len in enumerate(kv_lens):
+        position = torch.arange(kv_len, device=pages.device)
+        indices.append((page_table[request, position // page_size].long(), position % page_size))
+    if not indices:
+        return pages.new_empty((0, by_slot.shape[2], by_slot.shape[3]))
+    return by_slot[torch.cat([page for page, _ in indices]), torch.cat([slot for _, slot in indices])]
+
+
+def to_base2(lse: torch.Tensor) -> torch.Tensor:
+    """A natural-log LSE in base 2, as FlashInfer's kernels return it."""
+    return lse / log(2.0)
+
+
+def _visible(problem: Problem) -> torch.Tensor:
+    """Keys that each query sees: int64 [T]."""
+    counts = []
+    for q_len, kv_len in zip(problem.q_lens, problem.kv_lens, strict=True):
+        for own in range(kv_len - q_len, kv_len):
+            end = own + 1 if problem.causal else kv_len
+            begin = max(own - problem.window_left, 0) if problem.window_left >= 0 else 0
+            counts.append(max(end - begin, 0))
+    return torch.tensor(counts, dtype=torch.int64, device=problem.query.device)

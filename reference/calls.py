@@ -1,0 +1,134 @@
+"""Cases made of literal kernel calls: what a planner handed over, bit for bit, without the planner.
+
+A step says what a server wants; a call says what a kernel was given, which may be malformed in ways that no step can
+express. Exported scripts, traces and hand-written reproductions are made of calls.
+"""
+
+import base64
+import zlib
+
+import msgspec
+import torch
+
+from attnfuzz.reference.case import Guard, Outputs
+from attnfuzz.reference.dtypes import DType
+
+
+class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Memory of one allocation: `size` elements of `dtype`.
+
+    Its content is `values` (integers), `bits` (base64 of the zlib-compressed bytes, little-endian), or neither: then it
+    is filled as an output is. `payload` names an entry of the safetensors file beside the case, for large content.
+    """
+
+    name: str
+    dtype: DType
+    size: int
+    values: tuple[int, ...] | None = None
+    bits: str | None = None
+    payload: str | None = None
+
+
+class View(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A tensor in a buffer: shape, strides and offset in elements; `dtype` where the tensor reads it as another one."""
+
+    buffer: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int = 0
+    dtype: DType | None = None
+
+
+Argument = View | list[View] | int | float | str | bool | None
+
+
+class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """One launch: a kernel's entry point by FlashInfer's name, and its arguments.
+
+    `writes` are buffers that the planner wrote again since the call before, with their new content.
+    """
+
+    op: str
+    arguments: dict[str, Argument]
+    writes: tuple[Buffer, ...] = ()
+
+
+class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What a request's queries should have attended to, and where their output is.
+
+    Rows of `out` from `first_row` on answer `query` [q_len, q_heads, dim] over `key` and `value` [kv_len, kv_heads, dim].
+    """
+
+    first_row: int
+    query: View
+    key: View
+    value: View
+
+
+class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """The right answer to the calls: `out` [rows, q_heads, dim] and `lse` [rows, q_heads] after the last of them."""
+
+    out: View
+    requests: tuple[Expected, ...]
+    bmm1_scale: float
+    bmm2_scale: float
+    lse: View | None = None
+    sinks: View | None = None
+    window_left: int = -1
+    roundings: int = 1
+
+
+class CallCase(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="calls",
+):
+    """Literal calls on guarded buffers.
+
+    `backend` is whose kernels, contract and noise model apply. Without an `answer`, only accesses, canaries, inputs and
+    exceptions are judged. `mode` is that of the step that the calls came from, "" if none.
+    """
+
+    backend: str
+    buffers: tuple[Buffer, ...]
+    calls: tuple[Call, ...]
+    answer: Answer | None = None
+    mode: str = ""
+    guard: Guard = Guard.RIGHT
+    outputs: Outputs = Outputs.POISONED
+
+
+def pack(content: bytes) -> str:
+    """Bytes as text for `Buffer.bits`."""
+    return base64.b64encode(zlib.compress(content, 9)).decode()
+
+
+def unpack(text: str, limit: int) -> bytes:
+    """The bytes that `pack` was given. ValueError if the text is damaged or holds more than `limit` bytes."""
+    stream = zlib.decompressobj()
+    try:
+        content = stream.decompress(base64.b64decode(text, validate=True), limit + 1)
+    except zlib.error as error:
+        raise ValueError(f"damaged content: {error}") from error
+    if len(content) > limit:
+        raise ValueError(f"content of more than {limit} bytes")
+    return content
+
+
+def content_of(buffer: Buffer) -> torch.Tensor | None:
+    """What a buffer holds [size] in its dtype, None if it is filled as an output. ValueError if it does not fit."""
+    if buffer.values is not None:
+        content = torch.tensor(buffer.values, dtype=buffer.dtype.torch_dtype)
+    elif buffer.bits is not None:
+        data = bytearray(unpack(buffer.bits, buffer.size * buffer.dtype.itemsize))
+        content = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+        content = content.view(buffer.dtype.torch_dtype)
+    else:
+        return None
+    if content.numel() != buffer.size:
+        raise ValueError(f"buffer {buffer.name}: {content.numel()} elements of content for a size of {buffer.size}")
+    return content

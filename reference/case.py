@@ -1,0 +1,212 @@
+"""The problem's vocabulary: a Case and what it is made of. Ints, enums and a seed; tensor elements come from the seed.
+
+A case is one test input. It says everything that decides what a backend is asked to do, is immutable, and its id is a
+hash of its content. `attnfuzz.reference.validity` says which combinations can exist, `attnfuzz.reference.case_file`
+reads and writes them.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from attnfuzz.reference.geometry import Geometry
+
+
+class Mode(StrEnum):
+    """What a forward pass is for, in the words of SGLang's ForwardMode."""
+
+    DECODE = "decode"
+    TARGET_VERIFY = "target_verify"
+    DRAFT_EXTEND = "draft_extend"
+    DRAFT_EXTEND_V2 = "draft_extend_v2"
+    EXTEND = "extend"
+    CHUNKED_PREFILL = "chunked_prefill"
+
+    @property
+    def uniform(self) -> bool:
+        """Whether every request has the same number of query tokens."""
+        return self in (Mode.DECODE, Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND_V2)
+
+    @property
+    def speculative(self) -> bool:
+        """Whether a request has up to `tokens_per_request` query tokens: the modes that a graph can capture."""
+        return self.uniform or self is Mode.DRAFT_EXTEND
+
+
+class Launch(StrEnum):
+    """How a step reaches the device. A capture records its launches without running them."""
+
+    EAGER = "eager"
+    CAPTURE = "capture"
+    REPLAY = "replay"
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One request of a step.
+
+    `slot` names whose KV it attends to, across the steps of a case. `q_len` is its number of query tokens (in a draft
+    extend: its accept length), `kv_len` its number of keys after this step's write; 0 is legal for both. The last
+    query is aligned to the last key.
+    """
+
+    slot: int
+    q_len: int
+    kv_len: int
+
+
+class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One attention forward.
+
+    `tokens_per_request` is the query stride of the speculative modes (1 for decode, the number of draft tokens
+    otherwise), 0 for the others. `padded_tokens` is the number of query rows that the backend is handed: servers raise
+    it after planning, to a multiple of the attention group's size or to a data-parallel group's maximum, and to a
+    graph's bucket. A capture has no requests: it is recorded on padding alone.
+    """
+
+    mode: Mode
+    requests: tuple[Request, ...]
+    padded_tokens: int
+    tokens_per_request: int = 0
+    launch: Launch = Launch.EAGER
+
+    @property
+    def tokens(self) -> int:
+        """Query tokens of real requests."""
+        return sum(request.q_len for request in self.requests)
+
+    @property
+    def padded_batch(self) -> int:
+        """Rows of the padded batch. Padding an extend adds tokens, not requests."""
+        if self.mode.uniform or self.launch is not Launch.EAGER:
+            return self.padded_tokens // self.tokens_per_request
+        return len(self.requests)
+
+    @property
+    def padded(self) -> bool:
+        """Whether the backend is handed query rows that belong to no request."""
+        return self.padded_tokens > self.tokens or self.padded_batch > len(self.requests)
+
+
+class PageOrder(StrEnum):
+    """Which pages of the pool a slot gets."""
+
+    IDENTITY = "identity"
+    SHUFFLED = "shuffled"
+    INTERLEAVED = "interleaved"
+    SHARED_PREFIX = "shared_prefix"
+
+
+class TableTail(StrEnum):
+    """What a page table holds beyond the pages that a request owns. POISON is the id of a page full of NaN."""
+
+    ZEROS = "zeros"
+    STALE = "stale"
+    MINUS_ONE = "minus_one"
+    POISON = "poison"
+
+
+class Pages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the KV pool is laid out. Page 0 is the servers' dummy page: finite, and nobody's.
+
+    `spare` pages of the pool belong to no slot and hold NaN. `table_slack` columns are added to the page table's width.
+    """
+
+    order: PageOrder = PageOrder.IDENTITY
+    tail: TableTail = TableTail.ZEROS
+    spare: int = 1
+    table_slack: int = 0
+
+
+class ValueFamily(StrEnum):
+    """What q, K and V hold. `attnfuzz.reference.values` has the recipes."""
+
+    NORMAL = "normal"
+    PEAKED = "peaked"
+    CONSTANT = "constant"
+    ONE_HOT = "one_hot"
+    LARGE_LOGITS = "large_logits"
+    ZEROS = "zeros"
+
+
+class Scales(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Factors beside 1 / sqrt(head_dim_qk): `softmax` on the logits, `k` and `v` to dequantise the KV cache."""
+
+    softmax: float = 1.0
+    k: float = 1.0
+    v: float = 1.0
+
+
+class QueryView(StrEnum):
+    """How q lies in memory: by itself, as a slice of a fused [q|k|v] row, or with a gap after each head."""
+
+    CONTIGUOUS = "contiguous"
+    FUSED_QKV = "fused_qkv"
+    HEAD_GAP = "head_gap"
+
+
+class KvView(StrEnum):
+    """How K and V lie in memory: two pools, one pool [page, 2, ...], or SGLang's token-major pool seen as pages."""
+
+    SEPARATE = "separate"
+    PAIRED = "paired"
+    TOKEN_MAJOR = "token_major"
+
+
+class Views(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Strides of what a backend is handed. `table_gap` columns lie between the rows of the page table."""
+
+    query: QueryView = QueryView.CONTIGUOUS
+    kv: KvView = KvView.SEPARATE
+    table_gap: int = 0
+
+
+class Workspace(StrEnum):
+    """State of the workspace. DIRTY is garbage wherever the contract does not ask for zeros at first use."""
+
+    FRESH = "fresh"
+    REUSED = "reused"
+    DIRTY = "dirty"
+
+
+class Outputs(StrEnum):
+    """What an output buffer holds before its kernel runs: a NaN sentinel, or plausible numbers of an earlier call."""
+
+    POISONED = "poisoned"
+    STALE = "stale"
+
+
+class Guard(StrEnum):
+    """Which edge of every tensor touches an unmapped page."""
+
+    RIGHT = "right"
+    LEFT = "left"
+
+
+class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="steps"):
+    """One test input: a backend, a geometry, and the steps that it is asked to run, in order.
+
+    `max_len_slack` is added to every stated maximum length. `chunk_capacity` is the number of prefix tokens that a
+    chunked prefill attends to at once, over all requests (SGLang: 128 Ki; small, so that small cases have many chunks).
+    """
+
+    backend: str
+    geometry: Geometry
+    steps: tuple[Step, ...]
+    pages: Pages = Pages()
+    values: ValueFamily = ValueFamily.NORMAL
+    scales: Scales = Scales()
+    views: Views = Views()
+    workspace: Workspace = Workspace.FRESH
+    outputs: Outputs = Outputs.POISONED
+    max_len_slack: int = 0
+    chunk_capacity: int = 256
+    guard: Guard = Guard.RIGHT
+    seed: int = 0
+
+    def slot_lengths(self) -> dict[int, int]:
+        """Keys that each slot comes to hold: its maximum `kv_len` over the steps."""
+        lengths: dict[int, int] = {}
+        for step in self.steps:
+            for request in step.requests:
+                lengths[request.slot] = max(lengths.get(request.slot, 0), request.kv_len)
+        return lengths

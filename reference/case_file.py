@@ -1,0 +1,126 @@
+"""Cases as JSON: short enough to read in a report, versioned, and refused with one clear line when they are damaged.
+
+Defaults are left out, so that a file says what is particular about its case, and a field that a later version adds
+does not change the id of the cases that do not use it.
+"""
+
+import hashlib
+import json
+import os
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from attnfuzz.reference.call_validity import validate_calls
+from attnfuzz.reference.calls import CallCase
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.validity import ImpossibleCase, validate
+
+AnyCase = Case | CallCase
+"""A case of either kind: made of steps, or of literal calls."""
+
+FORMAT = "attnfuzz-case"
+VERSION = 1
+_WIDTH = 100
+
+
+class CaseFileError(ValueError):
+    """A file that holds no case that can be run; the message is one line that says what is wrong and what to do."""
+
+
+def encode(case: AnyCase) -> bytes:
+    """The case as indented JSON: format, version and kind first, then the fields that are not at their defaults."""
+    return (_pretty({"format": FORMAT, "version": VERSION} | _plain(case)) + "\n").encode()
+
+
+def decode(data: bytes) -> AnyCase:
+    """The case that `encode` wrote. CaseFileError if `data` is damaged, foreign, of another version or impossible."""
+    try:
+        content = msgspec.json.decode(data)
+    except msgspec.DecodeError as error:
+        raise CaseFileError(f"not JSON ({error}): the file is damaged, or no case file") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise CaseFileError(f'not a case file: it must be a JSON object with "format": "{FORMAT}"')
+    version = content.get("version")
+    if version != VERSION:
+        raise CaseFileError(
+            f"case file version {version!r}: this attnfuzz reads version {VERSION}; use the one that wrote the file"
+        )
+    fields = {name: value for name, value in content.items() if name not in ("format", "version")}
+    try:
+        case: AnyCase = msgspec.convert(fields, AnyCase)
+        validate_any(case)
+    except msgspec.ValidationError as error:
+        raise CaseFileError(f"not a case: {error}; correct that field") from error
+    except ImpossibleCase as error:
+        raise CaseFileError(f"an impossible case: {error}") from error
+    return case
+
+
+def validate_any(case: AnyCase) -> None:
+    """Raise ImpossibleCase for the first rule that a case of either kind breaks."""
+    if isinstance(case, Case):
+        validate(case)
+    else:
+        validate_calls(case)
+
+
+def load(path: str | os.PathLike[str]) -> AnyCase:
+    """The case in the file at `path`. CaseFileError, with the path, if it cannot be read or decoded."""
+    try:
+        return decode(Path(path).read_bytes())
+    except OSError as error:
+        raise CaseFileError(f"cannot read {os.fspath(path)}: {error.strerror or error}; give a case file") from error
+    except CaseFileError as error:
+        raise CaseFileError(f"{os.fspath(path)}: {error}") from error
+
+
+def save(path: str | os.PathLike[str], case: AnyCase) -> None:
+    """Write the case to `path` in one move, so that an interrupted write leaves no half of a file. Raises OSError."""
+    target = Path(path)
+    draft = target.with_name(f"{target.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(encode(case))
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def case_id(case: AnyCase) -> str:
+    """12 hexadecimal digits that stand for the content of a case: the head of the SHA-256 of its canonical JSON."""
+    return hashlib.sha256(msgspec.json.encode(_plain(case), order="sorted")).hexdigest()[:12]
+
+
+def _plain(value: Any) -> Any:
+    """`value` as what JSON has: structs become dicts without their defaults, with the tag of a tagged struct first."""
+    if isinstance(value, msgspec.Struct):
+        tag, fields = _layout(type(value))
+        return tag | {name: _plain(content) for name, default in fields if (content := getattr(value, name)) != default}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return value.value if isinstance(value, Enum) else value
+
+
+@cache
+def _layout(kind: type[msgspec.Struct]) -> tuple[dict[str, str], tuple[tuple[str, object], ...]]:
+    """The tag of a struct type as a dict, and its fields with their defaults."""
+    config = kind.__struct_config__
+    tag = {} if config.tag is None else {str(config.tag_field): str(config.tag)}
+    return tag, tuple((field.name, field.default) for field in msgspec.structs.fields(kind))
+
+
+def _pretty(value: object, indent: str = "") -> str:
+    """JSON with every object and list that fits into a line on one line."""
+    flat = json.dumps(value)
+    if not isinstance(value, dict | list) or (len(indent) + len(flat) <= _WIDTH and indent):
+        return flat
+    inner = indent + "  "
+    if isinstance(value, dict):
+        items = [f"{inner}{json.dumps(name)}: {_pretty(item, inner)}" for name, item in value.items()]
+        return "{\n" + ",\n".join(items) + f"\n{indent}}}"
+    return "[\n" + ",\n".join(inner + _pretty(item, inner) for item in value) + f"\n{indent}]"

@@ -1,0 +1,59 @@
+"""The shape of an attention layer: heads, head dims, pages, element types, and what alters the softmax."""
+
+from enum import StrEnum
+
+import msgspec
+
+from attnfuzz.reference.dtypes import DType
+
+
+class KvLayout(StrEnum):
+    """Axis order of a KV page, in FlashInfer's names: HND is [head, slot, dim], NHD is [slot, head, dim]."""
+
+    HND = "HND"
+    NHD = "NHD"
+
+
+class Latent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Head dims of multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1).
+
+    The cache holds one latent of `rank + rope` elements per token, which decode attends to directly (K is the whole
+    latent, V its first `rank` elements). Prefill attends to per-head keys of `nope + rope` and values of `vo` elements.
+    """
+
+    rank: int = 512
+    rope: int = 64
+    nope: int = 128
+    vo: int = 128
+
+
+class Geometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One attention layer, as one rank of a server sees it.
+
+    `window_left` counts the keys that a query sees before its own (FlashInfer's convention: window_left + 1 keys in
+    all; -1 is no window). `soft_cap` c replaces a logit s by c * tanh(s / c); 0 is off. With `latent`, `kv_heads` is 1
+    and `head_dim_qk`, `head_dim_vo` are those of decode: rank + rope and rank.
+    """
+
+    q_heads: int
+    kv_heads: int
+    head_dim_qk: int
+    head_dim_vo: int
+    page_size: int
+    dtype: DType = DType.BFLOAT16
+    kv_dtype: DType = DType.BFLOAT16
+    kv_layout: KvLayout = KvLayout.HND
+    window_left: int = -1
+    sinks: bool = False
+    soft_cap: float = 0.0
+    latent: Latent | None = None
+
+    @property
+    def group(self) -> int:
+        """Query heads per KV head."""
+        return self.q_heads // self.kv_heads
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page of K (of the latent, with `latent`)."""
+        return self.page_size * self.kv_heads * self.head_dim_qk * self.kv_dtype.itemsize

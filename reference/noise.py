@@ -1,0 +1,81 @@
+"""The error that a correct kernel shows: the parameters of the judge's statistical tiers."""
+
+import msgspec
+import torch
+
+ROUNDOFF: dict[torch.dtype, float] = {
+    torch.float32: 2.0**-24,
+    torch.float16: 2.0**-11,
+    torch.bfloat16: 2.0**-8,
+    torch.float8_e4m3fn: 2.0**-4,
+}
+"""Unit roundoffs: the largest relative error of a value rounded to nearest, away from underflow."""
+
+SMALLEST_STEP: dict[torch.dtype, float] = {
+    # GPU kernels may flush subnormal numbers, so a step of these two is their smallest normal number.
+    torch.float32: 2.0**-126,
+    torch.bfloat16: 2.0**-126,
+    torch.float16: 2.0**-24,
+    torch.float8_e4m3fn: 2.0**-9,
+}
+"""The spacing of values near zero: the largest absolute error there is half of it, or all of it with flushing."""
+
+
+class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
+    """Relative errors of a kernel's steps. The rounding of the output is that of its dtype, and not stated here.
+
+    `probabilities` is the roundoff of the softmax weights as they enter the second product (2^-24 for fp32, 2^-8 for
+    bf16), and `underflow` their absolute error near zero, relative to the row's largest weight. `row_sum` is the
+    roundoff of the weights as they enter the softmax's denominator: 0 where the weights are summed before they are
+    rounded. `logits` is the error of a logit relative to |q| |k| |bmm1_scale|, root mean square; `accumulate` the
+    roundoff of the running sums; `exponential` the relative error of exp beyond that of its argument; `tanh` that of
+    the soft cap.
+    """
+
+    probabilities: float
+    logits: float
+    accumulate: float
+    exponential: float = 2.0**-22
+    tanh: float = 2.0**-22
+    row_sum: float = 0.0
+    underflow: float = 0.0
+
+    @classmethod
+    def fp32_arithmetic(cls) -> "NoiseModel":
+        """A kernel that reads its inputs exactly and computes everything in fp32."""
+        return cls(probabilities=2.0**-24, logits=2.0**-24, accumulate=2.0**-24)
+
+    @classmethod
+    def rounded_probabilities(cls, dtype: torch.dtype) -> "NoiseModel":
+        """A tensor-core kernel: weights rounded to `dtype` for the second product, fp32 elsewhere, fast exp and tanh.
+
+        `tanh` is that of the instruction tanh.approx.f32 (PTX ISA: maximum relative error 2^-11).
+        """
+        return cls(
+            probabilities=ROUNDOFF[dtype],
+            logits=2.0**-23,
+            accumulate=2.0**-24,
+            exponential=2.0**-21,
+            tanh=2.0**-11,
+            underflow=SMALLEST_STEP[dtype] / 2,
+        )
+
+    @classmethod
+    def unknown_kernel(cls) -> "NoiseModel":
+        """A kernel of which nothing is known: bf16 weights, in both the product and the denominator."""
+        return msgspec.structs.replace(
+            cls.rounded_probabilities(torch.bfloat16),
+            row_sum=ROUNDOFF[torch.bfloat16],
+            underflow=SMALLEST_STEP[torch.float16] / 2,
+        )
+
+    @classmethod
+    def torch_sdpa_cpu(cls, dtype: torch.dtype) -> "NoiseModel":
+        """`scaled_dot_product_attention` on the CPU for inputs of `dtype`.
+
+        Its fused kernel rounds the weights to the inputs' dtype and uses an exp of 20 bits (ATen, exp_u20 in
+        FlashAttentionKernel.cpp); its plain path computes in fp32.
+        """
+        return msgspec.structs.replace(
+            cls.rounded_probabilities(dtype), exponential=2.0**-19, tanh=2.0**-22, logits=2.0**-23
+        )

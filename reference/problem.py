@@ -1,0 +1,78 @@
+"""A packed attention problem, its answer, and what the error of a correct kernel depends on."""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Problem:
+    """query [T, Hq, Dqk], key [S, Hkv, Dqk] and value [S, Hkv, Dv] of any float dtype, packed in the order of requests.
+
+    Request r has `q_lens[r]` queries and `kv_lens[r]` keys. `causal` aligns its last query to its last key: query i
+    sees key j if j <= kv - q + i. With `window_left` >= 0 it sees it only if j >= kv - q + i - window_left. A logit is
+    bmm1_scale * q.k, capped to soft_cap * tanh(logit / soft_cap) unless `soft_cap` is 0. `sinks` [Hq] are extra logits
+    in the denominator. The output is multiplied by `bmm2_scale`. ValueError if the shapes do not fit together.
+    """
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    q_lens: tuple[int, ...]
+    kv_lens: tuple[int, ...]
+    bmm1_scale: float
+    bmm2_scale: float = 1.0
+    window_left: int = -1
+    causal: bool = True
+    sinks: torch.Tensor | None = None
+    soft_cap: float = 0.0
+
+    def __post_init__(self) -> None:
+        tokens, q_heads, dim = self.query.shape
+        keys, kv_heads, key_dim = self.key.shape
+        if len(self.q_lens) != len(self.kv_lens):
+            raise ValueError(f"{len(self.q_lens)} query lengths, but {len(self.kv_lens)} key lengths: give one each")
+        if sum(self.q_lens) != tokens:
+            raise ValueError(f"query lengths add up to {sum(self.q_lens)}, but there are {tokens} queries")
+        if sum(self.kv_lens) != keys or self.value.shape[:2] != self.key.shape[:2]:
+            shapes = f"key has shape {tuple(self.key.shape)} and value {tuple(self.value.shape)}"
+            raise ValueError(f"key lengths add up to {sum(self.kv_lens)}, but {shapes}")
+        if key_dim != dim or kv_heads == 0 or q_heads % kv_heads:
+            raise ValueError(f"queries [{q_heads} heads, dim {dim}] do not fit keys [{kv_heads} heads, dim {key_dim}]")
+
+    @property
+    def group(self) -> int:
+        """Query heads per KV head."""
+        return self.query.shape[1] // self.key.shape[1]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What the error of a correct kernel depends on, in fp64; p are the softmax weights, v and o include bmm2_scale.
+
+    [T, Hq, Dv]: `power` is sum_j p_j^2 v_j^2 and `spread` sum_j p_j^2 (v_j - o)^2.
+    [T, Hq]: `concentration` is sum_j p_j^2; `gap` how far below the largest logit the visible ones are, averaged by
+    weight; `p_peak` the largest weight; `peak` the largest logit, sinks included, 0 if there is none; `magnitude` the
+    request's largest |bmm1_scale| |q| |k|, which bounds every logit.
+    """
+
+    power: torch.Tensor
+    spread: torch.Tensor
+    concentration: torch.Tensor
+    gap: torch.Tensor
+    p_peak: torch.Tensor
+    peak: torch.Tensor
+    magnitude: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Answer:
+    """out [T, Hq, Dv] and natural-log lse [T, Hq] in fp64; `visible` [T] int64 counts the keys that a query sees.
+
+    A row that sees nothing has out = 0 and lse = -inf, or its sink.
+    """
+
+    out: torch.Tensor
+    lse: torch.Tensor
+    visible: torch.Tensor
+    moments: Moments | None = None

@@ -1,0 +1,167 @@
+"""Ragged requests as padded batches: gathered, masked, and answered in blocks of bounded size."""
+
+from collections.abc import Iterator
+from itertools import accumulate, groupby
+
+import torch
+
+from attnfuzz.reference.online_softmax import OnlineSoftmax
+from attnfuzz.reference.problem import Problem
+from attnfuzz.reference.quantise import exact
+
+_ONE_BATCH = 1 << 18
+"""Logits below which a ragged batch is padded as a whole: that is cheaper than answering it in groups."""
+
+_QUERIES = 64
+"""Query tokens of a block whose keys do not fit at once."""
+
+
+def groups(problem: Problem, block: int) -> Iterator[list[int]]:
+    """The requests with queries, in groups that are padded together: within a group, lengths differ by less than half.
+
+    A group of several requests has at most `block` logits, padding included.
+    """
+    requests = [request for request, q_len in enumerate(problem.q_lens) if q_len]
+    if not requests:
+        return
+    if _logits(problem, requests) <= min(_ONE_BATCH, block):
+        yield requests
+        return
+
+    def size(request: int) -> tuple[int, int]:
+        return problem.q_lens[request].bit_length(), problem.kv_lens[request].bit_length()
+
+    for _, members in groupby(sorted(requests, key=size), key=size):
+        group = list(members)
+        each = block // max(_logits(problem, group) // len(group), 1) or 1
+        for start in range(0, len(group), each):
+            yield group[start : start + each]
+
+
+def _logits(problem: Problem, requests: list[int]) -> int:
+    longest_q = max(problem.q_lens[request] for request in requests)
+    longest_kv = max(problem.kv_lens[request] for request in requests)
+    return len(requests) * problem.query.shape[1] * longest_q * longest_kv
+
+
+def _starts(lengths: tuple[int, ...]) -> list[int]:
+    return [0, *accumulate(lengths)]
+
+
+def _rows(packed: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """packed[index], by the cheaper of torch's two ways."""
+    return packed.index_select(0, index.flatten()).view(*index.shape, *packed.shape[1:])
+
+
+class Batch:
+    """A group of requests, padded to its longest: B requests, of up to `most_q` queries and `most_kv` keys."""
+
+    def __init__(self, problem: Problem, requests: list[int], *, moments: bool, block: int) -> None:
+        self._problem = problem
+        self._moments = moments
+        self._q_lens = [problem.q_lens[request] for request in requests]
+        self._kv_lens = [problem.kv_lens[request] for request in requests]
+        self._most_q, self._most_kv = max(self._q_lens), max(*self._kv_lens, 1)
+        self._packed = len(requests) == len(problem.q_lens)
+        q_starts, kv_starts = _starts(problem.q_lens), _starts(problem.kv_lens)
+        self._q_starts = [q_starts[request] for request in requests]
+        self._kv_starts = [kv_starts[request] for request in requests]
+        table = [self._q_lens, self._kv_lens, self._q_starts, self._kv_starts]
+        columns = torch.tensor(table, device=problem.query.device).unsqueeze(-1)
+        self._q_len, self._kv_len, self._q_start, self._kv_start = columns.unbind()
+        heads = problem.query.shape[1]
+        if len(requests) * heads * self._most_q * self._most_kv <= block:
+            self._q_step, self._kv_step = self._most_q, self._most_kv
+        else:
+            self._q_step = min(_QUERIES, self._most_q)
+            self._kv_step = max(block // (heads * self._q_step), 1)
+
+    def answers(self) -> Iterator[tuple[torch.Tensor | slice, torch.Tensor]]:
+        """For each block of queries: the places of its tokens in the packed problem, and [tokens, Hq, columns] of fp64.
+
+        The columns are those of `OnlineSoftmax.finish`; with moments, then magnitude.
+        """
+        for first in range(0, self._most_q, self._q_step):
+            yield self._answer(first, min(first + self._q_step, self._most_q))
+
+    def _answer(self, first: int, last: int) -> tuple[torch.Tensor | slice, torch.Tensor]:
+        problem = self._problem
+        q_heads, kv_heads, group = problem.query.shape[1], problem.key.shape[1], problem.group
+        query = self._query(first, last)
+        softmax = OnlineSoftmax(moments=self._moments)
+        key_norm = None
+        for start in range(0, self._most_kv, self._kv_step):
+            key, value = self._keys(start, min(start + self._kv_step, self._most_kv))
+            logits = query @ key.transpose(-1, -2)
+            if problem.soft_cap:
+                logits = logits.div_(problem.soft_cap).tanh_().mul_(problem.soft_cap)
+            hidden = self._hidden(first, last, start, start + key.shape[-2])
+            if hidden is not None:
+                logits.view(len(self._q_lens), kv_heads, last - first, group, -1).masked_fill_(hidden, -torch.inf)
+            softmax.add(logits, value)
+            if self._moments:
+                norm = key.norm(dim=-1).amax(dim=-1)
+                key_norm = norm if key_norm is None else torch.maximum(key_norm, norm)
+        pieces = softmax.finish(self._sinks(last - first), problem.bmm2_scale)
+        if key_norm is not None:
+            pieces.append((query.norm(dim=-1) * key_norm.unsqueeze(-1)).unsqueeze(-1))
+        rows = torch.cat(pieces, dim=-1).view(len(self._q_lens), kv_heads, last - first, group, -1)
+        return self._unpadded(first, last, rows.transpose(1, 2).reshape(-1, q_heads, rows.shape[-1]))
+
+    def _query(self, first: int, last: int) -> torch.Tensor:
+        """Queries [first, last) of each request, scaled: fp64 [B, Hkv, (last - first) * group, Dqk]."""
+        packed = self._problem.query
+        if len(self._q_lens) == 1:
+            query = packed[self._q_starts[0] + first : self._q_starts[0] + last].unsqueeze(0)
+        else:
+            inside = torch.arange(first, last, device=packed.device).minimum(self._q_len - 1)
+            query = _rows(packed, self._q_start + inside)
+        kv_heads, group = self._problem.key.shape[1], self._problem.group
+        split = query.view(len(self._q_lens), last - first, kv_heads, group, -1).transpose(1, 2)
+        scaled = exact(split) * self._problem.bmm1_scale
+        return scaled.view(len(self._q_lens), kv_heads, (last - first) * group, -1)
+
+    def _keys(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values [start, end) of each request: fp64 [B, Hkv, end - start, dim]; past its end, its last."""
+        packed = self._problem.key, self._problem.value
+        if packed[0].shape[0] == 0:
+            shapes = ((len(self._kv_lens), tensor.shape[1], end - start, tensor.shape[2]) for tensor in packed)
+            key, value = (torch.zeros(shape, dtype=torch.float64, device=packed[0].device) for shape in shapes)
+            return key, value
+        if len(self._kv_lens) == 1 and end <= self._kv_lens[0]:
+            keys = slice(self._kv_starts[0] + start, self._kv_starts[0] + end)
+            key, value = (tensor[keys].unsqueeze(0) for tensor in packed)
+        else:
+            inside = torch.arange(start, end, device=packed[0].device).minimum(self._kv_len - 1).clamp_(min=0)
+            index = (self._kv_start + inside).clamp_(max=packed[0].shape[0] - 1)
+            key, value = (_rows(tensor, index) for tensor in packed)
+        return exact(key.transpose(1, 2)), exact(value.transpose(1, 2))
+
+    def _hidden(self, first: int, last: int, start: int, end: int) -> torch.Tensor | None:
+        """Mask [B, 1, queries, 1, keys] of the keys that a query does not see; None if it sees all of them."""
+        problem = self._problem
+        all_alike = min(self._kv_lens) == max(self._kv_lens) >= end
+        if all_alike and problem.window_left < 0 and (self._most_q == 1 or not problem.causal):
+            return None
+        device = problem.query.device
+        key = torch.arange(start, end, device=device)
+        own = (self._kv_len - self._q_len + torch.arange(first, last, device=device)).unsqueeze(-1)
+        hidden = key > own if problem.causal else key >= self._kv_len.unsqueeze(-1)
+        if problem.window_left >= 0:
+            hidden = hidden | (key < own - problem.window_left)
+        return hidden.unsqueeze(2).unsqueeze(1)
+
+    def _sinks(self, queries: int) -> torch.Tensor | None:
+        if self._problem.sinks is None:
+            return None
+        sinks = self._problem.sinks.to(torch.float64).view(1, self._problem.key.shape[1], self._problem.group)
+        return sinks.repeat(1, 1, queries)
+
+    def _unpadded(self, first: int, last: int, rows: torch.Tensor) -> tuple[torch.Tensor | slice, torch.Tensor]:
+        if len(self._q_lens) == 1:
+            return slice(self._q_starts[0] + first, self._q_starts[0] + last), rows
+        if self._packed and min(self._q_lens) == self._most_q:
+            return slice(None), rows
+        query = torch.arange(first, last, device=rows.device)
+        real = query < self._q_len
+        return (self._q_start + query)[real], rows[real.flatten()]

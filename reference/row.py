@@ -1,0 +1,31 @@
+"""One row by itself: the softmax weights of one query token and head, and the values that they weigh."""
+
+from itertools import accumulate
+
+import torch
+
+from attnfuzz.reference.problem import Problem
+from attnfuzz.reference.quantise import exact
+
+
+def row_weights(problem: Problem, token: int, head: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights [k] and values [k, Dv] (times bmm2_scale) of the k keys that the row sees, in fp64.
+
+    The weights add up to 1, or to less with a sink.
+    """
+    ends = list(accumulate(problem.q_lens))
+    request = next(index for index, end in enumerate(ends) if token < end)
+    kv_len = problem.kv_lens[request]
+    own = kv_len - (ends[request] - token)
+    first = max(own - problem.window_left, 0) if problem.window_left >= 0 else 0
+    last = own + 1 if problem.causal else kv_len
+    start = sum(problem.kv_lens[:request])
+    keys = slice(start + first, start + max(last, first))
+    key = exact(problem.key[keys, head // problem.group])
+    logits = key @ (exact(problem.query[token, head]) * problem.bmm1_scale)
+    if problem.soft_cap:
+        logits = torch.tanh(logits / problem.soft_cap) * problem.soft_cap
+    if problem.sinks is not None:
+        logits = torch.cat((logits, problem.sinks[head : head + 1].to(torch.float64)))
+    weights = torch.softmax(logits, dim=0)[: key.shape[0]]
+    return weights, exact(problem.value[keys, head // problem.group]) * problem.bmm2_scale

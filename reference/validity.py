@@ -1,0 +1,257 @@
+"""Which cases can exist: the rules that bind the fields of a case together, and the bounds that keep it runnable.
+
+A rule here holds for every backend. What one backend supports is its Capability.
+"""
+
+import math
+from collections.abc import Iterator
+
+from attnfuzz.reference.case import Case, KvView, Launch, Mode, Request, Step, TableTail
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import Geometry
+
+MAX_BATCH = 1024
+MAX_KV_LEN = 1 << 20
+MAX_STEPS = 64
+MAX_CHUNKS = 4096
+MAX_TABLE_ENTRIES = 1 << 28
+# 8 GiB: enough for a pool whose element offsets pass 2^32 in bf16, so that 32-bit offsets overflow.
+MAX_POOL_BYTES = 1 << 33
+MAX_QUERY_BYTES = 1 << 33
+# About a minute of fp64 on one core.
+MAX_PRODUCTS = 1 << 38
+
+_QUERY_DTYPES = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
+_GraphKey = tuple[Mode, int, int]
+
+
+class ImpossibleCase(ValueError):
+    """A case that cannot exist; the message names the field, its value and what would be legal."""
+
+    def __init__(self, field: str, value: object, legal: str) -> None:
+        super().__init__(f"{field} is {value!r}: {legal}")
+
+
+def validate(case: Case) -> None:
+    """Raise ImpossibleCase for the first rule that `case` breaks."""
+    for field, value, low, high in _bounded(case):
+        if not low <= value <= high:
+            raise ImpossibleCase(field, value, f"must be at least {low} and at most {high}")
+    if not case.backend:
+        raise ImpossibleCase("backend", case.backend, "must be the name of a backend")
+    _validate_geometry(case.geometry)
+    _validate_scales(case)
+    _validate_memory_layout(case)
+    _validate_steps(case)
+    _validate_size(case)
+
+
+def chunks_of(step: Step, chunk_capacity: int) -> int:
+    """Prefix chunks of a chunked prefill: each request is given an equal share of `chunk_capacity` in each chunk."""
+    share = chunk_capacity // len(step.requests)
+    longest = max(request.kv_len - request.q_len for request in step.requests)
+    return max(0, -(-longest // share))
+
+
+def _bounded(case: Case) -> Iterator[tuple[str, float, float, float]]:
+    """Yield (field, value, lowest, highest) for every number that has bounds of its own."""
+    geometry, pages = case.geometry, case.pages
+    yield "geometry.q_heads", geometry.q_heads, 1, 1024
+    yield "geometry.kv_heads", geometry.kv_heads, 1, 1024
+    yield "geometry.head_dim_qk", geometry.head_dim_qk, 1, 1024
+    yield "geometry.head_dim_vo", geometry.head_dim_vo, 1, 1024
+    yield "geometry.page_size", geometry.page_size, 1, 4096
+    yield "geometry.window_left", geometry.window_left, -1, MAX_KV_LEN
+    if geometry.latent is not None:
+        yield "geometry.latent.rank", geometry.latent.rank, 1, 1024
+        yield "geometry.latent.rope", geometry.latent.rope, 1, 1024
+        yield "geometry.latent.nope", geometry.latent.nope, 1, 1024
+        yield "geometry.latent.vo", geometry.latent.vo, 1, 1024
+    yield "pages.spare", pages.spare, 0, 1 << 20
+    yield "pages.table_slack", pages.table_slack, 0, 1 << 20
+    yield "views.table_gap", case.views.table_gap, 0, 1 << 20
+    yield "max_len_slack", case.max_len_slack, 0, MAX_KV_LEN
+    yield "chunk_capacity", case.chunk_capacity, 1, 1 << 30
+    yield "seed", case.seed, 0, (1 << 63) - 1
+    yield "the number of steps", len(case.steps), 1, MAX_STEPS
+
+
+def _validate_geometry(geometry: Geometry) -> None:
+    if geometry.q_heads % geometry.kv_heads:
+        legal = f"must be a multiple of kv_heads {geometry.kv_heads}"
+        raise ImpossibleCase("geometry.q_heads", geometry.q_heads, legal)
+    if geometry.dtype not in _QUERY_DTYPES:
+        raise ImpossibleCase("geometry.dtype", geometry.dtype.value, f"must be one of {', '.join(_QUERY_DTYPES)}")
+    if geometry.kv_dtype not in (geometry.dtype, DType.FLOAT8_E4M3):
+        legal = f"must be that of the queries ({geometry.dtype}) or {DType.FLOAT8_E4M3}"
+        raise ImpossibleCase("geometry.kv_dtype", geometry.kv_dtype.value, legal)
+    if not (math.isfinite(geometry.soft_cap) and geometry.soft_cap >= 0):
+        raise ImpossibleCase("geometry.soft_cap", geometry.soft_cap, "must be finite, and positive or 0 for none")
+    latent = geometry.latent
+    if latent is None:
+        return
+    for field, dim, due in (
+        ("kv_heads", geometry.kv_heads, 1),
+        ("head_dim_qk", geometry.head_dim_qk, latent.rank + latent.rope),
+        ("head_dim_vo", geometry.head_dim_vo, latent.rank),
+    ):
+        if dim != due:
+            raise ImpossibleCase(f"geometry.{field}", dim, f"must be {due} with this latent")
+
+
+def _validate_scales(case: Case) -> None:
+    for field, value in (("softmax", case.scales.softmax), ("k", case.scales.k), ("v", case.scales.v)):
+        if not (math.isfinite(value) and value > 0):
+            raise ImpossibleCase(f"scales.{field}", value, "must be finite and positive")
+
+
+def _validate_memory_layout(case: Case) -> None:
+    if case.views.kv is KvView.PAIRED and case.geometry.head_dim_qk != case.geometry.head_dim_vo:
+        raise ImpossibleCase("views.kv", case.views.kv.value, "K and V share a pool only if their head dims are equal")
+    if case.pages.tail is TableTail.POISON and case.pages.spare == 0:
+        raise ImpossibleCase("pages.spare", 0, "must be at least 1: a table tail of poison needs a page of poison")
+
+
+def _validate_steps(case: Case) -> None:
+    captured: set[_GraphKey] = set()
+    for index, step in enumerate(case.steps):
+        _validate_step(step, f"steps[{index}]")
+        _validate_launch(step, f"steps[{index}]", captured)
+        if step.mode is Mode.CHUNKED_PREFILL:
+            _validate_chunks(step, f"steps[{index}]", case)
+        if case.geometry.latent is not None and not step.mode.speculative:
+            _validate_latent_prefill(step, f"steps[{index}]")
+    if all(step.launch is Launch.CAPTURE for step in case.steps):
+        raise ImpossibleCase("steps", f"{len(case.steps)} captures", "at least one step must run: eager or a replay")
+    slots = {request.slot for step in case.steps for request in step.requests}
+    if slots != set(range(len(slots))):
+        raise ImpossibleCase("the set of slots", sorted(slots), f"must be 0 to {len(slots) - 1} without gaps")
+
+
+def _validate_step(step: Step, field: str) -> None:
+    stride = step.tokens_per_request
+    if step.mode is Mode.DECODE and stride != 1:
+        raise ImpossibleCase(f"{field}.tokens_per_request", stride, "must be 1 for decode")
+    if step.mode.speculative and not 1 <= stride <= MAX_BATCH:
+        raise ImpossibleCase(f"{field}.tokens_per_request", stride, f"must be 1 to {MAX_BATCH} for {step.mode}")
+    if not step.mode.speculative and stride != 0:
+        raise ImpossibleCase(f"{field}.tokens_per_request", stride, f"must be 0 for {step.mode}")
+    if len(step.requests) > MAX_BATCH:
+        raise ImpossibleCase(f"{field}.requests", f"{len(step.requests)} requests", f"must be {MAX_BATCH} at most")
+    seen: set[int] = set()
+    for position, request in enumerate(step.requests):
+        if request.slot in seen:
+            legal = "must differ between the requests of a step"
+            raise ImpossibleCase(f"{field}.requests[{position}].slot", request.slot, legal)
+        seen.add(request.slot)
+        _validate_request(request, step, f"{field}.requests[{position}]")
+    _validate_padding(step, field)
+
+
+def _validate_request(request: Request, step: Step, field: str) -> None:
+    stride = step.tokens_per_request
+    if request.slot < 0:
+        raise ImpossibleCase(f"{field}.slot", request.slot, "must be 0 or more")
+    if not 0 <= request.kv_len <= MAX_KV_LEN:
+        raise ImpossibleCase(f"{field}.kv_len", request.kv_len, f"must be 0 to {MAX_KV_LEN}")
+    if step.mode.uniform and request.q_len != stride:
+        raise ImpossibleCase(f"{field}.q_len", request.q_len, f"must be tokens_per_request {stride} in {step.mode}")
+    if step.mode is Mode.DRAFT_EXTEND and not 1 <= request.q_len <= stride:
+        legal = f"must be 1 to tokens_per_request {stride}, being an accept length"
+        raise ImpossibleCase(f"{field}.q_len", request.q_len, legal)
+    if not 0 <= request.q_len <= MAX_KV_LEN:
+        raise ImpossibleCase(f"{field}.q_len", request.q_len, f"must be 0 to {MAX_KV_LEN}")
+
+
+def _validate_padding(step: Step, field: str) -> None:
+    """Check that the padded query holds every request, and that a uniform layout or a graph has whole requests."""
+    stride, padded = step.tokens_per_request, step.padded_tokens
+    if padded > MAX_KV_LEN:
+        raise ImpossibleCase(f"{field}.padded_tokens", padded, f"must be {MAX_KV_LEN} at most")
+    whole = step.mode.uniform or step.launch is not Launch.EAGER
+    if whole and step.mode.speculative:
+        if padded % stride:
+            legal = f"must be a multiple of tokens_per_request {stride} in {step.mode}, {step.launch}"
+            raise ImpossibleCase(f"{field}.padded_tokens", padded, legal)
+        if padded > MAX_BATCH * stride:
+            raise ImpossibleCase(f"{field}.padded_tokens", padded, f"must be {MAX_BATCH} requests at most")
+        needed = len(step.requests) * stride
+    else:
+        needed = step.tokens
+    if padded < max(needed, 1):
+        raise ImpossibleCase(f"{field}.padded_tokens", padded, f"must be at least {max(needed, 1)}, what requests need")
+
+
+def _validate_launch(step: Step, field: str, captured: set[_GraphKey]) -> None:
+    """Check `step` against the graphs `captured` before it, and add its own."""
+    key = (step.mode, step.padded_tokens, step.tokens_per_request)
+    if step.launch is not Launch.EAGER and not step.mode.speculative:
+        raise ImpossibleCase(f"{field}.launch", step.launch.value, f"must be eager: graphs do not hold {step.mode}")
+    if step.launch is Launch.CAPTURE:
+        if step.requests:
+            legal = "a capture is recorded on padding alone: must be none"
+            raise ImpossibleCase(f"{field}.requests", f"{len(step.requests)} requests", legal)
+        for mode, _, stride in captured:
+            if mode is step.mode and stride != step.tokens_per_request:
+                legal = (
+                    f"must be {stride} as in the earlier capture of {mode}: a server drafts a fixed number of tokens"
+                )
+                raise ImpossibleCase(f"{field}.tokens_per_request", step.tokens_per_request, legal)
+        captured.add(key)
+        return
+    if step.launch is Launch.REPLAY and key not in captured:
+        legal = (
+            f"needs an earlier capture of {step.mode} with padded_tokens {step.padded_tokens} "
+            f"and tokens_per_request {step.tokens_per_request}"
+        )
+        raise ImpossibleCase(f"{field}.launch", step.launch.value, legal)
+    if step.tokens == 0:
+        raise ImpossibleCase(f"{field}.requests", f"{len(step.requests)} requests", "one must have query tokens")
+
+
+def _validate_chunks(step: Step, field: str, case: Case) -> None:
+    if case.chunk_capacity < len(step.requests):
+        legal = f"must be at least {len(step.requests)}, a token for each request of {field}"
+        raise ImpossibleCase("chunk_capacity", case.chunk_capacity, legal)
+    chunks = chunks_of(step, case.chunk_capacity)
+    if chunks > MAX_CHUNKS:
+        legal = f"cuts {field} into {chunks} chunks, must be {MAX_CHUNKS} at most: raise it"
+        raise ImpossibleCase("chunk_capacity", case.chunk_capacity, legal)
+
+
+def _validate_latent_prefill(step: Step, field: str) -> None:
+    """A latent prefill attends to its own new tokens and then to a prefix, so that there are never fewer keys."""
+    for position, request in enumerate(step.requests):
+        if request.kv_len < request.q_len:
+            legal = f"must be at least q_len {request.q_len} in {step.mode} with latents"
+            raise ImpossibleCase(f"{field}.requests[{position}].kv_len", request.kv_len, legal)
+
+
+def _validate_size(case: Case) -> None:
+    """Bound memory and time, so that a file cannot ask for what no machine can run."""
+    geometry = case.geometry
+    lengths = case.slot_lengths().values()
+    owned = sum(-(-length // geometry.page_size) for length in lengths)
+    values = 0 if geometry.latent else geometry.head_dim_vo
+    elements = (owned + case.pages.spare + 1) * geometry.page_size * geometry.kv_heads * (geometry.head_dim_qk + values)
+    if elements * geometry.kv_dtype.itemsize > MAX_POOL_BYTES:
+        legal = f"must be {MAX_POOL_BYTES} bytes at most: shorten kv_len, or lower pages.spare"
+        raise ImpossibleCase("the KV pool", f"{elements * geometry.kv_dtype.itemsize} bytes", legal)
+    columns = -(-max(lengths, default=0) // geometry.page_size) + case.pages.table_slack + case.views.table_gap
+    rows = max(step.padded_batch for step in case.steps)
+    if rows * columns > MAX_TABLE_ENTRIES:
+        legal = f"must be {MAX_TABLE_ENTRIES} at most: lower pages.table_slack or views.table_gap"
+        raise ImpossibleCase("the page table", f"{rows * columns} entries", legal)
+    row_bytes = geometry.q_heads * max(geometry.head_dim_qk, geometry.head_dim_vo) * geometry.dtype.itemsize
+    tokens = max(step.padded_tokens for step in case.steps)
+    if tokens * row_bytes > MAX_QUERY_BYTES:
+        raise ImpossibleCase("the query", f"{tokens * row_bytes} bytes", f"must be {MAX_QUERY_BYTES} at most")
+    if products(case) > MAX_PRODUCTS:
+        raise ImpossibleCase("the work", f"{products(case)} products", f"must be {MAX_PRODUCTS} at most")
+
+
+def products(case: Case) -> int:
+    """Multiplications of a case's attention over real requests, causal or not: the measure of its size."""
+    geometry = case.geometry
+    pairs = sum(request.q_len * request.kv_len for step in case.steps for request in step.requests)
+    return pairs * geometry.q_heads * (geometry.head_dim_qk + geometry.head_dim_vo)

@@ -1,0 +1,34 @@
+"""attnfuzz: a correctness fuzzer for the attention kernels of LLM serving engines.
+
+From Python and pytest the whole interface is two names:
+
+    @given(cases("trtllm_mha"))
+    def test_attention(case):
+        check(case)
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+    from attnfuzz.reference.case import Case
+
+__version__ = "0.1.0"
+__all__ = ["cases", "check"]
+
+
+def cases(backend: str) -> "SearchStrategy[Case]":
+    """A Hypothesis strategy for cases that the backend called `backend` supports."""
+    from attnfuzz.harness.registry import resolve
+    from attnfuzz.strategies.cases import cases as draw_cases
+
+    return draw_cases(resolve(backend).capability, backend)
+
+
+def check(case: "Case") -> None:
+    """Run a case in a worker that may die, judge it, and raise an AssertionError that says what failed."""
+    __tracebackhide__ = True
+    from attnfuzz.harness.check import check as check_case
+
+    check_case(case)

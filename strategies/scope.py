@@ -1,0 +1,58 @@
+"""How large the parts of a case may be, so that the whole stays cheap: what is large in one way is small in others."""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from attnfuzz.reference.geometry import Geometry
+
+# Multiplications that a case's attention should need on average: a few milliseconds in fp64 on one core.
+_PRODUCTS = 3_000_000
+# Geometries that leave fewer pairs of a query and a key than this are too costly for long or wide cases.
+_ROOM_TO_GROW = 150
+# Ceilings of lengths come from this ladder, so that few different strategies are built.
+_LADDER = (8, 12, 18, 26, 40, 66, 130, 200, 400, 1000, 2000)
+
+
+class Extent(Enum):
+    """In which way a case is large: not at all (a few short requests), by a long KV, or by a wide batch."""
+
+    FEW = auto()
+    LONG = auto()
+    WIDE = auto()
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Ceilings for one case.
+
+    `requests` are drawn one by one, and up to `crowd` more by a seed. `kv_len` bounds a drawn KV length and `q_len` the
+    new tokens of a prefill. `bucket` bounds the requests that a graph or a data-parallel group pads a batch to,
+    where the batch itself does not need more. With `flat`, long KVs are as likely as short ones.
+    """
+
+    requests: int
+    crowd: int
+    kv_len: int
+    q_len: int
+    bucket: int
+    flat: bool = False
+
+
+def scope_of(extent: Extent, geometry: Geometry) -> Scope:
+    """The ceilings that keep a case of this extent and geometry near the work that it should need."""
+    pairs = _PRODUCTS // (geometry.q_heads * (geometry.head_dim_qk + geometry.head_dim_vo))
+    if pairs < _ROOM_TO_GROW:
+        extent = Extent.FEW
+    bucket = max(4, min(64, pairs // 8))
+    second_page = geometry.page_size + 2
+    if extent is Extent.LONG:
+        return Scope(2, 0, _rung(min(2000, max(second_page, 2 * pairs))), 4, bucket, flat=True)
+    if extent is Extent.WIDE:
+        return Scope(3, max(9, min(61, pairs // 8)), _rung(min(130, pairs // 32)), 4, 64)
+    requests = max(2, min(5, pairs // 32))
+    return Scope(requests, 0, _rung(max(second_page, min(200, pairs // 4))), max(4, min(34, pairs // 8)), bucket)
+
+
+def _rung(length: int) -> int:
+    """The nearest ceiling of the ladder that is not below `length`, up to its end."""
+    return next((rung for rung in _LADDER if rung >= length), _LADDER[-1])

@@ -1,0 +1,170 @@
+"""Sequences of steps, before padding and graphs: unrelated ones, and the life of a batch over several rounds."""
+
+import random
+from collections.abc import Sequence
+from functools import cache
+
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Mode, Request, Step
+from attnfuzz.strategies.batch import Lengths, Setting, draw_batch
+from attnfuzz.strategies.choices import choice, integer
+from attnfuzz.strategies.lengths import q_options
+
+_MOST_STEPS = 5
+_MOST_ROUNDS = 3
+_MOST_PROMPTS = 3
+_PREFILLS = (Mode.EXTEND, Mode.CHUNKED_PREFILL)
+_DRAFT_EXTENDS = (Mode.DRAFT_EXTEND, Mode.DRAFT_EXTEND_V2)
+# Seeds of slot orders; 0 keeps the order.
+_ORDERS = integer(0, 255)
+# What happens to a batch between two rounds: (by how many places it is rotated, whether a request leaves).
+_CHANGES = choice(((0, False), (0, False), (1, False), (0, True), (1, True)))
+
+
+def draw_single_step(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
+    """One step of any mode."""
+    mode = draw(_one_of(setting.can.modes))
+    batch = draw_batch(draw, setting, mode)
+    return (_step(setting, mode, _ordered(len(batch), draw(_ORDERS)), batch),)
+
+
+def draw_unrelated_steps(draw: DrawFn, setting: Setting, modes: tuple[Mode, ...]) -> tuple[Step, ...]:
+    """A few steps whose lengths have nothing in common; one of `modes` prevails, as replays of a graph need it.
+
+    Steps of different batch sizes attend to different subsets of the slots, in different orders.
+    """
+    mode = draw(_one_of(modes))
+    weighted = (mode,) * 2 * len(setting.can.modes) + setting.can.modes
+    drafts = draw(st.lists(_drafts(setting, weighted), min_size=1, max_size=_MOST_STEPS))
+    slots = max(len(batch) for _, batch, _ in drafts)
+    return tuple(_step(setting, mode, _ordered(slots, order), batch) for mode, batch, order in drafts)
+
+
+@st.composite
+def _drafts(draw: DrawFn, setting: Setting, modes: tuple[Mode, ...]) -> tuple[Mode, tuple[Lengths, ...], int]:
+    """(mode, lengths, seed of the slots' order) of one step."""
+    mode = draw(_one_of(modes))
+    return mode, draw_batch(draw, setting, mode), draw(_ORDERS)
+
+
+def draw_life(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
+    """A batch from its prompts on: a prefill, then rounds of decode, of verify and draft extend, of further prompts.
+
+    KV grows by what each round accepts; requests leave the batch, and the batch changes its order. Legal for every
+    backend: nobody has fewer keys than queries.
+    """
+    prompts = draw(_prompts(setting.prefix_lengths(), setting.scope.q_len, min(_MOST_PROMPTS, setting.scope.requests)))
+    batch = _Life(setting, [prefix for _, prefix in prompts])
+    starts = tuple(mode for mode in setting.can.modes if mode in _PREFILLS)
+    if starts:
+        batch.prefill(draw(_one_of(starts)), [new for new, _ in prompts])
+    for mode in draw(_rounds(_openings(setting.can))):
+        rotation, leaves = draw(_CHANGES)
+        batch.reorder(rotation, leaves=leaves)
+        _draw_round(draw, batch, mode)
+    return tuple(batch.steps)
+
+
+@cache
+def _prompts(prefix: SearchStrategy[int], most_new: int, most: int) -> SearchStrategy[list[Lengths]]:
+    """(new tokens, what is cached already) of 1 to `most` requests."""
+    return st.lists(st.tuples(_new_tokens(most_new), prefix), min_size=1, max_size=most)
+
+
+@cache
+def _new_tokens(most: int) -> SearchStrategy[int]:
+    """New tokens of a request that has some."""
+    return choice(tuple(length for length in q_options(most) if length))
+
+
+@cache
+def _one_of(modes: tuple[Mode, ...]) -> SearchStrategy[Mode]:
+    return choice(modes)
+
+
+@cache
+def _rounds(modes: tuple[Mode, ...]) -> SearchStrategy[list[Mode]]:
+    """The mode that each round begins with."""
+    return st.lists(choice(modes), min_size=1, max_size=_MOST_ROUNDS)
+
+
+def _openings(can: Capability) -> tuple[Mode, ...]:
+    """The modes that a round can begin with; a draft extend only for a backend that does nothing else."""
+    return tuple(mode for mode in can.modes if mode not in _DRAFT_EXTENDS) or can.modes
+
+
+def _draw_round(draw: DrawFn, batch: "_Life", mode: Mode) -> None:
+    size, setting = len(batch.alive), batch.setting
+    if mode is Mode.DECODE:
+        batch.speculate(Mode.DECODE, [1] * size)
+    elif mode in _PREFILLS:
+        batch.prefill(mode, [draw(_new_tokens(setting.scope.q_len)) for _ in range(size)])
+    else:
+        followers = tuple(follower for follower in setting.can.modes if follower in _DRAFT_EXTENDS)
+        follower = draw(_one_of(followers)) if followers else None
+        batch.speculate(mode, [draw(integer(1, setting.stride)) for _ in range(size)], follower)
+
+
+class _Life:
+    """The KV lengths of a batch while it grows, and the steps so far. `alive` has the slots in the batch's order."""
+
+    def __init__(self, setting: Setting, lengths: list[int]) -> None:
+        self.setting = setting
+        self.lengths = lengths
+        self.alive = list(range(len(lengths)))
+        self.steps: list[Step] = []
+
+    def reorder(self, rotation: int, *, leaves: bool) -> None:
+        """Rotate the batch, and let its last request leave once it has had a step and others stay."""
+        self.alive = self.alive[rotation:] + self.alive[:rotation]
+        if leaves and len(self.alive) > 1 and self.steps:
+            self.alive.pop()
+
+    def prefill(self, mode: Mode, new: Sequence[int]) -> None:
+        """Add a step in which every request gets `new` tokens."""
+        self._grow(new)
+        self._add(mode, new)
+
+    def speculate(self, mode: Mode, accepted: Sequence[int], follower: Mode | None = None) -> None:
+        """Add a step over all draft tokens, of which `accepted` stay; then the draft model's step over them, if any.
+
+        The first version of draft extend runs over what was accepted, the second over all draft tokens.
+        """
+        drafts = [self.setting.tokens_per_request(mode)] * len(self.alive)
+        self._grow(drafts)
+        self._add(mode, drafts)
+        if follower is Mode.DRAFT_EXTEND_V2:
+            self._add(follower, drafts)
+        self._grow([kept - draft for kept, draft in zip(accepted, drafts, strict=True)])
+        if follower is Mode.DRAFT_EXTEND:
+            self._add(follower, accepted)
+
+    def _grow(self, new: Sequence[int]) -> None:
+        for slot, count in zip(self.alive, new, strict=True):
+            self.lengths[slot] += count
+
+    def _add(self, mode: Mode, q_lens: Sequence[int]) -> None:
+        batch = tuple((q_len, self.lengths[slot]) for slot, q_len in zip(self.alive, q_lens, strict=True))
+        self.steps.append(_step(self.setting, mode, self.alive, batch))
+
+
+def _ordered(slots: int, order: int) -> list[int]:
+    """The slots 0 to `slots - 1` in the order that a seed stands for; 0 is ascending."""
+    result = list(range(slots))
+    if order:
+        random.Random(order).shuffle(result)
+    return result
+
+
+def _step(setting: Setting, mode: Mode, slots: Sequence[int], batch: Sequence[Lengths]) -> Step:
+    """An eager step without padding; `slots` may be more than the batch needs."""
+    requests = tuple(Request(slot, *lengths) for slot, lengths in zip(slots, batch, strict=False))
+    return Step(
+        mode=mode,
+        requests=requests,
+        padded_tokens=sum(request.q_len for request in requests),
+        tokens_per_request=setting.tokens_per_request(mode),
+    )

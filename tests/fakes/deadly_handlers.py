@@ -1,0 +1,92 @@
+"""Handlers that die in every way, for the workers' tests. The nursery imports this module by its name."""
+
+import ctypes
+import os
+import signal
+import sys
+import time
+
+import msgspec
+import torch
+
+from attnfuzz.harness.memory.arena import Arena
+from attnfuzz.harness.memory.guarded import GuardedMemory
+from attnfuzz.harness.workers.journal import Journal, LaunchRecord
+from attnfuzz.reference.case import Guard, Outputs
+
+_arena = Arena()
+
+
+class Touch(msgspec.Struct):
+    """One access of 4 bytes to tensor `name`, of `shape` and dtype int32, `offset` bytes from its start."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+    guard: Guard = Guard.RIGHT
+    write: bool = False
+    before: tuple[int, ...] = ()
+    """Sizes, in elements, of tensors that earlier cases had, in the same memory."""
+
+
+def touch(request: bytes, journal: Journal) -> bytes:
+    """Make the access of a Touch, with a launch on record; reply with the damage that it did."""
+    task = msgspec.json.decode(request, type=Touch)
+    for size in task.before:
+        with GuardedMemory(_arena, task.guard, Outputs.POISONED) as earlier:
+            earlier.tensor("earlier", (size,), torch.int32).zero_()
+    with GuardedMemory(_arena, task.guard, Outputs.POISONED) as memory:
+        memory.tensor("q", (4, 8, 64), torch.bfloat16)
+        tensor = memory.tensor(task.name, task.shape, torch.int32)
+        memory.tensor("empty", (0, 8), torch.bfloat16)
+        record = LaunchRecord(
+            step=1, mode="decode", kernel="some_kernel", scalars={"batch": 4}, tensors=memory.allocations()
+        )
+        journal.write(record.encode())
+        address = tensor.data_ptr() + task.offset
+        if task.write:
+            ctypes.memset(address, 1, 4)
+        else:
+            ctypes.string_at(address, 4)
+        return "; ".join(str(damage) for damage in memory.damage()).encode()
+
+
+def obey(request: bytes, journal: Journal) -> bytes:
+    """Do what the request says; what is no order is sent back, with the worker's process id before it."""
+    order, _, argument = request.decode().partition(" ")
+    match order:
+        case "kill":
+            os.kill(os.getpid(), int(argument))
+        case "abort":
+            os.write(2, b"terminate called after throwing an instance of 'Oops'\n")
+            os.abort()
+        case "leave":
+            os._exit(int(argument))
+        case "sleep":
+            time.sleep(float(argument))
+        case "raise":
+            raise KeyError(argument)
+        case "exit":
+            sys.exit(argument)
+        case "print":
+            print(argument)  # noqa: T201 - the test is about what workers print
+        case "journal":
+            journal.write(argument.encode())
+    return f"{os.getpid()} {argument}".encode()
+
+
+def ready() -> None:
+    """A preload hook that works."""
+    signal.getsignal(signal.SIGINT)
+
+
+def broken() -> None:
+    """A preload hook that raises."""
+    raise RuntimeError("the preload hook is broken")
+
+
+def threaded() -> None:
+    """A preload hook that leaves a thread behind."""
+    import threading  # noqa: PLC0415 - only this hook may bring threads
+
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()

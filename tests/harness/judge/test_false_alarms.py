@@ -1,0 +1,89 @@
+"""Correct kernels pass, whatever they compute in and attend to."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from attnfuzz.reference.case import ValueFamily
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+layers = st.fixed_dictionaries(
+    {
+        "lengths": st.lists(
+            st.tuples(st.sampled_from((1, 1, 3)), st.sampled_from((0, 1, 2, 5, 20, 60, 200))), min_size=1, max_size=4
+        ).map(tuple),
+        "family": st.sampled_from(ValueFamily),
+        "dtype": st.sampled_from(DTYPES),
+        "kv_dtype": st.sampled_from((None, torch.float8_e4m3fn)),
+        "probabilities": st.sampled_from(DTYPES),
+        "dim": st.sampled_from((16, 64, 128)),
+        "seed": st.integers(0, 2**32),
+        "window_left": st.sampled_from((-1, -1, 7)),
+        "soft_cap": st.sampled_from((0.0, 0.0, 30.0)),
+        "bmm2_scale": st.sampled_from((1.0, 0.37)),
+        "splits": st.sampled_from((1, 1, 2, 5)),
+        "merged_rounded": st.booleans(),
+        "lead": st.sampled_from((0.0, 0.3, 2.5)),
+        "tile": st.sampled_from((1, 32)),
+        "sinks": st.sampled_from((None, None, torch.linspace(-1, 1, 8))),
+    }
+)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(variation=layers)
+def test_a_correct_kernel_passes(layer: Any, variation: dict[str, Any]) -> None:
+    variant = replace(layer, **variation)
+    if variant.sinks is not None:  # merged in as well, which would be one more rounding
+        variant = replace(variant, merged_rounded=False)
+    judgement = variant.judged(variant.run())
+    assert judgement.observations == ()
+    assert all(margin <= 1 for margin in judgement.margins.values())
+
+
+@pytest.mark.parametrize("family", ValueFamily)
+@pytest.mark.parametrize("probabilities", [torch.float32, torch.bfloat16])
+def test_a_correct_kernel_passes_with_many_keys(layer: Any, family: ValueFamily, probabilities: torch.dtype) -> None:
+    variant = replace(layer, lengths=((1, 8192),), family=family, probabilities=probabilities, splits=4, tile=128)
+    assert variant.judged(variant.run()).observations == ()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_partial_results_weighted_by_large_fp32_lses_pass(layer: Any, seed: int) -> None:
+    variant = replace(
+        layer, lengths=((1, 20),) * 40, family=ValueFamily.LARGE_LOGITS, dtype=torch.float32, splits=5, seed=seed
+    )
+    assert variant.judged(variant.run()).observations == ()
+
+
+def test_weights_that_all_round_alike_pass_with_their_common_error(layer: Any) -> None:
+    variant = replace(
+        layer,
+        lengths=((1, 300),),
+        family=ValueFamily.CONSTANT,
+        dtype=torch.float32,
+        probabilities=torch.bfloat16,
+        lead=0.3,
+    )
+    output = variant.run()
+    common = (output.out[0, 0] / output.attended[0].value[0, 0] - 1).abs()
+    assert common.min() > 2.0**-11
+    assert variant.judged(output).observations == ()
+
+
+def test_errors_that_all_elements_share_pass_with_few_dimensions_to_average_over(layer: Any) -> None:
+    variant = replace(layer, lengths=((1, 40),) * 60, dtype=torch.float32, probabilities=torch.bfloat16)
+    collinear = torch.linspace(0.5, 2.0, variant.dim)
+    weights = torch.zeros(0)
+    output = variant.run()
+    for entry in output.attended:
+        sizes = torch.randn(entry.value.shape[:2], generator=torch.Generator().manual_seed(entry.first_row))
+        weights = torch.cat((weights, sizes.flatten()))
+        entry.value.copy_(sizes.unsqueeze(-1) * collinear)
+    parts = [variant._attend(entry.query, entry.key, entry.value)[0] for entry in output.attended]
+    assert variant.judged(replace(output, out=torch.cat(parts))).observations == ()

@@ -1,0 +1,64 @@
+"""An address in words."""
+
+import pytest
+
+from attnfuzz.harness.memory.allocation import Allocation, locate
+from attnfuzz.reference.case import Guard
+
+BASE = 1 << 44
+
+
+def allocation(name: str, address: int, shape: tuple[int, ...], itemsize: int = 4) -> Allocation:
+    stride = tuple(_product(shape[axis + 1 :]) for axis in range(len(shape)))
+    nbytes = _product(shape) * itemsize
+    return Allocation(name, address if nbytes else 0, nbytes, shape, "int32", itemsize, stride, Guard.RIGHT)
+
+
+def _product(sizes: tuple[int, ...]) -> int:
+    product = 1
+    for size in sizes:
+        product *= size
+    return product
+
+
+LENS = allocation("seq_lens", BASE, (10,))
+POOL = allocation("k_cache", BASE + (1 << 30), (17, 8, 16, 128), 2)
+PAGE_BYTES = 8 * 16 * 128 * 2
+TABLE = allocation("block_tables", BASE + (2 << 30), (3, 5))
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        (BASE + 48, "seq_lens: 8 bytes past the end (element 12 of 10)"),
+        (BASE + 40, "seq_lens: 0 bytes past the end (element 10 of 10)"),
+        (BASE - 4, "seq_lens: 4 bytes before the start (element -1 of 10)"),
+        (BASE + 8, "seq_lens: 8 bytes inside (element 2 of 10)"),
+        (POOL.address - PAGE_BYTES, f"k_cache: {PAGE_BYTES} bytes before the start (row -1 of 17)"),
+        (TABLE.address + 60, "block_tables: 0 bytes past the end (row 3 of 3)"),
+        (
+            POOL.address + 0x00BADBAD * PAGE_BYTES + 100,
+            f"k_cache: {(0x00BADBAD - 17) * PAGE_BYTES + 100} bytes past the end (indexed with poison, 0x00badbad)",
+        ),
+        (8, "null pointer: null pointer + 8 bytes"),
+    ],
+)
+def test_an_address_names_the_tensor_that_was_meant(address: int, expected: str) -> None:
+    assert str(locate([LENS, POOL, TABLE], address)) == expected
+
+
+def test_an_address_far_from_everything_has_the_same_place_wherever_it_is() -> None:
+    one, other = (locate([LENS, POOL], BASE + offset) for offset in (1 << 36, -(1 << 38)))
+    assert one.place == other.place == "unmapped memory"
+    assert "far from every tensor (nearest: " in one.relation
+
+
+def test_a_null_pointer_is_blamed_on_the_only_tensor_without_elements() -> None:
+    empty = allocation("kv_indices", 0, (0,))
+    assert str(locate([LENS, empty], 16)) == "kv_indices: null pointer + 16 bytes (it has no elements)"
+    both = locate([LENS, empty, allocation("q", 0, (0, 8))], 16)
+    assert str(both) == "null pointer: null pointer + 16 bytes (tensors without elements: kv_indices, q)"
+
+
+def test_without_tensors_an_address_is_only_itself() -> None:
+    assert str(locate([], BASE)) == f"unmapped memory: {BASE:#x}, with no tensor on record"

@@ -1,0 +1,219 @@
+"""Guarded memory, as far as it shows without a fault; the workers' tests show the faults."""
+
+import ctypes
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from attnfuzz.harness.memory.arena import Arena
+from attnfuzz.harness.memory.guarded import GuardedMemory
+from attnfuzz.harness.memory.plain import PlainMemory
+from attnfuzz.harness.memory.poison import poison_bytes, unwritten
+from attnfuzz.harness.memory.reservation import PAGE
+from attnfuzz.kernels.backend import Fill
+from attnfuzz.reference.case import Guard, Outputs
+from attnfuzz.reference.dtypes import DType
+
+DTYPES = [dtype.torch_dtype for dtype in DType]
+
+
+@pytest.fixture(scope="module")
+def arena() -> Iterator[Arena]:
+    with Arena(reserve=1 << 38) as arena:
+        yield arena
+
+
+@pytest.fixture(params=list(Guard))
+def memory(arena: Arena, request: pytest.FixtureRequest) -> Iterator[GuardedMemory]:
+    with GuardedMemory(arena, request.param, Outputs.POISONED) as memory:
+        yield memory
+
+
+def content(tensor: torch.Tensor) -> bytes:
+    return tensor.contiguous().view(torch.uint8).numpy().tobytes()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_tensor_is_flush_with_its_guard(arena: Arena, dtype: torch.dtype) -> None:
+    with GuardedMemory(arena, Guard.RIGHT, Outputs.POISONED) as right:
+        assert (right.tensor("q", (3, 5), dtype).data_ptr() + 15 * dtype.itemsize) % PAGE == 0
+    with GuardedMemory(arena, Guard.LEFT, Outputs.POISONED) as left:
+        assert left.tensor("q", (3, 5), dtype).data_ptr() % PAGE == 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_fills(memory: GuardedMemory, dtype: torch.dtype) -> None:
+    nbytes = 6 * dtype.itemsize
+    assert content(memory.tensor("a", (2, 3), dtype)) == poison_bytes(dtype, nbytes)
+    assert content(memory.tensor("b", (2, 3), dtype, fill=Fill.ZEROS)) == bytes(nbytes)
+    assert unwritten(memory.tensor("c", (2, 3), dtype, fill=Fill.OUTPUT)).all()
+    value = torch.arange(6).view(2, 3).to(dtype)
+    assert content(memory.copy("d", value)) == content(value)
+    assert memory.damage() == []
+
+
+def test_outputs_can_hold_stale_numbers(arena: Arena) -> None:
+    with GuardedMemory(arena, Guard.RIGHT, Outputs.STALE) as memory:
+        out = memory.tensor("out", (64, 64), torch.bfloat16, fill=Fill.OUTPUT)
+        assert out.isfinite().all()
+        assert out.float().std() > 0.5
+        gapped = memory.tensor("gapped", (4, 4), torch.bfloat16, stride=(8, 1), fill=Fill.OUTPUT)
+        assert gapped.isfinite().all()
+        assert memory.damage() == []
+
+
+@pytest.mark.parametrize("fill", list(Fill))
+def test_gaps_hold_poison_whatever_the_tensor_holds(memory: GuardedMemory, fill: Fill) -> None:
+    tensor = memory.tensor("q", (3, 2), torch.float32, stride=(5, 1), fill=fill)
+    tensor.copy_(torch.ones(3, 2))
+    gap = ctypes.string_at(tensor.data_ptr() + 8, 12)
+    assert gap == poison_bytes(torch.float32, 12)
+    assert memory.damage() == []
+    assert memory.allocations()[0].nbytes == 12 * 4
+
+
+def test_a_permuted_copy_keeps_its_values(memory: GuardedMemory) -> None:
+    value = torch.randn(2, 3, 4)
+    tensor = memory.copy("kv", value, stride=(4, 8, 1))
+    assert torch.equal(tensor, value)
+    assert tensor.stride() == (4, 8, 1)
+
+
+def test_a_write_beside_a_tensor_is_damage_with_its_place(arena: Arena) -> None:
+    with GuardedMemory(arena, Guard.RIGHT, Outputs.POISONED) as memory:
+        tensor = memory.tensor("out", (10,), torch.float32)
+        memory.tensor("intact", (10,), torch.float32)
+        ctypes.memset(tensor.data_ptr() - 12, 0, 8)
+        (damage,) = memory.damage()
+        assert (damage.name, damage.offset, damage.count) == ("out", -12, 8)
+        assert str(damage) == "8 bytes overwritten before out, from 12 bytes before its start"
+    with GuardedMemory(arena, Guard.LEFT, Outputs.POISONED) as memory:
+        tensor = memory.tensor("out", (10,), torch.float32)
+        ctypes.memset(tensor.data_ptr() + 44, 0, 4)
+        assert str(memory.damage()[0]) == "4 bytes overwritten after out, from 4 bytes past its end"
+
+
+@pytest.mark.parametrize("element", [0x7FC0, 0xFFC0, 0, 0x7FDB])
+def test_damage_by_a_computed_nan_or_the_sentinel_is_seen(memory: GuardedMemory, element: int) -> None:
+    tensor = memory.tensor("out", (10,), torch.bfloat16)
+    slack = tensor.data_ptr() - 2 if memory.allocations()[0].guard is Guard.RIGHT else tensor.data_ptr() + 20
+    ctypes.c_uint16.from_address(slack).value = element
+    assert len(memory.damage()) == 1
+
+
+def test_a_write_into_a_gap_is_damage(memory: GuardedMemory) -> None:
+    tensor = memory.tensor("q", (3, 2), torch.float32, stride=(5, 1), fill=Fill.ZEROS)
+    ctypes.memset(tensor.data_ptr() + 28, 0, 12)
+    (damage,) = memory.damage()
+    assert str(damage) == "12 bytes overwritten in the gaps of q, from 28 bytes after its start"
+
+
+def test_damage_of_one_case_is_not_seen_in_the_next_and_its_values_are_gone(arena: Arena) -> None:
+    for _ in range(3):
+        with GuardedMemory(arena, Guard.RIGHT, Outputs.POISONED) as memory:
+            tensor = memory.tensor("q", (10,), torch.int32)
+            assert set(tensor.tolist()) == {0x00BADBAD}
+            assert memory.damage() == []
+            ctypes.memset(tensor.data_ptr() - 100, 0, 140)
+            assert len(memory.damage()) == 1
+
+
+def test_memory_in_use_is_never_handed_out_again(memory: GuardedMemory) -> None:
+    tensors = [memory.copy("t", torch.full((100,), index, dtype=torch.int32)) for index in range(50)]
+    assert [set(tensor.tolist()) for tensor in tensors] == [{index} for index in range(50)]
+
+
+def test_cases_of_all_sizes_leave_no_more_memory_behind_than_the_budget() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+
+    budget = 8 << 20
+    with Arena(budget=budget, reserve=1 << 40) as arena:
+        before = resident()
+        for index in range(500):
+            with GuardedMemory(arena, Guard.RIGHT, Outputs.POISONED) as memory:
+                for part in range(8):
+                    memory.tensor("kv", (1 + (index * 7919 + part * 104729) % 500_000,), torch.float32)
+            assert arena.resting_bytes <= budget
+        assert resident() - before < 3 * budget
+
+
+def test_a_tensors_storage_ends_where_it_ends(memory: GuardedMemory) -> None:
+    tensor = memory.copy("q", torch.randn(2000))
+    assert torch.equal(tensor.clone(), tensor)
+    assert tensor.untyped_storage().nbytes() == 8000
+
+
+def test_a_seal_names_the_tensor_and_element_that_changed(memory: GuardedMemory) -> None:
+    q = memory.copy("q", torch.zeros(4, 8))
+    lens = memory.copy("lens", torch.zeros(7, dtype=torch.int32))
+    seal = memory.seal([q, lens])
+    assert seal.broken() == []
+    lens[5] = 3
+    assert seal.broken() == [("lens", 5)]
+    q[2, 1] = -0.0
+    assert seal.broken() == [("q", 17), ("lens", 5)]
+    lens[5] = 0
+    assert seal.broken() == [("q", 17)]
+
+
+def test_a_seal_on_a_view_covers_the_whole_allocation(memory: GuardedMemory) -> None:
+    pool = memory.copy("kv", torch.zeros(4, 2, 8))
+    seal = memory.seal([pool[:, 1]])
+    pool[3, 0, 0] = 1
+    assert seal.broken() == [("kv", 48)]
+
+
+def test_a_seal_sees_poison_replaced_by_another_nan(memory: GuardedMemory) -> None:
+    tensor = memory.tensor("q", (8,), torch.float32)
+    seal = memory.seal([tensor])
+    tensor[3] = float("nan")
+    assert seal.broken() == [("q", 3)]
+
+
+def test_what_may_be_written_is_not_sealed(memory: GuardedMemory) -> None:
+    fused = memory.copy("qkv", torch.zeros(4, 8))
+    seal = memory.seal([fused[:, :4]], writable=[fused[:, 4:]])
+    fused.fill_(1)
+    assert seal.broken() == []
+
+
+def test_a_tensor_outside_of_guarded_memory_cannot_be_sealed(memory: GuardedMemory) -> None:
+    with pytest.raises(ValueError, match="outside of guarded memory"):
+        memory.seal([torch.zeros(4)])
+
+
+def test_tensors_without_elements_have_no_memory(memory: GuardedMemory) -> None:
+    empty = memory.tensor("q", (0, 8), torch.float32, fill=Fill.OUTPUT)
+    copied = memory.copy("k", torch.empty(3, 0))
+    assert empty.shape == (0, 8)
+    assert copied.shape == (3, 0)
+    assert empty.data_ptr() == 0
+    assert [(each.name, each.nbytes) for each in memory.allocations()] == [("q", 0), ("k", 0)]
+    assert memory.seal([empty, copied]).broken() == []
+    assert memory.damage() == []
+
+
+def test_a_scalar_tensor_is_an_allocation(memory: GuardedMemory) -> None:
+    assert memory.copy("scale", torch.tensor(2.5)).item() == 2.5
+
+
+def test_overlapping_strides_are_refused(memory: GuardedMemory) -> None:
+    with pytest.raises(ValueError, match="overlap"):
+        memory.tensor("q", (4, 3), torch.float32, stride=(2, 1))
+
+
+@pytest.mark.parametrize("outputs", list(Outputs))
+@pytest.mark.parametrize("fill", list(Fill))
+def test_plain_memory_holds_the_same_values(arena: Arena, fill: Fill, outputs: Outputs) -> None:
+    plain = PlainMemory(outputs).tensor("q", (4, 6), torch.float16, stride=(8, 1), fill=fill)
+    with GuardedMemory(arena, Guard.RIGHT, outputs) as memory:
+        guarded = memory.tensor("q", (4, 6), torch.float16, stride=(8, 1), fill=fill)
+        assert plain.stride() == guarded.stride()
+        if fill is not Fill.OUTPUT or outputs is Outputs.POISONED:
+            assert content(plain) == content(guarded)
+        else:
+            assert plain.isfinite().all()
+            assert guarded.isfinite().all()
