@@ -5,8 +5,8 @@ from enum import Enum, auto
 
 from attnfuzz.reference.geometry import Geometry
 
-# Multiplications that a case's attention should need on average: a few milliseconds in fp64 on one core.
-_PRODUCTS = 3_000_000
+# Multiplications that a case's attention should need on average: a millisecond or two in fp64 on one core.
+_PRODUCTS = 1_000_000
 # Geometries that leave fewer pairs of a query and a key than this are too costly for long or wide cases.
 _ROOM_TO_GROW = 150
 # Ceilings of lengths come from this ladder, so that few different strategies are built.

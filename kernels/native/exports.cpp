@@ -61,7 +61,7 @@ Rows float_rows_of(const TensorView& tensor, const char* name) {
 Rows batched_rows_of(const TensorView& tensor, const char* name) {
   require_axes(tensor, name, 4);
   require_last_axis_contiguous(tensor, name);
-  REQUIRE(tensor.size(0) <= 1 || tensor.size(1) == 0 || tensor.stride(0) == tensor.size(1) * tensor.stride(1),
+  REQUIRE(tensor.size(0) <= 1 || tensor.size(1) <= 1 || tensor.stride(0) == tensor.size(1) * tensor.stride(1),
           name << " must have its tokens at one stride over its first two axes");
   const Element element = element_of(tensor, name);
   REQUIRE(element != Element::e4m3, name << " must be float32, float16 or bfloat16");

@@ -1,0 +1,52 @@
+# `make fuzz` and `make test` need Python 3.11+, g++ and make; all else goes into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+INSTALLED := build/installed
+SECONDS_OF_FUZZING ?= 60
+
+.DELETE_ON_ERROR:
+.PHONY: fuzz test lint types imports clean
+
+fuzz: $(READY)
+	@echo "== 1/2  The fixed backends, for $(SECONDS_OF_FUZZING) s: they must pass."
+	$(BIN)/attnfuzz fuzz --time $(SECONDS_OF_FUZZING)s --jobs 2 --out attnfuzz-out/fixed
+	@echo
+	@echo "== 2/2  trtllm_mha as it was before its fix in SGLang PR 21649: the bug must be found."
+	@$(BIN)/attnfuzz fuzz --backend trtllm_mha@21649-before --examples 2000 --out attnfuzz-out/21649-before; \
+	status=$$?; echo; \
+	case $$status in \
+	0) echo "== The known bug was missed."; exit 1;; \
+	1) echo "== Both went as they must: the fixed backends pass, and the known bug is found.";; \
+	*) exit $$status;; \
+	esac
+
+test: lint types imports $(READY)
+	$(BIN)/pytest -n 2
+
+lint: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+# On a copy as users get it: mypy follows neither the symlinks nor an editable install's import hook.
+types: MYPY = $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml
+types: TESTS = $(CURDIR)/tests
+types: $(READY)
+	rm -rf build
+	$(BIN)/pip install --quiet --no-deps --target $(INSTALLED) .
+	cd $(INSTALLED) && MYPYPATH=. $(MYPY) --package attnfuzz
+	cd $(INSTALLED) && MYPYPATH=.:$(TESTS):$(TESTS)/fakes $(MYPY) --explicit-package-bases $(TESTS) $(CURDIR)/conftest.py
+
+imports: $(READY)
+	$(BIN)/lint-imports
+
+$(READY): pyproject.toml constraints.txt
+	@echo "== Installing into $(VENV) (once; several minutes when torch has to be downloaded)"
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "attnfuzz needs Python 3.11 or later: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist attnfuzz-out .attnfuzz .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

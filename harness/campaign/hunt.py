@@ -1,0 +1,153 @@
+"""One slice of the search: draw cases until one fails in a new way, then shrink and confirm what failed."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from hypothesis.strategies import SearchStrategy
+
+from attnfuzz.harness.campaign.examples import run_examples
+from attnfuzz.harness.campaign.judge import Judge
+from attnfuzz.harness.campaign.messages import AnyMessage, Caught, Gap, Lost, Slice, SliceDone, Suspect
+from attnfuzz.harness.campaign.pinned import Pinned
+from attnfuzz.harness.campaign.tally import TalliedJudge
+from attnfuzz.harness.failures import FAILURES, Failure, Observation, Verdict
+from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.reduce import reduce
+from attnfuzz.reference.case import Case
+
+
+class _TimeIsUp(BaseException):
+    """Ends the search. Not an Exception, so that Hypothesis does not take it for a failure and shrink it."""
+
+
+class _Broken(BaseException):
+    """Carries an error of the harness itself past Hypothesis, for the same reason."""
+
+
+class Hunt:
+    """Runs one slice and tells what it meets, as messages.
+
+    The first new failure is pinned: from then on only its fingerprint counts as failing, so that shrinking ends in
+    the bug that it began with. Other failures that turn up meanwhile are set aside, and are reduced after it.
+    """
+
+    def __init__(self, task: Slice, judge: Judge, tell: Callable[[AnyMessage], None]) -> None:
+        self._task = task
+        self._judge = TalliedJudge(judge, tell)
+        self._tell = tell
+        self._passed_over = set(task.known)
+        self._gaps: set[Fingerprint] = set()
+        self._started = time.monotonic()
+        self._pinned: Pinned | None = None
+        self._smallest: Case | None = None
+        self._aside: dict[Fingerprint, tuple[Case, Verdict]] = {}
+        self._unsupported: Counter[str] = Counter()
+        self._searched = 0
+
+    def run(self, strategy: SearchStrategy[Case]) -> SliceDone:
+        """Search the cases of `strategy`. Raises what the judge raises: the harness is broken, then."""
+        try:
+            run_examples(strategy, self._visit, examples=self._task.examples, seed_of=self._task.seed)
+        except Failure:
+            assert self._pinned is not None
+            assert self._smallest is not None
+            self._settle(self._pinned, self._smallest)
+            self._settle_others()
+        except _TimeIsUp:
+            pass
+        except _Broken as broken:
+            raise broken.args[0] from None
+        self._judge.flush()
+        return SliceDone(
+            searched=self._searched,
+            stopped_early=self._pinned is not None,
+            cases=self._judge.cases,
+            deaths=self._judge.deaths,
+            seconds=time.monotonic() - self._started,
+            unsupported=dict(self._unsupported),
+        )
+
+    def _visit(self, case: Case) -> None:
+        """What Hypothesis runs on each case that it draws, and on each that it tries while it shrinks."""
+        try:
+            if self._pinned is None:
+                self._search(case)
+            observation = self._pinned.observation(case) if self._pinned else None
+        except Exception as error:
+            raise _Broken(error) from error
+        if observation is not None:
+            self._smallest = case
+            raise FAILURES[observation.kind](observation, observation.message)
+
+    def _search(self, case: Case) -> None:
+        if self._time_is_up():
+            raise _TimeIsUp
+        self._searched += 1
+        verdict = self._judge.verdict(case)
+        if verdict.unsupported is not None:
+            self._unsupported[verdict.unsupported] += 1
+        for observation in verdict.observations:
+            if observation.gap:
+                self._tell_gap(case, observation)
+        self._pinned = self._suspect(case, verdict)
+
+    def _suspect(self, case: Case, verdict: Verdict) -> Pinned | None:
+        """The failure of `case` to shrink: its worst, if that is new and comes back in a fresh worker."""
+        if not verdict.failures:
+            return None
+        worst = verdict.failures[0]
+        fingerprint = Fingerprint.of(case.backend, worst)
+        if fingerprint in self._passed_over:
+            return None
+        self._passed_over.add(fingerprint)
+        self._tell(Suspect(fingerprint=fingerprint, case=case, observation=worst))
+        self._judge.shrinking = True
+        if not self._judge.confirm(case, worst):
+            self._judge.shrinking = False
+            self._tell(Lost(fingerprint=fingerprint))
+            return None
+        return Pinned(fingerprint, case, verdict, judge=self._judge, budget=self._task.shrink, aside=self._set_aside)
+
+    def _settle(self, pinned: Pinned, smallest: Case) -> None:
+        """Finish what Hypothesis shrank, and hand over the smallest case that comes back; the first one did."""
+        pinned.grant(self._task.shrink)
+        reduced = reduce(smallest, pinned.fails, budget=self._task.shrink.runs)
+        for case in dict.fromkeys((reduced, smallest, pinned.first)):
+            observation = pinned.observation(case)
+            assert observation is not None
+            if case == pinned.first or self._judge.confirm(case, observation):
+                self._tell(
+                    Caught(
+                        fingerprint=pinned.fingerprint,
+                        first=pinned.first,
+                        case=case,
+                        observation=observation,
+                        verdict=pinned.verdict(case),
+                    )
+                )
+                return
+
+    def _settle_others(self) -> None:
+        while self._aside and not self._time_is_up():
+            fingerprint = next(iter(self._aside))
+            case, verdict = self._aside.pop(fingerprint)
+            pinned = self._suspect(case, verdict)
+            if pinned is not None:
+                self._settle(pinned, case)
+
+    def _set_aside(self, case: Case, verdict: Verdict) -> None:
+        if verdict.failures:
+            fingerprint = Fingerprint.of(case.backend, verdict.failures[0])
+            if fingerprint not in self._passed_over:
+                self._aside.setdefault(fingerprint, (case, verdict))
+
+    def _tell_gap(self, case: Case, observation: Observation) -> None:
+        fingerprint = Fingerprint.of(case.backend, observation)
+        if fingerprint not in self._gaps:
+            self._gaps.add(fingerprint)
+            self._tell(Gap(fingerprint=fingerprint, case=case, observation=observation))
+
+    def _time_is_up(self) -> bool:
+        seconds = self._task.seconds
+        return seconds is not None and time.monotonic() - self._started >= seconds

@@ -1,0 +1,53 @@
+"""A job process: runs the slices that it is handed on its own workers. Started as `python -m`, spoken to over pipes."""
+
+import contextlib
+import os
+import signal
+import sys
+from types import FrameType
+from typing import BinaryIO
+
+import msgspec
+
+from attnfuzz.harness.campaign.draw import drawn_cases
+from attnfuzz.harness.campaign.hunt import Hunt
+from attnfuzz.harness.campaign.messages import AnyMessage, Setup, Slice
+from attnfuzz.harness.check import Runner
+
+
+class _ToldToLeave(BaseException):
+    """SIGTERM came. No SystemExit: Hypothesis would take that for a failure of the case at hand, and shrink it."""
+
+
+def main() -> None:
+    """Read a Setup and then slices from standard input until it ends; write messages to standard output."""
+    orders, replies = sys.stdin.buffer, _private_stdout()
+    signal.signal(signal.SIGTERM, _leave)
+
+    def tell(message: AnyMessage) -> None:
+        replies.write(msgspec.json.encode(message) + b"\n")
+        replies.flush()
+
+    setup = msgspec.json.decode(orders.readline(), type=Setup)
+    strategies = {name: drawn_cases(name, setup.guard) for name in setup.backends}
+    with Runner(setup.backends, contract=setup.contract) as runner:
+        for line in orders:
+            task = msgspec.json.decode(line, type=Slice)
+            tell(Hunt(task, runner, tell).run(strategies[task.backend]))
+
+
+def _private_stdout() -> BinaryIO:
+    """Standard output for messages alone: what others print goes to standard error from now on."""
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return replies
+
+
+def _leave(signum: int, _frame: FrameType | None) -> None:
+    """Go out through the `with` blocks, so that the workers end too."""
+    raise _ToldToLeave(signum)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(_ToldToLeave):
+        main()

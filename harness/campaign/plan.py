@@ -1,0 +1,52 @@
+"""What a user asks of a campaign."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnfuzz.reference.case import Guard
+
+_SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A campaign: `examples` for each backend or `seconds` in all, in `jobs` processes, filing findings in `out`."""
+
+    backends: tuple[str, ...]
+    examples: int | None
+    seconds: float | None
+    seed: int
+    jobs: int
+    contract: str
+    guard: Guard | None
+    out: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """What a campaign's size and number of jobs are unless they are given."""
+
+    examples: int | None = None
+    seconds: float | None = None
+    jobs: int = 1
+
+
+PRESETS = {
+    "quick": Preset(examples=1000),
+    "nightly": Preset(seconds=2 * 3600, jobs=os.cpu_count() or 1),
+    "deep": Preset(seconds=12 * 3600, jobs=os.cpu_count() or 1),
+}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a duration like 90s, 10m, 1h30m or plain seconds. ValueError says what to write instead."""
+    if re.fullmatch(r"\d+", text):
+        text += "s"
+    if not re.fullmatch(r"(\d+[smhd])+", text):
+        raise ValueError(f"{text!r} is no duration: write something like 90s, 10m or 1h30m")
+    seconds = sum(int(number) * _SECONDS_PER_UNIT[unit] for number, unit in re.findall(r"(\d+)([smhd])", text))
+    if not seconds:
+        raise ValueError("a duration must be longer than 0 seconds")
+    return float(seconds)

@@ -1,0 +1,55 @@
+"""What several commands are given: durations, backends that can run here, cases from files."""
+
+from pathlib import Path
+
+import click
+from msgspec.structs import replace
+
+from attnfuzz.harness.campaign.plan import parse_duration
+from attnfuzz.harness.check import why_not
+from attnfuzz.harness.cli.exits import BadInput
+from attnfuzz.harness.findings import case_path
+from attnfuzz.harness.registry import resolve
+from attnfuzz.reference import case_file
+from attnfuzz.reference.case_file import AnyCase
+
+
+class Duration(click.ParamType[float]):
+    """A duration like 90s, 10m or 1h30m, in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Parse it, or fail with what to write instead."""
+        try:
+            return parse_duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+contract_option = click.option(
+    "--contract",
+    type=click.Choice(["declared", "strict"]),
+    default="declared",
+    show_default=True,
+    help="Judge by what the backend declares, or by the best of all (what only that breaks is listed as gaps).",
+)
+
+
+def tell(message: str) -> None:
+    """Say what a user waits for; on standard error, so that output stays what was asked for."""
+    click.echo(message, err=True)
+
+
+def case_at(path: Path, backend: str | None = None) -> AnyCase:
+    """The case in a file or in a finding's folder, for another `backend` if one is given.
+
+    Raises CaseFileError, or UnknownBackend, BackendFileError, BadInput if the backend can't run it.
+    """
+    case = case_file.load(case_path(path))
+    if backend is not None:
+        case = replace(case, backend=backend)
+    lacking = why_not(resolve(case.backend), case)
+    if lacking is not None:
+        raise BadInput(f"{case.backend} does not support {lacking}, which this case has. Try another --backend.")
+    return case

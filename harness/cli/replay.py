@@ -1,0 +1,40 @@
+"""`attnfuzz replay`: run a case again and see whether it still fails."""
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from attnfuzz.harness.check import Runner, render_failure
+from attnfuzz.harness.cli.exits import BadInput, Exit
+from attnfuzz.harness.cli.given import case_at, contract_option, tell
+from attnfuzz.harness.cli.wording import count
+
+
+@click.command()
+@click.argument("path", type=click.Path(exists=True, path_type=Path), metavar="CASE.json | FINDING_DIR")
+@click.option("--backend", metavar="NAME", help="Run the case on another backend, such as one with a fix.")
+@click.option("--times", type=click.IntRange(min=1), default=1, show_default=True, help="Run it so many times.")
+@contract_option
+@click.pass_context
+def replay(ctx: click.Context, *, path: Path, backend: str | None, times: int, contract: str) -> None:
+    """Run a case again, in a process that may die.
+
+    Exits with 0 if it passes now, 1 if it still fails (once is enough), 2 if it could not be run.
+    """
+    console = Console(highlight=False)
+    case = case_at(path, backend)
+    with Runner([case.backend], contract=contract, progress=tell) as runner:
+        verdicts = [runner.verdict(case) for _ in range(times)]
+    for verdict in verdicts:
+        if verdict.unsupported is not None:
+            raise BadInput(f"{case.backend} rejects this case: {verdict.unsupported}. Try another --backend.")
+    failed = [verdict for verdict in verdicts if verdict.failures]
+    if failed:
+        console.print(Text(render_failure(case, failed[0]).rstrip()))
+    again = f" {len(failed) or times} of {count(times, 'time')}" if times > 1 else ""
+    if failed:
+        console.print(f"\n{path} still fails on {case.backend}{again}.", style="bold red", soft_wrap=True)
+        ctx.exit(Exit.FOUND)
+    console.print(f"{path} passes on {case.backend}{again}.", style="bold green", soft_wrap=True)

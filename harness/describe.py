@@ -1,0 +1,124 @@
+"""A case in words and numbers that a person takes in at a glance, within 80 columns."""
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from textwrap import fill
+
+import msgspec
+
+from attnfuzz.reference.case import Case, Launch, Request, Step
+from attnfuzz.reference.case_file import case_id
+from attnfuzz.reference.geometry import Geometry, KvLayout
+
+_WIDTH = 80
+_PLACEMENT = ("pages", "views", "workspace", "outputs", "max_len_slack", "guard")
+_NUMBERS = ("values", "scales", "chunk_capacity", "seed")
+
+
+def describe(case: Case) -> str:
+    """Lines for the geometry, each step with its requests and padding, and whatever is not at its default."""
+    lines = [_wrapped(f"case {case_id(case)} for {case.backend}", "")]
+    lines.append(_wrapped(_geometry(case.geometry), "geometry  "))
+    slots_matter = any(_moves(step) for step in case.steps) or len(case.steps) > 1
+    lines += [_wrapped(_step(step, slots=slots_matter), f"step {index:<5}") for index, step in enumerate(case.steps)]
+    for label, names in (("memory", _PLACEMENT), ("numbers", _NUMBERS)):
+        particular = ", ".join(_particular(case, names))
+        if particular:
+            lines.append(_wrapped(particular, f"{label:<10}"))
+    return "\n".join(lines)
+
+
+def _wrapped(text: str, label: str) -> str:
+    return fill(
+        text,
+        _WIDTH,
+        initial_indent=label,
+        subsequent_indent=" " * len(label),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _geometry(geometry: Geometry) -> str:
+    heads = f"{_count(geometry.q_heads, 'query head')} on {_count(geometry.kv_heads, 'KV head')}"
+    dims = f"head dim {geometry.head_dim_qk}"
+    if geometry.head_dim_vo != geometry.head_dim_qk:
+        dims = f"head dims {geometry.head_dim_qk} (qk) and {geometry.head_dim_vo} (vo)"
+    parts = [heads, dims, f"pages of {geometry.page_size}", str(geometry.dtype)]
+    if geometry.kv_dtype is not geometry.dtype:
+        parts[-1] += f" on {geometry.kv_dtype} KV"
+    if geometry.kv_layout is not KvLayout.HND:
+        parts.append(f"layout {geometry.kv_layout}")
+    if geometry.window_left >= 0:
+        parts.append(f"window of {_count(geometry.window_left, 'key')} to the left")
+    if geometry.sinks:
+        parts.append("sinks")
+    if geometry.soft_cap:
+        parts.append(f"soft cap {geometry.soft_cap:g}")
+    if geometry.latent is not None:
+        latent = geometry.latent
+        parts.append(f"latent {latent.rank} + rope {latent.rope} (prefill: nope {latent.nope}, vo {latent.vo})")
+    return ", ".join(parts)
+
+
+def _step(step: Step, *, slots: bool) -> str:
+    title = str(step.mode) if step.launch is Launch.EAGER else f"{step.launch} {step.mode}"
+    if step.tokens_per_request > 1:
+        title += f" of {step.tokens_per_request}"
+    parts = [f"{title}:", _requests(step.requests, slots=slots), _padding(step)]
+    return " ".join(part for part in parts if part)
+
+
+def _requests(requests: tuple[Request, ...], *, slots: bool) -> str:
+    """The requests in order, runs of equal ones as one; with the slots where they tell something."""
+    runs = []
+    for (q_len, kv_len), run in groupby(requests, key=lambda request: (request.q_len, request.kv_len)):
+        members = list(run)
+        where = f"{_span(members)}: " if slots else ""
+        times = f"{len(members)} x " if len(members) > 1 else ""
+        runs.append(f"{times}({where}q {q_len}, kv {kv_len})")
+    return ", ".join(runs)
+
+
+def _span(run: list[Request]) -> str:
+    """The slots of a run: the first and the last if they ascend one by one, else each."""
+    slots = [request.slot for request in run]
+    if len(slots) > 1 and slots == list(range(slots[0], slots[-1] + 1)):
+        return f"slots {slots[0]} to {slots[-1]}"
+    return f"slot{'s' * (len(slots) > 1)} {' '.join(map(str, slots))}"
+
+
+def _moves(step: Step) -> bool:
+    return [request.slot for request in step.requests] != list(range(len(step.requests)))
+
+
+def _padding(step: Step) -> str:
+    if step.launch is Launch.CAPTURE:
+        return f"a graph for {_count(step.padded_batch, 'request')}"
+    if step.padded_batch > len(step.requests):
+        return f"[padded: {_count(step.padded_batch, 'row')} for {_count(len(step.requests), 'request')}]"
+    if step.padded_tokens > step.tokens:
+        return f"[padded: {_count(step.padded_tokens, 'token')} for {step.tokens}]"
+    return ""
+
+
+def _particular(case: Case, names: Iterable[str]) -> Iterator[str]:
+    """Name and value of what is not at its default; of a group of fields, each by itself."""
+    defaults = {field.name: field.default for field in msgspec.structs.fields(case)}
+    for name in names:
+        value, default = getattr(case, name), defaults[name]
+        if isinstance(value, msgspec.Struct):
+            for field in msgspec.structs.fields(value):
+                inner = getattr(value, field.name)
+                if inner != field.default:
+                    yield f"{name}.{field.name} {_text(inner)}"
+        elif value != default:
+            yield f"{name} {_text(value)}"
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,66 @@
+"""What smaller means: shorter tuples and lower numbers, in the order in which to try them."""
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
+
+T = TypeVar("T")
+
+
+def lower(value: int, floor: int) -> Iterator[int]:
+    """`floor`, then values nearer and nearer to `value`, up to `value - 1`."""
+    distance = value - floor
+    while distance > 0:
+        yield value - distance
+        distance //= 2
+
+
+def without_blocks(items: tuple[T, ...]) -> Iterator[tuple[T, ...]]:
+    """`items` without one of its halves, without one of its quarters, and so on to single items; the last go first."""
+    size = (len(items) + 1) // 2
+    while size and items:
+        for end in range(len(items), 0, -size):
+            yield items[: max(0, end - size)] + items[end:]
+        size //= 2
+
+
+def with_step(case: Case, index: int, *steps: Step) -> Case:
+    """`case` with `steps` in the place of one step."""
+    return replace(case, steps=(*case.steps[:index], *steps, *case.steps[index + 1 :]))
+
+
+def with_requests(step: Step, requests: tuple[Request, ...]) -> Step:
+    """`step` with other requests, and as much padding as before; a graph keeps its bucket."""
+    if step.launch is not Launch.EAGER:
+        return replace(step, requests=requests)
+    changed = replace(step, requests=requests)
+    return replace(changed, padded_tokens=changed.tokens + step.padded_tokens - step.tokens)
+
+
+def map_requests(case: Case, change: Callable[[Request], Request]) -> Case:
+    """`case` with every request changed in the same way."""
+    steps = tuple(with_requests(step, tuple(change(request) for request in step.requests)) for step in case.steps)
+    return replace(case, steps=steps)
+
+
+def tidy(case: Case) -> Case:
+    """`case` without steps that have nothing to do, captures that nothing replays, and gaps between slots."""
+    wanted = {graph_of(step) for step in case.steps if step.launch is Launch.REPLAY and step.requests}
+    steps = [
+        step for step in case.steps if (graph_of(step) in wanted if step.launch is Launch.CAPTURE else step.tokens > 0)
+    ]
+    slots = sorted({request.slot for step in steps for request in step.requests})
+    names = {slot: name for name, slot in enumerate(slots)}
+    renamed = (
+        replace(step, requests=tuple(replace(request, slot=names[request.slot]) for request in step.requests))
+        for step in steps
+    )
+    return replace(case, steps=tuple(renamed))
+
+
+def graph_of(step: Step) -> tuple[Mode, int, int]:
+    """What tells one graph from another."""
+    return step.mode, step.padded_tokens, step.tokens_per_request

@@ -1,0 +1,85 @@
+"""Edits that make the geometry smaller and plainer."""
+
+from collections.abc import Iterator
+from functools import partial
+
+from msgspec.structs import replace
+
+from attnfuzz.harness.reduce.cuts import lower, map_requests
+from attnfuzz.reference.case import Case, Request
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import Geometry, KvLayout, Latent
+
+# Kernels want head dims that are multiples of 8, so that rows are aligned.
+_DIM_UNIT = 8
+
+
+def drop_features(case: Case) -> Iterator[Case]:
+    """No window, sinks, soft cap or fp8; the default layout and dtype."""
+    geometry = case.geometry
+    plain = {"window_left": -1, "sinks": False, "soft_cap": 0.0, "kv_dtype": geometry.dtype, "kv_layout": KvLayout.HND}
+    yield _with(case, replace(geometry, **plain))
+    for name, value in plain.items():
+        yield _with(case, replace(geometry, **{name: value}))
+    yield _with(case, replace(geometry, dtype=DType.BFLOAT16, kv_dtype=DType.BFLOAT16))
+    yield _with(case, replace(geometry, dtype=DType.BFLOAT16))
+    for window in lower(geometry.window_left, 0):
+        yield _with(case, replace(geometry, window_left=window))
+
+
+def drop_heads(case: Case) -> Iterator[Case]:
+    """Fewer KV heads with the same group, then smaller groups."""
+    geometry = case.geometry
+    for kv_heads in lower(geometry.kv_heads, 1):
+        yield _with(case, replace(geometry, kv_heads=kv_heads, q_heads=kv_heads * geometry.group))
+    for group in lower(geometry.group, 1):
+        yield _with(case, replace(geometry, q_heads=geometry.kv_heads * group))
+
+
+def shrink_head_dims(case: Case) -> Iterator[Case]:
+    """Smaller head dims; of a latent, each part by itself."""
+    geometry = case.geometry
+    if geometry.latent is not None:
+        for part in ("rank", "rope", "nope", "vo"):
+            for dim in _lower_dims(getattr(geometry.latent, part)):
+                yield _with(case, _with_latent(geometry, replace(geometry.latent, **{part: dim})))
+        return
+    for dim in _lower_dims(geometry.head_dim_qk):
+        if geometry.head_dim_vo == geometry.head_dim_qk:
+            yield _with(case, replace(geometry, head_dim_qk=dim, head_dim_vo=dim))
+        yield _with(case, replace(geometry, head_dim_qk=dim))
+    for dim in _lower_dims(geometry.head_dim_vo):
+        yield _with(case, replace(geometry, head_dim_vo=dim))
+
+
+def shrink_pages(case: Case) -> Iterator[Case]:
+    """Smaller pages, with lengths that lie in the same pages as before, or with the same lengths."""
+    old = case.geometry.page_size
+    size = 1
+    while size < old:
+        smaller = _with(case, replace(case.geometry, page_size=size))
+        yield map_requests(smaller, partial(_same_pages, old, size))
+        yield smaller
+        size *= 2
+
+
+def _same_pages(old: int, new: int, request: Request) -> Request:
+    """`request` with a KV length in pages of `new` tokens that fills as many pages as it does in pages of `old`."""
+    pages, rest = divmod(request.kv_len, old)
+    return replace(request, kv_len=pages * new + min(rest, new))
+
+
+def _lower_dims(dim: int) -> Iterator[int]:
+    for units in lower(-(-dim // _DIM_UNIT), 1):
+        yield units * _DIM_UNIT
+
+
+def _with(case: Case, geometry: Geometry) -> Case:
+    return replace(case, geometry=geometry)
+
+
+def _with_latent(geometry: Geometry, latent: Latent) -> Geometry:
+    return replace(geometry, latent=latent, head_dim_qk=latent.rank + latent.rope, head_dim_vo=latent.rank)
+
+
+EDITS = (drop_features, drop_heads, shrink_head_dims, shrink_pages)

@@ -1,0 +1,51 @@
+"""Edits that put a field of the case back to its default, or nearer to it."""
+
+from collections.abc import Iterator
+
+import msgspec
+from msgspec.structs import replace
+
+from attnfuzz.harness.reduce.cuts import lower
+from attnfuzz.reference.case import Case
+
+_SMALL_SEEDS = (1, 2, 3)
+_PARTS = ("pages", "scales", "views")
+
+
+def use_defaults(case: Case) -> Iterator[Case]:
+    """Every field with a default at it; then one field; then one field of the pages, scales or views."""
+    defaults = _defaults(case)
+    yield replace(case, **defaults)
+    for name, default in defaults.items():
+        yield replace(case, **{name: default})
+    for name in _PARTS:
+        part = getattr(case, name)
+        for field, default in _defaults(part).items():
+            yield replace(case, **{name: replace(part, **{field: default})})
+
+
+def lower_numbers(case: Case) -> Iterator[Case]:
+    """Less slack, fewer spare pages, a smaller seed."""
+    for slack in lower(case.max_len_slack, 0):
+        yield replace(case, max_len_slack=slack)
+    for spare in lower(case.pages.spare, 1):
+        yield replace(case, pages=replace(case.pages, spare=spare))
+    for slack in lower(case.pages.table_slack, 0):
+        yield replace(case, pages=replace(case.pages, table_slack=slack))
+    for gap in lower(case.views.table_gap, 0):
+        yield replace(case, views=replace(case.views, table_gap=gap))
+    for seed in _SMALL_SEEDS:
+        if seed < case.seed:
+            yield replace(case, seed=seed)
+
+
+def _defaults(struct: msgspec.Struct) -> dict[str, object]:
+    """The defaults of the fields that are not at them."""
+    return {
+        field.name: field.default
+        for field in msgspec.structs.fields(struct)
+        if field.default is not msgspec.NODEFAULT and getattr(struct, field.name) != field.default
+    }
+
+
+EDITS = (use_defaults, lower_numbers)

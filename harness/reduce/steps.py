@@ -1,0 +1,117 @@
+"""Edits that drop steps, requests, graphs and padding."""
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from attnfuzz.harness.reduce.cuts import graph_of, lower, tidy, with_requests, with_step, without_blocks
+from attnfuzz.reference.case import Case, Launch, Mode, Step
+
+
+def drop_steps(case: Case) -> Iterator[Case]:
+    """Fewer steps."""
+    for steps in without_blocks(case.steps):
+        yield tidy(replace(case, steps=steps))
+
+
+def run_eagerly(case: Case) -> Iterator[Case]:
+    """No graphs, or one replay less."""
+    yield tidy(replace(case, steps=tuple(_eager(step) for step in case.steps)))
+    for index, step in enumerate(case.steps):
+        if step.launch is Launch.REPLAY:
+            yield tidy(with_step(case, index, _eager(step)))
+
+
+def drop_slots(case: Case) -> Iterator[Case]:
+    """Fewer requests, each taken out of every step."""
+    slots = tuple(sorted(case.slot_lengths()))
+    for kept in without_blocks(slots):
+        steps = tuple(
+            with_requests(step, tuple(request for request in step.requests if request.slot in kept))
+            for step in case.steps
+        )
+        yield from _at_either_chunking(case, tidy(replace(case, steps=steps)))
+
+
+def drop_requests(case: Case) -> Iterator[Case]:
+    """Fewer requests in one step."""
+    for index, step in enumerate(case.steps):
+        for requests in without_blocks(step.requests):
+            yield from _at_either_chunking(case, tidy(with_step(case, index, with_requests(step, requests))))
+
+
+def drop_padding(case: Case) -> Iterator[Case]:
+    """Less padding of eager steps: none anywhere, none in one step, less in one step."""
+    yield replace(case, steps=tuple(_padded(step, 0) for step in case.steps))
+    for index, step in enumerate(case.steps):
+        for surplus in lower(step.padded_tokens - step.tokens, 0):
+            yield with_step(case, index, _padded(step, surplus))
+
+
+def shrink_buckets(case: Case) -> Iterator[Case]:
+    """Smaller graphs: the capture and the replays of one bucket, together."""
+    for captured in case.steps:
+        if captured.launch is not Launch.CAPTURE:
+            continue
+        for batch in lower(captured.padded_batch, 1):
+            padded = batch * captured.tokens_per_request
+            yield tidy(
+                replace(
+                    case,
+                    steps=tuple(
+                        replace(step, padded_tokens=padded) if _same_graph(step, captured) else step
+                        for step in case.steps
+                    ),
+                )
+            )
+
+
+def order_slots(case: Case) -> Iterator[Case]:
+    """The requests of each step in the order of their slots; then each step on the first slots there are."""
+    yield replace(
+        case,
+        steps=tuple(
+            replace(step, requests=tuple(sorted(step.requests, key=lambda request: request.slot)))
+            for step in case.steps
+        ),
+    )
+    yield replace(
+        case,
+        steps=tuple(
+            replace(step, requests=tuple(replace(request, slot=slot) for slot, request in enumerate(step.requests)))
+            for step in case.steps
+        ),
+    )
+
+
+def _eager(step: Step) -> Step:
+    """A replay as an eager step: over the same padded batch in a uniform mode, else without padding."""
+    if step.launch is Launch.REPLAY:
+        padded = step.padded_tokens if step.mode.uniform else step.tokens
+        return replace(step, launch=Launch.EAGER, padded_tokens=padded)
+    return step
+
+
+def _padded(step: Step, surplus: int) -> Step:
+    """An eager step with so many rows of padding; a graph as it is."""
+    return replace(step, padded_tokens=step.tokens + surplus) if step.launch is Launch.EAGER else step
+
+
+def _same_graph(step: Step, capture: Step) -> bool:
+    return step.launch is not Launch.EAGER and graph_of(step) == graph_of(capture)
+
+
+def _at_either_chunking(case: Case, edited: Case) -> Iterator[Case]:
+    """An edit that changes how many requests share a chunk: with the old capacity, and with the old share of each."""
+    yield edited
+    before, after = _largest_chunked_batch(case), _largest_chunked_batch(edited)
+    if after and before != after:
+        yield replace(edited, chunk_capacity=case.chunk_capacity // before * after)
+
+
+def _largest_chunked_batch(case: Case) -> int:
+    batches = (len(step.requests) for step in case.steps if step.mode is Mode.CHUNKED_PREFILL)
+    return max(batches, default=0)
+
+
+EDITS = (drop_steps, run_eagerly, drop_slots, drop_requests, drop_padding, shrink_buckets, order_slots)

@@ -1,0 +1,78 @@
+"""Cases, a strategy and a judge that cost microseconds, so that the search is tested without running kernels."""
+
+from collections import deque
+from collections.abc import Callable
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from attnfuzz.harness.campaign.hunt import Hunt
+from attnfuzz.harness.campaign.messages import AnyMessage, Slice
+from attnfuzz.harness.failures import Kind, Observation, Verdict
+from attnfuzz.reference.case import Case, Mode, Request, Step
+from attnfuzz.reference.geometry import Geometry
+
+GEOMETRY = Geometry(q_heads=2, kv_heads=1, head_dim_qk=16, head_dim_vo=16, page_size=4)
+Fails = Callable[[list[int]], tuple[Observation, ...]]
+
+
+def decode(*kv_lens: int, seed: int = 0) -> Case:
+    """A decode step of the backend "fake" with these kv lengths."""
+    requests = tuple(Request(slot=slot, q_len=1, kv_len=kv_len) for slot, kv_len in enumerate(kv_lens))
+    step = Step(mode=Mode.DECODE, requests=requests, padded_tokens=len(requests), tokens_per_request=1)
+    return Case(backend="fake", geometry=GEOMETRY, steps=(step,), seed=seed)
+
+
+def kv_lens(case: Case) -> list[int]:
+    """The lengths that `decode` was given."""
+    return [request.kv_len for request in case.steps[0].requests]
+
+
+def observed(kind: Kind = Kind.OUTPUT_MISMATCH, place: str = "out", *, gap: bool = False) -> Observation:
+    """A failure of a decode step."""
+    return Observation(kind=kind, place=place, message="wrong", step=0, mode="decode", kernel="decode_op", gap=gap)
+
+
+def fake_cases() -> SearchStrategy[Case]:
+    """Decode steps of 1 to 6 requests."""
+    return st.lists(st.integers(0, 200), min_size=1, max_size=6).map(lambda lengths: decode(*lengths))
+
+
+class FakeJudge:
+    """A judge whose kernels fail as `fails` says of the kv lengths. `comes_back` answers `confirm`."""
+
+    def __init__(self, fails: Fails, *, comes_back: Callable[[Case], bool] = lambda _: True) -> None:
+        self._fails = fails
+        self._comes_back = comes_back
+        self.judged: list[Case] = []
+        self.confirmed: list[Case] = []
+
+    def verdict(self, case: Case) -> Verdict:
+        """Judge without running anything."""
+        self.judged.append(case)
+        return Verdict(observations=self._fails(kv_lens(case)))
+
+    def confirm(self, case: Case, observation: Observation) -> bool:
+        """Whether the failure comes back."""
+        self.confirmed.append(case)
+        return self._comes_back(case)
+
+
+class FakeJobs:
+    """Jobs in this process, one slice after the other, on a FakeJudge."""
+
+    def __init__(self, judge: FakeJudge, count: int = 1) -> None:
+        self.count = count
+        self.slices: list[Slice] = []
+        self._judge = judge
+        self._messages: deque[tuple[int, AnyMessage]] = deque()
+
+    def start(self, job: int, task: Slice) -> None:
+        """Run the slice to its end."""
+        self.slices.append(task)
+        hunt = Hunt(task, self._judge, lambda message: self._messages.append((job, message)))
+        self._messages.append((job, hunt.run(fake_cases())))
+
+    def next_message(self, timeout: float) -> tuple[int, AnyMessage] | None:
+        """The next message."""
+        return self._messages.popleft() if self._messages else None

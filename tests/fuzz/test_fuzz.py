@@ -1,0 +1,7 @@
+"""Fuzz tests of backends: the fixed ones, or those given with --attn-backend."""
+
+from attnfuzz.harness.pytest_plugin import AttnFuzz
+
+
+def test_fuzz(attn_fuzz: AttnFuzz) -> None:
+    attn_fuzz.run()

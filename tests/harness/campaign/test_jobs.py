@@ -1,0 +1,40 @@
+"""Job processes."""
+
+import pytest
+
+from attnfuzz.harness.campaign.jobs import JobEnded, JobProcesses
+from attnfuzz.harness.campaign.messages import AnyMessage, Setup, Slice, SliceDone
+
+
+def setup(*backends: str) -> Setup:
+    return Setup(backends=backends, contract="declared", guard=None)
+
+
+def wait_for_end_of_slice(jobs: JobProcesses) -> AnyMessage:
+    while True:
+        received = jobs.next_message(60)
+        assert received is not None, "no message in a minute"
+        if isinstance(received[1], SliceDone):
+            return received[1]
+
+
+def test_a_job_searches_a_slice() -> None:
+    with JobProcesses(1, setup("torch_sdpa")) as jobs:
+        jobs.start(0, Slice(backend="torch_sdpa", index=0, seed=1, examples=5))
+        done = wait_for_end_of_slice(jobs)
+    assert isinstance(done, SliceDone)
+    assert (done.searched, done.stopped_early) == (5, False)
+
+
+def test_a_job_that_fails_is_reported_with_its_traceback() -> None:
+    with JobProcesses(1, setup("no_such_backend")) as jobs, pytest.raises(JobEnded) as ended:
+        wait_for_end_of_slice(jobs)
+    assert "UnknownBackend" in ended.value.text
+
+
+def test_leaving_ends_a_job_in_the_middle_of_a_slice() -> None:
+    with JobProcesses(1, setup("torch_sdpa")) as jobs:
+        jobs.start(0, Slice(backend="torch_sdpa", index=0, seed=1, examples=100_000))
+        assert jobs.next_message(60) is not None
+        (process,) = jobs._processes
+    assert process.returncode is not None

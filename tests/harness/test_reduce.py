@@ -1,0 +1,253 @@
+"""The reducer reaches the smallest case, whatever it starts from, and never tries what cannot be."""
+
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from attnfuzz.harness.reduce import reduce
+from attnfuzz.reference.case import (
+    Case,
+    Guard,
+    KvView,
+    Launch,
+    Mode,
+    PageOrder,
+    Pages,
+    Request,
+    Scales,
+    Step,
+    TableTail,
+    ValueFamily,
+    Views,
+    Workspace,
+)
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import Geometry, KvLayout, Latent
+from attnfuzz.reference.validity import chunks_of, validate
+
+CAPTURE = Step(mode=Mode.DRAFT_EXTEND, requests=(), padded_tokens=32, tokens_per_request=4, launch=Launch.CAPTURE)
+VERIFY = Step(
+    mode=Mode.TARGET_VERIFY,
+    requests=tuple(Request(slot, 4, kv) for slot, kv in enumerate((70, 0, 33, 5, 41, 90))),
+    padded_tokens=40,
+    tokens_per_request=4,
+)
+LARGE = Case(
+    backend="any",
+    geometry=Geometry(
+        q_heads=12,
+        kv_heads=3,
+        head_dim_qk=72,
+        head_dim_vo=72,
+        page_size=32,
+        dtype=DType.FLOAT16,
+        kv_dtype=DType.FLOAT8_E4M3,
+        kv_layout=KvLayout.NHD,
+        window_left=40,
+        sinks=True,
+        soft_cap=30.0,
+    ),
+    steps=(
+        CAPTURE,
+        Step(mode=Mode.EXTEND, requests=(Request(0, 9, 9), Request(1, 5, 30)), padded_tokens=16),
+        VERIFY,
+        replace(
+            CAPTURE,
+            requests=(Request(3, 2, 17), Request(0, 4, 60), Request(2, 1, 8), Request(5, 3, 3)),
+            launch=Launch.REPLAY,
+        ),
+        Step(mode=Mode.DECODE, requests=(Request(1, 1, 31), Request(0, 1, 61)), padded_tokens=4, tokens_per_request=1),
+        replace(CAPTURE, requests=(Request(0, 1, 61), Request(1, 4, 35)), launch=Launch.REPLAY),
+    ),
+    pages=Pages(order=PageOrder.SHUFFLED, tail=TableTail.STALE, spare=5, table_slack=3),
+    values=ValueFamily.PEAKED,
+    scales=Scales(softmax=0.5, k=1.7),
+    views=Views(kv=KvView.PAIRED, table_gap=4),
+    workspace=Workspace.DIRTY,
+    max_len_slack=1000,
+    chunk_capacity=30,
+    guard=Guard.LEFT,
+    seed=918273,
+)
+SMALLEST = Geometry(q_heads=1, kv_heads=1, head_dim_qk=8, head_dim_vo=8, page_size=1)
+
+
+def empty_beside_long(case: Case) -> bool:
+    """Whether a step has a request without KV and one with more than 40 keys."""
+    return any(
+        any(request.kv_len == 0 for request in step.requests) and any(request.kv_len > 40 for request in step.requests)
+        for step in case.steps
+    )
+
+
+def padded_beyond(case: Case) -> bool:
+    """Whether an eager verify has rows that belong to no request."""
+    return any(
+        step.mode is Mode.TARGET_VERIFY and step.launch is Launch.EAGER and step.padded_batch > len(step.requests)
+        for step in case.steps
+    )
+
+
+def varying_replay(case: Case) -> bool:
+    """Whether a graph is replayed with accept lengths that vary."""
+    return any(
+        step.launch is Launch.REPLAY and len({request.q_len for request in step.requests}) > 1 for step in case.steps
+    )
+
+
+def two_replays(case: Case) -> bool:
+    """Whether a graph is replayed twice."""
+    return sum(step.launch is Launch.REPLAY for step in case.steps) >= 2
+
+
+@pytest.mark.parametrize(
+    ("fails", "steps"),
+    [
+        (
+            empty_beside_long,
+            (
+                Step(
+                    mode=Mode.TARGET_VERIFY,
+                    requests=(Request(0, 1, 41), Request(1, 1, 0)),
+                    padded_tokens=2,
+                    tokens_per_request=1,
+                ),
+            ),
+        ),
+        (
+            padded_beyond,
+            (Step(mode=Mode.TARGET_VERIFY, requests=(Request(0, 1, 0),), padded_tokens=2, tokens_per_request=1),),
+        ),
+        (
+            varying_replay,
+            (
+                replace(CAPTURE, padded_tokens=4, tokens_per_request=2),
+                Step(
+                    mode=Mode.DRAFT_EXTEND,
+                    requests=(Request(0, 2, 0), Request(1, 1, 0)),
+                    padded_tokens=4,
+                    tokens_per_request=2,
+                    launch=Launch.REPLAY,
+                ),
+            ),
+        ),
+        (
+            two_replays,
+            (
+                replace(CAPTURE, padded_tokens=1, tokens_per_request=1),
+                *(
+                    Step(
+                        mode=Mode.DRAFT_EXTEND,
+                        requests=(Request(0, 1, 0),),
+                        padded_tokens=1,
+                        tokens_per_request=1,
+                        launch=Launch.REPLAY,
+                    ),
+                )
+                * 2,
+            ),
+        ),
+    ],
+)
+def test_a_large_case_becomes_the_smallest(fails: Callable[[Case], bool], steps: tuple[Step, ...]) -> None:
+    assert reduce(LARGE, fails) == Case(backend="any", geometry=SMALLEST, steps=steps)
+
+
+def test_what_the_failure_needs_is_kept() -> None:
+    def fails(case: Case) -> bool:
+        geometry = case.geometry
+        return geometry.sinks and geometry.group == 4 and case.scales.k == 1.7 and case.pages.tail is TableTail.STALE
+
+    reduced = reduce(LARGE, fails)
+    assert reduced.geometry == replace(SMALLEST, q_heads=4, sinks=True)
+    assert (reduced.scales, reduced.pages) == (Scales(k=1.7), Pages(tail=TableTail.STALE))
+
+
+def test_pages_shrink_together_with_the_lengths_in_them() -> None:
+    def fails(case: Case) -> bool:
+        page = case.geometry.page_size
+        return page > 1 and any(page < request.kv_len < 2 * page for step in case.steps for request in step.requests)
+
+    reduced = reduce(LARGE, fails)
+    assert reduced.geometry.page_size == 2
+    assert [request.kv_len for request in reduced.steps[0].requests] == [3]
+
+
+def test_latents_and_chunks_shrink_together() -> None:
+    large = Case(
+        backend="any",
+        geometry=Geometry(q_heads=16, kv_heads=1, head_dim_qk=576, head_dim_vo=512, page_size=64, latent=Latent()),
+        steps=(
+            Step(
+                mode=Mode.CHUNKED_PREFILL,
+                requests=tuple(Request(slot, 3, 3 + prefix) for slot, prefix in enumerate((0, 70, 31, 12))),
+                padded_tokens=12,
+            ),
+        ),
+        chunk_capacity=40,
+    )
+
+    def a_later_chunk_is_empty_for_some(case: Case) -> bool:
+        return any(
+            chunks_of(step, case.chunk_capacity) > 1
+            and any(
+                request.kv_len - request.q_len <= case.chunk_capacity // len(step.requests) for request in step.requests
+            )
+            for step in case.steps
+        )
+
+    reduced = reduce(large, a_later_chunk_is_empty_for_some)
+    assert reduced.geometry == replace(
+        SMALLEST, head_dim_qk=16, head_dim_vo=8, latent=Latent(rank=8, rope=8, nope=8, vo=8)
+    )
+    assert len(reduced.steps[0].requests) == 2
+    assert sum(request.kv_len for request in reduced.steps[0].requests) < 50
+
+
+def test_only_possible_and_allowed_cases_are_tried() -> None:
+    tried: list[Case] = []
+
+    def allowed(case: Case) -> bool:
+        return case.geometry.page_size >= 8 and case.geometry.kv_dtype is DType.FLOAT8_E4M3
+
+    def fails(case: Case) -> bool:
+        tried.append(case)
+        validate(case)
+        assert allowed(case)
+        return empty_beside_long(case)
+
+    reduced = reduce(LARGE, fails, allowed=allowed)
+    assert (reduced.geometry.page_size, reduced.geometry.kv_dtype) == (8, DType.FLOAT8_E4M3)
+    assert len(tried) == len(set(tried))
+
+
+def test_the_budget_bounds_the_calls_and_what_was_reached_is_kept() -> None:
+    calls: list[Case] = []
+
+    def fails(case: Case) -> bool:
+        calls.append(case)
+        return empty_beside_long(case)
+
+    reduced = reduce(LARGE, fails, budget=5)
+    assert len(calls) == 5
+    assert reduced != LARGE
+    assert empty_beside_long(reduced)
+    assert reduce(LARGE, fails, budget=0) == LARGE
+
+
+def test_reduction_is_deterministic_and_ends_where_it_ends() -> None:
+    reduced = reduce(LARGE, varying_replay)
+    assert reduce(LARGE, varying_replay) == reduced
+    assert reduce(reduced, varying_replay) == reduced
+
+
+def test_few_calls_are_enough() -> None:
+    calls: list[Case] = []
+
+    def fails(case: Case) -> bool:
+        calls.append(case)
+        return empty_beside_long(case)
+
+    reduce(LARGE, fails)
+    assert len(calls) < 80

@@ -1,0 +1,122 @@
+"""Building the native kernels: the cache, several processes at once, and what goes wrong."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from attnfuzz.kernels.native import build
+
+# Exports by hand what TVM_FFI_DLL_EXPORT_TYPED_FUNC would, whose headers take seconds to compile.
+SOURCE = """
+#include <tvm/ffi/c_api.h>
+extern "C" int __tvm_ffi_answer(void*, const TVMFFIAny*, int32_t, TVMFFIAny* result) {
+  result->type_index = kTVMFFIInt;
+  result->v_int64 = 42;
+  return 0;
+}
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """A source that stands in for the kernels, since it compiles faster."""
+    path = tmp_path / "answer.cpp"
+    path.write_text(SOURCE)
+    return path
+
+
+def start(cache: Path, source: Path, **environment: str) -> "subprocess.Popen[str]":
+    """A process that builds `source` in `cache` and prints what it is told, then the answer or the error."""
+    script = f"""
+        from pathlib import Path
+        from attnfuzz.kernels.native import build
+        build.sources = lambda: (Path({str(source)!r}),)
+        try:
+            print("answer", build.load(print).answer())
+        except (build.NoCompiler, build.BuildFailed) as error:
+            print(type(error).__name__, error)
+    """
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        # Without torch, tvm_ffi imports in no time.
+        env={**os.environ, "ATTNFUZZ_CACHE": str(cache), "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1", **environment},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def output(process: "subprocess.Popen[str]") -> list[str]:
+    return process.communicate(timeout=120)[0].splitlines()
+
+
+def test_processes_that_start_together_compile_once(tmp_path: Path, tiny: Path) -> None:
+    processes = [start(tmp_path / "cache", tiny) for _ in range(3)]
+    outputs = [output(process) for process in processes]
+    assert [lines[-1] for lines in outputs] == ["answer 42"] * 3
+    assert sum("compiling" in line for lines in outputs for line in lines) == 1
+    assert output(start(tmp_path / "cache", tiny)) == ["answer 42"]
+    assert sorted(path.suffix for path in (tmp_path / "cache").iterdir()) == [".lock", ".so"]
+
+
+def test_a_change_of_the_sources_compiles_again(tmp_path: Path, tiny: Path) -> None:
+    output(start(tmp_path / "cache", tiny))
+    tiny.write_text(SOURCE.replace("42", "43"))
+    assert output(start(tmp_path / "cache", tiny))[-1] == "answer 43"
+
+
+def test_no_compiler_gives_one_line_that_says_what_to_install(tmp_path: Path, tiny: Path) -> None:
+    (line,) = output(start(tmp_path / "cache", tiny, PATH=str(tmp_path), CXX=""))
+    assert line.startswith("NoCompiler no C++ compiler")
+    assert "install g++" in line
+
+
+def test_a_cxx_that_is_no_command_is_named(tmp_path: Path, tiny: Path) -> None:
+    (line,) = output(start(tmp_path / "cache", tiny, CXX="no-such-compiler"))
+    assert line.startswith("NoCompiler")
+    assert "no-such-compiler" in line
+
+
+def test_a_compiler_error_is_shown_without_its_commands(tmp_path: Path, tiny: Path) -> None:
+    tiny.write_text("int answer() { return nothing_of_that_name; }")
+    lines = output(start(tmp_path / "cache", tiny))
+    text = "\n".join(lines)
+    assert "BuildFailed" in text
+    assert "nothing_of_that_name" in text
+    assert len(lines) < 25
+    assert not list((tmp_path / "cache").glob("*.so"))
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, tiny: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (line,) = output(start(tmp_path / "file" / "cache", tiny))
+    assert line.startswith("BuildFailed cannot write compiled kernels to")
+    assert "ATTNFUZZ_CACHE" in line
+
+
+@pytest.fixture
+def no_cache_variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.delenv("ATTNFUZZ_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    return monkeypatch
+
+
+def test_the_cache_follows_the_environment(no_cache_variables: pytest.MonkeyPatch) -> None:
+    no_cache_variables.setenv("HOME", "/home/somebody")
+    assert build.cache_folder() == Path("/home/somebody/.cache/attnfuzz")
+    no_cache_variables.setenv("XDG_CACHE_HOME", "/caches")
+    assert build.cache_folder() == Path("/caches/attnfuzz")
+    no_cache_variables.setenv("ATTNFUZZ_CACHE", "/own")
+    assert build.cache_folder() == Path("/own")
+
+
+def test_a_module_is_loaded_once_in_a_process() -> None:
+    assert build.load() is build.load()
+
+
+def test_the_sources_are_package_data_beside_the_module() -> None:
+    names = {path.name for path in build.sources()}
+    assert {"exports.cpp", "split_kv.cpp", "elements.h"} <= names

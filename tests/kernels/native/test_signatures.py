@@ -1,0 +1,55 @@
+"""The native entry points against the signatures of the installed FlashInfer."""
+
+import importlib
+import inspect
+from collections.abc import Mapping
+
+import pytest
+
+from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.native.ops import NATIVE
+from attnfuzz.kernels.native.unsupported import ACCEPTED
+
+pytest.importorskip("flashinfer", reason="compares with the installed FlashInfer")
+
+OPS = [op for op in NATIVE.ops() if op.module]
+
+
+def flashinfer_parameters(op: Op) -> Mapping[str, inspect.Parameter]:
+    assert op.module
+    return inspect.signature(getattr(importlib.import_module(op.module), op.name)).parameters
+
+
+def native_parameters(op: Op) -> dict[str, inspect.Parameter]:
+    parameters = inspect.signature(op.function).parameters
+    return {name: parameter for name, parameter in parameters.items() if parameter.kind is not parameter.VAR_KEYWORD}
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_every_argument_of_flashinfer_is_implemented_or_listed_as_unsupported(op: Op) -> None:
+    native, unsupported = native_parameters(op).keys(), ACCEPTED.get(op.name, {}).keys()
+    assert not native & unsupported
+    assert native | unsupported == flashinfer_parameters(op).keys()
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_defaults_are_those_of_flashinfer(op: Op) -> None:
+    theirs = flashinfer_parameters(op)
+    assert {name: parameter.default for name, parameter in native_parameters(op).items()} == {
+        name: theirs[name].default for name in native_parameters(op)
+    }
+    for name, harmless in ACCEPTED.get(op.name, {}).items():
+        default = theirs[name].default
+        assert default in harmless or default is inspect.Parameter.empty
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_positional_arguments_have_the_order_of_flashinfer(op: Op) -> None:
+    names = [name for name, p in native_parameters(op).items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert names == list(flashinfer_parameters(op))[: len(names)]
+
+
+@pytest.mark.parametrize("op", NATIVE.ops(), ids=lambda op: op.name)
+def test_what_an_op_writes_are_arguments_of_it(op: Op) -> None:
+    assert op.writes
+    assert op.writes <= native_parameters(op).keys()

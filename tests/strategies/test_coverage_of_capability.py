@@ -1,0 +1,61 @@
+"""What is drawn is valid and supported, for backends of every sort."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis.strategies import SearchStrategy
+
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Case, KvView, Launch, Mode
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.validity import validate
+from attnfuzz.strategies.cases import cases
+
+Draw = Callable[[SearchStrategy[Case], int], list[Case]]
+
+NARROW = {
+    "one mode, one of everything": Capability(
+        modes=(Mode.DECODE,), dtypes=(DType.FLOAT32,), page_sizes=(16,), max_head_dim=8
+    ),
+    "draft extend only": Capability(
+        modes=(Mode.DRAFT_EXTEND,), graph_modes=(Mode.DRAFT_EXTEND,), padding=True, empty_kv=False
+    ),
+    "graphs without padding": Capability(modes=tuple(Mode), graph_modes=(Mode.DECODE, Mode.TARGET_VERIFY)),
+    "long enough KV only": Capability(modes=tuple(Mode), empty_kv=False, kv_shorter_than_q=False, padding=True),
+    "empty or long enough KV": Capability(modes=tuple(Mode), kv_shorter_than_q=False),
+    "pools that need equal head dims": Capability(
+        modes=(Mode.EXTEND,), unequal_head_dims=True, kv_views=(KvView.SEPARATE, KvView.PAIRED)
+    ),
+    "small latents": Capability(modes=tuple(Mode), latent=True, max_head_dim=72, empty_kv=False),
+    "unusual pages": Capability(modes=(Mode.EXTEND, Mode.DECODE), page_sizes=(48,)),
+}
+
+
+def test_every_drawn_case_is_valid_and_supported(drawn: list[Case], capability: Capability) -> None:
+    for case in drawn:
+        validate(case)
+        assert capability.why_not(case) is None
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_narrow_capabilities_are_respected(name: str, draw: Draw) -> None:
+    drawn = draw(cases(NARROW[name], name), 150)
+    assert len(drawn) >= 100
+    for case in drawn:
+        validate(case)
+        assert NARROW[name].why_not(case) is None
+
+
+def test_a_backend_without_padding_has_no_graphs(draw: Draw) -> None:
+    drawn = draw(cases(NARROW["graphs without padding"], "eager"), 150)
+    assert all(step.launch is Launch.EAGER for case in drawn for step in case.steps)
+
+
+def test_cases_are_unrelated_to_each_other(drawn: list[Case]) -> None:
+    assert len({case.steps for case in drawn}) >= 0.9 * len(drawn)
+    assert len({(case.geometry, case.pages, case.views, case.values) for case in drawn}) >= 0.9 * len(drawn)
+
+
+def test_the_same_seed_draws_the_same_cases(draw: Draw) -> None:
+    strategy = cases(NARROW["unusual pages"], "same")
+    assert draw(strategy, 50) == draw(strategy, 50)

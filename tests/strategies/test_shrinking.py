@@ -1,0 +1,76 @@
+"""What Hypothesis shrinks a case to: what a person would have written."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Case, Launch, Mode, Pages, Scales, ValueFamily, Views
+from attnfuzz.strategies.cases import cases
+
+CAPABILITY = Capability(
+    modes=tuple(Mode),
+    graph_modes=tuple(mode for mode in Mode if mode.speculative),
+    fp8_kv=True,
+    windows=True,
+    sinks=True,
+    kv_scales=True,
+    padding=True,
+)
+
+
+def shrunk(fails: Callable[[Case], bool]) -> Case:
+    """The case that Hypothesis ends with when a test fails on every case that `fails`."""
+    last: list[Case] = []
+
+    @seed(3)
+    @settings(
+        max_examples=400,
+        database=None,
+        derandomize=False,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=tuple(HealthCheck),
+        deadline=None,
+        report_multiple_bugs=False,
+    )
+    @given(cases(CAPABILITY, "any"))
+    def test(case: Case) -> None:
+        if fails(case):
+            last.append(case)
+            raise AssertionError
+
+    with pytest.raises(AssertionError):
+        test()
+    return last[-1]
+
+
+def test_anything_shrinks_to_one_plain_request() -> None:
+    case = shrunk(lambda _: True)
+    assert len(case.steps) == 1
+    assert len(case.steps[0].requests) == 1
+    assert case.steps[0].launch is Launch.EAGER
+    assert not case.steps[0].padded
+    assert (case.geometry.q_heads, case.geometry.head_dim_qk, case.geometry.page_size) == (1, 8, 1)
+    assert (case.pages, case.scales, case.views) == (Pages(), Scales(), Views())
+    assert case.values is ValueFamily.NORMAL
+    assert case.seed == 0
+
+
+def test_an_empty_request_beside_a_long_one_shrinks_to_hardly_more_than_that() -> None:
+    def fails(case: Case) -> bool:
+        return any(
+            any(request.kv_len == 0 for request in step.requests)
+            and any(request.kv_len > 40 for request in step.requests)
+            for step in case.steps
+        )
+
+    case = shrunk(fails)
+    assert len(case.steps) <= 2
+    assert len(case.steps[-1].requests) <= 3
+
+
+def test_a_replay_shrinks_to_one_capture_and_one_replay() -> None:
+    case = shrunk(lambda case: any(step.launch is Launch.REPLAY for step in case.steps))
+    assert [step.launch for step in case.steps] == [Launch.CAPTURE, Launch.REPLAY]
+    assert len(case.steps[1].requests) == 1
