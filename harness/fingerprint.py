@@ -3,6 +3,7 @@
 import hashlib
 
 import msgspec
+from msgspec.structs import replace
 
 from attnfuzz.harness.failures import Kind, Observation
 from attnfuzz.reference.case import Case, Launch, Pages, Scales, Step, Views, Workspace
@@ -22,6 +23,11 @@ class Fingerprint(msgspec.Struct, frozen=True):
     def of(cls, backend: str, observation: Observation) -> "Fingerprint":
         """The fingerprint of one failure of `backend`."""
         return cls(backend, observation.kind, observation.kernel, observation.mode, observation.place)
+
+    @property
+    def anywhere(self) -> "Fingerprint":
+        """The same for a fault at any place: where a wild access lands is chance. Other failures keep theirs."""
+        return replace(self, place="") if self.kind in (Kind.ILLEGAL_ACCESS, Kind.MISALIGNED) else self
 
 
 def fine(case: Case, observation: Observation) -> str:

@@ -2,11 +2,13 @@
 
 import difflib
 import importlib.util
+import re
 import sys
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
+from typing import cast
 
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.torch_sdpa import SdpaBackend
@@ -15,10 +17,10 @@ from attnfuzz.kernels.trtllm.backends import TRTLLM_BACKENDS
 ENTRY_POINTS = "attnfuzz.backends"
 """The entry point group in which an installed package offers a backend."""
 
-_REQUIRED = ("name", "capability", "contract", "noise", "missing", "prepare", "open")
+_REQUIRED = ("name", "capability", "contract", "noise", "ops", "missing", "prepare", "open")
 
 
-class UnknownBackend(ValueError):  # noqa: N818 - reads as what happened
+class UnknownBackend(ValueError):
     """No backend has that name."""
 
 
@@ -63,15 +65,16 @@ def resolve(name: str) -> Backend:
         return found
     for point in entry_points(group=ENTRY_POINTS, name=name):
         try:
-            return _checked(name, point.load())
-        except Exception as error:
+            found = point.load()
+        except (Exception, SystemExit) as error:
             raise BackendFileError(f"backend {name}: its entry point {point.value} fails: {_brief(error)}") from error
+        return _checked(name, found)
     raise UnknownBackend(_unknown(name))
 
 
 def _unknown(name: str) -> str:
-    close = difflib.get_close_matches(name, names(), n=1)
-    hint = f"did you mean {close[0]}?" if close else "give one of these, or FILE.py:NAME."
+    close = difflib.get_close_matches(name, names(), n=2)
+    hint = f"did you mean {' or '.join(close)}?" if close else "give one of these, or FILE.py:NAME."
     return f"unknown backend {name!r}: {hint} Known: {', '.join(names())}"
 
 
@@ -80,33 +83,53 @@ def _import(path: str) -> ModuleType:
     file = Path(path).resolve()
     if not file.is_file():
         raise BackendFileError(f"backend file {path} does not exist: give FILE.py:NAME")
-    spec = importlib.util.spec_from_file_location(f"attnfuzz_backend_{file.stem}", file)
+    # Named for the whole path: files of several folders may have the same name.
+    spec = importlib.util.spec_from_file_location(re.sub(r"\W", "_", f"attnfuzz_backend_{file}"), file)
     if spec is None or spec.loader is None:
         raise BackendFileError(f"backend file {path} can't be imported as a module")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
+    # What lies beside the file can be imported, as if it were run.
+    sys.path.append(str(file.parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        del sys.modules[spec.name]
         raise BackendFileError(f"backend file {path} fails to import: {_brief(error)}") from error
     return module
 
 
 def _attribute(module: ModuleType, path: str, attribute: str) -> object:
     if not hasattr(module, attribute):
-        have = ", ".join(name for name in vars(module) if not name.startswith("_"))
-        raise BackendFileError(f"backend file {path} has no {attribute}: it defines {have or 'nothing'}")
+        have = ", ".join(name for name, value in vars(module).items() if _is_own_backend(module, value))
+        raise BackendFileError(f"backend file {path} has no {attribute}: its backends are {have or 'none'}")
     return getattr(module, attribute)
+
+
+def _is_own_backend(module: ModuleType, value: object) -> bool:
+    """Whether a file's name stands for a backend: a class only if it is defined there, not imported."""
+    return not _lacking(value) and (not isinstance(value, type) or value.__module__ == module.__name__)
+
+
+def _lacking(value: object) -> list[str]:
+    """The parts of a backend that `value` does not have."""
+    return [part for part in _REQUIRED if not hasattr(value, part)]
 
 
 def _checked(name: str, found: object) -> Backend:
     """An instance, made by calling what is a class; each part that a backend needs must be there."""
-    backend = found() if isinstance(found, type) else found
-    lacking = [part for part in _REQUIRED if not hasattr(backend, part)]
+    try:
+        backend = found() if isinstance(found, type) else found
+    except Exception as error:
+        raise BackendFileError(f"{name} can't be made without arguments: {_brief(error)}") from error
+    lacking = _lacking(backend)
     if lacking:
-        raise BackendFileError(f"{name} is no backend: it has no {', '.join(lacking)} (see attnfuzz.kernels.backend)")
-    return backend  # type: ignore[return-value]
+        advice = "make it a Backend of attnfuzz.kernels.backend"
+        if callable(backend):
+            advice = "make one of a function with attnfuzz.kernels.function_backend.FunctionBackend"
+        raise BackendFileError(f"{name} is no backend, it has no {', '.join(lacking)}: {advice}")
+    return cast("Backend", backend)
 
 
-def _brief(error: Exception) -> str:
+def _brief(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]

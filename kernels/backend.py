@@ -20,7 +20,7 @@ from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel
 
 
-class Unsupported(Exception):  # noqa: N818 - not an error of anybody's
+class Unsupported(Exception):
     """A clear rejection before the launch: the kernel does not do this, and says so."""
 
 

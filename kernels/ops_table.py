@@ -35,8 +35,8 @@ class OpsTable:
 
     decode: trtllm_batch_decode_with_kv_cache. context: trtllm_batch_context_with_kv_cache. ragged:
     trtllm_ragged_attention_deepseek. mla_decode: trtllm_batch_decode_with_kv_cache_mla. merge_state_in_place: of that
-    name, in flashinfer.cascade. fixup: fixup_zero_kv_rows, this project's own. `decode_workspace` sizes the workspace of
-    decode and MLA decode, `prefill_workspace` is that of the others.
+    name, in flashinfer.cascade. fixup: fixup_zero_kv_rows, this project's own. `decode_workspace` sizes the workspace
+    of decode and MLA decode, `prefill_workspace` is that of the others.
     """
 
     decode: Op

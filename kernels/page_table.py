@@ -23,7 +23,7 @@ class PageTable:
         self._gap = case.views.table_gap
         self._kv = kv
         self._owned = sorted({page for pages in kv.pages.values() for page in pages}) or [DUMMY_PAGE]
-        self._random = random.Random(case.seed)  # noqa: S311 - reproducible, not secret
+        self._random = random.Random(case.seed)
 
     def pages_for(self, length: int) -> int:
         """Pages that hold `length` tokens."""

@@ -17,8 +17,10 @@ class PagedKv:
     """A pool of KV pages, and the tokens that its slots attend to.
 
     `write` brings the pool to the state before a step: positions below a request's kv_len hold tokens, the dummy page
-    holds finite numbers, all the rest is NaN. With latents there is one pool of [page, slot, rank + rope], and V is the
-    first `rank` elements of K.
+    holds finite numbers, all the rest is NaN. `cache` is what kernels are handed: K and V, each [pages, kv_heads,
+    page_size, head_dim] in the layout HND or [pages, page_size, kv_heads, head_dim] in NHD; or one tensor [pages, 2,
+    ...] of both; with latents, one of keys [pages, 1, page_size, rank + rope], whose first `rank` elements are the
+    values. `pages` are the ids of the pages that each slot owns, in order; `poison_page` is the first spare one.
     """
 
     def __init__(self, case: Case, bench: Bench) -> None:
@@ -29,7 +31,7 @@ class PagedKv:
         self.pages = assign_pages(case, {slot: -(-length // self.page_size) for slot, length in lengths.items()})
         used = 1 + max((page for pages in self.pages.values() for page in pages), default=0)
         self.poison_page = used
-        self.total_pages = used + max(case.pages.spare, 1 if case.pages.tail == "poison" else 0)
+        self.total_pages = used + case.pages.spare
 
         self.tokens = SlotTokens(
             case,
@@ -60,7 +62,7 @@ class PagedKv:
                         bits[target : target + self.page_size] = bits[source : source + self.page_size]
 
     def _allocate(self, bench: Bench) -> None:
-        """Allocate the pool, `cache` being what kernels are handed: one tensor, or a pair of K and V."""
+        """Allocate the pool, and remember its tensors in token order beside the tokens that they are filled with."""
         geometry, view = self._case.geometry, self._case.views.kv
         dtype = geometry.kv_dtype.torch_dtype
         head_major = geometry.kv_layout is KvLayout.HND
@@ -93,7 +95,7 @@ class PagedKv:
         """Bring the pool to the state in which `step` finds it.
 
         With `rejected_drafts`, what a verify wrote for draft tokens that were not accepted is still there: finite
-        numbers past a request's end, as far as its pages reach.
+        numbers past a request's end, as far as its last page reaches.
         """
         page_ids, slots, tokens = [DUMMY_PAGE] * self.page_size, list(range(self.page_size)), list(self.tokens.extra)
         for request in step.requests:
@@ -123,10 +125,10 @@ class PagedKv:
         """Where rejected drafts lie, and which token stands there: not where a shared page holds another's token."""
         drafts = {}
         for request in step.requests:
-            pages = self.pages[request.slot]
-            end = min(request.kv_len - request.q_len + step.tokens_per_request, len(pages) * self.page_size)
+            page_end = -(-request.kv_len // self.page_size) * self.page_size
+            end = min(request.kv_len - request.q_len + step.tokens_per_request, page_end)
             for position in range(request.kv_len, end):
-                page, slot = pages[position // self.page_size], position % self.page_size
+                page, slot = self.pages[request.slot][position // self.page_size], position % self.page_size
                 if (page, slot) not in taken:
                     drafts[page, slot] = self.tokens.extra[slot]
         return drafts
@@ -143,7 +145,7 @@ def assign_pages(case: Case, counts: dict[int, int]) -> dict[int, list[int]]:
         owners = [slot for _, slot in sorted(turn)]
     ids = list(range(1, len(owners) + 1))
     if order is PageOrder.SHUFFLED:
-        random.Random(case.seed).shuffle(ids)  # noqa: S311 - reproducible, not secret
+        random.Random(case.seed).shuffle(ids)
     pages: dict[int, list[int]] = {slot: [] for slot in counts}
     for owner, page in zip(owners, ids, strict=True):
         pages[owner].append(page)
@@ -165,5 +167,3 @@ def _share_pages(case: Case, counts: dict[int, int]) -> dict[int, list[int]]:
         if not shared:
             shared = pages[slot][:full]
     return pages
-
-

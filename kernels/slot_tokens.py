@@ -1,8 +1,11 @@
 """The keys and values that a case's slots hold, drawn once for each slot's longest step."""
 
+from collections.abc import Sequence
+
 import torch
 
-from attnfuzz.reference.case import Case
+from attnfuzz.kernels.backend import Attended
+from attnfuzz.reference.case import Case, Step
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.values import Role, draw
 
@@ -10,8 +13,9 @@ from attnfuzz.reference.values import Role, draw
 class SlotTokens:
     """Keys [n, heads, dim_k] and values [n, heads, dim_v] of all slots, one after another in the order of slots.
 
-    `spans` says where a slot's tokens lie. `extra` tokens that belong to no slot follow. Where values are `latent`, they
-    are the first elements of the keys. `stream` tells apart several sets of tokens of one case.
+    `spans` says where a slot's tokens lie; the tokens of `extra`, as many as asked for, follow and belong to no slot.
+    Where values are `latent`, they are the first elements of the keys. `stream` tells apart several sets of tokens of
+    one case.
     """
 
     def __init__(
@@ -47,3 +51,15 @@ class SlotTokens:
     def values(self, slot: int, length: int) -> torch.Tensor:
         """Values of a slot's first `length` tokens [length, heads, dim_v]."""
         return self.value[self.spans[slot].start :][:length]
+
+    def attended(self, step: Step, query: torch.Tensor, first_rows: Sequence[int]) -> tuple[Attended, ...]:
+        """What each request of `step` attends to; its queries lie in `query` [rows, ...] from its `first_rows` on."""
+        return tuple(
+            Attended(
+                first_row=first,
+                query=query[first : first + request.q_len],
+                key=self.keys(request.slot, request.kv_len),
+                value=self.values(request.slot, request.kv_len),
+            )
+            for first, request in zip(first_rows, step.requests, strict=True)
+        )

@@ -22,7 +22,7 @@ from attnfuzz.reference.noise import NoiseModel
 
 
 def attend_into(*, out: torch.Tensor, **arguments: Any) -> None:
-    """Write what scaled_dot_product_attention returns for `arguments`, [1, heads, q_len, dim], to `out` of that shape."""
+    """Write what scaled_dot_product_attention returns for `arguments` to `out` [1, heads, q_len, dim]."""
     out.copy_(torch.nn.functional.scaled_dot_product_attention(**arguments))
 
 
@@ -53,7 +53,7 @@ class SdpaSession:
         """Run one step."""
         step, geometry, memory = self._case.steps[index], self._case.geometry, self._bench.memory
         drawn = draw_queries(self._case, index, step.padded_tokens, geometry.head_dim_qk)
-        query = place_queries(self._case, self._bench, "query", drawn)
+        query = place_queries(self._case, self._bench, drawn)
         shape = (step.padded_tokens, geometry.q_heads, geometry.head_dim_vo)
         out = memory.tensor("out", shape, geometry.dtype.torch_dtype, fill=Fill.OUTPUT)
         attended = []

@@ -11,7 +11,7 @@ from attnfuzz.reference.case import Case
 
 
 class Pinned:
-    """The failure with `fingerprint` of the case `first`.
+    """The failure with `fingerprint` of the case `first`, a fault being the same wherever it lands.
 
     Every verdict is remembered. Once the budget is spent, cases that were not run before count as passing and no
     others do, so that what shrinks sees answers that never change, and ends. `aside` is handed each verdict.
@@ -50,7 +50,8 @@ class Pinned:
             self._verdicts[case] = self._judge.verdict(case)
             self._aside(case, self._verdicts[case])
         verdict = self._verdicts.get(case, Verdict())
-        matching = (o for o in verdict.failures if Fingerprint.of(case.backend, o) == self.fingerprint)
+        wanted = self.fingerprint.anywhere
+        matching = (each for each in verdict.failures if Fingerprint.of(case.backend, each).anywhere == wanted)
         return next(matching, None)
 
     def verdict(self, case: Case) -> Verdict:

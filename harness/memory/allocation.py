@@ -7,8 +7,11 @@ import msgspec
 from attnfuzz.harness.memory.poison import POISON_ID
 from attnfuzz.reference.case import Guard
 
-NEAR = 16 << 20
-"""Unmapped bytes on each side of a tensor, at the least: a stray access this near can be meant for no other."""
+NEAR = 64 << 10
+"""Bytes beside a tensor, or as many as it has, within which a stray access is taken for one to that tensor.
+
+Farther ones were indexed with a wild number: which tensor happens to lie there says nothing, and changes from run to run.
+"""
 
 NULL_BYTES = 1 << 16
 """Addresses below this are offsets from a null pointer (Linux never maps them for a program by default)."""

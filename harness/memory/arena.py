@@ -4,12 +4,14 @@ import ctypes
 from types import TracebackType
 from typing import Self
 
-from attnfuzz.harness.memory.allocation import NEAR
 from attnfuzz.harness.memory.reservation import PAGE, OutOfMemory, Reservation
 from attnfuzz.reference.case import Guard
 
 _RESERVED = 32 << 40
 """Bytes of address space: half of it holds POISON_ID times a page of 1 MiB, so that such an id faults inside."""
+
+GAP = 16 << 20
+"""Inaccessible bytes on each side of a slab, at the least: more than a page of any KV pool, so that page id -1 faults."""
 
 _LEAST = 1 << 30
 _FINE_CLASSES = 8
@@ -35,7 +37,7 @@ class Slab:
 class Arena:
     """Memory for tensors that touch an inaccessible page.
 
-    `take` opens exactly the pages that a tensor needs, at the right or the left end of a slab, between at least NEAR
+    `take` opens exactly the pages that a tensor needs, at the right or the left end of a slab, between at least GAP
     bytes (and at least the slab's own size) of inaccessible ones. A slab that was given back is taken again for the
     next tensor of its size class, so which pages are open depends on a tensor's size alone, not on what came before.
     Slabs at rest keep at most `budget` bytes of memory; beyond it, those that rested longest give theirs up.
@@ -101,7 +103,7 @@ class Arena:
         self._reservation.close()
 
     def _new_slab(self, capacity: int) -> Slab:
-        gap = max(NEAR, capacity)
+        gap = max(GAP, capacity)
         address = self._cursor + gap
         end = address + capacity + gap
         if end > self._reservation.address + self._reservation.nbytes:

@@ -9,6 +9,7 @@ import torch
 from attnfuzz.harness.memory import layout, poison
 from attnfuzz.harness.memory.allocation import Allocation, Location, locate
 from attnfuzz.harness.memory.damage import Damage
+from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.harness.memory.seal import Seal
 from attnfuzz.kernels.backend import Fill
 from attnfuzz.reference.case import Outputs
@@ -59,6 +60,10 @@ class PlainMemory:
         """None: plain tensors are not on record."""
         return []
 
+    def allocation_of(self, tensor: torch.Tensor) -> Allocation:
+        """ValueError: plain tensors are not on record."""
+        raise ValueError(f"plain memory keeps no record of a tensor of shape {tuple(tensor.shape)}: use guarded memory")
+
     def damage(self) -> list[Damage]:
         """None: nothing is guarded."""
         return []
@@ -73,3 +78,7 @@ class PlainMemory:
 
     def release(self) -> None:
         """Nothing to do: torch frees the tensors."""
+
+
+AnyMemory = GuardedMemory | PlainMemory
+"""What a case can run on."""

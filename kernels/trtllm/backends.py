@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from attnfuzz.kernels.backend import Bench, Op, Session
+from attnfuzz.kernels.lengths import longest
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.ops_table import OpsTable
+from attnfuzz.kernels.plan import Plan
 from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
-from attnfuzz.kernels.trtllm.plan import Plan, longest
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, KvView, Mode, QueryView, Step
 from attnfuzz.reference.contract import Contract, LseBase
@@ -93,7 +94,7 @@ class TrtllmBackend:
         return self.session(self.table, case, bench)
 
     def revision(self, name: str, session: type[MhaSession] | type[MlaSession]) -> "TrtllmBackend":
-        """This backend as it was at another time."""
+        """The same backend, as it was at another time."""
         return replace(self, name=f"{self.name}@{name}", session=session)
 
 

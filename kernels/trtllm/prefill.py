@@ -7,12 +7,14 @@ from itertools import chain
 
 import torch
 
-from attnfuzz.kernels.backend import Attended, Bench, Fill, Output
+from attnfuzz.kernels.backend import Bench, Output
+from attnfuzz.kernels.lengths import longest, place_int32, running_sum
 from attnfuzz.kernels.ops_table import OpsTable
-from attnfuzz.kernels.queries import draw_queries, int32, packed_rows, place_queries, running_sum
+from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
+from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.scales import BmmScales
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.kernels.trtllm.chunks import Chunk, chunk_prefixes
-from attnfuzz.kernels.trtllm.plan import longest
 from attnfuzz.kernels.trtllm.workspace import SharedWorkspace
 from attnfuzz.reference.case import Case, Step
 
@@ -29,10 +31,9 @@ class Queries:
 
 @dataclass(frozen=True)
 class Partial:
-    """Attention to some keys: out [rows, heads, vo], lse [rows, heads] base 2, and their lengths int32 [batch]."""
+    """Attention to some keys, with lse in base 2, and how many each request has: int32 [batch]."""
 
-    out: torch.Tensor
-    lse: torch.Tensor
+    results: Results
     seq_lens: torch.Tensor
 
 
@@ -43,11 +44,8 @@ class MlaPrefill:
         latent = case.geometry.latent
         assert latent is not None
         self._ops, self._case, self._bench, self._workspace, self._latent = ops, case, bench, workspace, latent
-        self._dtype = case.geometry.dtype.torch_dtype
-        self._scales = {
-            "bmm1_scale": case.scales.softmax / math.sqrt(latent.nope + latent.rope),
-            "bmm2_scale": 1.0,
-        }
+        # What is projected from the cache is not quantised.
+        self._scales = BmmScales(bmm1_scale=case.scales.softmax / math.sqrt(latent.nope + latent.rope), bmm2_scale=1.0)
         self._drawn: SlotTokens | None = None
 
     def forward(self, index: int, needs_fixup: Callable[[bool], bool]) -> Output:
@@ -56,17 +54,18 @@ class MlaPrefill:
         step = queries.step
         prefixes = [request.kv_len - request.q_len for request in step.requests]
         own = Chunk(starts=tuple(prefixes), lengths=tuple(request.q_len for request in step.requests))
-        whole = self._attend(queries, own, causal=True, name="")
+        whole = self._attend(queries, own, causal=True).results
         # The kernel writes only the rows that it is told of; servers assert on the whole output.
-        whole.out[step.tokens :].zero_()
-        whole.lse[step.tokens :].fill_(-math.inf)
+        whole[step.tokens :].clear()
         chunks = chunk_prefixes(prefixes, self._case.chunk_capacity)
         for chunk in chunks:
-            part = self._attend(queries, chunk, causal=False, name="chunk_")
+            part = self._attend(queries, chunk, causal=False, prefix="chunk_")
             if needs_fixup(chunk.has_zero_kv):
                 self._fix_up(queries, part)
-            self._merge(step, whole, part)
-        return self._output(queries, whole, roundings=1 + len(chunks))
+            self._merge(whole[: step.tokens], part.results[: step.tokens])
+        attended = self._tokens.attended(step, queries.tensor, packed_rows(step))
+        roundings = 1 + len(chunks)
+        return Output(out=whole.out, lse=whole.lse, attended=attended, roundings=roundings, **self._scales)
 
     def _queries(self, index: int) -> Queries:
         step = self._case.steps[index]
@@ -74,21 +73,17 @@ class MlaPrefill:
         drawn = draw_queries(self._case, index, step.padded_tokens, self._latent.nope + self._latent.rope)
         return Queries(
             step=step,
-            tensor=place_queries(self._case, self._bench, "query", drawn),
-            cum_seq_lens=int32(self._bench, "cum_seq_lens_q", running_sum(q_lens)),
+            tensor=place_queries(self._case, self._bench, drawn),
+            cum_seq_lens=place_int32(self._bench, "cum_seq_lens_q", running_sum(q_lens)),
             max_len=longest(q_lens) + self._case.max_len_slack,
         )
 
-    def _attend(self, queries: Queries, chunk: Chunk, *, causal: bool, name: str) -> Partial:
-        geometry, memory = self._case.geometry, self._bench.memory
-        shape = (queries.tensor.shape[0], geometry.q_heads, self._latent.vo)
+    def _attend(self, queries: Queries, chunk: Chunk, *, causal: bool, prefix: str = "") -> Partial:
         part = Partial(
-            out=memory.tensor(f"{name}out", shape, self._dtype, fill=Fill.OUTPUT),
-            lse=memory.tensor(f"{name}lse", shape[:2], torch.float32, fill=Fill.OUTPUT),
-            seq_lens=int32(self._bench, "seq_lens", chunk.lengths),
+            results=Results.place(self._case, self._bench, queries.tensor.shape[0], self._latent.vo, prefix=prefix),
+            seq_lens=place_int32(self._bench, "seq_lens", chunk.lengths),
         )
         key, value = self._gather(queries.step, chunk)
-        max_kv = longest(chunk.lengths) + self._case.max_len_slack
         self._bench.launcher.launch(
             self._ops.ragged,
             query=queries.tensor,
@@ -97,17 +92,17 @@ class MlaPrefill:
             workspace_buffer=self._workspace.take(self._ops.prefill_workspace),
             seq_lens=part.seq_lens,
             max_q_len=queries.max_len,
-            max_kv_len=max_kv,
+            max_kv_len=longest(chunk.lengths) + self._case.max_len_slack,
             o_sf_scale=1.0,
             batch_size=len(chunk.lengths),
             window_left=-1,
             cum_seq_lens_q=queries.cum_seq_lens,
-            cum_seq_lens_kv=int32(self._bench, "cum_seq_lens_kv", running_sum(chunk.lengths)),
+            cum_seq_lens_kv=place_int32(self._bench, "cum_seq_lens_kv", running_sum(chunk.lengths)),
             enable_pdl=False,
             is_causal=causal,
             return_lse=True,
-            out=part.out,
-            lse=part.lse,
+            out=part.results.out,
+            lse=part.results.lse,
             **self._scales,
         )
         return part
@@ -115,21 +110,16 @@ class MlaPrefill:
     def _fix_up(self, queries: Queries, part: Partial) -> None:
         self._bench.launcher.launch(
             self._ops.fixup,
-            out=part.out,
-            lse=part.lse,
+            out=part.results.out,
+            lse=part.results.lse,
             kv_lens=part.seq_lens,
             cum_seq_lens=queries.cum_seq_lens,
             max_seq_len=queries.max_len,
         )
 
-    def _merge(self, step: Step, whole: Partial, part: Partial) -> None:
-        real = slice(0, step.tokens)
+    def _merge(self, whole: Results, part: Results) -> None:
         self._bench.launcher.launch(
-            self._ops.merge_state_in_place,
-            v=whole.out[real],
-            s=whole.lse[real],
-            v_other=part.out[real],
-            s_other=part.lse[real],
+            self._ops.merge_state_in_place, v=whole.out, s=whole.lse, v_other=part.out, s_other=part.lse
         )
 
     @property
@@ -156,15 +146,3 @@ class MlaPrefill:
         )
         at = torch.tensor(list(chain.from_iterable(spans)), dtype=torch.long)
         return self._bench.memory.copy("key", tokens.key[at]), self._bench.memory.copy("value", tokens.value[at])
-
-    def _output(self, queries: Queries, whole: Partial, *, roundings: int) -> Output:
-        attended = tuple(
-            Attended(
-                first_row=first,
-                query=queries.tensor[first : first + request.q_len],
-                key=self._tokens.keys(request.slot, request.kv_len),
-                value=self._tokens.values(request.slot, request.kv_len),
-            )
-            for first, request in zip(packed_rows(queries.step), queries.step.requests, strict=True)
-        )
-        return Output(out=whole.out, lse=whole.lse, attended=attended, roundings=roundings, **self._scales)

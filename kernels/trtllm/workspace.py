@@ -6,13 +6,17 @@ from attnfuzz.kernels.backend import Bench, Fill
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.reference.case import Case, Workspace
 
+_NAN_BYTE = 0xFF
+"""Repeated, a NaN in every float."""
+
 
 class SharedWorkspace:
     """Hands out the workspace of a launch in the state that the case asks for.
 
     FRESH is a new one of zeros for each launch, of exactly its size. REUSED is one for the whole session, replaced only
-    when a launch needs more; DIRTY likewise, with NaN in its scratch. Only the semaphores have to be zero, and only
-    once: the kernels leave them so (FlashInfer, docstring of trtllm_batch_decode_with_kv_cache_mla).
+    when a launch needs more; DIRTY likewise, with NaN in its scratch, whatever float it is read as. Only the semaphores
+    have to be zero, and only once: the kernels leave them so (FlashInfer, docstring of
+    trtllm_batch_decode_with_kv_cache_mla).
     """
 
     def __init__(self, case: Case, bench: Bench) -> None:
@@ -23,12 +27,13 @@ class SharedWorkspace:
     def take(self, need: WorkspaceBytes) -> torch.Tensor:
         """A uint8 workspace of at least `need`."""
         if self._state is Workspace.FRESH:
-            return self._new(need, Fill.ZEROS)
+            return self._new(need)
         if self._kept is None or self._kept.numel() < need.total:
-            self._kept = self._new(need, Fill.POISON if self._state is Workspace.DIRTY else Fill.ZEROS)
+            self._kept = self._new(need)
         return self._kept
 
-    def _new(self, need: WorkspaceBytes, fill: Fill) -> torch.Tensor:
-        workspace = self._bench.memory.tensor("workspace_buffer", (need.total,), torch.uint8, fill=fill)
-        workspace[: need.semaphores].zero_()
+    def _new(self, need: WorkspaceBytes) -> torch.Tensor:
+        workspace = self._bench.memory.tensor("workspace_buffer", (need.total,), torch.uint8, fill=Fill.ZEROS)
+        if self._state is Workspace.DIRTY:
+            workspace[need.semaphores :].fill_(_NAN_BYTE)
         return workspace

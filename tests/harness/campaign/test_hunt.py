@@ -155,3 +155,23 @@ def test_the_same_seed_searches_the_same_cases(monkeypatch: pytest.MonkeyPatch) 
     hunt(other, seed=8)
     assert first.judged == again.judged
     assert first.judged != other.judged
+
+
+def test_a_fault_stays_the_same_failure_wherever_it_lands() -> None:
+    def fails(lengths: list[int]) -> tuple[Observation, ...]:
+        place = "query" if max(lengths) > LONG else "seq_lens"
+        return (observed(Kind.ILLEGAL_ACCESS, place),) if max(lengths) >= LONG else ()
+
+    _, told = hunt(FakeJudge(fails))
+    assert caught(told)[0].fingerprint.place == "query"
+    assert [kv_lens(found.case) for found in caught(told)] == [[LONG]] * len(caught(told))
+
+
+def test_a_wrong_output_at_another_place_is_another_failure() -> None:
+    def fails(lengths: list[int]) -> tuple[Observation, ...]:
+        place = "out" if max(lengths) > LONG else "padded rows"
+        return (observed(Kind.NOT_FINITE, place),) if max(lengths) >= LONG else ()
+
+    _, told = hunt(FakeJudge(fails))
+    assert caught(told)[0].fingerprint.place == "out"
+    assert kv_lens(caught(told)[0].case) == [LONG + 1]

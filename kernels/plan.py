@@ -1,13 +1,13 @@
 """Metadata of a batch: what a planner tells a kernel about lengths and pages."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
 from attnfuzz.kernels.backend import Bench
+from attnfuzz.kernels.lengths import longest, place_int32, running_sum
 from attnfuzz.kernels.page_table import PageTable
-from attnfuzz.kernels.queries import int32, running_sum
 from attnfuzz.reference.case import Case, Mode, Step
 
 
@@ -42,11 +42,16 @@ class Row:
         return real + cls.padding(step, step.padded_batch - len(real))
 
 
+def pad_queries(rows: Sequence[Row], stride: int) -> list[Row]:
+    """Rows whose queries are padded to `stride`, past the request's end: the last query stays with the last key."""
+    return [replace(row, q_len=stride, kv_len=row.kv_len - row.q_len + stride) for row in rows]
+
+
 @dataclass(frozen=True)
 class Plan:
     """Metadata tensors of `batch` rows, all int32: lengths [batch], cumulative ones [batch + 1], pages [batch, width].
 
-    `max_q_len` and `max_kv_len` are the stated maxima, `tokens` the query rows that the plan covers.
+    `max_q_len` and `max_kv_len` are the stated maxima.
     """
 
     seq_lens: torch.Tensor
@@ -55,17 +60,11 @@ class Plan:
     block_tables: torch.Tensor
     max_q_len: int
     max_kv_len: int
-    tokens: int
 
     @property
     def batch(self) -> int:
         """Rows that the metadata has."""
         return self.cum_seq_lens_q.shape[0] - 1
-
-
-def longest(lengths: Iterable[int]) -> int:
-    """The maximum, at least 1: kernels divide by it."""
-    return max(1, *lengths, 1)
 
 
 def plan_rows(case: Case, bench: Bench, table: PageTable, rows: Sequence[Row]) -> Plan:
@@ -74,13 +73,12 @@ def plan_rows(case: Case, bench: Bench, table: PageTable, rows: Sequence[Row]) -
     q_lens = [row.q_len for row in rows]
     width = table.width(longest(kv_lens))
     return Plan(
-        seq_lens=int32(bench, "seq_lens", kv_lens),
-        cum_seq_lens_q=int32(bench, "cum_seq_lens_q", running_sum(q_lens)),
-        cum_seq_lens_kv=int32(bench, "cum_seq_lens_kv", running_sum(kv_lens)),
+        seq_lens=place_int32(bench, "seq_lens", kv_lens),
+        cum_seq_lens_q=place_int32(bench, "cum_seq_lens_q", running_sum(q_lens)),
+        cum_seq_lens_kv=place_int32(bench, "cum_seq_lens_kv", running_sum(kv_lens)),
         block_tables=table.place(bench, table_rows(table, rows, width)),
         max_q_len=longest(q_lens) + case.max_len_slack,
         max_kv_len=longest(kv_lens) + case.max_len_slack,
-        tokens=sum(q_lens),
     )
 
 

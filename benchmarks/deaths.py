@@ -1,0 +1,90 @@
+"""What a death costs: from a case that kills its worker to the next verdict, and when every case kills."""
+
+from collections.abc import Iterable
+from functools import partial
+from itertools import cycle, islice
+from statistics import median
+
+import click
+from measurement import count_option, quantile, sample, seconds_of, seed_option, show
+
+from attnfuzz.harness.campaign.tally import DEATHS
+from attnfuzz.harness.check import Runner
+from attnfuzz.harness.failures import Kind
+from attnfuzz.reference.case import Case
+
+DEADLY = "trtllm_mha@21649-before"
+HEALTHY = "trtllm_mha"
+CALM = 5
+"""Healthy cases between two measured deaths, in which a spare gets ready."""
+
+HEALTHY_CASES = 20
+"""Cases among which the quickest healthy one is chosen."""
+
+
+@click.command()
+@count_option("--deaths", 50, "Deaths to measure one by one, and then in a row.")
+@count_option("--starts", 3, "Cold starts to measure.")
+@count_option("--cases", 200, "Cases among which deadly ones are looked for.")
+@seed_option
+def main(*, deaths: int, starts: int, cases: int, seed: int) -> None:
+    """Measure how soon after a death the next verdict comes, against a cold start.
+
+    The deaths are segmentation faults in real kernels. The clock starts when the deadly case is asked for, so that
+    what it does before it dies is counted too.
+    """
+    with Runner((DEADLY, HEALTHY)) as runner:
+        deadly = _deadly(runner, sample(DEADLY, cases, seed))
+        healthy = _quickest(runner, seed)
+        alone, through_death = [], []
+        for case in islice(cycle(deadly), deaths):
+            alone += [seconds_of(partial(runner.verdict, healthy)) for _ in range(CALM)]
+            through_death.append(seconds_of(lambda case=case: _both(runner, case, healthy)))  # type: ignore[misc]
+        before = runner.restarts
+        in_a_row = seconds_of(lambda: [runner.verdict(case) for case in islice(cycle(deadly), deaths)])
+        died = runner.restarts - before
+    cold = [seconds_of(partial(_cold_start, healthy)) for _ in range(starts)]
+    show(
+        "Deaths",
+        ("", "aim", "median", "95 %"),
+        [
+            ("a verdict while nothing dies", "", *_milliseconds(alone)),
+            ("a deadly case and the next verdict", "< 50 ms", *_milliseconds(through_death)),
+            ("a cold start to the first verdict", "", *_milliseconds(cold)),
+            ("a death is quicker by", "", f"{median(cold) / median(through_death):.0f} x", ""),
+            (f"verdicts per second, {died} deaths in a row", ">= 10", f"{deaths / in_a_row:.0f}", ""),
+            ("different deadly cases among them", "", f"{min(len(deadly), deaths)}", ""),
+        ],
+    )
+
+
+def _deadly(runner: Runner, cases: Iterable[Case]) -> list[Case]:
+    """Those that kill their worker at once; a hang would measure its timeout."""
+    at_once = DEATHS - {Kind.HANG}
+    deadly = [case for case in cases if any(each.kind in at_once for each in runner.verdict(case).observations)]
+    if not deadly:
+        raise click.ClickException("none of the cases is deadly: look at more, with a larger --cases")
+    return deadly
+
+
+def _quickest(runner: Runner, seed: int) -> Case:
+    """The case of a sample that runs quickest: what is measured is the death, not it."""
+    return min(sample(HEALTHY, HEALTHY_CASES, seed), key=lambda case: seconds_of(partial(runner.verdict, case)))
+
+
+def _both(runner: Runner, deadly: Case, healthy: Case) -> None:
+    runner.verdict(deadly)
+    runner.verdict(healthy)
+
+
+def _cold_start(case: Case) -> None:
+    with Runner((case.backend,)) as runner:
+        runner.verdict(case)
+
+
+def _milliseconds(times: list[float]) -> tuple[str, str]:
+    return f"{median(times) * 1e3:.1f} ms", f"{quantile(times, 0.95) * 1e3:.1f} ms"
+
+
+if __name__ == "__main__":
+    main()

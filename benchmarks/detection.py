@@ -1,0 +1,149 @@
+"""How soon the general search finds each reported bug, and how small the case becomes."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+import click
+from measurement import backends_option, count_option, show
+
+from attnfuzz.harness.campaign.draw import drawn_cases
+from attnfuzz.harness.campaign.hunt import Hunt
+from attnfuzz.harness.campaign.messages import AnyMessage, Caught, Suspect
+from attnfuzz.harness.campaign.schedule import Schedule
+from attnfuzz.harness.check import Runner
+from attnfuzz.harness.describe import describe
+from attnfuzz.harness.failures import Observation, Verdict
+from attnfuzz.reference.case import Case
+
+REVISIONS = ("trtllm_mha@21649-before", "trtllm_mha@24566", "trtllm_mla@21987-before", "trtllm_mla@22688-before")
+
+
+@dataclass(frozen=True)
+class Found:
+    """The first finding of one campaign: cases run and seconds until it was seen, seconds to shrink it, its case."""
+
+    seed: int
+    examples: int
+    seconds: float
+    shrinking: float
+    caught: Caught
+
+    @property
+    def requests(self) -> int:
+        """Real requests in the step that has most."""
+        return max((len(step.requests) for step in self.caught.case.steps), default=0)
+
+    @property
+    def pages(self) -> int:
+        """Pages of the request that has most."""
+        page_size = self.caught.case.geometry.page_size
+        return max((-(-kv_len // page_size) for kv_len in self.caught.case.slot_lengths().values()), default=0)
+
+    @property
+    def steps(self) -> int:
+        """Steps of the case."""
+        return len(self.caught.case.steps)
+
+    def __str__(self) -> str:
+        head = (
+            f"seed {self.seed}: {self.caught.observation.kind} after {self.examples} examples, {self.seconds:.1f} s; "
+            f"shrunk in {self.shrinking:.1f} s"
+        )
+        return f"{head}\n{describe(self.caught.case)}\n"
+
+
+MEASURES: tuple[tuple[str, str, Callable[[Found], float], str], ...] = (
+    ("examples", "<= 200", lambda found: found.examples, "{:.0f}"),
+    ("seconds", "<= 10", lambda found: found.seconds, "{:.1f}"),
+    ("to shrink", "seconds", lambda found: found.shrinking, "{:.1f}"),
+    ("requests", "<= 2", lambda found: found.requests, "{:.0f}"),
+    ("pages", "<= 1", lambda found: found.pages, "{:.0f}"),
+    ("steps", "", lambda found: found.steps, "{:.0f}"),
+)
+"""What is reported of the findings, with its aim and form. Requests, pages and steps are those of the shrunk case."""
+
+
+class _FirstFinding(Exception):
+    """Carries the first finding out of the search, and ends that."""
+
+
+class _Campaign:
+    """A campaign's own slices, one after the other, until the first finding.
+
+    Hypothesis begins every search with the same case, whatever the seed. That is passed over: the seeds would not be
+    independent of each other, and a bug that it shows would seem to be found by all of them.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._examples = 0
+        self._slice_begins = False
+        self._seen = (0, 0.0)
+
+    def verdict(self, case: Case) -> Verdict:
+        """Run a case, and count it."""
+        self._examples += 1
+        if self._slice_begins:
+            self._slice_begins = False
+            return Verdict()
+        return self._runner.verdict(case)
+
+    def confirm(self, case: Case, observation: Observation) -> bool:
+        """Run a case again."""
+        return self._runner.confirm(case, observation)
+
+    def hunt(self, revision: str, seed: int, limit: int) -> Found | None:
+        """Search up to `limit` examples; None if all of them pass."""
+        schedule = Schedule((revision,), examples=limit, seed=seed)
+        start = time.perf_counter()
+        try:
+            while (task := schedule.next_slice()) is not None:
+                self._slice_begins = True
+                Hunt(task, self, self._heard).run(drawn_cases(revision))
+        except _FirstFinding as found:
+            examples, seen = self._seen
+            return Found(seed, examples, seen - start, time.perf_counter() - seen, found.args[0])
+        return None
+
+    def _heard(self, message: AnyMessage) -> None:
+        if isinstance(message, Suspect):
+            self._seen = self._examples, time.perf_counter()
+        if isinstance(message, Caught):
+            raise _FirstFinding(message)
+
+
+@click.command()
+@backends_option(REVISIONS)
+@count_option("--seeds", 20, "Campaigns per revision.")
+@count_option("--examples", 2000, "Examples after which a campaign gives up.")
+@click.option("--cases", is_flag=True, help="Print each finding and its shrunk case as well.")
+def main(*, backends: tuple[str, ...], seeds: int, examples: int, cases: bool) -> None:
+    """Search each revision, as `attnfuzz fuzz` does, with several seeds up to the first finding, and shrink that.
+
+    The workers are warm when the clock starts. Shrinking includes the confirmation in a fresh worker.
+    """
+    found: dict[str, list[Found]] = {name: [] for name in backends}
+    with Runner(backends) as runner:
+        for seed in range(1, seeds + 1):
+            for name in backends:
+                finding = _Campaign(runner).hunt(name, seed, examples)
+                if finding is not None:
+                    found[name].append(finding)
+                    if cases:
+                        click.echo(finding)
+    columns = ("median (worst)", "found\nall", *(f"{words}\n{aim}" for words, aim, _, _ in MEASURES))
+    show("Detection", columns, [_row(name, found[name], seeds) for name in backends])
+
+
+def _row(name: str, found: list[Found], seeds: int) -> list[str]:
+    row = [name, f"{len(found)} of {seeds}"]
+    for _, _, value, form in MEASURES:
+        values = [value(each) for each in found]
+        row.append(f"{form.format(median(values))} ({form.format(max(values))})" if values else "-")
+    return row
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""What isolation and guards are compared with: a case run and judged right here. As a script: the case on its stdin."""
+
+import sys
+
+import msgspec
+import torch
+
+from attnfuzz.harness.execute import Execution, Task
+from attnfuzz.harness.failures import Verdict
+from attnfuzz.harness.memory.plain import PlainMemory
+from attnfuzz.reference.case import Case
+
+
+def verdict_in_process(case: Case) -> Verdict:
+    """Run and judge `case` on plain memory without a journal. A fault would end this process."""
+    return Execution(Task(case=case, backend=case.backend), lambda _: None, memory=PlainMemory(case.outputs)).run()
+
+
+def use_one_thread() -> None:
+    """Let torch compute as it does in a worker."""
+    torch.set_num_threads(1)
+
+
+def main() -> None:
+    """Answer the JSON of one case with the JSON of its verdict, in a process that does nothing else."""
+    use_one_thread()
+    case = msgspec.json.decode(sys.stdin.buffer.read(), type=Case)
+    sys.stdout.buffer.write(msgspec.json.encode(verdict_in_process(case)))
+
+
+if __name__ == "__main__":
+    main()

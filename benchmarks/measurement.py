@@ -1,0 +1,107 @@
+"""What every benchmark is made of: a fixed sample of cases, a clock, and one plain table with the machine under it."""
+
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from attnfuzz.harness.campaign.draw import drawn_cases
+from attnfuzz.harness.campaign.examples import run_examples
+from attnfuzz.harness.check import Runner
+from attnfuzz.harness.defaults import DEFAULT_BACKENDS
+from attnfuzz.harness.registry import BackendFileError, UnknownBackend, resolve
+from attnfuzz.reference.case import Case
+
+WIDTH = 110
+
+Cells = Sequence[str]
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+seed_option = click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Draws the cases.")
+
+
+def backends_option(default: Sequence[str] = DEFAULT_BACKENDS) -> Decorator:
+    """An option for the backends to measure, which have to exist and to run here."""
+    return click.option(
+        "--backend",
+        "backends",
+        multiple=True,
+        default=default,
+        show_default=True,
+        metavar="NAME",
+        callback=_known,
+        help="What to measure; may be given several times.",
+    )
+
+
+def _known(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        try:
+            reason = resolve(name).missing()
+        except (UnknownBackend, BackendFileError) as error:
+            raise click.BadParameter(str(error)) from error
+        if reason is not None:
+            raise click.BadParameter(f"{name} can't run here: {reason}")
+    return tuple(dict.fromkeys(names))
+
+
+def count_option(name: str, default: int, what: str) -> Decorator:
+    """An option for how many of something to measure, at least 1."""
+    return click.option(name, type=click.IntRange(min=1), default=default, show_default=True, help=what)
+
+
+def sample(backend: str, count: int, seed: int) -> list[Case]:
+    """The first `count` cases that a search with this seed draws for a backend."""
+    drawn: list[Case] = []
+    run_examples(drawn_cases(backend), drawn.append, examples=count, seed_of=seed)
+    return drawn
+
+
+def seconds_of(action: Callable[[], object]) -> float:
+    """How long one call takes."""
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` of the values do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, -int(-share * len(ordered) // 1) - 1)]
+
+
+def warm(runner: Runner, cases: Sequence[Case]) -> None:
+    """Run cases once unmeasured, so that no measurement pays for what is done once.
+
+    Raises click.ClickException if one fails: its time says nothing.
+    """
+    for case in cases:
+        verdict = runner.verdict(case)
+        if verdict.failures:
+            raise click.ClickException(f"{case.backend} fails, choose one that passes: {verdict.failures[0].message}")
+
+
+def show(title: str, columns: Cells, rows: Sequence[Cells]) -> None:
+    """Print a table whose first column says what was measured, and below it where and under what load."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console = Console(width=WIDTH, highlight=False, markup=False)
+    console.print(table)
+    console.print(_machine())
+
+
+def _machine() -> str:
+    load = os.getloadavg()[0]
+    cores = len(os.sched_getaffinity(0))
+    python = platform.python_version()
+    return f"{cores} cores, load {load:.1f} in the last minute, Python {python}, torch {torch.__version__}"

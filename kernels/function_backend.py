@@ -1,0 +1,153 @@
+"""A backend out of one function: how to try a paged attention kernel of one's own.
+
+    def attend(*, out, query, k_cache, v_cache, block_tables, seq_lens, cum_seq_lens_q, scale, **_): ...
+
+    MINE = FunctionBackend(attend)
+
+The function computes causal attention of one ragged batch, the last query of a request being aligned to its last key.
+It is called with keyword arguments, the metadata being int32:
+
+- query [tokens, q_heads, head_dim_qk]: the requests one after another, maybe with padding behind the last one
+- k_cache, v_cache [pages, page_size, kv_heads, head_dim]; [pages, kv_heads, page_size, head_dim] in the layout HND
+- block_tables [batch, columns]: the pages of each request in order; what lies beyond them must not matter
+- seq_lens [batch]: the keys of each request, 0 included; the rest of its last page may hold NaN
+- cum_seq_lens_q [batch + 1]: request b has the query rows from cum_seq_lens_q[b] up to cum_seq_lens_q[b + 1]
+- max_q_len, max_kv_len: no request is longer than these
+- scale: the factor of the logits, 1 / sqrt(head_dim_qk) included
+- out [tokens, q_heads, head_dim_vo]: to be written; a row that sees no key is 0
+
+and, each only where the capability or the contract has it: `lse` [tokens, q_heads] float32 to be written, `window_left`
+(that many keys before a query's own are seen, -1 is all), `sinks` float32 [q_heads], `soft_cap` (0 is none), `v_scale`
+(the factor of the output; that of K is in `scale`), `kv_layout` ("HND" or "NHD").
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from attnfuzz.kernels.backend import Bench, Op, Output
+from attnfuzz.kernels.page_table import PageTable
+from attnfuzz.kernels.paged_kv import PagedKv
+from attnfuzz.kernels.plan import Plan, Row, plan_rows
+from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
+from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.scales import cached_scales
+from attnfuzz.kernels.sinks import place_sinks
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Case, Mode
+from attnfuzz.reference.contract import Contract
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.noise import NoiseModel
+
+PAGED = Capability(modes=tuple(Mode), layouts=(KvLayout.NHD,))
+"""What a function supports unless it says otherwise: all modes; no window, sinks, soft cap, fp8 KV or padding."""
+
+UNKNOWN = NoiseModel.unknown_kernel()
+
+
+@dataclass(frozen=True)
+class FunctionBackend:
+    """A function as a backend, named like it. It is planned before padding, and rows behind its plan are cleared.
+
+    `noise_model` is the error of a correct run; the default fits tensor-core kernels, NoiseModel.fp32_arithmetic() is
+    sharper. Raises ValueError for a capability with latents or graphs, for which a Backend has to be written.
+    """
+
+    function: Callable[..., Any]
+    capability: Capability = PAGED
+    contract: Contract = Contract()
+    noise_model: NoiseModel = UNKNOWN
+
+    def __post_init__(self) -> None:
+        if self.capability.latent or self.capability.graph_modes:
+            raise ValueError(
+                f"{self.name}: a function supports neither latents nor graphs, set latent=False and graph_modes=(), "
+                "or write a Backend (attnfuzz.kernels.backend)"
+            )
+
+    @property
+    def name(self) -> str:
+        """That of the function."""
+        return self.function.__name__
+
+    def noise(self, dtype: DType) -> NoiseModel:
+        """The same for every dtype."""
+        del dtype
+        return self.noise_model
+
+    @property
+    def ops(self) -> Mapping[str, Op]:
+        """The function."""
+        return {self.name: Op(name=self.name, function=self.function, writes=frozenset({"out", "lse"}))}
+
+    def missing(self) -> str | None:
+        """None: a file that can be imported can run."""
+        return None
+
+    def prepare(self, progress: Callable[[str], None]) -> None:
+        """Nothing: the file has been imported."""
+
+    def open(self, case: Case, bench: Bench) -> "FunctionSession":
+        """A session on one case."""
+        return FunctionSession(self, case, bench)
+
+
+class FunctionSession:
+    """One launch of the function for each step."""
+
+    def __init__(self, backend: FunctionBackend, case: Case, bench: Bench) -> None:
+        self._backend, self._case, self._bench = backend, case, bench
+        self._kv = PagedKv(case, bench)
+        self._table = PageTable(case, self._kv)
+        self._sinks = place_sinks(case, bench)
+        self._scales = cached_scales(case, case.geometry.head_dim_qk)
+
+    def forward(self, index: int) -> Output:
+        """Run one step."""
+        case, bench, step = self._case, self._bench, self._case.steps[index]
+        self._kv.write(step)
+        plan = plan_rows(case, bench, self._table, Row.real(step))
+        query = place_queries(case, bench, draw_queries(case, index, step.padded_tokens, case.geometry.head_dim_qk))
+        results = Results.place(case, bench, step.padded_tokens, case.geometry.head_dim_vo)
+        (op,) = self._backend.ops.values()
+        bench.launcher.launch(op, query=query, **self._cache(), **self._described(plan), **self._extras(results))
+        results[step.tokens :].clear()
+        return Output(
+            out=results.out,
+            lse=results.lse if self._backend.contract.lse else None,
+            attended=self._kv.tokens.attended(step, query, packed_rows(step)),
+            sinks=self._sinks,
+            **self._scales,
+        )
+
+    def _cache(self) -> dict[str, torch.Tensor]:
+        cache = self._kv.cache
+        key, value = (cache[:, 0], cache[:, 1]) if isinstance(cache, torch.Tensor) else cache
+        return {"k_cache": key, "v_cache": value}
+
+    def _described(self, plan: Plan) -> dict[str, Any]:
+        return {
+            "block_tables": plan.block_tables,
+            "seq_lens": plan.seq_lens,
+            "cum_seq_lens_q": plan.cum_seq_lens_q,
+            "max_q_len": plan.max_q_len,
+            "max_kv_len": plan.max_kv_len,
+            "scale": self._scales["bmm1_scale"],
+        }
+
+    def _extras(self, results: Results) -> dict[str, Any]:
+        """The output, and what only some functions are asked for."""
+        can, geometry = self._backend.capability, self._case.geometry
+        extras: dict[str, tuple[bool, Any]] = {
+            "out": (True, results.out),
+            "lse": (self._backend.contract.lse is not None, results.lse),
+            "window_left": (can.windows, geometry.window_left),
+            "sinks": (can.sinks, self._sinks),
+            "soft_cap": (can.soft_cap, geometry.soft_cap),
+            "v_scale": (can.kv_scales, self._scales["bmm2_scale"]),
+            "kv_layout": (len(can.layouts) > 1, geometry.kv_layout.value),
+        }
+        return {name: value for name, (asked, value) in extras.items() if asked}

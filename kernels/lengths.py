@@ -1,0 +1,23 @@
+"""Lengths of a batch, in the forms in which kernels are told them."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from attnfuzz.kernels.backend import Bench
+
+
+def running_sum(lengths: Iterable[int]) -> list[int]:
+    """[0, a, a + b, ...]: the cumulative lengths that kernels call cum_seq_lens."""
+    return list(itertools.accumulate(lengths, initial=0))
+
+
+def longest(lengths: Iterable[int]) -> int:
+    """The maximum, at least 1: kernels divide by it."""
+    return max(1, max(lengths, default=1))
+
+
+def place_int32(bench: Bench, name: str, values: Sequence[int]) -> torch.Tensor:
+    """A metadata tensor int32 [len(values)] in guarded memory."""
+    return bench.memory.copy(name, torch.tensor(values, dtype=torch.int32))

@@ -1,0 +1,37 @@
+"""A Tracer that keeps what backends launch."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from attnfuzz.kernels.backend import Op
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A launch, with copies of its tensors as they were."""
+
+    op: Op
+    arguments: dict[str, Any]
+
+
+@dataclass
+class Recorder:
+    """Keeps every launch, in order."""
+
+    launches: list[Launched] = field(default_factory=list)
+
+    def begin_step(self, index: int, mode: str) -> None:
+        """Steps are not told apart."""
+
+    def launch(self, op: Op, arguments: dict[str, Any]) -> None:
+        """Keep one."""
+        self.launches.append(Launched(op, {name: _copied(value) for name, value in arguments.items()}))
+
+    def returned(self) -> None:
+        """What a launch gave is not kept."""
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value

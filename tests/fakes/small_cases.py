@@ -1,0 +1,63 @@
+"""Small cases for tests of backends, written by hand or drawn, and what running them in this process gives."""
+
+from attnfuzz.harness.campaign.examples import run_examples
+from attnfuzz.harness.execute import Execution, Task
+from attnfuzz.harness.failures import Verdict
+from attnfuzz.harness.registry import resolve
+from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import Geometry, Latent
+from attnfuzz.strategies.cases import cases
+
+HEADS = Geometry(
+    q_heads=4,
+    kv_heads=2,
+    head_dim_qk=16,
+    head_dim_vo=16,
+    page_size=4,
+    dtype=DType.FLOAT32,
+    kv_dtype=DType.FLOAT32,
+)
+"""Grouped heads on pages of 4 tokens."""
+
+LATENTS = Geometry(
+    q_heads=4,
+    kv_heads=1,
+    head_dim_qk=24,
+    head_dim_vo=16,
+    page_size=4,
+    dtype=DType.FLOAT32,
+    kv_dtype=DType.FLOAT32,
+    latent=Latent(rank=16, rope=8, nope=8, vo=16),
+)
+"""Latents on pages of 4 tokens."""
+
+
+def step(mode: Mode, *lengths: tuple[int, int], stride: int = 0, rows: int = 0, launch: Launch = Launch.EAGER) -> Step:
+    """A step of requests with these (q_len, kv_len), in slots from 0 on.
+
+    `rows` is the padded batch of a mode with a `stride`, and otherwise the padded number of query tokens; at least what
+    the requests need.
+    """
+    stride = 1 if mode is Mode.DECODE else stride
+    whole = mode.uniform or launch is not Launch.EAGER
+    tokens = sum(q_len for q_len, _ in lengths)
+    return Step(
+        mode=mode,
+        requests=tuple(Request(slot, q_len, kv_len) for slot, (q_len, kv_len) in enumerate(lengths)),
+        padded_tokens=max(rows, len(lengths)) * stride if whole else max(rows, tokens),
+        tokens_per_request=stride,
+        launch=launch,
+    )
+
+
+def drawn(backend: str, count: int, seed: int = 20250801) -> list[Case]:
+    """So many cases from the general strategies for what `backend` supports: the same in every run."""
+    found: list[Case] = []
+    run_examples(cases(resolve(backend).capability, backend), found.append, examples=count, seed_of=seed)
+    return found
+
+
+def run(case: Case, backend: str | None = None) -> Verdict:
+    """Run a case in this process, which has to survive it, on its own backend or on another one."""
+    return Execution(Task(case=case, backend=backend or case.backend), lambda _: None).run()

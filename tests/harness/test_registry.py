@@ -1,0 +1,151 @@
+"""Backends by name: built in, installed, or in a user's file."""
+
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+
+import pytest
+
+from attnfuzz.harness import registry
+from attnfuzz.harness.registry import BackendFileError, UnknownBackend, fixed, is_file, names, resolve
+
+Write = Callable[..., str]
+
+GOOD = """
+from attnfuzz.kernels.function_backend import FunctionBackend
+
+def attend(**arguments): ...
+
+MINE = FunctionBackend(attend)
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Writes a backend file and gives its path; what importing it adds to sys.path is taken back."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def written(text: str, name: str = "mine.py") -> str:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return str(path)
+
+    return written
+
+
+@pytest.fixture
+def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Makes an installed package offer an object as a backend of that name."""
+
+    def make(name: str, value: str) -> None:
+        offered = EntryPoints([EntryPoint(name, value, registry.ENTRY_POINTS)])
+        monkeypatch.setattr(registry, "entry_points", offered.select)
+
+    return make
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_known_name_resolves_to_a_backend_of_that_name(name: str) -> None:
+    assert resolve(name).name == name
+    assert resolve(name) is resolve(name)
+
+
+def test_revisions_belong_to_a_fixed_backend() -> None:
+    for name in ("trtllm_mha@21649-before", "trtllm_mha@24566", "trtllm_mla@21987-before", "trtllm_mla@22688-before"):
+        assert name in names()
+        assert fixed(name) in {"trtllm_mha", "trtllm_mla"}
+    assert fixed("torch_sdpa") == "torch_sdpa"
+
+
+def test_a_misspelt_name_gets_the_closest_ones() -> None:
+    with pytest.raises(
+        UnknownBackend, match=r"unknown backend 'torch_spda': did you mean torch_sdpa\? Known: .*trtllm"
+    ):
+        resolve("torch_spda")
+    with pytest.raises(UnknownBackend, match="did you mean trtllm_mla or trtllm_mha"):
+        resolve("trtllm_mah")
+
+
+def test_a_name_unlike_all_others_gets_the_list() -> None:
+    with pytest.raises(UnknownBackend, match=r"give one of these, or FILE\.py:NAME\. Known: torch_sdpa, trtllm_mha"):
+        resolve("???")
+
+
+def test_files_are_told_from_names() -> None:
+    assert is_file("mine.py:MINE")
+    assert is_file("some@folder/mine.py:MINE")
+    assert not is_file("trtllm_mha")
+    assert fixed("some@folder/mine.py:MINE") == "some@folder/mine.py:MINE"
+
+
+def test_a_backend_comes_from_a_file(write: Write) -> None:
+    assert resolve(f"{write(GOOD)}:MINE").name == "attend"
+
+
+def test_a_class_is_made_without_arguments(write: Write) -> None:
+    text = "class Mine:\n    name = 'mine'\n    capability = contract = noise = ops = missing = prepare = open = None\n"
+    assert resolve(f"{write(text)}:Mine").name == "mine"
+
+
+def test_a_file_may_import_its_neighbours(write: Write) -> None:
+    write("def attend(**arguments): ...", "a/neighbour_of_mine.py")
+    text = GOOD.replace("def attend(**arguments): ...", "from neighbour_of_mine import attend")
+    assert resolve(f"{write(text, 'a/mine.py')}:MINE").name == "attend"
+
+
+def test_files_of_one_name_in_two_folders_are_two_modules(write: Write) -> None:
+    first = resolve(f"{write(GOOD, 'a/mine.py')}:MINE")
+    second = resolve(f"{write(GOOD.replace('attend', 'other'), 'b/mine.py')}:MINE")
+    assert (first.name, second.name) == ("attend", "other")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "message"),
+    [
+        ("import surely_not_installed", "MINE", "fails to import: ModuleNotFoundError: No module named"),
+        ("def broken(", "MINE", "fails to import: SyntaxError"),
+        ("raise SystemExit('no GPU')", "MINE", "fails to import: SystemExit: no GPU"),
+        (GOOD, "OTHER", "has no OTHER: its backends are MINE$"),
+        ("", "MINE", "has no MINE: its backends are none$"),
+        ("MINE = 3", "MINE", r"MINE is no backend, it has no name, .*open: make it a Backend of"),
+        ("def MINE(): ...", "MINE", "MINE is no backend, .* make one of a function with .*FunctionBackend"),
+        ("class MINE:\n    def __init__(self, x): ...", "MINE", "MINE can't be made without arguments: TypeError"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_in_one_line(write: Write, text: str, name: str, message: str) -> None:
+    with pytest.raises(BackendFileError, match=message) as raised:
+        resolve(f"{write(text)}:{name}")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(BackendFileError, match=r"backend file no_such\.py does not exist: give FILE\.py:NAME"):
+        resolve("no_such.py:MINE")
+
+
+def test_a_file_that_was_wrong_is_read_again(write: Write) -> None:
+    with pytest.raises(BackendFileError):
+        resolve(f"{write('def broken(', 'once_wrong.py')}:MINE")
+    assert not [name for name in sys.modules if "once_wrong" in name]
+    assert resolve(f"{write(GOOD, 'once_wrong.py')}:MINE").name == "attend"
+
+
+def test_installed_packages_offer_backends(offer: Callable[[str, str], None]) -> None:
+    offer("sdpa_again", "attnfuzz.kernels.torch_sdpa:SdpaBackend")
+    assert "sdpa_again" in names()
+    assert resolve("sdpa_again").name == "torch_sdpa"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("surely_not_installed:MINE", "backend offered_wrong: its entry point .* fails: ModuleNotFoundError"),
+        ("math:pi", "offered_wrong is no backend"),
+    ],
+)
+def test_an_entry_point_that_fails_is_named(offer: Callable[[str, str], None], value: str, message: str) -> None:
+    offer("offered_wrong", value)
+    with pytest.raises(BackendFileError, match=message):
+        resolve("offered_wrong")

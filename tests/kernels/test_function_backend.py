@@ -1,0 +1,187 @@
+"""A function as a backend: what it is handed, and that the example in the documentation works and can fail."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from recorder import Recorder
+from small_cases import HEADS, drawn, run, step
+
+from attnfuzz.harness.check import Runner
+from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.registry import resolve
+from attnfuzz.kernels.backend import Bench, Unsupported
+from attnfuzz.kernels.function_backend import PAGED, FunctionBackend
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Case, KvView, Mode, QueryView, Scales
+from attnfuzz.reference.contract import Contract, LseBase
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import KvLayout
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "my_backend.py"
+NHD = msgspec.structs.replace(HEADS, kv_layout=KvLayout.NHD)
+EVERYTHING = Capability(
+    modes=tuple(Mode),
+    fp8_kv=True,
+    unequal_head_dims=True,
+    windows=True,
+    sinks=True,
+    soft_cap=True,
+    kv_scales=True,
+    padding=True,
+    query_views=tuple(QueryView),
+    kv_views=tuple(KvView),
+)
+
+
+def attend_with_everything(
+    *,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    query: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    cum_seq_lens_q: torch.Tensor,
+    scale: float,
+    window_left: int,
+    sinks: torch.Tensor | None,
+    soft_cap: float,
+    v_scale: float,
+    kv_layout: str,
+    **_: Any,
+) -> None:
+    """Attention with every feature, in fp64; lse in base e."""
+    if kv_layout == "HND":
+        k_cache, v_cache = k_cache.transpose(1, 2), v_cache.transpose(1, 2)
+    for b, kv_len in enumerate(seq_lens.tolist()):
+        rows = slice(*cum_seq_lens_q[b : b + 2].tolist())
+        q = query[rows].double()
+        pages = block_tables[b, : -(-kv_len // k_cache.shape[1])].tolist()
+        k, v = (
+            torch.cat([cache[:0].double().flatten(0, 1), *(cache[page].double() for page in pages)])[
+                :kv_len
+            ].repeat_interleave(query.shape[1] // cache.shape[2], 1)
+            for cache in (k_cache, v_cache)
+        )
+        logits = torch.einsum("qhd,khd->hqk", q, k) * scale
+        if soft_cap:
+            logits = soft_cap * torch.tanh(logits / soft_cap)
+        seen = torch.ones_like(logits, dtype=torch.bool).tril(kv_len - len(q))
+        if window_left >= 0:
+            seen = seen.triu(kv_len - len(q) - window_left)
+        logits = logits.masked_fill(~seen, -torch.inf)
+        total = (
+            logits.logsumexp(-1, keepdim=True) if kv_len else torch.full((*logits.shape[:2], 1), -torch.inf).double()
+        )
+        if sinks is not None:
+            total = torch.logaddexp(total, sinks.double().view(-1, 1, 1))
+        weights = (logits - total).exp().masked_fill(~seen, 0)
+        out[rows] = (torch.einsum("hqk,khd->qhd", weights, v) * v_scale).to(out.dtype)
+        lse[rows] = total.squeeze(-1).T.float()
+
+
+def reject(**_: Any) -> None:
+    raise Unsupported("heads of 16")
+
+
+FULL = FunctionBackend(attend_with_everything, capability=EVERYTHING, contract=Contract(lse=LseBase.E))
+REJECTING = FunctionBackend(reject)
+HERE = f"{__file__}:"
+
+
+def arguments_of(backend: FunctionBackend, case: Case, bench_of: Callable[..., Bench]) -> dict[str, Any]:
+    recorder = Recorder()
+    backend.open(case, bench_of(case, recorder)).forward(0)
+    return recorder.launches[0].arguments
+
+
+def test_a_function_is_handed_only_what_it_supports(bench_of: Callable[..., Bench]) -> None:
+    case = Case(backend="plain", geometry=NHD, steps=(step(Mode.EXTEND, (2, 9), (3, 3)),), max_len_slack=5)
+    seen: dict[str, Any] = {}
+    plain = FunctionBackend(lambda **arguments: seen.update(arguments))
+    handed = arguments_of(plain, case, bench_of)
+    assert set(handed) == {
+        *("query", "k_cache", "v_cache", "block_tables", "seq_lens", "cum_seq_lens_q", "max_q_len", "max_kv_len"),
+        *("scale", "out"),
+    }
+    assert handed["k_cache"].shape == (6, 4, 2, 16)
+    assert handed["cum_seq_lens_q"].tolist() == [0, 2, 5]
+    assert (handed["max_q_len"], handed["max_kv_len"], handed["scale"]) == (8, 14, 0.25)
+    assert set(arguments_of(FULL, case, bench_of)) - set(handed) == {
+        *("lse", "window_left", "sinks", "soft_cap", "v_scale", "kv_layout"),
+    }
+
+
+def test_scales_of_keys_and_values_are_handed_on(bench_of: Callable[..., Bench]) -> None:
+    geometry = msgspec.structs.replace(NHD, kv_dtype=DType.FLOAT8_E4M3)
+    steps = (step(Mode.DECODE, (1, 9)),)
+    case = Case(backend="full", geometry=geometry, steps=steps, scales=Scales(softmax=2, k=3, v=5))
+    handed = arguments_of(FULL, case, bench_of)
+    assert (handed["scale"], handed["v_scale"]) == (1.5, 5)
+
+
+def test_a_function_with_every_feature_passes_drawn_cases() -> None:
+    for case in drawn(f"{HERE}FULL", 200):
+        verdict = run(case)
+        assert (verdict.unsupported, verdict.observations) == (None, ())
+
+
+def test_padded_rows_behind_the_plan_are_cleared() -> None:
+    case = Case(backend=f"{HERE}FULL", geometry=NHD, steps=(step(Mode.DRAFT_EXTEND_V2, (2, 9), stride=2, rows=4),))
+    assert not run(case).observations
+
+
+@pytest.mark.parametrize("beyond", [{"latent": True}, {"graph_modes": (Mode.DECODE,)}])
+def test_latents_and_graphs_are_refused_at_once(beyond: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="neither latents nor graphs"):
+        FunctionBackend(reject, capability=msgspec.structs.replace(PAGED, **beyond))
+
+
+def test_a_clear_rejection_makes_a_case_unsupported() -> None:
+    verdict = run(Case(backend=f"{HERE}REJECTING", geometry=NHD, steps=(step(Mode.DECODE, (1, 9)),)))
+    assert (verdict.unsupported, verdict.observations, verdict.rows) == ("heads of 16", (), 0)
+
+
+def test_the_example_passes_drawn_cases_without_an_lse() -> None:
+    name = f"{EXAMPLE}:MINE"
+    assert resolve(name).contract.lse is None
+    for case in drawn(name, 150):
+        verdict = run(case)
+        assert (verdict.unsupported, verdict.observations) == (None, ())
+        assert "T4" not in verdict.margins
+
+
+PLANTED = {
+    "the last key is dropped": ("tril(kv_len - len(q))", "tril(kv_len - len(q) - 1)"),
+    "one key of the future is seen": ("tril(kv_len - len(q))", "tril(kv_len - len(q) + 1)"),
+    "heads are grouped wrongly": ("repeat_interleave(group, 1)", "repeat(1, group, 1)"),
+    "the scale is left out": (" * scale", ""),
+    "the rest of the last page counts": ("[:kv_len]", ""),
+}
+
+
+@pytest.mark.parametrize("error", PLANTED)
+def test_a_subtle_error_in_the_example_is_found(error: str, tmp_path: Path) -> None:
+    right, wrong = PLANTED[error]
+    source = EXAMPLE.read_text()
+    assert source.count(right) == 1
+    file = tmp_path / "mine.py"
+    file.write_text(source.replace(right, wrong))
+    name = f"{file}:MINE"
+    found = [verdict.failures[0].kind for case in drawn(name, 60) if (verdict := run(case)).failures]
+    assert found
+    assert set(found) <= {Kind.OUTPUT_MISMATCH, Kind.EMPTY_ROW, Kind.NOT_FINITE, Kind.RAISED}
+
+
+def test_a_worker_that_a_function_kills_is_a_failure_of_the_case(runner: Runner, tmp_path: Path) -> None:
+    file = tmp_path / "deadly.py"
+    source = EXAMPLE.read_text().replace("    for b, ", "    import ctypes\n\n    ctypes.string_at(0)\n    for b, ")
+    file.write_text(source)
+    case = Case(backend=f"{file}:MINE", geometry=NHD, steps=(step(Mode.DECODE, (1, 9)),))
+    assert [failure.kind for failure in runner.verdict(case).failures] == [Kind.ILLEGAL_ACCESS]
+    assert not runner.verdict(msgspec.structs.replace(case, backend=f"{EXAMPLE}:MINE")).failures

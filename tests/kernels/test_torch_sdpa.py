@@ -1,0 +1,42 @@
+"""torch's attention as a backend: its mask, and that nothing drawn makes it fail."""
+
+import msgspec
+import pytest
+from small_cases import HEADS, drawn, run, step
+
+from attnfuzz.kernels.torch_sdpa import visible
+from attnfuzz.reference.case import Case, Mode, QueryView, Step, Views
+
+
+@pytest.mark.parametrize("window_left", [-1, 0, 1, 3])
+@pytest.mark.parametrize(("q_len", "kv_len"), [(1, 1), (4, 4), (3, 7), (5, 2), (2, 0), (0, 3)])
+def test_the_mask_is_what_a_scalar_loop_says(q_len: int, kv_len: int, window_left: int) -> None:
+    mask = visible(q_len, kv_len, window_left)
+    assert mask.shape == (q_len, kv_len)
+    for query in range(q_len):
+        own = kv_len - q_len + query
+        for key in range(kv_len):
+            assert bool(mask[query, key]) == (key <= own and (window_left < 0 or own - key <= window_left))
+
+
+@pytest.mark.parametrize("window_left", [-1, 0, 5])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        step(Mode.DECODE, (1, 0), (1, 1), (1, 30)),
+        step(Mode.EXTEND, (3, 0), (4, 2), (0, 5), (7, 7), (2, 19)),
+        step(Mode.TARGET_VERIFY, (4, 4), (4, 21), stride=4),
+    ],
+)
+def test_corner_cases_pass(steps: Step, window_left: int) -> None:
+    geometry = msgspec.structs.replace(HEADS, window_left=window_left, head_dim_vo=8)
+    for query in (QueryView.CONTIGUOUS, QueryView.FUSED_QKV):
+        verdict = run(Case(backend="torch_sdpa", geometry=geometry, steps=(steps,), views=Views(query=query)))
+        assert (verdict.unsupported, verdict.observations) == (None, ())
+        assert verdict.rows
+
+
+def test_drawn_cases_pass() -> None:
+    for case in drawn("torch_sdpa", 200):
+        verdict = run(case)
+        assert (verdict.unsupported, verdict.observations) == (None, ())

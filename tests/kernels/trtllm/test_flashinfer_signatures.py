@@ -1,0 +1,48 @@
+"""Every call that a planner makes is one that the installed FlashInfer would take."""
+
+import importlib
+import inspect
+from collections.abc import Callable
+
+import pytest
+from recorder import Launched
+from small_cases import drawn
+
+from attnfuzz.kernels.native.ops import NATIVE
+from attnfuzz.reference.case import Case
+
+
+@pytest.fixture(scope="module")
+def signatures() -> dict[str, inspect.Signature]:
+    """FlashInfer's signature of each entry point that it has."""
+    pytest.importorskip("flashinfer", reason="compares with the installed FlashInfer")
+    return {
+        op.name: inspect.signature(getattr(importlib.import_module(op.module), op.name))
+        for op in NATIVE.ops()
+        if op.module
+    }
+
+
+@pytest.mark.parametrize(
+    ("backend", "entry_points"),
+    [
+        ("trtllm_mha", {"trtllm_batch_decode_with_kv_cache", "trtllm_batch_context_with_kv_cache"}),
+        (
+            "trtllm_mla",
+            {"trtllm_batch_decode_with_kv_cache_mla", "trtllm_ragged_attention_deepseek", "merge_state_in_place"},
+        ),
+    ],
+)
+def test_launches_bind_to_the_installed_flashinfer(
+    signatures: dict[str, inspect.Signature],
+    launches_of: Callable[[Case], list[Launched]],
+    backend: str,
+    entry_points: set[str],
+) -> None:
+    bound = set()
+    for case in drawn(backend, 60):
+        for launched in launches_of(case):
+            if launched.op.module:
+                signatures[launched.op.name].bind(**launched.arguments)
+                bound.add(launched.op.name)
+    assert bound == entry_points

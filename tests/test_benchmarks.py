@@ -1,0 +1,72 @@
+"""The benchmarks run, and print what they promise: each with the smallest settings, and no word on speed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+TINY = {
+    "isolation": ("--backend", "torch_sdpa", "--cases", "3", "--rounds", "1", "--fresh", "1"),
+    "deaths": ("--deaths", "1", "--starts", "1", "--cases", "100"),
+    "detection": ("--backend", "trtllm_mla@22688-before", "--seeds", "1", "--cases"),
+    "phases": ("--backend", "torch_sdpa", "--examples", "5"),
+}
+
+MEASURES = {
+    "isolation": ("ratio", "added to a small case", "isolated workers are faster by"),
+    "deaths": ("a deadly case and the next verdict", "a cold start to the first verdict", "1 deaths in a row"),
+    "detection": ("trtllm_mla@22688-before", "1 of 1", "to shrink", "requests"),
+    "phases": ("drawing", "kernels", "reference", "judging", "transport"),
+}
+
+RAISING = """
+from attnfuzz.kernels.torch_sdpa import SdpaBackend
+
+class Session:
+    def forward(self, index):
+        raise RuntimeError("out of order")
+
+class Raising(SdpaBackend):
+    def open(self, case, bench):
+        return Session()
+"""
+
+
+def run(name: str, *options: str) -> subprocess.CompletedProcess[str]:
+    script = str(BENCHMARKS / f"{name}.py")
+    return subprocess.run([sys.executable, script, *options], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_benchmark_prints_its_table(name: str) -> None:
+    done = run(name, *TINY[name])
+    assert done.returncode == 0, done.stderr
+    for measure in MEASURES[name]:
+        assert measure in done.stdout
+    assert "cores, load" in done.stdout
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_benchmark_tells_its_options(name: str) -> None:
+    done = run(name, "--help")
+    assert done.returncode == 0, done.stderr
+    for option in TINY[name][::2]:
+        assert option in done.stdout
+
+
+def test_an_unknown_backend_is_one_clear_line() -> None:
+    done = run("phases", "--backend", "trtllm_mah")
+    assert done.returncode == 2
+    assert "unknown backend" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_backend_that_fails_is_not_measured(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(RAISING)
+    done = run("phases", "--backend", f"{file}:Raising", "--examples", "5")
+    assert done.returncode == 1
+    assert "Raising fails, choose one that passes" in done.stderr
