@@ -37,8 +37,11 @@ class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 def load_bugs(folder: Path = FOLDER) -> list[Bug]:
-    """Every entry, by name. BugFileError if one is damaged."""
-    return [_load(path) for path in sorted(folder.glob("*.json"))]
+    """Every entry, by name. BugFileError if one is damaged, or if there is none: then none would fail."""
+    bugs = [_load(path) for path in sorted(folder.glob("*.json"))]
+    if not bugs:
+        raise BugFileError(f"no bug entries in {folder}: reinstall attnfuzz")
+    return bugs
 
 
 def _load(path: Path) -> Bug:
@@ -47,4 +50,6 @@ def _load(path: Path) -> Bug:
         validate(bug.case)
     except (OSError, msgspec.DecodeError, ValueError) as error:
         raise BugFileError(f"bug entry {path.name} can't be read: {error}") from error
+    if bug.name != path.stem:
+        raise BugFileError(f"bug entry {path.name} is named {bug.name} inside")
     return bug

@@ -1,6 +1,10 @@
 """check(case): the whole interface, and the Runner below it that judges cases in workers that may die."""
 
 import atexit
+import hashlib
+import os
+import re
+import shlex
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -8,10 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import hypothesis
 import msgspec
 
 from attnfuzz.harness import registry
 from attnfuzz.harness.describe import describe
+from attnfuzz.harness.describe_calls import describe_calls
 from attnfuzz.harness.execute import Task
 from attnfuzz.harness.failures import FAILURES, Kind, Observation, Verdict
 from attnfuzz.harness.trace import assemble
@@ -27,8 +33,16 @@ from attnfuzz.reference.case_file import AnyCase
 TIMEOUT_SECONDS = 30.0
 """A small case takes milliseconds: what runs this long hangs."""
 
+TRACE_SECONDS = 30.0
+"""What a traced run may take longer: it writes down all that a step sees."""
+
 STATISTICAL = frozenset({Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH})
 """Kinds that chance can produce, with the probability that the judge's alpha states."""
+
+FAULTS = frozenset({Kind.ILLEGAL_ACCESS, Kind.MISALIGNED})
+"""Kinds whose place is chance: which tensor a wild access comes closest to."""
+
+CONTRACTS = ("declared", "strict")
 
 FRESH_SEEDS = 3
 """Value seeds with which a statistical failure is tried again."""
@@ -37,12 +51,16 @@ CASES = Path(".attnfuzz")
 """Where check() leaves the cases that fail, for the line that replays them."""
 
 
-class CannotRun(RuntimeError):  # noqa: N818 - reads as what happened
+class CannotRun(RuntimeError):
     """A backend that this machine can't run; the message says why, and what to do."""
 
 
 class Runner:
-    """Judges cases in isolated workers. `progress` is told of compilations."""
+    """Judges cases in isolated workers.
+
+    `backends` are prepared before workers start, others at their first case. `contract` is "declared" or "strict", and
+    `progress` is told of compilations.
+    """
 
     def __init__(
         self,
@@ -52,15 +70,15 @@ class Runner:
         timeout: float = TIMEOUT_SECONDS,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
+        if contract not in CONTRACTS:
+            raise ValueError(f"contract {contract!r}: give one of {', '.join(CONTRACTS)}")
         self._strict = contract == "strict"
         self._timeout = timeout
         self._progress = progress
         self._ready: set[str] = set()
         for name in backends:
             self._prepare(name)
-        self._workers = Workers(
-            "attnfuzz.harness.execute:handle", preload=["attnfuzz.harness.execute:warm"]
-        )
+        self._workers = Workers("attnfuzz.harness.execute:handle", preload=["attnfuzz.harness.execute:warm"])
 
     def __enter__(self) -> Self:
         return self
@@ -83,16 +101,36 @@ class Runner:
         """Run a case on its backend, or on another one; a death becomes an observation.
 
         Raises:
-            ImpossibleCase, UnknownBackend, BackendFileError, CannotRun: before anything runs.
+            ImpossibleCase, UnknownBackend, BackendFileError, CannotRun, NoCompiler, BuildFailed: before anything runs.
+            HandlerError, NurseryError: the harness failed, and not what it tests.
+
         """
         return self._run(case, backend or case.backend)
 
     def trace(self, case: Case) -> tuple[Verdict, CallCase | None]:
-        """Run a case, and give the literal calls of the step in which it ended; None if it launched nothing."""
+        """Run a case, and give the literal calls of the step in which it ended; None if it launched nothing.
+
+        Raises:
+            Untraceable: one of the calls can't be written down. Otherwise as `verdict`.
+
+        """
         with tempfile.TemporaryDirectory(prefix="attnfuzz-trace-") as folder:
             path = Path(folder) / "trace.ndjson"
             verdict = self._run(case, case.backend, str(path))
-            return verdict, assemble(path, case, case.backend) if path.exists() else None
+            return verdict, assemble(path, case) if path.exists() else None
+
+    def confirm(self, case: Case, observation: Observation) -> bool:
+        """Whether a failure comes back in a fresh worker: one of its kind, and in its place unless that is chance.
+
+        What is exact is tried with the same seed; what chance can produce with fresh ones, since the same would only
+        repeat a false alarm: it comes back if one of them fails. A hang needs no run alone: a Runner judges one case at
+        a time.
+        """
+        self._workers.renew()
+        cases = [case]
+        if observation.kind in STATISTICAL:
+            cases = [msgspec.structs.replace(case, seed=case.seed + offset) for offset in range(1, FRESH_SEEDS + 1)]
+        return any(_alike(again, observation) for fresh in cases for again in self.verdict(fresh).observations)
 
     def _run(self, case: AnyCase, name: str, trace: str | None = None) -> Verdict:
         case_file.validate_any(case)
@@ -101,26 +139,13 @@ class Runner:
         if reason is not None:
             return Verdict(unsupported=f"{name} does not support {reason}")
         task = msgspec.json.encode(Task(case=case, backend=name, strict=self._strict, trace=trace))
-        answer = self._workers.run(task, timeout=self._timeout)
+        answer = self._workers.run(task, timeout=self._timeout + (TRACE_SECONDS if trace else 0.0))
         if isinstance(answer, Death):
             return Verdict(observations=(explain(answer),))
         return msgspec.json.decode(answer, type=Verdict)
 
-    def confirm(self, case: Case, observation: Observation) -> bool:
-        """Whether a failure comes back in a fresh worker.
-
-        What is exact is tried with the same seed; what chance can produce, with fresh ones: the same would only repeat
-        a false alarm. A hang is run alone anyway: each job waits for its own worker.
-        """
-        self._workers.renew()
-        cases = [case]
-        if observation.kind in STATISTICAL:
-            cases = [msgspec.structs.replace(case, seed=case.seed + offset) for offset in range(1, FRESH_SEEDS + 1)]
-        return any(
-            again.kind is observation.kind for fresh in cases for again in self.verdict(fresh).observations
-        )
-
     def _prepare(self, name: str) -> None:
+        """Compile what a backend needs, in sight: workers then find it in the cache."""
         if name in self._ready:
             return
         backend = registry.resolve(name)
@@ -139,19 +164,26 @@ def why_not(backend: Backend, case: AnyCase) -> str | None:
     return f"calls of {', '.join(lacking)}" if lacking else None
 
 
-def render_failure(case: Case, verdict: Verdict) -> str:
+def _alike(again: Observation, first: Observation) -> bool:
+    same = again.kind is first.kind and again.gap is first.gap
+    return same and (again.place == first.place or first.kind in FAULTS)
+
+
+def render_failure(case: AnyCase, verdict: Verdict) -> str:
     """A failure for a person: kind, place and words of each observation, margins, and the case."""
     lines = []
     for observation in verdict.failures:
-        where = f"step {observation.step} ({observation.mode})" if observation.step >= 0 else "no step on record"
-        lines.append(f"{observation.kind}: {observation.place}, {where}, {observation.kernel or 'no kernel on record'}")
+        where = f"step {observation.step}" if observation.step >= 0 else "no step on record"
+        where += f" ({observation.mode})" if observation.mode else ""
+        what = f"{observation.kind}: {observation.place}" if observation.place else observation.kind.value
+        lines.append(f"{what}, {where}, {observation.kernel or 'no kernel on record'}")
         lines += [f"  {line}" for line in observation.message.splitlines()]
         if observation.margin is not None:
             lines.append(f"  {observation.tier}: {observation.margin:.3g} times the bound")
     if verdict.margins:
         margins = ", ".join(f"{tier} {margin:.2g}" for tier, margin in sorted(verdict.margins.items()))
         lines.append(f"margins: {margins}")
-    return "\n".join([*lines, "", describe(case)])
+    return "\n".join([*lines, "", describe(case) if isinstance(case, Case) else describe_calls(case)])
 
 
 @cache
@@ -162,19 +194,36 @@ def shared_runner() -> Runner:
     return runner
 
 
-def check(case: Case) -> None:
+def check(case: AnyCase) -> None:
     """Run a case and raise its first failure as one of attnfuzz.harness.failures.FAILURES.
 
-    The case is left in .attnfuzz/ under a name that only depends on the failure: while Hypothesis shrinks, smaller
-    ones replace larger ones, and the line at the end of the message replays the smallest.
+    The failing case is left in .attnfuzz/, and the last line of the message replays it. Hypothesis runs the smallest
+    case last and tells bugs apart by their kind, so there is one file for each test and kind, which holds the smallest.
+
+    Raises:
+        CannotRun: the backend does not support the case; inside of a Hypothesis test, the example is rejected instead.
+
     """
     __tracebackhide__ = True
     verdict = shared_runner().verdict(case)
-    if not verdict.failures:
-        return
-    first = verdict.failures[0]
+    if verdict.unsupported is not None:
+        if hypothesis.currently_in_test_context():
+            hypothesis.reject()
+        raise CannotRun(f"{case.backend} rejects this case: {verdict.unsupported}")
+    if verdict.failures:
+        first = verdict.failures[0]
+        path = _leave(case, first.kind)
+        again = f"replay: attnfuzz replay {shlex.quote(str(path))}"
+        raise FAILURES[first.kind](first, f"{render_failure(case, verdict)}\n\n{again}")
+
+
+def _leave(case: AnyCase, kind: Kind) -> Path:
+    """Save a case that fails, under a name of its own for each test, backend and kind."""
+    # pytest's name for the test that runs, so that no test takes another's file, on other workers of xdist neither.
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+    digest = hashlib.sha256(f"{test}\0{case.backend}".encode()).hexdigest()[:8]
+    backend = re.sub(r"[^\w.@-]+", "_", Path(case.backend).name)
     CASES.mkdir(exist_ok=True)
-    name = f"{case.backend}-{first.kind}-{first.place}".replace("/", "_").replace(" ", "_").replace(":", "_")
-    path = CASES / f"{name}.json"
+    path = CASES / f"{backend}-{kind}-{digest}.json"
     case_file.save(path, case)
-    raise FAILURES[first.kind](first, f"{render_failure(case, verdict)}\nreplay: attnfuzz replay {path}")
+    return path

@@ -1,10 +1,11 @@
 """What a worker does with a case: run each step on guarded memory and judge what it gave, right after it."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 import msgspec
 import torch
@@ -13,17 +14,26 @@ from attnfuzz.harness import registry
 from attnfuzz.harness.call_session import CallSession, answered_geometry
 from attnfuzz.harness.failures import Kind, Observation, Verdict
 from attnfuzz.harness.judge.judge import judge
-from attnfuzz.harness.launcher import JournalingLauncher
+from attnfuzz.harness.launcher import JournalingLauncher, LaunchError
 from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory
+from attnfuzz.harness.memory.plain import AnyMemory
+from attnfuzz.harness.memory.reservation import OutOfMemory
 from attnfuzz.harness.trace import FileTracer
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.kernels.backend import Backend, Bench, Output, Session, Unsupported
+from attnfuzz.kernels.native.build import BuildFailed
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.geometry import Geometry
 
 REJECTIONS = (ValueError, TypeError, NotImplementedError)
 """What a kernel raises for arguments that it does not take."""
+
+_NOT_THE_BACKENDS = (Unsupported, LaunchError, OutOfMemory)
+"""What comes through a backend without being a failure of it: its own clear rejection, and faults of the harness."""
+
+_Made = TypeVar("_Made")
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,14 +54,14 @@ def warm() -> None:
     torch.nn.functional.softmax(torch.zeros(2, 2, dtype=torch.float64) @ torch.ones(2, 2, dtype=torch.float64), dim=-1)
     for backend in registry.builtin().values():
         if backend.missing() is None:
-            backend.prepare(lambda _: None)
+            # Whoever asks for this backend is told; a case of another one must run all the same.
+            with contextlib.suppress(BuildFailed):
+                backend.prepare(lambda _: None)
 
 
 def handle(request: bytes, journal: Journal) -> bytes:
     """Answer an encoded Task with an encoded Verdict."""
     task = msgspec.json.decode(request, type=Task)
-    # Whatever goes wrong before the first launch must not be blamed on the last case's.
-    journal.clear()
     if task.trace is None:
         return msgspec.json.encode(Execution(task, journal.write).run())
     with Path(task.trace).open("w") as file:
@@ -64,17 +74,30 @@ def _arena() -> Arena:
     return Arena()
 
 
-class Execution:
-    """One run of one case."""
+@cache
+def _backend(name: str) -> Backend:
+    """A backend, prepared in this process."""
+    backend = registry.resolve(name)
+    backend.prepare(lambda _: None)
+    return backend
 
-    def __init__(self, task: Task, write: Callable[[bytes], None], trace: TextIO | None = None) -> None:
+
+class Execution:
+    """One run of one case, on guarded memory unless `memory` is given. `write` puts an entry into the journal."""
+
+    def __init__(
+        self,
+        task: Task,
+        write: Callable[[bytes], None],
+        trace: TextIO | None = None,
+        memory: AnyMemory | None = None,
+    ) -> None:
         case = task.case
-        self._case, self._strict = case, task.strict
-        self._backend: Backend = registry.resolve(task.backend)
-        self._memory = GuardedMemory(_arena(), case.guard, case.outputs)
+        self._case, self._strict, self._write = case, task.strict, write
+        self._backend = _backend(task.backend)
+        self._memory = GuardedMemory(_arena(), case.guard, case.outputs) if memory is None else memory
         self._tracer = None if trace is None else FileTracer(trace, self._memory, case.outputs)
         self._launcher = JournalingLauncher(self._memory, write, self._tracer)
-        self._geometry = case.geometry if isinstance(case, Case) else answered_geometry(case)
         self._modes = [step.mode.value for step in case.steps] if isinstance(case, Case) else [case.mode]
         self._observations: list[Observation] = []
         self._margins: dict[str, float] = {}
@@ -88,9 +111,10 @@ class Execution:
         try:
             session = self._open(Bench(self._memory, self._launcher, torch.device("cpu")))
             for index, mode in enumerate(self._modes):
-                self._step(session, index, mode)
                 if any(not observation.gap for observation in self._observations):
                     break
+                assert session is not None
+                self._step(session, index, mode)
         except Unsupported as reason:
             unsupported = str(reason)
         finally:
@@ -105,34 +129,41 @@ class Execution:
             unsupported=unsupported,
         )
 
-    def _open(self, bench: Bench) -> Session:
-        if isinstance(self._case, CallCase):
-            return CallSession(self._case, self._backend, bench)
-        return self._backend.open(self._case, bench)
+    def _open(self, bench: Bench) -> Session | None:
+        case = self._case
+        if isinstance(case, CallCase):
+            return CallSession(case, self._backend, bench)
+        return self._attempt(lambda: self._backend.open(case, bench), -1, "")
 
     def _step(self, session: Session, index: int, mode: str) -> None:
         self._launcher.begin_step(index, mode)
-        try:
-            output = session.forward(index)
-        except Unsupported:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever a backend raises is a finding
-            self._observations.append(self._raised(error, index, mode))
-            output = None
-        finally:
-            self._seconds["kernel"] += self._launcher.kernel_seconds
-            self._launcher.kernel_seconds = 0.0
+        output = self._attempt(lambda: session.forward(index), index, mode)
+        self._seconds["kernel"] += self._launcher.kernel_seconds
+        self._launcher.kernel_seconds = 0.0
         self._observations += self._launcher.observations
         self._observations += self._damage(index, mode)
         if output is None:
             return
+        # A death from now on is no kernel's, and must not be blamed on the one that was launched last.
+        self._write(b"")
+        geometry = self._case.geometry if isinstance(self._case, Case) else answered_geometry(self._case)
         if self._tracer is not None:
-            self._tracer.output(output, self._geometry.window_left)
-        self._judge(output, index, mode)
+            self._tracer.output(output, geometry)
+        self._judge(output, geometry, index, mode)
+
+    def _attempt(self, work: Callable[[], _Made], index: int, mode: str) -> _Made | None:
+        """What the backend makes; None if it raises, which is observed."""
+        try:
+            return work()
+        except _NOT_THE_BACKENDS:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever else a backend raises is a finding
+            self._observations.append(self._raised(error, index, mode))
+            return None
 
     def _raised(self, error: Exception, index: int, mode: str) -> Observation:
-        """An exception. A kernel that rejects what its capability promises is told apart from one that breaks."""
-        rejected = isinstance(error, REJECTIONS) and bool(self._launcher.kernel)
+        """An exception. A kernel that rejects what its capability promises is told apart from code that breaks."""
+        rejected = error is self._launcher.raised and isinstance(error, REJECTIONS)
         return Observation(
             kind=Kind.UNEXPECTED_REJECTION if rejected else Kind.RAISED,
             place=type(error).__name__,
@@ -155,12 +186,12 @@ class Execution:
             for damage in self._memory.damage()
         ]
 
-    def _judge(self, output: Output, index: int, mode: str) -> None:
+    def _judge(self, output: Output, geometry: Geometry, index: int, mode: str) -> None:
         judgement = judge(
             output,
-            geometry=self._geometry,
+            geometry=geometry,
             contract=self._backend.contract,
-            noise=self._backend.noise(self._geometry.dtype),
+            noise=self._backend.noise(geometry.dtype),
             strict=self._strict,
             step=index,
             mode=mode,

@@ -74,5 +74,6 @@ class Failure(AssertionError):
 
 
 FAILURES: dict[Kind, type[Failure]] = {
-    kind: type(kind.value, (Failure,), {"__module__": __name__, "__doc__": f"A failure of kind {kind}."}) for kind in Kind
+    kind: type(kind.value, (Failure,), {"__module__": __name__, "__doc__": f"A failure of kind {kind}."})
+    for kind in Kind
 }

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from attnfuzz.harness.failures import Kind, Observation
-from attnfuzz.harness.memory.guarded import GuardedMemory
+from attnfuzz.harness.memory.plain import AnyMemory
 from attnfuzz.harness.workers.journal import LaunchRecord
 from attnfuzz.kernels.backend import Op
 
@@ -31,6 +31,10 @@ class Tracer(Protocol):
         ...
 
 
+class LaunchError(RuntimeError):
+    """The harness itself could not put a launch on record: no fault of a kernel's."""
+
+
 class RecordedGraph:
     """A CUDA graph's semantics on the CPU: scalars are frozen at capture, tensors are live at replay."""
 
@@ -51,40 +55,50 @@ class RecordedGraph:
 class JournalingLauncher:
     """Launches kernels for one case.
 
-    `kernel` is the entry point launched last, `observations` what its checks found, `kernel_seconds` the time spent in
-    kernels. A `tracer` is shown every launch.
+    `kernel` is the entry point launched last in a step, `raised` what it raised, `observations` what the checks of the
+    step's launches found, `kernel_seconds` the time spent in kernels. A `tracer` is shown every launch.
     """
 
-    def __init__(self, memory: GuardedMemory, write: Callable[[bytes], None], tracer: Tracer | None = None) -> None:
+    def __init__(self, memory: AnyMemory, write: Callable[[bytes], None], tracer: Tracer | None = None) -> None:
         self._memory = memory
         self._write = write
         self._tracer = tracer
         self._recording: RecordedGraph | None = None
         self._step, self._mode = -1, ""
         self.kernel = ""
+        self.raised: Exception | None = None
         self.observations: list[Observation] = []
         self.kernel_seconds = 0.0
 
     def begin_step(self, index: int, mode: str) -> None:
         """Say which step the following launches belong to."""
-        self._step, self._mode, self.kernel, self.observations = index, mode, "", []
+        self._step, self._mode = index, mode
+        self.kernel, self.raised, self.observations = "", None, []
         if self._tracer is not None:
             self._tracer.begin_step(index, mode)
 
     def launch(self, op: Op, /, **arguments: Any) -> Any:
-        """Call `op`, or record it while a graph captures."""
+        """Call `op`, or record it while a graph captures.
+
+        Raises:
+            LaunchError: the launch could not be put on record.
+            ValueError: an argument lies outside of guarded memory.
+
+        """
         if self._recording is not None:
             self._recording.record(op, arguments)
             return None
         self.kernel = op.name
-        self._write(self._record(op, arguments).encode())
-        if self._tracer is not None:
-            self._tracer.launch(op, arguments)
-        read, written = split(op, arguments)
-        seal = self._memory.seal(read, writable=written)
+        tensors = list(tensors_of(arguments))
+        read = [tensor for name, tensor in tensors if name not in op.writes]
+        seal = self._memory.seal(read, writable=[tensor for name, tensor in tensors if name in op.writes])
+        self._announce(op, arguments, tensors)
         start = time.perf_counter()
         try:
             return op.function(**arguments)
+        except Exception as error:
+            self.raised = error
+            raise
         finally:
             self.kernel_seconds += time.perf_counter() - start
             if self._tracer is not None:
@@ -111,19 +125,26 @@ class JournalingLauncher:
         finally:
             self._recording = None
 
-    def _record(self, op: Op, arguments: dict[str, Any]) -> LaunchRecord:
-        scalars = {name: value for name, value in arguments.items() if isinstance(value, Scalar)}
-        return LaunchRecord(
-            step=self._step, mode=self._mode, kernel=op.name, scalars=scalars, tensors=self._memory.allocations()
+    def _announce(self, op: Op, arguments: dict[str, Any], tensors: list[tuple[str, torch.Tensor]]) -> None:
+        """Put a launch on record before it runs, with the tensors that the kernel knows of: no other can be blamed."""
+        record = LaunchRecord(
+            step=self._step,
+            mode=self._mode,
+            kernel=op.name,
+            scalars={name: value for name, value in arguments.items() if isinstance(value, Scalar)},
+            tensors=self._memory.on_record(tensors),
         )
+        try:
+            self._write(record.encode())
+            if self._tracer is not None:
+                self._tracer.launch(op, arguments)
+        except Exception as error:
+            raise LaunchError(f"the launch of {op.name} could not be put on record: {error}") from error
 
 
-def split(op: Op, arguments: dict[str, Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The tensors that `op` must leave as they are, and those that it may write."""
-    read: list[torch.Tensor] = []
-    written: list[torch.Tensor] = []
+def tensors_of(arguments: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Each tensor that a launch is given, with the name of its argument."""
     for name, value in arguments.items():
-        tensors = value if isinstance(value, tuple | list) else (value,)
-        chosen = written if name in op.writes else read
-        chosen += [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
-    return read, written
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(item, torch.Tensor):
+                yield name, item

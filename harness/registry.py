@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import cast
 
 from attnfuzz.kernels.backend import Backend
-from attnfuzz.kernels.torch_sdpa import SdpaBackend
+from attnfuzz.kernels.torch_sdpa import SDPA_BACKENDS
 from attnfuzz.kernels.trtllm.backends import TRTLLM_BACKENDS
 
 ENTRY_POINTS = "attnfuzz.backends"
@@ -30,7 +30,7 @@ class BackendFileError(ValueError):
 
 def builtin() -> dict[str, Backend]:
     """The backends of this project and their revisions."""
-    backends: tuple[Backend, ...] = (*TRTLLM_BACKENDS, SdpaBackend())
+    backends: tuple[Backend, ...] = (*TRTLLM_BACKENDS, *SDPA_BACKENDS)
     return {backend.name: backend for backend in backends}
 
 

@@ -5,6 +5,8 @@ with the state in which the step found its buffers.
 """
 
 import ctypes
+import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -13,124 +15,148 @@ import torch
 
 from attnfuzz.harness.memory import poison
 from attnfuzz.harness.memory.allocation import Allocation
-from attnfuzz.harness.memory.guarded import GuardedMemory
+from attnfuzz.harness.memory.plain import AnyMemory
 from attnfuzz.kernels.backend import Attended, Op, Output
 from attnfuzz.reference.calls import Answer, Argument, Buffer, Call, CallCase, Expected, View, pack
 from attnfuzz.reference.case import Case, Outputs
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import Geometry
 
 READABLE = 256
 """Integer buffers of up to this many elements are written as numbers, others as bits."""
 
 
+class Untraceable(ValueError):
+    """A call that can't be written down; the message says which argument is in the way."""
+
+
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of a trace: buffers that appear, and the call or the answer that uses them."""
+    """One line of a trace: buffers that appear, and the call or the answer that uses them, or why there is none."""
 
     step: int
     mode: str
     buffers: tuple[Buffer, ...] = ()
     call: Call | None = None
     answer: Answer | None = None
+    obstacle: str | None = None
 
 
 class FileTracer:
     """Writes a trace of one case to a file, flushed line by line."""
 
-    def __init__(self, file: TextIO, memory: GuardedMemory, outputs: Outputs) -> None:
+    def __init__(self, file: TextIO, memory: AnyMemory, outputs: Outputs) -> None:
         self._file, self._memory = file, memory
         self._output_pattern = poison.sentinel if outputs is Outputs.POISONED else poison.stale
         self._step, self._mode = -1, ""
         self._names: dict[int, str] = {}
         self._known: dict[int, bytes] = {}
+        self._taken: set[str] = set()
         self._fresh: list[Buffer] = []
 
     def begin_step(self, index: int, mode: str) -> None:
         """Start a record of its own for a step."""
         self._step, self._mode = index, mode
-        self._names.clear()
-        self._known.clear()
+        for each in (self._names, self._known, self._taken, self._fresh):
+            each.clear()
 
     def launch(self, op: Op, arguments: dict[str, Any]) -> None:
         """Write a call that is about to be launched."""
-        writes: list[Buffer] = []
-        literal = {name: self._argument(value, writes) for name, value in arguments.items()}
-        self._write(call=Call(op=op.name, arguments=literal, writes=tuple(writes)))
+        writes = self._writes()
+        try:
+            literal = {name: self._argument(name, value) for name, value in arguments.items()}
+        except Untraceable as obstacle:
+            self._write(obstacle=f"a call of {op.name} can't be written down: {obstacle}")
+            return
+        self._write(call=Call(op=op.name, arguments=literal, writes=writes))
 
     def returned(self) -> None:
-        """Learn what the call has written, to tell it from what a planner writes before the next."""
-        for allocation in self._memory.allocations():
-            if allocation.address in self._known:
-                self._known[allocation.address] = _content(allocation)
+        """Learn what the call has written, to tell it from what others write before the next."""
+        self._writes()
 
-    def output(self, output: Output, window_left: int) -> None:
-        """Write the right answer to the calls of the step."""
-        self._write(
-            answer=Answer(
-                out=self._view(output.out, []),
-                lse=None if output.lse is None else self._view(output.lse, []),
-                sinks=None if output.sinks is None else self._view(output.sinks, []),
-                requests=tuple(self._expected(index, entry) for index, entry in enumerate(output.attended)),
+    def output(self, output: Output, geometry: Geometry) -> None:
+        """Write the right answer to the calls of the step, for the requests whose rows nobody wrote after them."""
+        writes = self._writes()
+        try:
+            out = self._view(output.out)
+            lse = None if output.lse is None else self._view(output.lse)
+            results = [view for view in (out, lse) if view is not None]
+            fresh = {buffer.name for buffer in self._fresh}
+            if any(view.buffer in fresh or view.dtype is not None for view in results):
+                # No call has seen it.
+                return
+            attended = [entry for entry in output.attended if not _overwritten(entry, results, writes)]
+            if output.attended and not attended:
+                return
+            answer = Answer(
+                out=out,
+                lse=lse,
+                sinks=None if output.sinks is None else self._view(output.sinks),
+                requests=tuple(self._expected(index, entry) for index, entry in enumerate(attended)),
                 bmm1_scale=output.bmm1_scale,
                 bmm2_scale=output.bmm2_scale,
-                window_left=window_left,
+                window_left=geometry.window_left,
+                soft_cap=geometry.soft_cap,
                 roundings=output.roundings,
+                writes=writes,
             )
-        )
+        except Untraceable:
+            return
+        self._write(answer=answer)
 
-    def _write(self, call: Call | None = None, answer: Answer | None = None) -> None:
-        line = Line(step=self._step, mode=self._mode, buffers=tuple(self._fresh), call=call, answer=answer)
+    def _writes(self) -> tuple[Buffer, ...]:
+        """What has changed in known buffers since they were looked at last."""
+        writes = []
+        for allocation in self._memory.allocations():
+            known, content = self._known.get(allocation.address), _content(allocation)
+            if known is not None and known != content:
+                name = self._names[allocation.address]
+                writes.append(_changed(name, DType(allocation.dtype), known, content))
+                self._known[allocation.address] = content
+        return tuple(writes)
+
+    def _write(self, call: Call | None = None, answer: Answer | None = None, obstacle: str | None = None) -> None:
+        line = Line(
+            step=self._step, mode=self._mode, buffers=tuple(self._fresh), call=call, answer=answer, obstacle=obstacle
+        )
         self._fresh = []
         self._file.write(msgspec.json.encode(line).decode() + "\n")
         self._file.flush()
 
-    def _argument(self, value: Any, writes: list[Buffer]) -> Argument:
+    def _argument(self, name: str, value: Any) -> Argument:
         if isinstance(value, torch.Tensor):
-            return self._view(value, writes)
-        if isinstance(value, tuple | list):
-            return [self._view(item, writes) for item in value]
-        assert value is None or isinstance(value, int | float | str | bool)
-        return value
+            return self._view(value)
+        if isinstance(value, tuple | list) and all(isinstance(item, torch.Tensor) for item in value):
+            return [self._view(item) for item in value]
+        if value is None or isinstance(value, int | str) or (isinstance(value, float) and math.isfinite(value)):
+            return value
+        raise Untraceable(f"{name} is {value!r}")
 
-    def _view(self, tensor: torch.Tensor, writes: list[Buffer]) -> View:
+    def _view(self, tensor: torch.Tensor) -> View:
+        """A tensor of guarded memory, whose buffer is noted with its content if it is new."""
         shape, stride = tuple(tensor.shape), tuple(tensor.stride())
         if not tensor.numel():
-            return self._empty(tensor)
-        allocation = self._memory.allocation_of(tensor)
-        content = _content(allocation)
-        name = self._names.get(allocation.address)
-        if name is None:
-            name = self._names[allocation.address] = self._unique(allocation.name)
-            self._fresh.append(self._buffer(name, allocation, content))
-        elif self._known[allocation.address] != content:
-            writes.append(self._buffer(name, allocation, content))
-        self._known[allocation.address] = content
-        offset = (tensor.data_ptr() - allocation.address) // tensor.itemsize
-        dtype = DType.of(tensor.dtype)
+            return View(buffer=self._fresh_buffer("empty", _dtype(tensor), b""), shape=shape, stride=stride)
+        try:
+            allocation = self._memory.allocation_of(tensor)
+        except ValueError as error:
+            raise Untraceable(str(error)) from error
+        if allocation.address not in self._names:
+            content = _content(allocation)
+            self._names[allocation.address] = self._fresh_buffer(allocation.name, DType(allocation.dtype), content)
+            self._known[allocation.address] = content
+        dtype = _dtype(tensor)
         return View(
-            buffer=name, shape=shape, stride=stride, offset=offset, dtype=None if dtype == allocation.dtype else dtype
+            buffer=self._names[allocation.address],
+            shape=shape,
+            stride=stride,
+            offset=(tensor.data_ptr() - allocation.address) // tensor.itemsize,
+            dtype=None if dtype == allocation.dtype else dtype,
         )
-
-    def _empty(self, tensor: torch.Tensor) -> View:
-        name = self._unique("empty")
-        self._names[-len(self._names) - 1] = name
-        self._fresh.append(Buffer(name=name, dtype=DType.of(tensor.dtype), size=0, values=()))
-        return View(buffer=name, shape=tuple(tensor.shape), stride=tuple(tensor.stride()))
-
-    def _unique(self, name: str) -> str:
-        taken = set(self._names.values())
-        return next(each for n in range(1, len(taken) + 2) if (each := f"{name}_{n}" if n > 1 else name) not in taken)
-
-    def _buffer(self, name: str, allocation: Allocation, content: bytes) -> Buffer:
-        dtype = DType(allocation.dtype)
-        size = allocation.nbytes // allocation.itemsize
-        if content == self._output_pattern(dtype.torch_dtype).content(len(content)):
-            return Buffer(name=name, dtype=dtype, size=size)
-        return literal_buffer(name, dtype, content)
 
     def _expected(self, index: int, entry: Attended) -> Expected:
         return Expected(
             first_row=entry.first_row,
-            query=self._view(entry.query, []),
+            query=self._view(entry.query),
             key=self._truth(f"request_{index}_key", entry.key),
             value=self._truth(f"request_{index}_value", entry.value),
         )
@@ -138,28 +164,48 @@ class FileTracer:
     def _truth(self, name: str, tensor: torch.Tensor) -> View:
         """A buffer that no kernel sees: what a request should have attended to."""
         dense = tensor.contiguous()
-        content = bytes(dense.view(torch.uint8).flatten().tolist())
-        self._fresh.append(literal_buffer(name, DType.of(tensor.dtype), content))
-        return View(buffer=name, shape=tuple(dense.shape), stride=tuple(dense.stride()))
+        content = ctypes.string_at(dense.data_ptr(), dense.nbytes)
+        buffer = self._fresh_buffer(name, _dtype(tensor), content)
+        return View(buffer=buffer, shape=tuple(dense.shape), stride=tuple(dense.stride()))
+
+    def _fresh_buffer(self, name: str, dtype: DType, content: bytes) -> str:
+        """Note a buffer that appears; its name, which is like `name`."""
+        attempts = (f"{name}_{n}" if n > 1 else name for n in range(1, len(self._taken) + 2))
+        unique = next(each for each in attempts if each not in self._taken)
+        self._taken.add(unique)
+        if content and content == self._output_pattern(dtype.torch_dtype).content(len(content)):
+            self._fresh.append(Buffer(name=unique, dtype=dtype, size=len(content) // dtype.itemsize))
+        else:
+            self._fresh.append(literal_buffer(unique, dtype, content))
+        return unique
 
 
-def literal_buffer(name: str, dtype: DType, content: bytes) -> Buffer:
+def literal_buffer(name: str, dtype: DType, content: bytes, offset: int = 0) -> Buffer:
     """A buffer with this content: as numbers where a person would read them, else as bits."""
     size = len(content) // dtype.itemsize
     if dtype in (DType.INT32, DType.INT64) and size <= READABLE:
         values = torch.frombuffer(bytearray(content), dtype=dtype.torch_dtype).tolist() if content else []
-        return Buffer(name=name, dtype=dtype, size=size, values=tuple(values))
-    return Buffer(name=name, dtype=dtype, size=size, bits=pack(content))
+        return Buffer(name=name, dtype=dtype, size=size, offset=offset, values=tuple(values))
+    return Buffer(name=name, dtype=dtype, size=size, offset=offset, bits=pack(content))
 
 
-def assemble(path: Path, case: Case, backend: str) -> CallCase | None:
-    """The calls of the last step in a trace, None if nothing was launched."""
-    lines = [msgspec.json.decode(text, type=Line) for text in path.read_text().splitlines()]
+def assemble(path: Path, case: Case) -> CallCase | None:
+    """The calls of the last step in a trace, None if nothing was launched.
+
+    Raises:
+        Untraceable: one of them can't be written down.
+
+    """
+    # A worker that was killed while it wrote leaves a line without an end.
+    lines = [msgspec.json.decode(text, type=Line) for text in _whole_lines(path.read_text())]
     if not lines:
         return None
     last = [line for line in lines if line.step == lines[-1].step]
+    for line in last:
+        if line.obstacle is not None:
+            raise Untraceable(line.obstacle)
     return CallCase(
-        backend=backend,
+        backend=case.backend,
         buffers=tuple(buffer for line in last for buffer in line.buffers),
         calls=tuple(line.call for line in last if line.call is not None),
         answer=next((line.answer for line in last if line.answer is not None), None),
@@ -169,6 +215,33 @@ def assemble(path: Path, case: Case, backend: str) -> CallCase | None:
     )
 
 
+def _overwritten(entry: Attended, results: list[View], writes: tuple[Buffer, ...]) -> bool:
+    """Whether one of the writes reaches rows of a request."""
+    rows = (entry.first_row, entry.first_row + entry.query.shape[0])
+    for view in results:
+        first, end = (view.offset + row * view.stride[0] for row in rows)
+        if any(w.name == view.buffer and w.offset < end and first < w.offset + w.size for w in writes):
+            return True
+    return False
+
+
+def _whole_lines(text: str) -> Iterable[str]:
+    return text[: text.rfind("\n") + 1].splitlines()
+
+
+def _changed(name: str, dtype: DType, before: bytes, after: bytes) -> Buffer:
+    """A write of what differs, from the first to the last element that does."""
+    old, new = (torch.frombuffer(bytearray(content), dtype=dtype.bits) for content in (before, after))
+    places = (old != new).nonzero()
+    first, last = int(places[0]), int(places[-1])
+    return literal_buffer(name, dtype, after[first * dtype.itemsize : (last + 1) * dtype.itemsize], offset=first)
+
+
+def _dtype(tensor: torch.Tensor) -> DType:
+    try:
+        return DType.of(tensor.dtype)
+    except ValueError:
+        raise Untraceable(f"a tensor of {tensor.dtype}") from None
 
 
 def _content(allocation: Allocation) -> bytes:

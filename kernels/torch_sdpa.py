@@ -1,7 +1,9 @@
 """torch.nn.functional.scaled_dot_product_attention as a backend: kernels that nobody here wrote.
 
 It knows neither pages nor batches of unequal lengths, so that each request is a call of its own. What it is held to is
-the docstring of scaled_dot_product_attention, whose reference code makes a row that is masked out altogether zero.
+the docstring of scaled_dot_product_attention, whose reference code makes a row that is masked out altogether zero. A
+request without keys is no call: torch answers it with (q.sum() + k.sum() + v.sum()) * 0 (PyTorch PR #175063), which is
+NaN where the sum overflows. The revision `torch_sdpa@175063` calls it there too.
 """
 
 import math
@@ -35,9 +37,13 @@ SDPA = Op(
 
 
 class SdpaSession:
-    """One call per request; K and V lie densely, each in memory of its own."""
+    """One call per request; K and V lie densely, each in memory of its own.
 
-    def __init__(self, case: Case, bench: Bench) -> None:
+    With `call_without_keys`, a request without keys is a call as well.
+    """
+
+    def __init__(self, case: Case, bench: Bench, *, call_without_keys: bool) -> None:
+        self._call_without_keys = call_without_keys
         self._case, self._bench = case, bench
         geometry = case.geometry
         self._tokens = SlotTokens(
@@ -64,7 +70,11 @@ class SdpaSession:
                 key=memory.copy("key", self._tokens.keys(request.slot, request.kv_len)),
                 value=memory.copy("value", self._tokens.values(request.slot, request.kv_len)),
             )
-            self._attend(entry, request, out[first : first + request.q_len])
+            rows = out[first : first + request.q_len]
+            if request.kv_len or self._call_without_keys:
+                self._attend(entry, request, rows)
+            else:
+                rows.zero_()
             attended.append(entry)
         return Output(out=out, lse=None, attended=tuple(attended), bmm1_scale=self._scale, bmm2_scale=1.0)
 
@@ -104,6 +114,7 @@ class SdpaBackend:
     """torch's attention on the CPU."""
 
     name: str = "torch_sdpa"
+    call_without_keys: bool = False
     capability: Capability = Capability(
         modes=tuple(Mode), unequal_head_dims=True, windows=True, query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV)
     )
@@ -127,4 +138,7 @@ class SdpaBackend:
 
     def open(self, case: Case, bench: Bench) -> SdpaSession:
         """A session on one case."""
-        return SdpaSession(case, bench)
+        return SdpaSession(case, bench, call_without_keys=self.call_without_keys)
+
+
+SDPA_BACKENDS = (SdpaBackend(), SdpaBackend(name="torch_sdpa@175063", call_without_keys=True))

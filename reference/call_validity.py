@@ -1,8 +1,9 @@
-"""Which cases made of literal calls can exist. What the calls ask of a kernel may be malformed; the case must not be."""
+"""Which cases made of literal calls can exist: what the calls ask of a kernel may be malformed, but not the case."""
 
 from collections.abc import Iterator
 
-from attnfuzz.reference.calls import CallCase, Expected, View, content_of
+from attnfuzz.reference.calls import Answer, Buffer, CallCase, Expected, View, content_of
+from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.validity import ImpossibleCase
 
 MAX_BYTES = 1 << 33
@@ -10,29 +11,54 @@ MAX_BYTES = 1 << 33
 
 
 def validate_calls(case: CallCase) -> None:
-    """Raise ImpossibleCase for the first thing that can't be: a view that leaves its buffer, content that does not fit."""
-    sizes: dict[str, int] = {}
-    for buffer in case.buffers:
-        if buffer.name in sizes:
-            raise ImpossibleCase("buffers", buffer.name, "each buffer needs a name of its own")
-        if not 0 <= buffer.size * buffer.dtype.itemsize <= MAX_BYTES:
-            raise ImpossibleCase(f"size of buffer {buffer.name}", buffer.size, f"must be 0 to {MAX_BYTES} bytes")
-        sizes[buffer.name] = buffer.size
-    if sum(buffer.size * buffer.dtype.itemsize for buffer in case.buffers) > MAX_BYTES:
-        raise ImpossibleCase("buffers", len(case.buffers), f"must hold at most {MAX_BYTES} bytes together")
+    """Raise ImpossibleCase for the first thing that can't be: a view that leaves its buffer, a query without keys."""
+    if not case.backend:
+        raise ImpossibleCase("backend", case.backend, "must be a name")
     if not case.calls:
-        raise ImpossibleCase("calls", (), "must have at least one call")
-    for buffer in (*case.buffers, *(write for call in case.calls for write in call.writes)):
-        if sizes.get(buffer.name) != buffer.size:
-            raise ImpossibleCase(f"write to {buffer.name}", buffer.size, "must be of a buffer's name and size")
-        try:
-            content_of(buffer)
-        except (ValueError, OverflowError) as error:
-            raise ImpossibleCase(f"content of {buffer.name}", "damaged", str(error)) from error
+        raise ImpossibleCase("calls", (), "must be at least one")
+    buffers = _buffers(case)
+    writes = [write for call in case.calls for write in call.writes]
+    for write in (*writes, *(case.answer.writes if case.answer else ())):
+        _validate_write(write, buffers)
     for view in _views(case):
-        _validate_view(view, sizes)
-    for expected in case.answer.requests if case.answer else ():
-        _validate_expected(expected)
+        _validate_view(view, buffers)
+    if case.answer:
+        _validate_answer(case.answer, buffers)
+
+
+def _buffers(case: CallCase) -> dict[str, Buffer]:
+    """The buffers by name, each with content that fits it."""
+    buffers: dict[str, Buffer] = {}
+    left = MAX_BYTES
+    for buffer in case.buffers:
+        if buffer.name in buffers:
+            raise ImpossibleCase("name of a buffer", buffer.name, "each needs a name of its own")
+        if buffer.size < 0 or buffer.offset:
+            raise ImpossibleCase(f"buffer {buffer.name}", (buffer.size, buffer.offset), "must have a size, no offset")
+        left -= buffer.size * buffer.dtype.itemsize
+        if left < 0:
+            raise ImpossibleCase(f"size of buffer {buffer.name}", buffer.size, f"all may have {MAX_BYTES} bytes")
+        _validate_content(buffer)
+        buffers[buffer.name] = buffer
+    return buffers
+
+
+def _validate_content(buffer: Buffer) -> None:
+    if sum(content is not None for content in (buffer.values, buffer.bits, buffer.payload)) > 1:
+        raise ImpossibleCase(f"content of {buffer.name}", "given twice", "must be values, bits or payload")
+    try:
+        content_of(buffer)
+    except ValueError as error:
+        raise ImpossibleCase(f"content of {buffer.name}", "damaged", str(error)) from error
+
+
+def _validate_write(write: Buffer, buffers: dict[str, Buffer]) -> None:
+    target = buffers.get(write.name)
+    if target is None or target.dtype is not write.dtype or not 0 <= write.offset <= target.size - write.size:
+        raise ImpossibleCase(f"write to {write.name}", (write.offset, write.size), "must lie in a buffer of its dtype")
+    if write.values is None and write.bits is None and write.payload is None:
+        raise ImpossibleCase(f"write to {write.name}", None, "must have content")
+    _validate_content(write)
 
 
 def _views(case: CallCase) -> Iterator[View]:
@@ -49,20 +75,61 @@ def _views(case: CallCase) -> Iterator[View]:
             yield from (expected.query, expected.key, expected.value)
 
 
-def _validate_view(view: View, sizes: dict[str, int]) -> None:
+def _validate_view(view: View, buffers: dict[str, Buffer]) -> None:
     name = f"view of {view.buffer}"
-    if view.buffer not in sizes:
-        raise ImpossibleCase(name, view.buffer, f"must name one of the buffers {', '.join(sizes)}")
+    buffer = buffers.get(view.buffer)
+    if buffer is None:
+        raise ImpossibleCase(name, view.buffer, f"must name one of the buffers {', '.join(buffers)}")
+    nbytes, itemsize = buffer.size * buffer.dtype.itemsize, _dtype(view, buffers).itemsize
+    if nbytes % itemsize:
+        raise ImpossibleCase(name, view.dtype, f"must divide the {nbytes} bytes of the buffer")
     if len(view.shape) != len(view.stride) or min((*view.shape, *view.stride, view.offset), default=0) < 0:
         raise ImpossibleCase(name, (view.shape, view.stride), "must have a stride for each size, none negative")
     last = view.offset + sum((size - 1) * stride for size, stride in zip(view.shape, view.stride, strict=True))
-    if 0 not in view.shape and last >= sizes[view.buffer]:
-        raise ImpossibleCase(name, (view.shape, view.stride, view.offset), f"must end before {sizes[view.buffer]}")
+    if 0 not in view.shape and last >= nbytes // itemsize:
+        raise ImpossibleCase(
+            name, (view.shape, view.stride, view.offset), f"must end within the {nbytes // itemsize} elements there are"
+        )
 
 
-def _validate_expected(expected: Expected) -> None:
-    tensors = (expected.query, expected.key, expected.value)
-    if any(len(view.shape) != 3 for view in tensors):
-        raise ImpossibleCase("answer", [view.shape for view in tensors], "must be [tokens, heads, dim] tensors")
-    if expected.key.shape[:2] != expected.value.shape[:2] or expected.query.shape[2] != expected.key.shape[2]:
-        raise ImpossibleCase("answer", [view.shape for view in tensors], "q, K and V must fit each other")
+def _validate_answer(answer: Answer, buffers: dict[str, Buffer]) -> None:
+    out, lse, sinks = answer.out, answer.lse, answer.sinks
+    if len(out.shape) != 3:
+        raise ImpossibleCase("answer: out", out.shape, "must be [rows, q_heads, dim]")
+    if lse is not None and (lse.shape != out.shape[:2] or _dtype(lse, buffers) is not DType.FLOAT32):
+        raise ImpossibleCase("answer: lse", lse.shape, f"must be float32 {list(out.shape[:2])}")
+    if sinks is not None and (sinks.shape != out.shape[1:2] or _dtype(sinks, buffers) is not DType.FLOAT32):
+        raise ImpossibleCase("answer: sinks", sinks.shape, f"must be float32 {list(out.shape[1:2])}")
+    if answer.roundings < 1:
+        raise ImpossibleCase("answer: roundings", answer.roundings, "must be at least 1")
+    for expected in answer.requests:
+        _validate_expected(expected, answer)
+        _validate_dtypes(expected, answer, buffers)
+
+
+def _validate_expected(expected: Expected, answer: Answer) -> None:
+    query, key, value = expected.query.shape, expected.key.shape, expected.value.shape
+    first = answer.requests[0]
+    if not len(query) == len(key) == len(value) == 3:
+        raise ImpossibleCase("answer: a request", (query, key, value), "must be [tokens, heads, dim] tensors")
+    if key[:2] != value[:2] or query[2] != key[2] or not key[1] or query[1] % key[1]:
+        raise ImpossibleCase("answer: a request", (query, key, value), "q, K and V must fit each other")
+    if (key[1:], value[2]) != (first.key.shape[1:], first.value.shape[2]):
+        raise ImpossibleCase("answer: a request", (key, value), "all must have the heads and dims of the first")
+    if (query[1], value[2]) != answer.out.shape[1:]:
+        raise ImpossibleCase("answer: a request", (query, value), f"must give rows of {list(answer.out.shape[1:])}")
+    if not 0 <= expected.first_row <= answer.out.shape[0] - query[0]:
+        raise ImpossibleCase("answer: first_row", expected.first_row, f"must lie in the {answer.out.shape[0]} rows")
+
+
+def _validate_dtypes(expected: Expected, answer: Answer, buffers: dict[str, Buffer]) -> None:
+    query, key, value = (_dtype(view, buffers) for view in (expected.query, expected.key, expected.value))
+    out = _dtype(answer.out, buffers)
+    if query is not out or key is not value or not (out.torch_dtype.is_floating_point and out.itemsize > 1):
+        raise ImpossibleCase("answer: dtypes", (out, query, key, value), "out and q must be alike, and K and V")
+    if not key.torch_dtype.is_floating_point:
+        raise ImpossibleCase("answer: dtype of K and V", key, "must be a floating point type")
+
+
+def _dtype(view: View, buffers: dict[str, Buffer]) -> DType:
+    return buffers[view.buffer].dtype if view.dtype is None else view.dtype

@@ -15,15 +15,16 @@ from attnfuzz.reference.dtypes import DType
 
 
 class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Memory of one allocation: `size` elements of `dtype`.
+    """Memory of one allocation: `size` elements of `dtype`, or (in a call's `writes`) as many of them from `offset` on.
 
-    Its content is `values` (integers), `bits` (base64 of the zlib-compressed bytes, little-endian), or neither: then it
-    is filled as an output is. `payload` names an entry of the safetensors file beside the case, for large content.
+    Its content is `values` (integers) or `bits` (base64 of the zlib-compressed bytes, little-endian). Without content
+    it is filled as an output is. In a file, `payload` instead names an entry of the safetensors file beside the case.
     """
 
     name: str
     dtype: DType
     size: int
+    offset: int = 0
     values: tuple[int, ...] | None = None
     bits: str | None = None
     payload: str | None = None
@@ -45,7 +46,7 @@ Argument = View | list[View] | int | float | str | bool | None
 class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """One launch: a kernel's entry point by FlashInfer's name, and its arguments.
 
-    `writes` are buffers that the planner wrote again since the call before, with their new content.
+    `writes` is what somebody other than a kernel wrote to buffers since the call before.
     """
 
     op: str
@@ -56,7 +57,8 @@ class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """What a request's queries should have attended to, and where their output is.
 
-    Rows of `out` from `first_row` on answer `query` [q_len, q_heads, dim] over `key` and `value` [kv_len, kv_heads, dim].
+    Rows of `out` from `first_row` on answer `query` [q_len, q_heads, dim] over `key` and `value`, both [kv_len,
+    kv_heads, dim].
     """
 
     first_row: int
@@ -66,7 +68,11 @@ class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """The right answer to the calls: `out` [rows, q_heads, dim] and `lse` [rows, q_heads] after the last of them."""
+    """The right answer to the calls: what `out` [rows, q_heads, dim] and `lse` [rows, q_heads] should hold after them.
+
+    `writes` is what was written to rows of no request after the last call. The other fields are those of
+    `attnfuzz.kernels.backend.Output` and of the geometry.
+    """
 
     out: View
     requests: tuple[Expected, ...]
@@ -75,7 +81,9 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     lse: View | None = None
     sinks: View | None = None
     window_left: int = -1
+    soft_cap: float = 0.0
     roundings: int = 1
+    writes: tuple[Buffer, ...] = ()
 
 
 class CallCase(
@@ -104,7 +112,8 @@ class CallCase(
 
 def pack(content: bytes) -> str:
     """Bytes as text for `Buffer.bits`."""
-    return base64.b64encode(zlib.compress(content, 9)).decode()
+    # At the lowest level: most content is random numbers, which no level makes smaller.
+    return base64.b64encode(zlib.compress(content, 1)).decode()
 
 
 def unpack(text: str, limit: int) -> bytes:
@@ -112,23 +121,36 @@ def unpack(text: str, limit: int) -> bytes:
     stream = zlib.decompressobj()
     try:
         content = stream.decompress(base64.b64decode(text, validate=True), limit + 1)
-    except zlib.error as error:
+    except (zlib.error, ValueError) as error:
         raise ValueError(f"damaged content: {error}") from error
     if len(content) > limit:
         raise ValueError(f"content of more than {limit} bytes")
+    if not stream.eof:
+        raise ValueError("damaged content: it ends too early")
     return content
 
 
 def content_of(buffer: Buffer) -> torch.Tensor | None:
-    """What a buffer holds [size] in its dtype, None if it is filled as an output. ValueError if it does not fit."""
+    """What a buffer holds [size] in its dtype, None if it is filled as an output.
+
+    Raises:
+        ValueError: for content that does not fit the buffer, and for content that is still in another file.
+
+    """
+    if buffer.payload is not None:
+        raise ValueError(f"its content is in a file beside the case, as {buffer.payload}: load the case from its file")
+    dtype = buffer.dtype.torch_dtype
     if buffer.values is not None:
-        content = torch.tensor(buffer.values, dtype=buffer.dtype.torch_dtype)
-    elif buffer.bits is not None:
-        data = bytearray(unpack(buffer.bits, buffer.size * buffer.dtype.itemsize))
-        content = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-        content = content.view(buffer.dtype.torch_dtype)
-    else:
+        if len(buffer.values) != buffer.size:
+            raise ValueError(f"{len(buffer.values)} values for a size of {buffer.size}")
+        try:
+            return torch.tensor(buffer.values, dtype=dtype)
+        except (RuntimeError, OverflowError) as error:
+            raise ValueError(f"values that are no {buffer.dtype}: {error}") from error
+    if buffer.bits is None:
         return None
-    if content.numel() != buffer.size:
-        raise ValueError(f"buffer {buffer.name}: {content.numel()} elements of content for a size of {buffer.size}")
-    return content
+    nbytes = buffer.size * buffer.dtype.itemsize
+    data = bytearray(unpack(buffer.bits, nbytes))
+    if len(data) != nbytes:
+        raise ValueError(f"{len(data)} bytes of content for a size of {buffer.size} {buffer.dtype}")
+    return torch.frombuffer(data, dtype=torch.uint8).view(dtype) if data else torch.empty(0, dtype=dtype)

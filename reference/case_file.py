@@ -1,22 +1,25 @@
 """Cases as JSON: short enough to read in a report, versioned, and refused with one clear line when they are damaged.
 
 Defaults are left out, so that a file says what is particular about its case, and a field that a later version adds
-does not change the id of the cases that do not use it.
+does not change the id of the cases that do not use it. Large contents of a case made of calls lie in a file beside it.
 """
 
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 
 from attnfuzz.reference.call_validity import validate_calls
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.payloads import PayloadError, bring_back, split_off, write_payloads
 from attnfuzz.reference.validity import ImpossibleCase, validate
 
 AnyCase = Case | CallCase
@@ -24,6 +27,9 @@ AnyCase = Case | CallCase
 
 FORMAT = "attnfuzz-case"
 VERSION = 1
+PAYLOADS = ".payloads.safetensors"
+"""Ending of the file with large contents; but for that, it is named like the case's own."""
+
 _WIDTH = 100
 
 
@@ -36,8 +42,13 @@ def encode(case: AnyCase) -> bytes:
     return (_pretty({"format": FORMAT, "version": VERSION} | _plain(case)) + "\n").encode()
 
 
-def decode(data: bytes) -> AnyCase:
-    """The case that `encode` wrote. CaseFileError if `data` is damaged, foreign, of another version or impossible."""
+def decode(data: bytes, payloads: Path | None = None) -> AnyCase:
+    """The case that `encode` wrote, with large contents from the file at `payloads`.
+
+    Raises:
+        CaseFileError: `data` or the file is damaged, foreign, of another version or impossible.
+
+    """
     try:
         content = msgspec.json.decode(data)
     except msgspec.DecodeError as error:
@@ -52,11 +63,15 @@ def decode(data: bytes) -> AnyCase:
     fields = {name: value for name, value in content.items() if name not in ("format", "version")}
     try:
         case: AnyCase = msgspec.convert(fields, AnyCase)
+        if isinstance(case, CallCase) and payloads is not None:
+            case = bring_back(case, payloads)
         validate_any(case)
     except msgspec.ValidationError as error:
         raise CaseFileError(f"not a case: {error}; correct that field") from error
     except ImpossibleCase as error:
         raise CaseFileError(f"an impossible case: {error}") from error
+    except PayloadError as error:
+        raise CaseFileError(str(error)) from error
     return case
 
 
@@ -70,20 +85,36 @@ def validate_any(case: AnyCase) -> None:
 
 def load(path: str | os.PathLike[str]) -> AnyCase:
     """The case in the file at `path`. CaseFileError, with the path, if it cannot be read or decoded."""
+    source = Path(path)
     try:
-        return decode(Path(path).read_bytes())
+        return decode(source.read_bytes(), source.with_suffix(PAYLOADS))
     except OSError as error:
-        raise CaseFileError(f"cannot read {os.fspath(path)}: {error.strerror or error}; give a case file") from error
+        raise CaseFileError(f"cannot read {source}: {error.strerror or error}; give a case file") from error
     except CaseFileError as error:
-        raise CaseFileError(f"{os.fspath(path)}: {error}") from error
+        raise CaseFileError(f"{source}: {error}") from error
 
 
 def save(path: str | os.PathLike[str], case: AnyCase) -> None:
-    """Write the case to `path` in one move, so that an interrupted write leaves no half of a file. Raises OSError."""
+    """Write the case to `path`, and large contents beside it. Raises OSError.
+
+    Each file is written in one move, so that an interrupted write leaves no half of a file.
+    """
     target = Path(path)
+    beside = target.with_suffix(PAYLOADS)
+    payloads: dict[str, torch.Tensor] = {}
+    if isinstance(case, CallCase):
+        case, payloads = split_off(case)
+    if payloads:
+        _write(beside, lambda draft: write_payloads(draft, payloads))
+    _write(target, lambda draft: draft.write_bytes(encode(case)))
+    if not payloads:
+        beside.unlink(missing_ok=True)
+
+
+def _write(target: Path, write: Callable[[Path], object]) -> None:
     draft = target.with_name(f"{target.name}.{os.getpid()}")
     try:
-        draft.write_bytes(encode(case))
+        write(draft)
         draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)

@@ -11,27 +11,33 @@ def inlined(modules: Iterable[ModuleType], wanted: Iterable[str], renames: dict[
 
     `renames` replaces text in what is returned, such as a call into a module that is not carried along.
     """
-    sources: dict[str, tuple[str, set[str]]] = {}
-    for module in modules:
-        text = inspect.getsource(module)
-        for node in ast.parse(text).body:
-            segment = ast.get_source_segment(text, node)
-            for name in _defined(node):
-                if segment is not None:
-                    sources[name] = (segment, _used(node))
+    definitions = [definition for module in modules for definition in _definitions(module)]
+    used = {name: names for defined, names, _ in definitions for name in defined}
     needed: set[str] = set()
     queue = list(wanted)
     while queue:
         name = queue.pop()
-        if name in sources and name not in needed:
+        if name in used and name not in needed:
             needed.add(name)
-            queue += sources[name][1]
+            queue += used[name]
     # In the order of definition, so that constants precede what uses them when it is defined.
-    segments = dict.fromkeys(sources[name][0] for name in sources if name in needed)
-    result = "\n\n\n".join(segments)
+    result = "\n\n\n".join(text for defined, _, text in definitions if needed.intersection(defined))
     for old, new in renames.items():
         result = result.replace(old, new)
     return result
+
+
+def _definitions(module: ModuleType) -> Iterable[tuple[list[str], set[str], str]]:
+    """For each statement of a module that defines names: these, the names that it uses, and its source."""
+    source = inspect.getsource(module)
+    lines = source.splitlines()
+    for node in ast.parse(source).body:
+        names = _defined(node)
+        if names:
+            decorators = node.decorator_list if isinstance(node, ast.FunctionDef | ast.ClassDef) else []
+            first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+            used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            yield names, used, "\n".join(lines[first - 1 : node.end_lineno])
 
 
 def _defined(node: ast.stmt) -> list[str]:
@@ -43,7 +49,3 @@ def _defined(node: ast.stmt) -> list[str]:
     elif isinstance(node, ast.AnnAssign):
         targets = [node.target]
     return [target.id for target in targets if isinstance(target, ast.Name)]
-
-
-def _used(node: ast.stmt) -> set[str]:
-    return {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}

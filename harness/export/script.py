@@ -1,25 +1,30 @@
-"""From a case to a script that anyone can run: the literal calls, guarded memory, the kernels' source, the answer."""
+"""From calls to a script that anyone can run: the calls, guarded memory, the kernels' source, the answer."""
 
 import platform
-import sys
 from importlib.metadata import PackageNotFoundError, version
-
 from types import ModuleType
 
 import jinja2
 
 import attnfuzz
+from attnfuzz.harness.check import TIMEOUT_SECONDS
+from attnfuzz.harness.export import literals
+from attnfuzz.harness.export.inline import inlined
 from attnfuzz.harness.failures import Observation
-from attnfuzz.harness.registry import fixed, resolve
+from attnfuzz.harness.memory.poison import poison_bytes, sentinel_bytes
+from attnfuzz.harness.registry import resolve
 from attnfuzz.kernels import torch_sdpa
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.native import build, ops, unsupported
 from attnfuzz.kernels.native.fault_recorder import FAULT_RECORD
 from attnfuzz.kernels.trtllm import gather
-from attnfuzz.harness.export.inline import inlined
-from attnfuzz.reference import case_file
-from attnfuzz.reference.calls import Argument, CallCase, View
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.calls import CallCase, View
+from attnfuzz.reference.contract import LseBase
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.noise import ROUNDOFF, SMALLEST_STEP
+
+MAX_BYTES = 64 << 20
+"""Of all buffers of a script: it carries them as text."""
 
 _MODULES: tuple[ModuleType, ...] = (unsupported, ops, gather, torch_sdpa)
 """The modules whose functions a script can carry along."""
@@ -27,20 +32,82 @@ _MODULES: tuple[ModuleType, ...] = (unsupported, ops, gather, torch_sdpa)
 _PACKAGES = ("torch", "apache-tvm-ffi")
 
 
-class CannotExport(ValueError):  # noqa: N818 - reads as what happened
+class CannotExport(ValueError):
     """A case that no stand-alone script can be made of; the message says why."""
 
 
-def render_script(case: Case, calls: CallCase, seen: Observation | None) -> str:
-    """A script that runs `calls`, in which `case` ended, and says whether the failure that was `seen` shows.
+def render_script(case_id: str, calls: CallCase, seen: Observation | None) -> str:
+    """A script that runs `calls`, and says whether what was `seen` when the case of that id ran shows.
 
     Raises:
-        CannotExport: a kernel is not this project's, so that its source can't be carried along.
+        CannotExport: a kernel is not this project's, so that its source can't be carried along, or there is too much.
+
     """
     backend = resolve(calls.backend)
-    used = {call.op for call in calls.calls}
-    functions = {name: _function(backend, name) for name in sorted(used)}
-    native = any(function.__module__ == ops.__name__ for function in functions.values())
+    nbytes = sum(buffer.size * buffer.dtype.itemsize for buffer in calls.buffers)
+    if nbytes > MAX_BYTES:
+        raise CannotExport(f"its buffers have {nbytes >> 20} MiB, a script carries at most {MAX_BYTES >> 20} MiB")
+    names = {op: _carried(backend, op) for op in sorted({call.op for call in calls.calls})}
+    native = any(hasattr(ops, name) for name in names.values())
+    return _template().render(
+        title=_title(calls, seen),
+        calls=calls,
+        case_id=case_id,
+        seen=seen,
+        versions=_versions(),
+        attnfuzz_version=attnfuzz.__version__,
+        native=native,
+        names=names,
+        wrappers=inlined(_MODULES, names.values(), {"build.load()": "native()"}),
+        flags=build.FLAGS,
+        sources={path.name: path.read_text() for path in build.sources()} if native else {},
+        fault_record=FAULT_RECORD.format,
+        poison={dtype.value: poison_bytes(dtype.torch_dtype, dtype.itemsize) for dtype in DType},
+        sentinel={dtype.value: sentinel_bytes(dtype.torch_dtype, dtype.itemsize) for dtype in DType},
+        outputs=repr(calls.outputs.value),
+        read_only=_read_only(calls, backend),
+        timeout=int(TIMEOUT_SECONDS),
+        **_judging(calls, backend),
+    )
+
+
+def _judging(calls: CallCase, backend: Backend) -> dict[str, object]:
+    """What the error of a correct kernel depends on."""
+    if calls.answer is None:
+        return {}
+    dtypes = {buffer.name: buffer.dtype for buffer in calls.buffers}
+    dtype = dtypes[calls.answer.out.buffer]
+    return {
+        "noise": backend.noise(dtype),
+        "roundoff": ROUNDOFF[dtype.torch_dtype],
+        "smallest": SMALLEST_STEP[dtype.torch_dtype],
+        "has_lse": backend.contract.lse is LseBase.TWO,
+    }
+
+
+def _read_only(calls: CallCase, backend: Backend) -> list[str]:
+    """The buffers that no call may write, nor anybody else between the calls."""
+    written = {write.name for call in calls.calls for write in call.writes}
+    seen: list[str] = []
+    for call in calls.calls:
+        for name, value in call.arguments.items():
+            views = [view for view in (value if isinstance(value, list) else [value]) if isinstance(view, View)]
+            if name in backend.ops[call.op].writes:
+                written.update(view.buffer for view in views)
+            seen += [view.buffer for view in views]
+    return [buffer.name for buffer in calls.buffers if buffer.name in seen and buffer.name not in written]
+
+
+def _carried(backend: Backend, op: str) -> str:
+    """The name of an op's function, whose source a script can carry."""
+    function = backend.ops[op].function
+    if function.__module__ not in {module.__name__ for module in _MODULES}:
+        raise CannotExport(f"{op} of {backend.name} is not part of attnfuzz: a script can't carry its source along")
+    name: str = function.__name__
+    return name
+
+
+def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("attnfuzz.harness.export", "."),
         trim_blocks=True,
@@ -49,68 +116,21 @@ def render_script(case: Case, calls: CallCase, seen: Observation | None) -> str:
         undefined=jinja2.StrictUndefined,
         autoescape=False,  # noqa: S701 - Python, not HTML
     )
-    environment.filters["argument"] = _argument
-    environment.filters["view"] = _view
-    return environment.get_template("script.py.j2").render(
-        backend=calls.backend,
-        calls=calls,
-        case_id=case_file.case_id(case),
-        fixed=fixed(calls.backend),
-        seen=seen,
-        versions=_versions(),
-        attnfuzz_version=attnfuzz.__version__,
-        fault_record=FAULT_RECORD.format,
-        native=native,
-        flags=build.FLAGS,
-        sources={path.name: path.read_text() for path in build.sources()} if native else {},
-        wrappers=inlined(
-            _MODULES, [function.__name__ for function in functions.values()], {"build.load()": "native()"}
-        ),
-        names={op: function.__name__ for op, function in functions.items()},
+    environment.filters.update(
+        python=repr,
+        argument=literals.argument,
+        content=literals.content,
+        write_of=literals.write,
+        source=literals.source,
+        in_docstring=literals.in_docstring,
     )
+    return environment.get_template("script.py.j2")
 
 
-def _function(backend: Backend, op: str) -> "_Function":
-    function = backend.ops[op].function
-    if function.__module__ not in {module.__name__ for module in _MODULES}:
-        raise CannotExport(f"{op} of {backend.name} is not part of attnfuzz: a script can't carry its source along")
-    return _Function(function.__module__, function.__name__)
-
-
-class _Function:
-    """Where a kernel's Python function is defined."""
-
-    def __init__(self, module: str, name: str) -> None:
-        self.__module__ = module
-        self.__name__ = name
-
-
-def _argument(value: Argument) -> str:
-    if isinstance(value, View):
-        return _view(value)
-    if isinstance(value, list):
-        return f"({', '.join(_view(item) for item in value)})"
-    return repr(value)
-
-
-def _view(view: View) -> str:
-    parts = [repr(view.buffer), repr(view.shape)]
-    if view.stride != _dense(view.shape) or view.offset or view.dtype:
-        parts.append(repr(view.stride))
-    if view.offset or view.dtype:
-        parts.append(repr(view.offset))
-    if view.dtype:
-        parts.append(repr(view.dtype.value))
-    return f"at({', '.join(parts)})"
-
-
-def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides: list[int] = []
-    step = 1
-    for size in reversed(shape):
-        strides.insert(0, step)
-        step *= size
-    return tuple(strides)
+def _title(calls: CallCase, seen: Observation | None) -> str:
+    what = f"{seen.kind}: {seen.place}" if seen else "Nothing wrong"
+    where = f" in {calls.mode}" if calls.mode else ""
+    return literals.in_docstring(f"{what}, in calls that {calls.backend} made{where}.")
 
 
 def _versions() -> str:
@@ -121,5 +141,3 @@ def _versions() -> str:
         except PackageNotFoundError:
             continue
     return ", ".join([*found, f"{platform.system()} {platform.machine()}"])
-
-

@@ -100,6 +100,18 @@ class GuardedMemory:
         """The allocation that `tensor`, which has elements, is a view of. ValueError if it is none of this memory."""
         return self._placed_of(tensor).allocation
 
+    def on_record(self, arguments: Iterable[tuple[str, torch.Tensor]]) -> list[Allocation]:
+        """The allocations that arguments, given by name, are views of: each once, empty ones by the argument's name.
+
+        Raises:
+            ValueError: for a tensor that lies outside of this memory.
+        """
+        found: dict[tuple[str, int], Allocation] = {}
+        for name, tensor in arguments:
+            allocation = self.allocation_of(tensor) if tensor.numel() else self._nowhere(name, tensor)
+            found[allocation.name, allocation.address] = allocation
+        return list(found.values())
+
     def renew(self, tensor: torch.Tensor) -> None:
         """Give an output its sentinel again before it is written once more; stale numbers stay what they became."""
         if self._output_pattern is poison.sentinel and tensor.numel():
@@ -183,6 +195,11 @@ class GuardedMemory:
             tensor.copy_(content.view(tensor.shape))
         else:
             pattern.write(allocation.address, allocation.nbytes)
+
+    def _nowhere(self, name: str, tensor: torch.Tensor) -> Allocation:
+        """The allocation of a tensor without elements."""
+        shape, stride, dtype = tuple(tensor.shape), tuple(tensor.stride()), str(tensor.dtype)[6:]
+        return Allocation(name, 0, 0, shape, dtype, tensor.itemsize, stride, self._guard)
 
     def _placed_of(self, tensor: torch.Tensor) -> _Placed:
         address = tensor.data_ptr()

@@ -51,6 +51,11 @@ class PlainMemory:
         """A tensor with the values, shape and dtype of `value`."""
         return self.tensor(name, value.shape, value.dtype, stride=stride).copy_(value)
 
+    def on_record(self, arguments: Iterable[tuple[str, torch.Tensor]]) -> list[Allocation]:
+        """None, likewise."""
+        del arguments
+        return []
+
     def renew(self, tensor: torch.Tensor) -> None:
         """As in guarded memory, for a tensor without gaps."""
         if self._output_pattern is poison.sentinel:

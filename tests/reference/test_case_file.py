@@ -4,8 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from msgspec.structs import replace
+from safetensors.torch import save_file
 
+from attnfuzz.reference.calls import Buffer, Call, CallCase, View, pack
 from attnfuzz.reference.case import (
     Case,
     Guard,
@@ -27,6 +30,7 @@ from attnfuzz.reference.case import (
 from attnfuzz.reference.case_file import CaseFileError, case_id, decode, encode, load, save
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, KvLayout, Latent
+from attnfuzz.reference.payloads import INLINE_BYTES
 
 PLAIN = Case(
     backend="trtllm_mha",
@@ -144,3 +148,77 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "torn.json").write_bytes(encode(PLAIN)[:40])
     with pytest.raises(CaseFileError, match=r"torn\.json: not JSON"):
         load(tmp_path / "torn.json")
+
+
+SMALL_CALLS = CallCase(
+    backend="torch_sdpa",
+    buffers=(
+        Buffer(name="x", dtype=DType.BFLOAT16, size=3, bits=pack(b"\x81\x7f\x00\x80\x00\x3f")),
+        Buffer(name="ids", dtype=DType.INT32, size=2, values=(1, -1)),
+        Buffer(name="out", dtype=DType.FLOAT8_E4M3, size=8),
+    ),
+    calls=(
+        Call(
+            op="attend",
+            arguments={"x": View(buffer="x", shape=(3,), stride=(1,)), "n": 3, "scale": 0.5, "sinks": None},
+            writes=(Buffer(name="x", dtype=DType.BFLOAT16, size=1, offset=2, bits=pack(b"\x00\x40")),),
+        ),
+    ),
+    mode="decode",
+    guard=Guard.LEFT,
+)
+
+
+def large_calls() -> CallCase:
+    """Calls with more content than belongs into a JSON file."""
+    numbers = torch.arange(INLINE_BYTES // 2, dtype=torch.int64).to(torch.int16)
+    content = bytes(numbers.view(torch.uint8).numpy())
+    large = Buffer(name="kv", dtype=DType.FLOAT8_E4M3, size=len(content), bits=pack(content))
+    return replace(SMALL_CALLS, buffers=(*SMALL_CALLS.buffers, large))
+
+
+def test_calls_are_written_and_read_again(tmp_path: Path) -> None:
+    assert decode(encode(SMALL_CALLS)) == SMALL_CALLS
+    save(tmp_path / "case.json", SMALL_CALLS)
+    assert load(tmp_path / "case.json") == SMALL_CALLS
+    assert [path.name for path in tmp_path.iterdir()] == ["case.json"]
+
+
+def test_large_contents_lie_beside_the_case(tmp_path: Path) -> None:
+    case = large_calls()
+    save(tmp_path / "case.json", case)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["case.json", "case.payloads.safetensors"]
+    assert (tmp_path / "case.json").stat().st_size < 2000
+    loaded = load(tmp_path / "case.json")
+    assert loaded == case
+    assert case_id(loaded) == case_id(case)
+
+
+def test_a_case_that_became_small_leaves_no_contents_beside_it(tmp_path: Path) -> None:
+    save(tmp_path / "case.json", large_calls())
+    save(tmp_path / "case.json", SMALL_CALLS)
+    assert [path.name for path in tmp_path.iterdir()] == ["case.json"]
+
+
+def test_contents_that_are_missing_or_wrong_are_named(tmp_path: Path) -> None:
+    path, beside = tmp_path / "case.json", tmp_path / "case.payloads.safetensors"
+    save(path, large_calls())
+    whole = beside.read_bytes()
+
+    def refusal() -> str:
+        with pytest.raises(CaseFileError) as caught:
+            load(path)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    save_file({"x": torch.zeros(3, dtype=torch.bfloat16)}, beside)
+    assert "case.payloads.safetensors has no entry" in refusal()
+    save_file({"x": torch.zeros(4), "kv": torch.zeros(3)}, beside)
+    assert "entry x of " in refusal()
+    assert "is float32 [4], but buffer x is bfloat16 [3]" in refusal()
+    beside.write_bytes(whole[: len(whole) // 2])
+    assert "which is damaged" in refusal()
+    beside.unlink()
+    assert "case.payloads.safetensors, which can't be read" in refusal()
+    with pytest.raises(CaseFileError, match="load the case from its file"):
+        decode(path.read_bytes())

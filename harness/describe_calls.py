@@ -1,0 +1,31 @@
+"""A case made of literal calls in words that a person takes in at a glance."""
+
+from textwrap import fill
+
+from attnfuzz.reference.calls import Argument, CallCase, View
+from attnfuzz.reference.case_file import case_id
+
+_WIDTH = 80
+
+
+def describe_calls(case: CallCase) -> str:
+    """Lines for the case and each of its calls: the shapes of tensors, and scalars."""
+    lines = [f"case {case_id(case)} for {case.backend}, made of calls"]
+    for index, call in enumerate(case.calls):
+        label = f"call {index:<5}"
+        arguments = ", ".join(f"{name} {_words(value)}" for name, value in call.arguments.items())
+        text = f"{call.op}: {arguments}"
+        lines.append(
+            fill(text, _WIDTH, initial_indent=label, subsequent_indent=" " * len(label), break_on_hyphens=False)
+        )
+    if case.answer is None:
+        lines.append("No answer is given: accesses, canaries, inputs and exceptions are judged.")
+    return "\n".join(lines)
+
+
+def _words(value: Argument) -> str:
+    if isinstance(value, View):
+        return str(list(value.shape))
+    if isinstance(value, list):
+        return f"({', '.join(_words(item) for item in value)})"
+    return str(value)

@@ -1,0 +1,81 @@
+"""What a worker does with a case: steps in order, each judged, and faults of the harness told from findings."""
+
+import msgspec
+import pytest
+from harness_cases import decode_case
+
+from attnfuzz.harness import execute
+from attnfuzz.harness.execute import Execution, Task
+from attnfuzz.harness.failures import Kind, Verdict
+from attnfuzz.harness.launcher import LaunchError
+from attnfuzz.harness.memory.plain import PlainMemory
+from attnfuzz.harness.memory.reservation import OutOfMemory
+from attnfuzz.harness.workers.journal import Journal
+from attnfuzz.kernels.native import build
+from attnfuzz.kernels.torch_sdpa import SdpaSession
+from attnfuzz.reference.case import Case
+
+
+def ignore(_: bytes) -> None:
+    pass
+
+
+def task(defective: str, defect: str, case: Case | None = None) -> Task:
+    name = f"{defective}:{defect}"
+    return Task(case=case or decode_case(name), backend=name)
+
+
+def test_the_phases_of_a_run_are_timed(defective: str) -> None:
+    verdict = Execution(task(defective, "NONE"), ignore).run()
+    assert verdict.seconds.keys() == {"place", "kernel", "reference", "judge"}
+    assert min(verdict.seconds.values()) > 0
+
+
+def test_a_case_computes_the_same_without_guards(defective: str) -> None:
+    guarded = Execution(task(defective, "NONE"), ignore).run()
+    plain = Execution(task(defective, "NONE"), ignore, memory=PlainMemory(decode_case("x").outputs)).run()
+    assert plain.margins == guarded.margins
+
+
+def test_a_task_is_answered_as_bytes(defective: str) -> None:
+    journal = Journal.create()
+    reply = execute.handle(msgspec.json.encode(task(defective, "NAN_ROW")), journal)
+    assert msgspec.json.decode(reply, type=Verdict).failures[0].kind is Kind.NOT_FINITE
+    assert journal.read() == b""
+    journal.close()
+
+
+def test_the_journal_is_empty_when_judging_begins(defective: str) -> None:
+    entries: list[bytes] = []
+    Execution(task(defective, "NONE"), entries.append).run()
+    assert [bool(entry) for entry in entries] == [True, False]
+
+
+def test_a_full_journal_is_no_finding(defective: str) -> None:
+    def full(_: bytes) -> None:
+        raise ValueError("too large")
+
+    with pytest.raises(LaunchError):
+        Execution(task(defective, "NONE"), full).run()
+
+
+def test_want_of_guarded_memory_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def starve(*_: object) -> None:
+        raise OutOfMemory("no address space")
+
+    monkeypatch.setattr(SdpaSession, "forward", starve)
+    case = decode_case("torch_sdpa", 5, padded=1)
+    with pytest.raises(OutOfMemory):
+        Execution(Task(case=case, backend="torch_sdpa"), ignore).run()
+
+
+@pytest.mark.parametrize("error", [build.NoCompiler("no g++"), build.BuildFailed("no space")])
+def test_warming_up_does_without_kernels_that_can_not_be_built(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    target = "compiler" if isinstance(error, build.NoCompiler) else "load"
+    monkeypatch.setattr(build, target, fail)
+    execute.warm()

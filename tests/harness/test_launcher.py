@@ -1,0 +1,121 @@
+"""The way to a kernel: on record before it runs, checked after it, and recorded while a graph captures."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.launcher import JournalingLauncher, LaunchError, tensors_of
+from attnfuzz.harness.memory.arena import Arena
+from attnfuzz.harness.memory.guarded import GuardedMemory
+from attnfuzz.harness.workers.journal import LaunchRecord
+from attnfuzz.kernels.backend import Op
+from attnfuzz.reference.case import Guard, Outputs
+
+
+def add_into(*, out: torch.Tensor, x: torch.Tensor, amount: int) -> None:
+    out.copy_(x + amount)
+
+
+ADD = Op("add", add_into, frozenset({"out"}))
+
+
+@pytest.fixture
+def memory() -> Iterator[GuardedMemory]:
+    with GuardedMemory(Arena(), Guard.RIGHT, Outputs.POISONED) as memory:
+        yield memory
+
+
+@pytest.fixture
+def tensors(memory: GuardedMemory) -> dict[str, Any]:
+    return {"x": memory.copy("x", torch.tensor([1, 2])), "out": memory.copy("out", torch.tensor([0, 0]))}
+
+
+def ignore(_: bytes) -> None:
+    pass
+
+
+def test_a_launch_is_on_record_before_it_runs(memory: GuardedMemory, tensors: dict[str, Any]) -> None:
+    entries: list[bytes] = []
+
+    def crash(**_: object) -> None:
+        record = LaunchRecord.decode(entries[-1])
+        assert (record.step, record.mode, record.kernel) == (3, "decode", "crash")
+        assert record.scalars == {"amount": 5}
+        assert [allocation.name for allocation in record.tensors] == ["x", "out"]
+        raise RuntimeError("gone")
+
+    launcher = JournalingLauncher(memory, entries.append)
+    launcher.begin_step(3, "decode")
+    with pytest.raises(RuntimeError, match="gone") as caught:
+        launcher.launch(Op("crash", crash, frozenset({"out"})), amount=5, **tensors)
+    assert launcher.kernel == "crash"
+    assert launcher.raised is caught.value
+    launcher.begin_step(4, "decode")
+    assert launcher.kernel == ""
+    assert launcher.raised is None
+
+
+def test_a_changed_input_is_observed_and_an_output_is_not(memory: GuardedMemory, tensors: dict[str, Any]) -> None:
+    def spoil(*, out: torch.Tensor, x: torch.Tensor) -> None:
+        out.fill_(1)
+        x[1] = 7
+
+    launcher = JournalingLauncher(memory, ignore)
+    launcher.launch(Op("spoil", spoil, frozenset({"out"})), **tensors)
+    (observation,) = launcher.observations
+    assert (observation.kind, observation.place) == (Kind.INPUT_MUTATED, "x")
+    assert observation.message == "spoil changed its input x, first at element 1"
+
+
+def test_a_replay_has_frozen_scalars_and_live_tensors(memory: GuardedMemory, tensors: dict[str, Any]) -> None:
+    launcher = JournalingLauncher(memory, ignore)
+    amount = 1
+    with launcher.capture() as graph:
+        assert launcher.launch(ADD, amount=amount, **tensors) is None
+    assert tensors["out"].tolist() == [0, 0]
+    amount = 100
+    tensors["x"].copy_(torch.tensor([10, 20]))
+    graph.replay()
+    assert tensors["out"].tolist() == [11, 21]
+    assert launcher.kernel == "add"
+
+
+def test_a_capture_that_fails_records_no_further(memory: GuardedMemory, tensors: dict[str, Any]) -> None:
+    launcher = JournalingLauncher(memory, ignore)
+    with pytest.raises(KeyError), launcher.capture():
+        raise KeyError
+    launcher.launch(ADD, amount=1, **tensors)
+    assert tensors["out"].tolist() == [2, 3]
+
+
+def test_what_the_harness_can_not_record_is_not_launched(memory: GuardedMemory, tensors: dict[str, Any]) -> None:
+    def full(_: bytes) -> None:
+        raise OSError("no space")
+
+    launcher = JournalingLauncher(memory, full)
+    with pytest.raises(LaunchError, match="the launch of add could not be put on record: no space"):
+        launcher.launch(ADD, amount=1, **tensors)
+    assert tensors["out"].tolist() == [0, 0]
+    assert launcher.raised is None
+
+
+def test_each_tensor_of_a_launch_is_known_by_its_argument() -> None:
+    a, b, c = (torch.zeros(1) for _ in range(3))
+    found = list(tensors_of({"x": (a, b), "amount": 1, "out": c}))
+    assert [name for name, _ in found] == ["x", "x", "out"]
+    assert all(mine is theirs for (_, mine), theirs in zip(found, (a, b, c), strict=True))
+
+
+def test_only_the_tensors_that_a_kernel_is_given_are_on_record(memory: GuardedMemory, tensors: dict[str, Any]) -> None:
+    memory.tensor("bystander", (4,), torch.float32)
+    written: list[bytes] = []
+    idle = Op("idle", lambda **_: None, frozenset({"out"}))
+    JournalingLauncher(memory, written.append).launch(idle, nothing=torch.empty(0, 3), **tensors)
+    assert [(each.name, each.nbytes > 0) for each in LaunchRecord.decode(written[-1]).tensors] == [
+        ("nothing", False),
+        ("x", True),
+        ("out", True),
+    ]

@@ -1,0 +1,162 @@
+"""Cases made of literal calls: what their buffers hold, and which of them can exist."""
+
+import msgspec
+import pytest
+import torch
+from msgspec.structs import replace
+
+from attnfuzz.reference.call_validity import MAX_BYTES, validate_calls
+from attnfuzz.reference.calls import Answer, Buffer, Call, CallCase, Expected, View, content_of, pack, unpack
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.validity import ImpossibleCase
+
+
+def view(buffer: str, *shape: int, **changes: object) -> View:
+    dense = View(buffer=buffer, shape=shape, stride=tuple(torch.empty(shape).stride()))
+    return msgspec.structs.replace(dense, **changes)
+
+
+BUFFERS = (
+    Buffer(name="q", dtype=DType.BFLOAT16, size=16, bits=pack(bytes(32))),
+    Buffer(name="kv", dtype=DType.FLOAT8_E4M3, size=48, values=(1,) * 48),
+    Buffer(name="seq_lens", dtype=DType.INT32, size=1, values=(3,)),
+    Buffer(name="out", dtype=DType.BFLOAT16, size=24),
+    Buffer(name="lse", dtype=DType.FLOAT32, size=6),
+    Buffer(name="mask", dtype=DType.UINT8, size=8, values=(1,) * 8),
+)
+REQUEST = Expected(first_row=1, query=view("q", 2, 2, 4), key=view("kv", 3, 1, 4), value=view("kv", 3, 1, 4, offset=24))
+ANSWER = Answer(out=view("out", 3, 2, 4), lse=view("lse", 3, 2), requests=(REQUEST,), bmm1_scale=0.5, bmm2_scale=1.0)
+CALL = Call(
+    op="attend",
+    arguments={
+        "query": view("q", 2, 2, 4),
+        "kv_cache": [view("kv", 3, 1, 4), view("kv", 3, 1, 4, offset=24)],
+        "mask": view("mask", 8, dtype=DType.BOOL),
+        "batch": 1,
+        "scale": 0.5,
+        "layout": "HND",
+        "sinks": None,
+        "causal": True,
+    },
+    writes=(Buffer(name="seq_lens", dtype=DType.INT32, size=1, values=(2,)),),
+)
+CASE = CallCase(backend="torch_sdpa", buffers=BUFFERS, calls=(CALL,), answer=ANSWER)
+
+
+def test_a_case_that_can_exist_is_accepted() -> None:
+    validate_calls(CASE)
+    validate_calls(replace(CASE, answer=None))
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\xff" * 100, bytes(1 << 16)])
+def test_what_is_packed_is_unpacked(content: bytes) -> None:
+    assert unpack(pack(content), len(content)) == content
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("%%%", "damaged content"),
+        ("aGVsbG8=", "damaged content"),
+        (pack(bytes(5)), "content of more than 4 bytes"),
+        (pack(bytes(4))[:8], "damaged content"),
+    ],
+)
+def test_damaged_content_is_refused(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        unpack(text, 4)
+
+
+def test_contents_keep_every_bit() -> None:
+    # A signalling NaN, and a negative zero.
+    bits = b"\x81\x7f\x00\x80"
+    content = content_of(Buffer(name="x", dtype=DType.BFLOAT16, size=2, bits=pack(bits)))
+    assert content is not None
+    assert bytes(content.view(torch.uint8).tolist()) == bits
+    assert content_of(Buffer(name="x", dtype=DType.BFLOAT16, size=2)) is None
+    empty = content_of(Buffer(name="x", dtype=DType.INT32, size=0, bits=pack(b"")))
+    assert empty is not None
+    assert empty.dtype == torch.int32
+
+
+@pytest.mark.parametrize(
+    ("buffer", "words"),
+    [
+        (Buffer(name="x", dtype=DType.INT32, size=2, values=(1,)), "1 values for a size of 2"),
+        (Buffer(name="x", dtype=DType.INT32, size=1, values=(1 << 40,)), "values that are no int32"),
+        (Buffer(name="x", dtype=DType.INT32, size=2, bits=pack(bytes(7))), "7 bytes of content for a size of 2 int32"),
+        (Buffer(name="x", dtype=DType.INT32, size=2, payload="x"), "load the case from its file"),
+    ],
+)
+def test_content_that_does_not_fit_is_refused(buffer: Buffer, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        content_of(buffer)
+
+
+def with_buffer(**changes: object) -> CallCase:
+    return replace(CASE, buffers=(*BUFFERS[:2], replace(BUFFERS[2], **changes), *BUFFERS[3:]))
+
+
+def with_argument(argument: View) -> CallCase:
+    return replace(CASE, calls=(replace(CALL, arguments=CALL.arguments | {"query": argument}),))
+
+
+def with_write(**changes: object) -> CallCase:
+    return replace(CASE, calls=(replace(CALL, writes=(replace(CALL.writes[0], **changes),)),))
+
+
+def with_answer(**changes: object) -> CallCase:
+    return replace(CASE, answer=replace(ANSWER, **changes))
+
+
+def with_request(**changes: object) -> CallCase:
+    return with_answer(requests=(replace(REQUEST, **changes),))
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        (replace(CASE, backend=""), "backend is ''"),
+        (replace(CASE, calls=()), "calls is (): must be at least one"),
+        (with_buffer(name="q"), "name of a buffer is 'q'"),
+        (with_buffer(size=-1), "must have a size, no offset"),
+        (with_buffer(offset=1), "must have a size, no offset"),
+        (with_buffer(size=MAX_BYTES), f"all may have {MAX_BYTES} bytes"),
+        (with_buffer(values=None, bits="%"), "content of seq_lens is 'damaged'"),
+        (with_buffer(bits=pack(bytes(4))), "content of seq_lens is 'given twice'"),
+        (with_buffer(values=None, payload="x"), "load the case from its file"),
+        (with_argument(view("nobody", 2)), "must name one of the buffers q, kv, seq_lens"),
+        (with_argument(view("q", 3, 2, 4)), "must end within the 16 elements there are"),
+        (with_argument(view("q", 2, 2, 4, offset=1)), "must end within the 16 elements there are"),
+        (with_argument(view("q", 4, dtype=DType.INT64, offset=1)), "must end within the 4 elements there are"),
+        (with_argument(view("q", 2, 2, stride=(1,))), "must have a stride for each size, none negative"),
+        (with_argument(view("q", 2, 2, stride=(2, -1))), "must have a stride for each size, none negative"),
+        (with_argument(view("seq_lens", 1, dtype=DType.INT64)), "must divide the 4 bytes of the buffer"),
+        (with_write(name="nobody"), "must lie in a buffer of its dtype"),
+        (with_write(dtype=DType.INT64), "must lie in a buffer of its dtype"),
+        (with_write(offset=1), "must lie in a buffer of its dtype"),
+        (with_write(values=None), "must have content"),
+        (with_answer(writes=(Buffer(name="out", dtype=DType.BFLOAT16, size=4),)), "must have content"),
+        (with_answer(out=view("out", 6, 4)), "must be [rows, q_heads, dim]"),
+        (with_answer(lse=view("lse", 3)), "must be float32 [3, 2]"),
+        (with_answer(sinks=view("lse", 3)), "must be float32 [2]"),
+        (with_answer(roundings=0), "must be at least 1"),
+        (with_request(query=view("q", 4, 4)), "must be [tokens, heads, dim] tensors"),
+        (with_request(value=view("kv", 2, 1, 4)), "q, K and V must fit each other"),
+        (with_request(query=view("q", 1, 2, 8)), "q, K and V must fit each other"),
+        (with_request(query=view("q", 1, 4, 4)), "must give rows of [2, 4]"),
+        (with_request(first_row=2), "must lie in the 3 rows"),
+        (with_request(query=view("lse", 1, 1, 4)), "must give rows of"),
+        (with_request(key=view("q", 3, 1, 4)), "out and q must be alike, and K and V"),
+    ],
+)
+def test_a_case_that_can_not_exist_is_refused(case: CallCase, words: str) -> None:
+    with pytest.raises(ImpossibleCase) as caught:
+        validate_calls(case)
+    assert words in str(caught.value)
+
+
+def test_requests_of_an_answer_have_the_same_heads() -> None:
+    other = replace(REQUEST, first_row=0, key=view("kv", 3, 2, 4), value=view("kv", 3, 2, 4, offset=24))
+    with pytest.raises(ImpossibleCase, match="all must have the heads and dims of the first"):
+        validate_calls(with_answer(requests=(REQUEST, other)))
