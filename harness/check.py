@@ -97,6 +97,11 @@ class Runner:
         """Workers that died so far."""
         return self._workers.restarts
 
+    def start(self, backend: str) -> None:
+        """Wait until a worker stands ready for `backend`. Raises as `verdict` does."""
+        self._prepare(backend)
+        self._workers.renew()
+
     def verdict(self, case: AnyCase, backend: str | None = None) -> Verdict:
         """Run a case on its backend, or on another one; a death becomes an observation.
 

@@ -7,7 +7,6 @@ import click
 from attnfuzz.harness.cli.exits import BadInput
 from attnfuzz.harness.cli.given import case_at
 from attnfuzz.harness.export import CannotExport, export_script
-from attnfuzz.reference.case import Case
 
 
 @click.command()
@@ -15,11 +14,8 @@ from attnfuzz.reference.case import Case
 @click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Write it to a file.")
 def export(path: Path, output: Path | None) -> None:
     """Write a stand-alone script that shows what a case does: it needs torch, and nothing of attnfuzz."""
-    case = case_at(path)
-    if not isinstance(case, Case):
-        raise BadInput(f"{path} is made of literal calls; only cases made of steps can be exported so far")
     try:
-        script = export_script(case)
+        script = export_script(case_at(path))
     except CannotExport as error:
         raise BadInput(f"{path} can't be exported: {error}") from error
     if output is None:

@@ -10,7 +10,7 @@ from attnfuzz.reference.case import Guard
 NEAR = 64 << 10
 """Bytes beside a tensor, or as many as it has, within which a stray access is taken for one to that tensor.
 
-Farther ones were indexed with a wild number: which tensor happens to lie there says nothing, and changes from run to run.
+Farther ones were indexed with a wild number: which tensor lies there says nothing, and changes from run to run.
 """
 
 NULL_BYTES = 1 << 16

@@ -11,7 +11,7 @@ _RESERVED = 32 << 40
 """Bytes of address space: half of it holds POISON_ID times a page of 1 MiB, so that such an id faults inside."""
 
 GAP = 16 << 20
-"""Inaccessible bytes on each side of a slab, at the least: more than a page of any KV pool, so that page id -1 faults."""
+"""Inaccessible bytes on each side of a slab, at the least: more than a page of a KV pool, so that page id -1 faults."""
 
 _LEAST = 1 << 30
 _FINE_CLASSES = 8

@@ -19,11 +19,23 @@ __all__ = ["cases", "check"]
 
 
 def cases(backend: str) -> "SearchStrategy[Case]":
-    """A Hypothesis strategy for cases that the backend called `backend` supports."""
+    """A Hypothesis strategy for cases that the backend called `backend` supports.
+
+    Drawing waits for the workers to start, which Hypothesis does not count towards a test's deadline.
+    """
+    from hypothesis import strategies as st
+
+    from attnfuzz.harness.check import shared_runner
     from attnfuzz.harness.registry import resolve
     from attnfuzz.strategies.cases import cases as draw_cases
 
-    return draw_cases(resolve(backend).capability, backend)
+    capability = resolve(backend).capability
+
+    def started() -> "SearchStrategy[Case]":
+        shared_runner().start(backend)
+        return draw_cases(capability, backend)
+
+    return st.deferred(started)
 
 
 def check(case: "Case") -> None:

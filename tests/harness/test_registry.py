@@ -62,7 +62,7 @@ def test_revisions_belong_to_a_fixed_backend() -> None:
 def test_a_misspelt_name_gets_the_closest_ones() -> None:
     with pytest.raises(
         UnknownBackend,
-        match=r"unknown backend 'torch_spda': did you mean torch_sdpa or torch_sdpa@175063\? Known: .*trtllm",
+        match=r"'torch_spda': did you mean torch_sdpa or torch_sdpa@175063\? Known: .*trtllm",
     ):
         resolve("torch_spda")
     with pytest.raises(UnknownBackend, match="did you mean trtllm_mla or trtllm_mha"):
