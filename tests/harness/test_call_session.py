@@ -1,5 +1,7 @@
 """Cases made of literal calls: placed as the calls see them, run like any other, judged by their answer if any."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -77,12 +79,13 @@ def test_a_wrong_answer_is_a_mismatch(runner: Runner) -> None:
     assert failures(runner.verdict(scaled)) == [(Kind.OUTPUT_MISMATCH, "out")]
 
 
-def placed(case: CallCase) -> GuardedMemory:
+@contextmanager
+def placed(case: CallCase) -> Iterator[GuardedMemory]:
     """The memory of a session on `case`."""
-    memory = GuardedMemory(Arena(), Guard.RIGHT, Outputs.POISONED)
-    launcher = JournalingLauncher(memory, lambda _: None)
-    CallSession(case, resolve("torch_sdpa"), Bench(memory, launcher, torch.device("cpu")))
-    return memory
+    with Arena() as arena, GuardedMemory(arena, Guard.RIGHT, Outputs.POISONED) as memory:
+        launcher = JournalingLauncher(memory, lambda _: None)
+        CallSession(case, resolve("torch_sdpa"), Bench(memory, launcher, torch.device("cpu")))
+        yield memory
 
 
 def with_views(*views: View) -> CallCase:
@@ -94,7 +97,8 @@ WITH_GAP = View(buffer="x", shape=(2, 3), stride=(4, 1))
 
 
 def test_a_buffer_has_the_form_of_the_view_that_spans_it() -> None:
-    (allocation,) = placed(with_views(WITH_GAP)).allocations()
+    with placed(with_views(WITH_GAP)) as memory:
+        (allocation,) = memory.allocations()
     assert (allocation.shape, allocation.stride) == ((2, 3), (4, 1))
 
 
@@ -108,19 +112,21 @@ def test_a_buffer_has_the_form_of_the_view_that_spans_it() -> None:
     ],
 )
 def test_a_buffer_is_flat_where_no_view_says_more(views: tuple[View, ...]) -> None:
-    (allocation,) = placed(with_views(*views)).allocations()
+    with placed(with_views(*views)) as memory:
+        (allocation,) = memory.allocations()
     assert (allocation.shape, allocation.stride) == ((7,), (1,))
 
 
 def test_gaps_between_elements_are_guarded() -> None:
-    memory = placed(with_views(WITH_GAP))
-    assert memory.damage() == []
+    with placed(with_views(WITH_GAP)) as memory:
+        assert memory.damage() == []
 
 
 def test_what_only_the_answer_needs_is_not_guarded(runner: Runner) -> None:
     _, calls = runner.trace(decode_case("torch_sdpa", 5, padded=1))
     assert calls is not None
-    names = {allocation.name for allocation in placed(calls).allocations()}
+    with placed(calls) as memory:
+        names = {allocation.name for allocation in memory.allocations()}
     assert "query" in names
     assert not any(name.startswith("request_") for name in names)
 

@@ -24,7 +24,7 @@ ADD = Op("add", add_into, frozenset({"out"}))
 
 @pytest.fixture
 def memory() -> Iterator[GuardedMemory]:
-    with GuardedMemory(Arena(), Guard.RIGHT, Outputs.POISONED) as memory:
+    with Arena() as arena, GuardedMemory(arena, Guard.RIGHT, Outputs.POISONED) as memory:
         yield memory
 
 

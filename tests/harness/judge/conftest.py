@@ -111,12 +111,12 @@ class Layer:
             out, lse = out * before + part_out * after, both
             if self.merged_rounded:
                 out = out.to(self.dtype).float()
-        return out.transpose(0, 1) * self.bmm2_scale, lse.transpose(0, 1)
+        return out.transpose(0, 1), lse.transpose(0, 1)
 
     def _part(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """One split by online softmax over tiles: out [heads, q, dim] and natural lse [heads, q]."""
+        """One split by online softmax over tiles: out [heads, q, dim], scaled, and natural lse [heads, q]."""
         heads, q_len = query.shape[1], query.shape[0]
         peak, total = torch.full((heads, q_len), -1e30), torch.zeros(heads, q_len)
         out = torch.zeros(heads, q_len, value.shape[2])
@@ -132,7 +132,7 @@ class Layer:
             rounded = weights.to(self.probabilities).float()
             out = out * decay.unsqueeze(-1) + torch.einsum("hqk,khd->hqd", rounded, value[tile])
             peak = higher
-        out = torch.where(total.unsqueeze(-1) > 0, out / total.unsqueeze(-1), 0.0)
+        out = torch.where(total.unsqueeze(-1) > 0, out / total.unsqueeze(-1), 0.0) * self.bmm2_scale
         if self.merged_rounded:
             out = out.to(self.dtype).float()
         return out, torch.where(total > 0, peak + total.log(), -math.inf)
