@@ -19,7 +19,7 @@ from attnfuzz.harness import registry
 from attnfuzz.harness.describe import describe
 from attnfuzz.harness.describe_calls import describe_calls
 from attnfuzz.harness.execute import Task
-from attnfuzz.harness.failures import FAILURES, Kind, Observation, Verdict
+from attnfuzz.harness.failures import FAILURES, FAULTS, Kind, Observation, Verdict
 from attnfuzz.harness.trace import assemble
 from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.pool import Workers
@@ -38,9 +38,6 @@ TRACE_SECONDS = 30.0
 
 STATISTICAL = frozenset({Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH})
 """Kinds that chance can produce, with the probability that the judge's alpha states."""
-
-FAULTS = frozenset({Kind.ILLEGAL_ACCESS, Kind.MISALIGNED})
-"""Kinds whose place is chance: which tensor a wild access comes closest to."""
 
 CONTRACTS = ("declared", "strict")
 

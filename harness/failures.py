@@ -31,6 +31,10 @@ class Kind(StrEnum):
     UNEXPECTED_REJECTION = "UnexpectedRejection"
 
 
+FAULTS = frozenset({Kind.ILLEGAL_ACCESS, Kind.MISALIGNED})
+"""Kinds whose place is chance: which tensor a wild access comes closest to."""
+
+
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """One failure of one step, as the worker (or, for a death, the parent) saw it.
 

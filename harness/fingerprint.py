@@ -5,7 +5,7 @@ import hashlib
 import msgspec
 from msgspec.structs import replace
 
-from attnfuzz.harness.failures import Kind, Observation
+from attnfuzz.harness.failures import FAULTS, Kind, Observation
 from attnfuzz.reference.case import Case, Launch, Pages, Scales, Step, Views, Workspace
 from attnfuzz.reference.dtypes import DType
 
@@ -27,7 +27,7 @@ class Fingerprint(msgspec.Struct, frozen=True):
     @property
     def anywhere(self) -> "Fingerprint":
         """The same for a fault at any place: where a wild access lands is chance. Other failures keep theirs."""
-        return replace(self, place="") if self.kind in (Kind.ILLEGAL_ACCESS, Kind.MISALIGNED) else self
+        return replace(self, place="") if self.kind in FAULTS else self
 
 
 def fine(case: Case, observation: Observation) -> str:

@@ -1,1 +1,1 @@
-"""What is right: the problem's vocabulary and attention computed in fp64. Imports torch and msgspec only."""
+"""What is right: the vocabulary, and attention computed in fp64. Imports torch, msgspec and safetensors only."""

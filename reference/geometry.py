@@ -52,8 +52,3 @@ class Geometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def group(self) -> int:
         """Query heads per KV head."""
         return self.q_heads // self.kv_heads
-
-    @property
-    def page_bytes(self) -> int:
-        """Bytes of one page of K (of the latent, with `latent`)."""
-        return self.page_size * self.kv_heads * self.head_dim_qk * self.kv_dtype.itemsize
