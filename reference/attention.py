@@ -10,12 +10,16 @@ from attnfuzz.reference.ragged import Batch, groups
 
 __all__ = ["Answer", "Moments", "Problem", "attend", "attend_paged", "gather_pages", "to_base2"]
 
-_BLOCK = 1 << 22
-"""Logits that are held at once: 32 MiB in fp64."""
+_BLOCK = 1 << 21
+"""Logits, and elements of keys and values, that are held at once: 16 MiB in fp64."""
 
 
 def attend(problem: Problem, *, moments: bool = False, block: int = _BLOCK) -> Answer:
-    """Answer a problem up to fp64 rounding, with `moments` for a judge. `block` bounds the logits held at once."""
+    """Answer a problem up to fp64 rounding, with `moments` for a judge.
+
+    `block` bounds the logits, and elements of keys and values, that are held at once; a few tensors of this size are
+    alive at a time, and one row of the answer per query, head and column.
+    """
     tokens, q_heads, _ = problem.query.shape
     dim = problem.value.shape[2]
     widths = [dim, 1, dim, dim, 4, 1] if moments else [dim, 1]

@@ -5,6 +5,7 @@ import msgspec
 from attnfuzz.reference.case import Case, KvView, Launch, Mode, QueryView
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, KvLayout
+from attnfuzz.reference.related import related
 
 FLOATS = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 
@@ -37,7 +38,11 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
 
     def why_not(self, case: Case) -> str | None:
         """Why `case` is outside of this capability, in one clause; None if it is inside."""
-        return _why_not_geometry(self, case.geometry) or _why_not_steps(self, case)
+        reason = _why_not_geometry(self, case.geometry) or _why_not_steps(self, case)
+        if reason is None and case.relation is not None:
+            other = _why_not_steps(self, related(case).case)
+            reason = other and f"{other} ({case.relation.words})"
+        return reason
 
 
 def _why_not_geometry(can: Capability, geometry: Geometry) -> str | None:

@@ -10,6 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.relation import Relation
 
 
 class Mode(StrEnum):
@@ -88,9 +89,10 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class PageOrder(StrEnum):
-    """Which pages of the pool a slot gets."""
+    """Which pages of the pool a slot gets. REVERSED begins with the last page, as lists of free pages do."""
 
     IDENTITY = "identity"
+    REVERSED = "reversed"
     SHUFFLED = "shuffled"
     INTERLEAVED = "interleaved"
     SHARED_PREFIX = "shared_prefix"
@@ -126,6 +128,7 @@ class ValueFamily(StrEnum):
     ONE_HOT = "one_hot"
     LARGE_LOGITS = "large_logits"
     ZEROS = "zeros"
+    PROBE = "probe"
 
 
 class Scales(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -187,6 +190,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     `max_len_slack` is added to every stated maximum length. `chunk_capacity` is the number of prefix tokens that a
     chunked prefill attends to at once, over all requests (SGLang: 128 Ki; small, so that small cases have many chunks).
+    With a `relation`, the backend is asked a second time, in another way (`attnfuzz.reference.related`).
     """
 
     backend: str
@@ -202,11 +206,12 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     chunk_capacity: int = 256
     guard: Guard = Guard.RIGHT
     seed: int = 0
+    relation: Relation | None = None
 
     def slot_lengths(self) -> dict[int, int]:
-        """Keys that each slot comes to hold: its maximum `kv_len` over the steps."""
+        """Keys that each slot comes to hold, in the order of slots: its maximum `kv_len` over the steps."""
         lengths: dict[int, int] = {}
         for step in self.steps:
             for request in step.requests:
                 lengths[request.slot] = max(lengths.get(request.slot, 0), request.kv_len)
-        return lengths
+        return dict(sorted(lengths.items()))

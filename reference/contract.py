@@ -4,6 +4,8 @@ from enum import StrEnum
 
 import msgspec
 
+from attnfuzz.reference.relation import Relation
+
 
 class LseBase(StrEnum):
     """The logarithm of a log-sum-exp: TWO is FlashInfer's default, E is flash-attention's."""
@@ -20,11 +22,19 @@ class Holds(StrEnum):
     ANYTHING = "anything"
 
 
+PAGE_IDS = frozenset({Relation.PAGES_RELABELLED})
+
+
 class Contract(msgspec.Struct, frozen=True, kw_only=True):
-    """A backend's promises; the defaults are the strictest.
+    """A backend's promises; the defaults are the strictest that a library is held to without having said so.
 
     `lse` is the base of the LSE that a backend returns, None if it returns none. `empty_rows` is what a row that sees
     no key holds, `padded_rows` what a row of no request holds. `deterministic`: the same call gives the same bits.
+    `bitwise` are the other relations under which bits stay the same; all others only keep the answer to within the
+    error of a correct run. By default it is the ids of pages alone: what is added up in which order must not depend on
+    them, but no library promises the same of the batch, since kernels choose how to split their work by its size (He
+    and Thinking Machines, "Defeating Nondeterminism in LLM Inference", 2025).
+
     `sources` maps each clause that is more permissive than the default to the docstring, header, check or upstream
     test that says so: observed behaviour is no source.
     """
@@ -33,6 +43,7 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
     empty_rows: Holds = Holds.ZERO
     padded_rows: Holds = Holds.FINITE
     deterministic: bool = True
+    bitwise: frozenset[Relation] = PAGE_IDS
     sources: dict[str, str] = {}
 
     def __post_init__(self) -> None:
@@ -40,7 +51,16 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
         for clause, strict in strictest.items():
             if getattr(self, clause) != strict and clause not in self.sources:
                 raise ValueError(f"contract clause {clause} is permissive: name its source")
+        if not self.bitwise >= PAGE_IDS and "bitwise" not in self.sources:
+            raise ValueError("contract clause bitwise is permissive: name its source")
+        if Relation.SAME_CALL in self.bitwise:
+            raise ValueError("contract clause bitwise has same_call: that is what deterministic says")
 
     def strict(self) -> "Contract":
-        """The same backend held to the best of all."""
-        return Contract(lse=self.lse)
+        """The same backend held to the best of all: also invariant to the batch, to padding and to graphs."""
+        others = {each for each in Relation if each is not Relation.SAME_CALL and not each.reorders_sums}
+        return Contract(lse=self.lse, bitwise=self.bitwise | others)
+
+    def keeps_bits(self, relation: Relation) -> bool:
+        """Whether a related run must give the same bits; if not, the same answer."""
+        return self.deterministic and (relation is Relation.SAME_CALL or relation in self.bitwise)

@@ -1,5 +1,7 @@
 """The error that a correct kernel shows: the parameters of the judge's statistical tiers."""
 
+from enum import StrEnum
+
 import msgspec
 import torch
 
@@ -21,6 +23,14 @@ SMALLEST_STEP: dict[torch.dtype, float] = {
 """The spacing of values near zero: the largest absolute error there is half of it, or all of it with flushing."""
 
 
+class Origin(StrEnum):
+    """Where a noise model is from: UNKNOWN assumes the worst, THEORY follows from the code, CALIBRATED is measured."""
+
+    UNKNOWN = "unknown"
+    THEORY = "theory"
+    CALIBRATED = "calibrated"
+
+
 class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
     """Relative errors of a kernel's steps. The rounding of the output is that of its dtype, and not stated here.
 
@@ -29,7 +39,8 @@ class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
     roundoff of the weights as they enter the softmax's denominator: 0 where the weights are summed before they are
     rounded. `logits` is the error of a logit relative to |q| |k| |bmm1_scale|, root mean square; `accumulate` the
     roundoff of the running sums; `exponential` the relative error of exp beyond that of its argument; `tanh` that of
-    the soft cap.
+    the soft cap. `bias` is the relative error of the scale that all rows of an output may have in common, and `peak`
+    the roundoff of a row's largest weight: 0 where that is exp(0), and not exp(-c) for some constant c.
     """
 
     probabilities: float
@@ -39,6 +50,9 @@ class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
     tanh: float = 2.0**-22
     row_sum: float = 0.0
     underflow: float = 0.0
+    bias: float = 0.0
+    peak: float = 0.0
+    origin: Origin = Origin.THEORY
 
     @classmethod
     def fp32_arithmetic(cls) -> "NoiseModel":
@@ -66,7 +80,10 @@ class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(
             cls.rounded_probabilities(torch.bfloat16),
             row_sum=ROUNDOFF[torch.bfloat16],
+            peak=ROUNDOFF[torch.bfloat16],
             underflow=SMALLEST_STEP[torch.float16] / 2,
+            bias=2.0**-9,
+            origin=Origin.UNKNOWN,
         )
 
     @classmethod

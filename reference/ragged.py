@@ -19,12 +19,12 @@ _QUERIES = 64
 def groups(problem: Problem, block: int) -> Iterator[list[int]]:
     """The requests with queries, in groups that are padded together: within a group, lengths differ by less than half.
 
-    A group of several requests has at most `block` logits, padding included.
+    A group of several requests has at most `block` logits and elements of keys and values, padding included.
     """
     requests = [request for request, q_len in enumerate(problem.q_lens) if q_len]
     if not requests:
         return
-    if _logits(problem, requests) <= min(_ONE_BATCH, block):
+    if _logits(problem, requests) <= _ONE_BATCH and _held(problem, requests) <= block:
         yield requests
         return
 
@@ -33,15 +33,29 @@ def groups(problem: Problem, block: int) -> Iterator[list[int]]:
 
     for _, members in groupby(sorted(requests, key=size), key=size):
         group = list(members)
-        each = block // max(_logits(problem, group) // len(group), 1) or 1
+        each = block // max(_held(problem, group) // len(group), 1) or 1
         for start in range(0, len(group), each):
             yield group[start : start + each]
 
 
+def _longest(problem: Problem, requests: list[int]) -> tuple[int, int]:
+    return max(problem.q_lens[request] for request in requests), max(problem.kv_lens[request] for request in requests)
+
+
 def _logits(problem: Problem, requests: list[int]) -> int:
-    longest_q = max(problem.q_lens[request] for request in requests)
-    longest_kv = max(problem.kv_lens[request] for request in requests)
-    return len(requests) * problem.query.shape[1] * longest_q * longest_kv
+    most_q, most_kv = _longest(problem, requests)
+    return len(requests) * problem.query.shape[1] * most_q * most_kv
+
+
+def _held(problem: Problem, requests: list[int]) -> int:
+    """What is held at once when `requests` are answered as one: logits, and elements of keys and values."""
+    most_q, most_kv = _longest(problem, requests)
+    return len(requests) * most_kv * _held_per_key(problem, most_q)
+
+
+def _held_per_key(problem: Problem, queries: int) -> int:
+    _, kv_heads, dim_qk = problem.key.shape
+    return problem.query.shape[1] * queries + kv_heads * (dim_qk + problem.value.shape[2])
 
 
 def _starts(lengths: tuple[int, ...]) -> list[int]:
@@ -69,12 +83,11 @@ class Batch:
         table = [self._q_lens, self._kv_lens, self._q_starts, self._kv_starts]
         columns = torch.tensor(table, device=problem.query.device).unsqueeze(-1)
         self._q_len, self._kv_len, self._q_start, self._kv_start = columns.unbind()
-        heads = problem.query.shape[1]
-        if len(requests) * heads * self._most_q * self._most_kv <= block:
+        if _held(problem, requests) <= block:
             self._q_step, self._kv_step = self._most_q, self._most_kv
         else:
             self._q_step = min(_QUERIES, self._most_q)
-            self._kv_step = max(block // (heads * self._q_step), 1)
+            self._kv_step = max(block // (len(requests) * _held_per_key(problem, self._q_step)), 1)
 
     def answers(self) -> Iterator[tuple[torch.Tensor | slice, torch.Tensor]]:
         """For each block of queries: the places of its tokens in the packed problem, and [tokens, Hq, columns] of fp64.

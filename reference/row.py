@@ -7,12 +7,31 @@ import torch
 from attnfuzz.reference.problem import Problem
 from attnfuzz.reference.quantise import exact
 
+EQUAL = 1e-11
+"""Relative difference below which two weights are equal: fp64 products of hundreds of elements differ by less."""
+
 
 def row_weights(problem: Problem, token: int, head: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Weights [k] and values [k, Dv] (times bmm2_scale) of the k keys that the row sees, in fp64.
 
     The weights add up to 1, or to less with a sink.
     """
+    keys = _seen(problem, token)
+    return _weights(problem, token, head, keys), _values(problem, head, keys)
+
+
+def tied_row(problem: Problem, token: int, head: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """As `row_weights`, if two of the weights are equal; None if all differ, which is found without the values."""
+    keys = _seen(problem, token)
+    weights = _weights(problem, token, head, keys)
+    ordered = weights.sort().values
+    if not (ordered.diff() <= EQUAL * ordered[1:]).any():
+        return None
+    return weights, _values(problem, head, keys)
+
+
+def _seen(problem: Problem, token: int) -> slice:
+    """The packed keys that a token sees."""
     ends = list(accumulate(problem.q_lens))
     request = next(index for index, end in enumerate(ends) if token < end)
     kv_len = problem.kv_lens[request]
@@ -20,12 +39,18 @@ def row_weights(problem: Problem, token: int, head: int) -> tuple[torch.Tensor, 
     first = max(own - problem.window_left, 0) if problem.window_left >= 0 else 0
     last = own + 1 if problem.causal else kv_len
     start = sum(problem.kv_lens[:request])
-    keys = slice(start + first, start + max(last, first))
+    return slice(start + first, start + max(last, first))
+
+
+def _weights(problem: Problem, token: int, head: int, keys: slice) -> torch.Tensor:
     key = exact(problem.key[keys, head // problem.group])
     logits = key @ (exact(problem.query[token, head]) * problem.bmm1_scale)
     if problem.soft_cap:
         logits = torch.tanh(logits / problem.soft_cap) * problem.soft_cap
     if problem.sinks is not None:
         logits = torch.cat((logits, problem.sinks[head : head + 1].to(torch.float64)))
-    weights = torch.softmax(logits, dim=0)[: key.shape[0]]
-    return weights, exact(problem.value[keys, head // problem.group]) * problem.bmm2_scale
+    return torch.softmax(logits, dim=0)[: key.shape[0]]
+
+
+def _values(problem: Problem, head: int, keys: slice) -> torch.Tensor:
+    return exact(problem.value[keys, head // problem.group]) * problem.bmm2_scale

@@ -7,8 +7,10 @@ import math
 from collections.abc import Iterator
 
 from attnfuzz.reference.case import Case, KvView, Launch, Mode, Request, Step, TableTail
+from attnfuzz.reference.chunks import chunks_of
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.related import NotRelated, related
 
 MAX_BATCH = 1024
 MAX_KV_LEN = 1 << 20
@@ -44,13 +46,8 @@ def validate(case: Case) -> None:
     _validate_memory_layout(case)
     _validate_steps(case)
     _validate_size(case)
-
-
-def chunks_of(step: Step, chunk_capacity: int) -> int:
-    """Prefix chunks of a chunked prefill: each request is given an equal share of `chunk_capacity` in each chunk."""
-    share = chunk_capacity // len(step.requests)
-    longest = max(request.kv_len - request.q_len for request in step.requests)
-    return max(0, -(-longest // share))
+    if case.relation is not None:
+        _validate_relation(case)
 
 
 def _bounded(case: Case) -> Iterator[tuple[str, float, float, float]]:
@@ -248,6 +245,17 @@ def _validate_size(case: Case) -> None:
         raise ImpossibleCase("the query", f"{tokens * row_bytes} bytes", f"must be {MAX_QUERY_BYTES} at most")
     if products(case) > MAX_PRODUCTS:
         raise ImpossibleCase("the work", f"{products(case)} products", f"must be {MAX_PRODUCTS} at most")
+
+
+def _validate_relation(case: Case) -> None:
+    """Check that the relation changes something, and that there is room for what it adds."""
+    assert case.relation is not None
+    try:
+        validate(related(case).case)
+    except NotRelated as reason:
+        raise ImpossibleCase("relation", case.relation.value, f"{reason}") from None
+    except ImpossibleCase as bound:
+        raise ImpossibleCase("relation", case.relation.value, f"its other case is impossible: {bound}") from None
 
 
 def products(case: Case) -> int:

@@ -1,16 +1,18 @@
 """What q, K and V hold: the recipes of the value families.
 
-Every element fits fp8 e4m3 (up to 448) and fp16 after a cast. A token's values depend on its index and never on how
-many tokens are drawn, so that shortening a request leaves the others alone.
+Every element fits fp8 e4m3 (up to 448) and fp16 after a cast. A token's values depend on its stream and its index in
+it, and never on how many tokens are drawn, so that shortening a request leaves the others alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
-from math import prod, sqrt
+from math import sqrt
 
 import torch
 
 from attnfuzz.reference.case import ValueFamily
+from attnfuzz.reference.chance import Chance, Run, mixed
+from attnfuzz.reference.probe import probe_keys, probe_queries, probe_values
 
 
 class Role(StrEnum):
@@ -22,8 +24,6 @@ class Role(StrEnum):
 
 
 _ROLE_SALT = {Role.QUERY: 0x51, Role.KEY: 0x4B, Role.VALUE: 0x56}
-_MASK = (1 << 64) - 1
-_generator = torch.Generator()
 
 _LARGE = 12.0
 """Standard deviation of q and K with large logits: theirs is then 144, after the division by sqrt(head_dim_qk)."""
@@ -42,95 +42,97 @@ _AMPLITUDES = 8
 
 
 def draw(family: ValueFamily, role: Role, shape: tuple[int, ...], *, seed: int, stream: int) -> torch.Tensor:
-    """Values of one operand, float32 of `shape` [tokens, heads, dim]; a function of (family, role, seed, stream).
+    """Values of one operand, float32 of `shape` [tokens, heads, dim], from one stream: see `draw_runs`.
 
-    NORMAL is standard normal. PEAKED lets a few keys, many of them at page edges, take nearly all the weight. CONSTANT
-    has the same key and value at every token, so that the output is that value. ONE_HOT gives each token's value one
-    element, whose position and size tell token and head, under a nearly uniform softmax. LARGE_LOGITS has logits of
-    several hundred. ZEROS has q = 0 and values of +1 and -1, so that the output is a count. ValueError unless `shape`
-    has three axes.
+    ValueError unless `shape` has three axes.
     """
     if len(shape) != 3:
         raise ValueError(f"shape {shape} has {len(shape)} axes: give [tokens, heads, dim]")
-    _generator.manual_seed(_mixed(seed, stream, _ROLE_SALT[role]))
-    return _RECIPES[family](role, shape)
-
-
-def _mixed(*parts: int) -> int:
-    """A seed from several numbers. Torch's CPU generator keeps its low 32 bits, so these must depend on all parts.
-
-    The mixing step is splitmix64's (Steele, Lea and Flood, OOPSLA 2014).
-    """
-    state = 0
-    for part in parts:
-        state = (state ^ part) + 0x9E3779B97F4A7C15 & _MASK
-        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _MASK
-        state = (state ^ state >> 27) * 0x94D049BB133111EB & _MASK
-        state ^= state >> 31
-    return state
-
-
-def _normal(shape: tuple[int, ...]) -> torch.Tensor:
-    """Standard normal numbers, of which a longer draw has the same first ones.
-
-    Torch fills blocks of 16 and draws an incomplete last block again, so only whole blocks keep the prefix.
-    """
-    count = prod(shape)
-    blocks = -(-count // 16) * 16
-    return torch.empty(blocks).normal_(generator=_generator)[:count].view(shape)
-
-
-def _normal_values(_role: Role, shape: tuple[int, ...]) -> torch.Tensor:
-    return _normal(shape)
-
-
-def _peaked(role: Role, shape: tuple[int, ...]) -> torch.Tensor:
-    if role is Role.VALUE:
-        return _normal(shape)
     tokens, heads, dim = shape
-    if role is Role.QUERY:
-        return _normal(shape) + 1.0
-    drawn = _normal((tokens, 1 + heads * dim))
-    position = torch.arange(tokens) % _PEAK_EVERY
+    return draw_runs(family, role, [Run(stream, tokens)], heads, dim, seed=seed)
+
+
+def draw_runs(family: ValueFamily, role: Role, runs: Sequence[Run], heads: int, dim: int, *, seed: int) -> torch.Tensor:
+    """Values of all runs, one after another, float32 [tokens, heads, dim]; a function of family, role, seed and stream.
+
+    NORMAL is standard normal. PEAKED lets a few keys, many of them at page edges, take nearly all the weight. CONSTANT
+    has the same key and value at every token of a stream, so that the output is that value. ONE_HOT gives each token's
+    value one element, whose position and size tell token and head, under a nearly uniform softmax. LARGE_LOGITS has
+    logits of several hundred. ZEROS has q = 0 and values of +1 and -1, so that the output is a count. PROBE has exact
+    weights in every row, and values that tell which key is missing (`attnfuzz.reference.probe`).
+    """
+    return _RECIPES[family](role, Chance(runs, mixed(_ROLE_SALT[role], seed)), heads, dim)
+
+
+def _normal(_role: Role, chance: Chance, heads: int, dim: int) -> torch.Tensor:
+    return chance.normal(heads, dim)
+
+
+def _peaked(role: Role, chance: Chance, heads: int, dim: int) -> torch.Tensor:
+    match role:
+        case Role.QUERY:
+            return chance.normal(heads, dim).add_(1.0)
+        case Role.VALUE:
+            return chance.normal(heads, dim)
+    drawn = chance.normal(heads * dim + 1)
+    position = chance.position % _PEAK_EVERY
     at_edge = (position == 0) | (position == _PEAK_EVERY - 1)
-    push = drawn[:, :1] * at_edge.unsqueeze(-1) * (_PEAK / sqrt(dim))
-    return drawn[:, 1:].reshape(shape) + push.unsqueeze(-1)
+    push = drawn[:, -1] * at_edge * (_PEAK / sqrt(dim))
+    return (drawn[:, :-1] + push.unsqueeze(-1)).view(-1, heads, dim)
 
 
-def _constant(role: Role, shape: tuple[int, ...]) -> torch.Tensor:
+def _constant(role: Role, chance: Chance, heads: int, dim: int) -> torch.Tensor:
     if role is Role.QUERY:
-        return _normal(shape)
-    return _normal((1, *shape[1:])).repeat(shape[0], 1, 1)
+        return chance.normal(heads, dim)
+    return chance.spread(chance.of_runs().normal(heads, dim))
 
 
-def _one_hot(role: Role, shape: tuple[int, ...]) -> torch.Tensor:
-    if role is Role.QUERY:
-        return _normal(shape) * _SMALL
-    if role is Role.KEY:
-        return _normal(shape)
-    tokens, heads, dim = shape
-    token = torch.arange(tokens).view(-1, 1, 1)
-    head = torch.arange(heads).view(1, -1, 1)
+def _one_hot(role: Role, chance: Chance, heads: int, dim: int) -> torch.Tensor:
+    match role:
+        case Role.QUERY:
+            return chance.normal(heads, dim).mul_(_SMALL)
+        case Role.KEY:
+            return chance.normal(heads, dim)
+    # Tags begin anywhere, so that slots differ at the same position.
+    begin = chance.spread((chance.of_runs().share(1) * (dim * _AMPLITUDES)).to(torch.int64))
+    token = chance.position.unsqueeze(-1) + begin
+    head = torch.arange(heads)
     amplitude = 1.0 + (token // dim + head) % _AMPLITUDES / _AMPLITUDES
-    return torch.where(torch.arange(dim) == (token + head) % dim, amplitude, 0.0)
+    tags = torch.zeros(chance.tokens, heads, dim)
+    return tags.scatter_(-1, ((token + head) % dim).unsqueeze(-1), amplitude.unsqueeze(-1))
 
 
-def _large_logits(role: Role, shape: tuple[int, ...]) -> torch.Tensor:
-    return _normal(shape) if role is Role.VALUE else _normal(shape) * _LARGE
+def _large_logits(role: Role, chance: Chance, heads: int, dim: int) -> torch.Tensor:
+    drawn = chance.normal(heads, dim)
+    return drawn if role is Role.VALUE else drawn.mul_(_LARGE)
 
 
-def _zeros(role: Role, shape: tuple[int, ...]) -> torch.Tensor:
-    if role is Role.QUERY:
-        return torch.zeros(shape)
-    drawn = _normal(shape)
-    return torch.where(drawn < 0, -1.0, 1.0) if role is Role.VALUE else drawn
+def _zeros(role: Role, chance: Chance, heads: int, dim: int) -> torch.Tensor:
+    match role:
+        case Role.QUERY:
+            return torch.zeros(chance.tokens, heads, dim)
+        case Role.KEY:
+            return chance.normal(heads, dim)
+        case Role.VALUE:
+            return chance.sign(heads, dim)
 
 
-_RECIPES: dict[ValueFamily, Callable[[Role, tuple[int, ...]], torch.Tensor]] = {
-    ValueFamily.NORMAL: _normal_values,
+def _probe(role: Role, chance: Chance, heads: int, dim: int) -> torch.Tensor:
+    match role:
+        case Role.QUERY:
+            return probe_queries(chance, heads, dim)
+        case Role.KEY:
+            return probe_keys(chance, heads, dim)
+        case Role.VALUE:
+            return probe_values(chance, heads, dim)
+
+
+_RECIPES: dict[ValueFamily, Callable[[Role, Chance, int, int], torch.Tensor]] = {
+    ValueFamily.NORMAL: _normal,
     ValueFamily.PEAKED: _peaked,
     ValueFamily.CONSTANT: _constant,
     ValueFamily.ONE_HOT: _one_hot,
     ValueFamily.LARGE_LOGITS: _large_logits,
     ValueFamily.ZEROS: _zeros,
+    ValueFamily.PROBE: _probe,
 }

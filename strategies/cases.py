@@ -6,6 +6,7 @@ from operator import itemgetter
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
+from msgspec.structs import replace
 
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Launch, Step
@@ -17,6 +18,7 @@ from attnfuzz.strategies.graphs import capturable, draw_launches
 from attnfuzz.strategies.numbers import draw_family, draw_scales
 from attnfuzz.strategies.padding import draw_attention_group, draw_padding
 from attnfuzz.strategies.placement import draw_placement
+from attnfuzz.strategies.relations import draw_relation
 from attnfuzz.strategies.scope import Extent, scope_of
 from attnfuzz.strategies.sequences import draw_life, draw_single_step, draw_unrelated_steps
 
@@ -54,7 +56,7 @@ def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries) 
     geometry = geometries.draw(draw)
     scope = scope_of(draw(_EXTENTS), geometry)
     steps = _draw_steps(draw, Setting(can, geometry.page_size, scope, stride=draw(_STRIDES)))
-    return Case(
+    case = Case(
         backend=backend,
         geometry=geometry,
         steps=steps,
@@ -64,6 +66,8 @@ def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries) 
         chunk_capacity=draw_chunk_capacity(draw, steps),
         seed=draw(_SEEDS),
     )
+    relation = draw_relation(draw, case, can)
+    return replace(case, relation=relation) if relation else case
 
 
 def _draw_steps(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:

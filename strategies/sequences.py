@@ -10,7 +10,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode, Request, Step
 from attnfuzz.strategies.batch import Lengths, Setting, draw_batch
-from attnfuzz.strategies.choices import choice, integer
+from attnfuzz.strategies.choices import choice, integer, odds
 from attnfuzz.strategies.lengths import q_options
 
 _MOST_STEPS = 5
@@ -20,6 +20,8 @@ _PREFILLS = (Mode.EXTEND, Mode.CHUNKED_PREFILL)
 _DRAFT_EXTENDS = (Mode.DRAFT_EXTEND, Mode.DRAFT_EXTEND_V2)
 # Seeds of slot orders; 0 keeps the order.
 _ORDERS = integer(0, 255)
+# Whether a step repeats the mode and the lengths of the step before it.
+_SAME_LENGTHS = odds(5, 1)
 # What happens to a batch between two rounds: (by how many places it is rotated, whether a request leaves).
 _CHANGES = choice(((0, False), (0, False), (1, False), (0, True), (1, True)))
 
@@ -34,11 +36,15 @@ def draw_single_step(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
 def draw_unrelated_steps(draw: DrawFn, setting: Setting, modes: tuple[Mode, ...]) -> tuple[Step, ...]:
     """A few steps whose lengths have nothing in common; one of `modes` prevails, as replays of a graph need it.
 
-    Steps of different batch sizes attend to different subsets of the slots, in different orders.
+    Steps of different batch sizes attend to different subsets of the slots, in different orders. Now and then a step
+    has the lengths of the one before it on other slots, as when a request's slot is handed on to one as long.
     """
     mode = draw(_one_of(modes))
     weighted = (mode,) * 2 * len(setting.can.modes) + setting.can.modes
     drafts = draw(st.lists(_drafts(setting, weighted), min_size=1, max_size=_MOST_STEPS))
+    for index in range(1, len(drafts)):
+        if draw(_SAME_LENGTHS):
+            drafts[index] = (*drafts[index - 1][:2], drafts[index][2])
     slots = max(len(batch) for _, batch, _ in drafts)
     return tuple(_step(setting, mode, _ordered(slots, order), batch) for mode, batch, order in drafts)
 

@@ -1,0 +1,149 @@
+"""Calibrations: noise models that were measured on correct kernels, as JSON files that say how.
+
+Those in `calibrations/` ship with the project. A calibration holds for the architecture that it was measured on, and
+for no other. `attnfuzz calibrate` makes them.
+"""
+
+import platform
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import torch
+
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.noise import NoiseModel
+
+FORMAT = "attnfuzz-calibration"
+VERSION = 1
+
+_SHIPPED = Path(__file__).parent / "calibrations"
+
+
+class CalibrationError(ValueError):
+    """A file that holds no calibration; the message is one line that says what is wrong and what to do."""
+
+
+class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
+    """How something is distributed over rows."""
+
+    median: float
+    p99: float
+    p999: float
+    largest: float
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What one tier saw of rows that the fit did not see: under the theoretical model, and under the fitted one."""
+
+    theory: Quantiles
+    fitted: Quantiles
+
+
+class Fit(msgspec.Struct, frozen=True, kw_only=True):
+    """The noise model for queries of one dtype, and what it rests on.
+
+    `rows` counts (token, head) rows, of which half were fitted and half held out; `longest` is the largest kv_len among
+    them. `fitted` names the parameters that the rows could tell; the others are as in `theory`. `seen` has, of the rows
+    held out, the distribution of T1's margin, of T2's z^2, and of T4's margin, by the names of the tiers. `margins` are
+    the largest margins of the tiers there, with the fitted model.
+    """
+
+    rows: int
+    longest: int
+    noise: NoiseModel
+    theory: NoiseModel
+    fitted: tuple[str, ...]
+    seen: Mapping[str, Seen]
+    margins: Mapping[str, float]
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """What `attnfuzz calibrate` measured of one backend, by dtype of the queries."""
+
+    backend: str
+    architecture: str
+    date: str
+    command: str
+    seed: int
+    versions: Mapping[str, str]
+    dtypes: Mapping[DType, Fit]
+
+    @property
+    def here(self) -> bool:
+        """Whether it was measured on this machine's architecture."""
+        return self.architecture == architecture()
+
+    def noise(self, dtype: DType) -> NoiseModel | None:
+        """The measured model; None if there is none for `dtype`, or it was measured on another architecture."""
+        fit = self.dtypes.get(dtype)
+        return fit.noise if fit is not None and self.here else None
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True):
+    format: str = FORMAT
+    version: int = VERSION
+    calibration: Calibration
+
+
+@cache
+def architecture() -> str:
+    """The machine and the widest vectors that torch uses on it, like x86_64-AVX512."""
+    return f"{platform.machine()}-{torch.backends.cpu.get_cpu_capability()}"
+
+
+def shipped(backend: str) -> Calibration | None:
+    """The calibration of `backend` that ships for this architecture, if any; revisions and defects share it."""
+    return _shipped(re.split("[@+]", backend, maxsplit=1)[0])
+
+
+@cache
+def _shipped(backend: str) -> Calibration | None:
+    path = _SHIPPED / file_name(backend)
+    return load(path) if path.exists() else None
+
+
+def shipped_noise(backend: str, dtype: DType, theory: NoiseModel) -> NoiseModel:
+    """The calibrated model of `backend` for `dtype` that ships for this architecture, else `theory`."""
+    calibration = shipped(backend)
+    return (calibration.noise(dtype) if calibration is not None else None) or theory
+
+
+def file_name(backend: str) -> str:
+    """The name of the file for `backend` on this architecture."""
+    return f"{re.sub(r'[^-.@+A-Za-z0-9_]+', '_', Path(backend).name)}-{architecture()}.json"
+
+
+def save(path: Path, calibration: Calibration) -> None:
+    """Write a calibration, readable for people. OSError if the file can't be written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = msgspec.json.encode(_File(calibration=calibration))
+    path.write_bytes(msgspec.json.format(content, indent=1) + b"\n")
+
+
+def load(path: Path) -> Calibration:
+    """Read what `save` wrote.
+
+    Raises:
+        CalibrationError: the file is missing, damaged, foreign, or of another version.
+
+    """
+    try:
+        content = msgspec.json.decode(path.read_bytes())
+    except OSError as error:
+        raise CalibrationError(f"calibration {path}: {error.strerror}; attnfuzz calibrate --out makes one") from error
+    except msgspec.DecodeError as error:
+        raise CalibrationError(f"calibration {path} is not JSON ({error}): calibrate again") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise CalibrationError(f'{path} is no calibration: it must be a JSON object with "format": "{FORMAT}"')
+    if content.get("version") != VERSION:
+        raise CalibrationError(
+            f"calibration {path} has version {content.get('version')!r}, and this attnfuzz reads version {VERSION}: "
+            "calibrate again"
+        )
+    try:
+        return msgspec.convert(content, _File).calibration
+    except msgspec.ValidationError as error:
+        raise CalibrationError(f"calibration {path} is damaged: {error}; calibrate again") from error

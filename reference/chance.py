@@ -1,0 +1,97 @@
+"""Random numbers for the tokens of several runs, each run from a stream of its own.
+
+What a token is given depends on the seed, its run's stream and its index in the run, never on how many tokens or runs
+there are. All runs are drawn into one tensor, so that what is made of it takes few operations.
+"""
+
+from collections.abc import Sequence
+from functools import cache, cached_property
+from math import prod
+from typing import NamedTuple
+
+import torch
+
+_MASK = (1 << 64) - 1
+_BITS = 16
+_PER_WORD = 64 // _BITS
+_AT_ONCE = 1 << 18
+"""Numbers that are looked up at once: their indices take twice as much memory as they do."""
+
+_generator = torch.Generator()
+
+
+class Run(NamedTuple):
+    """So many tokens from one stream."""
+
+    stream: int
+    tokens: int
+
+
+class Chance:
+    """Random numbers for the tokens of `runs`, one run after another; every call gives the same ones."""
+
+    def __init__(self, runs: Sequence[Run], seed: int) -> None:
+        self._runs, self._seed = runs, seed
+        self._lengths = [run.tokens for run in runs]
+        self.tokens = sum(self._lengths)
+
+    @cached_property
+    def position(self) -> torch.Tensor:
+        """Each token's index in its run: int32 [tokens]."""
+        positions = torch.arange(max(self._lengths, default=0), dtype=torch.int32)
+        return torch.cat([positions[:tokens] for tokens in self._lengths]) if self._runs else positions
+
+    def normal(self, *shape: int) -> torch.Tensor:
+        """Standard normal numbers, float32 [tokens, *shape]: one of 65,536 quantiles each."""
+        bits = self._bits(prod(shape)).reshape(-1)
+        result = torch.empty(bits.shape)
+        for piece, own in zip(bits.split(_AT_ONCE), result.split(_AT_ONCE), strict=True):
+            torch.index_select(_quantiles(), 0, _unsigned(piece), out=own)
+        return result.view(self.tokens, *shape)
+
+    def sign(self, *shape: int) -> torch.Tensor:
+        """+1 or -1, float32 [tokens, *shape]."""
+        return self._bits(prod(shape)).bitwise_and(2).sub_(1).to(torch.float32).view(self.tokens, *shape)
+
+    def share(self, *shape: int) -> torch.Tensor:
+        """Multiples of 2^-16 from 0 to below 1, float32 [tokens, *shape]."""
+        return _unsigned(self._bits(prod(shape))).to(torch.float32).mul_(2.0**-_BITS).view(self.tokens, *shape)
+
+    def of_runs(self) -> "Chance":
+        """For one token in each run; see `spread`."""
+        return Chance([run._replace(tokens=1) for run in self._runs], self._seed)
+
+    def spread(self, of_runs: torch.Tensor) -> torch.Tensor:
+        """Give each token what its run has: [runs, ...] to [tokens, ...]."""
+        return of_runs.repeat_interleave(torch.tensor(self._lengths), dim=0, output_size=self.tokens)
+
+    def _bits(self, count: int) -> torch.Tensor:
+        """Random int16 [tokens, count]; a token takes whole words, so that none shares one with the next."""
+        words = torch.empty(self.tokens, -(-count // _PER_WORD), dtype=torch.int64)
+        for run, own in zip(self._runs, words.split(self._lengths), strict=True):
+            if run.tokens:
+                own.random_(-1 << 63, None, generator=_generator.manual_seed(mixed(self._seed, run.stream)))
+        return words.view(torch.int16)[:, :count]
+
+
+def mixed(state: int, part: int) -> int:
+    """A seed from a seed and a number. Torch's CPU generator keeps the low 32 bits, which depend on all bits of both.
+
+    The mixing step is splitmix64's (Steele, Lea and Flood, OOPSLA 2014).
+    """
+    state = (state ^ part) + 0x9E3779B97F4A7C15 & _MASK
+    state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    state = (state ^ state >> 27) * 0x94D049BB133111EB & _MASK
+    return state ^ state >> 31
+
+
+@cache
+def _quantiles() -> torch.Tensor:
+    """The standard normal distribution's quantiles at the middles of 65,536 equal shares."""
+    middles = torch.arange(0.5, 1 << _BITS, dtype=torch.float64) / (1 << _BITS)
+    quantiles: torch.Tensor = torch.special.ndtri(middles)
+    return quantiles.to(torch.float32)
+
+
+def _unsigned(bits: torch.Tensor) -> torch.Tensor:
+    return bits.to(torch.int32).bitwise_and_((1 << _BITS) - 1)

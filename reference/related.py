@@ -1,0 +1,149 @@
+"""The other run of a metamorphic relation, and which of its requests stand for which of the first."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from attnfuzz.reference.case import Case, Launch, Mode, PageOrder, Request, Step
+from attnfuzz.reference.chunks import chunks_of, longest_prefix
+from attnfuzz.reference.relation import Relation
+
+_ROWS_ADDED = 2
+"""Requests, or tokens, by which PADDING_ENLARGED pads a step."""
+
+_QUERIES_APPENDED = 3
+"""New tokens of the request that REQUEST_APPENDED adds to a prefill."""
+
+_SLACK = 1024
+"""What SPLITS_CHANGED adds to a maximum without slack: several splits for kernels that split by the stated maximum."""
+
+
+@dataclass(frozen=True)
+class Related:
+    """The other case, without a relation of its own, and where to find the first one's rows in it.
+
+    `steps[i]` is the other's step for step i of the first, None if there is none (a capture). The request at position
+    p of step i is at position `positions[i][p]` of that step.
+    """
+
+    case: Case
+    steps: tuple[int | None, ...]
+    positions: tuple[tuple[int, ...], ...]
+
+
+class NotRelated(ValueError):
+    """A relation says nothing about a case; the message is a clause that says why."""
+
+
+def related(case: Case) -> Related:
+    """What `case.relation`, which is not None, makes of a case that is valid but for it.
+
+    The other case may be impossible where a bound is in the way: `attnfuzz.reference.validity` says so.
+
+    Raises:
+        NotRelated: the relation changes nothing about this case.
+
+    """
+    assert case.relation is not None
+    other = _CHANGES[case.relation](replace(case, relation=None))
+    steps: list[int | None] = []
+    dropped = 0
+    for index, step in enumerate(case.steps):
+        captured = step.launch is Launch.CAPTURE
+        steps.append(None if captured else index - dropped)
+        dropped += captured and case.relation is Relation.REPLAY_AS_EAGER
+    order = -1 if case.relation is Relation.BATCH_PERMUTED else 1
+    positions = tuple(tuple(range(len(step.requests))[::order]) for step in case.steps)
+    return Related(case=other, steps=tuple(steps), positions=positions)
+
+
+def _same_call(case: Case) -> Case:
+    return case
+
+
+def _relabel_pages(case: Case) -> Case:
+    order = case.pages.order
+    if order is PageOrder.SHARED_PREFIX:
+        raise NotRelated("slots share pages: which ones they share would change")
+    size = case.geometry.page_size
+    if sum(-(-length // size) for length in case.slot_lengths().values()) < 2:
+        raise NotRelated("there are no two pages that could change places")
+    other = PageOrder.IDENTITY if order in (PageOrder.REVERSED, PageOrder.SHUFFLED) else PageOrder.REVERSED
+    return replace(case, pages=replace(case.pages, order=other))
+
+
+def _permute_batch(case: Case) -> Case:
+    if all(len(step.requests) < 2 for step in case.steps):
+        raise NotRelated("no step has several requests")
+    return replace(case, steps=tuple(replace(step, requests=step.requests[::-1]) for step in case.steps))
+
+
+def _append_request(case: Case) -> Case:
+    slot = len(case.slot_lengths())
+    replays = [step for step in case.steps if step.launch is Launch.REPLAY]
+    full = any(step.padded_batch == len(step.requests) for step in replays)
+
+    def appended(step: Step) -> Step:
+        if step.launch is Launch.CAPTURE:
+            return _padded(step, int(full))
+        q_len = step.tokens_per_request or _QUERIES_APPENDED
+        request = Request(slot, q_len, q_len + case.geometry.page_size + 1)
+        larger = replace(step, requests=(*step.requests, request))
+        if step.launch is Launch.REPLAY:
+            return _padded(larger, int(full))
+        return replace(larger, padded_tokens=step.padded_tokens + q_len)
+
+    steps = tuple(appended(step) for step in case.steps)
+    chunked = [step for step in case.steps if step.mode is Mode.CHUNKED_PREFILL]
+    batch = max((len(step.requests) for step in chunked), default=0)
+    # Each request of the largest batch keeps its share of a chunk.
+    capacity = case.chunk_capacity // batch * (batch + 1) if batch else case.chunk_capacity
+    return replace(case, steps=steps, chunk_capacity=capacity)
+
+
+def _enlarge_padding(case: Case) -> Case:
+    return replace(case, steps=tuple(_padded(step, _ROWS_ADDED) for step in case.steps))
+
+
+def _padded(step: Step, rows: int) -> Step:
+    """A step padded by so many more requests; by tokens where padding adds no requests."""
+    whole = step.mode.uniform or step.launch is not Launch.EAGER
+    return replace(step, padded_tokens=step.padded_tokens + rows * (step.tokens_per_request if whole else 1))
+
+
+def _replay_eagerly(case: Case) -> Case:
+    if all(step.launch is not Launch.REPLAY for step in case.steps):
+        raise NotRelated("no step is replayed")
+    steps = (replace(step, launch=Launch.EAGER) for step in case.steps if step.launch is not Launch.CAPTURE)
+    return replace(case, steps=tuple(steps))
+
+
+def _change_chunks(case: Case) -> Case:
+    chunked = [step for step in case.steps if step.mode is Mode.CHUNKED_PREFILL]
+    if case.geometry.latent is None or not chunked:
+        raise NotRelated("no prefix is attended to in chunks")
+    batch = max(len(step.requests) for step in chunked)
+    longest = max(longest_prefix(step) for step in chunked)
+    if any(chunks_of(step, case.chunk_capacity) > 1 for step in chunked):
+        return replace(case, chunk_capacity=batch * longest)
+    capacity = max(batch, *(-(-longest_prefix(step) // 2) * len(step.requests) for step in chunked))
+    if all(chunks_of(step, capacity) < 2 for step in chunked):
+        raise NotRelated("no prefix can be cut in two")
+    return replace(case, chunk_capacity=capacity)
+
+
+def _change_splits(case: Case) -> Case:
+    return replace(case, max_len_slack=0 if case.max_len_slack else _SLACK)
+
+
+_CHANGES: dict[Relation, Callable[[Case], Case]] = {
+    Relation.SAME_CALL: _same_call,
+    Relation.PAGES_RELABELLED: _relabel_pages,
+    Relation.BATCH_PERMUTED: _permute_batch,
+    Relation.REQUEST_APPENDED: _append_request,
+    Relation.PADDING_ENLARGED: _enlarge_padding,
+    Relation.REPLAY_AS_EAGER: _replay_eagerly,
+    Relation.CHUNKS_CHANGED: _change_chunks,
+    Relation.SPLITS_CHANGED: _change_splits,
+}
