@@ -35,6 +35,7 @@ from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.scales import cached_scales
 from attnfuzz.kernels.sinks import place_sinks
+from attnfuzz.reference.calibration import Calibration
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode
 from attnfuzz.reference.contract import Contract
@@ -53,13 +54,17 @@ class FunctionBackend:
     """A function as a backend, named like it. It is planned before padding, and rows behind its plan are cleared.
 
     `noise_model` is the error of a correct run; the default fits tensor-core kernels, NoiseModel.fp32_arithmetic() is
-    sharper. Raises ValueError for a capability with latents or graphs, for which a Backend has to be written.
+    sharper. A `calibration`, which `attnfuzz calibrate` makes and `attnfuzz.reference.calibration.load` reads, replaces
+    it for the dtypes and on the architecture that it was measured for.
+
+    Raises ValueError for a capability with latents or graphs, for which a Backend has to be written.
     """
 
     function: Callable[..., Any]
     capability: Capability = PAGED
     contract: Contract = Contract()
     noise_model: NoiseModel = UNKNOWN
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         if self.capability.latent or self.capability.graph_modes:
@@ -74,6 +79,11 @@ class FunctionBackend:
         return self.function.__name__
 
     def noise(self, dtype: DType) -> NoiseModel:
+        """What the calibration measured here, else the same for every dtype."""
+        measured = self.calibration.noise(dtype) if self.calibration is not None else None
+        return measured or self.theory(dtype)
+
+    def theory(self, dtype: DType) -> NoiseModel:
         """The same for every dtype."""
         del dtype
         return self.noise_model

@@ -1,5 +1,6 @@
 """The kernels that a TRT-LLM style backend launches, as one table: who implements them is all that differs."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,7 +37,8 @@ class OpsTable:
     decode: trtllm_batch_decode_with_kv_cache. context: trtllm_batch_context_with_kv_cache. ragged:
     trtllm_ragged_attention_deepseek. mla_decode: trtllm_batch_decode_with_kv_cache_mla. merge_state_in_place: of that
     name, in flashinfer.cascade. fixup: fixup_zero_kv_rows, this project's own. `decode_workspace` sizes the workspace
-    of decode and MLA decode, `prefill_workspace` is that of the others.
+    of decode and MLA decode, `prefill_workspace` is that of the others. `prepare` compiles or loads what the kernels
+    need, telling its argument what takes long.
     """
 
     decode: Op
@@ -47,6 +49,7 @@ class OpsTable:
     fixup: Op
     decode_workspace: DecodeWorkspace
     prefill_workspace: WorkspaceBytes
+    prepare: Callable[[Callable[[str], None]], object]
 
     def ops(self) -> tuple[Op, ...]:
         """Every kernel of the table."""

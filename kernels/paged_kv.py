@@ -144,6 +144,8 @@ def assign_pages(case: Case, counts: dict[int, int]) -> dict[int, list[int]]:
         turn = [(index, slot) for slot, count in counts.items() for index in range(count)]
         owners = [slot for _, slot in sorted(turn)]
     ids = list(range(1, len(owners) + 1))
+    if order is PageOrder.REVERSED:
+        ids.reverse()
     if order is PageOrder.SHUFFLED:
         random.Random(case.seed).shuffle(ids)
     pages: dict[int, list[int]] = {slot: [] for slot in counts}

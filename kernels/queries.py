@@ -1,22 +1,42 @@
 """Query tensors as a model hands them over."""
 
+from collections.abc import Sequence
+
 import torch
 
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.lengths import running_sum
-from attnfuzz.reference.case import Case, QueryView, Step
-from attnfuzz.reference.values import Role, draw
+from attnfuzz.kernels.streams import stream_of
+from attnfuzz.reference.case import Case, Launch, QueryView, Step
+from attnfuzz.reference.chance import Run
+from attnfuzz.reference.values import Role, draw_runs
 
 HEAD_GAP = 8
 """Elements between two heads in QueryView.HEAD_GAP."""
 
 
-def draw_queries(case: Case, index: int, rows: int, head_dim: int) -> torch.Tensor:
-    """Queries of step `index` [rows, q_heads, head_dim] in the geometry's dtype, padded rows as finite as others."""
-    geometry = case.geometry
-    shape = (rows, geometry.q_heads, head_dim)
-    drawn = draw(case.values, Role.QUERY, shape, seed=case.seed, stream=index)
-    return drawn.to(geometry.dtype.torch_dtype)
+def draw_queries(
+    case: Case, index: int, rows: int, head_dim: int, first_rows: Sequence[int] | None = None
+) -> torch.Tensor:
+    """Queries of step `index` [rows, q_heads, head_dim] in the geometry's dtype, padded rows as finite as others.
+
+    Those of each request begin at one of `first_rows`, in order; without these, requests follow each other. Captures
+    before the step do not matter.
+    """
+    step, geometry = case.steps[index], case.geometry
+    part = sum(earlier.launch is not Launch.CAPTURE for earlier in case.steps[:index])
+    runs = [Run(stream_of(part, request.slot), request.q_len) for request in step.requests]
+    runs.append(Run(stream_of(part), rows - step.tokens))
+    packed = draw_runs(case.values, Role.QUERY, runs, geometry.q_heads, head_dim, seed=case.seed)
+    packed = packed.to(geometry.dtype.torch_dtype)
+    if first_rows is None:
+        return packed
+    requests = zip(first_rows, step.requests, strict=True)
+    order = [row for first, request in requests for row in range(first, first + request.q_len)]
+    order += sorted(set(range(rows)).difference(order))
+    queries = torch.empty_like(packed)
+    queries[order] = packed
+    return queries
 
 
 def place_queries(case: Case, bench: Bench, queries: torch.Tensor) -> torch.Tensor:

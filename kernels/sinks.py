@@ -7,7 +7,7 @@ from attnfuzz.reference.case import Case, ValueFamily
 from attnfuzz.reference.values import Role, draw
 
 _STREAM = 1_000_003
-"""Away from the streams of queries, which are step indices."""
+"""Away from the streams of queries: there are not that many slots."""
 
 
 def place_sinks(case: Case, bench: Bench) -> torch.Tensor | None:

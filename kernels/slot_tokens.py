@@ -1,20 +1,24 @@
 """The keys and values that a case's slots hold, drawn once for each slot's longest step."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 
 from attnfuzz.kernels.backend import Attended
+from attnfuzz.kernels.lengths import running_sum
+from attnfuzz.kernels.streams import stream_of
 from attnfuzz.reference.case import Case, Step
+from attnfuzz.reference.chance import Run
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.values import Role, draw
+from attnfuzz.reference.values import Role, draw_runs
 
 
 class SlotTokens:
     """Keys [n, heads, dim_k] and values [n, heads, dim_v] of all slots, one after another in the order of slots.
 
     `spans` says where a slot's tokens lie; the tokens of `extra`, as many as asked for, follow and belong to no slot.
-    Where values are `latent`, they are the first elements of the keys. `stream` tells apart several sets of tokens of
+    Where values are `latent`, they are the first elements of the keys. `part` tells apart several sets of tokens of
     one case.
     """
 
@@ -26,20 +30,19 @@ class SlotTokens:
         key_dim: int,
         value_dim: int,
         dtype: DType,
-        stream: int = 0,
+        part: int = 0,
         extra: int = 0,
         latent: bool = False,
     ) -> None:
-        self.spans: dict[int, range] = {}
-        total = 0
-        for slot, length in case.slot_lengths().items():
-            self.spans[slot] = range(total, total + length)
-            total += length
-        self.extra = range(total, total + extra)
+        lengths = case.slot_lengths()
+        begins = running_sum(lengths.values())
+        self.spans = {slot: range(*ends) for slot, ends in zip(lengths, pairwise(begins), strict=True)}
+        self.extra = range(begins[-1], begins[-1] + extra)
+        runs = [Run(stream_of(part, slot), length) for slot, length in lengths.items()]
+        runs.append(Run(stream_of(part), extra))
 
         def drawn(role: Role, dim: int) -> torch.Tensor:
-            shape = (total + extra, heads, dim)
-            return draw(case.values, role, shape, seed=case.seed, stream=stream).to(dtype.torch_dtype)
+            return draw_runs(case.values, role, runs, heads, dim, seed=case.seed).to(dtype.torch_dtype)
 
         self.key = drawn(Role.KEY, key_dim)
         self.value = self.key[..., :value_dim] if latent else drawn(Role.VALUE, value_dim)

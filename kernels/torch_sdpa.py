@@ -16,6 +16,7 @@ import torch
 from attnfuzz.kernels.backend import Attended, Bench, Fill, Op, Output
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
 from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode, QueryView, Request
 from attnfuzz.reference.contract import Contract
@@ -121,6 +122,10 @@ class SdpaBackend:
     contract: Contract = Contract()
 
     def noise(self, dtype: DType) -> NoiseModel:
+        """What was measured on this architecture, else the theory."""
+        return shipped_noise(self.name, dtype, self.theory(dtype))
+
+    def theory(self, dtype: DType) -> NoiseModel:
         """That of torch's fused CPU kernel."""
         return NoiseModel.torch_sdpa_cpu(dtype.torch_dtype)
 

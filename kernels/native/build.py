@@ -1,7 +1,8 @@
 """Compiles the native kernels at first use, and caches them by content.
 
-The cache is $ATTNFUZZ_CACHE, or attnfuzz/ in $XDG_CACHE_HOME, or ~/.cache/attnfuzz. An entry's name is a hash of all
-that goes into it, so that entries never go stale and may be deleted at any time.
+There are two libraries: the kernels, and a second one in which mistakes can be planted (defects.h), which is compiled
+only if somebody asks for it. The cache is $ATTNFUZZ_CACHE, or attnfuzz/ in $XDG_CACHE_HOME, or ~/.cache/attnfuzz. An
+entry's name is a hash of all that goes into it, so that entries never go stale and may be deleted at any time.
 """
 
 import fcntl
@@ -16,12 +17,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import ninja
 import tvm_ffi
 import tvm_ffi.cpp
 
 FLAGS = ("-O3", "-ffp-contract=off", "-pthread")
+_WITH_DEFECTS = (*FLAGS, "-DATTNFUZZ_DEFECTS")
 _NAME = "attnfuzz_native"
 _OUTPUT_LINES = 20
 
@@ -71,34 +74,51 @@ def missing() -> str | None:
 def load(progress: Callable[[str], None] | None = None) -> tvm_ffi.Module:
     """The compiled kernels, built if this machine has not built them before; `progress` is told of a build.
 
-    Any number of processes may ask at once: one compiles. Raises NoCompiler or BuildFailed.
+    Any number of processes may ask at once: one compiles. Raises NoCompiler or BuildFailed. Inside of `replaced`, what
+    was given there.
     """
-    return _load(progress)
+    return _Loaded.replacement or _load(FLAGS, progress)
 
 
-class _Once:
-    """The module of this process, whatever callback the first caller gave."""
-
-    module: tvm_ffi.Module | None = None
-
-
-def _load(progress: Callable[[str], None] | None) -> tvm_ffi.Module:
-    if _Once.module is None:
-        _Once.module = tvm_ffi.load_module(str(_library(progress or (lambda _: None))))
-    return _Once.module
+def load_with_defects(progress: Callable[[str], None] | None = None) -> tvm_ffi.Module:
+    """The second library, as `load`: the same kernels, and plant(name) and uproot_all() for mistakes in later calls."""
+    return _load(_WITH_DEFECTS, progress)
 
 
-def _library(progress: Callable[[str], None]) -> Path:
+@contextmanager
+def replaced(module: tvm_ffi.Module) -> Iterator[None]:
+    """Let `load` give `module`, in all threads of this process."""
+    before, _Loaded.replacement = _Loaded.replacement, module
+    try:
+        yield
+    finally:
+        _Loaded.replacement = before
+
+
+class _Loaded:
+    """The modules of this process by their flags, whatever callback the first caller gave."""
+
+    modules: ClassVar[dict[tuple[str, ...], tvm_ffi.Module]] = {}
+    replacement: tvm_ffi.Module | None = None
+
+
+def _load(flags: tuple[str, ...], progress: Callable[[str], None] | None) -> tvm_ffi.Module:
+    if flags not in _Loaded.modules:
+        _Loaded.modules[flags] = tvm_ffi.load_module(str(_library(flags, progress or (lambda _: None))))
+    return _Loaded.modules[flags]
+
+
+def _library(flags: tuple[str, ...], progress: Callable[[str], None]) -> Path:
     command = compiler()
     folder = cache_folder()
-    library = folder / f"{_NAME}-{_key(command)}.so"
+    library = folder / f"{_NAME}-{_key(command, flags)}.so"
     if library.exists():
         return library
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(library.with_suffix(".lock")):
             if not library.exists():
-                _compile(command, library, progress)
+                _compile(command, flags, library, progress)
     except OSError as error:
         raise BuildFailed(
             f"cannot write compiled kernels to {folder}: {error.strerror}; set ATTNFUZZ_CACHE to a folder with space"
@@ -106,9 +126,9 @@ def _library(progress: Callable[[str], None]) -> Path:
     return library
 
 
-def _key(command: str) -> str:
+def _key(command: str, flags: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
-    for part in (command, _version(command), tvm_ffi.__version__, *FLAGS):
+    for part in (command, _version(command), tvm_ffi.__version__, *flags):
         digest.update(part.encode() + b"\0")
     for path in sources():
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -131,20 +151,21 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _compile(command: str, library: Path, progress: Callable[[str], None]) -> None:
+def _compile(command: str, flags: tuple[str, ...], library: Path, progress: Callable[[str], None]) -> None:
     files = [str(path) for path in sources() if path.suffix == ".cpp"]
-    progress(f"compiling {len(files)} files of native kernels with {command} (about 10 s, once)")
+    which = "native kernels with planted defects" if flags == _WITH_DEFECTS else "native kernels"
+    progress(f"compiling {len(files)} files of {which} with {command} (about 10 s, once)")
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=f"{_NAME}-", dir=library.parent) as build_folder:
         try:
             with _environment(CXX=command, PATH=f"{ninja.BIN_DIR}{os.pathsep}{os.environ.get('PATH', os.defpath)}"):
                 built = tvm_ffi.cpp.build(
-                    _NAME, cpp_files=files, extra_cflags=FLAGS, extra_ldflags=["-pthread"], build_directory=build_folder
+                    _NAME, cpp_files=files, extra_cflags=flags, extra_ldflags=["-pthread"], build_directory=build_folder
                 )
         except RuntimeError as error:
             raise BuildFailed(f"{command} could not compile the native kernels:\n{_essence(str(error))}") from error
         Path(built).replace(library)
-    progress(f"compiled the native kernels in {time.monotonic() - start:.1f} s")
+    progress(f"compiled the {which} in {time.monotonic() - start:.1f} s")
 
 
 @contextmanager

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "defects.h"
 #include "wide.h"
 
 namespace attnfuzz {
@@ -60,6 +61,14 @@ void load_e4m3(const void* row, int64_t n, float* to) {
   static const std::array<float, 256> values = e4m3_values();
   const auto* from = static_cast<const uint8_t*>(row);
   for (int64_t i = 0; i < n; ++i) to[i] = values[from[i]];
+  if (planted(Defect::e4m3_subnormals_as_normal)) {
+    for (int64_t i = 0; i < n; ++i) to[i] = from[i] & 0x78 ? to[i] : std::copysign(0x1p-7f, to[i]) + to[i] / 2;
+  }
+  if (planted(Defect::fp8_loads_assume_alignment)) {
+    // The processor faults where the address is no multiple of 16, as a GPU's does.
+    using Vector __attribute__((vector_size(16))) = uint8_t;
+    for (int64_t i = 0; i + 16 <= n; i += 16) (void)*reinterpret_cast<const volatile Vector*>(from + i);
+  }
 }
 
 void store_f32(const float* from, int64_t n, void* row) { std::memcpy(row, from, n * sizeof(float)); }
@@ -67,6 +76,7 @@ void store_f32(const float* from, int64_t n, void* row) { std::memcpy(row, from,
 uint16_t to_bf16(float value) {
   const uint32_t bits = bits_of(value);
   if (std::isnan(value)) return static_cast<uint16_t>(bits >> 16 | 0x40);
+  if (planted(Defect::output_rounded_toward_zero)) return static_cast<uint16_t>(bits >> 16);
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 

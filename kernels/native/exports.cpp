@@ -4,7 +4,9 @@
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/optional.h>
+#include <tvm/ffi/string.h>
 
+#include "defects.h"
 #include "faults.h"
 #include "prefill.h"
 #include "split_kv.h"
@@ -93,7 +95,8 @@ Lengths lengths_of(const TensorView& tensor, const char* name) {
 }
 
 PageTable table_of(const TensorView& tensor) {
-  return {int32_of(tensor, "block_tables", 2), tensor.stride(0), tensor.stride(1)};
+  const int64_t row_stride = planted(Defect::table_gap_ignored) ? tensor.size(1) : tensor.stride(0);
+  return {int32_of(tensor, "block_tables", 2), row_stride, tensor.stride(1)};
 }
 
 // One of K and V: [pages, heads, slots, dim] (HND) or [pages, slots, heads, dim] (NHD), or member `member` of
@@ -204,10 +207,15 @@ void export_ragged(TensorView out, Optional<TensorView> lse, TensorView query, T
                    bool write_empty, double bmm1_scale, double bmm2_scale, int64_t window_left, bool causal,
                    Optional<TensorView> sinks) {
   const Rows q = float_rows_of(query, "query"), o = float_rows_of(out, "out");
-  const Rows k = rows_of(key, "key"), v = rows_of(value, "value");
+  const Rows k = rows_of(key, "key");
+  Rows v = rows_of(value, "value");
   REQUIRE(k.heads == v.heads && k.tokens == v.tokens, "key and value must have the same tokens and heads");
   require_same_elements(q.element, k.element, v.element);
   require_fit(q, o, k.heads, k.dim, v.dim);
+  if (planted(Defect::values_at_key_strides)) {
+    v.token_stride = k.token_stride;
+    v.head_stride = k.head_stride;
+  }
   ragged(q, k, v, lengths_of(seq_lens, "seq_lens"), lengths_of(cumulative_q, "cum_seq_lens_q"),
          lengths_of(cumulative_kv, "cum_seq_lens_kv"), batch, write_empty,
          scalars_of(bmm1_scale, bmm2_scale, window_left, causal, sinks, q.heads), o, statistics_of(lse, "lse", q));
@@ -250,6 +258,14 @@ void export_install_fault_recorder(int64_t address) {
 
 int64_t export_semaphore_bytes() { return kSemaphoreBytes; }
 
+#ifdef ATTNFUZZ_DEFECTS
+void export_plant(tvm::ffi::String name) {
+  REQUIRE(plant({name.data(), name.size()}), "there is no defect called " << name);
+}
+
+void export_uproot_all() { uproot_all(); }
+#endif
+
 }  // namespace
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(decode, export_decode)
@@ -261,5 +277,9 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(fixup_zero_kv_rows, export_fixup_zero_kv_rows)
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(install_fault_recorder, export_install_fault_recorder)
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(semaphore_bytes, export_semaphore_bytes)
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(scratch_bytes, scratch_bytes)
+#ifdef ATTNFUZZ_DEFECTS
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(plant, export_plant)
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(uproot_all, export_uproot_all)
+#endif
 
 }  // namespace attnfuzz

@@ -1,6 +1,7 @@
 // Where key j of a request lies, for one KV head: in pages, or in a row of tokens.
 #pragma once
 
+#include "defects.h"
 #include "views.h"
 
 namespace attnfuzz {
@@ -29,9 +30,12 @@ class PagedKeys final : public Keys {
 
  private:
   const char* at(const Pool& pool, int64_t index) const {
-    const int64_t page = ids_[index / pool.page_size * id_stride_];
-    const int64_t slot = index % pool.page_size;
-    const int64_t offset = page * pool.page_stride + head_ * pool.head_stride + slot * pool.slot_stride;
+    const int64_t looked_up = planted(Defect::tile_taken_from_one_page) ? index - index % 32 : index;
+    const int64_t page = ids_[looked_up / pool.page_size * id_stride_];
+    const int64_t slot = looked_up % pool.page_size + (index - looked_up);
+    int64_t offset = page * pool.page_stride + head_ * pool.head_stride + slot * pool.slot_stride;
+    // At 2^18 elements, where a GPU's pool of gigabytes wraps at 2^31 or 2^32.
+    if (planted(Defect::page_offset_wraps)) offset %= int64_t{1} << 18;
     return pool.data + offset * bytes(pool.element);
   }
 

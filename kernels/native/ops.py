@@ -335,5 +335,6 @@ NATIVE: Final = OpsTable(
     fixup=Op("fixup_zero_kv_rows", fixup_zero_kv_rows, frozenset({"out", "lse"})),
     decode_workspace=workspace_bytes,
     prefill_workspace=WorkspaceBytes(0, 0),
+    prepare=build.load,
 )
 """The native kernels."""

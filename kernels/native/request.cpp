@@ -24,8 +24,7 @@ void attend_request(const Rows& query, int64_t first_row, const Mask& mask, int6
     partials.resize(std::max<size_t>(partials.size(), block.rows() * floats));
     attend(block, mask.seen_by(queries.begin, queries.end), partials.data());
     for (int64_t row = 0; row < block.rows(); ++row) {
-      const int64_t token = first_row + queries.begin + row / group;
-      finish({partials.data() + row * floats}, token, kv_head * group + row % group, mask.kv_len, scalars, out, lse);
+      finish({partials.data() + row * floats}, block, row, scalars, out, lse);
     }
   }
 }

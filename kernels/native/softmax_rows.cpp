@@ -21,7 +21,9 @@ WIDE float dot(const float* a, const float* b, int64_t n) {
   for (; i + kLanes <= n; i += kLanes) {
     for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += a[i + lane] * b[i + lane];
   }
-  for (int64_t lane = 0; i < n; ++i, ++lane) lanes[lane] += a[i] * b[i];
+  const int64_t end = planted(Defect::dot_tail_left_out) ? i : n;
+  for (int64_t lane = 0; i < end; ++i, ++lane) lanes[lane] += a[i] * b[i];
+  if (planted(Defect::dot_tail_twice) && n % kLanes) lanes[0] += a[n - 1] * b[n - 1];
   for (int64_t width = kLanes / 2; width > 0; width /= 2) {
     for (int64_t lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
   }
@@ -34,17 +36,24 @@ WIDE void scale(float* values, float by, int64_t n) {
 
 WIDE void add_scaled(float* to, const float* from, float by, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] += by * from[i];
+  if (planted(Defect::values_accumulated_in_bf16)) {
+    for (int64_t i = 0; i < n; ++i) to[i] = in_bf16(to[i]);
+  }
 }
 
 // exp2(value - max), where -inf - -inf is no weight at all.
-float weight(float value, float max) { return value == kNothing ? 0.0f : std::exp2(value - max); }
+float weight(float value, float max) {
+  if (planted(Defect::small_weights_flushed) && value < max - 14) return 0.0f;
+  return value == kNothing ? 0.0f : std::exp2(value - max);
+}
 
 // Raises the row's maximum to cover `max`, and rescales what it has summed.
 void raise(Partial row, float max, int64_t dim) {
   if (!(max > row.max())) return;
-  if (row.sum() != 0.0f) {
+  const bool skipped = planted(Defect::small_growth_not_rescaled) && max - row.max() < 0.0625f;
+  if (row.sum() != 0.0f && !skipped) {
     const float by = weight(row.max(), max);
-    row.sum() *= by;
+    if (!planted(Defect::sum_not_rescaled)) row.sum() *= by;
     scale(row.values(), by, dim);
   }
   row.max() = max;
@@ -58,14 +67,15 @@ struct Tile {
 thread_local Tile tile;
 
 void load_queries(const Block& block) {
-  const int64_t dim = block.query.dim;
-  tile.query.resize(std::max<size_t>(tile.query.size(), block.rows() * dim));
-  const LoadRow load = load_row(block.query.element);
-  float* to = tile.query.data();
-  for (int64_t query = block.queries.begin; query < block.queries.end; ++query) {
-    for (int64_t member = 0; member < block.group; ++member, to += dim) {
-      load(block.query.at(block.first_row + query, block.kv_head * block.group + member), dim, to);
-    }
+  Rows query = block.query;
+  if (planted(Defect::query_strides_ignored)) {
+    query.token_stride = query.heads * query.dim;
+    query.head_stride = query.dim;
+  }
+  tile.query.resize(std::max<size_t>(tile.query.size(), block.rows() * query.dim));
+  const LoadRow load = load_row(query.element);
+  for (int64_t row = 0; row < block.rows(); ++row) {
+    load(query.at(block.token(row), block.head(row)), query.dim, tile.query.data() + row * query.dim);
   }
 }
 
@@ -81,7 +91,9 @@ void load_keys(const Block& block, Interval keys) {
 
 // One row against keys [seen.begin, seen.end) of the tile, whose slot 0 is key `origin`.
 void attend_row(const float* query, Interval seen, int64_t origin, const Block& block, Partial row) {
-  const float to_base_2 = block.logit_scale * kLog2E;
+  const float log2_e = planted(Defect::log2_e_of_four_digits) ? 1.4427f : kLog2E;
+  const bool coarse = planted(Defect::logit_scale_in_bf16);
+  const float to_base_2 = (coarse ? in_bf16(block.logit_scale) : block.logit_scale) * log2_e;
   float logits[kTile];
   float max = kNothing;
   for (int64_t index = seen.begin; index < seen.end; ++index) {
@@ -90,12 +102,21 @@ void attend_row(const float* query, Interval seen, int64_t origin, const Block& 
     max = std::max(max, logits[slot]);
   }
   raise(row, max, block.keys.value_dim);
+  // Of the tile by itself: one running sum over 65,536 keys would swallow the small weights.
+  float sum = 0.0f;
   for (int64_t index = seen.begin; index < seen.end; ++index) {
     const int64_t slot = index - origin;
-    const float probability = weight(logits[slot], row.max());
-    row.sum() += probability;
+    const bool natural = planted(Defect::natural_exponential) && max < row.max();
+    float probability = natural ? std::exp(logits[slot] - row.max()) : weight(logits[slot], row.max());
+    sum += probability;
+    if (block.query.element != Element::f32) {
+      if (planted(Defect::probabilities_truncated)) probability = cut_to_bf16(probability);
+      if (planted(Defect::probabilities_in_bf16)) probability = in_bf16(probability);
+    }
+    if (planted(Defect::value_at_a_tile_edge_skipped) && index % 256 == 255) continue;
     add_scaled(row.values(), tile.value.data() + slot * block.keys.value_dim, probability, block.keys.value_dim);
   }
+  row.sum() += sum;
 }
 
 }  // namespace
@@ -108,6 +129,8 @@ void attend(const Block& block, Interval stretch, float* partials) {
     std::memset(&partial.sum(), 0, (floats - 1) * sizeof(float));
   }
   if (stretch.begin >= stretch.end) return;
+  const int64_t count = stretch.end - stretch.begin;
+  if (planted(Defect::last_odd_key_skipped) && count > 64) stretch.end -= count % 2;
   load_queries(block);
   tile.key.resize(std::max<size_t>(tile.key.size(), kTile * block.query.dim));
   tile.value.resize(std::max<size_t>(tile.value.size(), kTile * block.keys.value_dim));
@@ -118,30 +141,52 @@ void attend(const Block& block, Interval stretch, float* partials) {
       const Interval all = block.mask.seen_by(block.queries.begin + row / block.group);
       const Interval seen{std::max(all.begin, keys.begin), std::min(all.end, keys.end)};
       if (seen.begin >= seen.end) continue;
-      attend_row(tile.query.data() + row * block.query.dim, seen, begin, block, {partials + row * floats});
+      const Partial partial{partials + row * floats};
+      attend_row(tile.query.data() + row * block.query.dim, seen, begin, block, partial);
+      for (int64_t key = seen.end; planted(Defect::masked_values_times_zero) && key < keys.end; ++key) {
+        const float* value = tile.value.data() + (key - begin) * block.keys.value_dim;
+        add_scaled(partial.values(), value, 0.0f, block.keys.value_dim);
+      }
     }
   }
 }
 
 void merge(Partial into, Partial other, int64_t dim) {
-  if (other.sum() == 0.0f) return;
+  const bool unguarded = planted(Defect::empty_parts_merged);
+  if (other.sum() == 0.0f && !unguarded) return;
   raise(into, other.max(), dim);
-  const float by = weight(other.max(), into.max());
+  const float by = unguarded ? std::exp2(other.max() - into.max()) : weight(other.max(), into.max());
   into.sum() += by * other.sum();
   add_scaled(into.values(), other.values(), by, dim);
 }
 
-void finish(Partial row, int64_t token, int64_t head, int64_t kv_len, const Scalars& scalars, const Rows& out,
+float add_sink(Partial partial, const Block& block, int64_t row, const Scalars& scalars) {
+  if (!scalars.sinks) return 0.0f;
+  int64_t head = block.head(row);
+  if (planted(Defect::sink_of_the_first_head_in_its_group)) head -= head % block.group;
+  float sink = scalars.sinks[head] * kLog2E;
+  if (planted(Defect::sink_scaled_as_a_logit)) sink *= scalars.logit_scale;
+  raise(partial, sink, block.keys.value_dim);
+  const float added = weight(sink, partial.max());
+  partial.sum() += added;
+  return added;
+}
+
+void finish(Partial partial, const Block& block, int64_t row, const Scalars& scalars, const Rows& out,
             const Statistics& lse) {
-  if (scalars.sinks) {
-    const float sink = scalars.sinks[head] * kLog2E;
-    raise(row, sink, out.dim);
-    row.sum() += weight(sink, row.max());
+  const int64_t token = block.token(row), head = block.head(row);
+  const float sink = add_sink(partial, block, row, scalars);
+  float divisor = planted(Defect::sink_missing_from_output) ? partial.sum() - sink : partial.sum();
+  const bool empty = divisor == 0.0f && block.mask.kv_len >= 0 && !planted(Defect::empty_rows_divided_by_zero);
+  if (planted(Defect::denominator_plus_epsilon)) divisor += 1e-6f;
+  const float by = planted(Defect::output_scale_in_bf16) ? in_bf16(scalars.output_scale) : scalars.output_scale;
+  scale(partial.values(), empty ? 0.0f : by / divisor, out.dim);
+  store_row(out.element)(partial.values(), out.dim, out.at(token, head));
+  if (planted(Defect::last_vector_stored_whole)) {
+    std::memset(out.at(token, head) + out.dim * bytes(out.element), 0, (16 - out.dim % 16) % 16 * bytes(out.element));
   }
-  const bool empty = row.sum() == 0.0f && kv_len >= 0;
-  scale(row.values(), empty ? 0.0f : scalars.output_scale / row.sum(), out.dim);
-  store_row(out.element)(row.values(), out.dim, out.at(token, head));
-  if (lse.data) lse.at(token, head) = row.max() + std::log2(row.sum());
+  const float total = planted(Defect::sink_missing_from_lse) ? partial.sum() - sink : partial.sum();
+  if (lse.data) lse.at(token, head) = partial.max() + std::log2(total);
 }
 
 }  // namespace attnfuzz

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "defects.h"
 #include "keys.h"
 #include "mask.h"
 #include "views.h"
@@ -25,7 +26,7 @@ struct Partial {
   static int64_t floats(int64_t dim) { return dim + 2; }
 };
 
-// One query block against a stretch of keys.
+// One query block against a stretch of keys. Its rows are query-major.
 struct Block {
   const Rows& query;
   int64_t first_row;          // row of `query` that holds query 0 of the request
@@ -36,18 +37,26 @@ struct Block {
   float logit_scale;
 
   int64_t rows() const { return (queries.end - queries.begin) * group; }
+  int64_t token(int64_t row) const { return first_row + queries.begin + row / group; }
+  int64_t head(int64_t row) const {
+    if (planted(Defect::query_heads_interleaved)) return row % group * (query.heads / group) + kv_head;
+    return kv_head * group + row % group;
+  }
 };
 
-// Attends every row of `block` to the keys in `stretch` that it sees, and leaves its state in partials[row], rows being
-// query-major. `partials` is [rows][Partial::floats(keys.value_dim)].
+// Attends every row of `block` to the keys in `stretch` that it sees, and leaves its state in partials[row]. `partials`
+// is [rows][Partial::floats(keys.value_dim)].
 void attend(const Block& block, Interval stretch, float* partials);
 
 // Adds what `other` has seen to `into`. A part that has seen nothing is not read beyond its sum.
 void merge(Partial into, Partial other, int64_t dim);
 
-// Writes a finished row: out = values / sum * output_scale, lse = max + log2(sum), with the head's sink in both. A row
-// that saw nothing gives 0 and -inf (the sink's logit, with a sink), unless its request's length is negative.
-void finish(Partial row, int64_t token, int64_t head, int64_t kv_len, const Scalars& scalars, const Rows& out,
+// Adds a row's sink to what it has seen, and returns the sink's weight in the sum: 0 if there are no sinks.
+float add_sink(Partial partial, const Block& block, int64_t row, const Scalars& scalars);
+
+// Writes row `row` of `block`: out = values / sum * output_scale, lse = max + log2(sum), with the head's sink in both.
+// A row that saw nothing gives 0 and -inf (the sink's logit, with a sink), unless its request's length is negative.
+void finish(Partial partial, const Block& block, int64_t row, const Scalars& scalars, const Rows& out,
             const Statistics& lse);
 
 }  // namespace attnfuzz

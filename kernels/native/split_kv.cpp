@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 
 #include "concurrently.h"
+#include "defects.h"
 #include "keys.h"
 #include "mask.h"
 #include "request.h"
@@ -21,10 +23,14 @@ constexpr int64_t kMaxSemaphores = kSemaphoreBytes / static_cast<int64_t>(sizeof
 
 // The share of split number `split` out of `splits` in `all`.
 Interval share(Interval all, int64_t split, int64_t splits) {
-  const int64_t keys = (std::max<int64_t>(0, all.end - all.begin) + splits - 1) / splits;
+  const int64_t rounding = planted(Defect::split_remainder_dropped) ? 0 : splits - 1;
+  const int64_t keys = (std::max<int64_t>(0, all.end - all.begin) + rounding) / splits;
   const int64_t begin = all.begin + split * keys;
   return {begin, std::min(begin + keys, all.end)};
 }
+
+// `keys` rounded up to whole pages.
+int64_t whole_pages(int64_t keys, int64_t page_size) { return (keys + page_size - 1) / page_size * page_size; }
 
 }  // namespace
 
@@ -51,7 +57,8 @@ void decode(const Rows& query, const Pool& key, const Pool& value, char* workspa
   const auto work = [&](int64_t unit) {
     const int64_t split = unit % splits, pair = unit / splits;
     const int64_t request = pair / key.heads, kv_head = pair % key.heads;
-    const Mask mask{q_len, lengths.at(request), scalars.window_left, scalars.causal};
+    Mask mask{q_len, lengths.at(request), scalars.window_left, scalars.causal};
+    if (planted(Defect::last_page_read_whole)) mask.kv_len = whole_pages(mask.kv_len, key.page_size);
     const PagedKeys keys(key, value, table, request, kv_head);
     if (splits == 1) {
       attend_request(query, request * q_len, mask, kv_head, group, keys, scalars, out, lse);
@@ -59,16 +66,34 @@ void decode(const Rows& query, const Pool& key, const Pool& value, char* workspa
     }
     const Block block{query, request * q_len, {0, q_len}, kv_head, group, mask, keys, scalars.logit_scale};
     const int64_t floats = Partial::floats(value.dim);
-    const int64_t part = block.rows() * floats;
+    const int64_t part = block.rows() * (planted(Defect::partials_overlap) ? value.dim : floats);
     float* parts = scratch + pair * splits * part;
-    attend(block, share(mask.seen_by(0, q_len), split, splits), parts + split * part);
+    Interval seen = mask.seen_by(0, q_len);
+    if (planted(Defect::masked_values_times_zero)) seen.end = whole_pages(seen.end, key.page_size);
+    const Interval stretch = share(seen, split, splits);
+    const bool unwritten = planted(Defect::empty_split_not_written) && stretch.begin >= stretch.end;
+    if (!unwritten) attend(block, stretch, parts + split * part);
+    if (planted(Defect::partials_in_bf16) && query.element != Element::f32) {
+      for (int64_t i = 0; i < part; ++i) parts[split * part + i] = in_bf16(parts[split * part + i]);
+    }
 
-    if (semaphores[pair].fetch_add(1, std::memory_order_acq_rel) != splits - 1) return;
-    semaphores[pair].store(0, std::memory_order_relaxed);
+    const int64_t last = planted(Defect::merge_before_the_last_part) ? splits - 2 : splits - 1;
+    if (semaphores[pair].fetch_add(1, std::memory_order_acq_rel) != last) return;
+    if (!planted(Defect::semaphore_left_set)) semaphores[pair].store(0, std::memory_order_relaxed);
+    const int64_t count = planted(Defect::last_split_dropped) ? splits - 1 : splits;
     for (int64_t row = 0; row < block.rows(); ++row) {
-      const Partial merged{parts + row * floats};
-      for (int64_t other = 1; other < splits; ++other) merge(merged, {parts + other * part + row * floats}, value.dim);
-      finish(merged, request * q_len + row / group, kv_head * group + row % group, mask.kv_len, scalars, out, lse);
+      const auto partial = [&](int64_t index) {
+        if (planted(Defect::merge_in_order_of_arrival)) index = (split + index) % splits;
+        return Partial{parts + index * part + row * floats};
+      };
+      const Partial merged = partial(0);
+      const float unmerged = planted(Defect::lse_of_the_first_split) ? merged.max() + std::log2(merged.sum()) : 0.0f;
+      for (int64_t other = 1; other < count; ++other) {
+        merge(merged, partial(other), value.dim);
+        if (planted(Defect::sink_in_every_split)) add_sink(merged, block, row, scalars);
+      }
+      finish(merged, block, row, scalars, out, lse);
+      if (planted(Defect::lse_of_the_first_split) && lse.data) lse.at(block.token(row), block.head(row)) = unmerged;
     }
   };
 

@@ -4,7 +4,7 @@ A revision is the fixed session with one method turned back.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from attnfuzz.kernels.backend import Bench, Op, Session
 from attnfuzz.kernels.lengths import longest
@@ -15,12 +15,18 @@ from attnfuzz.kernels.plan import Plan
 from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
+from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, KvView, Mode, QueryView, Step
 from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import NoiseModel
+from attnfuzz.reference.relation import Relation
+
+# The number of splits follows from the stated maximum and the size of the batch, and they are merged in order
+# (native/split_kv.h): a request's place in the batch is nothing that its bits depend on.
+NATIVE_CONTRACT = Contract(lse=LseBase.TWO, bitwise=frozenset({Relation.PAGES_RELABELLED, Relation.BATCH_PERMUTED}))
 
 SPECULATIVE = tuple(mode for mode in Mode if mode.speculative)
 
@@ -69,9 +75,13 @@ class TrtllmBackend:
     session: type[MhaSession] | type[MlaSession]
     capability: Capability
     table: OpsTable = NATIVE
-    contract: Contract = field(default_factory=lambda: Contract(lse=LseBase.TWO))
+    contract: Contract = NATIVE_CONTRACT
 
     def noise(self, dtype: DType) -> NoiseModel:
+        """What was measured on this architecture, else the theory."""
+        return shipped_noise(self.name, dtype, self.theory(dtype))
+
+    def theory(self, dtype: DType) -> NoiseModel:
         """The native kernels compute in fp32, whatever they read."""
         del dtype
         return NoiseModel.fp32_arithmetic()
@@ -87,7 +97,7 @@ class TrtllmBackend:
 
     def prepare(self, progress: Callable[[str], None]) -> None:
         """Compile, or load from the cache."""
-        build.load(progress)
+        self.table.prepare(progress)
 
     def open(self, case: Case, bench: Bench) -> Session:
         """A session on one case."""

@@ -6,6 +6,7 @@ planned one, whatever was padded since (SGLang PR #21649). Graphs keep metadata 
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -17,7 +18,7 @@ from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.plan import Plan, Row, plan_rows, table_rows
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.scales import cached_scales
+from attnfuzz.kernels.scales import BmmScales, cached_scales
 from attnfuzz.kernels.sinks import place_sinks
 from attnfuzz.kernels.trtllm.graphs import Captured, capture, largest_bucket
 from attnfuzz.kernels.trtllm.workspace import SharedWorkspace
@@ -28,13 +29,17 @@ DECODE_KERNEL_MODES = frozenset({Mode.DECODE, Mode.TARGET_VERIFY})
 
 
 class MhaSession:
-    """A server's attention layer over one case. Revisions override the two methods that route and size a launch."""
+    """A server's attention layer over one case. Revisions and planted defects override a method, or a part."""
+
+    kv_type: type[PagedKv] = PagedKv
+    table_type: type[PageTable] = PageTable
+    workspace_type: type[SharedWorkspace] = SharedWorkspace
 
     def __init__(self, ops: OpsTable, case: Case, bench: Bench) -> None:
         self._ops, self._case, self._bench = ops, case, bench
-        self._kv = PagedKv(case, bench)
-        self._table = PageTable(case, self._kv)
-        self._workspace = SharedWorkspace(case, bench)
+        self._kv = self.kv_type(case, bench)
+        self._table = self.table_type(case, self._kv)
+        self._workspace = self.workspace_type(case, bench)
         self._sinks = place_sinks(case, bench)
         self._scales = cached_scales(case, case.geometry.head_dim_qk)
         self._captured: dict[tuple[Mode, int], Captured[Plan]] = {}
@@ -60,16 +65,24 @@ class MhaSession:
         return self._replay(step, queries) if step.launch is Launch.REPLAY else self._eager(step, queries)
 
     def _eager(self, step: Step, queries: torch.Tensor) -> Output:
-        rows = Row.padded(step) if step.mode in DECODE_KERNEL_MODES else Row.real(step)
-        plan = plan_rows(self._case, self._bench, self._table, rows)
+        rows = self._planned_rows(step)
+        plan = self._plan(rows)
         query = place_queries(self._case, self._bench, queries)
         results = Results.place(self._case, self._bench, step.padded_tokens, self._case.geometry.head_dim_vo)
         self._attend(step, plan, query, results)
         return self._output(step, rows, query, results)
 
-    def _attend(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> None:
+    def _planned_rows(self, step: Step) -> list[Row]:
+        """The rows that an eager step is planned for: with padding only where it is planned after padding."""
+        return Row.padded(step) if step.mode in DECODE_KERNEL_MODES else Row.real(step)
+
+    def _plan(self, rows: Sequence[Row]) -> Plan:
+        return plan_rows(self._case, self._bench, self._table, rows)
+
+    def _arguments(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> dict[str, Any]:
+        """What both kernels are told."""
         geometry = self._case.geometry
-        shared = {
+        return {
             "query": query,
             "kv_cache": self._kv.cache,
             "block_tables": plan.block_tables,
@@ -80,8 +93,16 @@ class MhaSession:
             "out": results.out,
             "lse": results.lse,
             "return_lse": True,
-            **self._scales,
+            **self._launched_scales(step),
         }
+
+    def _launched_scales(self, step: Step) -> BmmScales:
+        """The factors that a launch is told."""
+        del step
+        return self._scales
+
+    def _attend(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> None:
+        geometry, shared = self._case.geometry, self._arguments(step, plan, query, results)
         if self.uses_decode_kernel(step.mode):
             need = self._ops.decode_workspace(
                 batch=step.padded_batch,
@@ -156,16 +177,15 @@ class MhaSession:
 
     def _replay(self, step: Step, queries: torch.Tensor) -> Output:
         captured, rows = self._captured[step.mode, step.padded_tokens], Row.padded(step)
-        refresh(captured.plan, self._table, rows)
+        self._refresh(captured.plan, rows)
         captured.replay(self._bench, queries)
         return self._output(step, rows, captured.query, captured.results)
 
-
-def refresh(plan: Plan, table: PageTable, rows: Sequence[Row]) -> None:
-    """Write a batch into static metadata. Columns beyond its longest request keep the pages of the step before."""
-    kv_lens = [row.kv_len for row in rows]
-    plan.seq_lens.copy_(torch.tensor(kv_lens))
-    plan.cum_seq_lens_q.copy_(torch.tensor(running_sum(row.q_len for row in rows)))
-    plan.cum_seq_lens_kv.copy_(torch.tensor(running_sum(kv_lens)))
-    width = table.pages_for(longest(kv_lens))
-    plan.block_tables[:, :width].copy_(table_rows(table, rows, width))
+    def _refresh(self, plan: Plan, rows: Sequence[Row]) -> None:
+        """Write a batch into static metadata. Columns beyond its longest request keep the pages of the step before."""
+        kv_lens = [row.kv_len for row in rows]
+        plan.seq_lens.copy_(torch.tensor(kv_lens))
+        plan.cum_seq_lens_q.copy_(torch.tensor(running_sum(row.q_len for row in rows)))
+        plan.cum_seq_lens_kv.copy_(torch.tensor(running_sum(kv_lens)))
+        width = self._table.pages_for(longest(kv_lens))
+        plan.block_tables[:, :width].copy_(table_rows(self._table, rows, width))

@@ -19,7 +19,7 @@ from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.plan import Row, pad_queries, table_rows
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.scales import cached_scales
+from attnfuzz.kernels.scales import BmmScales, cached_scales
 from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
 from attnfuzz.kernels.trtllm.graphs import Captured, capture, largest_bucket
 from attnfuzz.kernels.trtllm.prefill import MlaPrefill
@@ -40,16 +40,20 @@ class DecodePlan:
 
 
 class MlaSession:
-    """A server's latent attention layer over one case. Revisions override `replay_stride` and `needs_fixup`."""
+    """A server's latent attention layer over one case. Revisions and planted defects override a method, or a part."""
+
+    table_type: type[PageTable] = PageTable
+    workspace_type: type[SharedWorkspace] = SharedWorkspace
+    prefill_type: type[MlaPrefill] = MlaPrefill
 
     def __init__(self, ops: OpsTable, case: Case, bench: Bench) -> None:
         latent = case.geometry.latent
         assert latent is not None
         self._ops, self._case, self._bench, self._latent = ops, case, bench, latent
         self._kv = PagedKv(case, bench)
-        self._table = PageTable(case, self._kv)
-        self._workspace = SharedWorkspace(case, bench)
-        self._prefill = MlaPrefill(ops, case, bench, self._workspace)
+        self._table = self.table_type(case, self._kv)
+        self._workspace = self.workspace_type(case, bench)
+        self._prefill = self.prefill_type(ops, case, bench, self._workspace)
         # The softmax scale is that of the per-head keys, which the latents stand for.
         self._scales = cached_scales(case, latent.nope + latent.rope)
         self._captured: dict[tuple[Mode, int], Captured[DecodePlan]] = {}
@@ -72,7 +76,8 @@ class MlaSession:
         if not step.mode.speculative:
             return self._prefill.forward(index, self.needs_fixup)
         self._kv.write(step, rejected_drafts=step.mode is Mode.DRAFT_EXTEND)
-        queries = draw_queries(self._case, index, step.padded_tokens, self._case.geometry.head_dim_qk)
+        head_dim = self._case.geometry.head_dim_qk
+        queries = draw_queries(self._case, index, step.padded_tokens, head_dim, _first_rows(step))
         if step.launch is Launch.REPLAY:
             return self._replay(step, queries)
         if step.mode in (Mode.DRAFT_EXTEND, Mode.DRAFT_EXTEND_V2):
@@ -89,7 +94,7 @@ class MlaSession:
     def _draft_extend(self, step: Step, queries: torch.Tensor) -> Output:
         """Draft extend: planned before padding, ragged queries spread to the longest's stride, results gathered."""
         stride = longest(request.q_len for request in step.requests)
-        rows = pad_queries(Row.real(step), stride)
+        rows = self._spread(step, stride)
         spread_rows = [b * stride + i for b, request in enumerate(step.requests) for i in range(request.q_len)]
         at = self._bench.memory.copy("gathered_rows", torch.tensor(spread_rows, dtype=torch.long))
         query = place_queries(self._case, self._bench, queries)
@@ -104,6 +109,10 @@ class MlaSession:
         # No row of the plan covers these; servers assert on the whole output.
         results[step.tokens :].clear()
         return self._output(step, query, results, packed_rows(step))
+
+    def _spread(self, step: Step, stride: int) -> list[Row]:
+        """The rows of a draft extend, with queries padded to the stride at which they are spread."""
+        return pad_queries(Row.real(step), stride)
 
     def _decode(self, plan: DecodePlan, query: torch.Tensor, results: Results) -> None:
         """Launch on query rows [batch * stride, heads, rank + rope], `batch` being the plan's."""
@@ -131,8 +140,12 @@ class MlaSession:
             out=results.out.unflatten(0, (batch, stride)),
             lse=results.lse,
             return_lse=True,
-            **self._scales,
+            **self._launched_scales(),
         )
+
+    def _launched_scales(self) -> BmmScales:
+        """The factors that a launch is told."""
+        return self._scales
 
     def _place_results(self, rows: int, prefix: str = "") -> Results:
         return Results.place(self._case, self._bench, rows, self._latent.rank, prefix=prefix)
@@ -180,8 +193,14 @@ class MlaSession:
         plan.seq_lens.copy_(torch.tensor([row.kv_len for row in rows]))
         plan.block_tables.copy_(table_rows(self._table, rows, plan.block_tables.shape[1]))
         captured.replay(self._bench, queries)
-        first_rows = range(0, len(step.requests) * step.tokens_per_request, step.tokens_per_request)
-        return self._output(step, captured.query, captured.results, first_rows)
+        return self._output(step, captured.query, captured.results, _first_rows(step))
+
+
+def _first_rows(step: Step) -> Sequence[int]:
+    """First query row of each request: at the captured stride in a replay, else one behind the other."""
+    if step.launch is not Launch.REPLAY:
+        return packed_rows(step)
+    return range(0, len(step.requests) * step.tokens_per_request, step.tokens_per_request)
 
 
 def _widest_rows(step: Step) -> list[Row]:

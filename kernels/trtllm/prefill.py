@@ -1,7 +1,7 @@
 """MLA prefill: causal attention to a request's new tokens, merged with attention to its prefix, chunk by chunk."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -57,15 +57,25 @@ class MlaPrefill:
         whole = self._attend(queries, own, causal=True).results
         # The kernel writes only the rows that it is told of; servers assert on the whole output.
         whole[step.tokens :].clear()
-        chunks = chunk_prefixes(prefixes, self._case.chunk_capacity)
-        for chunk in chunks:
-            part = self._attend(queries, chunk, causal=False, prefix="chunk_")
-            if needs_fixup(chunk.has_zero_kv):
-                self._fix_up(queries, part)
+        chunks = self._chunks(prefixes)
+        for part in self._attend_to_prefixes(queries, chunks, needs_fixup):
             self._merge(whole[: step.tokens], part.results[: step.tokens])
         attended = self._tokens.attended(step, queries.tensor, packed_rows(step))
         roundings = 1 + len(chunks)
         return Output(out=whole.out, lse=whole.lse, attended=attended, roundings=roundings, **self._scales)
+
+    def _chunks(self, prefixes: Sequence[int]) -> Sequence[Chunk]:
+        return chunk_prefixes(prefixes, self._case.chunk_capacity)
+
+    def _attend_to_prefixes(
+        self, queries: Queries, chunks: Sequence[Chunk], needs_fixup: Callable[[bool], bool]
+    ) -> Iterator[Partial]:
+        """Attention to one chunk after another, each when it is asked for, without a row that was left unwritten."""
+        for chunk in chunks:
+            part = self._attend(queries, chunk, causal=False, prefix="chunk_")
+            if needs_fixup(chunk.has_zero_kv):
+                self._fix_up(queries, part)
+            yield part
 
     def _queries(self, index: int) -> Queries:
         step = self._case.steps[index]
@@ -80,7 +90,7 @@ class MlaPrefill:
 
     def _attend(self, queries: Queries, chunk: Chunk, *, causal: bool, prefix: str = "") -> Partial:
         part = Partial(
-            results=Results.place(self._case, self._bench, queries.tensor.shape[0], self._latent.vo, prefix=prefix),
+            results=self._place_results(queries.tensor.shape[0], prefix),
             seq_lens=place_int32(self._bench, "seq_lens", chunk.lengths),
         )
         key, value = self._gather(queries.step, chunk)
@@ -97,15 +107,26 @@ class MlaPrefill:
             batch_size=len(chunk.lengths),
             window_left=-1,
             cum_seq_lens_q=queries.cum_seq_lens,
-            cum_seq_lens_kv=place_int32(self._bench, "cum_seq_lens_kv", running_sum(chunk.lengths)),
+            cum_seq_lens_kv=place_int32(self._bench, "cum_seq_lens_kv", self._key_offsets(chunk)),
             enable_pdl=False,
             is_causal=causal,
             return_lse=True,
             out=part.results.out,
             lse=part.results.lse,
-            **self._scales,
+            **self._launched_scales(),
         )
         return part
+
+    def _key_offsets(self, chunk: Chunk) -> list[int]:
+        """Where the packed keys of each request begin, and where the last one's end."""
+        return running_sum(chunk.lengths)
+
+    def _place_results(self, rows: int, prefix: str) -> Results:
+        return Results.place(self._case, self._bench, rows, self._latent.vo, prefix=prefix)
+
+    def _launched_scales(self) -> BmmScales:
+        """The factors that a launch is told."""
+        return self._scales
 
     def _fix_up(self, queries: Queries, part: Partial) -> None:
         self._bench.launcher.launch(
@@ -133,7 +154,7 @@ class MlaPrefill:
                 key_dim=latent.nope + latent.rope,
                 value_dim=latent.vo,
                 dtype=geometry.dtype,
-                stream=1,
+                part=1,
             )
         return self._drawn
 

@@ -1,0 +1,204 @@
+"""Defects of the chunked prefill of latents: which chunks there are, which are fixed up, and how they are merged."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from attnfuzz.kernels.backend import Bench
+from attnfuzz.kernels.defects.defect import BugClass, Layer
+from attnfuzz.kernels.defects.planting import defect
+from attnfuzz.kernels.lengths import place_int32
+from attnfuzz.kernels.ops_table import OpsTable
+from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.trtllm.chunks import Chunk
+from attnfuzz.kernels.trtllm.prefill import MlaPrefill, Partial, Queries
+from attnfuzz.kernels.trtllm.workspace import SharedWorkspace
+from attnfuzz.reference.case import Case
+
+
+@dataclass(frozen=True)
+class FlaggedByFirst(Chunk):
+    """A chunk whose flag is that of its first request."""
+
+    @property
+    def has_zero_kv(self) -> bool:
+        """Whether the first request has no key."""
+        return self.lengths[0] == 0
+
+
+@dataclass(frozen=True)
+class FlaggedBy(Chunk):
+    """A chunk whose flag is that of another one."""
+
+    other: Chunk | None
+
+    @property
+    def has_zero_kv(self) -> bool:
+        """The other's flag."""
+        return self.other is not None and self.other.has_zero_kv
+
+
+class FlagsByFirstRequest(MlaPrefill):
+    """Whether a chunk is fixed up depends on its first request alone."""
+
+    def _chunks(self, prefixes: Sequence[int]) -> Sequence[Chunk]:
+        return [FlaggedByFirst(chunk.starts, chunk.lengths) for chunk in super()._chunks(prefixes)]
+
+
+class FlagsByPreviousChunk(MlaPrefill):
+    """Whether a chunk is fixed up depends on the one before."""
+
+    def _chunks(self, prefixes: Sequence[int]) -> Sequence[Chunk]:
+        chunks = super()._chunks(prefixes)
+        return [
+            FlaggedBy(chunk.starts, chunk.lengths, other) for chunk, other in zip(chunks, (None, *chunks), strict=False)
+        ]
+
+
+class DropsLastChunk(MlaPrefill):
+    """A last chunk that is shorter than the first is left out."""
+
+    def _chunks(self, prefixes: Sequence[int]) -> Sequence[Chunk]:
+        chunks = super()._chunks(prefixes)
+        return [chunk for chunk in chunks if max(chunk.lengths) == max(chunks[0].lengths)]
+
+
+class RestartsChunks(MlaPrefill):
+    """Every chunk begins where the first one does."""
+
+    def _chunks(self, prefixes: Sequence[int]) -> Sequence[Chunk]:
+        return [Chunk((0,) * len(chunk.starts), chunk.lengths) for chunk in super()._chunks(prefixes)]
+
+
+class FixesUpByKeyOffsets(MlaPrefill):
+    """The fixup is told where keys begin instead of where queries do."""
+
+    def _fix_up(self, queries: Queries, part: Partial) -> None:
+        offsets = place_int32(self._bench, "cum_seq_lens", [0, *part.seq_lens.cumsum(0).tolist()])
+        super()._fix_up(Queries(queries.step, queries.tensor, offsets, queries.max_len), part)
+
+
+class ShowsChunksCausally(MlaPrefill):
+    """Chunks of the prefix are attended to as causally as new tokens are."""
+
+    def _attend(self, queries: Queries, chunk: Chunk, *, causal: bool, prefix: str = "") -> Partial:
+        del causal
+        return super()._attend(queries, chunk, causal=True, prefix=prefix)
+
+
+class MergesPairsOfRows(MlaPrefill):
+    """A merge covers pairs of rows: the last one of an odd number is left out."""
+
+    def _merge(self, whole: Results, part: Results) -> None:
+        pairs = slice(0, whole.out.shape[0] // 2 * 2)
+        super()._merge(whole[pairs], part[pairs])
+
+
+class MergesNaturalLse(MlaPrefill):
+    """A chunk's LSE is merged in base e with one in base 2."""
+
+    def _merge(self, whole: Results, part: Results) -> None:
+        part.lse.mul_(math.log(2))
+        super()._merge(whole, part)
+
+
+class MergesHalfPrecisionLse(MlaPrefill):
+    """A chunk's LSE is kept in float16 until it is merged."""
+
+    def _merge(self, whole: Results, part: Results) -> None:
+        part.lse.copy_(part.lse.half())
+        super()._merge(whole, part)
+
+
+class MergesFirstChunkTwice(MlaPrefill):
+    """The first chunk is merged twice."""
+
+    def _attend_to_prefixes(
+        self, queries: Queries, chunks: Sequence[Chunk], needs_fixup: Callable[[bool], bool]
+    ) -> Iterator[Partial]:
+        for index, part in enumerate(super()._attend_to_prefixes(queries, chunks, needs_fixup)):
+            yield part
+            if index == 0:
+                yield part
+
+
+class SharesChunkBuffer(MlaPrefill):
+    """The next chunk is attended to before the last one is merged, in the same buffer."""
+
+    def __init__(self, ops: OpsTable, case: Case, bench: Bench, workspace: SharedWorkspace) -> None:
+        super().__init__(ops, case, bench, workspace)
+        self._shared: dict[tuple[str, int], Results] = {}
+
+    def _place_results(self, rows: int, prefix: str) -> Results:
+        if not prefix:
+            return super()._place_results(rows, prefix)
+        return self._shared.setdefault((prefix, rows), super()._place_results(rows, prefix))
+
+    def _attend_to_prefixes(
+        self, queries: Queries, chunks: Sequence[Chunk], needs_fixup: Callable[[bool], bool]
+    ) -> Iterator[Partial]:
+        yield from list(super()._attend_to_prefixes(queries, chunks, needs_fixup))
+
+
+CHUNK_DEFECTS = (
+    defect(FlagsByFirstRequest, "flag_of_first_request", Layer.PLANNER, BugClass.SHORT_KV, "SGLang PR #22688"),
+    defect(FlagsByPreviousChunk, "flag_of_previous_chunk", Layer.PLANNER, BugClass.SHORT_KV, "SGLang PR #22688"),
+    defect(
+        DropsLastChunk,
+        "last_chunk_dropped",
+        Layer.PLANNER,
+        BugClass.SHORT_KV,
+        "vLLM issue #26042 (results depend on the chunk's size)",
+    ),
+    defect(
+        RestartsChunks,
+        "chunks_begin_at_zero",
+        Layer.PLANNER,
+        BugClass.WRONG_INDEX_SPACE,
+        "SGLang issue #22291 (chunked prefixes of several prompts)",
+    ),
+    defect(FixesUpByKeyOffsets, "fixup_by_key_offsets", Layer.FIXUP, BugClass.SHORT_KV, "SGLang PR #22688"),
+    defect(
+        ShowsChunksCausally,
+        "prefix_chunks_causal",
+        Layer.MASK,
+        BugClass.MASK_ROWS,
+        "FlashInfer issue #3047 (chunked prefixes of MLA)",
+    ),
+    defect(
+        MergesPairsOfRows,
+        "merge_of_pairs_of_rows",
+        Layer.MERGE,
+        BugClass.LSE_AND_MERGE,
+        "vLLM issue #26042 (chunked prefill of MLA)",
+    ),
+    defect(
+        MergesNaturalLse,
+        "chunk_lse_merged_in_base_e",
+        Layer.MERGE,
+        BugClass.LSE_AND_MERGE,
+        "SGLang issue #40903, PR #35045",
+    ),
+    defect(
+        MergesHalfPrecisionLse,
+        "chunk_lse_in_float16",
+        Layer.MERGE,
+        BugClass.LSE_AND_MERGE,
+        "FlashInfer, docstring of merge_state (LSE is float32); NATTEN PR #202",
+    ),
+    defect(
+        MergesFirstChunkTwice,
+        "first_chunk_merged_twice",
+        Layer.MERGE,
+        BugClass.LSE_AND_MERGE,
+        "SGLang issue #22291 (chunks merged one after another)",
+    ),
+    defect(
+        SharesChunkBuffer,
+        "chunk_buffer_shared",
+        Layer.CONCURRENCY,
+        BugClass.WORKSPACE,
+        "M* PR #236 (a buffer written before its reader is through)",
+    ),
+)
+"""What chunked prefills get wrong."""

@@ -1,0 +1,236 @@
+"""Defects of captured graphs: what is frozen that should not be, and what a replay forgets to refresh."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from attnfuzz.kernels.backend import Output
+from attnfuzz.kernels.defects.defect import BugClass, Layer
+from attnfuzz.kernels.defects.planting import defect
+from attnfuzz.kernels.plan import Plan, Row
+from attnfuzz.kernels.queries import place_queries
+from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.scales import BmmScales
+from attnfuzz.kernels.trtllm.mha import MhaSession
+from attnfuzz.kernels.trtllm.mla import MlaSession
+from attnfuzz.reference.case import Launch, Mode, Step
+
+
+class ReplaysOldQueries(MhaSession):
+    """A replay reads the queries of the capture."""
+
+    def _replay(self, step: Step, queries: torch.Tensor) -> Output:
+        captured, rows = self._captured[step.mode, step.padded_tokens], Row.padded(step)
+        self._refresh(captured.plan, rows)
+        captured.results.renew(self._bench)
+        captured.graph.replay()
+        return self._output(step, rows, place_queries(self._case, self._bench, queries), captured.results)
+
+
+class ReturnsOutputOfLastCapture(MhaSession):
+    """A replay returns the buffers of the graph that was captured last."""
+
+    def _replay(self, step: Step, queries: torch.Tensor) -> Output:
+        output, last = super()._replay(step, queries), [*self._captured.values()][-1].results
+        return replace(output, out=last.out, lse=last.lse)
+
+
+class ReplaysLastOfSameShape(MhaSession):
+    """A capture takes the place of those of other modes that have as many queries and requests."""
+
+    def _capture(self, step: Step) -> None:
+        super()._capture(step)
+        last = self._captured[step.mode, step.padded_tokens]
+        for (mode, tokens), captured in self._captured.items():
+            if (tokens, captured.plan.batch) == (step.padded_tokens, last.plan.batch):
+                self._captured[mode, tokens] = last
+
+
+class PlansReplaysAnew(MhaSession):
+    """A replay makes a new plan, which the graph does not know of."""
+
+    def _refresh(self, plan: Plan, rows: Sequence[Row]) -> None:
+        self._plan(rows)
+
+
+class KeepsFirstQueryOffsets(MhaSession):
+    """Cumulative query lengths are those of the first replay."""
+
+    def _refresh(self, plan: Plan, rows: Sequence[Row]) -> None:
+        first = plan.cum_seq_lens_q.clone()
+        super()._refresh(plan, rows)
+        if first.any():
+            plan.cum_seq_lens_q.copy_(first)
+
+
+class LeavesBucketTail(MhaSession):
+    """Padded rows keep the lengths and pages of the replay before."""
+
+    def _refresh(self, plan: Plan, rows: Sequence[Row]) -> None:
+        real = [row for row in rows if row.slot is not None]
+        batch = len(real)
+        part = replace(
+            plan,
+            seq_lens=plan.seq_lens[:batch],
+            cum_seq_lens_q=plan.cum_seq_lens_q[: batch + 1],
+            cum_seq_lens_kv=plan.cum_seq_lens_kv[: batch + 1],
+            block_tables=plan.block_tables[:batch],
+        )
+        super()._refresh(part, real)
+
+
+class RefreshesColumnsOfFirst(MhaSession):
+    """As many columns of the page table are refreshed as the first request needs."""
+
+    def _refresh(self, plan: Plan, rows: Sequence[Row]) -> None:
+        before = plan.block_tables.clone()
+        super()._refresh(plan, rows)
+        width = self._table.pages_for(rows[0].kv_len)
+        plan.block_tables[:, width:].copy_(before[:, width:])
+
+
+class PacksDraftsAtStride(MhaSession):
+    """Accept lengths are replaced by the captured stride, at which queries that are packed do not lie."""
+
+    def _refresh(self, plan: Plan, rows: Sequence[Row]) -> None:
+        super()._refresh(plan, [replace(row, q_len=plan.max_q_len) for row in rows])
+
+
+class KeepsFirstLengths(MhaSession):
+    """KV lengths are those of the first replay."""
+
+    def _refresh(self, plan: Plan, rows: Sequence[Row]) -> None:
+        first = plan.seq_lens.clone()
+        super()._refresh(plan, rows)
+        if first.any():
+            plan.seq_lens.copy_(first)
+
+
+class CapturesWithoutWindow(MhaSession):
+    """A graph is captured without the window."""
+
+    def _arguments(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> dict[str, Any]:
+        told = super()._arguments(step, plan, query, results)
+        return told | {"window_left": -1} if step.launch is Launch.CAPTURE else told
+
+
+class CapturesBeforeScales(MhaSession):
+    """A graph is captured before V's scale is known."""
+
+    def _launched_scales(self, step: Step) -> BmmScales:
+        scales = super()._launched_scales(step)
+        return {**scales, "bmm2_scale": 1.0} if step.launch is Launch.CAPTURE else scales
+
+
+class ReplaysAtStrideOne(MlaSession):
+    """Accept lengths that are not on the CPU count as 1."""
+
+    def replay_stride(self, step: Step) -> int:
+        """1 for draft extends."""
+        return 1 if step.mode is Mode.DRAFT_EXTEND else super().replay_stride(step)
+
+
+class ReplaysWithBonus(MlaSession):
+    """A replay plans lengths for the captured stride and the bonus token."""
+
+    def replay_stride(self, step: Step) -> int:
+        """One more for draft extends."""
+        return super().replay_stride(step) + (step.mode is Mode.DRAFT_EXTEND)
+
+
+GRAPH_DEFECTS = (
+    defect(
+        ReplaysOldQueries,
+        "query_not_copied_on_replay",
+        Layer.GRAPH,
+        BugClass.CAPTURE_AND_REPLAY_DIFFER,
+        "SageAttention issue #392 (replays with new inputs)",
+    ),
+    defect(
+        ReturnsOutputOfLastCapture,
+        "output_of_last_capture",
+        Layer.GRAPH,
+        BugClass.CAPTURE_AND_REPLAY_DIFFER,
+        "SGLang PR #30834 (one output buffer for the graphs of all buckets)",
+    ),
+    defect(
+        ReplaysLastOfSameShape,
+        "graph_of_other_mode",
+        Layer.GRAPH,
+        BugClass.CAPTURE_AND_REPLAY_DIFFER,
+        "llama.cpp PR #28549 (two graphs with one key)",
+    ),
+    defect(
+        PlansReplaysAnew,
+        "plan_not_rebound_on_replay",
+        Layer.GRAPH,
+        BugClass.CAPTURE_AND_REPLAY_DIFFER,
+        "SGLang PR #26019 (metadata built anew at replay)",
+    ),
+    defect(
+        KeepsFirstQueryOffsets,
+        "query_offsets_of_first_replay",
+        Layer.GRAPH,
+        BugClass.CAPTURE_AND_REPLAY_DIFFER,
+        "FlashInfer issue #2511 (offsets that each replay has to copy)",
+    ),
+    defect(
+        LeavesBucketTail,
+        "bucket_tail_not_refreshed",
+        Layer.GRAPH,
+        BugClass.STALE_TAILS,
+        "SGLang PR #24743 (what the replay before left in padded rows)",
+    ),
+    defect(
+        RefreshesColumnsOfFirst,
+        "columns_of_first_request_refreshed",
+        Layer.GRAPH,
+        BugClass.STALE_TAILS,
+        "SGLang PR #28106 (columns that nobody writes)",
+    ),
+    defect(
+        PacksDraftsAtStride,
+        "packed_drafts_at_stride",
+        Layer.GRAPH,
+        BugClass.CAPTURE_AND_REPLAY_DIFFER,
+        "SGLang PR #21987",
+    ),
+    defect(
+        KeepsFirstLengths,
+        "lengths_of_first_replay",
+        Layer.GRAPH,
+        BugClass.CAPTURE_AND_REPLAY_DIFFER,
+        "SGLang PR #26655",
+    ),
+    defect(
+        CapturesWithoutWindow,
+        "window_not_captured",
+        Layer.GRAPH,
+        BugClass.WINDOW,
+        "SGLang PR #31501 (a window that is not told when planning)",
+    ),
+    defect(
+        CapturesBeforeScales,
+        "v_scale_not_captured",
+        Layer.GRAPH,
+        BugClass.SCALES,
+        "SGLang PR #20705 (scales that never arrive)",
+    ),
+    defect(
+        ReplaysAtStrideOne,
+        "accept_lengths_not_on_cpu",
+        Layer.GRAPH,
+        BugClass.CAPTURE_AND_REPLAY_DIFFER,
+        "SGLang PR #21987",
+    ),
+    defect(
+        ReplaysWithBonus,
+        "replay_stride_with_bonus",
+        Layer.GRAPH,
+        BugClass.CAPTURE_AND_REPLAY_DIFFER,
+        "SGLang PR #23962 (accept lengths with and without the bonus token)",
+    ),
+)
+"""What captures and replays get wrong."""

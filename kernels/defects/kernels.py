@@ -1,0 +1,215 @@
+"""Defects of attention kernels: how they address their operands, and how they compute."""
+
+from attnfuzz.kernels.defects.defect import BugClass, Layer
+from attnfuzz.kernels.defects.native import native_defect
+from attnfuzz.kernels.trtllm.backends import MLA
+
+_ADDRESSES = (
+    native_defect(
+        "query_heads_interleaved",
+        Layer.KERNEL,
+        BugClass.WRONG_INDEX_SPACE,
+        "Query head h belongs to KV head h % kv_heads, and not to h / group.",
+        "HipKittens PR #22",
+    ),
+    native_defect(
+        "query_strides_ignored",
+        Layer.KERNEL,
+        BugClass.STRIDES,
+        "Queries are read as if they were contiguous.",
+        "flash-attention issue #2886",
+    ),
+    native_defect(
+        "table_gap_ignored",
+        Layer.KERNEL,
+        BugClass.STRIDES,
+        "Rows of the page table are taken to follow each other without gaps.",
+        "vLLM PR #44577",
+    ),
+    native_defect(
+        "values_at_key_strides",
+        Layer.KERNEL,
+        BugClass.STRIDES,
+        "Values are read at the strides of the keys.",
+        "FlashInfer PR #5071",
+        backend=MLA,
+    ),
+    native_defect(
+        "page_offset_wraps",
+        Layer.KERNEL,
+        BugClass.INT32_OFFSETS,
+        "Offsets into the pool wrap at 2^18 elements; stands in for 2^32, which takes gigabytes.",
+        "FlashInfer PR #3136",
+    ),
+    native_defect(
+        "tile_taken_from_one_page",
+        Layer.KERNEL,
+        BugClass.PAGE_LAYOUT,
+        "One page is looked up per tile of 32 keys: smaller pages are taken to lie in a row.",
+        "TileOPs PR #1783",
+    ),
+    native_defect(
+        "last_page_read_whole",
+        Layer.KERNEL,
+        BugClass.TABLE_WIDTH_OR_TAIL,
+        "Lengths are rounded up to whole pages, so that slots past the end are keys.",
+        "FlashInfer issue #941",
+    ),
+    native_defect(
+        "masked_values_times_zero",
+        Layer.KERNEL,
+        BugClass.STALE_TAILS,
+        "Values past the end of a page's keys are multiplied by zero and not left out: NaN times 0 is NaN.",
+        "flash-attention issue #2374",
+    ),
+    native_defect(
+        "fp8_loads_assume_alignment",
+        Layer.KERNEL,
+        BugClass.ALIGNMENT,
+        "FP8 rows are loaded 16 bytes at a time, which faults where head dim is no multiple of 16.",
+        "vLLM PR #45466",
+    ),
+    native_defect(
+        "last_vector_stored_whole",
+        Layer.KERNEL,
+        BugClass.ALIGNMENT,
+        "Outputs are stored 16 elements at a time: the last vector of a row reaches into its neighbour.",
+        "pytorch PR #131277",
+    ),
+    native_defect(
+        "dot_tail_left_out",
+        Layer.KERNEL,
+        BugClass.ALIGNMENT,
+        "The logits lack the elements past the last multiple of 16.",
+        "FlashInfer PR #5085",
+    ),
+    native_defect(
+        "dot_tail_twice",
+        Layer.KERNEL,
+        BugClass.ALIGNMENT,
+        "The logits count the last element twice where head dim is no multiple of 16.",
+        "mlc-llm PR #1889",
+    ),
+    native_defect(
+        "last_odd_key_skipped",
+        Layer.KERNEL,
+        BugClass.SHORT_KV,
+        "Of more than 64 keys, the last of an odd number is skipped: they are loaded in pairs.",
+        "SGLang PR #21987",
+    ),
+    native_defect(
+        "empty_rows_divided_by_zero",
+        Layer.KERNEL,
+        BugClass.SHORT_KV,
+        "A row without keys is 0 / 0: NaN.",
+        "SGLang PR #1779",
+    ),
+)
+
+_ARITHMETIC = (
+    native_defect(
+        "sum_not_rescaled",
+        Layer.KERNEL,
+        BugClass.LSE_AND_MERGE,
+        "When the maximum grows, the weighted values are rescaled and the sum of the weights is not.",
+        "flash-attention issue #2082",
+    ),
+    native_defect(
+        "small_growth_not_rescaled",
+        Layer.KERNEL,
+        BugClass.LSE_AND_MERGE,
+        "When the maximum grows by less than 1/16, nothing is rescaled, though the maximum moves.",
+        "flash-attention PR #2174",
+    ),
+    native_defect(
+        "natural_exponential",
+        Layer.KERNEL,
+        BugClass.LSE_AND_MERGE,
+        "Tiles below the running maximum use exp on logits in base 2.",
+        "tokenspeed PR #571",
+    ),
+    native_defect(
+        "denominator_plus_epsilon",
+        Layer.KERNEL,
+        BugClass.PRECISION,
+        "1e-6 is added to the sum of the weights before the division: at most 1e-6 of the output.",
+        "vLLM issue #2481",
+    ),
+    native_defect(
+        "logit_scale_in_bf16",
+        Layer.KERNEL,
+        BugClass.SCALES,
+        "The softmax scale is rounded to bf16.",
+        "tt-metal PR #53217",
+    ),
+    native_defect(
+        "log2_e_of_four_digits",
+        Layer.KERNEL,
+        BugClass.SCALES,
+        "log2(e) is 1.4427, off by 3e-6 of it.",
+        "flash-linear-attention PR #361",
+    ),
+    native_defect(
+        "probabilities_in_bf16",
+        Layer.KERNEL,
+        BugClass.PRECISION,
+        "Below fp32 queries, weights are rounded to bf16 before they multiply the values, where fp32 is declared.",
+        "flash-attention issue #703",
+    ),
+    native_defect(
+        "values_accumulated_in_bf16",
+        Layer.KERNEL,
+        BugClass.PRECISION,
+        "The weighted values are summed in bf16.",
+        "FlashInfer PR #799",
+    ),
+    native_defect(
+        "output_rounded_toward_zero",
+        Layer.KERNEL,
+        BugClass.PRECISION,
+        "bf16 outputs are cut off instead of rounded to nearest.",
+        "aiter issue #5151",
+        coarse=True,
+    ),
+    native_defect(
+        "output_scale_in_bf16",
+        Layer.KERNEL,
+        BugClass.SCALES,
+        "The scale of V is rounded to bf16: 1.7 is off by 2e-3 of it.",
+        "tt-metal PR #53217",
+        coarse=True,
+    ),
+    native_defect(
+        "probabilities_truncated",
+        Layer.KERNEL,
+        BugClass.PRECISION,
+        "Weights are cut off to bf16 for the second product instead of rounded to nearest.",
+        "aiter issue #5151",
+        coarse=True,
+    ),
+    native_defect(
+        "value_at_a_tile_edge_skipped",
+        Layer.KERNEL,
+        BugClass.PRECISION,
+        "The last value of every 256 is not added, though its weight is counted.",
+        "Camelid PR #714",
+        coarse=True,
+    ),
+    native_defect(
+        "small_weights_flushed",
+        Layer.KERNEL,
+        BugClass.PRECISION,
+        "Weights below 2^-14 of the largest are zero, as in a softmax in fp16.",
+        "flash-attention issue #613",
+    ),
+    native_defect(
+        "e4m3_subnormals_as_normal",
+        Layer.KERNEL,
+        BugClass.PRECISION,
+        "Subnormal FP8 numbers are decoded as if they had a leading one.",
+        "tilelang issue #2702",
+    ),
+)
+
+KERNEL_DEFECTS = (*_ADDRESSES, *_ARITHMETIC)
+"""Of the native kernels."""

@@ -1,0 +1,229 @@
+"""Defects of memory: workspaces too small or dirty, inputs that are written to, rows that are cleared or not."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from attnfuzz.kernels.backend import Op, Output
+from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
+from attnfuzz.kernels.defects.planting import defect
+from attnfuzz.kernels.ops_table import WorkspaceBytes
+from attnfuzz.kernels.paged_kv import PagedKv
+from attnfuzz.kernels.plan import Row
+from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.trtllm.backends import MHA, TrtllmBackend
+from attnfuzz.kernels.trtllm.mha import MhaSession
+from attnfuzz.kernels.trtllm.workspace import SharedWorkspace
+from attnfuzz.reference.case import Step, Workspace
+
+_NAN_BYTE = 0xFF
+_ALIGNMENT = 256
+
+
+class ForgetsAWord(SharedWorkspace):
+    """The workspace is a word too small."""
+
+    def take(self, need: WorkspaceBytes) -> torch.Tensor:
+        """A workspace of four bytes less."""
+        return super().take(replace(need, scratch=max(0, need.scratch - 4)))
+
+
+class AlignsWithoutRoom(SharedWorkspace):
+    """The workspace begins at the next multiple of 256 bytes, for which no room was left."""
+
+    def take(self, need: WorkspaceBytes) -> torch.Tensor:
+        """A workspace without the bytes before that address."""
+        workspace = super().take(need)
+        return workspace[-workspace.data_ptr() % _ALIGNMENT :] if need.total > _ALIGNMENT else workspace
+
+
+class LeavesSemaphoresDirty(SharedWorkspace):
+    """A dirty workspace is not cleared where its semaphores lie."""
+
+    def _new(self, need: WorkspaceBytes) -> torch.Tensor:
+        workspace = super()._new(need)
+        return workspace.fill_(_NAN_BYTE) if self._state is Workspace.DIRTY else workspace
+
+
+class MovesSemaphores(SharedWorkspace):
+    """A call takes the end of the workspace, so that its semaphores lie elsewhere than those of a larger call."""
+
+    def take(self, need: WorkspaceBytes) -> torch.Tensor:
+        """The last bytes of a workspace."""
+        workspace = super().take(need)
+        return workspace[workspace.numel() - need.total :]
+
+
+class SharesScratchWithPrefill(SharedWorkspace):
+    """The context kernel's scratch begins where the decode kernel's semaphores lie."""
+
+    def take(self, need: WorkspaceBytes) -> torch.Tensor:
+        """A workspace in which a call without semaphores has left its scratch."""
+        workspace = super().take(need)
+        if not need.semaphores:
+            workspace[:_ALIGNMENT].fill_(_NAN_BYTE)
+        return workspace
+
+
+class OverwritesLastKey(PagedKv):
+    """The keys and values of padded tokens are written over the first request's last one."""
+
+    def write(self, step: Step, *, rejected_drafts: bool = False) -> None:
+        """Write the step, and then its padding."""
+        super().write(step, rejected_drafts=rejected_drafts)
+        first = step.requests[0] if step.requests else None
+        if first is None or not first.kv_len or not step.padded:
+            return
+        last = first.kv_len - 1
+        page, slot = self.pages[first.slot][last // self.page_size], last % self.page_size
+        for pool, values in self._pools:
+            pool[page, slot] = values[self.tokens.extra[0]]
+
+
+class ClearsARowTooMany(MhaSession):
+    """Padded rows are cleared from one row too early on."""
+
+    def _output(self, step: Step, planned: Sequence[Row], query: torch.Tensor, results: Results) -> Output:
+        output = super()._output(step, planned, query, results)
+        if step.padded_tokens > step.tokens:
+            results[step.tokens - 1 : step.tokens].clear()
+        return output
+
+
+class LeavesLastRowUncleared(MhaSession):
+    """The last padded row is not cleared."""
+
+    def _output(self, step: Step, planned: Sequence[Row], query: torch.Tensor, results: Results) -> Output:
+        last = results[-1:]
+        kept = Results(last.out.clone(), last.lse.clone())
+        output = super()._output(step, planned, query, results)
+        last.out.copy_(kept.out)
+        last.lse.copy_(kept.lse)
+        return output
+
+
+class ReturnsNaturalLse(MhaSession):
+    """The LSE is natural, and not of base 2."""
+
+    def _output(self, step: Step, planned: Sequence[Row], query: torch.Tensor, results: Results) -> Output:
+        output = super()._output(step, planned, query, results)
+        results.lse.mul_(math.log(2))
+        return output
+
+
+def size_for_one_query(backend: TrtllmBackend) -> TrtllmBackend:
+    """A backend whose workspace has room for one query per request."""
+    correct = backend.table.decode_workspace
+
+    def decode_workspace(*, q_len: int, **sizes: int) -> WorkspaceBytes:
+        del q_len
+        return correct(q_len=1, **sizes)
+
+    return replace(backend, table=replace(backend.table, decode_workspace=decode_workspace))
+
+
+def scale_in_place(op: Op) -> Op:
+    """The kernel scales its queries in place, and back when it is done."""
+
+    def function(*, query: torch.Tensor, bmm1_scale: float, **arguments: Any) -> Any:
+        query.mul_(bmm1_scale)
+        answer = op.function(query=query, bmm1_scale=1.0, **arguments)
+        query.div_(bmm1_scale)
+        return answer
+
+    return replace(op, function=function)
+
+
+def leave_result_in_query(op: Op) -> Op:
+    """The kernel uses its queries' memory as that of its results."""
+
+    def function(*, query: torch.Tensor, out: torch.Tensor, **arguments: Any) -> Any:
+        answer = op.function(query=query, out=out, **arguments)
+        query.copy_(out)
+        return answer
+
+    return replace(op, function=function)
+
+
+def _in_kernels(change: Callable[[Op], Op]) -> Callable[[TrtllmBackend], TrtllmBackend]:
+    """Plant a change in the decode and context kernels."""
+
+    def plant(backend: TrtllmBackend) -> TrtllmBackend:
+        table = backend.table
+        return replace(backend, table=replace(table, decode=change(table.decode), context=change(table.context)))
+
+    return plant
+
+
+MEMORY_DEFECTS = (
+    defect(ForgetsAWord, "workspace_a_word_too_small", Layer.MEMORY, BugClass.WORKSPACE, "vLLM issue #50781"),
+    defect(
+        AlignsWithoutRoom,
+        "workspace_aligned_without_room",
+        Layer.MEMORY,
+        BugClass.ALIGNMENT,
+        "Pie issue #414, FlashInfer PR #4955 (alignment of parts of a workspace)",
+    ),
+    defect(LeavesSemaphoresDirty, "semaphores_dirty_at_first", Layer.MEMORY, BugClass.WORKSPACE, "FlashInfer PR #3474"),
+    defect(MovesSemaphores, "semaphores_move_with_size", Layer.MEMORY, BugClass.WORKSPACE, "FlashInfer PR #1584"),
+    defect(
+        SharesScratchWithPrefill,
+        "semaphores_under_scratch",
+        Layer.MEMORY,
+        BugClass.WORKSPACE,
+        "vLLM PR #25520, FlashInfer PR #1643",
+    ),
+    defect(
+        OverwritesLastKey,
+        "padding_written_over_last_key",
+        Layer.MEMORY,
+        BugClass.PLANNED_THEN_PADDED,
+        "SGLang PR #24743, vLLM issue #43810",
+    ),
+    defect(
+        ClearsARowTooMany,
+        "last_row_cleared_as_padding",
+        Layer.MEMORY,
+        BugClass.PLANNED_THEN_PADDED,
+        "SGLang PR #28487 (padded rows cleared after the kernel)",
+    ),
+    defect(
+        LeavesLastRowUncleared,
+        "last_padded_row_not_cleared",
+        Layer.MEMORY,
+        BugClass.PLANNED_THEN_PADDED,
+        "SGLang PR #28487",
+    ),
+    defect(ReturnsNaturalLse, "lse_returned_natural", Layer.MERGE, BugClass.LSE_AND_MERGE, "SGLang PR #35045"),
+    Defect(
+        name="workspace_for_one_query",
+        layer=Layer.MEMORY,
+        bug_class=BugClass.WORKSPACE,
+        title="The workspace of a verify has room for one query per request.",
+        source="vLLM issue #50781 (a workspace sized by the wrong count of tokens)",
+        backend=MHA.name,
+        plant=size_for_one_query,
+    ),
+    Defect(
+        name="query_scaled_in_place",
+        layer=Layer.MEMORY,
+        bug_class=BugClass.SCALES,
+        title="The kernel scales its queries in place, and back when it is done.",
+        source="SGLang PR #26089 (a kernel that updates its input)",
+        backend=MHA.name,
+        plant=_in_kernels(scale_in_place),
+    ),
+    Defect(
+        name="result_left_in_query",
+        layer=Layer.MEMORY,
+        bug_class=BugClass.STALE_TAILS,
+        title="The kernel leaves a copy of its results where its queries were.",
+        source="FlashInfer RFC #3978 (writes that no checker sees inside of the allocator's pool)",
+        backend=MHA.name,
+        plant=_in_kernels(leave_result_in_query),
+    ),
+)
+"""What becomes of memory."""

@@ -1,0 +1,292 @@
+"""Defects of planners: which rows a batch has, how long they are, and when that is planned."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from attnfuzz.kernels.backend import Bench
+from attnfuzz.kernels.defects.defect import BugClass, Layer
+from attnfuzz.kernels.defects.planting import defect
+from attnfuzz.kernels.lengths import longest
+from attnfuzz.kernels.ops_table import OpsTable
+from attnfuzz.kernels.plan import Plan, Row
+from attnfuzz.kernels.trtllm.chunks import Chunk
+from attnfuzz.kernels.trtllm.mha import MhaSession
+from attnfuzz.kernels.trtllm.mla import MlaSession
+from attnfuzz.kernels.trtllm.prefill import MlaPrefill
+from attnfuzz.reference.case import Case, Mode, Step
+
+_WRAP = 512
+"""Where numbers wrap in defects that stand for those of 16 and 32 bits: cases are small."""
+
+
+class PlansDecodeBeforePadding(MhaSession):
+    """Decode has metadata for its requests, and queries for the padded batch."""
+
+    def _planned_rows(self, step: Step) -> list[Row]:
+        return Row.real(step)
+
+
+class DerivesContextBatch(MhaSession):
+    """The context kernel's batch is what the query rows make at the longest query, as the decode kernel has it."""
+
+    def context_batch(self, step: Step, plan: Plan) -> int:
+        """The rows, divided by the longest query."""
+        del plan
+        stride = step.tokens_per_request or longest(request.q_len for request in step.requests)
+        return math.ceil(step.padded_tokens / stride)
+
+
+class CountsVerifyRowsWithBonus(MhaSession):
+    """The padded batch of a verify is counted at one token more per request than it has."""
+
+    def _planned_rows(self, step: Step) -> list[Row]:
+        rows = super()._planned_rows(step)
+        if step.mode is not Mode.TARGET_VERIFY:
+            return rows
+        return rows[: max(len(step.requests), step.padded_tokens // (step.tokens_per_request + 1))]
+
+
+class VerifiesWithoutDrafts(MhaSession):
+    """The lengths of a verify are those before its draft tokens were written."""
+
+    def _planned_rows(self, step: Step) -> list[Row]:
+        rows = super()._planned_rows(step)
+        if step.mode is not Mode.TARGET_VERIFY:
+            return rows
+        return [_shortened(row, max(0, row.kv_len - step.tokens_per_request)) for row in rows]
+
+
+class SortsRowsBySlot(MhaSession):
+    """Metadata is in the order of slots, and queries in that of the batch."""
+
+    def _planned_rows(self, step: Step) -> list[Row]:
+        return sorted(super()._planned_rows(step), key=lambda row: math.inf if row.slot is None else row.slot)
+
+
+class RaisesEmptyToOne(MhaSession):
+    """A length is at least 1."""
+
+    def _plan(self, rows: Sequence[Row]) -> Plan:
+        return super()._plan([replace(row, kv_len=max(1, row.kv_len)) for row in rows])
+
+
+class RaisesKvToQueries(MhaSession):
+    """A request has at least as many keys as queries."""
+
+    def _plan(self, rows: Sequence[Row]) -> Plan:
+        return super()._plan([replace(row, kv_len=max(row.q_len, row.kv_len)) for row in rows])
+
+
+class LeavesEmptyRequestsOut(MhaSession):
+    """Requests without keys are left out of lengths and pages, but not of the cumulative query lengths."""
+
+    def _plan(self, rows: Sequence[Row]) -> Plan:
+        plan = super()._plan(rows)
+        kept = plan.seq_lens > 0
+        return replace(
+            plan,
+            seq_lens=self._bench.memory.copy("seq_lens", plan.seq_lens[kept]),
+            block_tables=self._table.place(self._bench, plan.block_tables[kept]),
+        )
+
+
+class EmptiesFullLastPage(MhaSession):
+    """The last page holds the length modulo the page size: nothing, if it is full."""
+
+    def _plan(self, rows: Sequence[Row]) -> Plan:
+        return super()._plan([_shortened(row, self._total(row.kv_len)) for row in rows])
+
+    def _total(self, kv_len: int) -> int:
+        size = self._kv.page_size
+        return max(0, self._table.pages_for(kv_len) - 1) * size + kv_len % size
+
+
+class CountsWholePages(MhaSession):
+    """A length is that of whole pages, the last one's empty slots included."""
+
+    def _plan(self, rows: Sequence[Row]) -> Plan:
+        size = self._kv.page_size
+        return super()._plan([replace(row, kv_len=self._table.pages_for(row.kv_len) * size) for row in rows])
+
+
+class WrapsLengths(MhaSession):
+    """Lengths wrap at 512: a stand-in, at the size of small cases, for those of 16 bits."""
+
+    def _plan(self, rows: Sequence[Row]) -> Plan:
+        return super()._plan([_shortened(row, row.kv_len % _WRAP) for row in rows])
+
+
+class KeepsPlanOfSamePages(MhaSession):
+    """A plan is made anew only when a request has come to another page."""
+
+    def __init__(self, ops: OpsTable, case: Case, bench: Bench) -> None:
+        super().__init__(ops, case, bench)
+        self._plans: dict[tuple[tuple[int | None, int, int], ...], Plan] = {}
+
+    def _plan(self, rows: Sequence[Row]) -> Plan:
+        pages = tuple((row.slot, row.q_len, self._table.pages_for(row.kv_len)) for row in rows)
+        if pages not in self._plans:
+            self._plans[pages] = super()._plan(rows)
+        return self._plans[pages]
+
+
+class KeepsPlanOfSameLengths(MhaSession):
+    """A plan is made anew only for lengths that have not been there before, whoever has them."""
+
+    def __init__(self, ops: OpsTable, case: Case, bench: Bench) -> None:
+        super().__init__(ops, case, bench)
+        self._plans: dict[tuple[tuple[int, int], ...], Plan] = {}
+
+    def _plan(self, rows: Sequence[Row]) -> Plan:
+        lengths = tuple((row.q_len, row.kv_len) for row in rows)
+        if lengths not in self._plans:
+            self._plans[lengths] = super()._plan(rows)
+        return self._plans[lengths]
+
+
+class WrapsKeyOffsets(MlaPrefill):
+    """Offsets of packed keys wrap at 512: a stand-in, at the size of small cases, for those of 32 bits."""
+
+    def _key_offsets(self, chunk: Chunk) -> list[int]:
+        return [offset % _WRAP for offset in super()._key_offsets(chunk)]
+
+
+class SpreadsQueriesAlone(MlaSession):
+    """Draft extends have their queries padded to a stride, and their lengths not."""
+
+    def _spread(self, step: Step, stride: int) -> list[Row]:
+        return [replace(row, q_len=stride) for row in Row.real(step)]
+
+
+class ShowsShortDraftsAKeyMore(MlaSession):
+    """The padded queries of a short draft extend are counted as if one more of them had a key."""
+
+    def _spread(self, step: Step, stride: int) -> list[Row]:
+        rows = super()._spread(step, stride)
+        return [
+            replace(row, kv_len=row.kv_len + (request.q_len < stride))
+            for row, request in zip(rows, step.requests, strict=True)
+        ]
+
+
+def _shortened(row: Row, kv_len: int) -> Row:
+    """A row as if its request had this length: pages are taken for no more."""
+    return replace(row, kv_len=kv_len, owned=min(row.owned, kv_len))
+
+
+PLANNER_DEFECTS = (
+    defect(
+        PlansDecodeBeforePadding,
+        "decode_planned_before_padding",
+        Layer.PLANNER,
+        BugClass.PLANNED_THEN_PADDED,
+        "SGLang PR #24566, reverted by PR #24856",
+    ),
+    defect(
+        DerivesContextBatch,
+        "context_batch_from_rows",
+        Layer.PLANNER,
+        BugClass.ROWS_DIFFER_FROM_METADATA,
+        "SGLang PR #21649 (its remedy: a batch taken from the metadata)",
+    ),
+    defect(
+        CountsVerifyRowsWithBonus,
+        "verify_rows_counted_with_bonus",
+        Layer.PLANNER,
+        BugClass.ROWS_DIFFER_FROM_METADATA,
+        "SGLang PR #23962 (accept lengths with and without the bonus token)",
+    ),
+    defect(
+        VerifiesWithoutDrafts,
+        "verify_lengths_without_drafts",
+        Layer.PLANNER,
+        BugClass.SHORT_KV,
+        "SGLang PR #40214",
+    ),
+    defect(
+        SortsRowsBySlot,
+        "rows_sorted_by_slot",
+        Layer.PLANNER,
+        BugClass.WRONG_INDEX_SPACE,
+        "ProjectDMX/DMI issue #67 (rows of vLLM's batch in another order)",
+    ),
+    defect(
+        RaisesEmptyToOne,
+        "empty_raised_to_one_key",
+        Layer.PLANNER,
+        BugClass.SHORT_KV,
+        "FlashInfer issue #3047 (no keys for some queries is legal)",
+    ),
+    defect(
+        RaisesKvToQueries,
+        "kv_raised_to_queries",
+        Layer.PLANNER,
+        BugClass.SHORT_KV,
+        "SGLang PR #24856 (rows with fewer keys than queries)",
+    ),
+    defect(
+        LeavesEmptyRequestsOut,
+        "empty_requests_left_out",
+        Layer.PLANNER,
+        BugClass.SHORT_KV,
+        "vLLM PR #49294 (requests without context in a chunk)",
+    ),
+    defect(
+        EmptiesFullLastPage,
+        "full_last_page_is_empty",
+        Layer.PLANNER,
+        BugClass.TABLE_WIDTH_OR_TAIL,
+        "FlashInfer issue #320 (last_page_len is not validated)",
+    ),
+    defect(
+        CountsWholePages,
+        "lengths_of_whole_pages",
+        Layer.PLANNER,
+        BugClass.TABLE_WIDTH_OR_TAIL,
+        "simpler PR #72 (the empty slots of a last page are attended to)",
+    ),
+    defect(
+        WrapsLengths,
+        "lengths_wrap",
+        Layer.PLANNER,
+        BugClass.INT32_OFFSETS,
+        "vLLM issue #50427 (offsets into the KV cache overflow)",
+    ),
+    defect(
+        WrapsKeyOffsets,
+        "key_offsets_wrap",
+        Layer.PLANNER,
+        BugClass.INT32_OFFSETS,
+        "FlashInfer issue #2134 (32 bit offsets overflow)",
+    ),
+    defect(
+        KeepsPlanOfSamePages,
+        "plan_kept_while_pages_stay",
+        Layer.PLANNER,
+        BugClass.STALE_TAILS,
+        "rtp-llm PR #1254 (plans again only where the topology of pages changes)",
+    ),
+    defect(
+        KeepsPlanOfSameLengths,
+        "plan_kept_for_same_lengths",
+        Layer.PLANNER,
+        BugClass.STALE_TAILS,
+        "SGLang PR #15227 (metadata of the batch before)",
+    ),
+    defect(
+        SpreadsQueriesAlone,
+        "draft_lengths_not_spread",
+        Layer.PLANNER,
+        BugClass.CAPTURE_AND_REPLAY_DIFFER,
+        "SGLang PR #21987",
+    ),
+    defect(
+        ShowsShortDraftsAKeyMore,
+        "short_drafts_see_a_key_more",
+        Layer.PLANNER,
+        BugClass.MASK_ROWS,
+        "SGLang PR #21987 (lengths of queries padded to a stride)",
+    ),
+)
+"""What planners get wrong."""
