@@ -20,6 +20,7 @@ from attnfuzz.harness.describe import describe
 from attnfuzz.harness.describe_calls import describe_calls
 from attnfuzz.harness.execute import Task
 from attnfuzz.harness.failures import FAILURES, FAULTS, Kind, Observation, Verdict
+from attnfuzz.harness.judge import ALPHA, Tier
 from attnfuzz.harness.trace import assemble
 from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.pool import Workers
@@ -55,8 +56,9 @@ class CannotRun(RuntimeError):
 class Runner:
     """Judges cases in isolated workers.
 
-    `backends` are prepared before workers start, others at their first case. `contract` is "declared" or "strict", and
-    `progress` is told of compilations.
+    `backends` are prepared before workers start, others at their first case. `contract` is "declared" or "strict",
+    `alpha` the probability that a correct step is called wrong, the tiers in `without` are not heard, and `progress` is
+    told of compilations.
     """
 
     def __init__(
@@ -64,11 +66,17 @@ class Runner:
         backends: Sequence[str] = (),
         *,
         contract: str = "declared",
+        alpha: float = ALPHA,
+        without: Sequence[Tier] = (),
         timeout: float = TIMEOUT_SECONDS,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         if contract not in CONTRACTS:
             raise ValueError(f"contract {contract!r}: give one of {', '.join(CONTRACTS)}")
+        if not 0 < alpha < 1:
+            raise ValueError(f"alpha {alpha!r}: give a probability between 0 and 1")
+        self._alpha = alpha
+        self._without = tuple(without)
         self._strict = contract == "strict"
         self._timeout = timeout
         self._progress = progress
@@ -140,7 +148,16 @@ class Runner:
         reason = why_not(registry.resolve(name), case)
         if reason is not None:
             return Verdict(unsupported=f"{name} does not support {reason}")
-        task = msgspec.json.encode(Task(case=case, backend=name, strict=self._strict, trace=trace))
+        task = msgspec.json.encode(
+            Task(
+                case=case,
+                backend=name,
+                strict=self._strict,
+                alpha=self._alpha,
+                without=self._without,
+                trace=trace,
+            )
+        )
         answer = self._workers.run(task, timeout=self._timeout + (TRACE_SECONDS if trace else 0.0))
         if isinstance(answer, Death):
             return Verdict(observations=(explain(answer),))
@@ -224,7 +241,7 @@ def _leave(case: AnyCase, kind: Kind) -> Path:
     # pytest's name for the test that runs, so that no test takes another's file, on other workers of xdist neither.
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
     digest = hashlib.sha256(f"{test}\0{case.backend}".encode()).hexdigest()[:8]
-    backend = re.sub(r"[^\w.@-]+", "_", Path(case.backend).name)
+    backend = re.sub(r"[^\w.@+-]+", "_", Path(case.backend).name)
     CASES.mkdir(exist_ok=True)
     path = CASES / f"{backend}-{kind}-{digest}.json"
     case_file.save(path, case)

@@ -1,19 +1,25 @@
-"""What a worker does with a case: run each step on guarded memory and judge what it gave, right after it."""
+"""What a worker does with a case: run each step on guarded memory and judge what it gave, right after it.
+
+A case with a relation is run once more as its other case, in memory of its own, if it passes: the two are compared.
+"""
 
 import contextlib
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TextIO, TypeVar
 
 import msgspec
 import torch
+from msgspec.structs import replace
 
 from attnfuzz.harness import registry
 from attnfuzz.harness.call_session import CallSession, answered_geometry
 from attnfuzz.harness.failures import Kind, Observation, Verdict
-from attnfuzz.harness.judge.judge import judge
+from attnfuzz.harness.judge import ALL_TIERS, ALPHA, Tier, judge
+from attnfuzz.harness.judge.judge import Allowed
+from attnfuzz.harness.judge.metamorphic import compare
 from attnfuzz.harness.launcher import JournalingLauncher, LaunchError
 from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory
@@ -26,6 +32,7 @@ from attnfuzz.kernels.native.build import BuildFailed
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.related import related
 
 REJECTIONS = (ValueError, TypeError, NotImplementedError)
 """What a kernel raises for arguments that it does not take."""
@@ -39,12 +46,15 @@ _Made = TypeVar("_Made")
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """A case to run, and how to judge it. `backend` is the one that runs it, whatever the case says.
 
-    `trace` is a file that its calls are written to.
+    `trace` is a file that its calls are written to. `alpha` is the probability that a correct step is called wrong, and
+    the tiers in `without` are not heard.
     """
 
     case: Case | CallCase
     backend: str
     strict: bool = False
+    alpha: float = ALPHA
+    without: tuple[Tier, ...] = ()
     trace: str | None = None
 
 
@@ -94,29 +104,28 @@ class Execution:
     ) -> None:
         case = task.case
         self._case, self._strict, self._write = case, task.strict, write
+        self._alpha, self._tiers = task.alpha, ALL_TIERS.difference(task.without)
         self._backend = _backend(task.backend)
         self._memory = GuardedMemory(_arena(), case.guard, case.outputs) if memory is None else memory
         self._tracer = None if trace is None else FileTracer(trace, self._memory, case.outputs)
         self._launcher = JournalingLauncher(self._memory, write, self._tracer)
-        self._modes = [step.mode.value for step in case.steps] if isinstance(case, Case) else [case.mode]
+        # What each step gave that a related run is compared with.
+        self._kept: dict[int, Allowed] = {}
         self._observations: list[Observation] = []
         self._margins: dict[str, float] = {}
         self._seconds = {"place": 0.0, "kernel": 0.0, "reference": 0.0, "judge": 0.0}
         self._rows = 0
 
     def run(self) -> Verdict:
-        """Run the steps up to the first that fails."""
+        """Run the steps up to the first that fails, then those of the related case."""
         unsupported = None
         start = time.perf_counter()
         try:
-            session = self._open(Bench(self._memory, self._launcher, torch.device("cpu")))
-            for index, mode in enumerate(self._modes):
-                if any(not observation.gap for observation in self._observations):
-                    break
-                assert session is not None
-                self._step(session, index, mode)
+            self._run_steps(self._case, self._judge)
+            if self._has_related() and not self._failed():
+                self._run_related()
         except Unsupported as reason:
-            unsupported = str(reason)
+            unsupported = f"{reason}{self._launcher.run}"
         finally:
             self._memory.release()
         # What is neither kernel nor judge is drawing values, planning and placing tensors.
@@ -129,27 +138,76 @@ class Execution:
             unsupported=unsupported,
         )
 
-    def _open(self, bench: Bench) -> Session | None:
+    def _has_related(self) -> bool:
+        return isinstance(self._case, Case) and self._case.relation is not None and Tier.T6 in self._tiers
+
+    def _failed(self) -> bool:
+        return any(not observation.gap for observation in self._observations)
+
+    def _run_steps(self, case: Case | CallCase, hear: Callable[[Output, Geometry, int, str], None]) -> None:
+        """Run a case, and let `hear` judge what each step gave, up to the first that fails."""
+        session = self._open(case)
+        modes = [step.mode.value for step in case.steps] if isinstance(case, Case) else [case.mode]
+        for index, mode in enumerate(modes):
+            if self._failed():
+                return
+            assert session is not None
+            output = self._step(session, index, mode)
+            if output is None:
+                continue
+            # A death from now on is no kernel's, and must not be blamed on the one that was launched last.
+            self._write(b"")
+            geometry = case.geometry if isinstance(case, Case) else answered_geometry(case)
+            if self._tracer is not None:
+                self._tracer.output(output, geometry)
+            hear(output, geometry, index, mode)
+
+    def _run_related(self) -> None:
+        """Run the related case and compare. Whatever fails in it, its message says that it failed there."""
         case = self._case
+        assert isinstance(case, Case)
+        assert case.relation is not None
+        relation, other, before = case.relation, related(case), len(self._observations)
+        firsts = {index: first for first, index in enumerate(other.steps) if index is not None}
+
+        def hear(output: Output, geometry: Geometry, index: int, mode: str) -> None:
+            start, first = time.perf_counter(), firsts[index]
+            comparison = compare(
+                self._kept[first],
+                output,
+                relation=relation,
+                positions=other.positions[first],
+                geometry=geometry,
+                contract=self._backend.contract,
+                report=partial(Observation, step=first, mode=mode, kernel=self._launcher.kernel),
+                strict=self._strict,
+                tiers=self._tiers,
+            )
+            self._observations += comparison.observations
+            if comparison.margin is not None:
+                self._margins[Tier.T6] = max(comparison.margin, self._margins.get(Tier.T6, 0.0))
+            self._seconds["judge"] += time.perf_counter() - start
+
+        self._launcher.run = f", in the related run ({relation.words})"
+        self._run_steps(other.case, hear)
+        self._observations[before:] = [
+            replace(found, message=f"{found.message}{self._launcher.run}") for found in self._observations[before:]
+        ]
+
+    def _open(self, case: Case | CallCase) -> Session | None:
+        bench = Bench(self._memory, self._launcher, torch.device("cpu"))
         if isinstance(case, CallCase):
             return CallSession(case, self._backend, bench)
         return self._attempt(lambda: self._backend.open(case, bench), -1, "")
 
-    def _step(self, session: Session, index: int, mode: str) -> None:
+    def _step(self, session: Session, index: int, mode: str) -> Output | None:
         self._launcher.begin_step(index, mode)
         output = self._attempt(lambda: session.forward(index), index, mode)
         self._seconds["kernel"] += self._launcher.kernel_seconds
         self._launcher.kernel_seconds = 0.0
         self._observations += self._launcher.observations
         self._observations += self._damage(index, mode)
-        if output is None:
-            return
-        # A death from now on is no kernel's, and must not be blamed on the one that was launched last.
-        self._write(b"")
-        geometry = self._case.geometry if isinstance(self._case, Case) else answered_geometry(self._case)
-        if self._tracer is not None:
-            self._tracer.output(output, geometry)
-        self._judge(output, geometry, index, mode)
+        return output
 
     def _attempt(self, work: Callable[[], _Made], index: int, mode: str) -> _Made | None:
         """What the backend makes; None if it raises, which is observed."""
@@ -192,11 +250,16 @@ class Execution:
             geometry=geometry,
             contract=self._backend.contract,
             noise=self._backend.noise(geometry.dtype),
+            alpha=self._alpha,
             strict=self._strict,
+            tiers=self._tiers,
             step=index,
             mode=mode,
             kernel=self._launcher.kernel,
+            keep=self._has_related(),
         )
+        if judgement.allowed is not None:
+            self._kept[index] = judgement.allowed
         self._observations += judgement.observations
         for tier, margin in judgement.margins.items():
             self._margins[tier] = max(margin, self._margins.get(tier, 0.0))

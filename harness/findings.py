@@ -28,7 +28,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """The folder's name, the same for all findings that share a fine fingerprint."""
-        backend = re.sub(r"[^A-Za-z0-9_.@-]+", "_", self.case.backend)
+        backend = re.sub(r"[^A-Za-z0-9_.@+-]+", "_", self.case.backend)
         return f"{backend}-{self.observation.kind}-{fine(self.case, self.observation)}"
 
 

@@ -56,7 +56,8 @@ def features(case: Case) -> tuple[str, ...]:
         "max slack": case.max_len_slack > 0,
         "used workspace": case.workspace is not Workspace.FRESH,
     }
-    return (*modes, *(trait for trait, present in traits.items() if present))
+    relation = () if case.relation is None else (case.relation.words,)
+    return (*modes, *(trait for trait, present in traits.items() if present), *relation)
 
 
 def _traits_of_step(step: Step) -> tuple[str, ...]:

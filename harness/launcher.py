@@ -56,7 +56,8 @@ class JournalingLauncher:
     """Launches kernels for one case.
 
     `kernel` is the entry point launched last in a step, `raised` what it raised, `observations` what the checks of the
-    step's launches found, `kernel_seconds` the time spent in kernels. A `tracer` is shown every launch.
+    step's launches found, `kernel_seconds` the time spent in kernels. `run` goes on record as `LaunchRecord.run`. A
+    `tracer` is shown every launch.
     """
 
     def __init__(self, memory: AnyMemory, write: Callable[[bytes], None], tracer: Tracer | None = None) -> None:
@@ -65,6 +66,7 @@ class JournalingLauncher:
         self._tracer = tracer
         self._recording: RecordedGraph | None = None
         self._step, self._mode = -1, ""
+        self.run = ""
         self.kernel = ""
         self.raised: Exception | None = None
         self.observations: list[Observation] = []
@@ -133,6 +135,7 @@ class JournalingLauncher:
             kernel=op.name,
             scalars={name: value for name, value in arguments.items() if isinstance(value, Scalar)},
             tensors=self._memory.on_record(tensors),
+            run=self.run,
         )
         try:
             self._write(record.encode())

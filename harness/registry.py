@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import cast
 
 from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.defects.catalogue import planted
 from attnfuzz.kernels.torch_sdpa import SDPA_BACKENDS
 from attnfuzz.kernels.trtllm.backends import TRTLLM_BACKENDS
 
@@ -40,8 +41,8 @@ def names() -> list[str]:
 
 
 def fixed(name: str) -> str:
-    """The backend that `name` is a revision of; `name` itself if it is none."""
-    return name if is_file(name) else name.partition("@")[0]
+    """The backend that `name` is a revision of, or has a defect planted in; `name` itself if it is neither."""
+    return name if is_file(name) else re.split("[@+]", name, maxsplit=1)[0]
 
 
 def is_file(name: str) -> bool:
@@ -60,7 +61,7 @@ def resolve(name: str) -> Backend:
     if is_file(name):
         path, _, attribute = name.rpartition(":")
         return _checked(name, _attribute(_import(path), path, attribute))
-    found = builtin().get(name)
+    found = builtin().get(name) or planted().get(name)
     if found is not None:
         return found
     for point in entry_points(group=ENTRY_POINTS, name=name):
@@ -73,6 +74,10 @@ def resolve(name: str) -> Backend:
 
 
 def _unknown(name: str) -> str:
+    if "+" in name and not is_file(name):
+        close = difflib.get_close_matches(name, planted(), n=2)
+        hint = f"did you mean {' or '.join(close)}? " if close else ""
+        return f"no backend has the defect {name!r}: {hint}See attnfuzz defects list."
     close = difflib.get_close_matches(name, names(), n=2)
     hint = f"did you mean {' or '.join(close)}?" if close else "give one of these, or FILE.py:NAME."
     return f"unknown backend {name!r}: {hint} Known: {', '.join(names())}"

@@ -31,7 +31,10 @@ class Untraceable(ValueError):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of a trace: buffers that appear, and the call or the answer that uses them, or why there is none."""
+    """One line of a trace: buffers that appear, and the call or the answer that uses them, or why there is none.
+
+    `step` counts the steps of all runs.
+    """
 
     step: int
     mode: str
@@ -54,8 +57,9 @@ class FileTracer:
         self._fresh: list[Buffer] = []
 
     def begin_step(self, index: int, mode: str) -> None:
-        """Start a record of its own for a step."""
-        self._step, self._mode = index, mode
+        """Start a record of its own for a step, also for one that has the index of a step in an earlier run."""
+        del index
+        self._step, self._mode = self._step + 1, mode
         for each in (self._names, self._known, self._taken, self._fresh):
             each.clear()
 

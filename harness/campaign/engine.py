@@ -70,6 +70,7 @@ class Campaign:
             seed=plan.seed,
             jobs=self._jobs.count,
             contract=plan.contract,
+            alpha=plan.alpha,
         )
         for job in range(self._jobs.count):
             self._start_slice(job)

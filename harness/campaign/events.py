@@ -20,7 +20,10 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="even
 
 
 class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
-    """The first event. `examples` is per backend; either it or `seconds` is the budget."""
+    """The first event. `examples` is per backend; either it or `seconds` is the budget.
+
+    `alpha` is the number of false alarms expected of correct backends, before confirmation; None in older logs.
+    """
 
     log_version: int = LOG_VERSION
     attnfuzz: str
@@ -30,6 +33,7 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
     seed: int
     jobs: int
     contract: str
+    alpha: float | None = None
 
 
 class Progress(Event, frozen=True, kw_only=True, tag=True):

@@ -9,8 +9,17 @@ from hypothesis.strategies import SearchStrategy
 from attnfuzz.reference.case import Case
 
 
-def run_examples(strategy: SearchStrategy[Case], visit: Callable[[Case], None], *, examples: int, seed_of: int) -> None:
+def run_examples(
+    strategy: SearchStrategy[Case],
+    visit: Callable[[Case], None],
+    *,
+    examples: int,
+    seed_of: int,
+    shrink: bool = True,
+) -> None:
     """Call `visit` on up to `examples` drawn cases; if it raises, shrink, and raise what the smallest case raises.
+
+    Without `shrink`, raise what the first case raises that does.
 
     No setting is left to a profile: the one that Hypothesis loads where CI is set would draw the same cases in every
     run. Exceptions that are no `Exception` pass through at once.
@@ -21,7 +30,7 @@ def run_examples(strategy: SearchStrategy[Case], visit: Callable[[Case], None], 
         derandomize=False,
         database=None,
         verbosity=Verbosity.quiet,
-        phases=(Phase.generate, Phase.shrink),
+        phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
         report_multiple_bugs=False,
         suppress_health_check=tuple(HealthCheck),
         deadline=None,

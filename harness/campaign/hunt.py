@@ -48,7 +48,13 @@ class Hunt:
     def run(self, strategy: SearchStrategy[Case]) -> SliceDone:
         """Search the cases of `strategy`. Raises what the judge raises: the harness is broken, then."""
         try:
-            run_examples(strategy, self._visit, examples=self._task.examples, seed_of=self._task.seed)
+            run_examples(
+                strategy,
+                self._visit,
+                examples=self._task.examples,
+                seed_of=self._task.seed,
+                shrink=self._task.shrink.runs > 0,
+            )
         except Failure:
             assert self._pinned is not None
             assert self._smallest is not None
@@ -137,7 +143,7 @@ class Hunt:
                 self._settle(pinned, case)
 
     def _set_aside(self, case: Case, verdict: Verdict) -> None:
-        if verdict.failures:
+        if verdict.failures and not self._task.first_only:
             fingerprint = Fingerprint.of(case.backend, verdict.failures[0])
             if fingerprint not in self._passed_over:
                 self._aside.setdefault(fingerprint, (case, verdict))

@@ -30,7 +30,8 @@ def main() -> None:
 
     setup = msgspec.json.decode(orders.readline(), type=Setup)
     strategies = {name: drawn_cases(name, setup.guard) for name in setup.backends}
-    with Runner(setup.backends, contract=setup.contract) as runner:
+    with Runner(setup.backends, contract=setup.contract, alpha=setup.alpha, without=setup.without) as runner:
+        runner.start(setup.backends[0])
         for line in orders:
             task = msgspec.json.decode(line, type=Slice)
             tell(Hunt(task, runner, tell).run(strategies[task.backend]))

@@ -4,15 +4,21 @@ import msgspec
 
 from attnfuzz.harness.failures import Observation, Verdict
 from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.judge import ALPHA, Tier
 from attnfuzz.reference.case import Case, Guard
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """To a job, first: what all of its slices share."""
+    """To a job, first: what all of its slices share.
+
+    `alpha` is the probability that a correct output is called wrong. The tiers in `without` are not heard.
+    """
 
     backends: tuple[str, ...]
     contract: str
     guard: Guard | None
+    alpha: float = ALPHA
+    without: tuple[Tier, ...] = ()
 
 
 class ShrinkBudget(msgspec.Struct, frozen=True):
@@ -23,7 +29,10 @@ class ShrinkBudget(msgspec.Struct, frozen=True):
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
-    """To a job: search `backend` for failures that are not `known`, for so many examples or seconds."""
+    """To a job: search `backend` for failures that are not `known`, for so many examples or seconds.
+
+    With `first_only`, what else turns up while the first failure is shrunk is let go.
+    """
 
     backend: str
     index: int
@@ -32,6 +41,7 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     known: tuple[Fingerprint, ...] = ()
     seconds: float | None = None
     shrink: ShrinkBudget = ShrinkBudget()
+    first_only: bool = False
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):

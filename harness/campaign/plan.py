@@ -7,12 +7,29 @@ from pathlib import Path
 
 from attnfuzz.reference.case import Guard
 
+ALPHA = 1e-3
+"""The false alarms that a campaign expects unless it is told otherwise: one in a thousand campaigns."""
+
+MOST_OUTPUTS_PER_CASE = 16
+"""Steps of a drawn case that have an output, and as many again where it is asked a second time: at most 8 of each."""
+
+MOST_CASES_PER_SECOND = 500
+"""What one job gets through, at most: ten times what is measured on drawn cases (README, "fast enough")."""
+
 _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def spent_per_output(alpha: float, cases: float) -> float:
+    """What each output of so many cases may spend of `alpha`, by the union bound."""
+    return alpha / (max(cases, 1.0) * MOST_OUTPUTS_PER_CASE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A campaign: `examples` for each backend or `seconds` in all, in `jobs` processes, filing findings in `out`."""
+    """A campaign: `examples` for each backend or `seconds` in all, in `jobs` processes, filing findings in `out`.
+
+    `alpha` is the number of false alarms that is expected of it if all backends are correct, before confirmation.
+    """
 
     backends: tuple[str, ...]
     examples: int | None
@@ -22,6 +39,16 @@ class Plan:
     contract: str
     guard: Guard | None
     out: Path
+    alpha: float = ALPHA
+
+    @property
+    def alpha_per_output(self) -> float:
+        """What each output may spend of `alpha`, over all that the campaign can judge."""
+        if self.examples is not None:
+            cases = float(self.examples * len(self.backends))
+        else:
+            cases = (self.seconds or 0.0) * self.jobs * MOST_CASES_PER_SECOND
+        return spent_per_output(self.alpha, cases)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""The command line: `attnfuzz fuzz | replay | bugs | backends | export`."""
+"""The command line: `attnfuzz fuzz | replay | bugs | defects | backends | export`."""

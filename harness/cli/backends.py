@@ -4,6 +4,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from attnfuzz.harness.cli.noise_words import noise_words
 from attnfuzz.harness.registry import fixed, names, resolve
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import KvView, QueryView
@@ -30,7 +31,8 @@ def supports(name: str) -> str:
     if name != fixed(name) and can == resolve(fixed(name)).capability:
         return f"As {fixed(name)}."
     graphs = f"Graphs of {', '.join(can.graph_modes)}. " if can.graph_modes else ""
-    return f"{', '.join(can.modes)}. {graphs}{', '.join((*can.dtypes, *_features(can)))}."
+    noise = noise_words(resolve(name))
+    return f"{', '.join(can.modes)}. {graphs}{', '.join((*can.dtypes, *_features(can)))}. {noise.capitalize()}."
 
 
 def _features(can: Capability) -> list[str]:

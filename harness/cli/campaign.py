@@ -17,6 +17,7 @@ from attnfuzz.harness.check import CannotRun, render_failure
 from attnfuzz.harness.cli.display import display_on
 from attnfuzz.harness.cli.exits import Exit
 from attnfuzz.harness.cli.given import tell
+from attnfuzz.harness.cli.noise_words import noise_words, uncalibrated
 from attnfuzz.harness.cli.scoreboard import Scoreboard
 from attnfuzz.harness.cli.summary import summarise
 from attnfuzz.harness.cli.wording import clock, count
@@ -30,11 +31,15 @@ LOG_NAME = "events.ndjson"
 def run_campaign(plan: Plan) -> Exit:
     """Run `plan` and print what comes of it. Raises UnknownBackend, BackendFileError, CannotRun or OSError."""
     console = Console(highlight=False)
-    _prepare(plan.backends)
+    prepare(plan.backends)
     board = Scoreboard()
     display = display_on(console, board)
     console.print(_opening(plan))
-    setup = Setup(backends=plan.backends, contract=plan.contract, guard=plan.guard)
+    for name in plan.backends:
+        if uncalibrated(resolve(name)):
+            console.print(f"{name} is {noise_words(resolve(name))};", soft_wrap=True, markup=False)
+            console.print(f"  attnfuzz calibrate --backend {name}", soft_wrap=True, markup=False)
+    setup = Setup(backends=plan.backends, contract=plan.contract, guard=plan.guard, alpha=plan.alpha_per_output)
     with (
         contextlib.closing(EventLog(plan.out / LOG_NAME)) as log,
         _stop_on_interrupt() as stop,
@@ -62,7 +67,7 @@ def _export(case: Case) -> str | None:
         return None
 
 
-def _prepare(backends: Sequence[str]) -> None:
+def prepare(backends: Sequence[str]) -> None:
     """Find out what can't run, and compile, before there are jobs: they would all do it, and out of sight."""
     for name in backends:
         backend = resolve(name)
@@ -74,7 +79,10 @@ def _prepare(backends: Sequence[str]) -> None:
 
 def _opening(plan: Plan) -> str:
     budget = f"{plan.examples:,} examples each" if plan.examples is not None else clock(plan.seconds or 0)
-    return f"Fuzzing {', '.join(plan.backends)}: {budget}, {count(plan.jobs, 'job')}, seed {plan.seed}."
+    return (
+        f"Fuzzing {', '.join(plan.backends)}: {budget}, {count(plan.jobs, 'job')}, seed {plan.seed}, "
+        f"alpha {plan.alpha:g}."
+    )
 
 
 @contextlib.contextmanager

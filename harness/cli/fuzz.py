@@ -5,23 +5,14 @@ from pathlib import Path
 
 import click
 
-from attnfuzz.harness.campaign.plan import PRESETS, Plan
+from attnfuzz.harness.campaign.plan import ALPHA, PRESETS, Plan
 from attnfuzz.harness.cli.campaign import run_campaign
-from attnfuzz.harness.cli.given import Duration, contract_option
-from attnfuzz.harness.defaults import DEFAULT_BACKENDS
+from attnfuzz.harness.cli.given import Duration, backends_option, contract_option
 from attnfuzz.reference.case import Guard
 
 
 @click.command()
-@click.option(
-    "--backend",
-    "backends",
-    multiple=True,
-    default=DEFAULT_BACKENDS,
-    show_default=True,
-    metavar="NAME",
-    help="What to test; may be given several times. FILE.py:NAME is a backend of yours.",
-)
+@backends_option("What to test")
 @click.option("--examples", type=click.IntRange(min=1), help="Cases to draw for each backend.")
 @click.option("--time", "seconds", type=Duration(), help="Time to search in all, like 90s, 10m or 1h30m.")
 @click.option(
@@ -34,6 +25,13 @@ from attnfuzz.reference.case import Guard
 @click.option("--seed", type=click.IntRange(min=0), help="Draw the cases of an earlier campaign again.")
 @click.option("--jobs", type=click.IntRange(min=1, max=256), help="Processes that search at the same time.")
 @contract_option
+@click.option(
+    "--alpha",
+    type=float,
+    default=ALPHA,
+    show_default=True,
+    help="False alarms to expect of the whole campaign, before confirmation, if the backends are right.",
+)
 @click.option("--guard", type=click.Choice(["left", "right"]), help="The edge that is guarded, instead of either.")
 @click.option(
     "--out",
@@ -53,6 +51,7 @@ def fuzz(
     seed: int | None,
     jobs: int | None,
     contract: str,
+    alpha: float,
     guard: str | None,
     out: Path,
 ) -> None:
@@ -62,6 +61,8 @@ def fuzz(
     """
     if examples is not None and seconds is not None:
         raise click.UsageError("--examples and --time are both budgets: give one of them")
+    if not 0 < alpha < 1:
+        raise click.UsageError("--alpha is an expected number of false alarms: give one above 0 and below 1")
     chosen = PRESETS[preset]
     if examples is None and seconds is None:
         examples, seconds = chosen.examples, chosen.seconds
@@ -74,6 +75,7 @@ def fuzz(
                 seed=secrets.randbits(32) if seed is None else seed,
                 jobs=jobs or chosen.jobs,
                 contract=contract,
+                alpha=alpha,
                 guard=None if guard is None else Guard(guard),
                 out=out,
             )

@@ -1,6 +1,8 @@
 """What several commands are given: durations, backends that can run here, cases from files."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 from msgspec.structs import replace
@@ -8,6 +10,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.campaign.plan import parse_duration
 from attnfuzz.harness.check import why_not
 from attnfuzz.harness.cli.exits import BadInput
+from attnfuzz.harness.defaults import DEFAULT_BACKENDS
 from attnfuzz.harness.findings import case_path
 from attnfuzz.harness.registry import resolve
 from attnfuzz.reference import case_file
@@ -34,6 +37,19 @@ contract_option = click.option(
     show_default=True,
     help="Judge by what the backend declares, or by the best of all (what only that breaks is listed as gaps).",
 )
+
+
+def backends_option(meaning: str) -> Callable[..., Any]:
+    """The option --backend, given any number of times, as `backends`."""
+    return click.option(
+        "--backend",
+        "backends",
+        multiple=True,
+        default=DEFAULT_BACKENDS,
+        show_default=True,
+        metavar="NAME",
+        help=f"{meaning}; may be given several times. FILE.py:NAME is a backend of yours.",
+    )
 
 
 def tell(message: str) -> None:

@@ -10,12 +10,15 @@ import attnfuzz
 from attnfuzz.harness.check import CannotRun
 from attnfuzz.harness.cli.backends import backends
 from attnfuzz.harness.cli.bugs import bugs
+from attnfuzz.harness.cli.calibrate import calibrate
+from attnfuzz.harness.cli.defects import defects
 from attnfuzz.harness.cli.exits import Exit
 from attnfuzz.harness.cli.export import export
 from attnfuzz.harness.cli.fuzz import fuzz
 from attnfuzz.harness.cli.replay import replay
 from attnfuzz.harness.registry import BackendFileError, UnknownBackend
 from attnfuzz.kernels.native.build import BuildFailed, NoCompiler
+from attnfuzz.reference.calibration import CalibrationError
 from attnfuzz.reference.case_file import CaseFileError
 
 
@@ -25,7 +28,7 @@ def cli() -> None:
     """Fuzz the attention kernels of LLM serving engines."""
 
 
-for command in (fuzz, replay, bugs, backends, export):
+for command in (fuzz, replay, bugs, defects, backends, calibrate, export):
     cli.add_command(command)
 
 
@@ -49,13 +52,23 @@ def main() -> None:
 
 def _users_mistake(error: Exception) -> str | None:
     """What to tell a user who can do something about `error`; None if the fault is ours."""
-    if isinstance(error, UnknownBackend | BackendFileError | CannotRun | NoCompiler | BuildFailed | CaseFileError):
+    if isinstance(error, _USERS_MISTAKES):
         return str(error)
     if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
         where = f" ({error.filename})" if error.filename else ""
         return f"{error.strerror}{where}: {_OF_THE_MACHINE[error.errno]}"
     return None
 
+
+_USERS_MISTAKES = (
+    BackendFileError,
+    BuildFailed,
+    CalibrationError,
+    CannotRun,
+    CaseFileError,
+    NoCompiler,
+    UnknownBackend,
+)
 
 _OF_THE_MACHINE = {
     errno.ENOSPC: "free some space, or name another folder with --out; what was filed before is kept",

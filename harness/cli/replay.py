@@ -6,6 +6,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from attnfuzz.harness.campaign.plan import ALPHA, spent_per_output
 from attnfuzz.harness.check import Runner, render_failure
 from attnfuzz.harness.cli.exits import BadInput, Exit
 from attnfuzz.harness.cli.given import case_at, contract_option, tell
@@ -25,7 +26,9 @@ def replay(ctx: click.Context, *, path: Path, backend: str | None, times: int, c
     """
     console = Console(highlight=False)
     case = case_at(path, backend)
-    with Runner([case.backend], contract=contract, progress=tell) as runner:
+    # As much as a campaign of this one case: what a longer one found by a hair must not pass for want of alpha.
+    alpha = spent_per_output(ALPHA, cases=1)
+    with Runner([case.backend], contract=contract, alpha=alpha, progress=tell) as runner:
         verdicts = [runner.verdict(case) for _ in range(times)]
     for verdict in verdicts:
         if verdict.unsupported is not None:

@@ -3,6 +3,7 @@
 from attnfuzz.harness.check import Runner, shared_runner
 from attnfuzz.harness.export.script import CannotExport, render_script
 from attnfuzz.harness.failures import Kind, Verdict
+from attnfuzz.harness.judge import Tier
 from attnfuzz.harness.trace import Untraceable
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case_file import AnyCase, case_id
@@ -26,6 +27,8 @@ def export_script(case: AnyCase, runner: Runner | None = None) -> str:
     if calls is None:
         raise CannotExport(f"no kernel was launched{f' ({verdict.unsupported})' if verdict.unsupported else ''}")
     seen = verdict.failures[0] if verdict.failures else None
+    if seen is not None and seen.tier == Tier.T6:
+        raise CannotExport("two runs differ, and each is right by itself: the calls of one do not show it")
     if seen is not None and seen.kind in _JUDGED_BY_ANSWER and calls.answer is None:
         raise CannotExport(f"{case.backend} changes what its kernels return: their calls alone do not show the failure")
     return render_script(case_id(case), calls, seen)

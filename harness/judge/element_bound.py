@@ -2,13 +2,41 @@
 
 import torch
 
+from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.judge.error_budget import ErrorBudget
+from attnfuzz.harness.judge.evidence import Evidence, Heard
+from attnfuzz.harness.judge.ties import element_allowance, judged_again
+
+
+def judge_elements(evidence: Evidence) -> Heard:
+    """T1's verdict."""
+    budget, error = evidence.budget, evidence.error.abs()
+    bound = element_bound(budget)
+    ratio = error / bound
+    by_row = ratio.amax(dim=-1)
+
+    def again(token: int, head: int) -> float:
+        ratio[token, head] = error[token, head] / (bound[token, head] + element_allowance(budget, token, head))
+        return ratio[token, head].max().item()
+
+    wrong = judged_again(by_row, again)
+    if wrong is None:
+        return Heard(by_row.max().item())
+    token, head = wrong
+    margin, element = by_row[token, head].item(), int(ratio[token, head].argmax())
+    seen, expected = evidence.out[token, head, element].item(), budget.answer.out[token, head, element].item()
+    message = (
+        f"{evidence.rows.name(token, head)}, element {element}: {seen:.6g} instead of {expected:.6g}, "
+        f"{margin:.3g} times the allowed error; {evidence.share(by_row > 1)}"
+    )
+    failure = evidence.report(kind=Kind.OUTPUT_MISMATCH, place="out", tier="T1", margin=margin, message=message)
+    return Heard(margin, failure, wrong)
 
 
 def element_bound(budget: ErrorBudget) -> torch.Tensor:
     """The largest error that a correct kernel shows, [T, Hq, Dv] of fp64.
 
-    t (u_P rms(p v) + rms(delta) rms(p (v - o))) + what a row's elements share + fp32 sums + output roundings +
+    t u_P rms(p v) + tail rms(delta) rms(p (v - o)) + what a row's elements share + fp32 sums + output roundings +
     floor, with t = `ErrorBudget.deviations`; `error_budget` explains the terms.
     """
     noise, moments = budget.noise, budget.moments
@@ -17,7 +45,7 @@ def element_bound(budget: ErrorBudget) -> torch.Tensor:
     sums = noise.accumulate * t * budget.keys.sqrt()
     weights = t * noise.probabilities + sums + t * ((budget.roundings - 1) * budget.roundoff)
     shared = budget.row_shared_error + sums + budget.roundings * budget.roundoff
-    logits = t * budget.row_logit_variance.sqrt()
+    logits = budget.tail * budget.row_logit_variance.sqrt()
     bound = weights.unsqueeze(-1) * moments.power.sqrt()
     bound += logits.unsqueeze(-1) * moments.spread.sqrt()
     bound += shared.unsqueeze(-1) * size

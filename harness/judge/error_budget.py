@@ -16,6 +16,7 @@ Sources of error, and what each does to an output o = sum_j p_j v_j (p: softmax 
 from dataclasses import dataclass
 from functools import cached_property
 from math import log, sqrt
+from typing import Any
 
 import torch
 
@@ -24,6 +25,11 @@ from attnfuzz.reference.problem import Answer, Moments, Problem
 
 UNIFORM = 0.18
 """Mean square relative error over u^2 of rounding to nearest, for a log-uniform mantissa: 1 / (8 ln 2)."""
+
+_TOKENS_AT_ONCE = 4096
+
+_FP32 = ROUNDOFF[torch.float32]
+"""What is exponentiated is computed in fp32, whatever sums are kept in."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +59,18 @@ class ErrorBudget:
         return self.answer.visible.clamp(min=1).to(torch.float64).unsqueeze(-1)
 
     @cached_property
+    def tail(self) -> float:
+        """By how many standard deviations an error may be off: sqrt(2 ln(2 M / alpha)), a bound for M elements."""
+        return sqrt(2 * log(2 * max(self.answer.out.numel(), 1) / self.alpha))
+
+    @cached_property
     def deviations(self) -> torch.Tensor:
         """By how many root mean squares a sum of n independent bounded errors may be off: [T, 1].
 
-        sqrt(2 ln(2 M / alpha)) over M elements (Hoeffding's inequality and a union bound); never above sqrt(n), by
-        Cauchy and Schwarz.
+        As `tail` (Hoeffding's inequality), but never above sqrt(n), by Cauchy and Schwarz. Not for what the noise model
+        states as a root mean square: the error of one logit has no bound.
         """
-        count = max(self.answer.out.numel(), 1)
-        return self.keys.sqrt().clamp_(max=sqrt(2 * log(2 * count / self.alpha)))
+        return self.keys.sqrt().clamp_(max=self.tail)
 
     @cached_property
     def alike(self) -> torch.Tensor:
@@ -75,7 +85,7 @@ class ErrorBudget:
         """Mean square of delta_j, the relative error of an unnormalised weight before it is rounded; [T, Hq]."""
         noise, moments = self.noise, self.moments
         independent = noise.exponential**2 + UNIFORM * noise.row_sum**2
-        result = (noise.logits * moments.magnitude) ** 2 + (2 * noise.accumulate * self.row_exponent) ** 2
+        result = (noise.logits * moments.magnitude) ** 2 + self.row_exponent_error**2
         if self.problem.soft_cap:
             result = result + (noise.tanh * moments.magnitude.clamp(max=self.problem.soft_cap)) ** 2
         return result + independent
@@ -87,21 +97,80 @@ class ErrorBudget:
         return self.moments.peak.abs() + lse.masked_fill(lse == -torch.inf, 0.0).abs() + 4
 
     @cached_property
+    def row_exponent_error(self) -> torch.Tensor:
+        """Relative error of what is exponentiated, from the fp32 roundings of both sides of a difference; [T, Hq]."""
+        return 2 * _FP32 * self.row_exponent
+
+    @cached_property
     def row_shared_error(self) -> torch.Tensor:
         """Relative error that all elements of a row have in common; [T, Hq]."""
         noise = self.noise
         alike = self.alike * (noise.probabilities + noise.row_sum + noise.accumulate * self.keys)
-        return alike + 2 * noise.accumulate * self.row_exponent
+        return alike + self.row_exponent_error
+
+    @cached_property
+    def value_peak(self) -> float:
+        """The largest value, with bmm2_scale."""
+        if not self.problem.value.numel():
+            return 0.0
+        # Piece by piece: a copy in fp32 of values of 8 bits would take four times their memory.
+        pieces = self.problem.value.split(_TOKENS_AT_ONCE)
+        largest: float = max(piece.to(torch.float32).abs().amax().item() for piece in pieces)
+        return largest * abs(self.problem.bmm2_scale)
+
+    @cached_property
+    def row_lost(self) -> torch.Tensor:
+        """Absolute error of weights near zero; [T, Hq]."""
+        if not self.noise.underflow:
+            return torch.zeros_like(self.moments.peak)
+        return self.noise.underflow * self.value_peak * self.keys * self.moments.p_peak
+
+    @property
+    def smallest(self) -> float:
+        """Absolute error of outputs near zero."""
+        return self.roundings * SMALLEST_STEP[self.out_dtype]
 
     @cached_property
     def floor(self) -> torch.Tensor:
         """Absolute error of weights and outputs near zero; [T, Hq, 1]."""
-        smallest = self.roundings * SMALLEST_STEP[self.out_dtype]
-        if not self.noise.underflow or self.problem.value.shape[0] == 0:
-            return torch.full_like(self.moments.peak, smallest).unsqueeze(-1)
-        value_peak = self.problem.value.to(torch.float32).abs().amax().item() * abs(self.problem.bmm2_scale)
-        lost = self.noise.underflow * value_peak * self.keys * self.moments.p_peak
-        return (lost + smallest).unsqueeze(-1)
+        return (self.row_lost + self.smallest).unsqueeze(-1)
+
+    @cached_property
+    def variance(self) -> torch.Tensor:
+        """The mean square error of a correct kernel, [T, Hq, Dv]: an upper estimate, so that z^2 averages below 1."""
+        moments = self.moments
+        variance = moments.power * (UNIFORM * self.noise.probabilities**2)
+        variance += self.independent_variance
+        variance += moments.spread * self.row_logit_variance.unsqueeze(-1)
+        variance += self.answer.out**2 * self.row_shared_variance.unsqueeze(-1)
+        return variance
+
+    @cached_property
+    def row_shared_variance(self) -> torch.Tensor:
+        """Mean square of the relative error that all elements of a row have in common, [T, Hq]."""
+        return self.row_shared_error**2 + self.noise.accumulate**2 * self.keys
+
+    @cached_property
+    def independent_variance(self) -> torch.Tensor:
+        """Mean square of the errors that each element has for itself, [T, Hq, Dv]: fp32 sums and output roundings.
+
+        The rounding that the exact answer suffers is known, and used where it is larger than the average: equal
+        elements round alike, as those of a count do.
+        """
+        out = self.answer.out
+        squared = out * out
+        usual = UNIFORM * self.roundoff**2
+        rounding = out.to(self.out_dtype).to(torch.float64).sub_(out)
+        variance = torch.maximum(rounding.mul_(rounding), squared * usual).mul_(self.roundings)
+        if self.roundings > 1:
+            variance += (self.moments.power + squared) * (2 * usual * (self.roundings - 1))
+        variance += self.moments.power * (self.noise.accumulate**2 * self.keys).unsqueeze(-1)
+        return variance.add_(self.floor**2)
+
+    @cached_property
+    def memo(self) -> dict[tuple[str, int, int], Any]:
+        """What was worked out for single rows, by its name, token and head: a budget may judge many outputs."""
+        return {}
 
     @cached_property
     def roundoff(self) -> float:

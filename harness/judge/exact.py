@@ -1,19 +1,32 @@
 """T0: what holds exactly. Shapes and dtypes, finite numbers, rows that see nothing, and padded rows."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import isfinite
 
 import torch
 
 from attnfuzz.harness.failures import Kind, Observation
+from attnfuzz.harness.judge.evidence import Evidence, Report
 from attnfuzz.harness.judge.real_rows import RealRows
 from attnfuzz.harness.memory.poison import unwritten
 from attnfuzz.kernels.backend import Output
 from attnfuzz.reference.contract import Contract, Holds
 from attnfuzz.reference.geometry import Geometry
 
-Report = Callable[..., Observation]
-"""An Observation of the step under judgement, from the fields that differ."""
+
+def judge_exactly(evidence: Evidence) -> Iterator[Observation]:
+    """T0's verdict on an output of the right shape."""
+    rows, sees, report, contract = evidence.rows, evidence.sees, evidence.report, evidence.contract
+    yield from not_numbers(evidence.out, "out", rows, sees, report)
+    if evidence.lse is not None:
+        yield from not_numbers(evidence.lse, "lse", rows, sees, report)
+    elif contract.lse is not None and rows.tokens:
+        message = f"there is no lse, but the contract promises one in base {contract.lse}"
+        yield report(kind=Kind.LSE_MISMATCH, place="lse", tier="T0", message=message)
+    empty = empty_rows(evidence.out, evidence.lse, evidence.budget.answer.lse, rows, sees, contract, report)
+    if empty is not None:
+        yield empty
+    yield from padded_rows(evidence.padded, contract, report)
 
 
 def misshapen(output: Output, rows: RealRows, geometry: Geometry, report: Report) -> Observation | None:

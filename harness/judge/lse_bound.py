@@ -1,21 +1,88 @@
 """T4: a bound on the error of the log-sum-exp, judged on its own."""
 
+from math import log
+
 import torch
 
+from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.judge.error_budget import ErrorBudget
+from attnfuzz.harness.judge.evidence import Evidence, Heard
+from attnfuzz.harness.judge.ties import judged_again, lse_allowance
+from attnfuzz.reference.contract import LseBase
 
 _FP32 = 2.0**-24
+
+
+def judge_lse(evidence: Evidence) -> Heard | None:
+    """T4's verdict; None if there is no LSE."""
+    if evidence.lse is None:
+        return None
+    budget = evidence.budget
+    error, bound = evidence.lse_error(evidence.lse_unit).abs(), lse_bound(budget)
+    ratio = error / bound
+
+    def again(token: int, head: int) -> float:
+        return error[token, head].item() / (bound[token, head].item() + lse_allowance(budget, token, head))
+
+    wrong = judged_again(ratio, again)
+    margin = ratio.max().item()
+    if wrong is None:
+        return Heard(margin)
+    base = evidence.contract.lse
+    other, other_unit = ("e", 1.0) if base is LseBase.TWO else ("2", log(2.0))
+    message = wrong_lse(evidence, ratio)
+    if (evidence.lse_error(other_unit).abs() / bound).max().item() <= 1:
+        message += f"; all are right in base {other}"
+    failure = evidence.report(kind=Kind.LSE_MISMATCH, place="lse", tier="T4", margin=margin, message=message)
+    return Heard(margin, failure, wrong)
+
+
+def wrong_lse(evidence: Evidence, ratio: torch.Tensor) -> str:
+    """The LSE whose error over its bound, `ratio` [T, Hq], is the largest, in words."""
+    assert evidence.lse is not None
+    token, head = evidence.row_of(int(ratio.argmax()))
+    expected = evidence.budget.answer.lse[token, head].item() / evidence.lse_unit
+    return (
+        f"{evidence.rows.name(token, head)}: lse {evidence.lse[token, head].item():.8g} instead of {expected:.8g} "
+        f"(base {evidence.contract.lse}), {ratio.max().item():.3g} times the allowed error; {evidence.share(ratio > 1)}"
+    )
 
 
 def lse_bound(budget: ErrorBudget) -> torch.Tensor:
     """The largest error that a correct kernel shows, [T, Hq] of fp64, in natural units.
 
-    2^-22 (4 + |largest logit| + |lse|) for a few fp32 roundings of each, once more per merge; what the exponential and
-    the errors of the weights do to their sum; and the fp32 sum itself.
+    What errors have in common, tail times what the errors of the weights do to their sum, and t times the rounding of
+    that sum, with t = `ErrorBudget.deviations`.
     """
-    noise, moments = budget.noise, budget.moments
-    t = budget.deviations
-    rounded = 4 * _FP32 * budget.roundings * budget.row_exponent
-    weights = t * moments.concentration.sqrt() * (budget.row_logit_variance.sqrt() + noise.row_sum)
-    sums = noise.accumulate * (t * budget.keys.sqrt() + budget.alike * budget.keys) + budget.alike * noise.row_sum
-    return rounded + weights + sums + noise.exponential
+    summing = budget.deviations * summing_lse_error(budget)
+    return shared_lse_error(budget) + budget.tail * weighing_lse_error(budget) + summing
+
+
+def shared_lse_error(budget: ErrorBudget) -> torch.Tensor:
+    """What the errors of all LSEs may have in common, [T, Hq].
+
+    2^-22 (4 + |largest logit| + |lse|) for a few fp32 roundings of each, once more per merge; the exponential; and what
+    weights that are alike do to their sum.
+    """
+    noise = budget.noise
+    return rounded_lse_error(budget) + budget.alike * (noise.accumulate * budget.keys + noise.row_sum)
+
+
+def rounded_lse_error(budget: ErrorBudget) -> torch.Tensor:
+    """The part of `shared_lse_error` that does not depend on the weights, [T, Hq]."""
+    return 4 * _FP32 * budget.roundings * budget.row_exponent + budget.noise.exponential
+
+
+def independent_lse_error(budget: ErrorBudget) -> torch.Tensor:
+    """Root mean square of the rest, [T, Hq]: of the fp32 sum, and of what the errors of the weights do to it."""
+    return weighing_lse_error(budget) + summing_lse_error(budget)
+
+
+def weighing_lse_error(budget: ErrorBudget) -> torch.Tensor:
+    """Root mean square of what the errors of the weights do to their sum, [T, Hq]."""
+    return budget.moments.concentration.sqrt() * (budget.row_logit_variance.sqrt() + budget.noise.row_sum)
+
+
+def summing_lse_error(budget: ErrorBudget) -> torch.Tensor:
+    """Root mean square of the roundings of a sum in fp32, [T, 1]."""
+    return budget.noise.accumulate * budget.keys.sqrt()

@@ -5,7 +5,10 @@ from math import log, sqrt
 
 import torch
 
+from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.judge.error_budget import UNIFORM, ErrorBudget
+from attnfuzz.harness.judge.evidence import Evidence, Heard
+from attnfuzz.harness.judge.ties import Ties
 from attnfuzz.reference.row import row_weights
 
 
@@ -15,6 +18,22 @@ class RowError:
 
     wrong: tuple[tuple[int, int, float], ...]
     margin: float
+
+
+def judge_rows(evidence: Evidence) -> Heard:
+    """T2's verdict; the margin is that of z^2."""
+    found = row_error(evidence.budget, evidence.error)
+    if not found.wrong:
+        return Heard(found.margin)
+    token, head, margin = found.wrong[0]
+    rms = evidence.error[token, head].square().mean().sqrt().item()
+    size = evidence.budget.answer.out[token, head].square().mean().sqrt().item()
+    message = (
+        f"{evidence.rows.name(token, head)}: root mean square error {rms:.3g} of an output of {size:.3g}, its "
+        f"square {margin:.3g} times the allowed one; {evidence.share(len(found.wrong))}"
+    )
+    failure = evidence.report(kind=Kind.OUTPUT_MISMATCH, place="out", tier="T2", margin=margin, message=message)
+    return Heard(found.margin, failure, (token, head))
 
 
 def row_error(budget: ErrorBudget, error: torch.Tensor) -> RowError:
@@ -28,7 +47,7 @@ def row_error(budget: ErrorBudget, error: torch.Tensor) -> RowError:
     if not error.numel():
         return RowError((), 0.0)
     tokens, heads, dim = error.shape
-    z2 = (error * error / _variance(budget)).mean(dim=-1)
+    z2 = (error * error / budget.variance).mean(dim=-1)
     x = log(tokens * heads / budget.alpha)
     screen = 1 + 2 * sqrt(x / dim) + 2 * x / dim
     largest = z2.max().item()
@@ -40,57 +59,41 @@ def row_error(budget: ErrorBudget, error: torch.Tensor) -> RowError:
     for rank, row in enumerate(order):
         if scores[row] <= screen:
             return RowError((), max(margin, scores[row] / screen))
-        threshold = _threshold(budget, row // heads, row % heads, x)
-        margin = max(margin, scores[row] / threshold)
-        if scores[row] > threshold:
+        own = _own_margin(budget, error, row // heads, row % heads, x)
+        margin = max(margin, own)
+        if own > 1:
+            threshold = scores[row] / own
             wrong = [row for row in order[rank:] if scores[row] > threshold]
             return RowError(tuple((row // heads, row % heads, scores[row] / threshold) for row in wrong), margin)
     return RowError((), margin)
 
 
-def _variance(budget: ErrorBudget) -> torch.Tensor:
-    """The mean square error of a correct kernel, [T, Hq, Dv]: an upper estimate, so that z^2 averages below 1."""
-    moments = budget.moments
-    variance = _independent(budget)
-    variance += moments.power * (UNIFORM * budget.noise.probabilities**2)
-    variance += moments.spread * budget.row_logit_variance.unsqueeze(-1)
-    variance += budget.answer.out**2 * _shared(budget).unsqueeze(-1)
-    return variance
+def _own_margin(budget: ErrorBudget, error: torch.Tensor, token: int, head: int, x: float) -> float:
+    """z^2 of one row over its own threshold, ties included."""
+    key = "T2", token, head
+    if key not in budget.memo:
+        budget.memo[key] = _own_variance(budget, token, head)
+    variance, length, largest = budget.memo[key]
+    z2 = (error[token, head].square() / variance).mean().item()
+    return float(z2 / (1 + 2 * (length * sqrt(x) + largest * x) / error.shape[2]))
 
 
-def _shared(budget: ErrorBudget) -> torch.Tensor:
-    """Mean square of the relative error that all elements of a row have in common, [T, Hq]."""
-    return budget.row_shared_error**2 + budget.noise.accumulate**2 * budget.keys
-
-
-def _independent(budget: ErrorBudget) -> torch.Tensor:
-    """Mean square of the errors that each element has for itself, [T, Hq, Dv]: fp32 sums and output roundings.
-
-    The rounding that the exact answer suffers is known, and used where it is larger than the average: equal elements
-    round alike, as those of a count do.
-    """
-    out = budget.answer.out
-    squared = out * out
-    usual = UNIFORM * budget.roundoff**2
-    rounding = out.to(budget.out_dtype).to(torch.float64).sub_(out)
-    variance = torch.maximum(rounding.mul_(rounding), squared * usual).mul_(budget.roundings)
-    if budget.roundings > 1:
-        variance += (budget.moments.power + squared) * (2 * usual * (budget.roundings - 1))
-    variance += budget.moments.power * (budget.noise.accumulate**2 * budget.keys).unsqueeze(-1)
-    return variance.add_(budget.floor**2)
-
-
-def _threshold(budget: ErrorBudget, token: int, head: int, x: float) -> float:
-    """The threshold of one row, from the eigenvalues of its errors' correlation matrix."""
+def _own_variance(budget: ErrorBudget, token: int, head: int) -> tuple[torch.Tensor, float, float]:
+    """Mean square errors [Dv] of one row, and length and largest of the eigenvalues of their correlation matrix."""
     weights, values = row_weights(budget.problem, token, head)
+    ties = Ties.of(weights, values)
     out = budget.answer.out[token, head]
-    rounded = weights.unsqueeze(-1) * values
-    shifted = weights.unsqueeze(-1) * (values - out)
-    covariance = rounded.T @ rounded * (UNIFORM * budget.noise.probabilities**2)
-    covariance += shifted.T @ shifted * budget.row_logit_variance[token, head]
-    covariance += torch.outer(out, out) * _shared(budget)[token, head]
-    covariance += torch.diag(_independent(budget)[token, head])
-    deviation = covariance.diagonal().sqrt()
+    weighted = weights.unsqueeze(-1) * values
+    crossed = torch.outer(out, weights @ weighted)
+    # sum p^2 (v - o)(v - o)', without another pass over all keys.
+    shifted = weighted.T @ weighted - crossed - crossed.T + torch.outer(out, out) * (weights @ weights)
+    summed = ties.summed(budget.noise.accumulate)
+    covariance = ties.weighted.T @ ties.weighted * (UNIFORM * budget.noise.probabilities**2)
+    covariance += shifted * budget.row_logit_variance[token, head]
+    covariance += torch.outer(out, out) * budget.row_shared_variance[token, head]
+    covariance += torch.outer(summed, summed)
+    covariance += torch.diag(budget.independent_variance[token, head])
+    variance = covariance.diagonal()
+    deviation = variance.sqrt()
     eigenvalues = torch.linalg.eigvalsh(covariance / torch.outer(deviation, deviation))
-    spread = eigenvalues.norm().item() * sqrt(x) + eigenvalues[-1].item() * x
-    return float(1 + 2 * spread / out.shape[0])
+    return variance, eigenvalues.norm().item(), eigenvalues[-1].item()

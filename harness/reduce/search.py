@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterable, Iterator
 from attnfuzz.harness.reduce.geometry import EDITS as GEOMETRY
 from attnfuzz.harness.reduce.lengths import EDITS as LENGTHS
 from attnfuzz.harness.reduce.plain import EDITS as PLAIN
+from attnfuzz.harness.reduce.relation import EDITS as RELATION
 from attnfuzz.harness.reduce.steps import EDITS as STEPS
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.validity import ImpossibleCase, validate
 
 Edit = Callable[[Case], Iterable[Case]]
 
-EDITS: tuple[Edit, ...] = (*STEPS, *PLAIN, *LENGTHS, *GEOMETRY)
+EDITS: tuple[Edit, ...] = (*RELATION, *STEPS, *PLAIN, *LENGTHS, *GEOMETRY)
 
 
 def reduce(

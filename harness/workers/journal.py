@@ -29,13 +29,17 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel that is about to be launched: the entry point, its scalar arguments, and where every tensor lies."""
+    """A kernel that is about to be launched: the entry point, its scalar arguments, and where every tensor lies.
+
+    `run` says which run of the case it belongs to, in words that end a sentence; empty for the first.
+    """
 
     step: int
     mode: str
     kernel: str
     scalars: dict[str, int | float | str | bool | None]
     tensors: list[Allocation]
+    run: str = ""
 
     def encode(self) -> bytes:
         """The journal entry for it."""

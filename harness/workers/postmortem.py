@@ -77,4 +77,4 @@ def _circumstances(launch: LaunchRecord | None) -> str:
     if launch is None:
         return "outside of any launch"
     step = f"step {launch.step}" + (f" ({launch.mode})" if launch.mode else "")
-    return f"in {launch.kernel}, {step}"
+    return f"in {launch.kernel}, {step}{launch.run}"

@@ -1,0 +1,115 @@
+"""Calibrates a backend: one fit for each dtype of queries, tested on rows that the fit did not see."""
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol, runtime_checkable
+
+import torch
+
+import attnfuzz
+from attnfuzz.harness.calibrate.fit import fit
+from attnfuzz.harness.calibrate.margins import Spread, largest_margins, quantiles, spread
+from attnfuzz.harness.calibrate.sample import CannotCalibrate, Sample, draw_samples
+from attnfuzz.harness.campaign.examples import derive_seed
+from attnfuzz.harness.registry import resolve
+from attnfuzz.reference.calibration import Calibration, Fit, Seen, architecture
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.noise import NoiseModel
+
+
+@runtime_checkable
+class HasTheory(Protocol):
+    """A backend whose `noise` may be calibrated, and that still knows what it was before."""
+
+    def theory(self, dtype: DType) -> NoiseModel:
+        """The noise model that is not measured."""
+        ...
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The fit for one dtype, and what the tiers see of the rows held out: by the theoretical and the fitted model."""
+
+    dtype: DType
+    fit: Fit
+    theory: Spread
+    fitted: Spread
+
+
+def measure(name: str, dtype: DType, *, rows: int, seed: int, tell: Callable[[str], None]) -> Measured:
+    """Fit the backend called `name` for `dtype`, to one half of `rows`, and hold the fit to the other half.
+
+    Runs in this process, whose torch has one thread from then on, as workers have.
+
+    Raises:
+        UnknownBackend, BackendFileError: there is no such backend.
+        CannotCalibrate: it raises, or its errors are larger than its theoretical model allows.
+
+    """
+    torch.set_num_threads(1)
+    backend = resolve(name)
+    theory = backend.theory(dtype) if isinstance(backend, HasTheory) else backend.noise(dtype)
+
+    def half(part: str, done: int) -> list[Sample]:
+        return draw_samples(
+            name,
+            backend,
+            dtype,
+            theory,
+            rows=rows // 2,
+            seed=derive_seed(seed, part),
+            tell=lambda found: tell(f"{name} {dtype}: {min(done + found, rows):,} of {rows:,} rows"),
+        )
+
+    ours, held_out = half("fit", 0), half("held out", rows // 2)
+    _check(name, dtype, [*ours, *held_out], theory)
+    tell(f"{name} {dtype}: fitting")
+    noise, names = fit(ours, held_out, theory)
+    before, after = spread(held_out, theory), spread(held_out, noise)
+    return Measured(
+        dtype=dtype,
+        fit=Fit(
+            rows=sum(sample.rows for sample in (*ours, *held_out)),
+            longest=max(sample.longest for sample in held_out),
+            noise=noise,
+            theory=theory,
+            fitted=names,
+            seen={
+                tier: Seen(theory=quantiles(before.rows[tier]), fitted=quantiles(after.rows[tier]))
+                for tier in before.rows
+            },
+            margins=after.largest,
+        ),
+        theory=before,
+        fitted=after,
+    )
+
+
+def calibration(name: str, fits: dict[DType, Fit], *, seed: int, command: str) -> Calibration:
+    """The calibration of a backend on this machine, made now."""
+    return Calibration(
+        backend=name,
+        architecture=architecture(),
+        date=datetime.now(UTC).date().isoformat(),
+        command=command,
+        seed=seed,
+        versions={
+            "attnfuzz": attnfuzz.__version__,
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+        },
+        dtypes=fits,
+    )
+
+
+def _check(name: str, dtype: DType, samples: list[Sample], theory: NoiseModel) -> None:
+    """Raise CannotCalibrate where the theoretical model is exceeded: that is a bug, or a model that is too tight."""
+    for sample in samples:
+        tier, margin = max(largest_margins(sample.under(theory)), key=lambda found: found[1])
+        if not margin <= 1:
+            raise CannotCalibrate(
+                f"{name}, {dtype}: {tier} sees errors {margin:.3g} times as large as the noise model before "
+                "calibration allows: fuzz it first, and if it is right, give it a coarser noise model to start from"
+            )

@@ -1,0 +1,129 @@
+"""What a fit is made of: outputs of a kernel beside their exact answers."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import msgspec
+import torch
+
+from attnfuzz.harness.calibrate.long_cases import long_cases
+from attnfuzz.harness.campaign.examples import derive_seed, run_examples
+from attnfuzz.harness.failures import Observation
+from attnfuzz.harness.judge.error_budget import ErrorBudget
+from attnfuzz.harness.judge.evidence import Evidence
+from attnfuzz.harness.judge.packed_problem import packed_problem
+from attnfuzz.harness.judge.real_rows import RealRows
+from attnfuzz.harness.launcher import JournalingLauncher
+from attnfuzz.harness.memory.plain import PlainMemory
+from attnfuzz.kernels.backend import Backend, Bench, Output, Unsupported
+from attnfuzz.reference.attention import attend
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.noise import NoiseModel
+from attnfuzz.strategies.cases import cases
+
+ALPHA = 1e-6
+"""The probability of a false alarm that each tier is given in a fit: more than campaigns give to one output, so that
+the bounds that a fit has to hold are the tightest."""
+
+_EXAMPLES_AT_ONCE = 50
+
+
+class CannotCalibrate(RuntimeError):
+    """There is nothing to fit a model to; the message says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One output of a kernel beside its exact answer."""
+
+    evidence: Evidence
+
+    def under(self, noise: NoiseModel) -> Evidence:
+        """The output, to be judged by `noise`."""
+        return replace(self.evidence, budget=replace(self.evidence.budget, noise=noise))
+
+    @property
+    def rows(self) -> int:
+        """Its (token, head) rows that see a key."""
+        return self.evidence.seeing_rows
+
+    @property
+    def longest(self) -> int:
+        """The largest kv_len of its requests."""
+        return max(self.evidence.rows.kv_lens)
+
+
+def draw_samples(
+    name: str, backend: Backend, dtype: DType, noise: NoiseModel, *, rows: int, seed: int, tell: Callable[[int], None]
+) -> list[Sample]:
+    """Run drawn cases with queries of `dtype` in this process until there are `rows` rows, then long ones.
+
+    `tell` is told the number of rows so far. Raises CannotCalibrate if a case raises, or none has rows.
+    """
+    samples: list[Sample] = []
+    found = 0
+
+    def visit(case: Case) -> None:
+        nonlocal found
+        for sample in _samples(case, backend, noise):
+            samples.append(sample)
+            found += sample.rows
+        tell(found)
+
+    can = msgspec.structs.replace(backend.capability, dtypes=(dtype,))
+    drawn = cases(can, name)
+    part = 0
+    while found < rows:
+        before = found
+        run_examples(drawn, visit, examples=_EXAMPLES_AT_ONCE, seed_of=derive_seed(seed, name, dtype, part))
+        part += 1
+        if found == before:
+            raise CannotCalibrate(f"{name}: {_EXAMPLES_AT_ONCE} cases of {dtype} gave no row to measure")
+    for case in long_cases(name, can, dtype, derive_seed(seed, "long") >> 2):
+        visit(case)
+    return samples
+
+
+def _samples(case: Case, backend: Backend, noise: NoiseModel) -> Iterator[Sample]:
+    memory = PlainMemory(case.outputs)
+    launcher = JournalingLauncher(memory, lambda _: None, None)
+    try:
+        session = backend.open(case, Bench(memory, launcher, torch.device("cpu")))
+        for index, step in enumerate(case.steps):
+            launcher.begin_step(index, step.mode.value)
+            output = session.forward(index)
+            sample = None if output is None else _sample(output, case, backend, noise)
+            if sample is not None:
+                yield sample
+    except Unsupported:
+        return
+    except Exception as error:
+        raise CannotCalibrate(
+            f"{backend.name} raises {type(error).__name__} on a drawn case ({error}): "
+            "only a backend that passes can be calibrated, so fuzz it first"
+        ) from error
+
+
+def _sample(output: Output, case: Case, backend: Backend, noise: NoiseModel) -> Sample | None:
+    """The sample of one output; None if no row sees a key."""
+    output = _kept(output)
+    rows = RealRows(output.attended, output.out.shape[0], output.out.device)
+    problem = packed_problem(output, rows, case.geometry)
+    answer = attend(problem, moments=True)
+    if not (answer.visible > 0).any():
+        return None
+    budget = ErrorBudget(problem, answer, noise, output.out.dtype, output.roundings, ALPHA)
+    report = partial(Observation, step=0, mode="", kernel=backend.name)
+    return Sample(Evidence.of(output, rows, budget, backend.contract, report))
+
+
+def _kept(output: Output) -> Output:
+    """A copy that later steps leave alone: a graph's buffers are written again."""
+    attended = tuple(
+        replace(entry, query=entry.query.clone(), key=entry.key.clone(), value=entry.value.clone())
+        for entry in output.attended
+    )
+    lse = None if output.lse is None else output.lse.clone()
+    return replace(output, out=output.out.clone(), lse=lse, attended=attended)

@@ -1,0 +1,96 @@
+"""`attnfuzz calibrate`: measures the error of correct kernels, and fits the noise models that they are judged by."""
+
+import importlib.util
+import secrets
+import shlex
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from attnfuzz.harness.calibrate.calibrate import Measured, calibration, measure
+from attnfuzz.harness.calibrate.sample import CannotCalibrate
+from attnfuzz.harness.cli.campaign import prepare
+from attnfuzz.harness.cli.exits import BadInput
+from attnfuzz.harness.cli.given import backends_option, tell
+from attnfuzz.harness.registry import resolve
+from attnfuzz.reference.calibration import architecture, file_name, save
+
+FEWEST_ROWS = 1000
+"""What is needed to fit anything at all."""
+
+
+@click.command()
+@backends_option("A backend that passes")
+@click.option(
+    "--rows",
+    type=click.IntRange(min=FEWEST_ROWS),
+    default=100_000,
+    show_default=True,
+    help="Rows, (token, head), for each dtype of queries: half to fit, half to test the fit.",
+)
+@click.option("--seed", type=click.IntRange(min=0), help="Draw the cases of an earlier calibration again.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("attnfuzz-calibrations"),
+    show_default=True,
+    help="Folder for one JSON file per backend.",
+)
+@click.option("--plot", "plots", type=click.Path(file_okay=False, path_type=Path), help="Folder for one PNG each.")
+def calibrate(*, backends: tuple[str, ...], rows: int, seed: int | None, out: Path, plots: Path | None) -> None:
+    """Measure the error of correct backends on this machine, and fit their noise models to it.
+
+    A fit only tightens the model that a backend has without it. The cases run in this process: calibrate what passes.
+    """
+    if plots is not None and importlib.util.find_spec("matplotlib") is None:
+        raise BadInput("--plot needs matplotlib: pip install 'attnfuzz[plots]'")
+    names = tuple(dict.fromkeys(backends))
+    prepare(names)
+    drawn = secrets.randbits(32) if seed is None else seed
+    console = Console(highlight=False)
+    for name in names:
+        measured = _measured(name, rows, drawn)
+        command = f"attnfuzz calibrate --backend {shlex.quote(name)} --rows {rows} --seed {drawn}"
+        fits = {one.dtype: one.fit for one in measured}
+        path = out / file_name(name)
+        save(path, calibration(name, fits, seed=drawn, command=command))
+        console.print(f"[bold]{name}[/] on {architecture()}")
+        console.print(_table(measured))
+        console.print(f"Written to {path}", soft_wrap=True, markup=False)
+        if plots is not None:
+            # Imported late: matplotlib is no requirement.
+            from attnfuzz.harness.calibrate.plot import plot  # noqa: PLC0415
+
+            plot(plots / f"{path.stem}.png", name, measured)
+
+
+def _measured(name: str, rows: int, seed: int) -> list[Measured]:
+    """A fit for each dtype, with the progress on standard error. Raises BadInput if there can't be one."""
+    status = Console(stderr=True, highlight=False)
+    try:
+        with status.status(f"{name}: drawing", spinner="dots") as shown:
+            found = []
+            for dtype in resolve(name).capability.dtypes:
+                found.append(measure(name, dtype, rows=rows, seed=seed, tell=shown.update))
+                tell(f"{name}, {dtype}: {found[-1].fit.rows:,} rows")
+            return found
+    except CannotCalibrate as error:
+        raise BadInput(str(error)) from error
+
+
+def _table(measured: list[Measured]) -> Table:
+    """What was fitted, as shares of the theoretical values, and the largest margins of rows held out."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for title in ("dtype", "fitted, of its theoretical value", "tier", "p99.9 before", "now", "largest margin"):
+        table.add_column(title, overflow="fold")
+    for one in measured:
+        fit = one.fit
+        shares = [f"{name} {getattr(fit.noise, name) / getattr(fit.theory, name):.2g}" for name in fit.fitted]
+        for index, (tier, margin) in enumerate(sorted(fit.margins.items())):
+            seen = fit.seen.get(tier)
+            quantiles = (f"{seen.theory.p999:.2g}", f"{seen.fitted.p999:.2g}") if seen else ("", "")
+            heading = (one.dtype.value, ", ".join(shares) or "nothing") if index == 0 else ("", "")
+            table.add_row(*heading, tier, *quantiles, f"{margin:.2g}")
+    return table

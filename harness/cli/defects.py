@@ -1,0 +1,154 @@
+"""`attnfuzz defects`: the planted bugs, and which of them the judge kills."""
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+import attnfuzz
+from attnfuzz.harness.campaign.jobs import JobEnded, JobProcesses
+from attnfuzz.harness.campaign.messages import Setup, ShrinkBudget
+from attnfuzz.harness.cli.campaign import prepare
+from attnfuzz.harness.cli.exits import BadInput, Exit
+from attnfuzz.harness.cli.kills import Watch, print_scores
+from attnfuzz.harness.cli.wording import count
+from attnfuzz.harness.defects.pins import save_pin
+from attnfuzz.harness.defects.run import run_searches
+from attnfuzz.harness.defects.score import Score, enough
+from attnfuzz.harness.defects.search import NO_SHRINKING, Outcome, Search
+from attnfuzz.harness.judge import Tier
+from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
+from attnfuzz.kernels.defects.defect import Defect
+
+PIN_BUDGET = ShrinkBudget(runs=400, seconds=8.0)
+"""What shrinking a case to pin may cost: small enough to read is enough."""
+
+
+class Results(msgspec.Struct, frozen=True, kw_only=True):
+    """What --json writes: how each search ended, and how many of the defects every seed killed."""
+
+    attnfuzz: str
+    examples: int
+    seeds: tuple[int, ...]
+    without: tuple[Tier, ...]
+    killed: int
+    defects: int
+    searches: tuple[Outcome, ...]
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def defects(ctx: click.Context) -> None:
+    """The planted bugs with which the judge's power is measured."""
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(list_defects)
+
+
+@defects.command("list")
+def list_defects() -> None:
+    """List the planted defects: what is wrong, what class of bug it is, and where it was met."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("defect", no_wrap=True)
+    table.add_column("what is wrong, and its source", overflow="fold")
+    for defect in in_layers(DEFECTS):
+        about = f"{defect.layer}, {defect.bug_class.name.lower().replace('_', ' ')}; {defect.source}"
+        table.add_row(defect.name, Text.assemble(f"{defect.title}\n", (about, "dim")))
+    Console(highlight=False).print(table)
+
+
+@defects.command("run")
+@click.argument("names", nargs=-1, metavar="[NAME ...]")
+@click.option("--examples", type=click.IntRange(min=1), default=2000, show_default=True, help="Cases to draw for each.")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Draws the cases.")
+@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="So many, from --seed on.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1, max=256), default=2, show_default=True, help="Processes that search."
+)
+@click.option("--without", type=click.Choice(Tier), multiple=True, help="Switch a tier of the judge off; repeatable.")
+@click.option("--json", "results", type=click.Path(dir_okay=False, path_type=Path), help="Write the results there too.")
+@click.option(
+    "--pin",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Shrink each first failure and leave its case in this folder; seconds include that.",
+)
+@click.pass_context
+def run_defects(
+    ctx: click.Context,
+    *,
+    names: tuple[str, ...],
+    examples: int,
+    seed: int,
+    seeds: int,
+    jobs: int,
+    without: tuple[Tier, ...],
+    results: Path | None,
+    pin: Path | None,
+) -> None:
+    """Search planted defects (all, if none is named) as a campaign does, each up to its first failure.
+
+    Exits with 0 if at least 95% are killed, by every seed, 1 if not, 2 if the harness itself failed.
+    """
+    chosen = _chosen(names)
+    drawn = range(seed, seed + seeds)
+    shrink = NO_SHRINKING if pin is None else PIN_BUDGET
+    backends = tuple(map(backend_name, chosen))
+    prepare(backends)
+    console = Console(highlight=False)
+    console.print(f"Searching {count(len(chosen), 'defect')}: {examples:,} examples each, {_seeds(drawn)}.")
+    setup = Setup(backends=backends, contract="declared", guard=None, without=without)
+    outcomes: dict[str, list[Outcome]] = {defect.name: [] for defect in chosen}
+    searches = (Search(defect, seed=each, examples=examples, shrink=shrink) for defect in chosen for each in drawn)
+    try:
+        with JobProcesses(jobs, setup) as processes, Watch(console, len(chosen) * seeds) as watch:
+            for search in run_searches(searches, processes):
+                watch(search)
+                if search.over:
+                    outcomes[search.defect.name].append(search.outcome)
+                if search.over and pin is not None and search.caught is not None:
+                    save_pin(pin, search.defect.name, search.caught)
+    except JobEnded as ended:
+        click.echo(f"{ended.text}\nThe harness itself failed.", err=True)
+        ctx.exit(Exit.FAILED)
+    scores = [Score(defect, tuple(outcomes[defect.name])) for defect in chosen]
+    if results is not None:
+        _write(results, scores, examples, drawn, without)
+    print_scores(console, scores)
+    ctx.exit(Exit.CLEAN if enough(scores) else Exit.FOUND)
+
+
+def _seeds(drawn: Sequence[int]) -> str:
+    return f"seed {drawn[0]}" if len(drawn) == 1 else f"seeds {drawn[0]} to {drawn[-1]}"
+
+
+def in_layers(defects: Sequence[Defect]) -> list[Defect]:
+    """The defects of a layer together, layers as they first come."""
+    layers = list(dict.fromkeys(defect.layer for defect in defects))
+    return sorted(defects, key=lambda defect: layers.index(defect.layer))
+
+
+def _chosen(names: tuple[str, ...]) -> list[Defect]:
+    known = {defect.name: defect for defect in DEFECTS}
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=3)
+            hint = f"did you mean {' or '.join(close)}?" if close else "attnfuzz defects list names them."
+            raise BadInput(f"no defect is called {name!r}: {hint}")
+    return in_layers([known[name] for name in dict.fromkeys(names)] or DEFECTS)
+
+
+def _write(path: Path, scores: Sequence[Score], examples: int, drawn: Sequence[int], without: tuple[Tier, ...]) -> None:
+    found = Results(
+        attnfuzz=attnfuzz.__version__,
+        examples=examples,
+        seeds=tuple(drawn),
+        without=without,
+        killed=sum(score.killed for score in scores),
+        defects=len(scores),
+        searches=tuple(outcome for score in scores for outcome in score.outcomes),
+    )
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")

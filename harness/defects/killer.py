@@ -1,0 +1,15 @@
+"""What of the harness found a defect out."""
+
+from attnfuzz.harness.failures import Kind, Observation
+
+_CATCHES = {
+    "guards": (Kind.ILLEGAL_ACCESS, Kind.MISALIGNED, Kind.CANARY_OVERWRITTEN, Kind.INPUT_MUTATED),
+    "exception": (Kind.RAISED, Kind.UNEXPECTED_REJECTION),
+    "watchdog": (Kind.HANG,),
+    "worker": (Kind.WORKER_DIED,),
+}
+
+
+def killer(observation: Observation) -> str:
+    """A tier of the judge, or what else catches failures of this kind: "guards", "exception", "watchdog", "worker"."""
+    return observation.tier or next(name for name, kinds in _CATCHES.items() if observation.kind in kinds)

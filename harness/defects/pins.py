@@ -1,0 +1,51 @@
+"""Pinned cases: for each defect the smallest case that kills it, and what does, as JSON."""
+
+import textwrap
+from pathlib import Path
+
+import msgspec
+
+from attnfuzz.harness.campaign.messages import Caught
+from attnfuzz.harness.defects.killer import killer
+from attnfuzz.harness.failures import Kind
+from attnfuzz.reference import case_file
+from attnfuzz.reference.case_file import AnyCase
+
+
+class Pin(msgspec.Struct, frozen=True, kw_only=True):
+    """A case that kills a defect, by what (see `killer`), and as what kind of failure."""
+
+    killed_by: str
+    kind: Kind
+    case: AnyCase
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    """A pin as it is written: the case as `case_file` has it."""
+
+    killed_by: str
+    kind: Kind
+    case: msgspec.Raw
+
+
+def save_pin(folder: Path, defect: str, caught: Caught) -> None:
+    """Write the smallest case of `caught` to `folder`, in a file with the defect's name. Raises OSError."""
+    seen = caught.observation
+    case = textwrap.indent(case_file.encode(caught.case).decode(), "  ").strip()
+    folder.mkdir(parents=True, exist_ok=True)
+    _path(folder, defect).write_text(
+        f'{{\n  "killed_by": "{killer(seen)}",\n  "kind": "{seen.kind}",\n  "case": {case}\n}}\n'
+    )
+
+
+def load_pin(folder: Path, defect: str) -> Pin | None:
+    """The pin of a defect; None if there is none. Raises msgspec.DecodeError or CaseFileError if it is damaged."""
+    path = _path(folder, defect)
+    if not path.exists():
+        return None
+    content = msgspec.json.decode(path.read_bytes(), type=_File)
+    return Pin(killed_by=content.killed_by, kind=content.kind, case=case_file.decode(bytes(content.case)))
+
+
+def _path(folder: Path, defect: str) -> Path:
+    return folder / f"{defect}.json"

@@ -1,0 +1,115 @@
+"""The search for one planted defect: a campaign's own, which ends with the first failure that comes back."""
+
+import msgspec
+
+from attnfuzz.harness.campaign.examples import derive_seed
+from attnfuzz.harness.campaign.messages import AnyMessage, Caught, Lost, ShrinkBudget, Slice, SliceDone, Tally
+from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE
+from attnfuzz.harness.defects.killer import killer
+from attnfuzz.harness.failures import Kind
+from attnfuzz.kernels.defects.catalogue import backend_name
+from attnfuzz.kernels.defects.defect import Defect
+
+NO_SHRINKING = ShrinkBudget(runs=0, seconds=0.0)
+
+
+class Kill(msgspec.Struct, frozen=True, kw_only=True):
+    """How a defect was found out: by what (see `killer`), as what kind of failure, and where.
+
+    `also` is what else would have found out the same case.
+    """
+
+    by: str
+    kind: Kind
+    place: str
+    mode: str
+    also: tuple[str, ...]
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How the search for a defect ended, after so many examples and seconds; the failure's confirmation is included.
+
+    `kill` is None for a survivor. `unconfirmed` counts failures that did not come back in a fresh worker.
+    """
+
+    defect: str
+    seed: int
+    examples: int
+    seconds: float
+    unconfirmed: int
+    kill: Kill | None
+
+
+class Search:
+    """The search for `defect` in at most `examples` cases, in slices as a campaign has them.
+
+    A slice's seed follows from `seed`, the name of the defect's backend and the slice's number. `shrink` is what making
+    the failure smaller may cost. `cases` counts what was run, `caught` is the failure.
+    """
+
+    def __init__(self, defect: Defect, *, seed: int, examples: int, shrink: ShrinkBudget = NO_SHRINKING) -> None:
+        self.defect = defect
+        self.cases = 0
+        self.caught: Caught | None = None
+        self._seed = seed
+        self._left = examples
+        self._shrink = shrink
+        self._slices = 0
+        self._under_way = False
+        self._examples = 0
+        self._seconds = 0.0
+        self._unconfirmed = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether no slice is under way, and none is left to run: a failure was found, or all examples are spent."""
+        return not self._under_way and (self.caught is not None or not self._left)
+
+    def next_slice(self) -> Slice:
+        """What to run next, while it is not over."""
+        backend, index = backend_name(self.defect), self._slices
+        examples = min(EXAMPLES_PER_SLICE, self._left)
+        self._slices += 1
+        self._left -= examples
+        self._under_way = True
+        return Slice(
+            backend=backend,
+            index=index,
+            seed=derive_seed(self._seed, backend, index),
+            examples=examples,
+            shrink=self._shrink,
+            first_only=True,
+        )
+
+    def take(self, message: AnyMessage) -> None:
+        """Learn what a job tells of a slice."""
+        match message:
+            case Tally():
+                self.cases += message.cases
+            case Lost():
+                self._unconfirmed += 1
+            case Caught() if self.caught is None:
+                self.caught = message
+            case SliceDone():
+                self._under_way = False
+                self._examples += message.searched
+                self._seconds += message.seconds
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended."""
+        return Outcome(
+            defect=self.defect.name,
+            seed=self._seed,
+            examples=self._examples,
+            seconds=round(self._seconds, 3),
+            unconfirmed=self._unconfirmed,
+            kill=None if self.caught is None else _kill(self.caught),
+        )
+
+
+def _kill(caught: Caught) -> Kill:
+    seen = caught.observation
+    by = killer(seen)
+    others = {killer(each) for each in caught.verdict.failures} - {by}
+    return Kill(by=by, kind=seen.kind, place=seen.place, mode=seen.mode, also=tuple(sorted(others)))

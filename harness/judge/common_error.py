@@ -1,0 +1,186 @@
+"""T3: what all rows have in common, which sees a uniform error that is too small for any row by itself.
+
+For a row r with error e and expected output o, x_r = sum_d e o / V, with V from `ErrorBudget.variance`, is how much
+larger the output is than it should be; sum_d e / V is how far it is shifted; and the LSE has its own error. Errors of a
+correct kernel are as often positive as negative and independent from row to row, so that signs are coin flips: then
+|sum x_r| exceeds z sqrt(sum x_r^2) with probability 2 exp(-z^2 / 2) at most, whatever their sizes are (Hoeffding's
+inequality given the sizes; Efron, 1969). No calibrated size of the noise enters. This is what is not coin flips:
+
+- Rounding to the output's dtype, which is known where answers are structured. An output stands for all values that
+  round to it, and counts as the one that is nearest to the answer: half a spacing less of an error, or none.
+- Rows with the same answer, which have the same error: heads of a group with q = 0, shared prefixes, constant values.
+  They count as one.
+- What a row may be off by for a reason that it shares with others: NoiseModel.bias, a fast exponential, fp32 roundings
+  of numbers that are exponentiated, weights that round alike, largest weights that are not exp(0) (NoiseModel.peak: if
+  they are exp(-c), they round alike in every row), small weights that are lost, and roundings before a merge, where a
+  small part is lost to a large one in row after row. Let c_r be the most that this does to x_r. Then the
+  noise is |x_r| + c_r at most and its sum |sum x_r| - sum c_r at least, so that
+  t = (|sum x_r| - sum c_r) / sqrt(sum (|x_r| + c_r)^2) obeys the inequality. Rows that may share more than their own
+  noise are left out: what is wrong with them, T1 and T2 see.
+
+Each x_r is divided by its standard deviation, so that no row outweighs the others. t is sqrt(rows) at most: below
+about 50 rows the tier has nothing to say.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from math import log, sqrt
+from typing import NamedTuple
+
+import torch
+
+from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.judge.error_budget import ErrorBudget
+from attnfuzz.harness.judge.evidence import Evidence, Heard
+from attnfuzz.harness.judge.lse_bound import independent_lse_error, shared_lse_error
+from attnfuzz.reference.noise import SMALLEST_STEP
+
+_STATISTICS = 3
+"""Scale, shift and LSE."""
+
+_SAME = 1e-9
+"""Relative difference below which two rows have the same answer. Rows that are merged by mistake cost power alone."""
+
+_TINY = 1e-150
+"""Stands for a standard deviation or a precision of 0, where what it divides is 0 too."""
+
+_EXPONENT = 0x7FF << 52
+"""The bits of an fp64 number that are the power of two below it."""
+
+
+@dataclass(frozen=True)
+class Signs:
+    """One thing that rows have in common: x_r and c_r >= 0 of fp64, and the number of r's answer, int64; all [rows]."""
+
+    off: torch.Tensor
+    shared: torch.Tensor
+    answers: torch.Tensor
+
+    @cached_property
+    def score(self) -> float:
+        """The statistic t, 0 if what rows may share explains their sum; P(t >= z) <= 2 exp(-z^2 / 2)."""
+        excess = abs(self.off.sum().item()) - self.shared.sum().item()
+        if excess <= 0:
+            return 0.0
+        off, shared = (torch.zeros_like(each).index_add_(0, self.answers, each) for each in (self.off, self.shared))
+        return excess / float(off.abs_().add_(shared).norm())
+
+
+class CommonErrors(NamedTuple):
+    """What the rows that are `telling`, bool [T, Hq], have in common: a scale and a shift."""
+
+    scale: Signs
+    shift: Signs
+    telling: torch.Tensor
+
+
+def judge_common_error(evidence: Evidence) -> Heard | None:
+    """T3's verdict on the output; None if too few rows can tell."""
+    budget = evidence.budget
+    if evidence.seeing_rows <= allowed_score(budget) ** 2:
+        return None
+    scale, shift, telling = common_errors(budget, evidence.error, evidence.sees)
+
+    def words() -> str:
+        if scale.score >= shift.score:
+            by = estimate(evidence.error, budget.variance, budget.answer.out, telling)
+            return f"out is {1 + by:.6g} times what it should be"
+        return f"out is {estimate(evidence.error, budget.variance, torch.ones(()), telling):+.3g} off"
+
+    return _heard(evidence, max(scale, shift, key=lambda signs: signs.score), Kind.OUTPUT_MISMATCH, words)
+
+
+def judge_common_lse_error(evidence: Evidence) -> Heard | None:
+    """T3's verdict on the LSE; None if there is none, or too few rows can tell."""
+    if evidence.lse is None or evidence.seeing_rows <= allowed_score(evidence.budget) ** 2:
+        return None
+    error = evidence.lse_error(evidence.lse_unit)
+    signs, telling = common_lse_errors(evidence.budget, error, evidence.comparable)
+
+    def words() -> str:
+        variance = independent_lse_error(evidence.budget) ** 2
+        off = estimate(error, variance, torch.ones(()), telling) / evidence.lse_unit
+        return f"lse is {off:+.3g} off (base {evidence.contract.lse})"
+
+    return _heard(evidence, signs, Kind.LSE_MISMATCH, words)
+
+
+def _heard(evidence: Evidence, found: Signs, kind: Kind, words: Callable[[], str]) -> Heard | None:
+    rows, threshold = found.off.numel(), allowed_score(evidence.budget)
+    if rows <= threshold**2:
+        return None
+    margin = found.score / threshold
+    if margin <= 1:
+        return Heard(margin)
+    place = "out" if kind is Kind.OUTPUT_MISMATCH else "lse"
+    message = (
+        f"over {rows} rows, {words()}, which no row shows by itself: {found.score:.3g} standard deviations, "
+        f"{margin:.3g} times the allowed"
+    )
+    return Heard(margin, evidence.report(kind=kind, place=place, tier="T3", margin=margin, message=message))
+
+
+def allowed_score(budget: ErrorBudget) -> float:
+    """The largest score that chance gives, to within the budget's alpha."""
+    return sqrt(2 * log(2 * _STATISTICS / budget.alpha))
+
+
+def common_errors(budget: ErrorBudget, error: torch.Tensor, sees: torch.Tensor) -> CommonErrors:
+    """Scale and shift of the tokens in `sees` [T], from `error` [T, Hq, Dv]."""
+    out, noise = budget.answer.out, budget.noise
+    precision = budget.variance.reciprocal()
+    scaled = out * precision
+    # Row by row, sums of |o|^n / V for n = 0, 1, 2: what rows share is made of these.
+    precisions, sizes, squares = precision.sum(dim=-1), scaled.abs().sum(dim=-1), (scaled * out).sum(dim=-1)
+    own = budget.row_shared_error + (budget.roundings - 1) * budget.roundoff
+    own = own + noise.peak * budget.moments.p_peak
+    telling = sees.unsqueeze(-1) & (own * squares.sqrt() <= 1)
+    share = own + noise.exponential + noise.bias
+    answers = same_answers(squares[telling])
+    excess = _beyond_rounding(budget, error)
+
+    def signs(weights: torch.Tensor, variance: torch.Tensor, shared: torch.Tensor) -> Signs:
+        deviation = variance.sqrt().clamp_(min=_TINY)
+        off = (excess * weights).sum(dim=-1)
+        return Signs((off / deviation)[telling], (shared / deviation)[telling], answers)
+
+    return CommonErrors(
+        scale=signs(scaled, squares, share * squares + budget.row_lost * sizes),
+        shift=signs(precision, precisions, share * sizes + budget.row_lost * precisions),
+        telling=telling,
+    )
+
+
+def common_lse_errors(budget: ErrorBudget, error: torch.Tensor, comparable: torch.Tensor) -> tuple[Signs, torch.Tensor]:
+    """The LSE of the rows that are `comparable`, from `error` in natural units; and those that tell: all [T, Hq]."""
+    deviation, shared = independent_lse_error(budget), shared_lse_error(budget)
+    telling = comparable & (shared <= deviation)
+    off, size = error[telling], deviation[telling]
+    answers = same_answers(budget.answer.lse[telling])
+    return Signs(off / size, (shared[telling] + budget.noise.bias) / size, answers), telling
+
+
+def estimate(error: torch.Tensor, variance: torch.Tensor, size: torch.Tensor, telling: torch.Tensor) -> float:
+    """The common error in multiples of `size`, weighted by precision and with all of the rounding.
+
+    `error` and `variance` are [T, Hq, ...], `size` can be broadcast to them, and `telling` is [T, Hq].
+    """
+    weights = size / variance
+    common, precision = ((each * weights)[telling].sum() for each in (error, size))
+    return (common / precision.clamp(min=_TINY)).item()
+
+
+def same_answers(answers: torch.Tensor) -> torch.Tensor:
+    """Numbers that are equal where `answers` [rows] are, to within rounding: int64 [rows]."""
+    ordered, order = answers.sort()
+    starts = ordered.diff(prepend=ordered[:1]) > _SAME * ordered.abs()
+    return torch.empty_like(order).scatter_(0, order, starts.cumsum(0))
+
+
+def _beyond_rounding(budget: ErrorBudget, error: torch.Tensor) -> torch.Tensor:
+    """The error [T, Hq, Dv] of the value nearest to the answer that rounds to the output: by half a spacing smaller."""
+    # The spacing of values from a power of two on is twice that times the roundoff.
+    half = budget.answer.out.view(torch.int64).bitwise_and(_EXPONENT).view(torch.float64).mul_(budget.roundoff)
+    half.clamp_(min=SMALLEST_STEP[budget.out_dtype])
+    return error - error.minimum(half).maximum(half.neg_())

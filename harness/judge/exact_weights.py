@@ -1,0 +1,119 @@
+"""T5: rows whose softmax weights are exact, where one key of 65,536 is more than any rounding.
+
+If the visible logits that matter are equal, each weight is exp(0) = 1 before normalisation, in every format, and a sum
+of n ones is exact in fp32 up to 2^24. A kernel that normalises first, or whose idea of the largest logit is above the
+truth, rounds all weights alike. Either way nothing independent is left of the errors of the weights, which are most of
+what T1 and T4 allow. Which rows these are is seen from the answer's moments: how far the logits lie below the largest
+one, averaged by weight, is next to nothing. So it is for q = 0, for equal keys, and where one key takes all the weight;
+`attnfuzz.reference.probe` makes such rows on purpose.
+"""
+
+import torch
+
+from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.judge.error_budget import ErrorBudget
+from attnfuzz.harness.judge.evidence import Evidence, Heard
+from attnfuzz.harness.judge.lse_bound import rounded_lse_error, wrong_lse
+
+_LARGEST_GAP = 2.0**-24
+"""Gap above which weights do not count as exact: the error of what is below the largest logit is the gap at most."""
+
+
+def judge_exact_rows(evidence: Evidence) -> Heard | None:
+    """T5's verdict on the output; None if no row has exact weights."""
+    budget = evidence.budget
+    exact = have_exact_weights(budget) & evidence.sees.unsqueeze(-1)
+    if not exact.any():
+        return None
+    rows = exact.flatten().nonzero().squeeze(-1)
+    ratio = _rows(evidence.error, rows).abs().div_(exact_bound(budget, rows))
+    margin = ratio.max().item()
+    if margin <= 1:
+        return Heard(margin)
+    row, element = divmod(int(ratio.argmax()), ratio.shape[1])
+    token, head = evidence.row_of(int(rows[row]))
+    keys = int(budget.answer.visible[token])
+    equal = 1 / (budget.moments.p_peak[token, head].item() * keys)
+    weights = "equal weights" if equal < 2 else "one key's weight, or few"
+    seen, expected = evidence.out[token, head, element].item(), budget.answer.out[token, head, element].item()
+    message = (
+        f"{evidence.rows.name(token, head)}, element {element}: {seen:.8g} instead of {expected:.8g} from {weights} "
+        f"among {keys} keys, {margin:.3g} times the allowed error; {evidence.share(ratio.amax(dim=-1) > 1)}"
+    )
+    failure = evidence.report(kind=Kind.OUTPUT_MISMATCH, place="out", tier="T5", margin=margin, message=message)
+    return Heard(margin, failure, (token, head))
+
+
+def judge_exact_lse(evidence: Evidence) -> Heard | None:
+    """T5's verdict on the LSE; None if there is none, or no row whose logits are all 0."""
+    budget = evidence.budget
+    if evidence.lse is None:
+        return None
+    zero = (budget.moments.magnitude == 0) & (budget.moments.peak == 0) & evidence.sees.unsqueeze(-1)
+    if not zero.any():
+        return None
+    error = evidence.lse_error(evidence.lse_unit).abs()
+    ratio = torch.where(zero, error / exact_lse_bound(budget), 0.0)
+    margin = ratio.max().item()
+    if margin <= 1:
+        return Heard(margin)
+    message = wrong_lse(evidence, ratio) + "; all of its logits are 0"
+    failure = evidence.report(kind=Kind.LSE_MISMATCH, place="lse", tier="T5", margin=margin, message=message)
+    return Heard(margin, failure, evidence.row_of(int(ratio.argmax())))
+
+
+def have_exact_weights(budget: ErrorBudget) -> torch.Tensor:
+    """Which rows have exact weights: bool [T, Hq]."""
+    return budget.moments.gap <= _LARGEST_GAP
+
+
+def exact_bound(budget: ErrorBudget, rows: torch.Tensor) -> torch.Tensor:
+    """The largest error of a correct kernel in `rows` with exact weights, out of [T, Hq] flattened: fp64 [rows, Dv].
+
+    (u_P + u_sum + u n + 2 u e) |o|, the rounding that all n equal weights share, their sum if they are not ones, and
+    the fp32 roundings of numbers of size e that are exponentiated; t u sqrt(n) rms(p v), the fp32 sums;
+    tail rms(delta) rms(p (v - o)), where delta is the error of the logits alone: exp(0) is exact; 2 gap max|v| for
+    weights far below the others; and, as in T1, output roundings, those before a merge, and a floor. Beside a sink,
+    delta is also what all weights share.
+    """
+    noise, moments = budget.noise, budget.moments
+    t = budget.deviations
+    alike = (1 / moments.p_peak).minimum(budget.keys)
+    exponent = budget.row_exponent_error
+    delta = exponent**2 + (noise.logits * moments.magnitude) ** 2
+    if budget.problem.soft_cap:
+        delta += (noise.tanh * moments.magnitude.clamp(max=budget.problem.soft_cap)) ** 2
+    shared = noise.probabilities + noise.row_sum + noise.accumulate * alike + exponent
+    if budget.problem.sinks is not None:
+        shared = shared + budget.tail * budget.row_logit_variance.sqrt()
+    sums = noise.accumulate * t * budget.keys.sqrt()
+    weights = sums + t * ((budget.roundings - 1) * budget.roundoff)
+    outputs = shared + sums + budget.roundings * budget.roundoff
+    floor = 2 * budget.value_peak * moments.gap + budget.smallest
+
+    def of(row: torch.Tensor) -> torch.Tensor:
+        return _rows(row.expand_as(moments.gap), rows).unsqueeze(-1)
+
+    bound = _rows(moments.power, rows).sqrt().mul_(of(weights))
+    bound.addcmul_(_rows(moments.spread, rows).sqrt(), of(budget.tail * delta.sqrt()))
+    bound.addcmul_(_rows(budget.answer.out, rows).abs(), of(outputs))
+    return bound.add_(of(floor))
+
+
+def _rows(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Some rows of [T, Hq, ...], by their numbers: [rows, ...]."""
+    flat = tensor.flatten(0, 1)
+    return flat if len(rows) == len(flat) else flat.index_select(0, rows)
+
+
+def exact_lse_bound(budget: ErrorBudget) -> torch.Tensor:
+    """The largest error of a correct kernel's LSE in rows whose logits are all 0, [T, Hq] of fp64, in natural units.
+
+    T4's bound for logits of this size without what the weights do to their sum, which is exact: the number of keys,
+    plus the sink's share, whose weight may be rounded.
+    """
+    bound = rounded_lse_error(budget)
+    if budget.problem.sinks is None:
+        return bound
+    sink_share = torch.exp(budget.problem.sinks.to(torch.float64) - budget.answer.lse)
+    return bound + budget.noise.row_sum * sink_share

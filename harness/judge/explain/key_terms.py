@@ -1,0 +1,121 @@
+"""What each key, or block of keys, adds to a row: which of them would explain its error if they were left out.
+
+With weights p, values v, the answer o and the row's output y, let c_j be how many times more than once key j is
+counted: -1 if it is missing. That explains the row if
+
+    (o + sum_j c_j p_j v_j) / (1 + sum_j c_j p_j) = y,  which is  sum_j c_j p_j (v_j - y) = y - o,
+
+linear in the keys. So a few products score all keys at once, and sums of keys score blocks and runs of them. Squares
+are expanded, |a - b|^2 = |a|^2 - 2 a b + |b|^2: good enough to choose candidates, which are then answered exactly.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from attnfuzz.harness.judge.explain.wrong_row import WrongRow
+
+_CHUNK = 4096
+"""Keys whose terms are computed at once: few enough for a processor's cache."""
+
+
+@dataclass(frozen=True)
+class KeyTerms:
+    """The terms of aligned blocks of `size` keys, the first of which is block `first` of the request.
+
+    `terms` [m, Dv] are p (v - y), `target` [Dv] is y - o and `output` [Dv] y, all over the T1 bound; `mass` [m] is the
+    weight of each block.
+    """
+
+    size: int
+    first: int
+    terms: torch.Tensor
+    mass: torch.Tensor
+    target: torch.Tensor
+    output: torch.Tensor
+    seen: range
+
+    @cached_property
+    def square(self) -> torch.Tensor:
+        """|terms|^2, [m]."""
+        square: torch.Tensor = torch.linalg.vecdot(self.terms, self.terms)
+        return square
+
+    @cached_property
+    def dot(self) -> torch.Tensor:
+        """The products of the terms with `target`, [m]."""
+        return self.terms @ self.target
+
+    @cached_property
+    def target_square(self) -> torch.Tensor:
+        """|target|^2."""
+        return self.target @ self.target
+
+    def keys(self, block: int) -> range:
+        """The keys of a block that the row sees."""
+        begin = (self.first + block) * self.size
+        return range(max(begin, self.seen.start), min(begin + self.size, self.seen.stop))
+
+    def coarser(self, factor: int) -> "KeyTerms":
+        """The same in blocks that are `factor` times larger."""
+        before, after = self.first % factor, -(self.first + len(self.mass)) % factor
+        terms, mass = (
+            torch.cat((tensor.new_zeros(before, *tensor.shape[1:]), tensor, tensor.new_zeros(after, *tensor.shape[1:])))
+            if before or after
+            else tensor
+            for tensor in (self.terms, self.mass)
+        )
+        return KeyTerms(
+            self.size * factor,
+            self.first // factor,
+            terms.unflatten(0, (-1, factor)).sum(dim=1),
+            mass.unflatten(0, (-1, factor)).sum(dim=1),
+            self.target,
+            self.output,
+            self.seen,
+        )
+
+    def left(self, times: int) -> torch.Tensor:
+        """Root mean square of the error that is left if a block is counted `times` more than once: [m]."""
+        return self._left(self.target_square - 2 * times * self.dot + self.square, times * self.mass)
+
+    def left_swapped(self, leads: torch.Tensor, times: int) -> torch.Tensor:
+        """The same if a lead is counted `times` more than once, and another block that many times less: [leads, m]."""
+        targets = self.target - times * self.terms[leads]
+        squared = torch.linalg.vecdot(targets, targets).unsqueeze(-1) + 2 * times * (targets @ self.terms.T)
+        return self._left(squared + self.square, times * (self.mass[leads].unsqueeze(-1) - self.mass))
+
+    def left_without_values(self) -> torch.Tensor:
+        """The same if the values of a block are missing, but its weight is counted: [m]."""
+        gone = self.square + 2 * self.mass * (self.terms @ self.output) + self.mass**2 * (self.output @ self.output)
+        squared = self.target_square + 2 * (self.dot + self.mass * (self.output @ self.target)) + gone
+        return self._left(squared, torch.zeros_like(self.mass))
+
+    def left_without_ends(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same if the first n + 1 blocks, or all blocks from n + 1 on, are missing: twice [m]."""
+        first, running = torch.empty_like(self.mass), torch.zeros_like(self.target)
+        for begin in range(0, len(first), _CHUNK):
+            sums = self.terms[begin : begin + _CHUNK].cumsum(0).add_(running)
+            running = sums[-1].clone()
+            first[begin : begin + _CHUNK] = torch.linalg.vecdot(sums, sums)
+        mass = self.mass.cumsum(0)
+        beyond = self.target + running
+        last = beyond @ beyond - 2 * (self.terms @ beyond).cumsum(0) + first
+        first += self.target_square + 2 * self.dot.cumsum(0)
+        return self._left(first, -mass), self._left(last, mass - mass[-1])
+
+    def _left(self, squared: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
+        """From the square of what is left over, and the weight that is added to a sum of 1."""
+        return squared.clamp(min=0).div_(len(self.target)).sqrt_() / (1 + added).clamp(min=1e-15)
+
+
+def key_terms(row: WrongRow) -> KeyTerms:
+    """The terms of the keys that the row sees, one by one."""
+    weights, values = row.weights_and_values
+    seen, scale = row.out.to(torch.float64), row.truth.out_bound
+    terms = torch.empty_like(values)
+    for begin in range(0, len(weights), _CHUNK):
+        part = slice(begin, begin + _CHUNK)
+        torch.mul((values[part] - seen).div_(scale), weights[part].unsqueeze(-1), out=terms[part])
+    return KeyTerms(1, row.seen.start, terms, weights, row.error / scale, seen / scale, row.seen)

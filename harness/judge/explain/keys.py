@@ -1,0 +1,184 @@
+"""Hypotheses about keys that are missing, counted twice, or read in the place of others."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import exp, log
+
+import torch
+
+from attnfuzz.harness.judge.explain.fit import smallest_error
+from attnfuzz.harness.judge.explain.key_terms import KeyTerms, key_terms
+from attnfuzz.harness.judge.explain.wrong_row import Alternative, WrongRow, without
+
+AS_GOOD = 3.0
+"""Candidates whose gain is this close to the best one's fit as well: odds of 20 to 1."""
+
+_BLOCKS = (8, 16, 32, 64, 128, 256, 512, 1024)
+"""Block sizes: those of pages, and of the tiles that kernels read."""
+
+_LEADS = 8
+"""Keys or blocks for which all others are tried in their place."""
+
+_RUNS = 512
+"""Places at which a run may begin or end: its edges are multiples of the keys between them."""
+
+_ANSWERED = 4
+"""The most promising changes, which are answered exactly."""
+
+_DOMINANT = 0.999
+"""The weight of a key without which the rest is a difference of two nearly equal numbers."""
+
+_MOST_ELEMENTS = 1 << 23
+"""Values of a row beyond which no key is singled out: 65,536 keys of 128 elements, 64 MiB in fp64."""
+
+
+@dataclass(frozen=True)
+class _Change:
+    """`keys` instead of those that the row sees; of `tried` ones it leaves the least of the error, `left`."""
+
+    words: str
+    keys: tuple[range, ...]
+    left: float
+    tried: int
+    others: int = 0
+
+
+def changed_keys(row: WrongRow) -> Iterator[Alternative]:
+    """One key, an aligned block or a run of keys: missing, counted twice, or replaced by another."""
+    if not len(row.seen) or len(row.seen) * row.out.shape[0] > _MOST_ELEMENTS:
+        return
+    each = key_terms(row)
+    blocks, grains = [each], each
+    for size in _BLOCKS:
+        if size < len(row.seen):
+            blocks.append(blocks[-1].coarser(size // blocks[-1].size))
+    while len(row.seen) > grains.size * _RUNS:
+        grains = grains.coarser(2)
+    changes = [*_one(row, each), *_ends(row, each)]
+    for level in blocks[1:]:
+        changes += _one(row, level)
+    changes += _runs(grains)
+    changes = list({change.keys: change for change in reversed(changes)}.values())[::-1]
+    gains = [_gain(row, change) for change in changes]
+    least = max(0.0, max(gains) - 2 * AS_GOOD)
+    promising = sorted(range(len(changes)), key=lambda index: -gains[index])[:_ANSWERED]
+    chosen = [changes[index] for index in sorted(promising) if gains[index] > least]
+    for level in blocks:
+        chosen += _dominant(level)
+    for change in chosen:
+        problem = row.with_keys(change.keys)
+        yield row.alternative(change.words, problem, tried=change.tried, others=change.others)
+    for level in blocks:
+        yield from _value_missing(row, level)
+
+
+def _one(row: WrongRow, blocks: KeyTerms) -> Iterator[_Change]:
+    """One block missing, counted twice, or replaced by another."""
+    yield from _missing(row, blocks)
+    yield from _twice(row, blocks)
+    yield from _replaced(blocks)
+
+
+def _gain(row: WrongRow, change: _Change) -> float:
+    """About what `fit` will say, without the LSE."""
+    least = smallest_error(row, row.truth.out, row.truth.out_bound)
+    before = (row.error / row.truth.out_bound).square().mean().sqrt().item()
+    return row.out.shape[0] * log(max(before, least) / max(change.left, least)) - log(change.tried)
+
+
+def _missing(row: WrongRow, blocks: KeyTerms) -> Iterator[_Change]:
+    left = blocks.left(-1)
+    best, others = _best(row, left)
+    cut = blocks.keys(best)
+    words = f"as if {_named(cut, blocks.size)} were missing"
+    yield _Change(words, without(row.seen, cut), left[best].item(), len(left), others)
+
+
+def _dominant(blocks: KeyTerms) -> Iterator[_Change]:
+    """The block with nearly all the weight missing: what is left without it can't be told from the weights."""
+    heaviest = int(blocks.mass.argmax())
+    if blocks.mass[heaviest] > _DOMINANT:
+        cut = blocks.keys(heaviest)
+        words = f"as if {_named(cut, blocks.size)} were missing"
+        yield _Change(words, without(blocks.seen, cut), 0.0, len(blocks.mass))
+
+
+def _twice(row: WrongRow, blocks: KeyTerms) -> Iterator[_Change]:
+    left = blocks.left(1)
+    best, others = _best(row, left)
+    again = blocks.keys(best)
+    words = f"as if {_named(again, blocks.size)} were counted twice"
+    yield _Change(words, (row.seen, again), left[best].item(), len(left), others)
+
+
+def _replaced(blocks: KeyTerms) -> Iterator[_Change]:
+    """One block read in the place of another: the best of the pairs of which one alone is among the best."""
+    count = len(blocks.mass)
+    pairs = []
+    for times in (-1, 1):
+        leads = blocks.left(times).topk(min(_LEADS, count), largest=False).indices
+        left = blocks.left_swapped(leads, times)
+        lead, other = divmod(int(left.argmin()), count)
+        pairs.append((left[lead, other].item(), (int(leads[lead]), other)[::times]))
+    least, (read, gone) = min(pairs)
+    cut, again = blocks.keys(gone), blocks.keys(read)
+    if gone != read and len(cut) == len(again):
+        words = f"as if {_named(again)} were read instead of {_named(cut)}"
+        yield _Change(words, (*without(blocks.seen, cut), again), least, count * count)
+
+
+def _ends(row: WrongRow, each: KeyTerms) -> Iterator[_Change]:
+    """The first n or the last n keys missing."""
+    count = len(each.mass)
+    if count < 3:
+        return
+    first, last = each.left_without_ends()
+    for left, end in ((last, "last"), (first, "first")):
+        best, others = _best(row, left[:-1])
+        kept, cut = row.seen[: best + 1], row.seen[best + 1 :]
+        if end == "first":
+            kept, cut = cut, kept
+        if len(cut) > 1:
+            words = f"as if the {end} {len(cut):,} keys were missing"
+            yield _Change(words, (kept,), left[best].item(), count, others)
+
+
+def _runs(grains: KeyTerms) -> Iterator[_Change]:
+    """Any run of keys, with edges at multiples of the grain, missing or counted twice."""
+    count = len(grains.mass)
+    before = torch.cat((torch.zeros_like(grains.terms[:1]), grains.terms.cumsum(0)))
+    mass = torch.cat((grains.mass.new_zeros(1), grains.mass.cumsum(0)))
+    later = torch.ones(count + 1, count + 1, dtype=torch.bool, device=mass.device).triu(1)
+    for times, what in ((-1, "missing"), (1, "counted twice")):
+        # left[a, b]: what is left for the run from edge a to edge b.
+        left = torch.cdist(before, before - times * grains.target) / len(grains.target) ** 0.5
+        left /= (1 + times * (mass - mass.unsqueeze(-1))).clamp(min=1e-15)
+        left[~later] = torch.inf
+        begin, end = divmod(int(left.argmin()), count + 1)
+        run = range(grains.keys(begin).start, grains.keys(end - 1).stop)
+        if 1 < len(run) < len(grains.seen):
+            parts = without(grains.seen, run) if times < 0 else (grains.seen, run)
+            yield _Change(f"as if {_named(run)} were {what}", parts, left[begin, end].item(), count * count)
+
+
+def _value_missing(row: WrongRow, blocks: KeyTerms) -> Iterator[Alternative]:
+    """One block counted in the denominator, but not in the sum of values."""
+    best, others = _best(row, blocks.left_without_values())
+    cut = blocks.keys(best)
+    values = (blocks.terms[best] + blocks.mass[best] * blocks.output) * row.truth.out_bound
+    words = f"as if the values of {_named(cut, blocks.size)} were missing, but not the weights"
+    yield replace(row.truth, words=words, out=row.truth.out - values, tried=len(blocks.mass), others=others)
+
+
+def _best(row: WrongRow, left: torch.Tensor) -> tuple[int, int]:
+    """The candidate with the least error, and how many others fit as well."""
+    best = int(left.argmin())
+    least = max(left[best].item(), smallest_error(row, row.truth.out, row.truth.out_bound))
+    return best, int((left <= least * exp(AS_GOOD / row.out.shape[0])).sum()) - 1
+
+
+def _named(keys: range, size: int = 1) -> str:
+    if len(keys) == 1:
+        return f"key {keys.start}"
+    block = f" (an aligned block of {size})" if size > 1 else ""
+    return f"keys {keys.start} to {keys.stop - 1}{block}"

@@ -1,0 +1,135 @@
+"""One row that failed, by itself: its keys, its error, and what the judge would allow around another answer."""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+
+import torch
+
+from attnfuzz.harness.judge.element_bound import element_bound
+from attnfuzz.harness.judge.error_budget import ErrorBudget
+from attnfuzz.harness.judge.lse_bound import lse_bound
+from attnfuzz.reference.attention import attend
+from attnfuzz.reference.problem import Answer, Moments, Problem
+from attnfuzz.reference.row import row_weights
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Another answer for the row: `out` [Dv] and `lse` of fp64, and the error that a correct kernel may have there.
+
+    `tried` counts the candidates from which it was chosen as the best, `others` those of them that fit as well.
+    """
+
+    words: str
+    out: torch.Tensor
+    lse: float
+    out_bound: torch.Tensor
+    lse_bound: float
+    tried: int = 1
+    others: int = 0
+
+
+@dataclass(frozen=True)
+class WrongRow:
+    """One row of an output that failed.
+
+    `out` [Dv] and `lse` (in natural units, None if there is none) are what the kernel gave for query `token`, packed,
+    and query head `head` of `problem`. `answer` and `budget` are those by which it was judged.
+    """
+
+    problem: Problem
+    answer: Answer
+    budget: ErrorBudget
+    token: int
+    head: int
+    out: torch.Tensor
+    lse: float | None
+
+    @cached_property
+    def request(self) -> int:
+        """The request that the row belongs to."""
+        return bisect_right(list(accumulate(self.problem.q_lens)), self.token)
+
+    @cached_property
+    def own(self) -> int:
+        """The last key that the row may see by the causal limit, as an index into its request's keys."""
+        problem, request = self.problem, self.request
+        return problem.kv_lens[request] - sum(problem.q_lens[: request + 1]) + self.token
+
+    @cached_property
+    def seen(self) -> range:
+        """The keys that the row sees, as indices into its request's keys."""
+        last = self.own + 1 if self.problem.causal else self.problem.kv_lens[self.request]
+        first = self.own - self.problem.window_left if self.problem.window_left >= 0 else 0
+        return range(max(first, 0), max(last, first, 0))
+
+    @cached_property
+    def kv_head(self) -> int:
+        """The KV head that the row's query head reads."""
+        return self.head // self.problem.group
+
+    @cached_property
+    def error(self) -> torch.Tensor:
+        """What the row is off by, [Dv] of fp64."""
+        return self.out.to(torch.float64) - self.truth.out
+
+    @cached_property
+    def truth(self) -> Alternative:
+        """The right answer."""
+        answer, one = self.answer, (slice(self.token, self.token + 1), slice(self.head, self.head + 1))
+        assert answer.moments is not None
+        moments = Moments(**{name: tensor[one] for name, tensor in vars(answer.moments).items()})
+        own = Answer(answer.out[one], answer.lse[one], answer.visible[one[0]], moments)
+        return self._allowed("as it should be", self.alone(self.seen), own)
+
+    @cached_property
+    def weights_and_values(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Softmax weights [k] and values [k, Dv] of the keys in `seen`, in fp64."""
+        return row_weights(self.problem, self.token, self.head)
+
+    def alone(self, keys: range, *, request: int | None = None, kv_head: int | None = None) -> Problem:
+        """The problem of this row alone, with `keys` of its request and KV head, or of others; it sees all of them."""
+        problem = self.problem
+        start = sum(problem.kv_lens[: self.request if request is None else request])
+        rows = slice(start + keys.start, start + keys.stop)
+        group = slice(kv_head, kv_head + 1) if kv_head is not None else slice(self.kv_head, self.kv_head + 1)
+        return replace(
+            problem,
+            query=problem.query[self.token : self.token + 1, self.head : self.head + 1],
+            key=problem.key[rows, group],
+            value=problem.value[rows, group],
+            q_lens=(1,),
+            kv_lens=(len(keys),),
+            window_left=-1,
+            sinks=None if problem.sinks is None else problem.sinks[self.head : self.head + 1],
+        )
+
+    def with_keys(self, parts: Iterable[range]) -> Problem:
+        """The problem of this row alone, with the keys of its request in `parts`, repeated where these overlap."""
+        every = self.alone(range(self.problem.kv_lens[self.request]))
+        key, value = (
+            torch.cat([tensor[:0], *(tensor[part.start : part.stop] for part in parts)])
+            for tensor in (every.key, every.value)
+        )
+        return replace(every, key=key, value=value, kv_lens=(len(key),))
+
+    def alternative(self, words: str, problem: Problem, *, tried: int = 1, others: int = 0) -> Alternative:
+        """The answer to a problem of one row."""
+        allowed = self._allowed(words, problem, attend(problem, moments=True))
+        return replace(allowed, tried=tried, others=others)
+
+    def _allowed(self, words: str, problem: Problem, answer: Answer) -> Alternative:
+        """What the judge allows around the only row of `answer`, at the alpha of one row of the whole output."""
+        share = answer.out.numel() / max(self.answer.out.numel(), 1)
+        budget = replace(self.budget, problem=problem, answer=answer, alpha=self.budget.alpha * share)
+        out_bound, bound = element_bound(budget)[0, 0], lse_bound(budget)[0, 0].item()
+        return Alternative(words, answer.out[0, 0], answer.lse[0, 0].item(), out_bound, bound)
+
+
+def without(keys: range, cut: range) -> tuple[range, ...]:
+    """What is left of `keys` when `cut`, a part of them, is taken out."""
+    parts = range(keys.start, cut.start), range(cut.stop, keys.stop)
+    return tuple(part for part in parts if len(part))

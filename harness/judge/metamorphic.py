@@ -1,0 +1,187 @@
+"""T6: a related run gives the same answer as the first, bit for bit where the contract says so.
+
+Elsewhere both lie within the bound of a correct kernel around the same truth (T1's for elements, T4's for the LSE), so
+that they differ by the sum of the two bounds at most, which are alike but for how often each output was rounded.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf, log
+
+import torch
+
+from attnfuzz.harness.failures import Kind, Observation
+from attnfuzz.harness.judge import exact
+from attnfuzz.harness.judge.element_bound import element_bound
+from attnfuzz.harness.judge.error_budget import ErrorBudget
+from attnfuzz.harness.judge.evidence import Report
+from attnfuzz.harness.judge.judge import Allowed
+from attnfuzz.harness.judge.lse_bound import lse_bound
+from attnfuzz.harness.judge.real_rows import RealRows
+from attnfuzz.harness.judge.tiers import ALL_TIERS, Tier
+from attnfuzz.harness.judge.ties import element_allowance, judged_again, lse_allowance
+from attnfuzz.kernels.backend import Output
+from attnfuzz.reference.contract import Contract, Holds, LseBase
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.relation import Relation
+
+_KINDS = {Relation.SAME_CALL: Kind.NONDETERMINISTIC, Relation.REPLAY_AS_EAGER: Kind.REPLAY_DIVERGED}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What comparing one step gave. `margin` is the largest difference over its bound; None if bits were compared."""
+
+    observations: tuple[Observation, ...]
+    margin: float | None = None
+
+
+def compare(
+    first: Allowed,
+    output: Output,
+    *,
+    relation: Relation,
+    positions: Sequence[int],
+    geometry: Geometry,
+    contract: Contract,
+    report: Report,
+    strict: bool = False,
+    tiers: Collection[Tier] = ALL_TIERS,
+) -> Comparison:
+    """Compare the `output` of a related step with what the first run gave, which has passed.
+
+    The first run's request p is at `positions[p]` of the related step. Padded rows of the related step are held to T0's
+    clause. With `strict`, bits that only the strict contract promises are compared as well: a difference is a gap.
+    """
+    rows = RealRows(output.attended, output.out.shape[0], output.out.device)
+    wrong = exact.misshapen(output, rows, geometry, report)
+    if wrong is not None:
+        return Comparison((wrong,))
+    observations: list[Observation] = []
+    if Tier.T0 in tiers:
+        observations += exact.padded_rows(rows.padded(output.out), contract, report)
+    kind = _KINDS.get(relation, Kind.METAMORPHIC_MISMATCH)
+    margins = []
+    for pair in _pairs(first, output, rows.real, _tokens_of(rows.q_lens, positions), contract):
+        mismatch = partial(report, kind=kind, place=pair.place, tier="T6")
+        if contract.keeps_bits(relation):
+            observations += pair.differing_bits(mismatch)
+            continue
+        ratio = pair.ratio()
+        pair.judge_again(ratio)
+        largest = ratio.max().item()
+        if largest < inf:
+            margins.append(largest)
+        if largest > 1:
+            observations.append(pair.too_far_apart(ratio, largest, mismatch))
+        elif strict and contract.strict().keeps_bits(relation):
+            observations += pair.differing_bits(partial(mismatch, gap=True))
+    return Comparison(tuple(observations), max(margins, default=None))
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """The real rows of one tensor in both runs, in the first run's order: [T, Hq, ...] with T * Hq > 0.
+
+    Rows outside of `compared` [T] may hold anything. `unit` turns them into what `bound` is stated in, to which a row's
+    `allowance`, by token and head, adds what its ties may.
+    """
+
+    place: str
+    rows: RealRows
+    first: torch.Tensor
+    other: torch.Tensor
+    compared: torch.Tensor
+    unit: float
+    bound: Callable[[], torch.Tensor]
+    allowance: Callable[[int, int], torch.Tensor | float]
+
+    def differing_bits(self, mismatch: Report) -> Iterator[Observation]:
+        """What breaks a promise to keep the bits."""
+        bits = DType.of(self.first.dtype).bits
+        differ = self._masked(self.first.view(bits) != self.other.view(bits))
+        if differ.any():
+            at = int(differ.flatten().to(torch.uint8).argmax())
+            yield mismatch(message=f"{self._words(at)}, where the bits must be the same; {self._count(differ)}")
+
+    def ratio(self) -> torch.Tensor:
+        """Difference over bound; infinite where only one of the two is a number."""
+        first, other = self.first.to(torch.float64), self.other.to(torch.float64)
+        same = (first == other) | (first.isnan() & other.isnan())
+        ratio = (other - first).abs_().mul_(self.unit).div_(self.bound())
+        ratio = torch.where(torch.isfinite(ratio), ratio, inf)
+        return torch.where(self._masked(~same), ratio, 0.0)
+
+    def judge_again(self, ratio: torch.Tensor) -> None:
+        """Let finite ratios of rows above 1 count their ties, one after another until one stays above 1."""
+        bound = self.bound()
+
+        def again(token: int, head: int) -> float:
+            row = ratio[token, head]
+            with_ties = row * bound[token, head] / (bound[token, head] + 2 * self.allowance(token, head))
+            ratio[token, head] = torch.where(row.isfinite(), with_ties, row)
+            return ratio[token, head].max().item()
+
+        judged_again(ratio.amax(dim=-1) if ratio.dim() == 3 else ratio.clone(), again)
+
+    def too_far_apart(self, ratio: torch.Tensor, largest: float, mismatch: Report) -> Observation:
+        """Two results that can't both be right."""
+        what = f"{largest:.3g} times what two correct runs may differ by" if largest < inf else "not both numbers"
+        return mismatch(
+            margin=largest if largest < inf else None,
+            message=f"{self._words(int(ratio.argmax()))}, {what}; {self._count(ratio > 1)}",
+        )
+
+    def _masked(self, differ: torch.Tensor) -> torch.Tensor:
+        return differ & self.compared.view(-1, *[1] * (differ.dim() - 1))
+
+    def _words(self, at: int) -> str:
+        token, head, *element = (int(index) for index in torch.unravel_index(torch.tensor(at), self.first.shape))
+        where = f"{self.rows.name(token, head)}, " + (f"element {element[0]}" if element else "lse")
+        values = (run[(token, head, *element)].item() for run in (self.other, self.first))
+        return "{}: {:.9g} instead of {:.9g}".format(where, *values)
+
+    def _count(self, differ: torch.Tensor) -> str:
+        by_row = differ.flatten(2).any(dim=-1) if differ.dim() == 3 else differ
+        return f"{int(by_row.sum())} of {by_row.numel()} rows differ"
+
+
+def _pairs(
+    first: Allowed,
+    output: Output,
+    real: Callable[[torch.Tensor], torch.Tensor],
+    at: torch.Tensor,
+    contract: Contract,
+) -> Iterator[_Pair]:
+    """The output and, if there is one, the LSE of both runs; the related run's packed rows are taken `at` an index."""
+    if not first.out.numel():
+        return
+    compared = first.budget.answer.visible > 0
+    if contract.empty_rows is Holds.ZERO:
+        compared = torch.ones_like(compared)
+    budgets = first.budget, replace(first.budget, roundings=output.roundings)
+
+    def both(bound: Callable[[ErrorBudget], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        return lambda: bound(budgets[0]) + bound(budgets[1])
+
+    def out_allowance(token: int, head: int) -> torch.Tensor:
+        return element_allowance(first.budget, token, head)
+
+    def lse_allowed(token: int, head: int) -> float:
+        return lse_allowance(first.budget, token, head)
+
+    yield _Pair("out", first.rows, first.out, real(output.out)[at], compared, 1.0, both(element_bound), out_allowance)
+    if first.lse is not None and output.lse is not None:
+        unit = log(2.0) if contract.lse is LseBase.TWO else 1.0
+        yield _Pair("lse", first.rows, first.lse, real(output.lse)[at], compared, unit, both(lse_bound), lse_allowed)
+
+
+def _tokens_of(q_lens: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
+    """Packed tokens of the requests at `positions`, in that order."""
+    starts = [sum(q_lens[:position]) for position in positions]
+    tokens = [
+        start + token for start, position in zip(starts, positions, strict=True) for token in range(q_lens[position])
+    ]
+    return torch.tensor(tokens, dtype=torch.long)
