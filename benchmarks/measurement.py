@@ -4,6 +4,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -25,6 +26,9 @@ Cells = Sequence[str]
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 seed_option = click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Draws the cases.")
+json_option = click.option(
+    "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the numbers to this file, too."
+)
 
 
 def backends_option(default: Sequence[str] = DEFAULT_BACKENDS) -> Decorator:

@@ -1,0 +1,168 @@
+"""A batch of decodes over long KV: a correct kernel's output before its last rounding, and the judge's exact answer."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from functools import partial
+from math import log
+from typing import Final
+
+import click
+import torch
+
+from attnfuzz.harness.failures import Observation
+from attnfuzz.harness.judge import Tier, judge
+from attnfuzz.harness.judge.error_budget import ErrorBudget
+from attnfuzz.harness.judge.evidence import Evidence
+from attnfuzz.harness.judge.judge import STATISTICAL
+from attnfuzz.harness.judge.real_rows import RealRows
+from attnfuzz.harness.registry import resolve
+from attnfuzz.kernels.backend import Attended, Output
+from attnfuzz.kernels.native.ops import trtllm_batch_decode_with_kv_cache
+from attnfuzz.kernels.native.workspace import workspace_bytes
+from attnfuzz.reference.case import ValueFamily
+from attnfuzz.reference.contract import Contract, LseBase
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.noise import NoiseModel
+from attnfuzz.reference.values import Role, draw
+
+REQUESTS: Final = 4
+HEAD_DIM: Final = 64
+PAGE_SIZE: Final = 16
+CONTRACT: Final = Contract(lse=LseBase.TWO)
+_TILE: Final = 128
+
+Found = Callable[[torch.Tensor, torch.Tensor], bool]
+"""Whether a judge calls an output wrong: out [requests, heads, dim], lse [requests, heads] in base 2."""
+
+
+@dataclass(frozen=True)
+class DecodeBatch:
+    """REQUESTS requests of one query token and `length` keys each, all query heads on one KV head, no mask.
+
+    `output` is what a correct kernel gives, LSE in base 2. `unrounded` [requests, heads, dim] is the same before it was
+    rounded to the output's dtype, in fp64. `budget` holds the exact answer and the noise model.
+    """
+
+    length: int
+    dtype: DType
+    family: ValueFamily
+    geometry: Geometry
+    noise: NoiseModel
+    output: Output
+    unrounded: torch.Tensor
+    budget: ErrorBudget
+    tiers: tuple[Tier, ...]
+
+    @property
+    def lse(self) -> torch.Tensor:
+        """The LSE of the output."""
+        assert self.output.lse is not None
+        return self.output.lse
+
+    def judges(self) -> dict[str, Found]:
+        """Each of the judge's tiers that applies, with its share of alpha, and all of them together."""
+        return {**{tier: partial(self._found, (tier,)) for tier in self.tiers}, "all": partial(self._found, self.tiers)}
+
+    def _found(self, tiers: Collection[Tier], out: torch.Tensor, lse: torch.Tensor) -> bool:
+        output = replace(self.output, out=out, lse=lse)
+        rows = RealRows(output.attended, out.shape[0], out.device)
+        evidence = Evidence.of(output, rows, self.budget, CONTRACT, partial(Observation, step=0))
+        heard = (hear(evidence) for tier, _, hear in STATISTICAL if tier in tiers)
+        return any(each is not None and each.failure is not None for each in heard)
+
+
+def run_correct_kernel(length: int, dtype: DType, family: ValueFamily, rows: int, seed: int) -> DecodeBatch:
+    """Draw a batch with `rows` rows, run a correct kernel on it, and judge that. Raises ClickException if it fails.
+
+    The fp32 kernel is the native one. The others are those of a tensor core, by `rounded_weights`.
+    """
+    element = dtype.torch_dtype
+    heads = rows // REQUESTS
+    query, key, value = (
+        draw(family, role, shape, seed=seed, stream=0).to(element)
+        for role, shape in (
+            (Role.QUERY, (REQUESTS, heads, HEAD_DIM)),
+            (Role.KEY, (REQUESTS * length, 1, HEAD_DIM)),
+            (Role.VALUE, (REQUESTS * length, 1, HEAD_DIM)),
+        )
+    )
+    geometry = Geometry(
+        q_heads=heads,
+        kv_heads=1,
+        head_dim_qk=HEAD_DIM,
+        head_dim_vo=HEAD_DIM,
+        page_size=PAGE_SIZE,
+        dtype=dtype,
+        kv_dtype=dtype,
+    )
+    if dtype is DType.FLOAT32:
+        noise = resolve("trtllm_mha").noise(dtype)
+        unrounded, lse = _native(query, key, value, length)
+    else:
+        noise = NoiseModel.rounded_probabilities(element)
+        unrounded, lse = rounded_weights(query, key, value, length)
+    attended = tuple(
+        Attended(request, query[request : request + 1], *(tokens.split(length)[request] for tokens in (key, value)))
+        for request in range(REQUESTS)
+    )
+    output = Output(unrounded.to(element), lse, attended, HEAD_DIM**-0.5, 1.0)
+    judgement = judge(
+        output, geometry=geometry, contract=CONTRACT, noise=noise, step=0, mode="decode", kernel="", keep=True
+    )
+    if judgement.observations or judgement.allowed is None:
+        message = judgement.observations[0].message
+        raise click.ClickException(f"the correct kernel fails, {dtype} {family} with {length} keys: {message}")
+    tiers = tuple(tier for tier in Tier if tier in judgement.margins)
+    return DecodeBatch(
+        length, dtype, family, geometry, noise, output, unrounded.double(), judgement.allowed.budget, tiers
+    )
+
+
+def rounded_weights(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, length: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A tensor-core kernel: fp32 products and sums, weights rounded to the inputs' dtype for the second product.
+
+    fp32 out [requests, heads, dim] and base-2 lse [requests, heads], by an online softmax over tiles of keys.
+    """
+    scale = query.shape[-1] ** -0.5
+    rows = query.float()
+    peak = torch.full(rows.shape[:2], -torch.inf)
+    total = torch.zeros(rows.shape[:2])
+    out = torch.zeros(*rows.shape[:2], value.shape[-1])
+    keys, values = (tokens.view(rows.shape[0], length, -1) for tokens in (key, value))
+    for begin in range(0, length, _TILE):
+        tile = slice(begin, begin + _TILE)
+        logits = (rows @ keys[:, tile].float().transpose(1, 2)).mul_(scale)
+        higher = torch.maximum(peak, logits.amax(dim=-1))
+        decay = torch.exp(peak - higher)
+        weights = logits.sub_(higher.unsqueeze(-1)).exp_()
+        total = total * decay + weights.sum(dim=-1)
+        out = out * decay.unsqueeze(-1) + weights.to(query.dtype).float() @ values[:, tile].float()
+        peak = higher
+    return out / total.unsqueeze(-1), (peak + total.log()) / log(2.0)
+
+
+def _native(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, length: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The native decode kernel: fp32 out [requests, heads, dim] and base-2 lse [requests, heads]."""
+    pages = length // PAGE_SIZE
+    cache = (key.view(-1, PAGE_SIZE, 1, HEAD_DIM), value.view(-1, PAGE_SIZE, 1, HEAD_DIM))
+    requests, heads, _ = query.shape
+    workspace = workspace_bytes(
+        batch=requests, q_len=1, q_heads=heads, kv_heads=1, head_dim_vo=HEAD_DIM, max_seq_len=length
+    )
+    out, lse = trtllm_batch_decode_with_kv_cache(
+        query,
+        cache,
+        torch.zeros(workspace.total, dtype=torch.uint8),
+        torch.arange(requests * pages, dtype=torch.int32).view(requests, pages),
+        torch.full((requests,), length, dtype=torch.int32),
+        length,
+        HEAD_DIM**-0.5,
+        kv_layout="NHD",
+        return_lse=True,
+    )
+    return out, lse

@@ -1,0 +1,24 @@
+"""my_backend.py with a subtle error: the factor of the logits is held in bf16, and so up to 0.4% off."""
+
+import torch
+
+from attnfuzz.kernels.function_backend import FunctionBackend
+from attnfuzz.reference.noise import NoiseModel
+
+
+def subtle(*, out, query, k_cache, v_cache, block_tables, seq_lens, cum_seq_lens_q, scale, **_):
+    """Causal attention to a paged KV cache, as in my_backend.py."""
+    scale = torch.tensor(scale).bfloat16().float()  # the error: 7 bits of mantissa
+    for b, kv_len in enumerate(seq_lens.tolist()):
+        rows = slice(*cum_seq_lens_q[b : b + 2].tolist())
+        pages = block_tables[b, : -(-kv_len // k_cache.shape[1])]
+        group = query.shape[1] // k_cache.shape[2]
+        q = query[rows].float()
+        k, v = (cache[pages].flatten(0, 1)[:kv_len].float().repeat_interleave(group, 1) for cache in (k_cache, v_cache))
+        logits = torch.einsum("qhd,khd->hqk", q, k) * scale
+        seen = torch.ones_like(logits, dtype=torch.bool).tril(kv_len - len(q))
+        weights = logits.masked_fill(~seen, -torch.inf).softmax(-1).masked_fill(~seen, 0)
+        out[rows] = torch.einsum("hqk,khd->qhd", weights, v)
+
+
+SUBTLE = FunctionBackend(subtle, noise_model=NoiseModel.fp32_arithmetic())
