@@ -13,6 +13,9 @@ TINY = {
     "deaths": ("--deaths", "1", "--starts", "1", "--cases", "100"),
     "detection": ("--backend", "trtllm_mla@22688-before", "--seeds", "1", "--cases"),
     "phases": ("--backend", "torch_sdpa", "--examples", "5"),
+    "sensitivity": ("--length", "16", "--rows", "256", "--trials", "2", "--jobs", "1"),
+    "false_alarms": ("--backend", "torch_sdpa", "--rows", "100", "--cases", "1", "--jobs", "1"),
+    "judging_cost": ("--cases", "3", "--keys", "1024", "--rounds", "1"),
 }
 
 MEASURES = {
@@ -20,6 +23,9 @@ MEASURES = {
     "deaths": ("a deadly case and the next verdict", "a cold start to the first verdict", "1 deaths in a row"),
     "detection": ("trtllm_mla@22688-before", "1 of 1", "to shrink", "requests"),
     "phases": ("drawing", "kernels", "reference", "judging", "transport"),
+    "sensitivity": ("tokens dropped, one row, probe values", "16 bfloat16", "T5", "flash-attn 2x", "FlashInfer tests"),
+    "false_alarms": ("bfloat16 large_logits", "rate", "0 of 0", "T1", "all"),
+    "judging_cost": ("1,024 keys", "reference", "tiers", "probe"),
 }
 
 RAISING = """

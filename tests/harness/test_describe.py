@@ -20,6 +20,7 @@ from attnfuzz.reference.case import (
 from attnfuzz.reference.case_file import case_id
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, Latent
+from attnfuzz.reference.relation import Relation
 
 PLAIN = Case(
     backend="trtllm_mha@21649-before",
@@ -97,3 +98,8 @@ def test_lines_fit_a_terminal() -> None:
     requests = tuple(Request(slot, 1 + slot % 3, 7 * slot) for slot in range(60))
     step = Step(mode=Mode.EXTEND, requests=requests, padded_tokens=sum(request.q_len for request in requests))
     assert max(map(len, describe(replace(PLAIN, steps=(step,))).splitlines())) <= 80
+
+
+def test_a_relation_is_said_last() -> None:
+    described = describe(replace(PLAIN, seed=7, relation=Relation.PADDING_ENLARGED)).splitlines()
+    assert described[3:] == ["numbers   seed 7", "relation  then once more and compared: padding enlarged"]

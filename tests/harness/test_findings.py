@@ -11,6 +11,7 @@ from attnfuzz.harness.findings import Finding, case_path, file_finding
 from attnfuzz.harness.fingerprint import Fingerprint, features, fine
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case, Guard
+from attnfuzz.reference.relation import Relation
 
 
 def finding(case: Case) -> Finding:
@@ -69,5 +70,6 @@ def test_the_fine_fingerprint_is_about_features_and_not_about_numbers_or_places(
 
 
 def test_features_name_what_is_special() -> None:
+    assert features(replace(decode(5), relation=Relation.SPLITS_CHANGED)) == ("decode", "splits changed")
     assert features(decode(5)) == ("decode",)
     assert features(decode(0, 5)) == ("decode", "several requests", "empty kv")

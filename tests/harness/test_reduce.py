@@ -22,9 +22,11 @@ from attnfuzz.reference.case import (
     Views,
     Workspace,
 )
+from attnfuzz.reference.chunks import chunks_of
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, KvLayout, Latent
-from attnfuzz.reference.validity import chunks_of, validate
+from attnfuzz.reference.relation import Relation
+from attnfuzz.reference.validity import validate
 
 CAPTURE = Step(mode=Mode.DRAFT_EXTEND, requests=(), padded_tokens=32, tokens_per_request=4, launch=Launch.CAPTURE)
 VERIFY = Step(
@@ -251,3 +253,21 @@ def test_few_calls_are_enough() -> None:
 
     reduce(LARGE, fails)
     assert len(calls) < 80
+
+
+def test_what_fails_in_the_other_run_is_asked_for_directly() -> None:
+    case = replace(LARGE, steps=(LARGE.steps[1],), relation=Relation.PADDING_ENLARGED)
+
+    def padded_in_either_run(case: Case) -> bool:
+        return case.relation is not None or any(step.padded_tokens > step.tokens + 2 for step in case.steps)
+
+    smallest = reduce(case, padded_in_either_run)
+    assert smallest.relation is None
+    assert smallest.steps[0].padded_tokens == smallest.steps[0].tokens + 3
+
+
+def test_a_relation_that_is_needed_stays() -> None:
+    case = replace(LARGE, steps=(LARGE.steps[1],), relation=Relation.BATCH_PERMUTED)
+    smallest = reduce(case, lambda case: case.relation is Relation.BATCH_PERMUTED)
+    assert smallest.relation is Relation.BATCH_PERMUTED
+    assert [len(step.requests) for step in smallest.steps] == [2]

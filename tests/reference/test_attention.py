@@ -1,6 +1,8 @@
 """The fp64 reference, against a scalar loop and against torch's own attention."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -12,7 +14,25 @@ from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.row import row_weights
 
 BLOCKS = (1, 13, 1 << 22)
-"""Logits held at once: key by key, in uneven chunks, and one padded batch."""
+"""What is held at once: key by key, in uneven chunks, and one padded batch."""
+
+PEAK_MEMORY = """
+import resource
+import sys
+
+import torch
+
+from attnfuzz.reference.attention import Problem, attend
+
+requests, queries, heads, keys, dim = map(int, sys.argv[1:])
+query = torch.ones(requests * queries, heads, dim, dtype=torch.bfloat16)
+key, value = (torch.ones(requests * keys, 1, dim, dtype=torch.bfloat16) for _ in "kv")
+attend(Problem(query[:1], key[:2], value[:2], (1,), (2,), 1.0), moments=True)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+attend(Problem(query, key, value, (queries,) * requests, (keys,) * requests, 1.0), moments=True)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+"""Prints by how many MiB the peak memory of a process grows while it answers."""
 
 
 def normal(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -202,6 +222,15 @@ def test_many_keys_are_read_in_chunks_with_the_same_answer() -> None:
     assert chunked.moments is not None
     for name, moment in vars(whole.moments).items():
         torch.testing.assert_close(getattr(chunked.moments, name), moment, rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 64, 64, 8192, 16), (8, 1, 1, 16384, 128)], ids=["many logits", "many keys and values"]
+)
+def test_memory_is_bounded_for_long_sequences(shape: tuple[int, ...]) -> None:
+    script = [sys.executable, "-c", PEAK_MEMORY, *map(str, shape)]
+    grown = float(subprocess.run(script, capture_output=True, text=True, check=True).stdout)
+    assert grown < 256
 
 
 def test_base_2_is_the_natural_lse_over_ln_2() -> None:

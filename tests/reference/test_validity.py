@@ -6,9 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from attnfuzz.reference.case import Case, KvView, Launch, Mode, Pages, Request, Scales, Step, TableTail, Views
+from attnfuzz.reference.chunks import chunks_of
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, Latent
-from attnfuzz.reference.validity import ImpossibleCase, chunks_of, products, validate
+from attnfuzz.reference.validity import ImpossibleCase, products, validate
 
 GEOMETRY = Geometry(q_heads=4, kv_heads=2, head_dim_qk=64, head_dim_vo=64, page_size=16)
 LATENT = Geometry(q_heads=4, kv_heads=1, head_dim_qk=40, head_dim_vo=32, page_size=16, latent=Latent(32, 8, 16, 16))

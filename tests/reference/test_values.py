@@ -85,6 +85,35 @@ def test_zeros_make_the_output_a_count() -> None:
     assert torch.equal((answer.out[-1] * 8).round(), value.double().sum(0))
 
 
+@pytest.mark.parametrize("dim", [8, 16, 64, 128, 576])
+def test_probes_have_exact_weights_in_every_row(dim: int) -> None:
+    query = draw(ValueFamily.PROBE, Role.QUERY, (6, 8, dim), seed=3, stream=0)
+    key, value = (draw(ValueFamily.PROBE, role, (200, 2, dim), seed=3, stream=0) for role in (Role.KEY, Role.VALUE))
+    assert set(key.flatten().tolist()) == set(value.flatten().tolist()) == {-1.0, 1.0}
+    answer = attend(Problem(query, key, value, (6,), (200,), 0.37 * dim**-0.5), moments=True)
+    assert answer.moments is not None
+    assert answer.moments.gap.max() <= 2.0**-24
+    zero = (query == 0).all(dim=-1)
+    assert zero.sum() == zero.numel() / 2
+    assert (zero[:, 0] != zero[:, 1]).all()
+    counts = answer.out * answer.visible.view(-1, 1, 1)
+    torch.testing.assert_close(counts[zero], counts[zero].round())
+    if dim >= 64:
+        torch.testing.assert_close(answer.out[~zero].abs(), torch.ones_like(answer.out[~zero]), rtol=1e-6, atol=0)
+
+
+def test_one_head_has_both_kinds_of_probe() -> None:
+    first = [draw(ValueFamily.PROBE, Role.QUERY, (1, 1, 8), seed=0, stream=stream) for stream in range(20)]
+    assert {bool(query.any()) for query in first} == {False, True}
+
+
+def test_a_probes_counts_stay_small_over_any_run_of_keys() -> None:
+    value = draw(ValueFamily.PROBE, Role.VALUE, (5000, 1, 64), seed=0, stream=0)[:, 0, ::2]
+    sums = torch.cat((torch.zeros(1, 32), value.cumsum(0)))
+    reach = sums.amax(0) - sums.amin(0)
+    assert (reach <= torch.tensor([2.0, 32.0, 256.0]).repeat(11)[:32]).all()
+
+
 def test_a_shape_without_three_axes_is_refused() -> None:
     with pytest.raises(ValueError, match=r"give \[tokens, heads, dim\]"):
         draw(ValueFamily.NORMAL, Role.KEY, (4, 4), seed=0, stream=0)

@@ -20,9 +20,10 @@ from attnfuzz.reference.case import (
     ValueFamily,
     Workspace,
 )
+from attnfuzz.reference.chunks import chunks_of
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
-from attnfuzz.reference.validity import chunks_of, products
+from attnfuzz.reference.validity import products
 
 
 def share(cases: Iterable[Case], holds: Callable[[Case], bool]) -> float:

@@ -55,6 +55,7 @@ def test_anything_shrinks_to_one_plain_request() -> None:
     assert (case.pages, case.scales, case.views) == (Pages(), Scales(), Views())
     assert case.values is ValueFamily.NORMAL
     assert case.seed == 0
+    assert case.relation is None
 
 
 def test_an_empty_request_beside_a_long_one_shrinks_to_hardly_more_than_that() -> None:

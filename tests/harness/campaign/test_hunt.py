@@ -115,6 +115,19 @@ def test_a_spent_budget_ends_shrinking_where_it_is(budget: ShrinkBudget) -> None
     assert len(judge.judged) == done.searched
 
 
+def test_without_a_budget_nothing_is_drawn_to_shrink() -> None:
+    drawn: list[Case] = []
+
+    def remember(case: Case) -> Case:
+        drawn.append(case)
+        return case
+
+    task = Slice(backend="fake", index=0, seed=1, examples=200, shrink=ShrinkBudget(runs=0, seconds=0))
+    done = Hunt(task, FakeJudge(fails_on_long), lambda _: None).run(fake_cases().map(remember))
+    # Hypothesis runs what failed once more.
+    assert len(drawn) == done.searched + 1
+
+
 def test_gaps_are_told_once_and_fail_nothing() -> None:
     done, told = hunt(FakeJudge(lambda _: (observed(gap=True),)))
     assert [type(message) for message in told if isinstance(message, Gap | Suspect)] == [Gap]

@@ -1,8 +1,35 @@
 """What users write for a duration."""
 
+from pathlib import Path
+
 import pytest
 
-from attnfuzz.harness.campaign.plan import parse_duration
+from attnfuzz.harness.campaign.plan import MOST_CASES_PER_SECOND, MOST_OUTPUTS_PER_CASE, Plan, parse_duration
+
+
+def plan(*, examples: int | None = None, seconds: float | None = None, jobs: int = 1) -> Plan:
+    return Plan(
+        backends=("one", "two"),
+        examples=examples,
+        seconds=seconds,
+        seed=1,
+        jobs=jobs,
+        contract="declared",
+        guard=None,
+        out=Path("out"),
+        alpha=0.01,
+    )
+
+
+def test_alpha_is_shared_by_all_outputs_of_the_examples() -> None:
+    outputs = 2 * 500 * MOST_OUTPUTS_PER_CASE
+    assert plan(examples=500).alpha_per_output * outputs == pytest.approx(0.01)
+    assert plan(examples=500, jobs=4).alpha_per_output == plan(examples=500).alpha_per_output
+
+
+def test_alpha_is_shared_by_all_outputs_that_the_time_allows() -> None:
+    outputs = 60 * 4 * MOST_CASES_PER_SECOND * MOST_OUTPUTS_PER_CASE
+    assert plan(seconds=60, jobs=4).alpha_per_output * outputs == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def refused(ran: Any, *words: str) -> None:
         assert word in last
 
 
-@pytest.mark.parametrize("command", ["fuzz", "replay", "bugs", "backends", "export"])
+@pytest.mark.parametrize("command", ["fuzz", "replay", "bugs", "defects", "backends", "export"])
 def test_help_is_clean(attnfuzz: Attnfuzz, command: str) -> None:
     ran = attnfuzz(command, "--help")
     assert ran.code == 0

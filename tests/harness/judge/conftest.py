@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
 import pytest
 import torch
 
@@ -64,7 +65,8 @@ class Layer:
     def noise(self) -> NoiseModel:
         if self.probabilities is torch.float32:
             return NoiseModel.fp32_arithmetic()
-        return NoiseModel.rounded_probabilities(self.probabilities)
+        rounded = NoiseModel.rounded_probabilities(self.probabilities)
+        return msgspec.structs.replace(rounded, peak=rounded.probabilities) if self.lead else rounded
 
     def run(self) -> Output:
         """The output of a correct kernel, its LSE in base 2."""
@@ -137,7 +139,9 @@ class Layer:
             out = out.to(self.dtype).float()
         return out, torch.where(total > 0, peak + total.log(), -math.inf)
 
-    def judged(self, output: Output, contract: Contract | None = None, *, strict: bool = False) -> Judgement:
+    def judged(
+        self, output: Output, contract: Contract | None = None, *, strict: bool = False, keep: bool = False
+    ) -> Judgement:
         return judge(
             output,
             geometry=self.geometry,
@@ -147,6 +151,7 @@ class Layer:
             mode="decode",
             kernel="simulated",
             strict=strict,
+            keep=keep,
         )
 
     def only(self, output: Output, contract: Contract | None = None) -> Observation:

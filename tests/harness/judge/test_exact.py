@@ -89,6 +89,15 @@ def test_a_row_that_sees_only_a_sink_has_its_lse(layer: Any) -> None:
     assert variant.only(output).kind is Kind.EMPTY_ROW
 
 
+def test_an_lse_that_is_promised_must_be_there(layer: Any) -> None:
+    output = replace(layer.run(), lse=None)
+    found = layer.only(output)
+    assert (found.kind, found.place, found.tier) == (Kind.LSE_MISMATCH, "lse", "T0")
+    assert layer.judged(output, Contract()).observations == ()
+    nothing = replace(output, attended=())
+    assert layer.judged(nothing).observations == ()
+
+
 def test_empty_rows_are_held_to_what_the_contract_says(layer: Any) -> None:
     variant = replace(layer, lengths=((1, 5), (1, 0)))
     output = variant.run()

@@ -16,6 +16,9 @@ SOURCE = """
 extern "C" int __tvm_ffi_answer(void*, const TVMFFIAny*, int32_t, TVMFFIAny* result) {
   result->type_index = kTVMFFIInt;
   result->v_int64 = 42;
+#ifdef ATTNFUZZ_DEFECTS
+  result->v_int64 = -1;
+#endif
   return 0;
 }
 """
@@ -29,14 +32,14 @@ def tiny(tmp_path: Path) -> Path:
     return path
 
 
-def start(cache: Path, source: Path, **environment: str) -> "subprocess.Popen[str]":
+def start(cache: Path, source: Path, load: str = "load", **environment: str) -> "subprocess.Popen[str]":
     """A process that builds `source` in `cache` and prints what it is told, then the answer or the error."""
     script = f"""
         from pathlib import Path
         from attnfuzz.kernels.native import build
         build.sources = lambda: (Path({str(source)!r}),)
         try:
-            print("answer", build.load(print).answer())
+            print("answer", build.{load}(print).answer())
         except (build.NoCompiler, build.BuildFailed) as error:
             print(type(error).__name__, error)
     """
@@ -66,6 +69,18 @@ def test_a_change_of_the_sources_compiles_again(tmp_path: Path, tiny: Path) -> N
     output(start(tmp_path / "cache", tiny))
     tiny.write_text(SOURCE.replace("42", "43"))
     assert output(start(tmp_path / "cache", tiny))[-1] == "answer 43"
+
+
+def test_the_library_with_defects_is_built_beside_the_other_when_it_is_asked_for(tmp_path: Path, tiny: Path) -> None:
+    cache = tmp_path / "cache"
+    assert output(start(cache, tiny))[-1] == "answer 42"
+    assert len(list(cache.glob("*.so"))) == 1
+    lines = output(start(cache, tiny, load="load_with_defects"))
+    assert "planted defects" in lines[0]
+    assert lines[-1] == "answer -1"
+    assert len(list(cache.glob("*.so"))) == 2
+    assert output(start(cache, tiny, load="load_with_defects")) == ["answer -1"]
+    assert output(start(cache, tiny)) == ["answer 42"]
 
 
 def test_no_compiler_gives_one_line_that_says_what_to_install(tmp_path: Path, tiny: Path) -> None:

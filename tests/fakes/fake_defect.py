@@ -1,0 +1,16 @@
+"""Defects that are only names: whatever is searched for them is made up as well."""
+
+from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
+
+
+def defect(name: str = "some", layer: Layer = Layer.MASK) -> Defect:
+    """A defect of the backend "fake"."""
+    return Defect(
+        name=name,
+        layer=layer,
+        bug_class=BugClass.WINDOW,
+        title="Something is wrong.",
+        source="PR #1",
+        backend="fake",
+        plant=lambda backend: backend,
+    )

@@ -1,0 +1,13 @@
+"""A handler that runs a Task as a worker does, but on memory without guards. The nursery imports it by its name."""
+
+import msgspec
+
+from attnfuzz.harness.execute import Execution, Task
+from attnfuzz.harness.memory.plain import PlainMemory
+from attnfuzz.harness.workers.journal import Journal
+
+
+def handle(request: bytes, journal: Journal) -> bytes:
+    """Answer an encoded Task with an encoded Verdict."""
+    task = msgspec.json.decode(request, type=Task)
+    return msgspec.json.encode(Execution(task, journal.write, memory=PlainMemory(task.case.outputs)).run())

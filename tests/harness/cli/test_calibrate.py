@@ -1,0 +1,56 @@
+"""`attnfuzz calibrate`, and how commands speak of backends that are not calibrated."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from attnfuzz.harness.calibrate import calibrate, sample
+from attnfuzz.kernels.torch_sdpa import SdpaBackend
+from attnfuzz.reference.calibration import load
+from attnfuzz.reference.dtypes import DType
+
+Attnfuzz = Callable[..., Any]
+ONE_DTYPE = SdpaBackend(capability=replace(SdpaBackend().capability, dtypes=(DType.FLOAT32,)))
+EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "my_backend.py"
+
+
+def test_the_command_writes_a_file_and_a_plot(attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample, "long_cases", lambda *_: ())
+    monkeypatch.setattr(sample, "_EXAMPLES_AT_ONCE", 10)
+    monkeypatch.setattr(calibrate, "resolve", lambda _: ONE_DTYPE)
+    monkeypatch.setattr("attnfuzz.harness.cli.calibrate.resolve", lambda _: ONE_DTYPE)
+    arguments = ("--backend", "torch_sdpa", "--rows", "1000", "--seed", "1", "--out", "fits", "--plot", "plots")
+    ran = attnfuzz("calibrate", *arguments)
+    assert ran.code == 0, ran.err
+    (path,) = Path("fits").iterdir()
+    assert set(load(path).dtypes) == {DType.FLOAT32}
+    (plot,) = Path("plots").iterdir()
+    assert plot.stat().st_size < 150_000
+    table = [line for line in ran.out.splitlines() if not line.startswith("Written to")]
+    assert max(map(len, table)) <= 80
+
+
+def test_too_few_rows_are_refused(attnfuzz: Attnfuzz) -> None:
+    ran = attnfuzz("calibrate", "--rows", "10")
+    assert ran.code == 2
+    assert "--rows" in ran.err
+
+
+def test_a_users_backend_is_said_to_be_uncalibrated(attnfuzz: Attnfuzz) -> None:
+    ran = attnfuzz("fuzz", "--backend", f"{EXAMPLE}:MINE", "--examples", "5", "--seed", "1")
+    assert "uncalibrated: judged as an unknown kernel" in ran.out
+    assert f"attnfuzz calibrate --backend {EXAMPLE}:MINE" in ran.out
+
+
+def test_backends_say_which_noise_model_judges_them(attnfuzz: Attnfuzz) -> None:
+    assert "oise model" in attnfuzz("backends").out
+
+
+@pytest.mark.parametrize("alpha", ["0", "1", "-1", "nan", "much"])
+def test_alpha_is_a_number_between_0_and_1(attnfuzz: Attnfuzz, alpha: str) -> None:
+    ran = attnfuzz("fuzz", "--alpha", alpha, "--examples", "1")
+    assert ran.code == 2
+    assert "--alpha" in ran.err

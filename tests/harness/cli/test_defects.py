@@ -1,0 +1,91 @@
+"""`attnfuzz defects`, and the other commands on a backend with a planted defect."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from attnfuzz.harness.check import Runner
+from attnfuzz.harness.defects.pins import load_pin
+from attnfuzz.harness.judge import Tier
+from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
+
+Attnfuzz = Callable[..., Any]
+NAME = "v_scale_a_thousandth_off"
+BACKEND = next(backend_name(defect) for defect in DEFECTS if defect.name == NAME)
+
+
+def test_all_defects_are_listed_with_their_sources(attnfuzz: Attnfuzz) -> None:
+    ran = attnfuzz("defects")
+    assert ran.code == 0
+    assert ran.out == attnfuzz("defects", "list").out
+    assert max(map(len, ran.out.splitlines())) <= 80
+    words = " ".join(ran.out.split())
+    for defect in DEFECTS:
+        assert defect.name in words
+    assert "#22688" in words
+
+
+def test_a_defect_is_killed_pinned_and_written_down(attnfuzz: Attnfuzz) -> None:
+    ran = attnfuzz("defects", "run", NAME, "--examples", "100", "--jobs", "1", "--json", "found.json", "--pin", "pins")
+    assert ran.code == 0, ran.err
+    assert ran.out.splitlines()[0] == "Searching 1 defect: 100 examples each, seed 1."
+    assert ran.out.splitlines()[-1] == "1 of 1 killed"
+    found = json.loads(Path("found.json").read_text())
+    assert (found["killed"], found["defects"], found["seeds"]) == (1, 1, [1])
+    (search,) = found["searches"]
+    pin = load_pin(Path("pins"), NAME)
+    assert pin is not None
+    assert (search["defect"], search["kill"]["by"]) == (NAME, pin.killed_by)
+    with Runner([BACKEND]) as runner:
+        assert runner.verdict(pin.case).failures[0].kind is pin.kind
+
+
+def test_a_judge_without_tiers_kills_nothing_that_guards_do_not_see(attnfuzz: Attnfuzz) -> None:
+    blind = [argument for tier in Tier for argument in ("--without", tier.value)]
+    ran = attnfuzz("defects", "run", NAME, "--examples", "12", "--jobs", "1", "--seeds", "2", *blind)
+    assert ran.code == 1, ran.err
+    assert "12 examples each, seeds 1 to 2." in ran.out
+    assert ran.out.splitlines()[-1] == "0 of 1 killed"
+
+
+def test_an_unknown_defect_gets_the_closest(attnfuzz: Attnfuzz) -> None:
+    ran = attnfuzz("defects", "run", "v_scale_a_thousand_off")
+    assert ran.code == 2
+    assert ran.err.startswith(f"Error: no defect is called 'v_scale_a_thousand_off': did you mean {NAME}")
+    assert len(ran.err.splitlines()) == 1
+    assert "attnfuzz defects list names them" in attnfuzz("defects", "run", "???").err
+
+
+def test_a_job_that_fails_is_an_error_and_no_survivor(attnfuzz: Attnfuzz, monkeypatch: Any) -> None:
+    # Jobs are processes that read the environment: they find no compiler, and no compiled kernels.
+    monkeypatch.setattr("attnfuzz.harness.cli.defects.prepare", lambda _: None)
+    monkeypatch.setenv("ATTNFUZZ_CACHE", "cache")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    ran = attnfuzz("defects", "run", NAME, "--examples", "12", "--jobs", "1")
+    assert ran.code == 2
+    assert "no-such-compiler" in ran.err
+    assert "The harness itself failed." in ran.err
+    assert "killed" not in ran.out
+
+
+def test_a_planted_defect_is_found_filed_and_replayed(attnfuzz: Attnfuzz) -> None:
+    ran = attnfuzz("fuzz", "--backend", BACKEND, "--examples", "3", "--seed", "1")
+    assert ran.code == 1, ran.err
+    line = next(line for line in ran.out.splitlines() if line.startswith("  attnfuzz replay "))
+    path = Path(line.split()[-1])
+    assert path.name.startswith(f"{BACKEND}-")
+    assert attnfuzz("replay", str(path)).code == 1
+    assert attnfuzz("replay", str(path), "--backend", "trtllm_mha").code == 0
+
+
+def test_planted_defects_are_no_backends_to_choose_from(attnfuzz: Attnfuzz) -> None:
+    assert "+" not in attnfuzz("backends").out
+    assert "+" not in attnfuzz("fuzz", "--backend", "trtllm_mah").err.replace("'trtllm_mah'", "")
+
+
+def test_an_unknown_planted_defect_gets_the_closest(attnfuzz: Attnfuzz) -> None:
+    ran = attnfuzz("fuzz", "--backend", "trtllm_mha+v_scale_a_thousand_off")
+    assert ran.code == 2
+    assert f"did you mean {BACKEND}" in ran.err
+    assert len(ran.err.splitlines()) == 1

@@ -1,0 +1,145 @@
+"""What `attnfuzz defects run` shows, pinned: while it runs, and at its end."""
+
+import io
+
+from fake_defect import defect
+from fake_search import decode, observed
+from rich.console import Console
+
+from attnfuzz.harness.campaign.messages import Caught, SliceDone, Tally
+from attnfuzz.harness.cli.kills import Watch, print_scores
+from attnfuzz.harness.defects.score import Score, enough
+from attnfuzz.harness.defects.search import Kill, Outcome, Search
+from attnfuzz.harness.failures import Kind, Verdict
+from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.kernels.defects.defect import Layer
+
+FAULT = Kill(by="guards", kind=Kind.ILLEGAL_ACCESS, place="query", mode="decode", also=())
+WRONG = Kill(by="T1", kind=Kind.OUTPUT_MISMATCH, place="out", mode="decode", also=("T2", "T4"))
+
+
+def outcome(kill: Kill | None, examples: int, seconds: float, unconfirmed: int = 0) -> Outcome:
+    return Outcome(defect="", seed=1, examples=examples, seconds=seconds, unconfirmed=unconfirmed, kill=kill)
+
+
+def score(name: str, layer: Layer, *outcomes: Outcome) -> Score:
+    return Score(defect(name, layer), outcomes)
+
+
+ONE_SEED = [
+    score("reads_beyond_the_end_of_its_queries", Layer.KERNEL, outcome(FAULT, 7, 0.25)),
+    score("window_one_short", Layer.MASK, outcome(WRONG, 1234, 18.0)),
+    score("window_one_long", Layer.MASK, outcome(None, 2000, 61.04, unconfirmed=2)),
+]
+THREE_SEEDS = [
+    score("always", Layer.SINK, outcome(WRONG, 3, 0.1), outcome(WRONG, 5, 0.2), outcome(FAULT, 90, 2.0)),
+    score("once", Layer.SINK, outcome(None, 2000, 9.0), outcome(FAULT, 20, 0.1), outcome(None, 2000, 9.0)),
+]
+
+
+def console(width: int, *, terminal: bool = False) -> Console:
+    return Console(file=io.StringIO(), width=width, highlight=False, force_terminal=terminal, color_system=None)
+
+
+def lines(on: Console) -> list[str]:
+    assert isinstance(on.file, io.StringIO)
+    return [line.rstrip() for line in on.file.getvalue().splitlines()]
+
+
+def shown(scores: list[Score], width: int = 80) -> list[str]:
+    on = console(width)
+    print_scores(on, scores)
+    return lines(on)
+
+
+def test_defects_stand_below_their_layer_with_what_killed_them() -> None:
+    assert shown(ONE_SEED, 120)[1:7] == [
+        "defect                                 killed by                 examples  seconds",
+        "kernel",
+        "  reads_beyond_the_end_of_its_queries  guards IllegalAccess             7      0.2",
+        "mask",
+        "  window_one_short                     T1 OutputMismatch            1,234     18.0",
+        "  window_one_long                      survives (2 unconfirmed)     2,000     61.0",
+    ]
+
+
+def test_names_stay_whole_on_a_narrow_terminal() -> None:
+    narrow = shown(ONE_SEED, 80)
+    assert max(map(len, narrow)) <= 80
+    for each in ONE_SEED:
+        assert any(line.split()[0] == each.defect.name for line in narrow if line)
+
+
+def test_the_last_line_counts_the_killed() -> None:
+    assert shown(ONE_SEED)[-1] == "2 of 3 killed"
+    assert shown(THREE_SEEDS)[-1] == "1 of 2 killed"
+
+
+def test_survivors_are_named_with_what_is_wrong() -> None:
+    assert [line for line in shown(ONE_SEED) if "urvive" in line][1:] == [
+        "Survives: window_one_long: Something is wrong."
+    ]
+
+
+def test_tiers_are_counted_by_what_came_first_and_by_what_would_have_done() -> None:
+    assert [line.split() for line in shown(ONE_SEED)[-8:-3]] == [
+        ["killed", "by", "first", "at", "all"],
+        ["T1", "1", "1"],
+        ["T2", "0", "1"],
+        ["T4", "0", "1"],
+        ["guards", "1", "1"],
+    ]
+
+
+def test_several_seeds_give_a_median_and_the_worst() -> None:
+    rows = {line.split()[0]: line.split()[1:] for line in shown(THREE_SEEDS, 120) if line.startswith("  ")}
+    assert rows["always"] == ["T1", "OutputMismatch", "5", "(90)", "0.2", "(2.0)"]
+    assert rows["once"] == ["guards", "IllegalAccess,", "1", "of", "3", "seeds", "2,000", "9.0"]
+
+
+def test_enough_are_killed_from_95_percent_on() -> None:
+    killed, survivor = ONE_SEED[0], ONE_SEED[2]
+    assert enough([killed] * 19 + [survivor])
+    assert not enough([killed] * 18 + [survivor])
+
+
+def search(name: str, examples: int) -> Search:
+    """A search whose only slice is under way."""
+    searched = Search(defect(name), seed=1, examples=examples)
+    searched.next_slice()
+    return searched
+
+
+def end(searched: Search, *, killed: bool) -> Search:
+    """Let the slice end after 12 examples."""
+    if killed:
+        seen, case = observed(Kind.HANG), decode(5)
+        fingerprint, verdict = Fingerprint.of("fake", seen), Verdict(observations=(seen,))
+        searched.take(Caught(fingerprint=fingerprint, first=case, case=case, observation=seen, verdict=verdict))
+    searched.take(SliceDone(searched=12, stopped_early=killed, cases=12, deaths=0, seconds=0.5, unsupported={}))
+    return searched
+
+
+def test_a_pipe_gets_a_line_for_each_search() -> None:
+    pipe = console(80)
+    with Watch(pipe, 2) as watch:
+        watch(search("under_way", 100))
+        watch(end(search("one", 12), killed=True))
+        watch(end(search("other", 12), killed=False))
+    assert lines(pipe) == [
+        "1 of 2: one killed by watchdog Hang after 12 examples, 0.5 s",
+        "2 of 2: other survives after 12 examples, 0.5 s",
+    ]
+
+
+def test_a_terminal_gets_one_line_that_is_gone_at_the_end() -> None:
+    terminal = console(80, terminal=True)
+    with Watch(terminal, 2) as watch:
+        watch(end(search("one", 12), killed=True))
+        under_way = search("other", 100)
+        under_way.take(Tally(cases=1250, deaths=0, shrinking=False))
+        watch(under_way)
+    text = "\n".join(lines(terminal))
+    assert "1 of 2 searched; now other 1,250" in text
+    assert text.endswith("\x1b[2K")
+    assert "killed by" not in text

@@ -1,0 +1,99 @@
+"""Each planted defect is killed by a pinned case, as recorded; the correct backend passes it, and blinded judges do."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from attnfuzz.harness.defects.killer import killer
+from attnfuzz.harness.defects.pins import load_pin
+from attnfuzz.harness.execute import Task
+from attnfuzz.harness.failures import Observation, Verdict
+from attnfuzz.harness.judge import Tier
+from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.workers.death import Death
+from attnfuzz.harness.workers.pool import Workers
+from attnfuzz.harness.workers.postmortem import explain
+from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
+from attnfuzz.kernels.defects.defect import Layer
+from attnfuzz.reference.case_file import AnyCase
+
+FOLDER = Path(__file__).parents[2] / "defects"
+BACKENDS = {defect.name: backend_name(defect) for defect in DEFECTS}
+CORRECT = {defect.name: defect.backend for defect in DEFECTS}
+LAYERS = {defect.name: defect.layer for defect in DEFECTS}
+RACES = 50
+"""Runs within which threads that race do so in another order."""
+PINS = {name: pin for name in BACKENDS if (pin := load_pin(FOLDER, name)) is not None}
+TIERS = {tier.value for tier in Tier}
+KILLED_BY_TIER = [name for name, pin in PINS.items() if pin.killed_by in TIERS]
+KILLED_BY_GUARDS = [name for name, pin in PINS.items() if pin.killed_by == "guards"]
+NOWHERE = {"null pointer", "unmapped memory", "unknown address"}
+"""What a fault's place is called when it belongs to no tensor on record."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    for name in BACKENDS.values():
+        resolve(name).prepare(lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Workers]:
+    with Workers("attnfuzz.harness.execute:handle", preload=["attnfuzz.harness.execute:warm"]) as workers:
+        yield workers
+
+
+@pytest.fixture(scope="module")
+def unguarded() -> Iterator[Workers]:
+    with Workers("plain_memory:handle", preload=["attnfuzz.harness.execute:warm"]) as workers:
+        yield workers
+
+
+def failures(workers: Workers, case: AnyCase, backend: str, *without: Tier) -> tuple[Observation, ...]:
+    request = msgspec.json.encode(Task(case=case, backend=backend, without=without))
+    answer = workers.run(request, timeout=4.0)
+    if isinstance(answer, Death):
+        return (explain(answer),)
+    verdict = msgspec.json.decode(answer, type=Verdict)
+    assert verdict.unsupported is None
+    return verdict.failures
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_every_defect_has_a_pinned_case(name: str) -> None:
+    assert name in PINS, f"no case is pinned: attnfuzz defects run {name} --pin tests/defects"
+
+
+def test_every_pinned_case_belongs_to_a_defect() -> None:
+    assert {path.stem for path in FOLDER.glob("*.json")} <= BACKENDS.keys()
+
+
+@pytest.mark.parametrize("name", PINS)
+def test_a_pinned_case_fails_on_its_defect_as_recorded(guarded: Workers, name: str) -> None:
+    pin = PINS[name]
+    for _ in range(RACES if LAYERS[name] is Layer.CONCURRENCY else 1):
+        seen = [(killer(failure), failure.kind) for failure in failures(guarded, pin.case, BACKENDS[name])]
+        if seen:
+            break
+    assert (pin.killed_by, pin.kind) in seen
+
+
+@pytest.mark.parametrize("name", PINS)
+def test_a_pinned_case_passes_on_the_correct_backend(guarded: Workers, name: str) -> None:
+    assert failures(guarded, PINS[name].case, CORRECT[name]) == ()
+
+
+@pytest.mark.parametrize("name", KILLED_BY_TIER)
+def test_a_tier_that_is_off_kills_nothing(guarded: Workers, name: str) -> None:
+    tier = Tier(PINS[name].killed_by)
+    assert tier not in {killer(seen) for seen in failures(guarded, PINS[name].case, BACKENDS[name], tier)}
+
+
+@pytest.mark.parametrize("name", KILLED_BY_GUARDS)
+def test_without_guards_no_tensor_is_told(unguarded: Workers, name: str) -> None:
+    # What an overrun leaves behind must not reach the next case.
+    unguarded.renew()
+    seen = failures(unguarded, PINS[name].case, BACKENDS[name])
+    assert {each.place for each in seen if killer(each) == "guards"} <= NOWHERE

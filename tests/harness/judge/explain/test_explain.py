@@ -1,0 +1,253 @@
+"""Rows that are wrong for a known reason are explained by it, and noise is not explained."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import log
+
+import pytest
+import torch
+from wrong_rows import Change, again, answering, cut, right_row, said_of, swapped, two_requests
+
+from attnfuzz.harness.judge.explain import WrongRow, choice, explain, keys
+from attnfuzz.reference.noise import NoiseModel
+from attnfuzz.reference.problem import Problem
+
+
+@pytest.fixture
+def problem() -> Problem:
+    return two_requests()
+
+
+@pytest.fixture
+def right(problem: Problem) -> WrongRow:
+    return right_row(problem)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (cut(range(37, 38)), "as if key 37 were missing"),
+        (again(range(37, 38)), "as if key 37 were counted twice"),
+        (swapped(range(37, 38), range(11, 12)), "as if key 11 were read instead of key 37"),
+        (cut(range(32, 48)), "as if keys 32 to 47 (an aligned block of 16) were missing"),
+        (again(range(16, 24)), "as if keys 16 to 23 (an aligned block of 8) were counted twice"),
+        (swapped(range(16, 32), range(48, 64)), "as if keys 48 to 63 were read instead of keys 16 to 31"),
+        (cut(range(21, 37)), "as if keys 21 to 36 were missing"),
+        (again(range(21, 37)), "as if keys 21 to 36 were counted twice"),
+        (cut(range(7)), "as if the first 7 keys were missing"),
+        (cut(range(64, 69)), "as if the last 5 keys were missing"),
+    ],
+)
+@pytest.mark.parametrize("with_lse", [True, False])
+def test_keys_that_are_missing_doubled_or_replaced_are_named(
+    problem: Problem, change: Change, words: str, *, with_lse: bool
+) -> None:
+    assert said_of(problem, change, with_lse=with_lse) == words
+
+
+def test_values_that_are_missing_beside_their_weights_are_named(right: WrongRow) -> None:
+    weights, values = right.weights_and_values
+    out = right.truth.out - weights[37] * values[37]
+    assert said(right, out) == "as if the values of key 37 were missing, but not the weights"
+
+
+def said(right: WrongRow, out: torch.Tensor, lse: float | None = None) -> str:
+    return explain(replace(right, out=out.bfloat16(), lse=right.truth.lse if lse is None else lse))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda row: row.alone(row.seen[:-1]), "as if the causal limit were one lower: the row's own key is not seen"),
+        (lambda row: row.alone(range(69)), "as if the causal limit were one higher: the next key is seen"),
+        (lambda row: row.alone(range(70)), "as if there were no causal limit: all later keys are seen"),
+    ],
+)
+def test_a_wrong_causal_limit_is_named(problem: Problem, change: Change, words: str) -> None:
+    assert said_of(problem, change, token=0) == words
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda row: row.alone(range(39, 69)), "as if the window were one key narrower"),
+        (lambda row: row.alone(range(37, 69)), "as if the window were one key wider"),
+        (lambda row: row.alone(range(69)), "as if the window were ignored"),
+    ],
+)
+def test_a_wrong_window_is_named(problem: Problem, change: Change, words: str) -> None:
+    assert said_of(replace(problem, window_left=30), change) == words
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda row: replace(row, head=3).alone(row.seen), "as if it were the row of head 3"),
+        (lambda row: other(row, token=2), "as if it were the row of its request's token 2"),
+        (lambda row: other(row, token=3), "as if it were the row of request 1, token 0, head 2"),
+        (lambda row: row.alone(row.seen, kv_head=0), "as if it read KV head 0 instead of 1"),
+        (lambda row: row.alone(row.seen, request=1), "as if it read the keys of request 1"),
+    ],
+)
+def test_the_row_or_the_keys_of_another_are_named(problem: Problem, change: Change, words: str) -> None:
+    assert said_of(problem, change) == words
+
+
+def other(row: WrongRow, token: int) -> Problem:
+    there = replace(row, token=token)
+    return there.alone(there.seen)
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [
+        (0.0, "as if all logits were 0"),
+        (log(2), "as if the logits were multiplied by ln 2: exp2 without the change of base"),
+        (1 / log(2), "as if the logits were multiplied by 1 / ln 2: the change of base twice"),
+        (32**0.5, "as if 1 / sqrt(head_dim_qk) were not applied"),
+        (32**-0.5, "as if 1 / sqrt(head_dim_qk) were applied twice"),
+        (1.02, "as if the logits were multiplied by 1.02"),
+    ],
+)
+def test_a_factor_of_the_logits_is_named(problem: Problem, factor: float, words: str) -> None:
+    assert said_of(problem, lambda row: rescaled(row, factor)) == words
+
+
+def rescaled(row: WrongRow, factor: float) -> Problem:
+    alone = row.alone(row.seen)
+    return replace(alone, bmm1_scale=alone.bmm1_scale * factor)
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [
+        (0.3, "as if bmm2_scale (0.3) were applied twice"),
+        (1 / 0.3, "as if bmm2_scale (0.3) were not applied"),
+        (2.0, "as if the output were doubled"),
+        (-1.0, "as if the sign of the output were wrong"),
+        (1.03, "as if the output were multiplied by 1.03"),
+        (0.0, "as if no key were seen: the row is all zero"),
+    ],
+)
+def test_a_factor_of_the_output_is_named(problem: Problem, factor: float, words: str) -> None:
+    right = right_row(replace(problem, bmm2_scale=0.3))
+    assert said(right, right.truth.out * factor).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("sinks", "words"),
+    [
+        (None, "as if the sink were left out"),
+        (3.0 + log(2), "as if the sink were counted twice"),
+        (1.0, "as if it had the sink of head 0"),
+    ],
+)
+def test_a_wrong_sink_is_named(problem: Problem, sinks: float | None, words: str) -> None:
+    def change(row: WrongRow) -> Problem:
+        return replace(row.alone(row.seen), sinks=None if sinks is None else torch.tensor([sinks]))
+
+    assert said_of(replace(problem, sinks=torch.tensor([1.0, 2.0, 3.0, 4.0])), change) == words
+
+
+def test_a_missing_soft_cap_is_named(problem: Problem) -> None:
+    capped = replace(problem, soft_cap=0.5)
+    assert said_of(capped, lambda row: replace(row.alone(row.seen), soft_cap=0.0)) == (
+        "as if the soft cap were not applied"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda lse: lse * log(2), "as if its base were e where base 2 is promised"),
+        (lambda lse: lse / log(2), "as if its base were 2 where base e is promised"),
+        (lambda lse: -lse, "as if the LSE were negated"),
+        (lambda lse: lse + log(0.969), "as if 3.1% of the weight were missing from the LSE"),
+        (lambda lse: lse + log(1.031), "as if the LSE had 3.1% more weight"),
+        (lambda lse: lse, ""),
+    ],
+)
+def test_a_wrong_lse_beside_a_right_output_is_put_in_words(
+    right: WrongRow, change: Callable[[float], float], words: str
+) -> None:
+    assert said(right, right.truth.out, change(right.truth.lse)) == words
+
+
+def test_the_lse_of_equal_weights_counts_the_keys(problem: Problem) -> None:
+    right = right_row(replace(problem, query=torch.zeros_like(problem.query)))
+    assert said(right, right.truth.out, log(68)) == "as if the LSE counted 68 keys instead of 69, all alike"
+
+
+def test_an_lse_that_does_not_share_the_output_s_explanation_has_its_own(right: WrongRow) -> None:
+    wrong = answering(right, lambda row: row.alone(row.seen, kv_head=0))
+    assert explain(replace(wrong, lse=right.truth.lse * log(2))).replace("\n", " ") == (
+        "as if it read KV head 0 instead of 1; as if its base were e where base 2 is promised"
+    )
+
+
+def test_what_nearly_explains_a_row_is_said_to_be_close(right: WrongRow) -> None:
+    wrong = answering(right, lambda row: row.alone(row.seen, kv_head=0))
+    out = wrong.out.double()
+    out[3] *= 1.1
+    assert said(wrong, out, wrong.lse).startswith("closest: as if it read KV head 0 instead of 1, which is ")
+
+
+@pytest.mark.parametrize("size", [0.01, 0.3, 10.0])
+def test_noise_is_not_explained(right: WrongRow, size: float) -> None:
+    for seed in range(5):
+        noise = torch.randn(32, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        assert not said(right, right.truth.out + size * noise * right.truth.out.square().mean().sqrt())
+
+
+def test_a_row_that_is_not_finite_is_not_explained(right: WrongRow) -> None:
+    assert not said(right, torch.full((32,), torch.nan))
+
+
+def test_keys_that_cannot_be_told_apart_are_counted(problem: Problem) -> None:
+    key, value = problem.key.clone(), problem.value.clone()
+    for twin in (3, 50):
+        key[twin], value[twin] = key[37], value[37]
+    assert said_of(replace(problem, key=key, value=value), cut(range(37, 38))) == (
+        "as if key 3 were missing (2 others fit as well)"
+    )
+
+
+def test_a_row_that_is_right_under_two_hypotheses_says_both(problem: Problem) -> None:
+    # The weight of the keys beside key 37 is too small to matter, so that a block of 8 or 16 may be missing, or a run.
+    key = problem.key.clone()
+    key[32:48] = -4 * problem.query[1, 2]
+    key[37] = problem.key[37]
+    assert said_of(replace(problem, key=key), cut(range(37, 38))) == (
+        "as if key 37 were missing; or as if keys 32 to 39 (an aligned block of 8) were missing; or 2 more"
+    )
+
+
+def test_a_key_with_all_the_weight_is_named_when_it_is_missing(problem: Problem) -> None:
+    key = problem.key.clone()
+    key[37] = 20 * problem.query[1, 2]
+    assert said_of(replace(problem, key=key), cut(range(37, 38))).startswith("as if key 37 were missing")
+
+
+def test_one_key_of_65536_is_named_by_exact_counts() -> None:
+    count = 65_536
+    value = torch.randint(0, 2, (count, 1, 32), generator=torch.Generator().manual_seed(1)).mul_(2).sub_(1).bfloat16()
+    probe = Problem(torch.zeros(1, 1, 8), torch.ones(count, 1, 8).bfloat16(), value, (1,), (count,), 1.0)
+    right = right_row(probe, token=0, head=0, noise=NoiseModel.unknown_kernel())
+    assert explain(answering(right, cut(range(40_000, 40_001)), with_lse=False)).replace("\n", " ") == (
+        "as if key 40000 were missing; or as if the values of key 40000 were missing, but not the weights"
+    )
+
+
+def test_a_long_row_is_compared_with_other_rows_alone(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "_LONG", 60)
+    monkeypatch.setattr(keys, "_MOST_ELEMENTS", 60 * 32)
+    assert said_of(problem, lambda row: replace(row, head=3).alone(row.seen)) == "as if it were the row of head 3"
+    assert not said_of(problem, cut(range(37, 38)), with_lse=False)
+    assert not said_of(problem, lambda row: row.alone(row.seen, kv_head=0), with_lse=False)
+
+
+def test_lines_fit_a_terminal(right: WrongRow) -> None:
+    weights, values = right.weights_and_values
+    lines = said(right, right.truth.out - weights[16:32] @ values[16:32]).splitlines()
+    assert len(lines) == 2
+    assert max(map(len, lines)) <= 76

@@ -1,0 +1,148 @@
+"""Rows whose weights come in groups of equal ones, which round alike."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from attnfuzz.harness.judge import ALPHA, Tier, judge
+from attnfuzz.harness.judge.element_bound import element_bound
+from attnfuzz.harness.judge.error_budget import ErrorBudget
+from attnfuzz.harness.judge.lse_bound import lse_bound
+from attnfuzz.harness.judge.packed_problem import packed_problem
+from attnfuzz.harness.judge.real_rows import RealRows
+from attnfuzz.harness.judge.row_error import row_error
+from attnfuzz.harness.judge.ties import Ties, element_allowance, judged_again, lse_allowance
+from attnfuzz.reference.attention import attend
+from attnfuzz.reference.contract import Contract
+from attnfuzz.reference.noise import NoiseModel
+from attnfuzz.reference.problem import Problem
+from attnfuzz.reference.row import row_weights
+
+ROWS, KEYS, DIM = 64, 96, 16
+
+
+def problem_with(groups: int) -> Problem:
+    """64 queries on 96 keys, of which there are `groups` different ones, with a value each."""
+    generator = torch.Generator().manual_seed(7)
+    query = torch.randn(ROWS, 1, DIM, generator=generator)
+    key, value = (torch.randn(groups, 1, DIM, generator=generator).repeat(KEYS // groups, 1, 1) for _ in range(2))
+    return Problem(query, key, value, (ROWS,), (KEYS,), 0.25, causal=False)
+
+
+def budget_of(problem: Problem, noise: NoiseModel) -> ErrorBudget:
+    return ErrorBudget(problem, attend(problem, moments=True), noise, torch.float32, 1, 1e-9)
+
+
+def rounded_weights(problem: Problem) -> torch.Tensor:
+    """What a correct kernel gives that rounds its weights to bf16, [64, 1, Dv] of fp64."""
+    rows = []
+    for token in range(ROWS):
+        weights, values = row_weights(problem, token, 0)
+        unnormalised = weights / weights.max()
+        rounded = unnormalised.to(torch.bfloat16).to(torch.float64)
+        rows.append((rounded @ values / unnormalised.sum()).unsqueeze(0))
+    return torch.stack(rows)
+
+
+def test_groups_are_found_by_their_weights_whatever_their_order() -> None:
+    weights = torch.tensor([0.1, 0.3, 0.1, 0.2, 0.3], dtype=torch.float64)
+    values = torch.eye(5, dtype=torch.float64)
+
+    ties = Ties.of(weights, values)
+
+    torch.testing.assert_close(ties.weights, torch.tensor([0.2, 0.2, 0.6], dtype=torch.float64))
+    assert ties.weighted.tolist() == [[0.1, 0, 0.1, 0, 0], [0, 0, 0, 0.2, 0], [0, 0.3, 0, 0, 0.3]]
+    assert ties.tied == 4
+
+
+def test_without_ties_nothing_more_is_allowed() -> None:
+    budget = budget_of(problem_with(KEYS), NoiseModel.rounded_probabilities(torch.bfloat16))
+
+    assert element_allowance(budget, 0, 0).max() < 1e-12
+    assert lse_allowance(budget, 0, 0) < 1e-12
+
+
+def test_a_row_that_sees_nothing_has_no_ties() -> None:
+    assert Ties.of(torch.empty(0, dtype=torch.float64), torch.empty(0, 4, dtype=torch.float64)).tied == 0
+
+
+@pytest.mark.parametrize("groups", [2, 3, 8])
+def test_t1_and_t2_do_not_accuse_a_kernel_whose_equal_weights_round_alike(groups: int) -> None:
+    problem = problem_with(groups)
+    budget = budget_of(problem, NoiseModel.rounded_probabilities(torch.bfloat16))
+    error = rounded_weights(problem) - budget.answer.out
+
+    allowed = torch.stack([element_allowance(budget, token, 0) for token in range(ROWS)]).unsqueeze(1)
+
+    assert (error.abs() <= element_bound(budget) + allowed).all()
+    assert not row_error(budget, error).wrong
+
+
+def test_two_groups_break_the_bounds_of_independent_errors() -> None:
+    """What the ties are for: without them T2 accuses the same correct kernel."""
+    problem = problem_with(2)
+    budget = budget_of(problem, NoiseModel.rounded_probabilities(torch.bfloat16))
+    error = rounded_weights(problem) - budget.answer.out
+
+    untied = replace(budget, problem=problem_with(KEYS))
+
+    assert row_error(untied, error).wrong
+
+
+@pytest.mark.parametrize(("share", "failures"), [(0.99, 0), (1.01, 1)])
+def test_t1_holds_a_row_with_ties_to_its_bound_and_what_the_ties_add(layer: Any, share: float, failures: int) -> None:
+    layer = replace(layer, lengths=((4, KEYS),), dtype=torch.float32, probabilities=torch.bfloat16)
+    run = layer.run()
+    (attended,) = run.attended
+    two = (torch.arange(KEYS) % 2).long()
+    run = replace(run, attended=(replace(attended, key=attended.key[two], value=attended.value[two]),))
+    rows = RealRows(run.attended, run.out.shape[0], run.out.device)
+    problem = packed_problem(run, rows, layer.geometry)
+    budget = ErrorBudget(problem, attend(problem, moments=True), layer.noise, torch.float32, 1, ALPHA)
+    out = budget.answer.out.float()
+    allowed = element_bound(budget)[1, 2] + element_allowance(budget, 1, 2)
+    assert allowed[5] > 1.5 * element_bound(budget)[1, 2, 5]
+    out[1, 2, 5] += share * allowed[5].item()
+
+    found = judge(
+        replace(run, out=out, lse=None),
+        geometry=layer.geometry,
+        contract=Contract(),
+        noise=layer.noise,
+        step=0,
+        mode="decode",
+        kernel="simulated",
+        tiers={Tier.T1},
+    )
+
+    assert len(found.observations) == failures
+
+
+def test_the_lse_may_be_off_by_what_the_sum_of_equal_terms_may() -> None:
+    noise = NoiseModel(probabilities=2.0**-24, logits=2.0**-24, accumulate=2.0**-12)
+    budget = budget_of(problem_with(2), noise)
+
+    assert lse_allowance(budget, 0, 0) == pytest.approx(KEYS * 2.0**-12)
+    assert (lse_bound(budget) > 0).all()
+
+
+def judged(ratios: list[float], again: Callable[[int, int], float]) -> tuple[tuple[int, int] | None, list[float]]:
+    ratio = torch.tensor(ratios).unsqueeze(1)
+    return judged_again(ratio, again), ratio.flatten().tolist()
+
+
+def test_rows_that_fail_are_judged_again_the_worst_first() -> None:
+    asked = []
+
+    def again(token: int, head: int) -> float:
+        asked.append((token, head))
+        return 0.5 if token == 2 else 1.5
+
+    worst, ratios = judged([0.9, 2.0, 4.0, 3.0], again)
+
+    assert worst == (3, 0)
+    assert ratios == pytest.approx([0.9, 2.0, 0.5, 1.5])
+    assert asked == [(2, 0), (3, 0)]
