@@ -1,7 +1,7 @@
 """Whole cases that a backend supports. Nothing is filtered: what is drawn is legal by the way it is built."""
 
 from enum import Enum, auto
-from functools import cache
+from functools import cache, lru_cache
 from operator import itemgetter
 
 from hypothesis import strategies as st
@@ -11,16 +11,19 @@ from msgspec.structs import replace
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Launch, Step
 from attnfuzz.strategies.batch import Setting
-from attnfuzz.strategies.choices import choice, integer, odds
+from attnfuzz.strategies.choices import Chance, Choice, integer
 from attnfuzz.strategies.chunks import draw_chunk_capacity
+from attnfuzz.strategies.coverage.classes import DRAFTS, QUERIES
 from attnfuzz.strategies.geometry import Geometries
-from attnfuzz.strategies.graphs import capturable, draw_launches
+from attnfuzz.strategies.graphs import draw_launches
+from attnfuzz.strategies.lean import NO_LEAN, Lean
 from attnfuzz.strategies.numbers import draw_family, draw_scales
 from attnfuzz.strategies.padding import draw_attention_group, draw_padding
 from attnfuzz.strategies.placement import draw_placement
 from attnfuzz.strategies.relations import draw_relation
 from attnfuzz.strategies.scope import Extent, scope_of
 from attnfuzz.strategies.sequences import draw_life, draw_single_step, draw_unrelated_steps
+from attnfuzz.strategies.supported import capturable
 
 
 class _Plot(Enum):
@@ -32,48 +35,75 @@ class _Plot(Enum):
     REPLAYS = auto()
 
 
-_PLOTS = choice((*(_Plot.SINGLE,) * 6, *(_Plot.UNRELATED,) * 4, *(_Plot.LIFE,) * 3, *(_Plot.REPLAYS,) * 5))
-_EXTENTS = choice((*(Extent.FEW,) * 15, *(Extent.LONG,) * 2, *(Extent.WIDE,) * 4))
+_REPLAYED = ("launch=first replay", "launch=replayed again", "launch=captured late", "relation=replay as eager")
+_PADDED = ("padding=tokens", "padding=fewer requests than real", "padding=as many requests, or more")
+_SHOWN_BY_PLOTS = {
+    _Plot.SINGLE: ("steps=one",),
+    _Plot.UNRELATED: ("steps=several of one mode", "steps=several modes", "past=handed on", "launch=captured late"),
+    _Plot.LIFE: ("steps=several of one mode", "steps=several modes", "past=grown"),
+    _Plot.REPLAYS: ("steps=several of one mode", "past=handed on", *_REPLAYED),
+}
+_SHOWN_BY_EXTENTS = {
+    Extent.FEW: ("batch=3 to 4", "longest q=9 to 16", "longest q=over 16"),
+    Extent.LONG: ("longest kv=257 to 1000", "longest kv=over 1000"),
+    Extent.WIDE: ("batch=5 to 8", "batch=9 to 16", "batch=17 to 32", "batch=over 32"),
+}
+_PLOTS = Choice(
+    (*(_Plot.SINGLE,) * 6, *(_Plot.UNRELATED,) * 4, *(_Plot.LIFE,) * 3, *(_Plot.REPLAYS,) * 5),
+    _SHOWN_BY_PLOTS.__getitem__,
+)
+_EXTENTS = Choice((*(Extent.FEW,) * 15, *(Extent.LONG,) * 2, *(Extent.WIDE,) * 4), _SHOWN_BY_EXTENTS.__getitem__)
 # Draft tokens of the speculative modes: 2 to 8 in servers, rarely 16.
-_STRIDES = choice((2, 3, 4, 5, 6, 7, 8) * 4 + (16,))
-_IN_GRAPHS = odds(2, 3)
+_STRIDES = Choice(
+    (2, 3, 4, 5, 6, 7, 8) * 4 + (16,), lambda drafts: (f"drafts={DRAFTS.of(drafts)}", f"longest q={QUERIES.of(drafts)}")
+)
+_IN_GRAPHS = Chance(2, 3, _REPLAYED)
 # Whether the rank belongs to a group that agrees on a size.
-_IN_GROUPS = odds(1, 2)
+_IN_GROUPS = Chance(1, 2, _PADDED)
 _SEEDS = integer(0, (1 << 32) - 1)
 
 
-@cache
-def cases(capability: Capability, backend: str) -> SearchStrategy[Case]:
-    """Cases for the backend of that name, all of them valid and covered by `capability`."""
+@lru_cache(64)
+def cases(capability: Capability, backend: str, lean: Lean = NO_LEAN) -> SearchStrategy[Case]:
+    """Cases for the backend of that name, all of them valid and covered by `capability`.
+
+    What `lean` names is drawn more often than otherwise, as far as a draw decides about it; all else still is drawn.
+    """
     # Hypothesis follows up each example with several in which one part is copied over another. That makes three cases
     # out of four near copies of the fourth. It leaves out what is drawn inside of a unique collection.
-    alone = st.lists(_cases(capability, backend, Geometries(capability)), min_size=1, max_size=1, unique_by=id)
+    alone = st.lists(_cases(capability, backend, _geometries(capability), lean), min_size=1, max_size=1, unique_by=id)
     return alone.map(itemgetter(0))
 
 
+@cache
+def _geometries(capability: Capability) -> Geometries:
+    return Geometries(capability)
+
+
 @st.composite
-def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries) -> Case:
-    geometry = geometries.draw(draw)
-    scope = scope_of(draw(_EXTENTS), geometry)
-    steps = _draw_steps(draw, Setting(can, geometry.page_size, scope, stride=draw(_STRIDES)))
+def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, lean: Lean) -> Case:
+    geometry = geometries.draw(draw, lean)
+    scope = scope_of(draw(_EXTENTS.under(lean)), geometry)
+    steps = _draw_steps(draw, Setting(can, geometry.page_size, scope, stride=draw(_STRIDES.under(lean)), lean=lean))
     case = Case(
         backend=backend,
         geometry=geometry,
         steps=steps,
-        **draw_placement(draw, can, geometry),
-        values=draw_family(draw),
-        scales=draw_scales(draw, can),
-        chunk_capacity=draw_chunk_capacity(draw, steps),
+        **draw_placement(draw, can, geometry, lean),
+        values=draw_family(draw, lean),
+        scales=draw_scales(draw, can, lean),
+        chunk_capacity=draw_chunk_capacity(draw, steps, lean),
         seed=draw(_SEEDS),
     )
-    relation = draw_relation(draw, case, can)
+    relation = draw_relation(draw, case, can, lean)
     return replace(case, relation=relation) if relation else case
 
 
 def _draw_steps(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
     """Plan the steps, then launch some of them as graphs, then pad the eager ones: the order in which servers do it."""
     graph_modes = capturable(setting.can)
-    plot = draw(_PLOTS)
+    lean = setting.lean
+    plot = draw(_PLOTS.under(lean))
     if plot is _Plot.SINGLE:
         steps = draw_single_step(draw, setting)
     elif plot is _Plot.LIFE:
@@ -81,11 +111,11 @@ def _draw_steps(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
     else:
         modes = graph_modes if plot is _Plot.REPLAYS and graph_modes else setting.can.modes
         steps = draw_unrelated_steps(draw, setting, modes)
-    if any(step.mode in graph_modes for step in steps) and (plot is _Plot.REPLAYS or draw(_IN_GRAPHS)):
-        steps = draw_launches(draw, steps, graph_modes, setting.scope)
-    if not setting.can.padding or not draw(_IN_GROUPS):
+    if any(step.mode in graph_modes for step in steps) and (plot is _Plot.REPLAYS or draw(_IN_GRAPHS.under(lean))):
+        steps = draw_launches(draw, steps, graph_modes, setting.scope, lean)
+    if not setting.can.padding or not draw(_IN_GROUPS.under(lean)):
         return steps
-    group = draw_attention_group(draw, setting.scope)
+    group = draw_attention_group(draw, setting.scope, lean)
     return tuple(
-        draw_padding(draw, step, group, setting.scope) if step.launch is Launch.EAGER else step for step in steps
+        draw_padding(draw, step, group, setting.scope, lean) if step.launch is Launch.EAGER else step for step in steps
     )

@@ -3,32 +3,33 @@
 import msgspec
 from hypothesis.strategies import DrawFn
 
-from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Launch, Mode, Step
-from attnfuzz.strategies.choices import choice, odds
+from attnfuzz.strategies.choices import Chance, Choice, odds
+from attnfuzz.strategies.lean import Lean
 from attnfuzz.strategies.padding import bucket_of
 from attnfuzz.strategies.scope import Scope
 
 # The batch sizes that servers capture, the usual list first.
 _BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
-_CONFIGURED = choice((*(_BUCKETS,) * 4, _BUCKETS[1::2], _BUCKETS[2::2], (4, 16, 64), (8, 24, 48), (64,)))
-_EVENLY = odds(1, 1)
+_CONFIGURED = Choice(
+    (*(_BUCKETS,) * 4, _BUCKETS[1::2], _BUCKETS[2::2], (4, 16, 64), (8, 24, 48), (64,)),
+    lambda buckets: () if buckets is _BUCKETS else ("padding=as many requests, or more",),
+)
+_SHARED = Chance(1, 1, ("launch=replayed again", "padding=fewer requests than real"))
+_LATE = Chance(1, 1, ("launch=captured late",))
 _MOSTLY = odds(1, 5)
 
 
-def capturable(can: Capability) -> tuple[Mode, ...]:
-    """The modes that a graph can hold: none for a backend without padding, for a graph is captured on padding."""
-    return can.graph_modes if can.padding else ()
-
-
-def draw_launches(draw: DrawFn, steps: tuple[Step, ...], modes: tuple[Mode, ...], scope: Scope) -> tuple[Step, ...]:
+def draw_launches(
+    draw: DrawFn, steps: tuple[Step, ...], modes: tuple[Mode, ...], scope: Scope, lean: Lean
+) -> tuple[Step, ...]:
     """The steps, most of those in `modes` as replays of graphs that are captured before.
 
     A graph is captured before everything else, as servers do when they start, or just before it is first replayed.
     Each batch goes to the smallest bucket that holds it, or all of a mode to the one that holds the largest.
     """
-    buckets = tuple(bucket for bucket in draw(_CONFIGURED) if bucket <= scope.bucket)
-    shared, late = (draw(_EVENLY), draw(_EVENLY)) if len(steps) > 1 else (False, False)
+    buckets = tuple(bucket for bucket in draw(_CONFIGURED.under(lean)) if bucket <= scope.bucket)
+    shared, late = (draw(_SHARED.under(lean)), draw(_LATE.under(lean))) if len(steps) > 1 else (False, False)
     largest = {step.mode: max(len(other.requests) for other in steps if other.mode is step.mode) for step in steps}
     captures: list[Step] = []
     launched: list[Step] = []

@@ -3,9 +3,8 @@
 from enum import Enum, auto
 from functools import cache
 
-from hypothesis.strategies import SearchStrategy
-
-from attnfuzz.strategies.choices import choice
+from attnfuzz.strategies.choices import Choice
+from attnfuzz.strategies.coverage.classes import KEYS, QUERIES, kv_length_class
 
 # A length of 0 gets one draw in this many where nothing asks for more.
 _ONE_EMPTY_IN = 10
@@ -19,8 +18,7 @@ class Emptiness(Enum):
     ALL = auto()
 
 
-@cache
-def kv_options(page_size: int, ceiling: int, emptiness: Emptiness, *, flat: bool) -> tuple[int, ...]:
+def _kv_options(page_size: int, ceiling: int, emptiness: Emptiness, *, flat: bool) -> tuple[int, ...]:
     """KV lengths from 0 to `ceiling` in ascending order, each as often as it should be drawn.
 
     Without `flat`, a length n has a weight of about 1 / n. Lengths at a page's edge weigh more, whatever they are.
@@ -38,9 +36,24 @@ def kv_options(page_size: int, ceiling: int, emptiness: Emptiness, *, flat: bool
 
 
 @cache
-def kv_lengths(page_size: int, ceiling: int, emptiness: Emptiness, *, flat: bool) -> SearchStrategy[int]:
-    """One of `kv_options`."""
-    return choice(kv_options(page_size, ceiling, emptiness, flat=flat))
+def kv_lengths(page_size: int, ceiling: int, emptiness: Emptiness, *, flat: bool) -> Choice[int]:
+    """A KV length of `_kv_options`. It shows what it is as a KV length, and what it is as that of a prefix."""
+
+    def shows(length: int) -> tuple[str, ...]:
+        as_prefix = ("without keys=some", "prefix=none", "chunks=no prefix") if length == 0 else ("prefix=yes",)
+        return f"kv len={kv_length_class(length, page_size)}", f"longest kv={KEYS.of(length)}", *as_prefix
+
+    return Choice(_kv_options(page_size, ceiling, emptiness, flat=flat), shows)
+
+
+@cache
+def new_tokens(ceiling: int) -> Choice[int]:
+    """The number of new tokens of a request of a prefill: one of `q_options`."""
+
+    def shows(length: int) -> tuple[str, ...]:
+        return (f"longest q={QUERIES.of(length)}",) if length else ("q lens=an idle request",)
+
+    return Choice(q_options(ceiling), shows)
 
 
 @cache

@@ -3,25 +3,31 @@
 from functools import cache
 from typing import TypedDict
 
-from hypothesis.strategies import DrawFn, SearchStrategy
+from hypothesis.strategies import DrawFn
 
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Guard, KvView, Outputs, PageOrder, Pages, QueryView, TableTail, Views, Workspace
 from attnfuzz.reference.geometry import Geometry
-from attnfuzz.strategies.choices import choice
+from attnfuzz.strategies.choices import Choice, on
+from attnfuzz.strategies.coverage.classes import GAP_COLUMNS, MAXIMA, SLACK_COLUMNS, SPARE_PAGES
+from attnfuzz.strategies.lean import Lean
 
-_PAGE_ORDERS = choice(tuple(PageOrder))
+_PAGE_ORDERS = Choice(tuple(PageOrder), on("page order"))
 # What a table's tail holds, and how many spare pages there are: one at least where the tail points to one.
-_TAILS_AND_SPARES = choice(
-    tuple((tail, spare or int(tail is TableTail.POISON)) for tail in TableTail for spare in (1, 1, 0, 2, 5, 17))
+_TAILS_AND_SPARES = Choice(
+    tuple((tail, spare or int(tail is TableTail.POISON)) for tail in TableTail for spare in (1, 1, 0, 2, 5, 17)),
+    lambda both: (f"table tail={both[0]}", f"spare pages={SPARE_PAGES.of(both[1])}"),
 )
-_TABLE_SLACK = choice((0, 0, 1, 2, 3, 8, 31))
-_TABLE_GAPS = choice((0, 0, 0, 1, 4, 7))
+_TABLE_SLACK = Choice((0, 0, 1, 2, 3, 8, 31), on("table slack", SLACK_COLUMNS.of))
+_TABLE_GAPS = Choice((0, 0, 0, 1, 4, 7), on("table gap", GAP_COLUMNS.of))
 # The state of the workspace, and what outputs hold: buffers that were just made, or that have a past.
-_BUFFERS = choice(tuple((workspace, outputs) for workspace in Workspace for outputs in Outputs))
+_BUFFERS = Choice(
+    tuple((workspace, outputs) for workspace in Workspace for outputs in Outputs),
+    lambda both: (f"workspace={both[0]}", f"outputs={both[1]}"),
+)
 # Servers state the model's context length, so that a maximum may be far above what a batch needs.
-_MAX_LEN_SLACK = choice((0, 0, 0, 1, 7, 64, 1000, 131072))
-_GUARDS = choice(tuple(Guard))
+_MAX_LEN_SLACK = Choice((0, 0, 0, 1, 7, 64, 1000, 131072), on("stated maxima", MAXIMA.of))
+_GUARDS = Choice(tuple(Guard), on("guard"))
 
 
 class Placement(TypedDict):
@@ -35,31 +41,34 @@ class Placement(TypedDict):
     guard: Guard
 
 
-def draw_placement(draw: DrawFn, can: Capability, geometry: Geometry) -> Placement:
+def draw_placement(draw: DrawFn, can: Capability, geometry: Geometry, lean: Lean) -> Placement:
     """Pages, views, buffers and guard of a case that `can` covers."""
     equal = geometry.head_dim_qk == geometry.head_dim_vo
-    tail, spare = draw(_TAILS_AND_SPARES)
-    workspace, outputs = draw(_BUFFERS)
+    tail, spare = draw(_TAILS_AND_SPARES.under(lean))
+    workspace, outputs = draw(_BUFFERS.under(lean))
     return Placement(
-        pages=Pages(order=draw(_PAGE_ORDERS), tail=tail, spare=spare, table_slack=draw(_TABLE_SLACK)),
+        pages=Pages(
+            order=draw(_PAGE_ORDERS.under(lean)), tail=tail, spare=spare, table_slack=draw(_TABLE_SLACK.under(lean))
+        ),
         views=Views(
-            query=draw(_query_view(can.query_views)),
-            kv=draw(_kv_view(can.kv_views, equal=equal)),
-            table_gap=draw(_TABLE_GAPS),
+            query=draw(_query_view(can.query_views).under(lean)),
+            kv=draw(_kv_view(can.kv_views, equal=equal).under(lean)),
+            table_gap=draw(_TABLE_GAPS.under(lean)),
         ),
         workspace=workspace,
         outputs=outputs,
-        max_len_slack=draw(_MAX_LEN_SLACK),
-        guard=draw(_GUARDS),
+        max_len_slack=draw(_MAX_LEN_SLACK.under(lean)),
+        guard=draw(_GUARDS.under(lean)),
     )
 
 
 @cache
-def _query_view(views: tuple[QueryView, ...]) -> SearchStrategy[QueryView]:
-    return choice(views)
+def _query_view(views: tuple[QueryView, ...]) -> Choice[QueryView]:
+    return Choice(views, on("query view"))
 
 
 @cache
-def _kv_view(views: tuple[KvView, ...], *, equal: bool) -> SearchStrategy[KvView]:
+def _kv_view(views: tuple[KvView, ...], *, equal: bool) -> Choice[KvView]:
     """One of `views`; K and V lie in one pool only if their head dims are `equal`."""
-    return choice(tuple(view for view in views if equal or view is not KvView.PAIRED) or (KvView.SEPARATE,))
+    usable = tuple(view for view in views if equal or view is not KvView.PAIRED)
+    return Choice(usable or (KvView.SEPARATE,), on("KV view"))

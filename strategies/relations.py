@@ -2,27 +2,29 @@
 
 from functools import cache
 
-from hypothesis.strategies import DrawFn, SearchStrategy
+from hypothesis.strategies import DrawFn
 
 from attnfuzz.reference.applicable import applicable
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.relation import Relation
-from attnfuzz.strategies.choices import choice, odds
+from attnfuzz.strategies.choices import Chance, Choice
+from attnfuzz.strategies.lean import Lean
 
 # A related run costs a second run of the kernels, and no second reference.
-_RELATED = odds(3, 1)
+_RELATED = Chance(3, 1, tuple(f"relation={each.words}" for each in Relation))
 
 # Few cases are replayed or cut into chunks, so that these are drawn more often where they apply.
 _RARE = (Relation.REPLAY_AS_EAGER, Relation.CHUNKS_CHANGED)
 _TIMES_RARE = 4
 
 
-def draw_relation(draw: DrawFn, case: Case, can: Capability) -> Relation | None:
+def draw_relation(draw: DrawFn, case: Case, can: Capability, lean: Lean) -> Relation | None:
     """A relation that applies to `case`, in a quarter of the cases."""
-    return draw(_one_of(applicable(case, can))) if draw(_RELATED) else None
+    return draw(_one_of(applicable(case, can)).under(lean)) if draw(_RELATED.under(lean)) else None
 
 
 @cache
-def _one_of(relations: tuple[Relation, ...]) -> SearchStrategy[Relation]:
-    return choice(tuple(each for each in relations for _ in range(_TIMES_RARE if each in _RARE else 1)))
+def _one_of(relations: tuple[Relation, ...]) -> Choice[Relation]:
+    weighed = tuple(each for each in relations for _ in range(_TIMES_RARE if each in _RARE else 1))
+    return Choice(weighed, lambda each: (f"relation={each.words}",))

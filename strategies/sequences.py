@@ -10,7 +10,8 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode, Request, Step
 from attnfuzz.strategies.batch import Lengths, Setting, draw_batch
-from attnfuzz.strategies.choices import choice, integer, odds
+from attnfuzz.strategies.choices import Choice, choice, integer, odds
+from attnfuzz.strategies.coverage import all_features, pair, possible_pairs
 from attnfuzz.strategies.lengths import q_options
 
 _MOST_STEPS = 5
@@ -28,7 +29,7 @@ _CHANGES = choice(((0, False), (0, False), (1, False), (0, True), (1, True)))
 
 def draw_single_step(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
     """One step of any mode."""
-    mode = draw(_one_of(setting.can.modes))
+    mode = draw(_modes(setting.can, setting.can.modes).under(setting.lean))
     batch = draw_batch(draw, setting, mode)
     return (_step(setting, mode, _ordered(len(batch), draw(_ORDERS)), batch),)
 
@@ -39,7 +40,7 @@ def draw_unrelated_steps(draw: DrawFn, setting: Setting, modes: tuple[Mode, ...]
     Steps of different batch sizes attend to different subsets of the slots, in different orders. Now and then a step
     has the lengths of the one before it on other slots, as when a request's slot is handed on to one as long.
     """
-    mode = draw(_one_of(modes))
+    mode = draw(_modes(setting.can, modes).under(setting.lean))
     weighted = (mode,) * 2 * len(setting.can.modes) + setting.can.modes
     drafts = draw(st.lists(_drafts(setting, weighted), min_size=1, max_size=_MOST_STEPS))
     for index in range(1, len(drafts)):
@@ -89,6 +90,18 @@ def _new_tokens(most: int) -> SearchStrategy[int]:
 @cache
 def _one_of(modes: tuple[Mode, ...]) -> SearchStrategy[Mode]:
     return choice(modes)
+
+
+@cache
+def _modes(can: Capability, modes: tuple[Mode, ...]) -> Choice[Mode]:
+    """One of `modes`, which shows itself and all that can be together with it."""
+
+    def shows(mode: Mode) -> frozenset[str]:
+        itself = f"mode={mode}"
+        possible = possible_pairs(can)
+        return frozenset(feature for feature in all_features() if pair(feature, itself) in possible) | {itself}
+
+    return Choice(modes, shows)
 
 
 @cache

@@ -1,0 +1,18 @@
+"""How far the case space is covered: features of cases, pairs of them, what can't be reached, what to lean to."""
+
+from attnfuzz.strategies.coverage.features import Pair, all_features, axes, axis_of, features_of, pair, pairs_of
+from attnfuzz.strategies.coverage.impossible import impossible, possible_pairs
+from attnfuzz.strategies.coverage.leaning import choose_lean
+
+__all__ = [
+    "Pair",
+    "all_features",
+    "axes",
+    "axis_of",
+    "choose_lean",
+    "features_of",
+    "impossible",
+    "pair",
+    "pairs_of",
+    "possible_pairs",
+]

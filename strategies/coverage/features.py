@@ -1,0 +1,83 @@
+"""The features of a case, and which pairs of them it brings together."""
+
+from bisect import bisect
+from collections.abc import Iterable, Mapping
+from itertools import chain, combinations, repeat
+from types import MappingProxyType
+
+from attnfuzz.reference.case import Case
+from attnfuzz.strategies.coverage.axis import Axis, T
+from attnfuzz.strategies.coverage.case_axes import CASE_AXES
+from attnfuzz.strategies.coverage.moments import moments_of
+from attnfuzz.strategies.coverage.step_axes import STEP_AXES
+
+Pair = tuple[str, str]
+"""Two features of different axes, in alphabetical order."""
+
+Axes = tuple[Axis[T], ...]
+
+
+def axes() -> Mapping[str, tuple[str, ...]]:
+    """The features of each axis by the axis' name, all in the order for people; those of steps come first."""
+    return _FEATURES
+
+
+def axis_of(feature: str) -> str:
+    """The name of the axis that a feature lies on. KeyError for what is no feature."""
+    return _AXIS_OF[feature]
+
+
+def all_features() -> Iterable[str]:
+    """The features of all axes."""
+    return _AXIS_OF.keys()
+
+
+def features_of(case: Case) -> frozenset[str]:
+    """What is true of `case`, or of one of the steps that it runs: features such as "mode=decode"."""
+    return frozenset(chain(_of_case(case), *_of_steps(case)))
+
+
+def pairs_of(case: Case) -> frozenset[Pair]:
+    """The pairs of features that hold at the same time: both for one step, or one of them for the case as a whole."""
+    whole = _of_case(case)
+    steps = _of_steps(case)
+    pairs = set(combinations(whole, 2))
+    for step in steps:
+        pairs.update(combinations(sorted(step), 2))
+    pairs -= _OF_ONE_AXIS
+    for feature in frozenset(chain(*steps)):
+        at = bisect(whole, feature)
+        pairs.update(zip(whole[:at], repeat(feature), strict=False))
+        pairs.update(zip(repeat(feature), whole[at:], strict=False))
+    return frozenset(pairs)
+
+
+def pair(one: str, other: str) -> Pair:
+    """Two features as a pair."""
+    return (one, other) if one < other else (other, one)
+
+
+def _of_case(case: Case) -> list[str]:
+    return sorted(_placed(case, _CASE_NAMES))
+
+
+def _of_steps(case: Case) -> set[frozenset[str]]:
+    return {frozenset(_placed(moment, _STEP_NAMES)) for moment in moments_of(case)}
+
+
+def _named(table: Axes[T]) -> tuple[tuple[Axis[T], dict[str, str]], ...]:
+    """Each axis with its features by value: made once, so that equal features are one string and compare fast."""
+    return tuple((axis, dict(zip(axis.values, axis.features, strict=True))) for axis in table)
+
+
+def _placed(subject: T, table: Iterable[tuple[Axis[T], dict[str, str]]]) -> list[str]:
+    return [names[value] for axis, names in table for value in axis.place(subject)]
+
+
+_CASE_NAMES, _STEP_NAMES = _named(CASE_AXES), _named(STEP_AXES)
+_FEATURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {axis.name: tuple(names.values()) for axis, names in _STEP_NAMES}
+    | {axis.name: tuple(names.values()) for axis, names in _CASE_NAMES}
+)
+_AXIS_OF = {feature: name for name, features in _FEATURES.items() for feature in features}
+_OF_ONE_AXIS = frozenset(pair(*both) for features in _FEATURES.values() for both in combinations(features, 2))

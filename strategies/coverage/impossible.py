@@ -1,0 +1,99 @@
+"""What can't be reached by a backend, and why: what the rules say, and what follows from them."""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import combinations_with_replacement, product
+from types import MappingProxyType
+
+from attnfuzz.reference.capability import Capability
+from attnfuzz.strategies.coverage.case_axes import CASE_AXES
+from attnfuzz.strategies.coverage.features import Pair, axes, axis_of, pair
+from attnfuzz.strategies.coverage.rules import Clash
+from attnfuzz.strategies.coverage.rules_of_backends import LACKS
+from attnfuzz.strategies.coverage.rules_of_cases import MEANING, NOT_DRAWN
+from attnfuzz.strategies.coverage.step_axes import STEP_AXES
+
+_TOTAL = (
+    *(axis.name for axis in STEP_AXES if axis.total),
+    *(axis.name for axis in CASE_AXES if axis.total),
+)
+_CLASHES: tuple[Clash, ...] = (*MEANING, *NOT_DRAWN)
+
+
+@cache
+def impossible(capability: Capability) -> Mapping[Pair, str]:
+    """The pairs of features that no case for this backend has, each with the reason, in one clause."""
+    return MappingProxyType(_Exclusions(capability).pairs())
+
+
+@cache
+def possible_pairs(capability: Capability) -> frozenset[Pair]:
+    """All other pairs of features of different axes."""
+    return _all_pairs() - impossible(capability).keys()
+
+
+@cache
+def _all_pairs() -> frozenset[Pair]:
+    several = list(axes().values())
+    return frozenset(
+        pair(*both)
+        for number, features in enumerate(several)
+        for others in several[number + 1 :]
+        for both in product(features, others)
+    )
+
+
+class _Exclusions:
+    """Which features exclude each other, with reasons; what excludes itself never occurs.
+
+    From what the rules exclude more follows: every step has a mode, so two features exclude each other if there is no
+    mode that both go with. The same holds for the other axes that are total. Sets of features are bit masks.
+    """
+
+    def __init__(self, can: Capability) -> None:
+        self._features = [feature for features in axes().values() for feature in features]
+        self._at = {feature: number for number, feature in enumerate(self._features)}
+        self._excluded = [0] * len(self._features)
+        self._reasons: dict[Pair, str] = {}
+        for lack in LACKS:
+            for feature in lack.of(can):
+                self._never(feature, lack.reason)
+        for clash in _CLASHES:
+            if clash.where(can):
+                for both in product(clash.these, clash.those):
+                    self._exclude(*both, clash.reason)
+        while self._follow():
+            pass
+
+    def pairs(self) -> dict[Pair, str]:
+        """The pairs of features of different axes that exclude each other."""
+        return {both: why for both, why in self._reasons.items() if axis_of(both[0]) != axis_of(both[1])}
+
+    def _never(self, feature: str, reason: str) -> None:
+        for other in self._features:
+            self._exclude(feature, other, reason)
+
+    def _exclude(self, one: str, other: str, reason: str) -> None:
+        self._reasons.setdefault(pair(one, other), reason)
+        self._excluded[self._at[one]] |= 1 << self._at[other]
+        self._excluded[self._at[other]] |= 1 << self._at[one]
+
+    def _follow(self) -> bool:
+        """Exclude what follows directly from what is excluded; whether there was any."""
+        found = list(self._consequences())
+        for one, other, axis in found:
+            if one == other:
+                self._never(one, f"nothing on the axis {axis} goes with it")
+            else:
+                self._exclude(one, other, f"nothing on the axis {axis} goes with both")
+        return bool(found)
+
+    def _consequences(self) -> Iterator[tuple[str, str, str]]:
+        masks = {axis: sum(1 << self._at[feature] for feature in axes()[axis]) for axis in _TOTAL}
+        for one, other in combinations_with_replacement(range(len(self._features)), 2):
+            if not self._excluded[one] >> other & 1:
+                either = self._excluded[one] | self._excluded[other]
+                for axis, mask in masks.items():
+                    if either & mask == mask:
+                        yield self._features[one], self._features[other], axis
+                        break

@@ -1,0 +1,53 @@
+"""The options that a capability leaves for what is drawn, simple ones first; what is repeated is drawn more often."""
+
+from itertools import product
+
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Mode
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import Latent
+
+# Small dims are repeated, for they are drawn more often: they cost least, and reach the same code.
+_HEAD_DIMS = (8, 8, 16, 16, 16, 24, 32, 32, 40, 64, 64, 72, 80, 96, 128, 128, 192, 256, 512)
+_GROUPS = (1, 2, 3, 4, 5, 8, 16)
+_KV_HEADS = (1, 2, 3, 4, 8)
+_MOST_FREE_HEADS = 16
+_LATENT_HEADS = (1, 2, 3, 4, 5, 8, 10, 16)
+_RANKS, _ROPES, _NOPES, _VOS = (16, 32, 64, 128, 512), (8, 16, 64), (8, 16, 64, 128), (8, 16, 64, 128)
+
+
+def capturable(can: Capability) -> tuple[Mode, ...]:
+    """The modes that a graph can hold: none for a backend without padding, for a graph is captured on padding."""
+    return can.graph_modes if can.padding else ()
+
+
+def dtype_pairs(can: Capability) -> tuple[tuple[DType, DType], ...]:
+    """Dtypes of queries and of the KV cache; bfloat16 comes first, being the default."""
+    dtypes = sorted(can.dtypes, key=lambda dtype: dtype is not DType.BFLOAT16)
+    same = tuple((dtype, dtype) for dtype in dtypes)
+    return same * 2 + tuple((dtype, DType.FLOAT8_E4M3) for dtype in dtypes) if can.fp8_kv else same
+
+
+def heads(can: Capability) -> tuple[tuple[int, int], ...]:
+    """(query heads, KV heads), few heads first."""
+    if can.latent:
+        return tuple((heads, 1) for heads in _LATENT_HEADS)
+    pairs = ((group * heads, heads) for group, heads in product(_GROUPS, _KV_HEADS))
+    return tuple(sorted(pair for pair in pairs if pair[0] <= _MOST_FREE_HEADS))
+
+
+def head_dims(can: Capability) -> tuple[int, ...]:
+    """Head dims for a backend without latents."""
+    return tuple(dim for dim in _HEAD_DIMS if dim <= can.max_head_dim)
+
+
+def latents(can: Capability) -> tuple[Latent | None, ...]:
+    """Latents whose head dims are supported, small ones first; none for a backend without latents."""
+    if not can.latent:
+        return (None,)
+    dims = sorted(product(_RANKS, _ROPES, _NOPES, _VOS), key=sum)
+    return tuple(
+        Latent(rank=rank, rope=rope, nope=nope, vo=vo)
+        for rank, rope, nope, vo in dims
+        if max(rank + rope, nope + rope, vo) <= can.max_head_dim
+    )
