@@ -124,7 +124,8 @@ class _Pair:
             ratio[token, head] = torch.where(row.isfinite(), with_ties, row)
             return ratio[token, head].max().item()
 
-        judged_again(ratio.amax(dim=-1) if ratio.dim() == 3 else ratio.clone(), again)
+        if judged_again(ratio.amax(dim=-1) if ratio.dim() == 3 else ratio.clone(), again) is None:
+            ratio.clamp_(max=1.0)
 
     def too_far_apart(self, ratio: torch.Tensor, largest: float, mismatch: Report) -> Observation:
         """Two results that can't both be right."""

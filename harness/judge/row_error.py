@@ -8,7 +8,7 @@ import torch
 from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.judge.error_budget import UNIFORM, ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, Heard
-from attnfuzz.harness.judge.ties import Ties
+from attnfuzz.harness.judge.ties import MOST_ROWS_AGAIN, Ties
 from attnfuzz.reference.row import row_weights
 
 
@@ -42,7 +42,7 @@ def row_error(budget: ErrorBudget, error: torch.Tensor) -> RowError:
     The errors of a row's elements are correlated, so z^2 is a mixture of chi-squares whose weights are the eigenvalues
     of the errors' correlation matrix C. It stays below 1 + (2 |C|_F sqrt(x) + 2 |C|_2 x) / Dv with probability
     1 - exp(-x) (Laurent and Massart, 2000, lemma 1). Independent elements have the lowest threshold: rows above
-    that are given their own.
+    that are given their own, `MOST_ROWS_AGAIN` at most.
     """
     if not error.numel():
         return RowError((), 0.0)
@@ -56,7 +56,7 @@ def row_error(budget: ErrorBudget, error: torch.Tensor) -> RowError:
     order = z2.flatten().argsort(descending=True).tolist()
     scores = z2.flatten().tolist()
     margin = 0.0
-    for rank, row in enumerate(order):
+    for rank, row in enumerate(order[:MOST_ROWS_AGAIN]):
         if scores[row] <= screen:
             return RowError((), max(margin, scores[row] / screen))
         own = _own_margin(budget, error, row // heads, row % heads, x)

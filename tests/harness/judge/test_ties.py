@@ -14,7 +14,7 @@ from attnfuzz.harness.judge.lse_bound import lse_bound
 from attnfuzz.harness.judge.packed_problem import packed_problem
 from attnfuzz.harness.judge.real_rows import RealRows
 from attnfuzz.harness.judge.row_error import row_error
-from attnfuzz.harness.judge.ties import Ties, element_allowance, judged_again, lse_allowance
+from attnfuzz.harness.judge.ties import MOST_ROWS_AGAIN, Ties, element_allowance, judged_again, lse_allowance
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.noise import NoiseModel
@@ -146,3 +146,30 @@ def test_rows_that_fail_are_judged_again_the_worst_first() -> None:
     assert worst == (3, 0)
     assert ratios == pytest.approx([0.9, 2.0, 0.5, 1.5])
     assert asked == [(2, 0), (3, 0)]
+
+
+def test_only_the_worst_rows_are_judged_again() -> None:
+    ratio = torch.linspace(1.5, 3.0, 10 * MOST_ROWS_AGAIN, dtype=torch.float64).view(-1, 10)
+    worst = ratio.flatten().sort(descending=True).values[:MOST_ROWS_AGAIN].tolist()
+    asked: list[float] = []
+
+    def passes(token: int, head: int) -> float:
+        asked.append(ratio[token, head].item())
+        return 0.5
+
+    assert judged_again(ratio, passes) is None
+    assert asked == worst
+    assert ratio.max().item() == 1.0
+
+
+def test_only_the_worst_rows_get_a_threshold_of_their_own() -> None:
+    # Values along one line: whatever a weight is wrong by, it is to all elements of a row at once.
+    generator = torch.Generator().manual_seed(5)
+    query = torch.randn(3 * MOST_ROWS_AGAIN, 1, DIM, generator=generator)
+    key = torch.randn(KEYS, 1, DIM, generator=generator)
+    value = torch.randn(KEYS, 1, 1, generator=generator) * torch.randn(DIM, generator=generator)
+    problem = Problem(query, key, value, (len(query),), (KEYS,), 0.25, causal=False)
+    budget = budget_of(problem, NoiseModel(probabilities=2.0**-8, logits=2.0**-24, accumulate=2.0**-24))
+    found = row_error(budget, 4 * budget.variance.sqrt())
+    assert not found.wrong
+    assert len([row for row in budget.memo if row[0] == "T2"]) == MOST_ROWS_AGAIN
