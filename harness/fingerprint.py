@@ -1,13 +1,15 @@
 """What makes two failures the same bug: a coarse fingerprint before shrinking, a fine one after it."""
 
 import hashlib
+from collections.abc import Callable
 
 import msgspec
 from msgspec.structs import replace
 
 from attnfuzz.harness.failures import FAULTS, Kind, Observation
-from attnfuzz.reference.case import Case, Launch, Pages, Scales, Step, Views, Workspace
+from attnfuzz.reference.case import Case, Launch, Mode, Pages, Request, Scales, Step, Views, Workspace
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.relation import Relation
 
 
 class Fingerprint(msgspec.Struct, frozen=True):
@@ -42,32 +44,38 @@ def fine(case: Case, observation: Observation) -> str:
 def features(case: Case) -> tuple[str, ...]:
     """The words for what is special about `case`, in a fixed order. In a shrunk case each is needed to fail."""
     modes = dict.fromkeys(step.mode.value for step in case.steps)
-    traits = {
-        "several steps": len(case.steps) > 1,
-        "replayed": any(step.launch is Launch.REPLAY for step in case.steps),
-        **{trait: True for step in case.steps for trait in _traits_of_step(step)},
-        "fp8 kv": case.geometry.kv_dtype is DType.FLOAT8_E4M3,
-        "window": case.geometry.window_left >= 0,
-        "sinks": case.geometry.sinks,
-        "soft cap": case.geometry.soft_cap != 0,
-        "scaled": case.scales != Scales(),
-        "views": case.views != Views(),
-        "pages": case.pages != Pages(),
-        "max slack": case.max_len_slack > 0,
-        "used workspace": case.workspace is not Workspace.FRESH,
-    }
+    traits = (trait for trait, present in _TRAITS.items() if present(case))
     relation = () if case.relation is None else (case.relation.words,)
-    return (*modes, *(trait for trait, present in traits.items() if present), *relation)
+    return (*modes, *traits, *relation)
 
 
-def _traits_of_step(step: Step) -> tuple[str, ...]:
-    asking = [request for request in step.requests if request.q_len]
-    traits = {
-        "padded": step.padded,
-        "several requests": len(step.requests) > 1,
-        "ragged": len({request.q_len for request in step.requests}) > 1,
-        "empty kv": any(request.kv_len == 0 for request in asking),
-        "kv < q": any(0 < request.kv_len < request.q_len for request in asking),
-        "idle request": len(asking) < len(step.requests),
-    }
-    return tuple(trait for trait, present in traits.items() if present)
+def _some_step(present: Callable[[Step], bool]) -> Callable[[Case], bool]:
+    return lambda case: any(present(step) for step in case.steps)
+
+
+def _asking(step: Step) -> list[Request]:
+    return [request for request in step.requests if request.q_len]
+
+
+_TRAITS: dict[str, Callable[[Case], bool]] = {
+    "several steps": lambda case: len(case.steps) > 1,
+    "replayed": _some_step(lambda step: step.launch is Launch.REPLAY),
+    "padded": _some_step(lambda step: step.padded),
+    "several requests": _some_step(lambda step: len(step.requests) > 1),
+    "ragged": _some_step(lambda step: len({request.q_len for request in step.requests}) > 1),
+    "empty kv": _some_step(lambda step: any(request.kv_len == 0 for request in _asking(step))),
+    "kv < q": _some_step(lambda step: any(0 < request.kv_len < request.q_len for request in _asking(step))),
+    "idle request": _some_step(lambda step: len(_asking(step)) < len(step.requests)),
+    "fp8 kv": lambda case: case.geometry.kv_dtype is DType.FLOAT8_E4M3,
+    "window": lambda case: case.geometry.window_left >= 0,
+    "sinks": lambda case: case.geometry.sinks,
+    "soft cap": lambda case: case.geometry.soft_cap != 0,
+    "scaled": lambda case: case.scales != Scales(),
+    "views": lambda case: case.views != Views(),
+    "pages": lambda case: case.pages != Pages(),
+    "max slack": lambda case: case.max_len_slack > 0,
+    "used workspace": lambda case: case.workspace is not Workspace.FRESH,
+}
+
+FEATURES = (*(mode.value for mode in Mode), *_TRAITS, *(relation.words for relation in Relation))
+"""All words that `features` knows."""

@@ -1,8 +1,6 @@
-"""Findings on disk: a folder for each, with all that it takes to understand and repeat the failure."""
+"""A finding: what a campaign knows of a confirmed failure, and the files that say so."""
 
 import re
-import shutil
-import tempfile
 from pathlib import Path
 
 import msgspec
@@ -11,6 +9,9 @@ from attnfuzz.harness.failures import Observation
 from attnfuzz.harness.fingerprint import fine
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
+
+CASE = "case.json"
+SCRIPT = "repro.py"
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,31 +32,15 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         backend = re.sub(r"[^A-Za-z0-9_.@+-]+", "_", self.case.backend)
         return f"{backend}-{self.observation.kind}-{fine(self.case, self.observation)}"
 
-
-def file_finding(finding: Finding, folder: Path) -> Path:
-    """Write `finding` into its own folder below `folder`, all at once, and return where. Raises OSError.
-
-    The folder holds case.json, first.json, report.txt and, if there is a script, repro.py. What an earlier campaign
-    left there is replaced.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / finding.name
-    draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=folder))
-    try:
-        draft.chmod(0o755)
-        case_file.save(draft / CASE, finding.case)
-        case_file.save(draft / "first.json", finding.first)
-        (draft / "report.txt").write_text(f"{finding.report}\n")
-        if finding.script is not None:
-            (draft / "repro.py").write_text(finding.script)
-        shutil.rmtree(path, ignore_errors=True)
-        draft.rename(path)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    return path
-
-
-CASE = "case.json"
+    @property
+    def files(self) -> dict[str, bytes]:
+        """What it takes to understand and repeat the failure, by file name."""
+        files = {
+            CASE: case_file.encode(self.case),
+            "first.json": case_file.encode(self.first),
+            "report.txt": f"{self.report}\n".encode(),
+        }
+        return files if self.script is None else files | {SCRIPT: self.script.encode()}
 
 
 def case_path(path: Path) -> Path:

@@ -1,0 +1,8 @@
+"""What is worth running again: cases that are kept from night to night, and Hypothesis' own database."""
+
+from attnfuzz.harness.corpus.corpus import Corpus
+from attnfuzz.harness.corpus.database import DatabaseError, open_database
+from attnfuzz.harness.corpus.index import CorpusError
+from attnfuzz.harness.corpus.kept import Kept, Why
+
+__all__ = ["Corpus", "CorpusError", "DatabaseError", "Kept", "Why", "open_database"]

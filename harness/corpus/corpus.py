@@ -1,0 +1,185 @@
+"""The corpus: a folder of case files that are run before anything is drawn.
+
+corpus/BACKEND/CASEID.json      cases as any other, which `attnfuzz replay` takes
+corpus/index.ndjson             why each is kept
+"""
+
+import math
+import time
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from attnfuzz.harness.corpus.cover import cover_order
+from attnfuzz.harness.corpus.index import Index
+from attnfuzz.harness.corpus.kept import Entry, Kept, Why
+from attnfuzz.harness.corpus.records import Records
+from attnfuzz.harness.durable import write_durably
+from attnfuzz.harness.reduce import reduce
+from attnfuzz.harness.registry import as_file_name, resolve
+from attnfuzz.reference import case_file
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.case_file import CaseFileError
+from attnfuzz.strategies.coverage import Pair, pairs_of
+
+CUTS_TRIED = 100
+"""Candidates that are looked at when a case is reduced to the pairs that it is kept for: some 20 ms."""
+
+
+class Corpus:
+    """The cases in `folder`; nothing is made there before the first one is kept.
+
+    A file that can't be read is passed over; `troubles` has a line for each. Several processes may add to one corpus at
+    a time. Raises CorpusError for a folder that is no corpus, or a newer one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._index = Index(folder)
+        self._troubles = list(self._index.troubles)
+        self._kept = {kept.entry.case: kept for kept in self._load()}
+        self._reached: dict[str, set[Pair]] = {}
+        self._records = Records(self._kept.values())
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """What was passed over when the corpus was opened."""
+        return tuple(self._troubles)
+
+    def kept(self, backend: str | None = None) -> list[Kept]:
+        """What is kept, for one backend or for all, in no particular order."""
+        return [kept for kept in self._kept.values() if backend in {None, kept.case.backend}]
+
+    def replays(self, backend: str) -> list[Case]:
+        """The cases of `backend`: those that failed or were put here, then by margin, then by what each adds.
+
+        One that adds no pair of features to those before it is left out.
+        """
+        kept = sorted(self.kept(backend), key=lambda each: (each.entry.why.rank, -_margin(each), each.entry.case))
+        first = [each.case for each in kept if each.entry.why is not Why.COVERAGE]
+        rest = [each.case for each in kept if each.entry.why is Why.COVERAGE]
+        return first + cover_order(rest, _pairs(first))
+
+    def keep(
+        self, case: Case, *, why: Why, pairs: Collection[Pair] = (), margins: Mapping[str, float] | None = None
+    ) -> str | None:
+        """Keep `case` on the disk because of `why`, and return its id; None if nothing is new about it. Raises OSError.
+
+        What failed is new once. Otherwise a case is new if it has one of `pairs`, which no case here has, or one of the
+        largest of a tier's `margins`. One that is kept for its pairs alone is reduced to them, without being run: the
+        id is that of the smaller case.
+        """
+        new = frozenset(pairs) - self._reached_by(case.backend)
+        entry = Entry(case=case_file.case_id(case), why=why, time=time.time(), margins=_finite(margins or {}))
+        if why.for_good:
+            known = self._kept.get(entry.case)
+            if known is not None and known.entry.why.rank <= why.rank:
+                return None
+        elif not self._records.broken_by(case.backend, entry):
+            if not new:
+                return None
+            case = _reduced(case, new)
+            entry = msgspec.structs.replace(entry, case=case_file.case_id(case), margins={})
+        self._put(case, entry)
+        return entry.case
+
+    def merge(self, other: "Corpus") -> int:
+        """Keep what is new in another corpus, and return how many cases that was. Raises OSError."""
+        taken = 0
+        for kept in other.kept():
+            case, entry = kept.case, kept.entry
+            known = self._kept.get(entry.case)
+            adds = not pairs_of(case) <= self._reached_by(case.backend) or self._records.broken_by(case.backend, entry)
+            better = known is None or entry.why.rank < known.entry.why.rank
+            if better if entry.why.for_good else adds:
+                self._put(case, entry)
+                taken += 1
+        return taken
+
+    def superfluous(self) -> list[Kept]:
+        """What `prune` would remove: no failure, no record of a margin, and not needed to reach all pairs."""
+        backends = {kept.case.backend for kept in self._kept.values()}
+        return [kept for backend in sorted(backends) for kept in self._superfluous_of(backend)]
+
+    def prune(self) -> list[Kept]:
+        """Remove what is superfluous, and return it. Raises OSError."""
+        removed = self.superfluous()
+        for kept in removed:
+            self._drop(kept)
+        self._index.rewrite(kept.entry for kept in self._kept.values())
+        return removed
+
+    def _superfluous_of(self, backend: str) -> list[Kept]:
+        kept = self.kept(backend)
+        stays = {each.case for each in kept if each.entry.why.for_good or self._records.holds(backend, each.entry.case)}
+        stays.update(cover_order([each.case for each in kept if each.case not in stays], _pairs(stays)))
+        return [each for each in kept if each.case not in stays]
+
+    def _put(self, case: Case, entry: Entry) -> None:
+        """The file before its line: of the two, the index is the one that can be done without.
+
+        A case that is here already keeps its reason, unless the new one is for good: a failure whose margin is a record
+        when it passes must not leave with the record.
+        """
+        known = self._kept.get(entry.case)
+        if known is not None and not entry.why.for_good:
+            entry = msgspec.structs.replace(entry, why=known.entry.why)
+        path = self.folder / as_file_name(case.backend) / f"{entry.case}.json"
+        self._index.begin()
+        write_durably(path, case_file.encode(case))
+        self._index.append(entry)
+        self._kept[entry.case] = Kept(case=case, path=path, entry=entry)
+        self._reached_by(case.backend).update(pairs_of(case))
+        for beaten in self._records.add(case.backend, entry):
+            kept = self._kept.get(beaten)
+            if kept is not None and kept.entry.why is Why.MARGIN:
+                self._drop(kept)
+
+    def _drop(self, kept: Kept) -> None:
+        kept.path.unlink(missing_ok=True)
+        del self._kept[kept.entry.case]
+        # Counted again when it is asked for: this case may have been the only one to reach something.
+        self._reached.pop(kept.case.backend, None)
+
+    def _reached_by(self, backend: str) -> set[Pair]:
+        if backend not in self._reached:
+            self._reached[backend] = _pairs([kept.case for kept in self.kept(backend)])
+        return self._reached[backend]
+
+    def _load(self) -> Iterator[Kept]:
+        for path in sorted(self.folder.glob("*/*.json")):
+            try:
+                case = case_file.load(path)
+            except CaseFileError as error:
+                self._troubles.append(f"{error}; passed over")
+                continue
+            if not isinstance(case, Case):
+                self._troubles.append(f"{path} is made of literal calls, which a search can't use; passed over")
+                continue
+            number = case_file.case_id(case)
+            added = Entry(case=number, why=Why.ADDED, time=path.stat().st_mtime)
+            yield Kept(case=case, path=path, entry=self._index.entries.get(number, added))
+
+
+def _reduced(case: Case, pairs: frozenset[Pair]) -> Case:
+    capability = resolve(case.backend).capability
+    return reduce(
+        case,
+        lambda smaller: pairs <= pairs_of(smaller),
+        allowed=lambda smaller: capability.why_not(smaller) is None,
+        budget=CUTS_TRIED,
+    )
+
+
+def _margin(kept: Kept) -> float:
+    return max(kept.entry.margins.values(), default=0.0)
+
+
+def _finite(margins: Mapping[str, float]) -> dict[str, float]:
+    """JSON has no infinity, and an error without bound is a failure, which is kept as one."""
+    return {tier: margin for tier, margin in margins.items() if math.isfinite(margin)}
+
+
+def _pairs(cases: Collection[Case]) -> set[Pair]:
+    return {pair for case in cases for pair in pairs_of(case)}

@@ -1,0 +1,99 @@
+"""The index of a corpus: one JSON object per line, only ever appended to, which says why each case is kept.
+
+The case files alone are enough to go on with: a case whose line was lost is taken for one that a person put there.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from attnfuzz.harness.corpus.kept import Entry
+from attnfuzz.harness.durable import write_durably
+
+NAME = "index.ndjson"
+FORMAT = "attnfuzz-corpus"
+VERSION = 1
+
+
+class CorpusError(RuntimeError):
+    """A folder that is no corpus, or one that can't be read; the message says what to do."""
+
+
+class _Head(msgspec.Struct, frozen=True):
+    format: str
+    version: int
+
+
+class Index:
+    """The index in `folder`. `entries` has what it says, `troubles` a line for each of its lines that is damaged.
+
+    Raises CorpusError for a folder that is no corpus, or a newer one. One that is empty or absent is an empty corpus.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / NAME
+        self.entries: dict[str, Entry] = {}
+        self.troubles: list[str] = []
+        try:
+            content = self._path.read_bytes()
+        except NotADirectoryError:
+            raise CorpusError(f"{folder} is a file: a corpus is a folder; name another one") from None
+        except FileNotFoundError:
+            if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
+                raise CorpusError(
+                    f"{folder} holds files, and is no corpus ({NAME} is missing): name another folder"
+                ) from None
+            content = b""
+        self._torn = bool(content) and not content.endswith(b"\n")
+        if content:
+            self._read(content)
+
+    def begin(self) -> None:
+        """Make the file if there is none: it marks a corpus, and comes before the first case. Raises OSError."""
+        if not self._path.exists():
+            self.rewrite(())
+
+    def append(self, entry: Entry) -> None:
+        """Add a line; it is on the disk when this returns. Raises OSError."""
+        self.entries[entry.case] = entry
+        line = msgspec.json.encode(entry) + b"\n"
+        # The file is opened anew each time, since it may have been rewritten by another process.
+        with self._path.open("ab", buffering=0) as file:
+            file.write(b"\n" + line if self._torn else line)
+            os.fsync(file.fileno())
+        self._torn = False
+
+    def rewrite(self, entries: Iterable[Entry]) -> None:
+        """Replace all lines, at once. Raises OSError."""
+        self.entries = {entry.case: entry for entry in entries}
+        head = _Head(format=FORMAT, version=VERSION)
+        write_durably(self._path, msgspec.json.Encoder().encode_lines([head, *self.entries.values()]))
+        self._torn = False
+
+    def _read(self, content: bytes) -> None:
+        head, *lines = content.split(b"\n")
+        self._check_head(head)
+        for number, line in enumerate(lines, start=2):
+            if not line:
+                continue
+            try:
+                entry = msgspec.json.decode(line, type=Entry)
+            except msgspec.DecodeError as error:
+                self.troubles.append(f"{self._path}, line {number} is passed over: {error}")
+            else:
+                self.entries[entry.case] = entry
+
+    def _check_head(self, line: bytes) -> None:
+        try:
+            head = msgspec.json.decode(line, type=_Head)
+        except msgspec.DecodeError:
+            head = _Head(format="", version=0)
+        if head.format != FORMAT:
+            raise CorpusError(f"{self._path} is damaged, or no index of a corpus: restore it, or name another folder")
+        if head.version != VERSION:
+            raise CorpusError(
+                f"{self._path} was written by another version of attnfuzz (corpus version {head.version}, this "
+                f"one reads {VERSION}): use that version, or name another folder"
+            )

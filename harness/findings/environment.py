@@ -1,0 +1,93 @@
+"""What a campaign runs on: the versions, the processor and the GPUs that a finding may depend on."""
+
+import contextlib
+import os
+import platform
+import shlex
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+import attnfuzz
+from attnfuzz.kernels.native.build import NoCompiler, compiler
+
+_PACKAGES = ("torch", "flashinfer-python", "hypothesis")
+_SECONDS_PER_COMMAND = 5.0
+"""nvidia-smi takes a second per GPU without a persistence daemon; a driver that hangs must not hang the campaign."""
+
+
+def environment() -> dict[str, str]:
+    """Names of what matters, and their versions or models; what is absent is left out.
+
+    It makes no CUDA context and imports no flashinfer, which would make one.
+    """
+    found = {
+        "attnfuzz": _own_version(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": _cpu(),
+        **{name: _version(name) for name in _PACKAGES},
+        "cuda": torch.version.cuda,
+        **_gpus(),
+        "compiler": _compiler(),
+    }
+    return {name: text for name, text in found.items() if text}
+
+
+def _own_version() -> str:
+    """The version, and in a checkout what git calls its state."""
+    root = Path(attnfuzz.__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return attnfuzz.__version__
+    revision = _output(["git", "-C", str(root), "describe", "--always", "--dirty=, changed", "--exclude=*"])
+    return f"{attnfuzz.__version__} ({revision})" if revision else attnfuzz.__version__
+
+
+def _cpu() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return f"{value.strip()}, {os.cpu_count()} cores"
+    # ARM has no model names.
+    return f"{platform.machine()}, {os.cpu_count()} cores"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _gpus() -> dict[str, str]:
+    """The driver, and the names of the GPUs with their number."""
+    lines = _output(["nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader"]).splitlines()
+    rows = [tuple(cell.strip() for cell in line.split(",", 1)) for line in lines if "," in line]
+    if not rows:
+        return {}
+    names = Counter(name for _, name in rows)
+    return {"driver": rows[0][0], "gpu": ", ".join(f"{number} x {name}" for name, number in names.items())}
+
+
+def _compiler() -> str:
+    try:
+        command = shlex.split(compiler())
+    except NoCompiler:
+        return ""
+    return _output([*command, "--version"]).partition("\n")[0]
+
+
+def _output(command: Sequence[str]) -> str:
+    """What a command prints; nothing if it is absent, fails or takes too long."""
+    try:
+        answer = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=True, timeout=_SECONDS_PER_COMMAND
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return answer.stdout.strip()

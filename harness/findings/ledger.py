@@ -1,0 +1,214 @@
+"""The ledger: a file in a user's repository that says which failures are known, and why they are lived with.
+
+An entry names at least a backend, a kind and a reason. docs/ledger.md says the rest.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.failures import FAULTS, Kind, Observation
+from attnfuzz.harness.findings.record import Record
+from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.fingerprint import FEATURES, Fingerprint, features
+from attnfuzz.harness.registry import BackendFileError, UnknownBackend, resolve
+from attnfuzz.reference.case import Case, Mode
+
+DEFAULT_NAME = "attnfuzz-ledger.toml"
+
+
+class LedgerError(ValueError):
+    """A ledger that can't be used; the message has a line for each mistake, which says what would be right."""
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A known failure: one that agrees with every field which is given, and has all of `features`.
+
+    `finding` is the name of a finding's folder; the other fields are those of its fingerprint. `issue` is a URL.
+    """
+
+    backend: str
+    kind: Kind
+    reason: str
+    kernel: str | None = None
+    mode: Mode | None = None
+    place: str | None = None
+    finding: str | None = None
+    features: tuple[str, ...] = ()
+    issue: str | None = None
+    added: date | None = None
+
+    @property
+    def title(self) -> str:
+        """What it is about, in half a line."""
+        narrower = (self.mode, self.kernel, self.place, self.finding, *self.features)
+        return ", ".join((f"{self.kind} in {self.backend}", *(each for each in narrower if each)))
+
+    @property
+    def text(self) -> str:
+        """Why it is known, with its issue."""
+        return f"{self.reason} ({self.issue})" if self.issue else self.reason
+
+    def matches(self, fingerprint: Fingerprint, case: Case, name: str | None) -> bool:
+        """Whether it means this failure, on file as `name` if it is on file."""
+        wanted = (
+            (self.backend, fingerprint.backend),
+            (self.kind, fingerprint.kind),
+            (self.kernel, fingerprint.kernel),
+            (self.mode, fingerprint.mode),
+            (self.place, fingerprint.place),
+            (self.finding, name),
+        )
+        agrees = all(own is None or own == its for own, its in wanted)
+        return agrees and set(self.features) <= set(features(case))
+
+
+class Remark(msgspec.Struct, frozen=True, kw_only=True):
+    """What a campaign has to say about entry number `entry`, counted from 1; an `error` has to be mended."""
+
+    entry: int
+    title: str
+    text: str
+    error: bool
+
+
+class Ledger:
+    """The entries of a ledger. One without entries knows of nothing."""
+
+    def __init__(self, entries: Sequence[Entry] = ()) -> None:
+        self.entries = tuple(entries)
+
+    @classmethod
+    def load(cls, path: Path) -> "Ledger":
+        """Read a ledger. Raises LedgerError, also if it can't be read."""
+        try:
+            content = tomllib.loads(path.read_text())
+        except OSError as error:
+            raise LedgerError(f"cannot read ledger {path}: {error.strerror}; give a file") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise LedgerError(f"{path} is not TOML: {error}") from None
+        entries, mistakes = _entries(content)
+        if mistakes:
+            raise LedgerError("\n".join(f"{path}, {mistake}" for mistake in mistakes))
+        return cls(entries)
+
+    def reason(
+        self, fingerprint: Fingerprint, observation: Observation, case: Case, name: str | None = None
+    ) -> str | None:
+        """Why a failure is known, in the words of the first entry that means it; None if none does."""
+        return next((entry.text for entry in self.entries if entry.matches(fingerprint, case, name)), None)
+
+    def remarks(self, standing: Standing, past: Sequence[Record]) -> list[Remark]:
+        """What to say at the end of a campaign that began with the findings `past`.
+
+        An entry all of whose failures pass now should go; one that means none, now or ever, is an error. The entries of
+        backends that were not searched are left alone.
+        """
+        searched = set(standing.started.backends) if standing.started else set()
+        chosen = ((number, entry) for number, entry in enumerate(self.entries, 1) if entry.backend in searched)
+        remarks = (_remark(number, entry, standing, past) for number, entry in chosen)
+        return [remark for remark in remarks if remark is not None]
+
+
+def _remark(number: int, entry: Entry, standing: Standing, past: Sequence[Record]) -> Remark | None:
+    def meant(failures: Iterable[Any]) -> set[str | None]:
+        named = ((failure, getattr(failure, "name", None)) for failure in failures)
+        return {name for failure, name in named if entry.matches(failure.fingerprint, failure.case, name)}
+
+    if meant([*standing.findings, *standing.unconfirmed]):
+        return None
+    fixed = meant(standing.fixed)
+    before = meant(past)
+    if before - fixed - meant(record for record in past if record.state is State.FIXED):
+        # It failed the last time that it was run, and tonight nobody came to it.
+        return None
+    if fixed or before:
+        text = "no longer happens: remove it from the ledger"
+        return Remark(entry=number, title=entry.title, text=text, error=False)
+    text = "matches nothing that was ever found: correct it, or remove it from the ledger"
+    return Remark(entry=number, title=entry.title, text=text, error=True)
+
+
+def _entries(content: dict[str, Any]) -> tuple[list[Entry], list[str]]:
+    """The entries of a ledger's content, and what is wrong with it."""
+    mistakes = [f"{key}: unknown; a ledger is made of [[known]] tables" for key in content if key != "known"]
+    tables = content.get("known", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        return [], [*mistakes, "known: must be an array of tables, each headed by [[known]]"]
+    entries: list[Entry] = []
+    # What makes an entry the same as another, and its number.
+    numbers: dict[Entry, int] = {}
+    for number, table in enumerate(tables, 1):
+        where = f"entry {number}"
+        wrong = list(_wrong_values(table))
+        if not wrong:
+            entry = msgspec.convert(table, Entry)
+            entries.append(entry)
+            words = tuple(sorted(set(entry.features)))
+            bare = msgspec.structs.replace(entry, features=words, reason="", issue=None, added=None)
+            first = numbers.setdefault(bare, number)
+            if first != number:
+                wrong = [f"means the same as entry {first}: keep one of them"]
+        mistakes += [f"{where}: {text}" for text in wrong]
+    return entries, mistakes
+
+
+def _wrong_values(table: dict[str, Any]) -> Iterable[str]:
+    """What is wrong with the table of one entry, as clauses that say what would be right."""
+    fields = {field.name: field for field in msgspec.structs.fields(Entry)}
+    yield from (_unknown("key", key, fields) for key in table if key not in fields)
+    for name, field in fields.items():
+        if name not in table:
+            if field.required:
+                yield f"{name} is missing: {_REQUIRED[name]}"
+            continue
+        yield from _wrong_value(name, table[name], field.type)
+    if table.get("kind") in FAULTS and "place" in table:
+        yield f"place: where a wild access lands is chance; leave it out of an entry for {table['kind']}"
+
+
+def _wrong_value(name: str, value: object, kind: Any) -> Iterable[str]:
+    if name in _CHOICES and isinstance(value, str) and value not in _CHOICES[name]:
+        yield _unknown(name, value, _CHOICES[name])
+        return
+    try:
+        converted = msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        yield f"{name}: {str(error)[:1].lower()}{str(error)[1:]}"
+        return
+    if isinstance(converted, str) and not converted.strip():
+        yield f"{name} is empty: {_REQUIRED.get(name, 'leave it out')}"
+    elif name == "backend":
+        yield from _wrong_backend(str(converted))
+    elif name == "features":
+        yield from (_unknown("feature", word, FEATURES) for word in converted if word not in FEATURES)
+    elif name == "issue" and not str(converted).startswith(("https://", "http://")):
+        yield f"issue: {converted!r} is no URL"
+
+
+def _wrong_backend(name: str) -> Iterable[str]:
+    try:
+        resolve(name)
+    except (UnknownBackend, BackendFileError) as error:
+        yield f"backend: {error}"
+
+
+def _unknown(what: str, word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"give one of {', '.join(known)}"
+    return f"unknown {what} {word!r}: {hint}"
+
+
+_REQUIRED = {
+    "backend": "name the backend that fails",
+    "kind": "name the kind of failure, as the report's first line does",
+    "reason": "say why it is lived with",
+}
+
+_CHOICES = {"kind": [kind.value for kind in Kind], "mode": [mode.value for mode in Mode]}

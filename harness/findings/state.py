@@ -1,0 +1,15 @@
+"""What a finding is to the people who read of it."""
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """NEW: seen for the first time in this campaign. OPEN: seen before, and fails still. FIXED: passes now.
+
+    RETURNED: it fails again after a campaign in which it passed.
+    """
+
+    NEW = "new"
+    OPEN = "open"
+    FIXED = "fixed"
+    RETURNED = "returned"
