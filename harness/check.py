@@ -16,10 +16,11 @@ import hypothesis
 import msgspec
 
 from attnfuzz.harness import registry
+from attnfuzz.harness.confirm import comes_back
 from attnfuzz.harness.describe import describe
 from attnfuzz.harness.describe_calls import describe_calls
 from attnfuzz.harness.execute import Task
-from attnfuzz.harness.failures import FAILURES, FAULTS, Kind, Observation, Verdict
+from attnfuzz.harness.failures import FAILURES, Kind, Observation, Verdict
 from attnfuzz.harness.judge import ALPHA, Tier
 from attnfuzz.harness.trace import assemble
 from attnfuzz.harness.workers.death import Death
@@ -37,13 +38,12 @@ TIMEOUT_SECONDS = 30.0
 TRACE_SECONDS = 30.0
 """What a traced run may take longer: it writes down all that a step sees."""
 
-STATISTICAL = frozenset({Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH})
-"""Kinds that chance can produce, with the probability that the judge's alpha states."""
+RUNS_IF_KILLED = 3
+"""How often a case is run before it takes the blame for a SIGKILL: want of memory elsewhere, or an operator, kills too,
+and may do so again.
+"""
 
 CONTRACTS = ("declared", "strict")
-
-FRESH_SEEDS = 3
-"""Value seeds with which a statistical failure is tried again."""
 
 CASES = Path(".attnfuzz")
 """Where check() leaves the cases that fail, for the line that replays them."""
@@ -105,7 +105,7 @@ class Runner:
     def start(self, backend: str) -> None:
         """Wait until a worker stands ready for `backend`. Raises as `verdict` does."""
         self._prepare(backend)
-        self._workers.renew()
+        self.renew()
 
     def verdict(self, case: AnyCase, backend: str | None = None) -> Verdict:
         """Run a case on its backend, or on another one; a death becomes an observation.
@@ -129,18 +129,13 @@ class Runner:
             verdict = self._run(case, case.backend, str(path))
             return verdict, assemble(path, case) if path.exists() else None
 
-    def confirm(self, case: Case, observation: Observation) -> bool:
-        """Whether a failure comes back in a fresh worker: one of its kind, and in its place unless that is chance.
-
-        What is exact is tried with the same seed; what chance can produce with fresh ones, since the same would only
-        repeat a false alarm: it comes back if one of them fails. A hang needs no run alone: a Runner judges one case at
-        a time.
-        """
+    def renew(self) -> None:
+        """Have the next case run by a worker that has run nothing."""
         self._workers.renew()
-        cases = [case]
-        if observation.kind in STATISTICAL:
-            cases = [msgspec.structs.replace(case, seed=case.seed + offset) for offset in range(1, FRESH_SEEDS + 1)]
-        return any(_alike(again, observation) for fresh in cases for again in self.verdict(fresh).observations)
+
+    def confirm(self, case: Case, observation: Observation) -> bool:
+        """Whether a failure comes back in a fresh worker, as `attnfuzz.harness.confirm.comes_back` says it."""
+        return comes_back(self, case, observation)
 
     def _run(self, case: AnyCase, name: str, trace: str | None = None) -> Verdict:
         case_file.validate_any(case)
@@ -158,10 +153,19 @@ class Runner:
                 trace=trace,
             )
         )
-        answer = self._workers.run(task, timeout=self._timeout + (TRACE_SECONDS if trace else 0.0))
+        answer = self._answer(task, self._timeout + (TRACE_SECONDS if trace else 0.0))
         if isinstance(answer, Death):
             return Verdict(observations=(explain(answer),))
         return msgspec.json.decode(answer, type=Verdict)
+
+    def _answer(self, task: bytes, timeout: float) -> bytes | Death:
+        answer = self._workers.run(task, timeout=timeout)
+        for _ in range(RUNS_IF_KILLED - 1):
+            if not (isinstance(answer, Death) and answer.killed_from_outside):
+                break
+            self._workers.renew()
+            answer = self._workers.run(task, timeout=timeout)
+        return answer
 
     def _prepare(self, name: str) -> None:
         """Compile what a backend needs, in sight: workers then find it in the cache."""
@@ -181,11 +185,6 @@ def why_not(backend: Backend, case: AnyCase) -> str | None:
         return backend.capability.why_not(case)
     lacking = sorted({call.op for call in case.calls} - backend.ops.keys())
     return f"calls of {', '.join(lacking)}" if lacking else None
-
-
-def _alike(again: Observation, first: Observation) -> bool:
-    same = again.kind is first.kind and again.gap is first.gap
-    return same and (again.place == first.place or first.kind in FAULTS)
 
 
 def render_failure(case: AnyCase, verdict: Verdict) -> str:

@@ -3,171 +3,305 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
-from msgspec.structs import replace
-
-import attnfuzz
+from attnfuzz.harness.bugs import load_bugs
 from attnfuzz.harness.campaign.events import (
+    AnyEvent,
     CampaignFinished,
-    CampaignStarted,
+    CampaignResumed,
     Event,
     FindingFiled,
     GapSeen,
     JobFailed,
-    Progress,
-    SliceFinished,
+    JobRestarted,
+    LedgerRemark,
     SuspectSeen,
-    UnconfirmedKept,
+    Trouble,
 )
+from attnfuzz.harness.campaign.filing import Export, Filing, Render
+from attnfuzz.harness.campaign.growth import Growth
 from attnfuzz.harness.campaign.jobs import JobEnded, Jobs
-from attnfuzz.harness.campaign.messages import AnyMessage, Caught, Gap, Lost, Slice, SliceDone, Suspect, Tally
+from attnfuzz.harness.campaign.knowledge import JOB_KILLED, NOT_COME_BACK, OUT_OF_TIME, Knowledge
+from attnfuzz.harness.campaign.leaning import lean_to_unreached
+from attnfuzz.harness.campaign.messages import (
+    AnyMessage,
+    Caught,
+    Gap,
+    Interesting,
+    Lost,
+    Rechecked,
+    SliceDone,
+    Suspect,
+    Tally,
+    Troubled,
+)
+from attnfuzz.harness.campaign.opening import opening
 from attnfuzz.harness.campaign.plan import Plan
+from attnfuzz.harness.campaign.replays import Replays, kept_cases
 from attnfuzz.harness.campaign.schedule import Schedule
-from attnfuzz.harness.failures import Verdict
-from attnfuzz.harness.findings import Finding, file_finding
-from attnfuzz.harness.fingerprint import Fingerprint
-from attnfuzz.reference.case import Case
+from attnfuzz.harness.campaign.shrinking import ShrinkingTime
+from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.campaign.tallies import Tallies
+from attnfuzz.harness.campaign.tasks import REPLAYS_SHARE, ChooseLean, Tasks
+from attnfuzz.harness.campaign.under_way import UnderWay
+from attnfuzz.harness.corpus import Corpus
+from attnfuzz.harness.findings.archive import Archive
+from attnfuzz.harness.findings.ledger import Ledger
 
 SECONDS_PER_LOOK = 0.1
-ATTEMPTS = 3
 
-Render = Callable[[Case, Verdict], str]
-Export = Callable[[Case], str | None]
+DEATHS_IN_A_ROW = 3
+"""How often a job may be killed before it has judged anything: more than that is no chance."""
 
 
 class Campaign:
-    """Runs `plan` on `jobs`. `stop` ends it early, `render` makes a verdict readable, `export` a script of a case.
+    """Runs `plan` on `jobs`, as the campaign of that name. `stop` ends it early.
 
-    A fingerprint that is on file is passed over from then on, and so is one that failed to come back `ATTEMPTS`
-    times. What was still a suspect when a campaign was stopped is kept as unconfirmed.
+    What it decides follows from its own events: with those of the log as `past_events`, it goes on where it was killed,
+    and runs the suspects that were left over first. `torn_bytes` are what was cut off that log. `render` makes a
+    verdict readable, `export` a script of a case. Raises OSError when the findings can't be read.
+
+    A fingerprint that is on file is passed over, and so is one that failed to come back several times. What is still a
+    suspect at the end is kept as unconfirmed.
     """
 
-    def __init__(self, plan: Plan, jobs: Jobs, *, stop: threading.Event, render: Render, export: Export) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        jobs: Jobs,
+        *,
+        campaign: str,
+        archive: Archive,
+        corpus: Corpus,
+        ledger: Ledger | None,
+        environment: Mapping[str, str],
+        past_events: Sequence[AnyEvent] = (),
+        torn_bytes: int = 0,
+        stop: threading.Event,
+        render: Render,
+        export: Export,
+        choose_lean: ChooseLean = lean_to_unreached,
+    ) -> None:
         self._plan = plan
         self._jobs = jobs
+        self._name = campaign
+        self._archive = archive
+        self._corpus = corpus
+        self._ledger = ledger or Ledger()
+        self._environment = dict(environment)
+        self._resumes = bool(past_events)
+        self._torn_bytes = torn_bytes
         self._stop = stop
-        self._render = render
-        self._export = export
+        self._standing = Standing()
+        self._knowledge = Knowledge()
         self._schedule = Schedule(plan.backends, examples=plan.examples, seed=plan.seed)
-        self._running: dict[int, Slice] = {}
-        self._suspects: dict[tuple[int, Fingerprint], Suspect] = {}
-        self._filed: set[Fingerprint] = set()
-        self._names: set[str] = set()
-        self._lost: Counter[Fingerprint] = Counter()
-        self._gaps: set[Fingerprint] = set()
+        self._shrinking = ShrinkingTime(jobs.count)
+        for event in past_events:
+            self._learn(event)
+        self._before = self._standing.at
         self._started = time.monotonic()
+        self._past = archive.past(plan.backends)
+        self._tallies = Tallies(self._clock)
+        self._growth = Growth(corpus, self._standing, self._clock)
+        self._filing = Filing(
+            archive,
+            self._ledger,
+            self._knowledge,
+            past=self._past,
+            campaign=campaign,
+            clock=self._clock,
+            render=render,
+            export=export,
+        )
+        self._tasks = Tasks(
+            plan,
+            knowledge=self._knowledge,
+            standing=self._standing,
+            schedule=self._schedule,
+            shrinking=self._shrinking,
+            replays=self._replays(),
+            passed_over=self._filing.passed_over,
+            choose_lean=choose_lean,
+        )
+        self._running: dict[int, UnderWay] = {}
+        self._deaths: Counter[int] = Counter()
 
     def events(self) -> Iterator[Event]:
-        """Run the campaign. Raises OSError when a finding can't be written."""
-        plan = self._plan
-        yield CampaignStarted(
-            at=0.0,
-            attnfuzz=attnfuzz.__version__,
-            backends=plan.backends,
-            examples=plan.examples,
-            seconds=plan.seconds,
-            seed=plan.seed,
-            jobs=self._jobs.count,
-            contract=plan.contract,
-            alpha=plan.alpha,
-        )
-        for job in range(self._jobs.count):
-            self._start_slice(job)
-        try:
-            while self._running and not self._stop.is_set():
-                received = self._jobs.next_message(SECONDS_PER_LOOK)
-                if received is not None:
-                    yield from self._take(*received)
-        except JobEnded as ended:
-            yield JobFailed(at=self._clock(), job=ended.number, text=ended.text)
-        for suspect in self._suspects.values():
-            yield self._keep(suspect, "the campaign ended before it was confirmed")
-        yield CampaignFinished(at=self._clock(), interrupted=self._stop.is_set())
+        """Run the campaign. Raises OSError when a file can't be written."""
+        for event in self._happenings():
+            self._learn(event)
+            yield event
+
+    def _learn(self, event: Event) -> None:
+        for handler in (self._standing, self._knowledge, self._schedule, self._shrinking):
+            handler(event)
 
     def _clock(self) -> float:
-        return time.monotonic() - self._started
+        return self._before + time.monotonic() - self._started
 
-    def _start_slice(self, job: int) -> None:
-        """Hand `job` the next slice, if examples and time are left."""
-        seconds = self._plan.seconds
-        left = None if seconds is None else seconds - self._clock()
-        if left is not None and left <= 0:
-            return
-        task = self._schedule.next_slice()
-        if task is None:
-            return
-        given_up = (fingerprint for fingerprint, times in self._lost.items() if times >= ATTEMPTS)
-        known = tuple(f for f in (*self._filed, *given_up) if f.backend == task.backend)
-        self._running[job] = Slice(
-            backend=task.backend,
-            index=task.index,
-            seed=task.seed,
-            examples=task.examples,
-            known=known,
-            seconds=left,
+    def _replays(self) -> Replays:
+        examples = self._plan.examples
+        return Replays(
+            self._plan.backends,
+            past=self._past,
+            # The first case is drawn when all kept ones are handed out.
+            kept=(lambda _: ()) if self._knowledge.drawing else kept_cases(load_bugs(), self._corpus),
+            seed=self._plan.seed,
+            most=None if examples is None else int(examples * REPLAYS_SHARE),
+            done=self._knowledge.replayed,
+            checked=self._knowledge.checked,
         )
-        self._jobs.start(job, self._running[job])
+
+    def _happenings(self) -> Iterator[Event]:
+        """What happens; each event is learnt before the next is asked for."""
+        yield self._opening()
+        for text in (*self._archive.troubles, *self._corpus.troubles):
+            yield from self._trouble(text)
+        failure: JobEnded | None = None
+        try:
+            yield from self._search()
+        except JobEnded as ended:
+            failure = ended
+        for backend in self._plan.backends:
+            yield from self._tallies.flush(backend)
+        if failure is not None:
+            yield JobFailed(at=self._clock(), job=failure.number, text=failure.text)
+        yield from self._keep_pending()
+        if failure is None and not self._stop.is_set():
+            for remark in self._ledger.remarks(self._standing, self._past):
+                yield LedgerRemark(
+                    at=self._clock(), entry=remark.entry, title=remark.title, text=remark.text, error=remark.error
+                )
+        yield CampaignFinished(at=self._clock(), time=time.time(), interrupted=self._stop.is_set())
+
+    def _opening(self) -> Event:
+        if not self._resumes:
+            return opening(self._plan, campaign=self._name, jobs=self._jobs.count, environment=self._environment)
+        return CampaignResumed(
+            at=self._clock(),
+            time=time.time(),
+            environment=self._environment,
+            jobs=self._jobs.count,
+            torn_bytes=self._torn_bytes,
+        )
+
+    def _search(self) -> Iterator[Event]:
+        """Keep all jobs busy until nothing is left to do. Raises JobEnded if the harness is broken."""
+        yield from self._start_slices()
+        while self._running and not self._stop.is_set():
+            try:
+                received = self._jobs.next_message(0.0 if self._growth.waiting else SECONDS_PER_LOOK)
+            except JobEnded as ended:
+                yield from self._revive(ended)
+            else:
+                if received is not None:
+                    yield from self._take(*received)
+                elif self._growth.waiting:
+                    yield from self._growth.keep_next()
+            yield from self._tallies.due()
+            yield from self._start_slices()
+        while self._growth.waiting and not self._stop.is_set():
+            yield from self._growth.keep_next()
+
+    def _start_slices(self) -> Iterator[Event]:
+        """Hand a slice to each job that has none, while there are any."""
+        for job in range(self._jobs.count):
+            if job in self._running:
+                continue
+            run = self._tasks.next(self._clock(), self._running.values(), self._tallies.untold)
+            if run is None:
+                return
+            self._running[job] = run
+            yield run.started(job)
+            self._jobs.start(job, run.task)
 
     def _take(self, job: int, message: AnyMessage) -> Iterator[Event]:
+        run = self._running[job]
         match message:
-            case Tally(cases=cases, deaths=deaths, shrinking=shrinking):
-                backend = self._running[job].backend
-                yield Progress(at=self._clock(), backend=backend, cases=cases, deaths=deaths, shrinking=shrinking)
-            case Suspect(fingerprint=fingerprint, case=case, observation=observation):
-                self._suspects[job, fingerprint] = message
-                yield SuspectSeen(at=self._clock(), case=case, observation=observation)
-            case Lost(fingerprint=fingerprint):
-                suspect = self._suspects.pop((job, fingerprint))
-                self._lost[fingerprint] += 1
-                yield self._keep(suspect, "it did not come back in a fresh worker")
-            case Caught(fingerprint=fingerprint):
-                del self._suspects[job, fingerprint]
-                yield from self._file(message)
+            case Tally():
+                self._deaths[job] = 0
+                run.add(message)
+                self._tallies.add(run.task.backend, message)
+            case Interesting():
+                yield from self._growth.take(message, searched=self._searched(run.task.backend))
+            case Rechecked():
+                yield from self._filing.check(message)
+            case Suspect() | Lost() | Caught():
+                yield from self._take_suspect(run, message)
             case Gap(fingerprint=fingerprint, case=case, observation=observation):
-                if fingerprint not in self._gaps:
-                    self._gaps.add(fingerprint)
-                    yield GapSeen(at=self._clock(), case=case, observation=observation)
+                if fingerprint not in self._knowledge.gaps:
+                    yield GapSeen(at=self._clock(), fingerprint=fingerprint, case=case, observation=observation)
+            case Troubled(text=text):
+                yield from self._trouble(text)
             case SliceDone():
-                yield self._finish_slice(job, message)
+                yield from self._finish_slice(job, message)
+
+    def _searched(self, backend: str) -> int:
+        return self._standing.score(backend).searched + self._tallies.untold.get(backend, 0)
+
+    def _trouble(self, text: str) -> Iterator[Event]:
+        """Every job meets the same trouble: it is told once."""
+        if text not in {trouble.text for trouble in self._standing.troubles}:
+            yield Trouble(at=self._clock(), text=text)
+
+    def _take_suspect(self, run: UnderWay, message: Suspect | Lost | Caught) -> Iterator[Event]:
+        """Tell of a suspect, or settle it, unless another job had its bug filed meanwhile."""
+        fingerprint = message.fingerprint
+        filed = self._knowledge.is_filed(fingerprint)
+        match message:
+            case Suspect(case=case, observation=observation):
+                run.suspects[fingerprint] = message
+                if not filed:
+                    yield SuspectSeen(at=self._clock(), fingerprint=fingerprint, case=case, observation=observation)
+            case Lost():
+                suspect = run.suspects.pop(fingerprint)
+                if not filed:
+                    yield self._filing.keep(suspect, NOT_COME_BACK)
+            case Caught():
+                del run.suspects[fingerprint]
+                if not filed:
+                    yield from self._file(message)
 
     def _file(self, caught: Caught) -> Iterator[Event]:
-        """File what a job caught, unless another job or another road led to the same bug before."""
-        finding = Finding(case=caught.case, first=caught.first, observation=caught.observation, report="")
-        if caught.fingerprint not in self._filed and finding.name not in self._names:
-            report = self._render(caught.case, caught.verdict)
-            finding = replace(finding, report=report, script=self._export(caught.case))
-            path = file_finding(finding, self._plan.out / "findings")
-            yield FindingFiled(
-                at=self._clock(),
-                case=finding.case,
-                observation=finding.observation,
-                path=str(path),
-                report=finding.report,
-            )
-        self._filed.add(caught.fingerprint)
-        self._names.add(finding.name)
+        event = self._filing.file(caught)
+        yield event
+        if isinstance(event, FindingFiled):
+            yield from self._growth.keep_failure(event.case)
 
-    def _keep(self, suspect: Suspect, reason: str) -> UnconfirmedKept:
-        case, observation = suspect.case, suspect.observation
-        report = f"Unconfirmed: {reason}.\n\n{self._render(case, Verdict(observations=(observation,)))}"
-        finding = Finding(case=case, first=case, observation=observation, report=report)
-        path = file_finding(finding, self._plan.out / "unconfirmed")
-        return UnconfirmedKept(at=self._clock(), case=case, observation=observation, path=str(path), reason=reason)
+    def _finish_slice(self, job: int, done: SliceDone) -> Iterator[Event]:
+        run = self._running.pop(job)
+        out_of_time = run.task.seconds is not None and done.seconds >= run.task.seconds
+        for key in run.again:
+            suspect = self._knowledge.pending.get(key)
+            if suspect is not None and not out_of_time:
+                yield self._filing.keep(suspect, NOT_COME_BACK)
+        for replay in run.task.replays:
+            if replay.finding is not None:
+                self._filing.give_up(replay.finding)
+        yield from self._end_slice(run, done)
 
-    def _finish_slice(self, job: int, done: SliceDone) -> Event:
-        task = self._running.pop(job)
-        if done.stopped_early:
-            self._schedule.give_back(task.backend, task.examples - done.searched)
-        self._start_slice(job)
-        return SliceFinished(
-            at=self._clock(),
-            backend=task.backend,
-            index=task.index,
-            seed=task.seed,
-            examples=done.searched,
-            cases=done.cases,
-            deaths=done.deaths,
-            seconds=done.seconds,
-            unsupported=done.unsupported,
-        )
+    def _end_slice(self, run: UnderWay, done: SliceDone) -> Iterator[Event]:
+        yield from self._tallies.flush(run.task.backend)
+        yield run.finished(self._clock(), done)
+
+    def _revive(self, ended: JobEnded) -> Iterator[Event]:
+        """Start a job anew that was killed; what it had told counts, and the rest of its slice is handed out again."""
+        job = ended.number
+        self._deaths[job] += 1
+        if not ended.killed or self._deaths[job] >= DEATHS_IN_A_ROW:
+            raise ended
+        run = self._running.pop(job, None)
+        if run is not None:
+            for key in self._tasks.cut_off(run):
+                yield self._filing.keep(self._knowledge.pending[key], JOB_KILLED)
+            if not run.task.replays:
+                yield from self._end_slice(run, run.so_far(self._clock()))
+        yield JobRestarted(at=self._clock(), job=job, text=ended.text)
+        self._jobs.restart(job)
+
+    def _keep_pending(self) -> Iterator[Event]:
+        kept = {(event.fingerprint, event.case) for event in self._standing.unconfirmed}
+        for key, suspect in list(self._knowledge.pending.items()):
+            if key not in kept:
+                yield self._filing.keep(suspect, OUT_OF_TIME)

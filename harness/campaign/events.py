@@ -1,6 +1,6 @@
-"""What a campaign tells the world: every output (terminal, log, summary) is a handler of these events, and only that.
+"""What a campaign tells the world: every output (terminal, log, report) is a handler of these events, and only that.
 
-The events but `Progress` make up the log, one JSON object per line; `LOG_VERSION` says which fields they have.
+All of them make up the log, one JSON object per line; `LOG_VERSION` says which fields they have.
 """
 
 from collections.abc import Callable
@@ -8,13 +8,21 @@ from collections.abc import Callable
 import msgspec
 
 from attnfuzz.harness.failures import Observation
-from attnfuzz.reference.case import Case
+from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.reference.case import Case, Guard
 
-LOG_VERSION = 1
+LOG_VERSION = 2
+
+Pair = tuple[str, str]
+"""Two features of the case space that one case has, in alphabetical order."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="event"):
-    """Something that happened in a campaign, `at` seconds after its start."""
+    """Something that happened in a campaign, `at` seconds after its start.
+
+    `at` never decreases, and goes on where it was when a campaign is resumed: it counts the time spent searching.
+    """
 
     at: float
 
@@ -22,48 +30,136 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="even
 class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
     """The first event. `examples` is per backend; either it or `seconds` is the budget.
 
-    `alpha` is the number of false alarms expected of correct backends, before confirmation; None in older logs.
+    `campaign` names the campaign in its home, `time` is in seconds since the epoch. `environment` has the versions that
+    matter (torch, flashinfer, gpu, driver, ...). `alpha` is the number of false alarms expected of correct backends,
+    before confirmation.
     """
 
     log_version: int = LOG_VERSION
+    campaign: str
+    time: float
     attnfuzz: str
+    environment: dict[str, str]
     backends: tuple[str, ...]
+    preset: str
     examples: int | None
     seconds: float | None
     seed: int
     jobs: int
     contract: str
-    alpha: float | None = None
+    alpha: float
+    guard: Guard | None = None
+    leaning: bool = True
+    database: str | None = None
+    ledger: str | None = None
+
+
+class CampaignResumed(Event, frozen=True, kw_only=True, tag=True):
+    """The campaign goes on after its main process ended early. `torn_bytes` of a half-written event were cut off."""
+
+    time: float
+    environment: dict[str, str]
+    jobs: int
+    torn_bytes: int
+
+
+class SliceStarted(Event, frozen=True, kw_only=True, tag=True):
+    """A job was handed a slice: `examples` to draw, or, for `index` -1, kept cases to run again."""
+
+    job: int
+    backend: str
+    index: int
+    seed: int
+    examples: int
 
 
 class Progress(Event, frozen=True, kw_only=True, tag=True):
-    """`cases` more were judged, and `deaths` workers died of them. `shrinking` says whether these were suspects."""
+    """What happened in `backend` since its last progress: at most one event a second.
+
+    `searched` examples were drawn; `cases` were judged in all, shrinking and confirming included, with `rows` rows;
+    `deaths` workers died of them. `shrinking` says whether the last of them were suspects. `margins` has the largest
+    margin of each tier among cases that passed, `phases` the seconds spent in each phase of a case, over all jobs.
+    """
 
     backend: str
+    searched: int
     cases: int
     deaths: int
-    shrinking: bool
+    rows: int = 0
+    shrinking: bool = False
+    margins: dict[str, float] = {}
+    phases: dict[str, float] = {}
+
+
+class CoverageGrew(Event, frozen=True, kw_only=True, tag=True):
+    """`pairs` of features were reached for the first time in this campaign, after `searched` examples of `backend`."""
+
+    backend: str
+    searched: int
+    pairs: tuple[Pair, ...]
+
+
+class CaseKept(Event, frozen=True, kw_only=True, tag=True):
+    """A case went into the corpus, because of `why`."""
+
+    backend: str
+    case_id: str
+    why: str
 
 
 class SuspectSeen(Event, frozen=True, kw_only=True, tag=True):
     """A case failed in a way that is not on file yet; it is about to be confirmed and shrunk."""
 
+    fingerprint: Fingerprint
     case: Case
     observation: Observation
 
 
 class FindingFiled(Event, frozen=True, kw_only=True, tag=True):
-    """A failure was confirmed, shrunk and filed in the folder `path`. `report` is it in readable form."""
+    """A failure was confirmed, shrunk and filed in the folder `path`. `report` is it in readable form.
 
+    `name` tells findings apart; `fingerprint` is what it was before shrinking. `known` is the ledger's reason, if it
+    has one. `state` is NEW, or RETURNED where an earlier campaign saw it fixed.
+    """
+
+    name: str
+    fingerprint: Fingerprint
     case: Case
     observation: Observation
     path: str
     report: str
+    state: State = State.NEW
+    known: str | None = None
+
+
+class AlreadyFiled(Event, frozen=True, kw_only=True, tag=True):
+    """A failure was confirmed and shrunk, and turned out to be the finding `name`, which this campaign knows."""
+
+    fingerprint: Fingerprint
+    name: str
+
+
+class FindingChecked(Event, frozen=True, kw_only=True, tag=True):
+    """A finding of an earlier campaign was run again. `state` is OPEN, RETURNED (it had been fixed) or FIXED.
+
+    `times` it failed out of `runs`. `case` is the smallest that is on file.
+    """
+
+    name: str
+    fingerprint: Fingerprint
+    case: Case
+    observation: Observation
+    path: str
+    state: State
+    runs: int = 1
+    times: int = 0
+    known: str | None = None
 
 
 class UnconfirmedKept(Event, frozen=True, kw_only=True, tag=True):
     """A failure that is no finding, because of `reason`, was kept in the folder `path`."""
 
+    fingerprint: Fingerprint
     case: Case
     observation: Observation
     path: str
@@ -73,6 +169,7 @@ class UnconfirmedKept(Event, frozen=True, kw_only=True, tag=True):
 class GapSeen(Event, frozen=True, kw_only=True, tag=True):
     """A case broke only what the strict contract asks; told once per fingerprint."""
 
+    fingerprint: Fingerprint
     case: Case
     observation: Observation
 
@@ -90,6 +187,28 @@ class SliceFinished(Event, frozen=True, kw_only=True, tag=True):
     unsupported: dict[str, int]
 
 
+class LedgerRemark(Event, frozen=True, kw_only=True, tag=True):
+    """At the end: entry number `entry` (from 1) of the ledger no longer happens, or (`error`) matches nothing."""
+
+    entry: int
+    title: str
+    text: str
+    error: bool
+
+
+class Trouble(Event, frozen=True, kw_only=True, tag=True):
+    """Something of the harness' surroundings broke, and the campaign goes on without it: a database, say."""
+
+    text: str
+
+
+class JobRestarted(Event, frozen=True, kw_only=True, tag=True):
+    """A job process was killed from outside and started anew. `text` is how it ended."""
+
+    job: int
+    text: str
+
+
 class JobFailed(Event, frozen=True, kw_only=True, tag=True):
     """A job process ended by itself: the harness is broken, and the campaign ends. `text` is its standard error."""
 
@@ -100,7 +219,31 @@ class JobFailed(Event, frozen=True, kw_only=True, tag=True):
 class CampaignFinished(Event, frozen=True, kw_only=True, tag=True):
     """The last event. `interrupted` says whether the user stopped it."""
 
+    time: float
     interrupted: bool
 
+
+AnyEvent = (
+    CampaignStarted
+    | CampaignResumed
+    | SliceStarted
+    | Progress
+    | CoverageGrew
+    | CaseKept
+    | SuspectSeen
+    | FindingFiled
+    | AlreadyFiled
+    | FindingChecked
+    | UnconfirmedKept
+    | GapSeen
+    | SliceFinished
+    | LedgerRemark
+    | Trouble
+    | JobRestarted
+    | JobFailed
+    | CampaignFinished
+)
+
+AnyFinding = FindingFiled | FindingChecked
 
 Handler = Callable[[Event], None]

@@ -6,11 +6,14 @@ from collections.abc import Callable
 
 from hypothesis.strategies import SearchStrategy
 
-from attnfuzz.harness.campaign.examples import run_examples
+from attnfuzz.harness.campaign.examples import aim, run_examples
 from attnfuzz.harness.campaign.judge import Judge
-from attnfuzz.harness.campaign.messages import AnyMessage, Caught, Gap, Lost, Slice, SliceDone, Suspect
+from attnfuzz.harness.campaign.messages import AnyMessage, Caught, Gap, Lost, Rechecked, Slice, SliceDone, Suspect
+from attnfuzz.harness.campaign.novelty import Novelty
 from attnfuzz.harness.campaign.pinned import Pinned
+from attnfuzz.harness.campaign.remembered import Remembered
 from attnfuzz.harness.campaign.tally import TalliedJudge
+from attnfuzz.harness.confirm import comes_back, recheck
 from attnfuzz.harness.failures import FAILURES, Failure, Observation, Verdict
 from attnfuzz.harness.fingerprint import Fingerprint
 from attnfuzz.harness.reduce import reduce
@@ -30,12 +33,24 @@ class Hunt:
 
     The first new failure is pinned: from then on only its fingerprint counts as failing, so that shrinking ends in
     the bug that it began with. Other failures that turn up meanwhile are set aside, and are reduced after it.
+
+    `novelty` says which cases are interesting; none are without it. Failing examples are kept in `remembered`.
     """
 
-    def __init__(self, task: Slice, judge: Judge, tell: Callable[[AnyMessage], None]) -> None:
+    def __init__(
+        self,
+        task: Slice,
+        judge: Judge,
+        tell: Callable[[AnyMessage], None],
+        *,
+        novelty: Novelty | None = None,
+        remembered: Remembered | None = None,
+    ) -> None:
         self._task = task
         self._judge = TalliedJudge(judge, tell)
         self._tell = tell
+        self._novelty = novelty
+        self._remembered = remembered
         self._passed_over = set(task.known)
         self._gaps: set[Fingerprint] = set()
         self._started = time.monotonic()
@@ -43,30 +58,17 @@ class Hunt:
         self._smallest: Case | None = None
         self._aside: dict[Fingerprint, tuple[Case, Verdict]] = {}
         self._unsupported: Counter[str] = Counter()
-        self._searched = 0
 
     def run(self, strategy: SearchStrategy[Case]) -> SliceDone:
-        """Search the cases of `strategy`. Raises what the judge raises: the harness is broken, then."""
-        try:
-            run_examples(
-                strategy,
-                self._visit,
-                examples=self._task.examples,
-                seed_of=self._task.seed,
-                shrink=self._task.shrink.runs > 0,
-            )
-        except Failure:
-            assert self._pinned is not None
-            assert self._smallest is not None
-            self._settle(self._pinned, self._smallest)
-            self._settle_others()
-        except _TimeIsUp:
-            pass
-        except _Broken as broken:
-            raise broken.args[0] from None
+        """Search the cases of `strategy`, or run the slice's replays. Raises what the judge raises: it is broken."""
+        if self._task.replays:
+            self._replay()
+        else:
+            self._draw(strategy)
+        self._settle_others()
         self._judge.flush()
         return SliceDone(
-            searched=self._searched,
+            searched=self._judge.searched,
             stopped_early=self._pinned is not None,
             cases=self._judge.cases,
             deaths=self._judge.deaths,
@@ -74,29 +76,85 @@ class Hunt:
             unsupported=dict(self._unsupported),
         )
 
-    def _visit(self, case: Case) -> None:
-        """What Hypothesis runs on each case that it draws, and on each that it tries while it shrinks."""
+    def _replay(self) -> None:
+        """Judge the kept cases; each failure is settled by itself, and the next case follows."""
+        for replay in self._task.replays:
+            if self._time_is_up():
+                return
+            if replay.finding is not None:
+                runs, verdict = recheck(self._judge, replay.case)
+                seen = verdict.failures
+                self._tell(Rechecked(finding=replay.finding, case=replay.case, observations=seen, runs=runs))
+                continue
+            verdict = self._judge.verdict(replay.case)
+            self._note(replay.case, verdict)
+            pinned = self._suspect(replay.case, verdict)
+            if pinned is not None:
+                self._settle(pinned, replay.case)
+                self._judge.shrinking = False
+
+    def _draw(self, strategy: SearchStrategy[Case]) -> None:
+        task = self._task
+        # While it climbs, Hypothesis would shrink the examples of its Pareto front if it had a database: that costs
+        # most of a slice, and nobody reads them.
+        memory = None if self._remembered is None or task.climb else self._remembered.of(task.backend, task.lean)
+        try:
+            run_examples(
+                strategy,
+                self._visit,
+                examples=task.examples,
+                seed_of=task.seed,
+                shrink=task.shrink.runs > 0,
+                climb=task.climb,
+                remembered=memory,
+            )
+        except Failure:
+            assert self._pinned is not None
+            assert self._smallest is not None
+            self._settle(self._pinned, self._smallest)
+        except _TimeIsUp:
+            pass
+        except _Broken as broken:
+            raise broken.args[0] from None
+
+    def _visit(self, case: Case) -> bool:
+        """What Hypothesis runs on each case that it draws, and on each that it tries while it shrinks.
+
+        Returns whether the case failed in a way that is passed over.
+        """
+        failed = False
         try:
             if self._pinned is None:
-                self._search(case)
+                failed = self._search(case)
             observation = self._pinned.observation(case) if self._pinned else None
         except Exception as error:
             raise _Broken(error) from error
         if observation is not None:
             self._smallest = case
             raise FAILURES[observation.kind](observation, observation.message)
+        return failed
 
-    def _search(self, case: Case) -> None:
+    def _search(self, case: Case) -> bool:
+        """Judge a drawn case, and pin its failure if that is new. Returns whether it failed at all."""
         if self._time_is_up():
             raise _TimeIsUp
-        self._searched += 1
-        verdict = self._judge.verdict(case)
+        verdict = self._judge.search(case)
+        self._note(case, verdict)
+        if self._task.climb and not verdict.failures:
+            aim(verdict.margins)
+        self._pinned = self._suspect(case, verdict)
+        return bool(verdict.failures)
+
+    def _note(self, case: Case, verdict: Verdict) -> None:
+        """Tell what a case is worth beside its failures."""
         if verdict.unsupported is not None:
             self._unsupported[verdict.unsupported] += 1
         for observation in verdict.observations:
             if observation.gap:
                 self._tell_gap(case, observation)
-        self._pinned = self._suspect(case, verdict)
+        news = self._novelty.of(case, verdict) if self._novelty is not None else None
+        if news is not None:
+            self._tell(news)
 
     def _suspect(self, case: Case, verdict: Verdict) -> Pinned | None:
         """The failure of `case` to shrink: its worst, if that is new and comes back in a fresh worker."""
@@ -109,7 +167,7 @@ class Hunt:
         self._passed_over.add(fingerprint)
         self._tell(Suspect(fingerprint=fingerprint, case=case, observation=worst))
         self._judge.shrinking = True
-        if not self._judge.confirm(case, worst):
+        if not comes_back(self._judge, case, worst):
             self._judge.shrinking = False
             self._tell(Lost(fingerprint=fingerprint))
             return None
@@ -122,7 +180,7 @@ class Hunt:
         for case in dict.fromkeys((reduced, smallest, pinned.first)):
             observation = pinned.observation(case)
             assert observation is not None
-            if case == pinned.first or self._judge.confirm(case, observation):
+            if case == pinned.first or comes_back(self._judge, case, observation):
                 self._tell(
                     Caught(
                         fingerprint=pinned.fingerprint,

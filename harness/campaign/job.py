@@ -1,4 +1,4 @@
-"""A job process: runs the slices that it is handed on its own workers. Started as `python -m`, spoken to over pipes."""
+"""A job process: runs the slices that it is handed. Started as `python -m`, spoken to over pipes."""
 
 import contextlib
 import os
@@ -9,10 +9,8 @@ from typing import BinaryIO
 
 import msgspec
 
-from attnfuzz.harness.campaign.draw import drawn_cases
-from attnfuzz.harness.campaign.hunt import Hunt
+from attnfuzz.harness.campaign.hunter import Hunter
 from attnfuzz.harness.campaign.messages import AnyMessage, Setup, Slice
-from attnfuzz.harness.check import Runner
 
 
 class _ToldToLeave(BaseException):
@@ -29,12 +27,9 @@ def main() -> None:
         replies.flush()
 
     setup = msgspec.json.decode(orders.readline(), type=Setup)
-    strategies = {name: drawn_cases(name, setup.guard) for name in setup.backends}
-    with Runner(setup.backends, contract=setup.contract, alpha=setup.alpha, without=setup.without) as runner:
-        runner.start(setup.backends[0])
+    with Hunter(setup, tell) as hunter:
         for line in orders:
-            task = msgspec.json.decode(line, type=Slice)
-            tell(Hunt(task, runner, tell).run(strategies[task.backend]))
+            tell(hunter.run(msgspec.json.decode(line, type=Slice)))
 
 
 def _private_stdout() -> BinaryIO:

@@ -9,8 +9,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from types import TracebackType
-from typing import IO, Protocol, Self
+from typing import Protocol, Self
 
 import msgspec
 
@@ -20,12 +21,16 @@ SECONDS_TO_LEAVE = 3.0
 
 
 class JobEnded(Exception):
-    """A job process ended by itself; `text` is what it wrote to standard error."""
+    """A job ended; `text` is what it wrote to standard error, and how it ended.
 
-    def __init__(self, number: int, text: str) -> None:
+    `killed` says that this was done to it from outside, by a signal or with its machine: it can be started anew.
+    """
+
+    def __init__(self, number: int, text: str, *, killed: bool = False) -> None:
         super().__init__(f"job {number} ended")
         self.number = number
         self.text = text
+        self.killed = killed
 
 
 class Jobs(Protocol):
@@ -43,8 +48,12 @@ class Jobs(Protocol):
     def next_message(self, timeout: float) -> tuple[int, AnyMessage] | None:
         """The next message of any job, with the job's number; None if none came in `timeout` seconds.
 
-        Raises JobEnded.
+        Raises JobEnded, after all that the job told before.
         """
+        ...
+
+    def restart(self, job: int) -> None:
+        """Start job number `job` anew after it ended; nothing that the old one told comes after this."""
         ...
 
 
@@ -55,24 +64,11 @@ class JobProcesses:
         self.count = count
         self._setup = setup
         self._messages: queue.SimpleQueue[tuple[int, AnyMessage | None]] = queue.SimpleQueue()
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._errors: list[IO[bytes]] = []
+        self._processes: list[JobProcess] = []
 
     def __enter__(self) -> Self:
         """Start the processes."""
-        for number in range(self.count):
-            errors = tempfile.TemporaryFile()
-            process = subprocess.Popen(
-                [sys.executable, "-m", "attnfuzz.harness.campaign.job"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,
-            )
-            self._errors.append(errors)
-            self._processes.append(process)
-            self._send(number, self._setup)
-            threading.Thread(target=self._listen, args=(number, process), daemon=True).start()
+        self._processes = [self._begin(number) for number in range(self.count)]
         return self
 
     def __exit__(
@@ -80,23 +76,14 @@ class JobProcesses:
     ) -> None:
         """End the processes and their workers; those that do not leave are killed."""
         for process in self._processes:
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
+            process.ask_to_leave()
         deadline = time.monotonic() + SECONDS_TO_LEAVE
-        for process, errors in zip(self._processes, self._errors, strict=True):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
-            errors.close()
+        for process in self._processes:
+            process.end(deadline)
 
     def start(self, job: int, task: Slice) -> None:
         """Have job number `job` run a slice."""
-        self._send(job, task)
+        self._processes[job].send(task)
 
     def next_message(self, timeout: float) -> tuple[int, AnyMessage] | None:
         """The next message of any job, with the job's number; None if none came in `timeout` seconds."""
@@ -105,29 +92,85 @@ class JobProcesses:
         except queue.Empty:
             return None
         if message is None:
-            raise JobEnded(job, self._error_text(job))
+            process = self._processes[job]
+            raise JobEnded(job, process.last_words(job), killed=process.was_killed)
         return job, message
 
-    def _send(self, number: int, order: Setup | Slice) -> None:
-        stdin = self._processes[number].stdin
+    def restart(self, job: int) -> None:
+        """Start job number `job` anew after it ended, and end what is left of its workers."""
+        self._processes[job].end(deadline=time.monotonic())
+        self._processes[job] = self._begin(job)
+
+    def _begin(self, number: int) -> "JobProcess":
+        process = JobProcess(self._setup)
+        threading.Thread(target=self._listen, args=(number, process), daemon=True).start()
+        return process
+
+    def _listen(self, number: int, process: "JobProcess") -> None:
+        for message in process.messages():
+            self._messages.put((number, message))
+        self._messages.put((number, None))
+
+
+class JobProcess:
+    """One job as a process, with its pipes and what it writes to standard error."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._files = contextlib.ExitStack()
+        self._errors = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed in end()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "attnfuzz.harness.campaign.job"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            start_new_session=True,
+        )
+        self.send(setup)
+
+    def send(self, order: Setup | Slice) -> None:
+        """Hand it an order."""
+        stdin = self._process.stdin
         assert stdin is not None
         # A job that has ended is noticed where its messages are read.
         with contextlib.suppress(BrokenPipeError):
             stdin.write(msgspec.json.encode(order) + b"\n")
             stdin.flush()
 
-    def _listen(self, number: int, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
+    def messages(self) -> Iterator[AnyMessage]:
+        """What the process tells, until it has ended."""
+        assert self._process.stdout is not None
         decoder = msgspec.json.Decoder(AnyMessage)
         # A job that dies may leave half a message.
-        with process.stdout, contextlib.suppress(msgspec.DecodeError):
-            for line in process.stdout:
-                self._messages.put((number, decoder.decode(line)))
-        process.wait()
-        self._messages.put((number, None))
+        with self._process.stdout, contextlib.suppress(msgspec.DecodeError):
+            for line in self._process.stdout:
+                yield decoder.decode(line)
+        self._process.wait()
 
-    def _error_text(self, number: int) -> str:
-        errors = self._errors[number]
-        errors.seek(0)
-        status = self._processes[number].returncode
-        return errors.read().decode(errors="replace") + f"(job process {number} ended with status {status})"
+    @property
+    def was_killed(self) -> bool:
+        """Whether a signal ended it. After SIGTERM it leaves in order, with status 0, which it never does unasked."""
+        return self._process.returncode <= 0
+
+    def last_words(self, number: int) -> str:
+        """What it wrote to standard error, and how it ended."""
+        self._errors.seek(0)
+        status = self._process.returncode
+        how = f"was killed by signal {-status}" if self.was_killed and status else f"ended with status {status}"
+        return self._errors.read().decode(errors="replace") + f"(job process {number} {how})"
+
+    def ask_to_leave(self) -> None:
+        """Have it end itself and its workers, in order."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+
+    def end(self, deadline: float) -> None:
+        """Wait for it until `deadline`; then kill it, and whatever it started."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(max(0.0, deadline - time.monotonic()))
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._files.close()

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from attnfuzz.harness.failures import Observation, Verdict
+from attnfuzz.harness.failures import Verdict
 from attnfuzz.reference.case import Case
 
 
@@ -13,6 +13,6 @@ class Judge(Protocol):
         """Run `case` where it may die, and say what failed."""
         ...
 
-    def confirm(self, case: Case, observation: Observation) -> bool:
-        """Whether `case` fails like `observation` again, in a fresh worker."""
+    def renew(self) -> None:
+        """Have the next case run by a worker that has run nothing."""
         ...

@@ -1,24 +1,147 @@
-"""The event log: one JSON object per line, only ever appended to."""
+"""The event log: one JSON object per line, only ever appended to, and read back even when its end is torn."""
 
+import contextlib
+import os
+import threading
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import msgspec
 
-from attnfuzz.harness.campaign.events import Event, Progress
+from attnfuzz.harness.campaign.events import (
+    LOG_VERSION,
+    AnyEvent,
+    CampaignFinished,
+    CampaignStarted,
+    Event,
+    FindingChecked,
+    FindingFiled,
+    UnconfirmedKept,
+)
+
+SECONDS_PER_SYNC = 1.0
+"""What a machine that goes away may cost. A process that is killed loses nothing that it has written."""
+
+_AT_ONCE = (CampaignStarted, FindingFiled, FindingChecked, UnconfirmedKept, CampaignFinished)
+
+
+class LogError(RuntimeError):
+    """A log that can't be read as one; the message says why, and what to do."""
 
 
 class EventLog:
-    """A handler that appends every event but progress to `path`. Raises OSError when it can't."""
+    """A handler that appends every event to `path`, in one write each.
+
+    Findings are on the disk when the call returns, everything else a second later. A write that fails, on a disk that
+    is full, leaves no half line behind, and raises OSError.
+    """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab", buffering=0)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._size = os.fstat(self._file).st_size
+        self._encoder = msgspec.json.Encoder()
+        self._dirty = threading.Event()
+        self._closing = threading.Event()
+        self._syncer = threading.Thread(target=self._sync_now_and_then, daemon=True)
+        self._syncer.start()
+        _sync_folder(path.parent)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def __call__(self, event: Event) -> None:
         """Append `event`."""
-        if not isinstance(event, Progress):
-            self._file.write(msgspec.json.encode(event) + b"\n")
+        line = self._encoder.encode(event) + b"\n"
+        try:
+            written = os.write(self._file, line)
+            if written < len(line):
+                # What stops a write midway shows when the rest is written.
+                os.write(self._file, line[written:])
+        except OSError:
+            os.ftruncate(self._file, self._size)
+            raise
+        self._size += len(line)
+        if isinstance(event, _AT_ONCE):
+            os.fsync(self._file)
+        else:
+            self._dirty.set()
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Bring the rest to the disk, and close the file."""
+        self._closing.set()
+        self._syncer.join()
+        with contextlib.suppress(OSError):
+            os.fsync(self._file)
+        os.close(self._file)
+
+    def _sync_now_and_then(self) -> None:
+        while not self._closing.wait(SECONDS_PER_SYNC):
+            if self._dirty.is_set():
+                self._dirty.clear()
+                # A disk that fails shows in the next write as well, and there somebody listens.
+                with contextlib.suppress(OSError):
+                    os.fsync(self._file)
+
+
+def read_log(path: Path) -> list[AnyEvent]:
+    """The events of a log. A last line that was cut off is left out. Raises LogError or OSError."""
+    events, _ = _parse(path)
+    return events
+
+
+def mend_log(path: Path) -> tuple[list[AnyEvent], int]:
+    """Read a log, cut a torn last line off the file, and return the events and the bytes cut. Raises as `read_log`."""
+    events, torn = _parse(path)
+    if torn:
+        os.truncate(path, path.stat().st_size - torn)
+    return events, torn
+
+
+def _parse(path: Path) -> tuple[list[AnyEvent], int]:
+    content = path.read_bytes()
+    whole, newline, torn = content.rpartition(b"\n")
+    decoder = msgspec.json.Decoder(AnyEvent)
+    events: list[AnyEvent] = []
+    for number, line in enumerate((whole + newline).splitlines(), start=1):
+        if number == 1:
+            _check_version(path, line)
+        try:
+            events.append(decoder.decode(line))
+        except msgspec.DecodeError as error:
+            raise LogError(f"{path}, line {number}: {error}. The log is damaged; restore it, or begin anew") from None
+    if not events:
+        raise LogError(f"{path} holds no event: the campaign ended before it began. Run it again")
+    return events, len(torn)
+
+
+class _Head(msgspec.Struct):
+    event: str
+    log_version: int
+
+
+def _check_version(path: Path, line: bytes) -> None:
+    try:
+        head = msgspec.json.decode(line, type=_Head)
+    except msgspec.DecodeError:
+        raise LogError(f"{path} is no event log of attnfuzz: its first line is no CampaignStarted") from None
+    if head.log_version != LOG_VERSION:
+        raise LogError(
+            f"{path} was written by another version of attnfuzz (log version {head.log_version}, "
+            f"this one reads {LOG_VERSION}): read it with that version"
+        )
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new file's name last: without this, a machine that goes away may take the whole file along."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -2,16 +2,19 @@
 
 import msgspec
 
+from attnfuzz.harness.campaign.events import Pair
 from attnfuzz.harness.failures import Observation, Verdict
 from attnfuzz.harness.fingerprint import Fingerprint
 from attnfuzz.harness.judge import ALPHA, Tier
 from attnfuzz.reference.case import Case, Guard
+from attnfuzz.strategies.lean import Lean
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """To a job, first: what all of its slices share.
 
-    `alpha` is the probability that a correct output is called wrong. The tiers in `without` are not heard.
+    `alpha` is the probability that a correct output is called wrong. The tiers in `without` are not heard. `database`
+    is a folder or a redis:// URL for Hypothesis' examples.
     """
 
     backends: tuple[str, ...]
@@ -19,6 +22,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     guard: Guard | None
     alpha: float = ALPHA
     without: tuple[Tier, ...] = ()
+    database: str | None = None
 
 
 class ShrinkBudget(msgspec.Struct, frozen=True):
@@ -28,10 +32,19 @@ class ShrinkBudget(msgspec.Struct, frozen=True):
     seconds: float = 20.0
 
 
+class Replay(msgspec.Struct, frozen=True, kw_only=True):
+    """A kept case to run again. `finding` names the finding that it is the case of, if it is one's."""
+
+    case: Case
+    finding: str | None = None
+
+
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
     """To a job: search `backend` for failures that are not `known`, for so many examples or seconds.
 
-    With `first_only`, what else turns up while the first failure is shrunk is let go.
+    With `replays`, judge these cases in this order and draw none. `lean` is what is drawn more often than otherwise;
+    with `climb`, Hypothesis follows the judge's margins upwards. With `first_only`, what else turns up while the first
+    failure is shrunk is let go.
     """
 
     backend: str
@@ -42,6 +55,9 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
     shrink: ShrinkBudget = ShrinkBudget()
     first_only: bool = False
+    replays: tuple[Replay, ...] = ()
+    lean: Lean = Lean()
+    climb: bool = False
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -49,11 +65,38 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Tally(Message, frozen=True, kw_only=True, tag=True):
-    """So many cases since the last tally, so many of which killed a worker."""
+    """What happened since the last tally; the fields are those of `events.Progress`."""
 
+    searched: int = 0
     cases: int
     deaths: int
     shrinking: bool
+    rows: int = 0
+    margins: dict[str, float] = {}
+    phases: dict[str, float] = {}
+
+
+class Interesting(Message, frozen=True, kw_only=True, tag=True):
+    """A case that passed or failed, and did what no other case of this job did before it.
+
+    `pairs` of features are new to the job; `margins` of tiers are larger than any before by a tenth at least.
+    """
+
+    case: Case
+    pairs: tuple[Pair, ...] = ()
+    margins: dict[str, float] = {}
+
+
+class Rechecked(Message, frozen=True, kw_only=True, tag=True):
+    """A finding's case was run again: how it fails now, worst first; not at all, if there is no observation.
+
+    It was run until it failed, with fresh value seeds too: `runs` times in all.
+    """
+
+    finding: str
+    case: Case
+    observations: tuple[Observation, ...]
+    runs: int
 
 
 class Suspect(Message, frozen=True, kw_only=True, tag=True):
@@ -88,6 +131,12 @@ class Gap(Message, frozen=True, kw_only=True, tag=True):
     observation: Observation
 
 
+class Troubled(Message, frozen=True, kw_only=True, tag=True):
+    """Something around the job broke, and it goes on without it."""
+
+    text: str
+
+
 class SliceDone(Message, frozen=True, kw_only=True, tag=True):
     """The slice is over. `searched` counts the examples, `cases` all runs, shrinking included."""
 
@@ -99,4 +148,4 @@ class SliceDone(Message, frozen=True, kw_only=True, tag=True):
     unsupported: dict[str, int]
 
 
-AnyMessage = Tally | Suspect | Caught | Lost | Gap | SliceDone
+AnyMessage = Tally | Interesting | Rechecked | Suspect | Caught | Lost | Gap | Troubled | SliceDone

@@ -26,9 +26,11 @@ def spent_per_output(alpha: float, cases: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A campaign: `examples` for each backend or `seconds` in all, in `jobs` processes, filing findings in `out`.
+    """A campaign: `examples` for each backend or `seconds` in all, in `jobs` processes, with its home in `out`.
 
     `alpha` is the number of false alarms that is expected of it if all backends are correct, before confirmation.
+    `leaning`: what is drawn leans to what was not reached. `database` is a folder or a redis:// URL for Hypothesis'
+    examples; `ledger` the file of known findings; `ray` the cluster on which jobs run, None for processes here.
     """
 
     backends: tuple[str, ...]
@@ -40,6 +42,11 @@ class Plan:
     guard: Guard | None
     out: Path
     alpha: float = ALPHA
+    preset: str = "quick"
+    leaning: bool = True
+    database: str | None = None
+    ledger: Path | None = None
+    ray: str | None = None
 
     @property
     def alpha_per_output(self) -> float:

@@ -1,45 +1,73 @@
-"""Which slice comes next: the backends take turns until the budget is spent."""
+"""Which slice comes next: the budget is shared among backends by what they yield."""
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from attnfuzz.harness.campaign.events import CoverageGrew, Event, FindingFiled, Progress, SliceFinished, SliceStarted
 from attnfuzz.harness.campaign.examples import derive_seed
 from attnfuzz.harness.campaign.messages import Slice
+from attnfuzz.harness.campaign.turns import Turns
 
 EXAMPLES_PER_SLICE = 250
+
+PAIRS_PER_FINDING = 25
+"""How many new pairs of features a new finding is worth: where one bug is, there are more."""
 
 
 class Schedule:
     """Hands out the slices of a campaign; with `examples`, so many for each backend, otherwise without end.
 
-    Slices are numbered for each backend, and a slice's seed follows from the campaign's seed, backend and number.
+    A handler of events: what was handed out, searched and found, it learns from them alone. Slices are numbered for
+    each backend, and a slice's seed follows from the campaign's seed, backend and number.
     """
 
     def __init__(self, backends: Sequence[str], *, examples: int | None, seed: int) -> None:
-        self._turns = deque(backends)
-        self._left = dict.fromkeys(backends, examples)
-        self._handed_out = dict.fromkeys(backends, 0)
+        self._backends = tuple(backends)
+        self._examples = examples
         self._seed = seed
+        self._turns = Turns(backends)
+        self._handed_out = dict.fromkeys(backends, 0)
+        self._searched = dict.fromkeys(backends, 0)
+        self._gains = dict.fromkeys(backends, 0.0)
 
-    def next_slice(self) -> Slice | None:
-        """The next slice; None when no examples are left to hand out."""
-        for _ in range(len(self._turns)):
-            backend = self._turns[0]
-            self._turns.rotate(-1)
-            left = self._left[backend]
-            examples = EXAMPLES_PER_SLICE if left is None else min(EXAMPLES_PER_SLICE, left)
-            if examples:
-                return self._hand_out(backend, examples)
-        return None
+    def __call__(self, event: Event) -> None:
+        """Learn from `event`."""
+        match event:
+            case SliceStarted(backend=backend, index=index) if index >= 0:
+                self._handed_out[backend] = index + 1
+            case Progress(backend=backend, searched=searched):
+                self._searched[backend] += searched
+            case CoverageGrew(backend=backend, pairs=pairs):
+                self._gains[backend] += len(pairs)
+            case FindingFiled(fingerprint=fingerprint):
+                self._gains[fingerprint.backend] += PAIRS_PER_FINDING
+            case SliceFinished(backend=backend, index=index, seconds=seconds):
+                # What kept cases reach is no yield: it was known before.
+                if index >= 0:
+                    self._turns.spent(backend, seconds, gain=self._gains[backend])
+                self._gains[backend] = 0.0
 
-    def give_back(self, backend: str, examples: int) -> None:
-        """Examples of a slice that ended early, to be handed out again."""
-        left = self._left[backend]
-        if left is not None:
-            self._left[backend] = left + examples
+    def next_slice(self, under_way: Sequence[Slice], promised: Mapping[str, int]) -> Slice | None:
+        """The next slice; None when no examples are left to hand out.
 
-    def _hand_out(self, backend: str, examples: int) -> Slice:
-        index = self._handed_out[backend]
-        self._handed_out[backend] += 1
-        self.give_back(backend, -examples)
-        return Slice(backend=backend, index=index, seed=derive_seed(self._seed, backend, index), examples=examples)
+        `under_way` are the slices that run now, `promised` the examples of each backend that are spoken for.
+        """
+        sizes = {backend: self._size(backend, promised.get(backend, 0)) for backend in self._backends}
+        backend = self._turns.next([name for name, size in sizes.items() if size], [task.backend for task in under_way])
+        if backend is None:
+            return None
+        return _slice(backend, self._handed_out[backend], sizes[backend], seed=self._seed)
+
+    def _size(self, backend: str, promised: int) -> int:
+        if self._examples is None:
+            return EXAMPLES_PER_SLICE
+        return max(0, min(EXAMPLES_PER_SLICE, self._examples - self._searched[backend] - promised))
+
+
+def slices_of(backend: str, *, examples: int, seed: int) -> Iterator[Slice]:
+    """The slices that a campaign hands out for one backend, if none of them ends early."""
+    for index, first in enumerate(range(0, examples, EXAMPLES_PER_SLICE)):
+        yield _slice(backend, index, min(EXAMPLES_PER_SLICE, examples - first), seed=seed)
+
+
+def _slice(backend: str, index: int, examples: int, *, seed: int) -> Slice:
+    return Slice(backend=backend, index=index, seed=derive_seed(seed, backend, index), examples=examples)

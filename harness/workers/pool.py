@@ -20,12 +20,18 @@ from attnfuzz.harness.workers.lifeline import Lifeline, NurseryError, tail
 _START_SECONDS = 600.0
 """How long a nursery may take to import, and to compile kernels, before it is given up."""
 
-_ATTEMPTS = 3
-"""How many workers in a row may be found dead before they were asked anything."""
+_ATTEMPTS = 10
+"""How many workers in a row may be found dead before they were asked anything: a machine that is short of memory kills
+several, and a fork costs little.
+"""
 
 
 class HandlerError(RuntimeError):
     """The handler raised: a fault of the harness, not of what it tests. The message is the worker's traceback."""
+
+
+class _Stillborn(Exception):
+    """A worker ended before it was ready."""
 
 
 class Worker:
@@ -50,11 +56,13 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """Its process id. Waits until it is ready; NurseryError if it can't be had."""
+        """Its process id. Waits until it is ready; _Stillborn or NurseryError if it can't be had."""
         if self._pid is None:
             try:
                 message, payload = channel.receive(self._channel, time.monotonic() + _START_SECONDS)
-            except (ChannelClosed, TimeoutError):
+            except ChannelClosed:
+                raise _Stillborn from None
+            except TimeoutError:
                 raise self._lifeline.failure() from None
             assert message is Message.READY
             self._pid = int(payload)
@@ -62,10 +70,13 @@ class Worker:
         return self._pid
 
     def gone(self) -> bool:
-        """Whether it ended while it had nothing to do."""
+        """Whether it ended while it had nothing to do, or before it was ready, for which this waits."""
         poll = select.poll()
         poll.register(self._channel, select.POLLIN)
-        return bool(self.pid and poll.poll(0))
+        try:
+            return bool(self.pid and poll.poll(0))
+        except _Stillborn:
+            return True
 
     def ask(self, request: bytes, *, timeout: float) -> bytes | Death:
         """Send a request and wait at most `timeout` seconds for the reply, or for its end. HandlerError as it says."""

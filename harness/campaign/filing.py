@@ -1,0 +1,136 @@
+"""Turns what jobs caught, lost and checked into files, and into the events that tell of them."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from msgspec.structs import replace
+
+from attnfuzz.harness.campaign.events import (
+    AlreadyFiled,
+    Event,
+    FindingChecked,
+    FindingFiled,
+    SuspectSeen,
+    UnconfirmedKept,
+)
+from attnfuzz.harness.campaign.knowledge import Knowledge
+from attnfuzz.harness.campaign.messages import Caught, Rechecked, Suspect
+from attnfuzz.harness.failures import Observation, Verdict
+from attnfuzz.harness.findings.archive import Archive
+from attnfuzz.harness.findings.finding import Finding
+from attnfuzz.harness.findings.ledger import Ledger
+from attnfuzz.harness.findings.record import Record, state_after
+from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.fingerprint import Fingerprint, fine
+from attnfuzz.reference.case import Case
+
+Render = Callable[[Case, Verdict], str]
+Export = Callable[[Case], str | None]
+
+
+class Filing:
+    """Files for `campaign` what its `knowledge` does not have yet.
+
+    `render` makes a verdict readable, `export` a script of a case. `past` are the findings that wait to be run again:
+    they count as failing until they pass. Everything here raises OSError when a file can't be written.
+    """
+
+    def __init__(
+        self,
+        archive: Archive,
+        ledger: Ledger,
+        knowledge: Knowledge,
+        *,
+        past: Sequence[Record],
+        campaign: str,
+        clock: Callable[[], float],
+        render: Render,
+        export: Export,
+    ) -> None:
+        self._archive = archive
+        self._ledger = ledger
+        self._knowledge = knowledge
+        self._campaign = campaign
+        self._clock = clock
+        self._render = render
+        self._export = export
+        self._past = {record.name: record for record in past}
+        self._waiting = {name for name in self._past if name not in knowledge.checked}
+
+    def passed_over(self, backend: str) -> tuple[Fingerprint, ...]:
+        """The failures of `backend` that the search goes past."""
+        waiting = (self._past[name] for name in sorted(self._waiting))
+        failing = (each.fingerprint for each in waiting if self._state_before(each) is not State.FIXED)
+        own = (fingerprint for fingerprint in failing if fingerprint.backend == backend)
+        return tuple(dict.fromkeys((*self._knowledge.passed_over(backend), *own)))
+
+    def file(self, caught: Caught) -> FindingFiled | AlreadyFiled:
+        """File what a job caught, unless another road led to the same bug before."""
+        case, observation = caught.case, caught.observation
+        finding = Finding(case=case, first=caught.first, observation=observation, report="")
+        if finding.name in self._knowledge.names:
+            return AlreadyFiled(at=self._clock(), fingerprint=caught.fingerprint, name=finding.name)
+        finding = replace(finding, report=self._render(case, caught.verdict), script=self._export(case))
+        path, state = self._archive.file(finding, caught.fingerprint)
+        return FindingFiled(
+            at=self._clock(),
+            name=finding.name,
+            fingerprint=caught.fingerprint,
+            case=case,
+            observation=observation,
+            path=str(path),
+            report=finding.report,
+            state=state,
+            known=self._ledger.reason(caught.fingerprint, observation, case, finding.name),
+        )
+
+    def check(self, rechecked: Rechecked) -> Iterator[Event]:
+        """Note how the case of a past finding fares now; one that was fixed before and passes is no news."""
+        record = self._past[rechecked.finding]
+        self.give_up(record.name)
+        now = _likest(record, rechecked.observations)
+        state = self._archive.checked(record.name, fails=now is not None)
+        if state is State.FIXED and self._state_before(record) is State.FIXED:
+            return
+        observation = now or record.observation
+        yield FindingChecked(
+            at=self._clock(),
+            name=record.name,
+            fingerprint=record.fingerprint,
+            case=record.case,
+            observation=observation,
+            path=str(record.path),
+            state=state,
+            runs=rechecked.runs,
+            times=int(now is not None),
+            known=self._ledger.reason(record.fingerprint, observation, record.case, record.name),
+        )
+
+    def give_up(self, name: str) -> None:
+        """No longer wait for a past finding to be run again."""
+        self._waiting.discard(name)
+
+    def keep(self, suspect: Suspect | SuspectSeen, reason: str) -> UnconfirmedKept:
+        """Keep a failure that is no finding, because of `reason`."""
+        case, observation = suspect.case, suspect.observation
+        report = f"Unconfirmed: {reason}.\n\n{self._render(case, Verdict(observations=(observation,)))}"
+        finding = Finding(case=case, first=case, observation=observation, report=report)
+        path = self._archive.keep_unconfirmed(finding, suspect.fingerprint)
+        return UnconfirmedKept(
+            at=self._clock(),
+            fingerprint=suspect.fingerprint,
+            case=case,
+            observation=observation,
+            path=str(path),
+            reason=reason,
+        )
+
+    def _state_before(self, record: Record) -> State:
+        """The state in which this campaign met a finding: what it saw itself, before it was killed, does not count."""
+        return state_after([sighting for sighting in record.sightings if sighting.campaign != self._campaign])
+
+
+def _likest(record: Record, observations: Sequence[Observation]) -> Observation | None:
+    """How a finding's case fails now: like the finding if it can be, else as badly as it does; None if it passes."""
+    failures = [observation for observation in observations if not observation.gap]
+    same = (each for each in failures if fine(record.case, each) == fine(record.case, record.observation))
+    return next(same, failures[0] if failures else None)

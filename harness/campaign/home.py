@@ -1,0 +1,96 @@
+"""Where campaigns live: a folder that is kept from night to night.
+
+campaigns/ID/events.ndjson      one campaign's log; report.html, junit.xml and summary.md beside it
+findings/NAME/                  what was found, with its history
+unconfirmed/NAME/               failures that did not come back
+corpus/                         the cases that are run first
+lock                            held while a campaign runs
+"""
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+LOG_NAME = "events.ndjson"
+
+
+class HomeError(RuntimeError):
+    """A folder that can't be a campaign's home, or is in use; the message says what to do."""
+
+
+class Home:
+    """The folder `path` and what lies where in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def campaigns(self) -> Path:
+        """The folder of all campaigns."""
+        return self.path / "campaigns"
+
+    @property
+    def findings(self) -> Path:
+        """The folder of all findings."""
+        return self.path / "findings"
+
+    @property
+    def unconfirmed(self) -> Path:
+        """The folder of failures that did not come back."""
+        return self.path / "unconfirmed"
+
+    @property
+    def corpus(self) -> Path:
+        """The folder of the corpus."""
+        return self.path / "corpus"
+
+    def folder(self, campaign: str) -> Path:
+        """The folder of one campaign."""
+        return self.campaigns / campaign
+
+    def log(self, campaign: str) -> Path:
+        """The event log of one campaign."""
+        return self.folder(campaign) / LOG_NAME
+
+    def ids(self) -> list[str]:
+        """The campaigns that have a log, in the order in which they were begun."""
+        return sorted(path.parent.name for path in self.campaigns.glob(f"*/{LOG_NAME}"))
+
+    def new_id(self, now: float | None = None) -> str:
+        """Make the folder of a new campaign, and return its name: the time in UTC, but after all others.
+
+        A clock that went backwards must not put a new campaign before an old one.
+        """
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
+        last = max((path.name for path in self.campaigns.glob("*")), default="")
+        name = stamp if stamp > last else _after(last)
+        self.folder(name).mkdir(parents=True)
+        return name
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the home for one campaign. Raises HomeError if another has it, OSError if it can't be made."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                owner = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
+                raise HomeError(
+                    f"{self.path} is in use by another campaign (process {owner}): wait for it, or give another --out"
+                ) from None
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _after(name: str) -> str:
+    """A name that sorts after `name`: the same with a number, or with the next one."""
+    stem, dot, number = name.partition(".")
+    return f"{stem}.{int(number) + 1 if dot else 2:03}"

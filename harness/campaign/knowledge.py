@@ -1,0 +1,89 @@
+"""What a campaign's engine knows, folded from its events alone: to go on after a kill is to fold those in the log."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from attnfuzz.harness.campaign.events import (
+    AlreadyFiled,
+    Event,
+    FindingChecked,
+    FindingFiled,
+    GapSeen,
+    SliceFinished,
+    SliceStarted,
+    SuspectSeen,
+    UnconfirmedKept,
+)
+from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.reference.case import Case
+
+ATTEMPTS = 3
+
+NOT_COME_BACK = "it did not come back in a fresh worker"
+JOB_KILLED = "the job that ran it was killed each time"
+OUT_OF_TIME = "the campaign ended before it was confirmed"
+
+
+class Knowledge:
+    """A handler of events that remembers what the search must not do again.
+
+    `names` are those of the findings that fail in this campaign, `checked` those of past ones that were run again,
+    `gaps` the gaps that were told, and `replayed` the seeds of the slices of kept cases that ended. `drawing` says
+    whether cases were drawn already, which begins when all kept ones are handed out. `pending` are the
+    suspects that are neither filed nor lost; one that was kept only because the campaign ended is one of them.
+    `times_seen` says how often each was met, the times when it was run once more included.
+    """
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.checked: set[str] = set()
+        self.gaps: set[Fingerprint] = set()
+        self.replayed: set[int] = set()
+        self.drawing = False
+        self.pending: dict[tuple[Fingerprint, Case], SuspectSeen] = {}
+        self.times_seen: Counter[tuple[Fingerprint, Case]] = Counter()
+        self._filed: dict[Fingerprint, None] = {}
+        self._lost: Counter[Fingerprint] = Counter()
+
+    def __call__(self, event: Event) -> None:
+        """Learn from `event`."""
+        match event:
+            case SuspectSeen(fingerprint=fingerprint, case=case):
+                self.pending[fingerprint, case] = event
+                self.times_seen[fingerprint, case] += 1
+            case FindingFiled(fingerprint=fingerprint, name=name) | AlreadyFiled(fingerprint=fingerprint, name=name):
+                self.names.add(name)
+                self._file(fingerprint)
+            case FindingChecked(fingerprint=fingerprint, name=name, state=state):
+                self.checked.add(name)
+                if state is not State.FIXED:
+                    self.names.add(name)
+                    self._file(fingerprint)
+            case UnconfirmedKept(fingerprint=fingerprint, case=case, reason=reason) if reason != OUT_OF_TIME:
+                self._settle([(fingerprint, case)])
+                self._lost[fingerprint] += 1
+            case GapSeen(fingerprint=fingerprint):
+                self.gaps.add(fingerprint)
+            case SliceStarted(index=index) if index >= 0:
+                self.drawing = True
+            case SliceFinished(index=index, seed=seed) if index < 0:
+                self.replayed.add(seed)
+
+    def passed_over(self, backend: str) -> tuple[Fingerprint, ...]:
+        """What the search of `backend` goes past: what is filed, and what failed to come back `ATTEMPTS` times."""
+        given_up = (fingerprint for fingerprint, times in self._lost.items() if times >= ATTEMPTS)
+        return tuple(f for f in dict.fromkeys((*self._filed, *given_up)) if f.backend == backend)
+
+    def is_filed(self, fingerprint: Fingerprint) -> bool:
+        """Whether a failure with this fingerprint is on file, as one that fails now."""
+        return fingerprint in self._filed
+
+    def _file(self, fingerprint: Fingerprint) -> None:
+        self._filed[fingerprint] = None
+        self._settle([key for key in self.pending if key[0] == fingerprint])
+
+    def _settle(self, suspects: Iterable[tuple[Fingerprint, Case]]) -> None:
+        for suspect in suspects:
+            self.pending.pop(suspect, None)
+            self.times_seen.pop(suspect, None)

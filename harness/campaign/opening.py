@@ -1,0 +1,32 @@
+"""The first event of a campaign: all that there is to know of what it was asked for."""
+
+import time
+from collections.abc import Mapping
+
+import attnfuzz
+from attnfuzz.harness.campaign.events import CampaignStarted
+from attnfuzz.harness.campaign.plan import Plan
+from attnfuzz.harness.corpus.database import without_password
+
+
+def opening(plan: Plan, *, campaign: str, jobs: int, environment: Mapping[str, str]) -> CampaignStarted:
+    """The event with which the campaign of that name starts, now, on so many jobs."""
+    return CampaignStarted(
+        at=0.0,
+        campaign=campaign,
+        time=time.time(),
+        attnfuzz=attnfuzz.__version__,
+        environment=dict(environment),
+        backends=plan.backends,
+        preset=plan.preset,
+        examples=plan.examples,
+        seconds=plan.seconds,
+        seed=plan.seed,
+        jobs=jobs,
+        contract=plan.contract,
+        alpha=plan.alpha,
+        guard=plan.guard,
+        leaning=plan.leaning,
+        database=None if plan.database is None else without_password(plan.database),
+        ledger=None if plan.ledger is None else str(plan.ledger),
+    )

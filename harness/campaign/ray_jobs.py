@@ -1,0 +1,228 @@
+"""The jobs of a campaign as Ray actors, on all machines of a cluster: Ray places them, and says who is gone."""
+
+import contextlib
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+import attnfuzz
+from attnfuzz.harness.campaign.jobs import JobEnded, JobProcess
+from attnfuzz.harness.campaign.messages import AnyMessage, Setup, Slice, SliceDone
+
+LOCAL = "local"
+"""The address of a cluster that is started on this machine for one campaign."""
+
+SECONDS_TO_ANSWER = 5.0
+MOST_FALSE_STARTS = 3
+OBJECT_STORE_BYTES = 100_000_000
+"""For a cluster of our own. Messages are small; Ray would take a third of the memory."""
+
+
+class RayError(RuntimeError):
+    """There is no cluster to run on; the message is one line that says what to do."""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """From an actor, last: its job process ended. The fields are those of `JobEnded`."""
+
+    text: str
+    killed: bool
+
+
+class JobActor:
+    """What Ray runs for a job: the same job process as without Ray, on a node that had room, and the road to it."""
+
+    def __init__(self, number: int, setup: Setup) -> None:
+        self._number = number
+        self._process = JobProcess(setup)
+        self._messages = self._process.messages()
+
+    def version(self) -> str:
+        """The version of this project on the node."""
+        return attnfuzz.__version__
+
+    def run(self, task: Slice) -> Iterator[AnyMessage | Ended]:
+        """Run a slice; what comes last is SliceDone or Ended."""
+        self._process.send(task)
+        for message in self._messages:
+            yield message
+            if isinstance(message, SliceDone):
+                return
+        yield Ended(text=self._process.last_words(self._number), killed=self._process.was_killed)
+
+
+class RayJobs:
+    """`count` jobs on the cluster at `address`, each with a core, and with `gpus` GPUs, for itself.
+
+    A slice runs on whichever actor is free. An actor that finds no room, because the cluster has fewer cores than there
+    are jobs or lost a node, costs time and loses nothing. Entering raises RayError.
+    """
+
+    def __init__(self, count: int, setup: Setup, *, address: str, gpus: float = 0.0) -> None:
+        self.count = count
+        self._setup = setup
+        self._address = address
+        self._gpus = gpus
+        self._ray: Any = None
+        self._owned = False
+        self._begun = 0
+        self._false_starts = 0
+        self._waiting: deque[tuple[int, Slice]] = deque()
+        self._starting: dict[Any, Any] = {}
+        self._free: list[Any] = []
+        self._running: dict[Any, tuple[int, Any]] = {}
+
+    def __enter__(self) -> Self:
+        """Connect to the cluster, or start one, and ask it for the actors."""
+        with _signals_kept():
+            self._ray = _import_ray()
+            self._connect()
+        for _ in range(self.count):
+            self._begin_actor()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the actors, and the cluster if it is ours."""
+        running = [actor for _, actor in self._running.values()]
+        for actor in (*self._starting.values(), *self._free, *running):
+            self._ray.kill(actor)
+        if self._owned:
+            self._ray.shutdown()
+
+    def start(self, job: int, task: Slice) -> None:
+        """Have the next free actor run a slice in the name of job number `job`."""
+        self._waiting.append((job, task))
+        self._hand_out()
+
+    def restart(self, job: int) -> None:
+        """Ask the cluster for another actor, after the one that ran for `job` ended."""
+        self._begin_actor()
+
+    def next_message(self, timeout: float) -> tuple[int, AnyMessage] | None:
+        """The next message of any job, with the job's number; None if none came in `timeout` seconds.
+
+        Raises JobEnded, with `killed` if a node went away.
+        """
+        expected = [*self._running, *self._starting]
+        if not expected:
+            time.sleep(timeout)
+            return None
+        ready, _ = self._ray.wait(expected, num_returns=1, timeout=timeout)
+        if not ready:
+            return None
+        if ready[0] in self._starting:
+            self._greet(ready[0])
+            return None
+        return self._take(ready[0])
+
+    def _connect(self) -> None:
+        if self._ray.is_initialized():
+            return
+        quiet = {"log_to_driver": False, "logging_level": "error"}
+        try:
+            if self._address == LOCAL:
+                self._ray.init(
+                    num_cpus=self.count, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **quiet
+                )
+            else:
+                _knock(self._address)
+                self._ray.init(address=self._address, **quiet)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise RayError(
+                f"no Ray cluster at {self._address} ({str(error).splitlines()[0]}): run `ray start` on this machine "
+                f"too, and give HOST:PORT of the head node, or use --ray {LOCAL}"
+            ) from error
+        self._owned = True
+
+    def _begin_actor(self) -> None:
+        actor_class = self._ray.remote(num_cpus=1, num_gpus=self._gpus)(JobActor)
+        actor = actor_class.remote(self._begun, self._setup)
+        self._begun += 1
+        self._starting[actor.version.remote()] = actor
+
+    def _greet(self, answer: Any) -> None:
+        """An actor was placed, or could not begin: let it work, or ask for another one."""
+        actor = self._starting.pop(answer)
+        try:
+            version = self._ray.get(answer)
+        except self._ray.exceptions.RayError as error:
+            self._false_starts += 1
+            if self._false_starts >= MOST_FALSE_STARTS:
+                raise JobEnded(self._some_job(), f"Ray can't start a job: {error}") from error
+            self._begin_actor()
+            return
+        if version != attnfuzz.__version__:
+            self._ray.kill(actor)
+            text = f"a node has attnfuzz {version}, this machine {attnfuzz.__version__}: install the same on all"
+            raise JobEnded(self._some_job(), text)
+        self._false_starts = 0
+        self._free.append(actor)
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        while self._waiting and self._free:
+            job, task = self._waiting.popleft()
+            actor = self._free.pop()
+            stream = actor.run.options(num_returns="streaming").remote(task)
+            self._running[stream] = job, actor
+
+    def _take(self, stream: Any) -> tuple[int, AnyMessage]:
+        job, actor = self._running.pop(stream)
+        try:
+            message = self._ray.get(next(stream))
+        except self._ray.exceptions.RayTaskError as error:
+            self._ray.kill(actor)
+            raise JobEnded(job, str(error)) from error
+        except self._ray.exceptions.RayError as error:
+            self._ray.kill(actor)
+            raise JobEnded(job, f"the node of job {job} went away: {error}", killed=True) from error
+        if isinstance(message, Ended):
+            self._ray.kill(actor)
+            raise JobEnded(job, message.text, killed=message.killed)
+        if isinstance(message, SliceDone):
+            self._free.append(actor)
+            self._hand_out()
+        else:
+            # To the end of the line: Ray looks at what stands first, and nobody shall talk all the time.
+            self._running[stream] = job, actor
+        return job, message
+
+    def _some_job(self) -> int:
+        return self._waiting[0][0] if self._waiting else 0
+
+
+def _import_ray() -> Any:
+    try:
+        import ray  # noqa: PLC0415 - an extra, and slow to import
+    except ModuleNotFoundError:
+        raise RayError("--ray needs a package: pip install 'attnfuzz[ray]'") from None
+    return ray
+
+
+def _knock(address: str) -> None:
+    """Raise OSError or ValueError if nobody answers at HOST:PORT: Ray itself tries for many minutes."""
+    if address == "auto":
+        return
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or "/" in host:
+        raise ValueError(f"{address!r} is no HOST:PORT")
+    socket.create_connection((host, int(port)), timeout=SECONDS_TO_ANSWER).close()
+
+
+@contextlib.contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Ray takes SIGTERM for itself when it is started; a campaign has its own way to stop."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

@@ -1,0 +1,98 @@
+"""What is run again before anything is drawn: past findings, the reported bugs, and the corpus."""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain, zip_longest
+
+from msgspec.structs import replace
+
+from attnfuzz.harness.bugs import Bug
+from attnfuzz.harness.campaign.examples import derive_seed
+from attnfuzz.harness.campaign.messages import Replay, Slice
+from attnfuzz.harness.corpus import Corpus
+from attnfuzz.harness.findings.record import Record
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.case_file import case_id
+
+REPLAYS_PER_SLICE = 20
+
+INDEX = -1
+"""What stands for a number of slices that draw nothing."""
+
+
+class Replays:
+    """Slices of cases that are run again, each handed out once, the cases of findings first.
+
+    `kept` gives the other cases of a backend, those that matter most first; at most `most` of them are run. A slice's
+    seed follows from its cases, so that a campaign that goes on knows from the seeds in `done` which ones it ran, and
+    what it `checked` of the others.
+    """
+
+    def __init__(
+        self,
+        backends: Sequence[str],
+        *,
+        past: Iterable[Record],
+        kept: Callable[[str], Iterable[Case]],
+        seed: int,
+        most: int | None = None,
+        done: Collection[int] = (),
+        checked: Collection[str] = (),
+    ) -> None:
+        self._seed = seed
+        self._done = done
+        self._checked = checked
+        findings = [Replay(case=record.case, finding=record.name) for record in past]
+        cases = {replay.case for replay in findings}
+        self._findings = deque(
+            task
+            for backend in backends
+            for task in self._slices(backend, [each for each in findings if each.case.backend == backend])
+        )
+        rows = [self._slices(backend, _others(kept(backend), cases, most)) for backend in backends]
+        self._kept = deque(task for task in chain.from_iterable(zip_longest(*rows)) if task is not None)
+
+    def next_slice(self, seconds_for_kept: float | None) -> Slice | None:
+        """The next slice, None if there is none. Those without findings may take so long, if there is a limit."""
+        if self._findings:
+            return self._findings.popleft()
+        if seconds_for_kept is not None and seconds_for_kept <= 0:
+            self._kept.clear()
+        return replace(self._kept.popleft(), seconds=seconds_for_kept) if self._kept else None
+
+    def put_back(self, task: Slice) -> None:
+        """Hand out a slice again, which ended before it was through; what it checked is left out."""
+        replays = tuple(replay for replay in task.replays if replay.finding not in self._checked)
+        if replays:
+            queue = self._kept if replays[0].finding is None else self._findings
+            queue.appendleft(replace(task, replays=replays))
+
+    def _slices(self, backend: str, replays: Sequence[Replay]) -> Iterator[Slice]:
+        for first in range(0, len(replays), REPLAYS_PER_SLICE):
+            task = replay_slice(backend, replays[first : first + REPLAYS_PER_SLICE], seed=self._seed)
+            left = tuple(replay for replay in task.replays if replay.finding not in self._checked)
+            if left and task.seed not in self._done:
+                yield replace(task, replays=left)
+
+
+def kept_cases(bugs: Sequence[Bug], corpus: Corpus) -> Callable[[str], Iterator[Case]]:
+    """The cases that are kept for a backend: those of the reported bugs that it had, and its corpus."""
+
+    def kept(backend: str) -> Iterator[Case]:
+        for bug in bugs:
+            if backend in {bug.backend_before, bug.backend_after}:
+                yield replace(bug.case, backend=backend)
+        yield from corpus.replays(backend)
+
+    return kept
+
+
+def replay_slice(backend: str, replays: Sequence[Replay], *, seed: int) -> Slice:
+    """A slice of `backend` that runs `replays` and draws nothing."""
+    own = derive_seed(seed, backend, "replays", *(case_id(replay.case) for replay in replays))
+    return Slice(backend=backend, index=INDEX, seed=own, examples=0, replays=tuple(replays))
+
+
+def _others(cases: Iterable[Case], taken: Collection[Case], most: int | None) -> list[Replay]:
+    others = dict.fromkeys(case for case in cases if case not in taken)
+    return [Replay(case=case) for case in others][:most]

@@ -1,0 +1,60 @@
+"""What shrinking may cost: a share of the job time so far, so that no backend full of bugs starves the search."""
+
+from attnfuzz.harness.campaign.events import (
+    AlreadyFiled,
+    CampaignResumed,
+    Event,
+    FindingFiled,
+    SuspectSeen,
+    UnconfirmedKept,
+)
+from attnfuzz.harness.campaign.messages import ShrinkBudget
+from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.reference.case import Case
+
+SHARE = 0.25
+
+GRANTED_SECONDS = 60.0
+"""What each job may spend on top of its share: a short campaign shrinks its first findings as far as a long one."""
+
+LEAST_SECONDS = 1.0
+"""Less than this is not worth beginning with."""
+
+FULL = ShrinkBudget()
+NOTHING = ShrinkBudget(runs=0, seconds=0.0)
+
+
+class ShrinkingTime:
+    """A handler of events that adds up how long suspects took to be settled, and says what the next one may take.
+
+    A slice that meets many failures may overdraw; those after it file what they find as it is, until that is made up.
+    """
+
+    def __init__(self, jobs: int) -> None:
+        self._jobs = jobs
+        self._spent = 0.0
+        self._began: dict[tuple[Fingerprint, Case], float] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Learn from `event`."""
+        match event:
+            case SuspectSeen(fingerprint=fingerprint, case=case, at=at):
+                self._settle([(fingerprint, case)], at)
+                self._began[fingerprint, case] = at
+            case UnconfirmedKept(fingerprint=fingerprint, case=case, at=at):
+                self._settle([(fingerprint, case)], at)
+            case FindingFiled(fingerprint=fingerprint, at=at) | AlreadyFiled(fingerprint=fingerprint, at=at):
+                self._settle([key for key in self._began if key[0] == fingerprint], at)
+            case CampaignResumed(at=at):
+                self._settle(list(self._began), at)
+
+    def budget(self, at: float) -> ShrinkBudget:
+        """What a slice that starts now may spend on shrinking a failure, in Hypothesis and once more in the reducer."""
+        under_way = sum(at - began for began in self._began.values())
+        left = self._jobs * (GRANTED_SECONDS + SHARE * at) - self._spent - under_way
+        seconds = min(FULL.seconds, left / self._jobs / 2)
+        return ShrinkBudget(runs=FULL.runs, seconds=seconds) if seconds >= LEAST_SECONDS else NOTHING
+
+    def _settle(self, suspects: list[tuple[Fingerprint, Case]], at: float) -> None:
+        for suspect in suspects:
+            self._spent += at - self._began.pop(suspect, at)

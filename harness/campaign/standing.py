@@ -1,0 +1,225 @@
+"""Where a campaign stands, folded from its events alone: terminal, summary and every report are drawn from it."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from attnfuzz.harness.campaign.events import (
+    AnyFinding,
+    CampaignFinished,
+    CampaignResumed,
+    CampaignStarted,
+    CaseKept,
+    CoverageGrew,
+    Event,
+    FindingChecked,
+    FindingFiled,
+    GapSeen,
+    JobFailed,
+    JobRestarted,
+    LedgerRemark,
+    Pair,
+    Progress,
+    SliceFinished,
+    SliceStarted,
+    Trouble,
+    UnconfirmedKept,
+)
+from attnfuzz.harness.findings.state import State
+
+SECONDS_PER_SAMPLE = 10.0
+"""How far apart the points of a timeline are, at the least."""
+
+
+@dataclass
+class Score:
+    """What one backend has been through. `margins` and `phases` are those of `Progress`, over the whole campaign."""
+
+    searched: int = 0
+    cases: int = 0
+    deaths: int = 0
+    rows: int = 0
+    shrinking: bool = False
+    kept: int = 0
+    slices: int = 0
+    unsupported: Counter[str] = field(default_factory=Counter)
+    margins: dict[str, float] = field(default_factory=dict)
+    phases: dict[str, float] = field(default_factory=dict)
+    pairs: set[Pair] = field(default_factory=set)
+    growth: list[tuple[int, int]] = field(default_factory=list)
+    """(examples searched, pairs reached), at each growth."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A point of the timeline: totals over all backends, `at` seconds into the campaign."""
+
+    at: float
+    cases: int
+    deaths: int
+    pairs: int
+    findings: int
+
+
+class Standing:
+    """A handler of events that keeps the score of each backend, and everything that was found.
+
+    `running` has the slice of each job that has one. `at` is the time of the last event, `coverage_at` and `finding_at`
+    of the last new coverage and finding, if any.
+    """
+
+    def __init__(self) -> None:
+        self.started: CampaignStarted | None = None
+        self.finished: CampaignFinished | None = None
+        self.resumed: list[CampaignResumed] = []
+        self.scores: dict[str, Score] = {}
+        self.filed: list[FindingFiled] = []
+        self.checked: list[FindingChecked] = []
+        self.unconfirmed: list[UnconfirmedKept] = []
+        self.gaps: list[GapSeen] = []
+        self.remarks: list[LedgerRemark] = []
+        self.troubles: list[Trouble] = []
+        self.restarted_jobs: list[JobRestarted] = []
+        self.running: dict[int, SliceStarted] = {}
+        self.failure: JobFailed | None = None
+        self.at = 0.0
+        self.coverage_at: float | None = None
+        self.finding_at: float | None = None
+        self.timeline: list[Sample] = []
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> "Standing":
+        """Where a campaign with these events stands."""
+        standing = cls()
+        for event in events:
+            standing(event)
+        return standing
+
+    def __call__(self, event: Event) -> None:
+        """Count `event`."""
+        self.at = event.at
+        match event:
+            case CampaignStarted():
+                self.started = event
+                self.scores = {backend: Score() for backend in event.backends}
+            case CampaignResumed():
+                self.resumed.append(event)
+                self.running.clear()
+                self.finished = self.failure = None
+            case CampaignFinished():
+                self.finished = event
+            case Progress():
+                self._progress(event)
+            case CoverageGrew():
+                score = self.score(event.backend)
+                score.pairs.update(event.pairs)
+                score.growth.append((event.searched, len(score.pairs)))
+                self.coverage_at = event.at
+            case CaseKept():
+                self.score(event.backend).kept += 1
+            case SliceStarted():
+                self.running[event.job] = event
+            case SliceFinished():
+                self.running = {j: task for j, task in self.running.items() if not _ends(event, task)}
+                score = self.score(event.backend)
+                score.slices += 1
+                score.unsupported.update(event.unsupported)
+            case JobFailed():
+                self.failure = event
+            case _:
+                self._remember(event)
+        if isinstance(event, CampaignFinished) or event.at >= self._last_sample + SECONDS_PER_SAMPLE:
+            self.timeline.append(self._sample())
+
+    def score(self, backend: str) -> Score:
+        """The score of a backend; a new one for a backend that is searched no more, but was."""
+        return self.scores.setdefault(backend, Score())
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The versions that matter, as they are since the campaign was resumed the last time."""
+        if self.resumed:
+            return self.resumed[-1].environment
+        return {} if self.started is None else self.started.environment
+
+    @property
+    def findings(self) -> list[AnyFinding]:
+        """What fails now, the new and returned before the open, known ones last."""
+        failing: list[AnyFinding] = [
+            *self.filed,
+            *(each for each in self.checked if each.state is not State.FIXED),
+        ]
+        order = {State.NEW: 0, State.RETURNED: 1, State.OPEN: 2, State.FIXED: 3}
+        return sorted(failing, key=lambda each: (each.known is not None, order[each.state]))
+
+    @property
+    def unexpected(self) -> list[AnyFinding]:
+        """What fails now and is not in the ledger."""
+        return [each for each in self.findings if each.known is None]
+
+    @property
+    def fixed(self) -> list[FindingChecked]:
+        """What failed in an earlier campaign and passes now, and was not found again since."""
+        found = {each.name for each in self.filed}
+        return [each for each in self.checked if each.state is State.FIXED and each.name not in found]
+
+    @property
+    def cases(self) -> int:
+        """Cases judged on all backends."""
+        return sum(score.cases for score in self.scores.values())
+
+    @property
+    def deaths(self) -> int:
+        """Workers that died, on all backends."""
+        return sum(score.deaths for score in self.scores.values())
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of features reached, summed over all backends."""
+        return sum(len(score.pairs) for score in self.scores.values())
+
+    def rate(self, cases: int) -> float:
+        """Cases per second of the campaign, up to its last event."""
+        return cases / max(self.at, 1e-3)
+
+    @property
+    def _last_sample(self) -> float:
+        return self.timeline[-1].at if self.timeline else 0.0
+
+    def _progress(self, event: Progress) -> None:
+        score = self.score(event.backend)
+        score.searched += event.searched
+        score.cases += event.cases
+        score.deaths += event.deaths
+        score.rows += event.rows
+        score.shrinking = event.shrinking
+        for phase, seconds in event.phases.items():
+            score.phases[phase] = score.phases.get(phase, 0.0) + seconds
+        for tier, margin in event.margins.items():
+            score.margins[tier] = max(margin, score.margins.get(tier, 0.0))
+
+    def _remember(self, event: Event) -> None:
+        match event:
+            case FindingFiled():
+                self.filed.append(event)
+                self.finding_at = event.at
+            case FindingChecked():
+                self.checked.append(event)
+            case UnconfirmedKept():
+                self.unconfirmed.append(event)
+            case GapSeen():
+                self.gaps.append(event)
+            case LedgerRemark():
+                self.remarks.append(event)
+            case Trouble():
+                self.troubles.append(event)
+            case JobRestarted():
+                self.restarted_jobs.append(event)
+                self.running.pop(event.job, None)
+
+    def _sample(self) -> Sample:
+        return Sample(self.at, self.cases, self.deaths, self.pairs, len(self.filed))
+
+
+def _ends(finished: SliceFinished, started: SliceStarted) -> bool:
+    return all(getattr(finished, name) == getattr(started, name) for name in ("backend", "index", "seed"))

@@ -1,0 +1,125 @@
+"""What a job does next: settle a suspect that was left over, run kept cases again, or draw new ones."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from msgspec.structs import replace
+
+from attnfuzz.harness.campaign.events import Pair
+from attnfuzz.harness.campaign.knowledge import Knowledge
+from attnfuzz.harness.campaign.messages import Replay, Slice
+from attnfuzz.harness.campaign.plan import Plan
+from attnfuzz.harness.campaign.replays import REPLAYS_PER_SLICE, Replays, replay_slice
+from attnfuzz.harness.campaign.schedule import Schedule
+from attnfuzz.harness.campaign.shrinking import NOTHING, ShrinkingTime
+from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.campaign.under_way import SuspectKey, UnderWay
+from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.strategies.lean import Lean
+
+REPLAYS_SHARE = 0.2
+"""The part of the budget that kept cases may take. Past findings take what they need: people wait to hear of them."""
+
+SLICES_PER_LEAN = 2
+"""Every other slice leans; those between find what leaning leads away from."""
+
+SLICES_PER_CLIMB = 5
+"""Every so many slices, Hypothesis follows the judge's margins upwards."""
+
+MOST_CUT_OFFS = 5
+"""How often the job that runs a suspect may be killed before the suspect is taken for the reason."""
+
+ChooseLean = Callable[[str, Collection[Pair], int], Lean]
+"""What a slice of a backend leans to, by the pairs that were reached and a seed."""
+
+
+class Tasks:
+    """Chooses the slices of a campaign. `passed_over` gives the failures of a backend that are not to be found again.
+
+    Suspects that no job settled come before anything else.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        knowledge: Knowledge,
+        standing: Standing,
+        schedule: Schedule,
+        shrinking: ShrinkingTime,
+        replays: Replays,
+        passed_over: Callable[[str], tuple[Fingerprint, ...]],
+        choose_lean: ChooseLean,
+    ) -> None:
+        self._plan = plan
+        self._knowledge = knowledge
+        self._standing = standing
+        self._schedule = schedule
+        self._shrinking = shrinking
+        self._replays = replays
+        self._passed_over = passed_over
+        self._choose_lean = choose_lean
+        self._cut_off: Counter[SuspectKey] = Counter()
+        self._put_back: set[int] = set()
+
+    def next(self, at: float, under_way: Collection[UnderWay], untold: Mapping[str, int]) -> UnderWay | None:
+        """The next slice, at `at` seconds into the campaign; None if there is nothing to do, or no time left.
+
+        `untold` are the examples of each backend that were searched, and that no event has told yet.
+        """
+        left = None if self._plan.seconds is None else self._plan.seconds - at
+        if left is not None and left <= 0:
+            return None
+        again = self._left_over(under_way)
+        if again:
+            task = self._once_more(again)
+        else:
+            kept_until = None if left is None or self._plan.seconds is None else self._plan.seconds * REPLAYS_SHARE
+            found = self._replays.next_slice(None if kept_until is None else kept_until - at)
+            drawn = found or self._drawn(under_way, untold)
+            if drawn is None:
+                return None
+            task = drawn
+        shrink = self._shrinking.budget(at)
+        if any(self._knowledge.times_seen[key] > 1 for key in again):
+            # Shrinking it took longer than it is left alone: better filed as it is than never.
+            shrink = NOTHING
+        seconds = left if task.seconds is None else task.seconds
+        known = self._passed_over(task.backend)
+        return UnderWay(replace(task, known=known, seconds=seconds, shrink=shrink), since=at, again=again)
+
+    def cut_off(self, run: UnderWay) -> list[SuspectKey]:
+        """A job was killed while it ran a slice: hand out again what it leaves.
+
+        Returns the suspects to give up: those that were cut off `MOST_CUT_OFFS` times.
+        """
+        held = run.held & self._knowledge.pending.keys()
+        self._cut_off.update(held)
+        if run.task.replays and not run.again and run.task.seed not in self._put_back:
+            self._put_back.add(run.task.seed)
+            self._replays.put_back(run.task)
+        return [key for key in held if self._cut_off[key] >= MOST_CUT_OFFS]
+
+    def _left_over(self, under_way: Iterable[UnderWay]) -> tuple[SuspectKey, ...]:
+        """Suspects of one backend that are settled by no slice that runs now."""
+        held = {key for run in under_way for key in run.held}
+        waiting = [key for key in self._knowledge.pending if key not in held]
+        return tuple(key for key in waiting if key[0].backend == waiting[0][0].backend)[:REPLAYS_PER_SLICE]
+
+    def _once_more(self, suspects: Iterable[SuspectKey]) -> Slice:
+        replays = [Replay(case=case) for case in dict.fromkeys(case for _, case in suspects)]
+        return replay_slice(replays[0].case.backend, replays, seed=self._plan.seed)
+
+    def _drawn(self, under_way: Collection[UnderWay], untold: Mapping[str, int]) -> Slice | None:
+        promised = Counter(untold)
+        for run in under_way:
+            promised[run.task.backend] += run.promised
+        task = self._schedule.next_slice([run.task for run in under_way], promised)
+        if task is None:
+            return None
+        leans = self._plan.leaning and task.index % SLICES_PER_LEAN == SLICES_PER_LEAN - 1
+        lean = self._lean(task) if leans else Lean()
+        return replace(task, lean=lean, climb=task.index % SLICES_PER_CLIMB == SLICES_PER_CLIMB - 1)
+
+    def _lean(self, task: Slice) -> Lean:
+        return self._choose_lean(task.backend, self._standing.score(task.backend).pairs, task.seed)

@@ -1,0 +1,75 @@
+"""A slice that a job runs right now."""
+
+from dataclasses import dataclass, field
+
+from attnfuzz.harness.campaign.events import SliceFinished, SliceStarted
+from attnfuzz.harness.campaign.messages import Slice, SliceDone, Suspect, Tally
+from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.reference.case import Case
+
+SuspectKey = tuple[Fingerprint, Case]
+
+
+@dataclass
+class UnderWay:
+    """What a job has told of `task`, which it was handed at `since`.
+
+    `again` are the suspects that the slice runs once more, `suspects` those that it met and has not settled.
+    """
+
+    task: Slice
+    since: float
+    again: tuple[SuspectKey, ...] = ()
+    searched: int = 0
+    cases: int = 0
+    deaths: int = 0
+    suspects: dict[Fingerprint, Suspect] = field(default_factory=dict)
+
+    def started(self, job: int) -> SliceStarted:
+        """The event that says so."""
+        task = self.task
+        examples = len(task.replays) if task.replays else task.examples
+        return SliceStarted(
+            at=self.since, job=job, backend=task.backend, index=task.index, seed=task.seed, examples=examples
+        )
+
+    def finished(self, at: float, done: SliceDone) -> SliceFinished:
+        """The event that says that it ended."""
+        return SliceFinished(
+            at=at,
+            backend=self.task.backend,
+            index=self.task.index,
+            seed=self.task.seed,
+            examples=done.searched,
+            cases=done.cases,
+            deaths=done.deaths,
+            seconds=done.seconds,
+            unsupported=done.unsupported,
+        )
+
+    def add(self, tally: Tally) -> None:
+        """Count a tally."""
+        self.searched += tally.searched
+        self.cases += tally.cases
+        self.deaths += tally.deaths
+
+    @property
+    def promised(self) -> int:
+        """The examples that it has still to search."""
+        return self.task.examples - self.searched
+
+    @property
+    def held(self) -> set[SuspectKey]:
+        """All suspects that wait for this slice."""
+        return {*self.again, *((fingerprint, suspect.case) for fingerprint, suspect in self.suspects.items())}
+
+    def so_far(self, at: float) -> SliceDone:
+        """How it ends if its job is killed at `at`: with what it has told."""
+        return SliceDone(
+            searched=self.searched,
+            stopped_early=True,
+            cases=self.cases,
+            deaths=self.deaths,
+            seconds=at - self.since,
+            unsupported={},
+        )

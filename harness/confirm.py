@@ -1,0 +1,50 @@
+"""Whether a failure comes back: before it is filed, and on later nights."""
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from attnfuzz.harness.campaign.judge import Judge
+from attnfuzz.harness.failures import FAULTS, Kind, Observation, Verdict
+from attnfuzz.reference.case import Case
+
+STATISTICAL = frozenset({Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH})
+"""Kinds that chance can produce, with the probability that the judge's alpha states."""
+
+FRESH_SEEDS = 3
+"""Value seeds with which a statistical failure is tried again."""
+
+
+def comes_back(judge: Judge, case: Case, observation: Observation) -> bool:
+    """Whether a failure comes back in a fresh worker: one of its kind, and in its place unless that is chance.
+
+    What is exact is tried with the same seed; what chance can produce with fresh ones, since the same would only
+    repeat a false alarm: it comes back if one of them fails. A hang needs no run alone: a judge runs one case at a
+    time.
+    """
+    judge.renew()
+    cases = _with_fresh_seeds(case) if observation.kind in STATISTICAL else iter((case,))
+    return any(_alike(again, observation) for fresh in cases for again in judge.verdict(fresh).observations)
+
+
+def recheck(judge: Judge, case: Case) -> tuple[int, Verdict]:
+    """Run the case of an old finding in a fresh worker, and with fresh seeds too, until it fails in whatever way.
+
+    Returns the number of runs and the verdict of the last, which is that of a failure if there was one.
+    """
+    judge.renew()
+    runs, verdict = 1, judge.verdict(case)
+    for fresh in _with_fresh_seeds(case):
+        if verdict.failures:
+            break
+        runs, verdict = runs + 1, judge.verdict(fresh)
+    return runs, verdict
+
+
+def _with_fresh_seeds(case: Case) -> Iterator[Case]:
+    return (replace(case, seed=case.seed + offset) for offset in range(1, FRESH_SEEDS + 1))
+
+
+def _alike(again: Observation, first: Observation) -> bool:
+    same = again.kind is first.kind and again.gap is first.gap
+    return same and (again.place == first.place or first.kind in FAULTS)
