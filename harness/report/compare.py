@@ -1,0 +1,205 @@
+"""What changed from one campaign to another: two nights, or two versions of a backend."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from attnfuzz.harness.campaign.events import AnyFinding, CampaignStarted, Pair
+from attnfuzz.harness.campaign.standing import Score, Standing
+from attnfuzz.harness.fingerprint import fine
+from attnfuzz.harness.registry import fixed
+from attnfuzz.harness.wording import clock
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something that has another value now; empty where it was not there."""
+
+    name: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class MarginChange:
+    """The largest margin of a tier among cases that passed, error over bound; None where the tier was not heard."""
+
+    tier: str
+    before: float | None
+    after: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        """After over before."""
+        return self.after / self.before if self.before and self.after is not None else None
+
+
+@dataclass(frozen=True)
+class BackendChange:
+    """One backend in both campaigns, or two versions of it: `before` and `after` are what they have been through."""
+
+    name: str
+    before: Score
+    after: Score
+
+    @property
+    def margins(self) -> list[MarginChange]:
+        """By tier."""
+        old, new = self.before.margins, self.after.margins
+        return [MarginChange(tier, old.get(tier), new.get(tier)) for tier in sorted(old.keys() | new.keys())]
+
+    @property
+    def gained(self) -> Counter[str]:
+        """How many pairs of features were reached for the first time, by their axes, the most first."""
+        return _by_axes(self.after.pairs - self.before.pairs)
+
+    @property
+    def lost(self) -> Counter[str]:
+        """How many pairs of features were reached before only, by their axes, the most first."""
+        return _by_axes(self.before.pairs - self.after.pairs)
+
+    @property
+    def milliseconds(self) -> tuple[float | None, float | None]:
+        """What a case took in a job, before and after; None where that was not measured."""
+        return _milliseconds(self.before), _milliseconds(self.after)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two campaigns, called `before` and `after` by their names.
+
+    `caveats` say, each in a sentence, what can't be compared, and why. Findings are those of `backends`: `appeared` and
+    `still` as the later campaign saw them, `fixed` and `unseen` those that it did not see, of which it ran the fixed
+    ones again. `rates` are cases per second in all.
+    """
+
+    before: str
+    after: str
+    caveats: tuple[str, ...]
+    environment: tuple[Change, ...]
+    appeared: tuple[AnyFinding, ...]
+    still: tuple[AnyFinding, ...]
+    fixed: tuple[AnyFinding, ...]
+    unseen: tuple[AnyFinding, ...]
+    backends: tuple[BackendChange, ...]
+    rates: tuple[float, float]
+
+
+def compare(before: Standing, after: Standing) -> Comparison:
+    """What changed from `before` to `after`, both of which have started."""
+    old, new = _start(before), _start(after)
+    partners = _partners(before.scores, after.scores)
+    backends = [
+        BackendChange(name if name == partner else f"{partner} → {name}", before.scores[partner], after.scores[name])
+        for name, partner in partners.items()
+    ]
+    names = {partner: name for name, partner in partners.items()}
+    was = _keyed(before.findings, names)
+    now = _keyed(after.findings, {name: name for name in partners})
+    passes = _keyed(after.fixed, {name: name for name in partners})
+    gone = {key: finding for key, finding in was.items() if key not in now}
+    return Comparison(
+        before=old.campaign,
+        after=new.campaign,
+        caveats=(*_endings(before, after), *_settings(old, new), *_unpaired(before, after, partners)),
+        environment=changes(before.environment, after.environment),
+        appeared=tuple(finding for key, finding in now.items() if key not in was),
+        still=tuple(finding for key, finding in now.items() if key in was),
+        fixed=tuple(finding for key, finding in gone.items() if key in passes),
+        unseen=tuple(finding for key, finding in gone.items() if key not in passes),
+        backends=tuple(backends),
+        rates=(before.rate(before.cases), after.rate(after.cases)),
+    )
+
+
+def _start(standing: Standing) -> CampaignStarted:
+    assert standing.started is not None
+    return standing.started
+
+
+def _partners(before: Iterable[str], after: Iterable[str]) -> dict[str, str]:
+    """For each backend of `after` what to compare it with: itself, or else the only other version of it."""
+    old, new = list(before), list(after)
+    partners = {name: name for name in new if name in old}
+    for name in new:
+        others = [other for other in old if other not in new and fixed(other) == fixed(name)]
+        rivals = [rival for rival in new if rival not in old and fixed(rival) == fixed(name)]
+        if name not in partners and len(others) == len(rivals) == 1:
+            partners[name] = others[0]
+    return {name: partners[name] for name in new if name in partners}
+
+
+def _keyed(findings: Iterable[AnyFinding], names: Mapping[str, str]) -> dict[str, AnyFinding]:
+    """The findings of backends in `names`, by what makes them the same: all but which version of a backend it was."""
+    return {
+        fine(replace(finding.case, backend=names[finding.case.backend]), finding.observation): finding
+        for finding in findings
+        if finding.case.backend in names
+    }
+
+
+def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change, ...]:
+    """What is not the same in two environments, in the order of their names there."""
+    names = dict.fromkeys([*before, *after])
+    changes = (Change(name, before.get(name, ""), after.get(name, "")) for name in names)
+    return tuple(change for change in changes if change.before != change.after)
+
+
+def _settings(old: CampaignStarted, new: CampaignStarted) -> list[str]:
+    spoiled = {
+        "attnfuzz": "it may draw and judge in other ways",
+        "contract": "findings and margins are not comparable",
+        "guard": "what was found by running past an edge is not comparable",
+        "alpha": "margins are not comparable, since bounds are wider for a smaller one",
+        "budget": "the longer one reaches and finds more",
+        "jobs": "cases per second are not comparable",
+        "leaning": "coverage is not comparable",
+    }
+    before, after = _words(old), _words(new)
+    return [
+        f"{name} was {before[name]} and is {after[name]}: {what}"
+        for name, what in spoiled.items()
+        if before[name] != after[name]
+    ]
+
+
+def _words(started: CampaignStarted) -> dict[str, str]:
+    examples = started.examples
+    return {
+        "attnfuzz": started.attnfuzz,
+        "contract": started.contract,
+        "guard": started.guard or "either edge",
+        "alpha": f"{started.alpha:g}",
+        "budget": clock(started.seconds or 0) if examples is None else f"{examples:,} examples each",
+        "jobs": str(started.jobs),
+        "leaning": "on" if started.leaning else "off",
+    }
+
+
+def _endings(before: Standing, after: Standing) -> list[str]:
+    return [
+        f"{_start(standing).campaign} did not come to its end: what it lacks may be there"
+        for standing in (before, after)
+        if standing.finished is None or standing.finished.interrupted or standing.failure is not None
+    ]
+
+
+def _unpaired(before: Standing, after: Standing, partners: Mapping[str, str]) -> list[str]:
+    left = {_start(before).campaign: before.scores.keys() - set(partners.values())}
+    left[_start(after).campaign] = after.scores.keys() - partners.keys()
+    return [
+        f"only {campaign} searched {', '.join(sorted(names))}: left out" for campaign, names in left.items() if names
+    ]
+
+
+def _by_axes(pairs: Iterable[Pair]) -> Counter[str]:
+    # By what is written, and not by what there is today: a log may be of a time when there were other axes.
+    counted = Counter(" x ".join(feature.partition("=")[0] for feature in pair) for pair in pairs)
+    return Counter(dict(sorted(counted.items(), key=lambda item: (-item[1], item[0]))))
+
+
+def _milliseconds(score: Score) -> float | None:
+    seconds = sum(score.phases.values())
+    return 1000 * seconds / score.cases if seconds and score.cases else None

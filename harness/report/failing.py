@@ -1,0 +1,64 @@
+"""Where in its case a failure shows: read from the places and messages that the judge and the post-mortem write."""
+
+import re
+from dataclasses import dataclass
+
+from attnfuzz.harness.failures import FAULTS, Observation
+from attnfuzz.reference.case import Case
+
+_ROW = re.compile(r"(?:\w+ of )?request (\d+) \(q_len \d+, kv_len \d+\), token (\d+), head (\d+)")
+_ELEMENT = re.compile(r": -?\d+ bytes [a-z ]+ \((?:element|row) (-?\d+) of (\d+)\)")
+_OF_THE_BATCH = {"seq_lens": 0, "block_tables": 0, "cum_seq_lens_q": 1, "cum_seq_lens_kv": 1}
+"""Metadata that has an element for each row of the batch, and so many before the first row's."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """A stray access to `tensor`, at index `element` of the `count` of its largest axis."""
+
+    tensor: str
+    element: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Failing:
+    """What to mark in step `step` (-1: it is not known which).
+
+    `row` is the row of the padded batch that is named, if one is; with a `token` of its request and a `head`. `padding`
+    says that the rows that belong to no request are wrong.
+    """
+
+    step: int
+    row: int | None = None
+    token: int | None = None
+    head: int | None = None
+    padding: bool = False
+    access: Access | None = None
+
+    def marks(self, step: int, row: int, *, real: bool) -> bool:
+        """Whether a row of the padded batch is to be marked; `real` says that it is a request's."""
+        return step == self.step and (row == self.row or (self.padding and not real))
+
+
+def failing(case: Case, observation: Observation) -> Failing:
+    """Where `case` failed, as far as `observation` tells."""
+    step = observation.step if observation.step < len(case.steps) else -1
+    if observation.kind in FAULTS:
+        access = _access(observation)
+        row = None
+        if access is not None and access.tensor in _OF_THE_BATCH:
+            row = access.element - _OF_THE_BATCH[access.tensor]
+        return Failing(step, row=row, access=access)
+    if observation.place == "padded rows":
+        return Failing(step, padding=True)
+    named = _ROW.match(observation.message)
+    if named is None:
+        return Failing(step)
+    row, token, head = map(int, named.groups())
+    return Failing(step, row=row, token=token, head=head)
+
+
+def _access(observation: Observation) -> Access | None:
+    found = _ELEMENT.search(observation.message)
+    return None if found is None else Access(observation.place, int(found[1]), int(found[2]))

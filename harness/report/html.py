@@ -1,0 +1,189 @@
+"""A campaign as one HTML file that opens from disk: it loads nothing, and runs nothing."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import jinja2
+from markupsafe import Markup
+
+from attnfuzz.harness.campaign.events import CampaignStarted
+from attnfuzz.harness.campaign.standing import SECONDS_PER_SAMPLE, Sample, Standing
+from attnfuzz.harness.defects.results import DefectScore
+from attnfuzz.harness.findings.record import Record
+from attnfuzz.harness.judge.tiers import Tier
+from attnfuzz.harness.report.charts import COLOURS, Line, Margin, line_chart, margin_chart, share_bar
+from attnfuzz.harness.report.compare import changes
+from attnfuzz.harness.report.coverage import Coverage
+from attnfuzz.harness.report.finding_view import finding_groups
+from attnfuzz.harness.report.heatmap import heat_map, named
+from attnfuzz.harness.report.printable import printable, shortened
+from attnfuzz.harness.report.verdict import verdict
+from attnfuzz.harness.wording import clock, count, date, headline
+
+_MOST_LISTED = 100
+"""Rows of a table of what may come in any number: unconfirmed failures, gaps, restarts."""
+
+
+def render_html(
+    standing: Standing,
+    *,
+    earlier: Standing | None = None,
+    defects: DefectScore | None = None,
+    records: Sequence[Record] = (),
+) -> str:
+    """The report of a campaign.
+
+    `earlier` is the campaign before it, whose environment is compared; `defects` a measurement of the judge's power;
+    `records` what is on file of its findings.
+    """
+    then = None if earlier is None else earlier.started
+    changed = () if earlier is None else changes(earlier.environment, standing.environment)
+    return _template().render(
+        standing=standing,
+        verdict=verdict(standing),
+        facts=_facts(standing),
+        groups=finding_groups(standing, {record.name: record for record in records}),
+        margins=_margins(standing),
+        coverages=[_Covered(Coverage.of(backend, score.pairs)) for backend, score in standing.scores.items()],
+        growth=_growth(standing),
+        timelines=_timelines(standing),
+        phases={backend: _Phases(score.phases) for backend, score in standing.scores.items() if score.phases},
+        interruptions=sorted([*standing.resumed, *standing.restarted_jobs], key=lambda event: event.at),
+        changes=changed,
+        then=then,
+        defects=defects,
+    )
+
+
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("attnfuzz.harness.report", "."),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        autoescape=True,
+        finalize=_fit_to_print,
+    )
+    environment.filters.update(clock=clock, count=count, date=date, shortened=shortened, named=named)
+    environment.globals.update(headline=headline, colours=COLOURS, most=_MOST_LISTED)
+    return environment.get_template("report.html.j2")
+
+
+def _fit_to_print(value: object) -> object:
+    """Foreign text without what no document may hold."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+class _Covered:
+    """The coverage of a backend with its map, which is drawn once; None before any case was drawn."""
+
+    def __init__(self, coverage: Coverage) -> None:
+        self.coverage = coverage
+        self.map = heat_map(coverage) if coverage.reached else None
+
+
+def _facts(standing: Standing) -> list[tuple[str, str]]:
+    """What was asked for, and what came of it, as names and values."""
+    started = standing.started
+    facts = [] if started is None else _settings(started)
+    if standing.resumed:
+        facts.append(("resumed", count(len(standing.resumed), "time")))
+    facts += [
+        ("cases", f"{standing.cases:,}, {standing.rate(standing.cases):.1f} per second"),
+        ("pairs of features", f"{standing.pairs:,}"),
+        ("last new pair", _before_the_end(standing, standing.coverage_at)),
+        ("last new finding", _before_the_end(standing, standing.finding_at)),
+        ("workers that died", f"{standing.deaths:,}"),
+    ]
+    return facts
+
+
+def _settings(started: CampaignStarted) -> list[tuple[str, str]]:
+    if started.seconds is not None:
+        budget = clock(started.seconds)
+    else:
+        budget = f"{count(started.examples or 0, 'example')} for each backend"
+    facts = [
+        ("campaign", started.campaign),
+        ("begun", date(started.time)),
+        ("backends", ", ".join(started.backends)),
+        ("preset", f"{started.preset}, {budget}"),
+        ("seed", f"{started.seed}"),
+        ("jobs", f"{started.jobs}"),
+        ("contract", started.contract),
+        ("false alarms expected", f"{started.alpha:g}, before confirmation"),
+    ]
+    particular = {
+        "guard": started.guard,
+        "leaning": None if started.leaning else "off",
+        "database": started.database,
+        "ledger": started.ledger,
+    }
+    return facts + [(name, str(value)) for name, value in particular.items() if value is not None]
+
+
+def _before_the_end(standing: Standing, at: float | None) -> str:
+    return "none" if at is None else f"{clock(standing.at - at)} before the end"
+
+
+def _margins(standing: Standing) -> dict[str, Markup]:
+    """A chart for each backend of which there is a margin, of tiers that have one."""
+    charts = {}
+    for backend, score in standing.scores.items():
+        failed: dict[str, list[float]] = {}
+        for finding in standing.findings:
+            if finding.case.backend == backend and finding.observation.margin is not None:
+                failed.setdefault(finding.observation.tier, []).append(finding.observation.margin)
+        margins = [
+            Margin(tier, score.margins.get(tier), tuple(failed.get(tier, ())))
+            for tier in Tier
+            if tier in score.margins or tier in failed
+        ]
+        if margins:
+            charts[backend] = margin_chart(f"Largest margins of {backend}", margins)
+    return charts
+
+
+def _growth(standing: Standing) -> Markup:
+    lines = [
+        Line(backend, [(0.0, 0.0), *score.growth, *([(score.searched, len(score.pairs))] if score.growth else [])])
+        for backend, score in standing.scores.items()
+    ]
+    return line_chart("Pairs of features reached against examples", lines, lambda x: f"{x:,.0f}")
+
+
+def _timelines(standing: Standing) -> list[tuple[str, Markup]]:
+    """Charts over the time of the campaign, with their titles."""
+    samples = [Sample(0.0, 0, 0, 0, 0), *standing.timeline]
+    rates = [
+        (after.at, (after.cases - before.cases) / (after.at - before.at))
+        for before, after in pairwise(_far_apart(samples))
+        if after.at > before.at
+    ]
+    drawn: list[tuple[str, Line]] = [
+        ("cases per second", Line("cases per second", rates)),
+        ("pairs of features reached", _over_time("pairs", [(each.at, each.pairs) for each in samples])),
+        ("findings", _over_time("findings", [(each.at, each.findings) for each in samples])),
+        ("workers that died and were replaced", _over_time("deaths", [(each.at, each.deaths) for each in samples])),
+    ]
+    return [(title, line_chart(f"{title} over time", [line], clock)) for title, line in drawn]
+
+
+def _far_apart(samples: list[Sample]) -> list[Sample]:
+    """All but the last sample but one, where the end of the campaign is too close to it for a rate."""
+    if len(samples) > 2 and samples[-1].at - samples[-2].at < SECONDS_PER_SAMPLE / 2:
+        return [*samples[:-2], samples[-1]]
+    return samples
+
+
+def _over_time(name: str, points: Sequence[tuple[float, float]]) -> Line:
+    return Line(name, points, steps=True)
+
+
+class _Phases:
+    """The seconds that each phase of a backend's cases took in all, with a bar of their shares."""
+
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self.seconds = seconds
+        self.total = sum(seconds.values()) or 1.0
+        self.bar = share_bar("Shares of the time", seconds)

@@ -1,0 +1,132 @@
+"""A campaign as JUnit XML: a suite per backend, a test for the search and one for each finding."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import jinja2
+
+from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.report.finding_view import report_of
+from attnfuzz.harness.report.printable import printable
+from attnfuzz.harness.report.verdict import verdict
+from attnfuzz.harness.wording import clock, count, headline, replay_line
+
+
+@dataclass(frozen=True)
+class Test:
+    """A test case: it passed unless one of `failure`, `error` or `skipped` says, in one line, why not.
+
+    `kind` and `text` belong to a failure or an error; `out` is what it says in any case. `seconds` is its time.
+    """
+
+    name: str
+    seconds: float = 0.0
+    failure: str | None = None
+    error: str | None = None
+    skipped: str | None = None
+    kind: str = ""
+    text: str = ""
+    out: str = ""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """The tests of one backend, or of the campaign as a whole."""
+
+    name: str
+    tests: tuple[Test, ...]
+
+    @property
+    def failures(self) -> int:
+        """Tests that failed."""
+        return sum(test.failure is not None for test in self.tests)
+
+    @property
+    def errors(self) -> int:
+        """Tests that could not be made."""
+        return sum(test.error is not None for test in self.tests)
+
+    @property
+    def skipped(self) -> int:
+        """Tests whose failure is known."""
+        return sum(test.skipped is not None for test in self.tests)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that all tests took."""
+        return sum(test.seconds for test in self.tests)
+
+
+def render_junit(standing: Standing) -> bytes:
+    """The campaign as JUnit XML, in UTF-8. It must have started."""
+    started = standing.started
+    assert started is not None
+    suites = [_campaign(standing), *(_backend(standing, backend) for backend in standing.scores)]
+    # Readers take a time without a zone for UTC.
+    timestamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(started.time))
+    text = _template().render(standing=standing, started=started, suites=suites, timestamp=timestamp)
+    return text.encode()
+
+
+def _campaign(standing: Standing) -> Suite:
+    """What concerns all backends: whether the campaign came to its end, and whether the ledger is right."""
+    result = verdict(standing).text
+    if standing.failure is not None:
+        text = standing.failure.text
+        ended = Test("campaign", error="the harness itself failed", kind="JobFailed", text=text, out=result)
+    elif standing.finished is None:
+        ended = Test("campaign", error="it runs still, or was killed: this is not all", kind="Unfinished", out=result)
+    else:
+        ended = Test("campaign", out=result)
+    remarks = [
+        Test(f"ledger entry {remark.entry}", error=remark.text, kind="LedgerRemark", text=remark.title)
+        if remark.error
+        else Test(f"ledger entry {remark.entry}", out=f"{remark.title}: {remark.text}")
+        for remark in standing.remarks
+    ]
+    return Suite("attnfuzz", (ended, *remarks))
+
+
+def _backend(standing: Standing, backend: str) -> Suite:
+    score = standing.scores[backend]
+    out = (
+        f"{count(score.cases, 'case')}, {count(score.searched, 'example')} drawn, "
+        f"{count(len(score.pairs), 'pair')} of features reached, {count(score.deaths, 'worker')} died"
+    )
+    search = Test("search", seconds=sum(score.phases.values()), out=out)
+    return Suite(backend, (search, *_findings(standing, backend)))
+
+
+def _findings(standing: Standing, backend: str) -> Iterator[Test]:
+    for finding in [*standing.findings, *standing.fixed]:
+        if finding.case.backend != backend:
+            continue
+        replay = replay_line(finding.path)
+        if finding.state is State.FIXED:
+            yield Test(finding.name, out=f"passes now\n{replay}")
+        elif finding.known is not None:
+            yield Test(finding.name, skipped=f"known: {finding.known}", out=replay)
+        else:
+            yield Test(
+                finding.name,
+                failure=f"{finding.state}: {headline(backend, finding.observation)}",
+                kind=finding.observation.kind.value,
+                text=report_of(finding),
+                out=f"{replay}\nseen {clock(finding.at)} into the campaign",
+            )
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("attnfuzz.harness.report", "."),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        autoescape=True,
+        finalize=lambda value: printable(value) if isinstance(value, str) else value,
+    )
+    return environment.get_template("junit.xml.j2")

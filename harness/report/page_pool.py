@@ -1,0 +1,91 @@
+"""The pages of a case's KV pool: whose they are, and a picture of them in their order in memory."""
+
+from attnfuzz.harness.report.svg import CHARACTER, Picture
+from attnfuzz.harness.wording import count
+from attnfuzz.kernels.paged_kv import DUMMY_PAGE, assign_pages
+from attnfuzz.reference.case import Case, Request, Step, TableTail
+
+TINTS = 6
+"""Tints by which slots are told apart; the next slot has the first tint again."""
+
+MOST_PAGES = 72
+_CELL, _HEIGHT, _PER_ROW = 28.0, 20.0, 24
+
+
+class PagePool:
+    """The pages of `case`. `pages` are those of each slot, in order; `poison` is the first that is nobody's."""
+
+    def __init__(self, case: Case) -> None:
+        size = case.geometry.page_size
+        self.case = case
+        self.size = size
+        self.pages = assign_pages(case, {slot: -(-length // size) for slot, length in case.slot_lengths().items()})
+        self.owners: dict[int, list[int]] = {}
+        for slot, pages in self.pages.items():
+            for page in pages:
+                self.owners.setdefault(page, []).append(slot)
+        self.poison = 1 + max(self.owners, default=DUMMY_PAGE)
+        self.total = self.poison + case.pages.spare
+        self._tints = {slot: f"slot{index % TINTS}" for index, slot in enumerate(self.pages)}
+
+    def tint(self, slot: int) -> str:
+        """The class of what belongs to a slot."""
+        return self._tints[slot]
+
+    @property
+    def tail(self) -> str:
+        """What the page table holds past a request's pages, in a few characters."""
+        return {
+            TableTail.ZEROS: str(DUMMY_PAGE),
+            TableTail.MINUS_ONE: "-1",
+            TableTail.STALE: "old",
+            TableTail.POISON: str(self.poison),
+        }[self.case.pages.tail]
+
+    @property
+    def tail_words(self) -> str:
+        """The same in words."""
+        return {
+            TableTail.ZEROS: f"{DUMMY_PAGE}, the dummy page",
+            TableTail.MINUS_ONE: "-1",
+            TableTail.STALE: "stale ids, of other requests' pages",
+            TableTail.POISON: f"{self.poison}, a page full of NaN",
+        }[self.case.pages.tail]
+
+    def has_tail(self, step: Step, request: Request) -> bool:
+        """Whether the page table is wider than what a request of `step` owns, by its longest request and the slack."""
+        longest = max(other.kv_len for other in step.requests)
+        return -(-request.kv_len // self.size) < -(-longest // self.size) + self.case.pages.table_slack
+
+    def draw(self, picture: Picture, top: float) -> float:
+        """Draw the pool from `top` on, and return where it ends."""
+        words = f"KV pool: {count(self.total, 'page')} of {self.size}, {self.case.pages.order}"
+        if any(self.has_tail(step, request) for step in self.case.steps for request in step.requests):
+            words += f"; past a request's pages the table has {self.tail_words}"
+        picture.text(0, top + 11, words, "dim")
+        top += 18
+        cells = min(self.total, MOST_PAGES)
+        for page in range(cells):
+            row, column = divmod(page, _PER_ROW)
+            self._draw_page(picture, page, column * (_CELL + 2), top + row * (_HEIGHT + 2))
+        rows = -(-cells // _PER_ROW)
+        top += rows * (_HEIGHT + 2)
+        if self.total > cells:
+            picture.text(0, top + 11, f"+ {self.total - cells:,} more pages", "dim")
+            top += 16
+        return top
+
+    def _draw_page(self, picture: Picture, page: int, x: float, y: float) -> None:
+        owners = self.owners.get(page, [])
+        if page == DUMMY_PAGE:
+            kind, title = "dummy", f"page {page}: the dummy page that padded rows point at, nobody's"
+        elif not owners:
+            kind, title = "nan", f"page {page}: nobody's, full of NaN"
+        else:
+            kind = self.tint(owners[0])
+            title = f"page {page}: of slot{'s' * (len(owners) > 1)} {', '.join(map(str, owners))}"
+        picture.rect(x, y, _CELL, _HEIGHT, f"page {kind}", title=title)
+        for index, other in enumerate(owners[1:4]):
+            picture.rect(x, y + _HEIGHT - 4 * (index + 1), _CELL, 4, f"page {self.tint(other)}")
+        label = str(page)
+        picture.text(x + (_CELL - len(label) * CHARACTER) / 2, y + 14, label, "on")

@@ -1,0 +1,59 @@
+"""Pictures as SVG elements inside of a page, whose style sheet says how each class looks."""
+
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+from markupsafe import Markup
+
+from attnfuzz.harness.report.printable import printable
+
+CHARACTER = 6.6
+"""The width of a character of the pictures' text, about, in units of the picture."""
+
+
+class Picture:
+    """An <svg> of `width` units, drawn from the top left; its height is set when it is known.
+
+    `label` says for those who can't see it what is shown. `minimum` is the width in pixels below which a page lets
+    people scroll sideways instead of making it smaller.
+    """
+
+    def __init__(self, width: float, label: str, *, minimum: int = 0) -> None:
+        self.width = width
+        self.height = 0.0
+        self._minimum = minimum
+        self._root = Element("svg", {"role": "img", "aria-label": printable(label)})
+
+    def add(self, tag: str, classes: str = "", *, title: str = "", **attributes: str | float) -> Element:
+        """Add an element. `title` is shown to those who point at it."""
+        named = {name.replace("_", "-"): _number(value) for name, value in attributes.items()}
+        element = SubElement(self._root, tag, {**({"class": classes} if classes else {}), **named})
+        if title:
+            SubElement(element, "title").text = printable(title)
+        return element
+
+    def rect(self, x: float, y: float, width: float, height: float, classes: str, *, title: str = "") -> None:
+        """Add a rectangle."""
+        self.add("rect", classes, title=title, x=x, y=y, width=max(width, 0.0), height=height)
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, classes: str) -> None:
+        """Add a line."""
+        self.add("line", classes, x1=x1, y1=y1, x2=x2, y2=y2)
+
+    def text(self, x: float, y: float, text: str, classes: str = "", *, title: str = "") -> None:
+        """Add a line of text, whose base line is at `y`."""
+        element = self.add("text", classes, x=x, y=y)
+        element.text = printable(text)
+        if title:
+            SubElement(element, "title").text = printable(title)
+
+    def markup(self) -> Markup:
+        """The picture, safe to be put into a page."""
+        self._root.set("viewBox", f"0 0 {_number(self.width)} {_number(self.height)}")
+        if self._minimum:
+            self._root.set("style", f"min-width:{self._minimum}px")
+        # ElementTree has escaped what is text.
+        return Markup(tostring(self._root, encoding="unicode"))  # noqa: S704
+
+
+def _number(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{round(value, 1):g}"

@@ -1,0 +1,56 @@
+"""The one line that a person needs in the morning."""
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+
+from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.wording import clock, count
+
+
+class Level(StrEnum):
+    """Whether anything has to be done. FAILED: the campaign itself, so that what it found says little."""
+
+    GOOD = "good"
+    BAD = "bad"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A campaign's result in one line of `text`, without a full stop."""
+
+    text: str
+    level: Level
+
+
+def verdict(standing: Standing) -> Verdict:
+    """What came of a campaign; known findings are mentioned, but are no reason to do anything."""
+    spent = f"in {count(standing.cases, 'case')} over {clock(standing.at)}"
+    text = f"{_findings(standing)} {spent}"
+    wrong = sum(remark.error for remark in standing.remarks)
+    if wrong:
+        text += f"; {count(wrong, 'entry', 'entries')} of the ledger {'is' if wrong == 1 else 'are'} wrong"
+    if standing.failure is not None:
+        return Verdict(f"The harness itself failed: {text}", Level.FAILED)
+    level = Level.BAD if standing.unexpected or wrong else Level.GOOD
+    if standing.finished is None:
+        return Verdict(f"Not finished: {text} so far", level)
+    if standing.finished.interrupted:
+        return Verdict(f"Stopped early: {text}", level)
+    return Verdict(text, level)
+
+
+def _findings(standing: Standing) -> str:
+    """The findings by state: 2 new findings, 1 open, 1 fixed (3 known)."""
+    states = Counter(finding.state for finding in standing.unexpected)
+    states[State.FIXED] = len(standing.fixed)
+    failing = [(states[state], state) for state in (State.NEW, State.RETURNED, State.OPEN) if states[state]]
+    parts = [f"{number:,} {state}" for number, state in failing] or ["No findings"]
+    if failing:
+        parts[0] += " finding" if failing[0][0] == 1 else " findings"
+    if states[State.FIXED]:
+        parts.append(f"{states[State.FIXED]:,} fixed")
+    known = len(standing.findings) - len(standing.unexpected)
+    return ", ".join(parts) + (f" ({known:,} known)" if known else "")
