@@ -50,6 +50,11 @@ def is_file(name: str) -> bool:
     return name.rpartition(":")[0].endswith(".py")
 
 
+def as_file_name(name: str) -> str:
+    """A backend's name as part of a file's: what could mean something in a path becomes "_"."""
+    return re.sub(r"[^A-Za-z0-9_.@+-]+", "_", name)
+
+
 @cache
 def resolve(name: str) -> Backend:
     """The backend called `name`.

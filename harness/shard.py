@@ -1,14 +1,22 @@
 """One share of a fuzz test: pytest-xdist runs a test on one worker, so a fuzz test is split into seeded shards."""
 
+import math
+import time
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from attnfuzz.harness.campaign.draw import drawn_cases
 from attnfuzz.harness.campaign.examples import derive_seed
 from attnfuzz.harness.campaign.hunt import Hunt
+from attnfuzz.harness.campaign.judge import Judge
 from attnfuzz.harness.campaign.messages import AnyMessage, Caught, Lost, Slice
-from attnfuzz.harness.check import CASES, render_failure, shared_runner
-from attnfuzz.harness.findings import Finding
+from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE
+from attnfuzz.harness.check import CASES, render_failure
+from attnfuzz.harness.claims import Claims
+from attnfuzz.harness.findings.finding import Finding
+from attnfuzz.harness.findings.ledger import Ledger
+from attnfuzz.harness.fingerprint import Fingerprint
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Guard
 
@@ -17,46 +25,81 @@ class UnconfirmedFailure(UserWarning):
     """A case failed, but not again in a fresh worker."""
 
 
+@dataclass(frozen=True)
+class ShardFailure:
+    """What a shard found: `text` ends in a line that replays it. `known` is why, if the ledger has it."""
+
+    name: str
+    text: str
+    known: str | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """Shard number `index` of a fuzz test of `backend`: so many `examples`, drawn with a seed that follows from `seed`.
+    """Shard number `index` of a fuzz test of `backend`, drawn with a seed that follows from `seed`.
 
-    `guard` is the edge that is guarded, by name; None is either.
+    Its budget is so many `examples`, or so many `seconds`; the other is infinite. `guard` is the edge that is guarded,
+    by name; None is either.
     """
 
     backend: str
     index: int
-    examples: int
     seed: int
+    examples: float = math.inf
+    seconds: float = math.inf
     guard: str | None = None
 
-    def failures(self) -> list[str]:
-        """Search the shard; what was found, each once, as text that ends in a line to replay it."""
-        guard = None if self.guard is None else Guard(self.guard)
-        messages: list[AnyMessage] = []
-        task = Slice(
-            backend=self.backend,
-            index=self.index,
-            seed=derive_seed(self.seed, self.backend, self.index),
-            examples=self.examples,
-        )
-        Hunt(task, shared_runner(), messages.append).run(drawn_cases(self.backend, guard))
-        for message in messages:
-            if isinstance(message, Lost):
-                kind, place = message.fingerprint.kind, message.fingerprint.place
-                warnings.warn(f"unconfirmed: {kind} at {place} in {self.backend}", UnconfirmedFailure, stacklevel=2)
-        findings = [_finding(message) for message in messages if isinstance(message, Caught)]
-        return [_leave(finding) for finding in {finding.name: finding for finding in reversed(findings)}.values()]
+    def failures(self, judge: Judge, *, ledger: Ledger, claims: Claims) -> list[ShardFailure]:
+        """Search the shard in slices, as a campaign does; what was found, but for what other shards show.
+
+        Those are passed over, like what was found before and what did not come back.
+        """
+        strategy = drawn_cases(self.backend, None if self.guard is None else Guard(self.guard))
+        found: list[ShardFailure] = []
+        settled: set[Fingerprint] = set()
+        left = self.examples
+        for index, seconds in enumerate(self._remaining_seconds()):
+            if left <= 0 or seconds <= 0:
+                break
+            task = Slice(
+                backend=self.backend,
+                index=index,
+                seed=derive_seed(self.seed, self.backend, self.index, index),
+                examples=int(min(EXAMPLES_PER_SLICE, left)),
+                known=tuple(settled | claims.of_others()),
+                seconds=None if math.isinf(seconds) else seconds,
+            )
+            messages: list[AnyMessage] = []
+            done = Hunt(task, judge, messages.append).run(strategy)
+            left -= done.searched if done.stopped_early else task.examples
+            for message in messages:
+                if isinstance(message, Caught):
+                    settled.add(message.fingerprint)
+                    shown = {failure.name for failure in found}
+                    found += (each for each in _claimed(message, ledger, claims) if each.name not in shown)
+                elif isinstance(message, Lost):
+                    settled.add(message.fingerprint)
+                    warnings.warn(_unconfirmed(message.fingerprint), UnconfirmedFailure, stacklevel=2)
+        return found
+
+    def _remaining_seconds(self) -> Iterator[float]:
+        started = time.monotonic()
+        while True:
+            yield self.seconds - (time.monotonic() - started)
 
 
-def _finding(caught: Caught) -> Finding:
+def _claimed(caught: Caught, ledger: Ledger, claims: Claims) -> list[ShardFailure]:
+    """What was caught, with its case saved, unless another shard shows it."""
     report = render_failure(caught.case, caught.verdict)
-    return Finding(case=caught.case, first=caught.first, observation=caught.observation, report=report)
-
-
-def _leave(finding: Finding) -> str:
-    """Save the case and say how to replay it."""
+    finding = Finding(case=caught.case, first=caught.first, observation=caught.observation, report=report)
+    if not claims.claim(caught.fingerprint, finding.name):
+        return []
     CASES.mkdir(exist_ok=True)
     path = CASES / f"{finding.name}.json"
     case_file.save(path, finding.case)
-    return f"{finding.report}\n\nreplay: attnfuzz replay {path}"
+    known = ledger.reason(caught.fingerprint, caught.observation, caught.case, finding.name)
+    return [ShardFailure(finding.name, f"{report}\n\nreplay: attnfuzz replay {path}", known)]
+
+
+def _unconfirmed(fingerprint: Fingerprint) -> str:
+    return f"unconfirmed: {fingerprint.kind} at {fingerprint.place} in {fingerprint.backend}"

@@ -1,1 +1,1 @@
-"""The command line: `attnfuzz fuzz | replay | bugs | defects | backends | export`."""
+"""The command line: a module for each command of `attnfuzz`."""

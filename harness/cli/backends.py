@@ -11,8 +11,14 @@ from attnfuzz.reference.case import KvView, QueryView
 
 
 @click.command()
-def backends() -> None:
+@click.option("--runnable", is_flag=True, help="Only print the names of those that run here, without revisions.")
+def backends(*, runnable: bool) -> None:
     """List the backends: what each supports, and whether it runs on this machine."""
+    if runnable:
+        for name in names():
+            if name == fixed(name) and resolve(name).missing() is None:
+                click.echo(name)
+        return
     console = Console(highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("backend", overflow="fold", min_width=16)

@@ -1,70 +1,61 @@
 """Runs a campaign for the command line: prepares, lets the events flow to log and terminal, gives the exit code."""
 
 import contextlib
+import errno
+import shlex
 import signal
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
 
 from attnfuzz.harness.campaign.engine import Campaign
-from attnfuzz.harness.campaign.jobs import JobProcesses
+from attnfuzz.harness.campaign.home import Home, HomeError
+from attnfuzz.harness.campaign.jobs import JobProcesses, Jobs
 from attnfuzz.harness.campaign.log import EventLog
 from attnfuzz.harness.campaign.messages import Setup
 from attnfuzz.harness.campaign.plan import Plan
+from attnfuzz.harness.campaign.ray_jobs import RayJobs
+from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.check import CannotRun, render_failure
-from attnfuzz.harness.cli.display import display_on
-from attnfuzz.harness.cli.exits import Exit
+from attnfuzz.harness.cli.display import Display, display_on
+from attnfuzz.harness.cli.exits import BadInput, Exit
 from attnfuzz.harness.cli.given import tell
 from attnfuzz.harness.cli.noise_words import noise_words, uncalibrated
-from attnfuzz.harness.cli.scoreboard import Scoreboard
+from attnfuzz.harness.cli.resume import Past, plan_again, unfinished
 from attnfuzz.harness.cli.summary import summarise
-from attnfuzz.harness.cli.wording import clock, count
+from attnfuzz.harness.corpus import Corpus, open_database
 from attnfuzz.harness.export import CannotExport, export_script
+from attnfuzz.harness.findings.archive import Archive
+from attnfuzz.harness.findings.environment import environment
+from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.report.files import write_reports
+from attnfuzz.harness.wording import clock, count
 from attnfuzz.reference.case import Case
-
-LOG_NAME = "events.ndjson"
-
-
-def run_campaign(plan: Plan) -> Exit:
-    """Run `plan` and print what comes of it. Raises UnknownBackend, BackendFileError, CannotRun or OSError."""
-    console = Console(highlight=False)
-    prepare(plan.backends)
-    board = Scoreboard()
-    display = display_on(console, board)
-    console.print(_opening(plan))
-    for name in plan.backends:
-        if uncalibrated(resolve(name)):
-            console.print(f"{name} is {noise_words(resolve(name))};", soft_wrap=True, markup=False)
-            console.print(f"  attnfuzz calibrate --backend {name}", soft_wrap=True, markup=False)
-    setup = Setup(backends=plan.backends, contract=plan.contract, guard=plan.guard, alpha=plan.alpha_per_output)
-    with (
-        contextlib.closing(EventLog(plan.out / LOG_NAME)) as log,
-        _stop_on_interrupt() as stop,
-        JobProcesses(plan.jobs, setup) as jobs,
-        display,
-    ):
-        for event in Campaign(plan, jobs, stop=stop, render=render_failure, export=_export).events():
-            for handle in (log, board, display):
-                handle(event)
-    summarise(console, board)
-    if board.failure is not None:
-        Console(stderr=True).print(f"{board.failure.text}\nThe harness itself failed.", markup=False, highlight=False)
-        return Exit.FAILED
-    if stop.is_set():
-        console.print("Interrupted. What was found before is kept.")
-        return Exit.INTERRUPTED
-    return Exit.FOUND if board.findings else Exit.CLEAN
+from attnfuzz.strategies.coverage import possible_pairs
 
 
-def _export(case: Case) -> str | None:
-    """The stand-alone script of a case; None for kernels whose source can't be carried along."""
-    try:
-        return export_script(case)
-    except CannotExport:
-        return None
+def start_campaign(plan: Plan) -> Exit:
+    """Run `plan` as a new campaign of its home, and print what comes of it. Raises what `main` knows as mistakes."""
+    ledger = _checked(plan)
+    home = Home(plan.out)
+    with home.locked():
+        return _run(plan, home, ledger, past=None)
+
+
+def resume_campaign(folder: Path, *, jobs: int | None, ray: str | None, database: str | None) -> Exit:
+    """Go on with the last campaign of the home in `folder`, which must be unfinished. Raises as `start_campaign`."""
+    home = Home(folder)
+    if not home.ids():
+        raise HomeError(f"{folder} has no campaign to go on with: name a folder that was given as --out")
+    with home.locked():
+        past = unfinished(home)
+        plan = plan_again(past, home, jobs=jobs, ray=ray, database=database)
+        return _run(plan, home, _checked(plan), past=past)
 
 
 def prepare(backends: Sequence[str]) -> None:
@@ -77,26 +68,141 @@ def prepare(backends: Sequence[str]) -> None:
         backend.prepare(tell)
 
 
-def _opening(plan: Plan) -> str:
-    budget = f"{plan.examples:,} examples each" if plan.examples is not None else clock(plan.seconds or 0)
-    return (
-        f"Fuzzing {', '.join(plan.backends)}: {budget}, {count(plan.jobs, 'job')}, seed {plan.seed}, "
-        f"alpha {plan.alpha:g}."
+def _checked(plan: Plan) -> Ledger:
+    """The ledger, after everything that can be wrong with `plan` was found out, before anything is written."""
+    open_database(plan.database, tell)
+    ledger = Ledger() if plan.ledger is None else Ledger.load(plan.ledger)
+    prepare(plan.backends)
+    return ledger
+
+
+def _run(plan: Plan, home: Home, ledger: Ledger, *, past: Past | None) -> Exit:
+    console = Console(highlight=False)
+    _open(console, plan, past)
+    standing = Standing.of(past.events if past else ())
+    possible = {name: len(possible_pairs(resolve(name).capability)) for name in plan.backends}
+    where = shlex.quote(str(home.path))
+    go_on = f"go on with: attnfuzz fuzz --resume {where}"
+    with _stop_on_signals() as stop:
+        with _full_disk(go_on):
+            show = display_on(console, standing, possible)
+            campaign = _search(plan, home, ledger, past, stop=stop, standing=standing, display=show)
+        summarise(console, standing, possible)
+        with _full_disk(f"write the report with: attnfuzz report {where}"):
+            written = write_reports(home, campaign, standing)
+    console.print(f"Report: {written.html}", soft_wrap=True, markup=False)
+    for path in written.issues:
+        console.print(f"Text for an issue: {path}", soft_wrap=True, markup=False)
+    if standing.failure is not None:
+        text = f"{standing.failure.text}\nThe harness itself failed. What was found before is kept; {go_on}"
+        Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+        return Exit.FAILED
+    if stop.is_set():
+        console.print(f"Interrupted. What was found before is kept; {go_on}", soft_wrap=True, markup=False)
+        return Exit.INTERRUPTED
+    if any(remark.error for remark in standing.remarks):
+        return Exit.FAILED
+    return Exit.FOUND if standing.unexpected else Exit.CLEAN
+
+
+def _search(
+    plan: Plan,
+    home: Home,
+    ledger: Ledger,
+    past: Past | None,
+    *,
+    stop: threading.Event,
+    standing: Standing,
+    display: Display,
+) -> str:
+    """Run the campaign until it ends or `stop` is set, and return its name in its home."""
+    corpus = Corpus(home.corpus)
+    versions = environment()
+    with _jobs(plan) as jobs:
+        # What can go wrong so far leaves no campaign behind.
+        campaign = past.campaign if past else home.new_id()
+        engine = Campaign(
+            plan,
+            jobs,
+            campaign=campaign,
+            archive=Archive(home.findings, home.unconfirmed, campaign=campaign, environment=versions),
+            corpus=corpus,
+            ledger=ledger,
+            environment=versions,
+            past_events=past.events if past else (),
+            torn_bytes=past.torn_bytes if past else 0,
+            stop=stop,
+            render=render_failure,
+            export=_export,
+        )
+        with EventLog(home.log(campaign)) as log, display:
+            for event in engine.events():
+                for handle in (log, standing, display):
+                    handle(event)
+    return campaign
+
+
+def _jobs(plan: Plan) -> AbstractContextManager[Jobs]:
+    setup = Setup(
+        backends=plan.backends,
+        contract=plan.contract,
+        guard=plan.guard,
+        alpha=plan.alpha_per_output,
+        database=plan.database,
     )
+    return JobProcesses(plan.jobs, setup) if plan.ray is None else RayJobs(plan.jobs, setup, address=plan.ray)
+
+
+def _export(case: Case) -> str | None:
+    """The stand-alone script of a case; None for kernels whose source can't be carried along."""
+    try:
+        return export_script(case)
+    except CannotExport:
+        return None
+
+
+def _open(console: Console, plan: Plan, past: Past | None) -> None:
+    """Say what is about to be done, and which backends would be judged better after a calibration."""
+    if past:
+        console.print(f"Going on with campaign {past.campaign} after {clock(past.events[-1].at)}.", soft_wrap=True)
+    budget = f"{plan.examples:,} examples each" if plan.examples is not None else clock(plan.seconds or 0)
+    console.print(
+        f"Fuzzing {', '.join(plan.backends)}: {budget}, {count(plan.jobs, 'job')}, seed {plan.seed}, "
+        f"alpha {plan.alpha:g}.",
+        soft_wrap=True,
+        markup=False,
+    )
+    for name in plan.backends:
+        if uncalibrated(resolve(name)):
+            console.print(f"{name} is {noise_words(resolve(name))};", soft_wrap=True, markup=False)
+            console.print(f"  attnfuzz calibrate --backend {name}", soft_wrap=True, markup=False)
 
 
 @contextlib.contextmanager
-def _stop_on_interrupt() -> Iterator[threading.Event]:
-    """An event that Ctrl-C sets; a second Ctrl-C raises KeyboardInterrupt."""
+def _full_disk(then: str) -> Iterator[None]:
+    """Say of a disk that takes nothing more that `then` is what comes after putting that right."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}:
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        raise BadInput(f"{error.strerror}{where}: what was filed before is kept. Make room, then {then}") from error
+
+
+@contextlib.contextmanager
+def _stop_on_signals() -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets, and SIGTERM, by which runners stop a job. A second Ctrl-C raises KeyboardInterrupt."""
     stop = threading.Event()
 
-    def interrupt(_signum: int, _frame: FrameType | None) -> None:
-        if stop.is_set():
+    def interrupt(signum: int, _frame: FrameType | None) -> None:
+        if stop.is_set() and signum == signal.SIGINT:
             raise KeyboardInterrupt
         stop.set()
 
-    before = signal.signal(signal.SIGINT, interrupt)
+    before = {signum: signal.signal(signum, interrupt) for signum in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGINT, before)
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

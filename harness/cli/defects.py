@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -16,29 +15,18 @@ from attnfuzz.harness.campaign.messages import Setup, ShrinkBudget
 from attnfuzz.harness.cli.campaign import prepare
 from attnfuzz.harness.cli.exits import BadInput, Exit
 from attnfuzz.harness.cli.kills import Watch, print_scores
-from attnfuzz.harness.cli.wording import count
 from attnfuzz.harness.defects.pins import save_pin
+from attnfuzz.harness.defects.results import DefectScore, write_score
 from attnfuzz.harness.defects.run import run_searches
 from attnfuzz.harness.defects.score import Score, enough
 from attnfuzz.harness.defects.search import NO_SHRINKING, Outcome, Search
 from attnfuzz.harness.judge import Tier
+from attnfuzz.harness.wording import count
 from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
 from attnfuzz.kernels.defects.defect import Defect
 
 PIN_BUDGET = ShrinkBudget(runs=400, seconds=8.0)
 """What shrinking a case to pin may cost: small enough to read is enough."""
-
-
-class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """What --json writes: how each search ended, and how many of the defects every seed killed."""
-
-    attnfuzz: str
-    examples: int
-    seeds: tuple[int, ...]
-    without: tuple[Tier, ...]
-    killed: int
-    defects: int
-    searches: tuple[Outcome, ...]
 
 
 @click.group(invoke_without_command=True)
@@ -142,7 +130,7 @@ def _chosen(names: tuple[str, ...]) -> list[Defect]:
 
 
 def _write(path: Path, scores: Sequence[Score], examples: int, drawn: Sequence[int], without: tuple[Tier, ...]) -> None:
-    found = Results(
+    found = DefectScore(
         attnfuzz=attnfuzz.__version__,
         examples=examples,
         seeds=tuple(drawn),
@@ -151,4 +139,4 @@ def _write(path: Path, scores: Sequence[Score], examples: int, drawn: Sequence[i
         defects=len(scores),
         searches=tuple(outcome for score in scores for outcome in score.outcomes),
     )
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
+    write_score(path, found)

@@ -1,29 +1,32 @@
-"""How a running campaign looks: a table that follows it on a terminal, now and then a line elsewhere."""
+"""How a running campaign looks: a status that follows it on a terminal, now and then a line elsewhere."""
 
+import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Protocol, Self
 
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
+from rich.text import Text
 
-from attnfuzz.harness.campaign.events import Event, FindingFiled, GapSeen, SuspectSeen, UnconfirmedKept
-from attnfuzz.harness.cli.scoreboard import Scoreboard
-from attnfuzz.harness.cli.wording import clock, headline
+from attnfuzz.harness.campaign.events import (
+    Event,
+    FindingChecked,
+    FindingFiled,
+    GapSeen,
+    JobRestarted,
+    SuspectSeen,
+    Trouble,
+    UnconfirmedKept,
+)
+from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.cli.status import Status, coverage, recent_rate
+from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.wording import clock, count, headline
 
-SECONDS_PER_LINE = 5.0
-
-
-def table(board: Scoreboard) -> Table:
-    """The scores of all backends."""
-    result = Table(box=None, pad_edge=False, header_style="bold")
-    result.add_column("backend", overflow="fold")
-    for title in ("cases", "cases/s", "deaths", "findings"):
-        result.add_column(title, justify="right", no_wrap=True)
-    for backend, score in board.scores.items():
-        findings = f"[bold red]{score.findings}[/]" if score.findings else "0"
-        result.add_row(backend, f"{score.cases:,}", f"{board.rate(score.cases):,.0f}", f"{score.deaths:,}", findings)
-    return result
+FIRST_MINUTE = 60.0
+SECONDS_PER_LINE_AT_FIRST = 10.0
+SECONDS_PER_LINE = 60.0
 
 
 class Display(Protocol):
@@ -44,17 +47,19 @@ class Display(Protocol):
         ...
 
 
-def display_on(console: Console, board: Scoreboard) -> Display:
-    """What suits the console."""
-    return LiveTable(console, board) if console.is_terminal else Lines(console, board)
+def display_on(console: Console, standing: Standing, possible: Mapping[str, int]) -> Display:
+    """What suits the console. `possible` has how many pairs of features each backend can reach."""
+    return LiveStatus(console, standing, possible) if console.is_terminal else Lines(console, standing, possible)
 
 
-class LiveTable:
-    """A table that is drawn anew four times a second, below a line for each failure."""
+class LiveStatus:
+    """The status, drawn anew four times a second, below a line for each failure."""
 
-    def __init__(self, console: Console, board: Scoreboard) -> None:
+    def __init__(self, console: Console, standing: Standing, possible: Mapping[str, int]) -> None:
         self._console = console
-        self._board = board
+        self._standing = standing
+        self._possible = possible
+        self._heard = time.monotonic()
         self._live = Live(console=console, get_renderable=self._draw, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Self:
@@ -65,28 +70,29 @@ class LiveTable:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Remove the table."""
+        """Remove the status."""
         self._live.stop()
 
     def __call__(self, event: Event) -> None:
-        """Print a line if something failed; the table follows by itself."""
+        """Print a line if something failed; the status follows by itself."""
+        self._heard = time.monotonic()
         say(self._console, event)
 
-    def _draw(self) -> Table:
-        drawn = table(self._board)
-        shrinking = [backend for backend, score in self._board.scores.items() if score.shrinking]
-        drawn.caption = clock(self._board.elapsed) + (f", shrinking a failure of {shrinking[0]}" if shrinking else "")
-        drawn.caption_justify = "left"
-        return drawn
+    def _draw(self) -> Status:
+        # Between two events, time goes on.
+        at = self._standing.at + time.monotonic() - self._heard
+        return Status(self._standing, self._possible, at=at)
 
 
 class Lines:
-    """A line every few seconds, and one for each failure."""
+    """A line every ten seconds in the first minute, then one a minute, and one for each failure."""
 
-    def __init__(self, console: Console, board: Scoreboard) -> None:
+    def __init__(self, console: Console, standing: Standing, possible: Mapping[str, int]) -> None:
         self._console = console
-        self._board = board
-        self._next = SECONDS_PER_LINE
+        self._standing = standing
+        self._possible = possible
+        self._next = standing.at + SECONDS_PER_LINE_AT_FIRST
+        self._patient_from = standing.at + FIRST_MINUTE
 
     def __enter__(self) -> Self:
         """Nothing to begin."""
@@ -98,26 +104,49 @@ class Lines:
         """Nothing to end."""
 
     def __call__(self, event: Event) -> None:
-        """Print a line if something failed or a few seconds have passed."""
+        """Print a line if something failed or it is time for one."""
         say(self._console, event)
         if event.at >= self._next:
-            self._next = event.at + SECONDS_PER_LINE
-            counts = ", ".join(f"{backend} {score.cases:,}" for backend, score in self._board.scores.items())
-            self._console.print(f"{clock(event.at)}: {counts} cases, {self._board.rate(self._board.cases):,.0f}/s")
+            every = SECONDS_PER_LINE_AT_FIRST if event.at < self._patient_from else SECONDS_PER_LINE
+            self._next = event.at + every
+            self._console.print(Text(f"{clock(event.at)}: {self._words()}"), soft_wrap=True)
+
+    def _words(self) -> str:
+        standing = self._standing
+        reached = (f"{name} {coverage(score, self._possible[name])}" for name, score in standing.scores.items())
+        findings = len(standing.findings)
+        found = f". {count(findings, 'finding')}" if findings else ""
+        pace = f"{count(standing.cases, 'case')}, {recent_rate(standing):,.0f}/s now"
+        return f"{pace}. Coverage: {', '.join(reached)}{found}"
 
 
 def say(console: Console, event: Event) -> None:
-    """Print the line for an event that is about a failure."""
+    """Print the line for an event that is about a failure, or about what surrounds the campaign."""
     match event:
+        case FindingFiled() | FindingChecked():
+            line = Text.assemble(_label(event), f": {headline(event.case.backend, event.observation)}")
         case SuspectSeen():
-            words = "Suspect: {}"
-        case FindingFiled():
-            words = "[bold red]Finding[/]: {}"
+            line = Text(f"Suspect: {headline(event.case.backend, event.observation)}")
         case UnconfirmedKept():
-            words = "Unconfirmed: {}"
+            line = Text(f"Unconfirmed: {headline(event.case.backend, event.observation)}")
         case GapSeen():
-            words = "Gap: {}"
+            line = Text(f"Gap: {headline(event.case.backend, event.observation)}")
+        case Trouble():
+            line = Text(f"Trouble: {event.text}")
+        case JobRestarted():
+            line = Text(f"Job {event.job} was started anew: {event.text}")
         case _:
             return
-    line = words.format(headline(event.case.backend, event.observation))
-    console.print(f"{clock(event.at)}: {line}", soft_wrap=True)
+    console.print(Text.assemble(f"{clock(event.at)}: ", line), soft_wrap=True)
+
+
+def _label(finding: FindingFiled | FindingChecked) -> tuple[str, str]:
+    if finding.state is State.FIXED:
+        return "Fixed", "bold green"
+    if finding.known is not None:
+        return "Known finding", ""
+    return {
+        State.NEW: "Finding",
+        State.RETURNED: "Finding that returned",
+        State.OPEN: "Finding that is open",
+    }[finding.state], "bold red"

@@ -4,11 +4,17 @@ import secrets
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from attnfuzz.harness.campaign.plan import ALPHA, PRESETS, Plan
-from attnfuzz.harness.cli.campaign import run_campaign
+from attnfuzz.harness.cli.campaign import resume_campaign, start_campaign
 from attnfuzz.harness.cli.given import Duration, backends_option, contract_option
+from attnfuzz.harness.findings.ledger import DEFAULT_NAME
 from attnfuzz.reference.case import Guard
+
+DEFAULT_LEDGER = Path(DEFAULT_NAME)
+
+GOES_WITH_RESUME = {"resume", "jobs", "ray", "database"}
 
 
 @click.command()
@@ -38,7 +44,21 @@ from attnfuzz.reference.case import Guard
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("attnfuzz-out"),
     show_default=True,
-    help="Folder for findings and the event log.",
+    help="Home of the campaigns, kept from night to night: findings, corpus, logs, reports.",
+)
+@click.option("--no-leaning", "leaning", is_flag=True, flag_value=False, default=True, help="Draw as if all was new.")
+@click.option("--database", metavar="FOLDER|redis://...", help="Where Hypothesis keeps and shares failing examples.")
+@click.option(
+    "--ledger",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help=f"File of known findings.  [default: {DEFAULT_NAME}, if it is there]",
+)
+@click.option("--ray", metavar="ADDRESS|local", help="Run the jobs as actors of a Ray cluster.")
+@click.option(
+    "--resume",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Go on with the last campaign of this home, which was killed or interrupted, as it was begun.",
 )
 @click.pass_context
 def fuzz(
@@ -54,11 +74,20 @@ def fuzz(
     alpha: float,
     guard: str | None,
     out: Path,
+    leaning: bool,
+    database: str | None,
+    ledger: Path | None,
+    ray: str | None,
+    resume: Path | None,
 ) -> None:
     """Draw ragged batches, run them on backends in processes that may die, and judge every output.
 
-    Exits with 0 if nothing was found, 1 if something was, 2 if the harness itself failed, 130 after Ctrl-C.
+    Exits with 0 if nothing fails that the ledger does not know, 1 if something does, 2 if the harness itself failed or
+    the ledger is wrong, 130 after Ctrl-C or SIGTERM.
     """
+    if resume is not None:
+        _check_alone(ctx)
+        ctx.exit(resume_campaign(resume, jobs=jobs, ray=ray, database=database))
     if examples is not None and seconds is not None:
         raise click.UsageError("--examples and --time are both budgets: give one of them")
     if not 0 < alpha < 1:
@@ -67,7 +96,7 @@ def fuzz(
     if examples is None and seconds is None:
         examples, seconds = chosen.examples, chosen.seconds
     ctx.exit(
-        run_campaign(
+        start_campaign(
             Plan(
                 backends=tuple(dict.fromkeys(backends)),
                 examples=examples,
@@ -78,6 +107,21 @@ def fuzz(
                 alpha=alpha,
                 guard=None if guard is None else Guard(guard),
                 out=out,
+                preset=preset,
+                leaning=leaning,
+                database=database,
+                ledger=ledger or (DEFAULT_LEDGER if DEFAULT_LEDGER.exists() else None),
+                ray=ray,
             )
         )
     )
+
+
+def _check_alone(ctx: click.Context) -> None:
+    """A campaign goes on as it was begun: what else was asked for would be ignored."""
+    for option in ctx.command.params:
+        name = option.name or ""
+        if name not in GOES_WITH_RESUME and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(
+                f"--resume goes on with a campaign as it was begun: leave {option.opts[0]} out, or begin another"
+            )

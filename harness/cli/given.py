@@ -11,7 +11,7 @@ from attnfuzz.harness.campaign.plan import parse_duration
 from attnfuzz.harness.check import why_not
 from attnfuzz.harness.cli.exits import BadInput
 from attnfuzz.harness.defaults import DEFAULT_BACKENDS
-from attnfuzz.harness.findings import case_path
+from attnfuzz.harness.findings.finding import case_path
 from attnfuzz.harness.registry import resolve
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case_file import AnyCase

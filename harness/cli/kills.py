@@ -11,9 +11,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from attnfuzz.harness.cli.wording import count
 from attnfuzz.harness.defects.score import Score
 from attnfuzz.harness.defects.search import Outcome, Search
+from attnfuzz.harness.wording import count
 
 
 class Watch:

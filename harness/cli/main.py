@@ -7,16 +7,26 @@ import traceback
 import click
 
 import attnfuzz
+from attnfuzz.harness.campaign.home import HomeError
+from attnfuzz.harness.campaign.log import LogError
+from attnfuzz.harness.campaign.ray_jobs import RayError
 from attnfuzz.harness.check import CannotRun
 from attnfuzz.harness.cli.backends import backends
 from attnfuzz.harness.cli.bugs import bugs
 from attnfuzz.harness.cli.calibrate import calibrate
+from attnfuzz.harness.cli.corpus import corpus
 from attnfuzz.harness.cli.defects import defects
 from attnfuzz.harness.cli.exits import Exit
 from attnfuzz.harness.cli.export import export
+from attnfuzz.harness.cli.findings import findings
 from attnfuzz.harness.cli.fuzz import fuzz
 from attnfuzz.harness.cli.replay import replay
+from attnfuzz.harness.cli.report import report
+from attnfuzz.harness.corpus import CorpusError, DatabaseError
+from attnfuzz.harness.defects.results import DefectScoreError
+from attnfuzz.harness.findings.ledger import LedgerError
 from attnfuzz.harness.registry import BackendFileError, UnknownBackend
+from attnfuzz.harness.report.sources import NoCampaignError
 from attnfuzz.kernels.native.build import BuildFailed, NoCompiler
 from attnfuzz.reference.calibration import CalibrationError
 from attnfuzz.reference.case_file import CaseFileError
@@ -28,7 +38,7 @@ def cli() -> None:
     """Fuzz the attention kernels of LLM serving engines."""
 
 
-for command in (fuzz, replay, bugs, defects, backends, calibrate, export):
+for command in (fuzz, report, replay, export, findings, corpus, bugs, defects, backends, calibrate):
     cli.add_command(command)
 
 
@@ -66,7 +76,15 @@ _USERS_MISTAKES = (
     CalibrationError,
     CannotRun,
     CaseFileError,
+    CorpusError,
+    DatabaseError,
+    DefectScoreError,
+    HomeError,
+    LedgerError,
+    LogError,
+    NoCampaignError,
     NoCompiler,
+    RayError,
     UnknownBackend,
 )
 

@@ -10,7 +10,7 @@ from attnfuzz.harness.campaign.plan import ALPHA, spent_per_output
 from attnfuzz.harness.check import Runner, render_failure
 from attnfuzz.harness.cli.exits import BadInput, Exit
 from attnfuzz.harness.cli.given import case_at, contract_option, tell
-from attnfuzz.harness.cli.wording import count
+from attnfuzz.harness.wording import count
 
 
 @click.command()

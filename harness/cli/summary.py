@@ -1,48 +1,70 @@
 """What a campaign says at its end."""
 
+from collections.abc import Mapping
+
 from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from attnfuzz.harness.cli.display import table
-from attnfuzz.harness.cli.scoreboard import Scoreboard
-from attnfuzz.harness.cli.wording import clock, count, headline
+from attnfuzz.harness.campaign.events import FindingChecked, FindingFiled
+from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.cli.status import score_table
+from attnfuzz.harness.report.verdict import Level, verdict
+from attnfuzz.harness.wording import count, headline, replay_line
 
 MESSAGES_SHOWN = 5
 
 
-def summarise(console: Console, board: Scoreboard) -> None:
-    """Print each finding with a line that replays it, then the scores, then the result in one line."""
-    for number, finding in enumerate(board.findings, start=1):
-        title = f"Finding {number} of {len(board.findings)}"
-        console.print(Rule(title, style="red", characters="-"))
-        console.print(Text(finding.report.rstrip()))
-        console.print(f"\n  attnfuzz replay {finding.path}\n", soft_wrap=True, highlight=False, markup=False)
-    if board.findings:
+def summarise(console: Console, standing: Standing, possible: Mapping[str, int]) -> None:
+    """Print what fails unexpectedly, with a line that replays it, then the scores, then the result in one line."""
+    unexpected = standing.unexpected
+    for number, finding in enumerate(unexpected, start=1):
+        console.print(Rule(f"Finding {number} of {len(unexpected)}, {finding.state}", style="red", characters="-"))
+        console.print(Text(_told(finding)))
+        _line(console, f"\n  {replay_line(finding.path)}\n")
+    if unexpected:
         console.print(Rule(style="red", characters="-"))
-    console.print(table(board))
-    _list_others(console, board)
-    console.print(_result(board))
+    console.print(score_table(standing, possible, width=console.width, live=False))
+    _list_others(console, standing)
+    console.print(_result(standing))
 
 
-def _list_others(console: Console, board: Scoreboard) -> None:
-    for kept in board.unconfirmed:
-        console.print(
-            f"Unconfirmed: {headline(kept.case.backend, kept.observation)}: {kept.reason}. Kept in {kept.path}",
-            soft_wrap=True,
-            highlight=False,
-            markup=False,
-        )
-    for gap in board.gaps:
-        console.print(f"Gap: {headline(gap.case.backend, gap.observation)}: {gap.observation.message}", markup=False)
-    for backend, score in board.scores.items():
+def _told(finding: FindingFiled | FindingChecked) -> str:
+    """What this campaign filed in full; what an earlier one did in two lines, since it was told then."""
+    if isinstance(finding, FindingFiled):
+        return finding.report.rstrip()
+    times = f"{finding.times} of {count(finding.runs, 'time')}"
+    return (
+        f"{headline(finding.case.backend, finding.observation)}\nit was found before, and was run again: failed {times}"
+    )
+
+
+def _list_others(console: Console, standing: Standing) -> None:
+    for finding in standing.findings:
+        if finding.known is not None:
+            words = headline(finding.case.backend, finding.observation)
+            _line(console, f"Known: {words}: {finding.known}. {replay_line(finding.path)}")
+    for fixed in standing.fixed:
+        words = headline(fixed.case.backend, fixed.observation)
+        _line(console, f"Fixed: {words}: it passes now. {replay_line(fixed.path)}")
+    for kept in standing.unconfirmed:
+        words = headline(kept.case.backend, kept.observation)
+        _line(console, f"Unconfirmed: {words}: {kept.reason}. Kept in {kept.path}")
+    for gap in standing.gaps:
+        _line(console, f"Gap: {headline(gap.case.backend, gap.observation)}: {gap.observation.message}")
+    for backend, score in standing.scores.items():
         for message, times in score.unsupported.most_common(MESSAGES_SHOWN):
-            console.print(f"Unsupported by {backend}, {count(times, 'time')}: {message}", markup=False)
+            _line(console, f"Unsupported by {backend}, {count(times, 'time')}: {message}")
+    for remark in standing.remarks:
+        label = "Ledger error" if remark.error else "Ledger"
+        _line(console, f"{label}: entry {remark.entry} ({remark.title}): {remark.text}")
 
 
-def _result(board: Scoreboard) -> Text:
-    spent = f"{count(board.cases, 'case')} in {clock(board.elapsed)} (seed {board.seed})"
-    if board.findings:
-        return Text(f"{count(len(board.findings), 'finding')} in {spent}.", style="bold red")
-    gaps = f", {count(len(board.gaps), 'gap')} that only the strict contract breaks" if board.gaps else ""
-    return Text(f"No findings{gaps} in {spent}.", style="bold green")
+def _line(console: Console, text: str) -> None:
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def _result(standing: Standing) -> Text:
+    result = verdict(standing)
+    seed = f" (seed {standing.started.seed})" if standing.started else ""
+    return Text(f"{result.text}{seed}.", "bold green" if result.level is Level.GOOD else "bold red")

@@ -1,0 +1,96 @@
+"""`attnfuzz report`: what came of a campaign, or what changed between two."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from attnfuzz.harness.campaign.events import AnyFinding
+from attnfuzz.harness.cli.comparison import print_comparison
+from attnfuzz.harness.cli.exits import BadInput
+from attnfuzz.harness.defects.results import read_score
+from attnfuzz.harness.report.compare import compare
+from attnfuzz.harness.report.files import Reports
+from attnfuzz.harness.report.markdown import render_comparison
+from attnfuzz.harness.report.sources import Source, locate
+from attnfuzz.harness.report.verdict import verdict
+
+_file = click.Path(dir_okay=False, path_type=Path)
+_path = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("path", type=_path, metavar="DIR")
+@click.argument("other", type=_path, metavar="[DIR]", required=False)
+@click.option("--campaign", metavar="ID", help="The campaign of DIR, instead of its last one.")
+@click.option("--html", type=_file, help="Write only what is asked for: a page that opens from disk,")
+@click.option("--junit", type=_file, help="JUnit XML,")
+@click.option("--markdown", type=_file, help="a summary, or with two folders the comparison, for GitHub,")
+@click.option(
+    "--issue", "issues", type=(str, _file), multiple=True, metavar="FINDING FILE", help="a finding as an issue's text."
+)
+@click.option("--defects", type=_file, help="Show the planted-defect score that attnfuzz defects run --json wrote.")
+def report(
+    *,
+    path: Path,
+    other: Path | None,
+    campaign: str | None,
+    html: Path | None,
+    junit: Path | None,
+    markdown: Path | None,
+    issues: tuple[tuple[str, Path], ...],
+    defects: Path | None,
+) -> None:
+    """Write the reports of a campaign beside its log, or print what changed from the first DIR to the second.
+
+    DIR is the --out folder of a campaign, the folder of one campaign in it, or an event log. A campaign that still
+    runs, or was killed, is reported as far as it came.
+
+    Exits with 0, also if there are findings, or with 2 if there is nothing to report.
+    """
+    source = locate(path, campaign)
+    if other is not None:
+        if campaign or html or junit or issues or defects:
+            raise click.UsageError("two folders are compared: only --markdown goes with that")
+        _compare(source, locate(other), markdown)
+        return
+    score = None if defects is None else read_score(defects)
+    standing = source.standing()
+    reports = Reports.of(source, standing, score)
+    asked: list[tuple[Path, Callable[[], bytes]]] = [
+        (file, render)
+        for file, render in ((html, reports.html), (junit, reports.junit), (markdown, reports.markdown))
+        if file is not None
+    ]
+    for name, file in issues:
+        asked.append((file, partial(reports.issue, _finding(standing.findings, name))))
+    click.echo(f"{verdict(standing).text}.")
+    for file, render in asked:
+        file.write_bytes(render())
+        click.echo(f"Wrote {file}.")
+    if not asked:
+        written = reports.write_all(source.folder)
+        for file in (written.html, written.junit, written.markdown, *written.issues):
+            click.echo(f"Wrote {file}.")
+
+
+def _compare(before: Source, after: Source, markdown: Path | None) -> None:
+    comparison = compare(before.standing(), after.standing())
+    print_comparison(Console(highlight=False), comparison)
+    if markdown is not None:
+        markdown.write_text(render_comparison(comparison))
+        click.echo(f"Wrote {markdown}.")
+
+
+def _finding(findings: list[AnyFinding], name: str) -> AnyFinding:
+    """The finding of this name, or the only one whose name has it in it."""
+    exact = [finding for finding in findings if finding.name == name]
+    found = exact or [finding for finding in findings if name in finding.name]
+    if len(found) != 1:
+        known = ", ".join(finding.name for finding in found or findings) or "none"
+        raise BadInput(
+            f"{'several findings have' if found else 'no finding has'} {name!r} in its name: there is {known}"
+        )
+    return found[0]

@@ -1,0 +1,207 @@
+"""Where a campaign stands, drawn for a terminal: what a person wants to know at a glance, in any width."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from attnfuzz.harness.campaign.events import SliceStarted
+from attnfuzz.harness.campaign.standing import Sample, Score, Standing
+from attnfuzz.harness.wording import clock, count
+
+GAP = 2
+"""Columns of a terminal between two columns of a table."""
+
+NARROWEST_NAME = 12
+"""What is left of a backend's name where there is no room for it."""
+
+TREND_POINTS = 24
+BARS = "▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True)
+class _Column:
+    title: str
+    cells: Sequence[Text]
+    justify: Literal["left", "right"] = "right"
+
+    @property
+    def width(self) -> int:
+        return max(len(self.title), *(cell.cell_len for cell in self.cells))
+
+
+class Status:
+    """All of a campaign at `at` seconds, as it runs: the budget, how it goes, and a line for each backend.
+
+    `possible` has how many pairs of features each backend can reach.
+    """
+
+    def __init__(self, standing: Standing, possible: Mapping[str, int], *, at: float) -> None:
+        self._standing = standing
+        self._possible = possible
+        self._at = at
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Lines that never wrap."""
+        width = options.max_width
+        yield from self._budget(width)
+        yield _line(f"{self._last('new coverage', self._standing.coverage_at)}, {self._last_finding()}")
+        yield _line(self._pace(trend="" if options.ascii_only else trend(self._standing.timeline)))
+        yield Text()
+        yield score_table(self._standing, self._possible, width=width, live=True)
+
+    def _budget(self, width: int) -> Iterator[Table | Text]:
+        started = self._standing.started
+        if started is None:
+            yield _line("Starting")
+            return
+        if started.seconds is not None:
+            done, total = min(self._at, started.seconds), started.seconds
+            words = f"{clock(self._at)} of {clock(total)}, {clock(total - done)} left"
+        else:
+            each = started.examples or 0
+            done = sum(min(score.searched, each) for score in self._standing.scores.values())
+            total = each * len(started.backends)
+            words = f"{done:,} of {count(total, 'example')}, {clock(self._at)}"
+            if done:
+                words += f", about {clock(self._at * (total - done) / done)} left"
+        line = Table.grid(padding=(0, GAP, 0, 0), expand=True)
+        line.add_column(ratio=1)
+        line.add_column(no_wrap=True)
+        room = width - len(words) - GAP
+        if room < NARROWEST_NAME:
+            yield _line(words)
+            return
+        line.add_row(ProgressBar(total=total, completed=done, width=room), words)
+        yield line
+
+    def _last(self, what: str, at: float | None) -> str:
+        return f"no {what} yet" if at is None else f"last {what} {clock(max(0.0, self._at - at))} ago"
+
+    def _last_finding(self) -> str:
+        last = self._last("finding", self._standing.finding_at)
+        filed = len(self._standing.filed)
+        return f"{last} ({count(filed, 'finding')} filed)" if filed else last
+
+    def _pace(self, trend: str) -> str:
+        standing = self._standing
+        restarted = len(standing.restarted_jobs)
+        jobs = count(standing.started.jobs if standing.started else 0, "job")
+        doing = _doing(standing, standing.running.values())
+        parts = [f"{jobs} ({doing})" if doing else jobs]
+        if restarted:
+            parts.append(count(restarted, "restart"))
+        parts.append(f"{recent_rate(standing):,.0f} cases/s now {trend}".rstrip())
+        return ", ".join(parts)
+
+
+def score_table(standing: Standing, possible: Mapping[str, int], *, width: int, live: bool) -> Table:
+    """The scores of all backends, in `width`: what matters least goes first. `live`: with what the jobs do now."""
+    scores = standing.scores
+    columns = {
+        "backend": _Column("backend", [Text(backend) for backend in scores], "left"),
+        "cases": _numbers("cases", (score.cases for score in scores.values())),
+        "cases/s": _numbers("cases/s", (standing.rate(score.cases) for score in scores.values())),
+        "coverage": _Column("coverage", [Text(coverage(s, possible.get(b, 0))) for b, s in scores.items()]),
+        "pairs": _Column("pairs", [_pairs(score, possible.get(backend, 0)) for backend, score in scores.items()]),
+        "deaths": _numbers("deaths", (score.deaths for score in scores.values())),
+        "findings": _Column("findings", [_findings(standing, backend) for backend in scores]),
+    }
+    if live:
+        columns["now"] = _Column("now", [Text(_now(standing, backend), style="dim") for backend in scores], "left")
+    for expendable in ("pairs", "now", "deaths"):
+        if _total(columns) > width:
+            columns.pop(expendable, None)
+    others = _total(columns) - columns["backend"].width
+    if others + NARROWEST_NAME > width:
+        others -= columns.pop("cases/s").width + GAP
+    room = max(NARROWEST_NAME, width - others)
+    columns["backend"] = _Column("backend", [_shortened(backend, room) for backend in scores], "left")
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
+    for column in columns.values():
+        table.add_column(column.title, justify=column.justify, no_wrap=True)
+    for row in zip(*(column.cells for column in columns.values()), strict=True):
+        table.add_row(*row)
+    return table
+
+
+def coverage(score: Score, possible: int) -> str:
+    """The share of the possible pairs that was reached; 100% is all of them, and no rounding."""
+    return f"{100 * len(score.pairs) // possible}%" if possible else "-"
+
+
+def recent_rate(standing: Standing, seconds: float = 60.0) -> float:
+    """Cases per second in the last minute or so, up to the last event; of the whole campaign, while it is young."""
+    since = next((sample for sample in reversed(standing.timeline) if standing.at - sample.at >= seconds), None)
+    if since is None:
+        return standing.rate(standing.cases)
+    return (standing.cases - since.cases) / (standing.at - since.at)
+
+
+def trend(timeline: Sequence[Sample]) -> str:
+    """Cases per second from the start of the campaign until now, as a row of bars; empty while there is too little."""
+    stride = max(1, -(-len(timeline) // TREND_POINTS))
+    points = timeline[::stride]
+    rates = [
+        (later.cases - earlier.cases) / (later.at - earlier.at)
+        for earlier, later in pairwise(points)
+        if later.at > earlier.at
+    ]
+    most = max(rates, default=0.0)
+    if len(rates) < 3 or not most:
+        return ""
+    return "".join(BARS[round(max(0.0, rate) / most * (len(BARS) - 1))] for rate in rates)
+
+
+def _line(words: str) -> Text:
+    return Text(words, no_wrap=True, overflow="ellipsis")
+
+
+def _numbers(title: str, numbers: Iterator[float]) -> _Column:
+    return _Column(title, [Text(f"{number:,.0f}") for number in numbers])
+
+
+def _pairs(score: Score, possible: int) -> Text:
+    return Text(f"{len(score.pairs):,} of {possible:,}")
+
+
+def _findings(standing: Standing, backend: str) -> Text:
+    """How many are not expected, in red, and how many the ledger knows."""
+    here = [finding for finding in standing.findings if finding.case.backend == backend]
+    unexpected = sum(finding.known is None for finding in here)
+    known = f" + {len(here) - unexpected} known" if unexpected < len(here) else ""
+    return Text.assemble((str(unexpected), "bold red" if unexpected else ""), known)
+
+
+def _now(standing: Standing, backend: str) -> str:
+    """What the jobs on `backend` do; nothing if none is on it."""
+    return _doing(standing, [task for task in standing.running.values() if task.backend == backend])
+
+
+def _doing(standing: Standing, tasks: Collection[SliceStarted]) -> str:
+    """What jobs do who have these slices: "searching", or "1 replaying, 2 searching"."""
+    verbs = Counter(_verb(standing, task) for task in tasks)
+    if len(tasks) == 1:
+        return "".join(verbs)
+    return ", ".join(f"{number} {verb}" for verb, number in sorted(verbs.items()))
+
+
+def _verb(standing: Standing, task: SliceStarted) -> str:
+    if standing.score(task.backend).shrinking:
+        return "shrinking"
+    return "replaying" if task.index < 0 else "searching"
+
+
+def _total(columns: Mapping[str, _Column]) -> int:
+    return sum(column.width for column in columns.values()) + GAP * (len(columns) - 1)
+
+
+def _shortened(name: str, room: int) -> Text:
+    """A backend's name without its beginning: a path says what it is at its end."""
+    return Text(name if len(name) <= room else f"…{name[1 - room :]}")
