@@ -7,7 +7,7 @@ INSTALLED := build/installed
 SECONDS_OF_FUZZING ?= 60
 
 .DELETE_ON_ERROR:
-.PHONY: fuzz test lint types imports clean
+.PHONY: fuzz test test-long test-cluster lint types imports clean
 
 fuzz: $(READY)
 	@echo "== 1/2  The fixed backends, for $(SECONDS_OF_FUZZING) s: they must pass."
@@ -24,6 +24,15 @@ fuzz: $(READY)
 
 test: lint types imports $(READY)
 	$(BIN)/pytest -n 2
+
+# Minutes each: workers and jobs that are killed at random, campaigns that are killed and resumed.
+test-long: $(READY)
+	$(BIN)/pytest -n 2 -m long
+
+# On a Ray cluster of several nodes on this machine. Ray takes some 400 MB, so it is installed for this alone.
+test-cluster: $(READY)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,ray]'
+	$(BIN)/pytest -m cluster tests/cluster
 
 lint: $(READY)
 	$(BIN)/ruff check

@@ -11,10 +11,10 @@ from measurement import backends_option, count_option, show
 from attnfuzz.harness.campaign.draw import drawn_cases
 from attnfuzz.harness.campaign.hunt import Hunt
 from attnfuzz.harness.campaign.messages import AnyMessage, Caught, Suspect
-from attnfuzz.harness.campaign.schedule import Schedule
+from attnfuzz.harness.campaign.schedule import slices_of
 from attnfuzz.harness.check import Runner
 from attnfuzz.harness.describe import describe
-from attnfuzz.harness.failures import Observation, Verdict
+from attnfuzz.harness.failures import Verdict
 from attnfuzz.reference.case import Case
 
 REVISIONS = ("trtllm_mha@21649-before", "trtllm_mha@24566", "trtllm_mla@21987-before", "trtllm_mla@22688-before")
@@ -90,16 +90,15 @@ class _Campaign:
             return Verdict()
         return self._runner.verdict(case)
 
-    def confirm(self, case: Case, observation: Observation) -> bool:
-        """Run a case again."""
-        return self._runner.confirm(case, observation)
+    def renew(self) -> None:
+        """Have the next case run by a worker that has run nothing."""
+        self._runner.renew()
 
     def hunt(self, revision: str, seed: int, limit: int) -> Found | None:
         """Search up to `limit` examples; None if all of them pass."""
-        schedule = Schedule((revision,), examples=limit, seed=seed)
         start = time.perf_counter()
         try:
-            while (task := schedule.next_slice()) is not None:
+            for task in slices_of(revision, examples=limit, seed=seed):
                 self._slice_begins = True
                 Hunt(task, self, self._heard).run(drawn_cases(revision))
         except _FirstFinding as found:

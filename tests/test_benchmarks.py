@@ -15,6 +15,7 @@ TINY = {
     "phases": ("--backend", "torch_sdpa", "--examples", "5"),
     "sensitivity": ("--length", "16", "--rows", "256", "--trials", "2", "--jobs", "1"),
     "false_alarms": ("--backend", "torch_sdpa", "--rows", "100", "--cases", "1", "--jobs", "1"),
+    "coverage": ("--backend", "torch_sdpa", "--examples", "20"),
     "judging_cost": ("--cases", "3", "--keys", "1024", "--rounds", "1"),
 }
 
@@ -25,6 +26,14 @@ MEASURES = {
     "phases": ("drawing", "kernels", "reference", "judging", "transport"),
     "sensitivity": ("tokens dropped, one row, probe values", "16 bfloat16", "T5", "flash-attn 2x", "FlashInfer tests"),
     "false_alarms": ("bfloat16 large_logits", "rate", "0 of 0", "T1", "all"),
+    "coverage": (
+        "possible",
+        "attnfuzz, leaning",
+        "attnfuzz, not leaning",
+        "Hypothesis, field",
+        "uniform, field",
+        "reached",
+    ),
     "judging_cost": ("1,024 keys", "reference", "tiers", "probe"),
 }
 

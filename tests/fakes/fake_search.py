@@ -39,23 +39,29 @@ def fake_cases() -> SearchStrategy[Case]:
 
 
 class FakeJudge:
-    """A judge whose kernels fail as `fails` says of the kv lengths. `comes_back` answers `confirm`."""
+    """A judge whose kernels fail as `fails` says of the kv lengths.
+
+    Once a fresh worker was asked for, the next case fails only where `comes_back`, whatever its seed.
+    """
 
     def __init__(self, fails: Fails, *, comes_back: Callable[[Case], bool] = lambda _: True) -> None:
         self._fails = fails
         self._comes_back = comes_back
+        self._renewed = False
         self.judged: list[Case] = []
         self.confirmed: list[Case] = []
 
     def verdict(self, case: Case) -> Verdict:
         """Judge without running anything."""
-        self.judged.append(case)
-        return Verdict(observations=self._fails(kv_lens(case)))
+        # What is drawn has seed 0: another one means that a failure is tried again.
+        again = self._renewed or case.seed != 0
+        self._renewed = False
+        (self.confirmed if again else self.judged).append(case)
+        return Verdict(observations=self._fails(kv_lens(case)) if not again or self._comes_back(case) else (), rows=1)
 
-    def confirm(self, case: Case, observation: Observation) -> bool:
-        """Whether the failure comes back."""
-        self.confirmed.append(case)
-        return self._comes_back(case)
+    def renew(self) -> None:
+        """Take the next case for one that is to come back."""
+        self._renewed = True
 
 
 class FakeJobs:
@@ -76,3 +82,7 @@ class FakeJobs:
     def next_message(self, timeout: float) -> tuple[int, AnyMessage] | None:
         """The next message."""
         return self._messages.popleft() if self._messages else None
+
+    def restart(self, job: int) -> None:
+        """Forget what the job had to say."""
+        self._messages = deque(received for received in self._messages if received[0] != job)

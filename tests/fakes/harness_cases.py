@@ -1,6 +1,8 @@
 """Small cases for tests of the harness."""
 
+from attnfuzz.reference.calls import Buffer, Call, CallCase, View
 from attnfuzz.reference.case import Case, Guard, Mode, Outputs, Request, Step
+from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, Latent
 
 GEOMETRY = Geometry(q_heads=4, kv_heads=2, head_dim_qk=8, head_dim_vo=8, page_size=4)
@@ -35,3 +37,11 @@ def chunked_case(backend: str, outputs: Outputs = Outputs.POISONED) -> Case:
         mode=Mode.CHUNKED_PREFILL, requests=(Request(0, 2, 5), Request(1, 3, 9), Request(2, 2, 2)), padded_tokens=8
     )
     return Case(backend=backend, geometry=LATENT, steps=(step,), chunk_capacity=6, outputs=outputs)
+
+
+CALLS = CallCase(
+    backend="torch_sdpa",
+    buffers=(Buffer(name="x", dtype=DType.INT32, size=1),),
+    calls=(Call(op="attend", arguments={"x": View(buffer="x", shape=(1,), stride=(1,))}),),
+)
+"""A case made of literal calls."""

@@ -5,10 +5,19 @@ import sys
 
 import pytest
 
+from attnfuzz.harness.pytest_plugin import Budget
+from attnfuzz.kernels.native.build import cache_folder
+
 TEST = """
 def test_fuzz(attn_fuzz):
     attn_fuzz.run()
 """
+
+
+@pytest.fixture(autouse=True)
+def _compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test's own home folder would be one without compiled kernels."""
+    monkeypatch.setenv("ATTNFUZZ_CACHE", str(cache_folder()))
 
 
 @pytest.mark.parametrize(
@@ -19,6 +28,10 @@ def test_fuzz(attn_fuzz):
         (["--attn-seed", "-1"], "--attn-seed must not be negative"),
         (["--attn-device", "cuda"], "on the CPU only"),
         (["--attn-guard", "top"], "invalid choice: 'top'"),
+        (["--attn-preset", "weekly"], "--attn-preset weekly: give one of quick, nightly, deep"),
+        (["--attn-time", "1y"], "--attn-time: '1y' is no duration"),
+        (["--attn-time", "1m", "--attn-preset", "quick"], "are all budgets: give one of them"),
+        (["--attn-ledger", "absent.toml"], "--attn-ledger: cannot read ledger absent.toml"),
     ],
 )
 def test_options_are_checked_at_the_door(pytester: pytest.Pytester, options: list[str], words: str) -> None:
@@ -46,13 +59,17 @@ def test_a_fixed_backend_passes(pytester: pytest.Pytester) -> None:
     ran.assert_outcomes(passed=4)
 
 
+def with_bug(defective: str) -> list[str]:
+    """Options that search a backend in which all cases fail in one way."""
+    return ["--attn-backend", f"{defective}:KERNEL_ERROR", "--attn-seed", "1", "--attn-examples", "40"]
+
+
 def test_a_bug_is_shown_with_the_shrunk_case_and_its_replay_line(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, defective: str
 ) -> None:
     monkeypatch.setenv("CI", "true")
     pytester.makepyfile(TEST)
-    options = ["--attn-backend", "trtllm_mha@21649-before", "--attn-seed", "1", "-k", "1of4", "--attn-examples", "2000"]
-    ran = pytester.runpytest_inprocess(*options)
+    ran = pytester.runpytest_inprocess(*with_bug(defective), "-k", "1of4")
     ran.assert_outcomes(failed=1)
     ran.stdout.fnmatch_lines(["replay: attnfuzz replay .attnfuzz/*.json", "The same search: *--attn-seed 1"])
     ran.stdout.no_fnmatch_line("*Traceback*")
@@ -60,6 +77,67 @@ def test_a_bug_is_shown_with_the_shrunk_case_and_its_replay_line(
     assert list(pytester.path.glob(".attnfuzz/*.json"))
 
 
+def test_a_bug_is_shown_once_by_all_shards_on_all_workers(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, defective: str
+) -> None:
+    temporary = pytester.mkdir("temporary")
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    pytester.makepyfile(TEST)
+    ran = pytester.runpytest_subprocess(*with_bug(defective), "-n", "2", "-p", "no:cacheprovider")
+    ran.assert_outcomes(failed=1, passed=3)
+    assert str(ran.stdout).count("replay: attnfuzz replay") == 1
+    assert not list(temporary.glob("attnfuzz-*"))
+
+
+def test_a_bug_that_the_ledger_knows_is_an_expected_failure(pytester: pytest.Pytester, defective: str) -> None:
+    pytester.makepyfile(TEST)
+    ledger = pytester.path / "ledger.toml"
+    ledger.write_text(f'[[known]]\nbackend = "{defective}:KERNEL_ERROR"\nkind = "Raised"\nreason = "it is planted"')
+    ran = pytester.runpytest_inprocess(*with_bug(defective), "-k", "1of4", "-rx", "--attn-ledger", str(ledger))
+    ran.assert_outcomes(xfailed=1)
+    ran.stdout.fnmatch_lines(["XFAIL *known: *Raised-*: it is planted*"])
+
+
+def test_examples_are_split_the_same_for_any_number_of_workers() -> None:
+    shares = Budget(examples=10).shares(backends=2, workers=1)
+    assert [share.examples for share in shares] == [3, 3, 2, 2]
+    assert shares == Budget(examples=10).shares(backends=2, workers=16)
+
+
+@pytest.mark.parametrize(("backends", "workers"), [(1, 1), (2, 1), (2, 3), (3, 8), (1, 64)])
+def test_workers_that_share_a_time_are_busy_until_it_is_over(backends: int, workers: int) -> None:
+    shares = Budget(seconds=3600).shares(backends, workers)
+    shards = len(shares) * backends
+    assert len(shares) >= 4
+    assert shards % workers == 0
+    assert sum(share.seconds for share in shares) * backends / workers == pytest.approx(3600)
+
+
+def test_a_preset_is_split_over_shards(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        def test_share(attn_fuzz):
+            assert attn_fuzz.shard.seconds == 2 * 3600 / 4
+        """
+    )
+    ran = pytester.runpytest_inprocess("--attn-backend", "torch_sdpa", "--attn-preset", "nightly")
+    ran.assert_outcomes(passed=4)
+
+
+@pytest.mark.parametrize(("profile", "examples"), [("attnfuzz-ci", 200), ("attnfuzz-nightly", 20_000)])
+def test_hypothesis_has_profiles_for_tests_of_cases(pytester: pytest.Pytester, profile: str, examples: int) -> None:
+    pytester.makepyfile(
+        f"""
+        from hypothesis import settings
+        def test_profile():
+            assert (settings.default.max_examples, settings.default.deadline) == ({examples}, None)
+        """
+    )
+    pytester.runpytest_subprocess("--hypothesis-profile", profile).assert_outcomes(passed=1)
+
+
 def test_the_plugin_waits_with_torch() -> None:
-    code = "import sys, attnfuzz.harness.pytest_plugin; assert 'torch' not in sys.modules"
+    code = (
+        "import sys, attnfuzz.harness.pytest_plugin; assert not {'torch', 'hypothesis', 'numpy'} & sys.modules.keys()"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -2,72 +2,84 @@
 
 import threading
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
+from fake_campaign import FakeCorpus, ScriptedJobs, begin, of, plan
 from fake_search import FakeJobs, FakeJudge, decode, kv_lens, observed
 
-from attnfuzz.harness.campaign.engine import ATTEMPTS, Campaign
+from attnfuzz.harness.campaign import tallies
 from attnfuzz.harness.campaign.events import (
+    AlreadyFiled,
     CampaignFinished,
     CampaignStarted,
+    CaseKept,
+    CoverageGrew,
     Event,
+    FindingChecked,
     FindingFiled,
     GapSeen,
-    JobFailed,
+    LedgerRemark,
     Progress,
     SliceFinished,
+    SliceStarted,
+    Trouble,
     UnconfirmedKept,
 )
-from attnfuzz.harness.campaign.jobs import JobEnded
-from attnfuzz.harness.campaign.messages import AnyMessage, Slice, Suspect
+from attnfuzz.harness.campaign.knowledge import ATTEMPTS
+from attnfuzz.harness.campaign.messages import Interesting, SliceDone, Tally, Troubled
 from attnfuzz.harness.campaign.plan import Plan
-from attnfuzz.harness.failures import Observation
-from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.corpus import Why
+from attnfuzz.harness.failures import Kind, Observation
+from attnfuzz.harness.findings.ledger import Entry, Ledger
+from attnfuzz.harness.findings.state import State
 from attnfuzz.reference import case_file
+from attnfuzz.reference.case_file import case_id
 
-E = TypeVar("E", bound=Event)
-
-
-def plan(out: Path, *, examples: int | None = 600, seconds: float | None = None) -> Plan:
-    return Plan(
-        backends=("fake",), examples=examples, seconds=seconds, seed=1, jobs=1, contract="declared", guard=None, out=out
-    )
+DONE = SliceDone(searched=250, stopped_early=False, cases=250, deaths=0, seconds=1.0, unsupported={})
 
 
-def run(jobs: FakeJobs, asked: Plan, stop: threading.Event | None = None) -> list[Event]:
-    campaign = Campaign(
-        asked,
-        jobs,
-        stop=stop or threading.Event(),
-        render=lambda case, _: f"rendered {kv_lens(case)}",
-        export=lambda _: "print('shown')",
-    )
-    return list(campaign.events())
-
-
-def of(kind: type[E], events: list[Event]) -> list[E]:
-    return [event for event in events if isinstance(event, kind)]
+def run(jobs: FakeJobs, asked: Plan) -> list[Event]:
+    return list(begin(asked, jobs).events())
 
 
 def fails_on_long(lengths: list[int]) -> tuple[Observation, ...]:
     return (observed(),) if max(lengths) >= 100 else ()
 
 
+def passes(_: list[int]) -> tuple[Observation, ...]:
+    return ()
+
+
 def test_a_clean_campaign_uses_its_budget_and_files_nothing(tmp_path: Path) -> None:
-    judge = FakeJudge(lambda _: ())
+    judge = FakeJudge(passes)
     events = run(FakeJobs(judge), plan(tmp_path))
     assert isinstance(events[0], CampaignStarted)
-    assert events[-1] == CampaignFinished(at=events[-1].at, interrupted=False)
+    assert isinstance(events[-1], CampaignFinished)
+    assert not events[-1].interrupted
     assert sum(event.examples for event in of(SliceFinished, events)) == 600 == len(judge.judged)
+    assert sum(event.searched for event in of(Progress, events)) == 600
     assert sum(event.cases for event in of(Progress, events)) == 600
     assert not list(tmp_path.iterdir())
 
 
 def test_every_slice_has_its_own_seed(tmp_path: Path) -> None:
-    events = run(FakeJobs(FakeJudge(lambda _: ())), plan(tmp_path))
+    events = run(FakeJobs(FakeJudge(passes)), plan(tmp_path))
     seeds = [event.seed for event in of(SliceFinished, events)]
     assert len(set(seeds)) == len(seeds) == 3
+
+
+def test_a_campaign_with_the_same_seed_draws_the_same_cases(tmp_path: Path) -> None:
+    judges = [FakeJudge(passes) for _ in range(3)]
+    for number, (judge, seed) in enumerate(zip(judges, (1, 1, 2), strict=True)):
+        run(FakeJobs(judge), plan(tmp_path / str(number), seed=seed))
+    first, second, other = (judge.judged for judge in judges)
+    assert first == second != other
+
+
+def test_several_jobs_search_no_more_than_was_asked(tmp_path: Path) -> None:
+    judge = FakeJudge(passes)
+    run(FakeJobs(judge, count=3), plan(tmp_path, jobs=3))
+    assert len(judge.judged) == 600
 
 
 def test_a_bug_is_filed_once_and_the_rest_of_the_budget_is_still_used(tmp_path: Path) -> None:
@@ -75,9 +87,16 @@ def test_a_bug_is_filed_once_and_the_rest_of_the_budget_is_still_used(tmp_path: 
     (filed,) = of(FindingFiled, events)
     assert kv_lens(filed.case) == [100]
     assert filed.report == "rendered [100]"
+    assert filed.state is State.NEW
     assert case_file.load(Path(filed.path) / "case.json") == filed.case
     assert (Path(filed.path) / "repro.py").read_text() == "print('shown')"
     assert sum(event.examples for event in of(SliceFinished, events)) == 600
+
+
+def test_several_jobs_that_meet_the_same_bug_file_it_once(tmp_path: Path) -> None:
+    events = run(FakeJobs(FakeJudge(fails_on_long), count=3), plan(tmp_path, jobs=3))
+    assert len(of(FindingFiled, events)) == 1
+    assert not of(UnconfirmedKept, events)
 
 
 def test_two_fingerprints_that_shrink_to_the_same_bug_are_one_finding(tmp_path: Path) -> None:
@@ -85,13 +104,15 @@ def test_two_fingerprints_that_shrink_to_the_same_bug_are_one_finding(tmp_path: 
         return (observed(place="key" if max(lengths) % 2 else "value"),) if max(lengths) >= 100 else ()
 
     events = run(FakeJobs(FakeJudge(fails)), plan(tmp_path))
-    assert len(of(FindingFiled, events)) == 1
+    (filed,), (other,) = of(FindingFiled, events), of(AlreadyFiled, events)
+    assert other.name == filed.name
+    assert other.fingerprint != filed.fingerprint
 
 
 def test_what_does_not_come_back_is_kept_apart_and_given_up_in_the_end(tmp_path: Path) -> None:
     judge = FakeJudge(fails_on_long, comes_back=lambda _: False)
-    events = run(FakeJobs(judge), plan(tmp_path, examples=2000))
-    assert len(of(UnconfirmedKept, events)) == len(judge.confirmed) == ATTEMPTS
+    events = run(FakeJobs(judge), plan(tmp_path, examples=1000))
+    assert len(of(UnconfirmedKept, events)) == ATTEMPTS
     assert not of(FindingFiled, events)
     assert not (tmp_path / "findings").exists()
     assert (tmp_path / "unconfirmed").is_dir()
@@ -103,47 +124,146 @@ def test_gaps_are_told_once_in_a_campaign(tmp_path: Path) -> None:
 
 
 def test_a_campaign_without_time_ends_at_once(tmp_path: Path) -> None:
-    events = run(FakeJobs(FakeJudge(lambda _: ())), plan(tmp_path, examples=None, seconds=0.0))
+    events = run(FakeJobs(FakeJudge(passes)), plan(tmp_path, examples=None, seconds=0.0))
     assert [type(event) for event in events] == [CampaignStarted, CampaignFinished]
 
 
-class Stuck(FakeJobs):
-    """A job that meets a suspect and says nothing more."""
-
-    def __init__(self, then: BaseException | None, stop: threading.Event) -> None:
-        super().__init__(FakeJudge(lambda _: ()))
-        self._then = then
-        self._stop = stop
-        self._suspect = Suspect(fingerprint=Fingerprint.of("fake", observed()), case=decode(7), observation=observed())
-
-    def start(self, job: int, task: Slice) -> None:
-        self._messages.append((job, self._suspect))
-
-    def next_message(self, timeout: float) -> tuple[int, AnyMessage] | None:
-        message = super().next_message(timeout)
-        if message is None:
-            if self._then is not None:
-                raise self._then
-            self._stop.set()
-        return message
-
-
-def test_a_campaign_that_is_stopped_keeps_its_suspects(tmp_path: Path) -> None:
-    stop = threading.Event()
-    events = run(Stuck(None, stop), plan(tmp_path), stop)
-    (kept,) = of(UnconfirmedKept, events)
-    assert case_file.load(Path(kept.path) / "case.json") == decode(7)
-    assert events[-1] == CampaignFinished(at=events[-1].at, interrupted=True)
-
-
-def test_a_job_that_dies_ends_the_campaign_with_its_last_words(tmp_path: Path) -> None:
-    stop = threading.Event()
-    events = run(Stuck(JobEnded(0, "Traceback: oh no"), stop), plan(tmp_path), stop)
-    assert [event.text for event in of(JobFailed, events)] == ["Traceback: oh no"]
-    assert len(of(UnconfirmedKept, events)) == 1
-
-
 def test_a_finding_that_cannot_be_written_is_an_os_error(tmp_path: Path) -> None:
+    asked = plan(tmp_path)
+    campaign = begin(asked, FakeJobs(FakeJudge(fails_on_long)))
     (tmp_path / "findings").write_text("in the way")
     with pytest.raises(OSError, match="findings"):
-        run(FakeJobs(FakeJudge(fails_on_long)), plan(tmp_path))
+        list(campaign.events())
+
+
+def test_progress_of_many_tallies_is_told_once_a_second_and_before_the_slice_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of_tallies(seconds: float) -> list[Event]:
+        monkeypatch.setattr(tallies, "SECONDS_PER_PROGRESS", seconds)
+        script = [*[Tally(searched=50, cases=50, deaths=1, shrinking=False, margins={"T4": 0.1})] * 5, DONE]
+        return list(begin(plan(tmp_path, examples=250), ScriptedJobs(script)).events())
+
+    seldom, often = of_tallies(100.0), of_tallies(0.0)
+    assert len(of(Progress, seldom)) == 2
+    assert len(of(Progress, often)) == 5
+    for events in (seldom, often):
+        assert sum(event.searched for event in of(Progress, events)) == 250
+        assert sum(event.deaths for event in of(Progress, events)) == 5
+        assert of(Progress, events)[-1].margins == {"T4": 0.1}
+        assert events.index(of(Progress, events)[-1]) < events.index(of(SliceFinished, events)[0])
+
+
+def test_a_job_without_work_is_not_handed_what_another_one_has_searched(tmp_path: Path) -> None:
+    script = [*(Tally(searched=part, cases=part, deaths=0, shrinking=False) for part in (200, 40, 10)), DONE]
+    jobs = ScriptedJobs(script, count=2)
+    list(begin(plan(tmp_path, examples=250, jobs=2), jobs).events())
+    assert [task.examples for task in jobs.slices] == [250]
+
+
+def test_pairs_are_told_when_they_are_new_to_the_campaign_and_their_cases_kept(tmp_path: Path) -> None:
+    corpus = FakeCorpus(tmp_path / "corpus")
+    script = [
+        Interesting(case=decode(1), pairs=(("a", "b"), ("a", "c"))),
+        Interesting(case=decode(2), pairs=(("a", "b"),)),
+        Interesting(case=decode(3), pairs=(("a", "b"), ("b", "c"))),
+        Tally(searched=250, cases=250, deaths=0, shrinking=False),
+        DONE,
+    ]
+    events = list(begin(plan(tmp_path, examples=250), ScriptedJobs(script), corpus=corpus).events())
+    assert [event.pairs for event in of(CoverageGrew, events)] == [(("a", "b"), ("a", "c")), (("b", "c"),)]
+    assert [event.case_id for event in of(CaseKept, events)] == [case_id(decode(1)), case_id(decode(3))]
+    assert [why for _, why, _ in corpus.asked] == [Why.COVERAGE, Why.COVERAGE]
+
+
+def test_a_case_is_kept_for_a_margin_that_no_job_had_before(tmp_path: Path) -> None:
+    corpus = FakeCorpus(tmp_path / "corpus")
+    margins = (0.5, 0.4, 0.7)
+    news = [Interesting(case=decode(1), margins={"T4": margin}) for margin in margins]
+    script = [*news, Tally(searched=250, cases=250, deaths=0, shrinking=False), DONE]
+    list(begin(plan(tmp_path, examples=250), ScriptedJobs(script), corpus=corpus).events())
+    assert [why for _, why, _ in corpus.asked] == [Why.MARGIN, Why.MARGIN]
+
+
+def test_no_job_waits_for_cases_to_be_kept(tmp_path: Path) -> None:
+    news = [Interesting(case=decode(number), pairs=((str(number), "x"),)) for number in range(3)]
+    tallied = Tally(searched=250, cases=250, deaths=0, shrinking=False)
+    jobs = ScriptedJobs([*news, tallied, DONE, tallied, DONE])
+    events = list(begin(plan(tmp_path, examples=500), jobs).events())
+    told = [type(event) for event in events if isinstance(event, SliceStarted | CaseKept)]
+    assert told == [SliceStarted, SliceStarted, CaseKept, CaseKept, CaseKept]
+
+
+def test_a_finding_goes_into_the_corpus_with_its_smallest_case(tmp_path: Path) -> None:
+    corpus = FakeCorpus(tmp_path / "corpus")
+    events = list(begin(plan(tmp_path), FakeJobs(FakeJudge(fails_on_long)), corpus=corpus).events())
+    (filed,) = of(FindingFiled, events)
+    assert [(case, why) for case, why, _ in corpus.asked] == [(filed.case, Why.FAILURE)]
+
+
+def test_trouble_that_all_jobs_meet_is_told_once(tmp_path: Path) -> None:
+    script = [Troubled(text="redis is gone"), Troubled(text="redis is gone"), Troubled(text="redis is back")]
+    stop = threading.Event()
+    told = []
+    for event in begin(plan(tmp_path), ScriptedJobs(script), stop=stop).events():
+        if isinstance(event, Trouble):
+            told.append(event.text)
+        if len(told) == 2:
+            stop.set()
+    assert told == ["redis is gone", "redis is back"]
+
+
+def test_kept_cases_run_first_and_no_more_than_a_fifth_of_the_budget(tmp_path: Path) -> None:
+    judge = FakeJudge(passes)
+    corpus = FakeCorpus(tmp_path / "corpus", [decode(length) for length in range(300, 350)])
+    events = list(begin(plan(tmp_path, examples=100), FakeJobs(judge), corpus=corpus).events())
+    assert judge.judged[:20] == list(corpus.cases[:20])
+    assert not {*judge.judged[20:]} & {*corpus.cases}
+    assert len(judge.judged) == 120
+    assert [(event.index, event.examples) for event in of(SliceStarted, events)] == [(-1, 20), (0, 100)]
+
+
+def test_a_kept_case_that_fails_is_a_finding(tmp_path: Path) -> None:
+    corpus = FakeCorpus(tmp_path / "corpus", [decode(300)])
+    judge = FakeJudge(lambda lengths: (observed(),) if max(lengths) >= 201 else ())
+    events = list(begin(plan(tmp_path), FakeJobs(judge), corpus=corpus).events())
+    (filed,) = of(FindingFiled, events)
+    assert kv_lens(filed.case) == [201]
+
+
+def night(out: Path, campaign: str, judge: FakeJudge, ledger: Ledger | None = None) -> list[Event]:
+    return list(begin(plan(out, examples=200), FakeJobs(judge), campaign=campaign, ledger=ledger).events())
+
+
+def test_a_finding_is_new_then_open_then_fixed_then_returned(tmp_path: Path) -> None:
+    broken, mended = (lambda: FakeJudge(fails_on_long)), (lambda: FakeJudge(passes))
+    (new,) = of(FindingFiled, night(tmp_path, "1", broken()))
+    again = night(tmp_path, "2", broken())
+    (still,) = of(FindingChecked, again)
+    (fixed,) = of(FindingChecked, night(tmp_path, "3", mended()))
+    quiet = night(tmp_path, "4", mended())
+    (returned,) = of(FindingChecked, night(tmp_path, "5", broken()))
+    assert new.state is State.NEW
+    assert not of(FindingFiled, again), "what is open is passed over"
+    assert [event.state for event in (still, fixed, returned)] == [State.OPEN, State.FIXED, State.RETURNED]
+    assert {event.name for event in (still, fixed, returned)} == {new.name}
+    assert (still.runs, still.times) == (1, 1)
+    assert not of(FindingChecked, quiet), "what was fixed before and passes is no news"
+
+
+def test_a_past_finding_is_run_again_however_small_the_budget(tmp_path: Path) -> None:
+    night(tmp_path, "1", FakeJudge(fails_on_long))
+    events = list(begin(plan(tmp_path, examples=1), FakeJobs(FakeJudge(fails_on_long)), campaign="2").events())
+    assert len(of(FindingChecked, events)) == 1
+
+
+def test_what_the_ledger_knows_is_filed_with_its_reason_and_an_entry_that_is_out_of_date_remarked_on(
+    tmp_path: Path,
+) -> None:
+    known = Ledger([Entry(backend="fake", kind=Kind.OUTPUT_MISMATCH, reason="rounding")])
+    (filed,) = of(FindingFiled, night(tmp_path, "1", FakeJudge(fails_on_long), known))
+    assert filed.known == "rounding"
+    (checked,) = of(FindingChecked, night(tmp_path, "2", FakeJudge(fails_on_long), known))
+    assert checked.known == "rounding"
+    (remark,) = of(LedgerRemark, night(tmp_path, "3", FakeJudge(passes), known))
+    assert (remark.entry, remark.error) == (1, False)

@@ -1,16 +1,19 @@
 """Job processes."""
 
+import os
+import signal
+
 import pytest
 
 from attnfuzz.harness.campaign.jobs import JobEnded, JobProcesses
-from attnfuzz.harness.campaign.messages import AnyMessage, Setup, Slice, SliceDone
+from attnfuzz.harness.campaign.messages import Setup, Slice, SliceDone
 
 
 def setup(*backends: str) -> Setup:
     return Setup(backends=backends, contract="declared", guard=None)
 
 
-def wait_for_end_of_slice(jobs: JobProcesses) -> AnyMessage:
+def wait_for_end_of_slice(jobs: JobProcesses) -> SliceDone:
     while True:
         received = jobs.next_message(60)
         assert received is not None, "no message in a minute"
@@ -22,7 +25,6 @@ def test_a_job_searches_a_slice() -> None:
     with JobProcesses(1, setup("torch_sdpa")) as jobs:
         jobs.start(0, Slice(backend="torch_sdpa", index=0, seed=1, examples=5))
         done = wait_for_end_of_slice(jobs)
-    assert isinstance(done, SliceDone)
     assert (done.searched, done.stopped_early) == (5, False)
 
 
@@ -30,6 +32,21 @@ def test_a_job_that_fails_is_reported_with_its_traceback() -> None:
     with JobProcesses(1, setup("no_such_backend")) as jobs, pytest.raises(JobEnded) as ended:
         wait_for_end_of_slice(jobs)
     assert "UnknownBackend" in ended.value.text
+    assert not ended.value.killed
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_job_that_is_killed_in_the_middle_of_a_slice_can_be_started_anew(number: signal.Signals) -> None:
+    with JobProcesses(1, setup("torch_sdpa")) as jobs:
+        jobs.start(0, Slice(backend="torch_sdpa", index=0, seed=1, examples=100_000))
+        assert jobs.next_message(60) is not None
+        os.kill(jobs._processes[0]._process.pid, number)
+        with pytest.raises(JobEnded) as ended:
+            wait_for_end_of_slice(jobs)
+        assert ended.value.killed
+        jobs.restart(0)
+        jobs.start(0, Slice(backend="torch_sdpa", index=0, seed=1, examples=5))
+        assert wait_for_end_of_slice(jobs).searched == 5
 
 
 def test_leaving_ends_a_job_in_the_middle_of_a_slice() -> None:
@@ -37,4 +54,4 @@ def test_leaving_ends_a_job_in_the_middle_of_a_slice() -> None:
         jobs.start(0, Slice(backend="torch_sdpa", index=0, seed=1, examples=100_000))
         assert jobs.next_message(60) is not None
         (process,) = jobs._processes
-    assert process.returncode is not None
+    assert process._process.returncode is not None

@@ -1,33 +1,164 @@
-"""The event log."""
+"""The event log: what it holds after kills and full disks, and what it says of files that are none."""
 
-import contextlib
-import json
+import errno
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
-from attnfuzz.harness.campaign.events import LOG_VERSION, CampaignFinished, CampaignStarted, Progress
-from attnfuzz.harness.campaign.log import EventLog
+import pytest
+
+from attnfuzz.harness.campaign import log as log_module
+from attnfuzz.harness.campaign.events import AnyEvent, CampaignFinished, CampaignStarted, Progress, Trouble
+from attnfuzz.harness.campaign.log import EventLog, LogError, mend_log, read_log
 
 
 def started() -> CampaignStarted:
     return CampaignStarted(
-        at=0.0, attnfuzz="1", backends=("fake",), examples=9, seconds=None, seed=3, jobs=2, contract="declared"
+        at=0.0,
+        campaign="1",
+        time=1e9,
+        attnfuzz="1",
+        environment={"torch": "2"},
+        backends=("fake",),
+        preset="quick",
+        examples=9,
+        seconds=None,
+        seed=3,
+        jobs=2,
+        contract="declared",
+        alpha=1e-3,
     )
 
 
-def test_the_log_has_one_json_object_per_event_and_no_progress(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "events.ndjson"
-    with contextlib.closing(EventLog(path)) as log:
-        log(started())
-        log(Progress(at=1.0, backend="fake", cases=5, deaths=0, shrinking=False))
-        log(CampaignFinished(at=2.0, interrupted=False))
-    events = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [event["event"] for event in events] == ["CampaignStarted", "CampaignFinished"]
-    assert events[0]["log_version"] == LOG_VERSION
+def progress(at: float) -> Progress:
+    return Progress(at=at, backend="fake", searched=5, cases=6, deaths=1, margins={"T4": 0.5})
 
 
-def test_a_second_campaign_appends(tmp_path: Path) -> None:
+def finished(at: float) -> CampaignFinished:
+    return CampaignFinished(at=at, time=1e9, interrupted=False)
+
+
+def written(path: Path, *events: AnyEvent) -> Path:
+    with EventLog(path) as log:
+        for event in events:
+            log(event)
+    return path
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    events = [started(), progress(1.0), Trouble(at=1.5, text="redis is gone"), finished(2.0)]
+    path = written(tmp_path / "new" / "events.ndjson", *events)
+    assert read_log(path) == events
+    assert len(path.read_text().splitlines()) == 4
+
+
+def test_a_log_is_appended_to(tmp_path: Path) -> None:
+    path = written(tmp_path / "events.ndjson", started(), progress(1.0))
+    written(path, finished(2.0))
+    assert read_log(path) == [started(), progress(1.0), finished(2.0)]
+
+
+@pytest.mark.parametrize("kept", range(1, 60, 7))
+def test_a_torn_last_line_is_left_out_and_cut_off(tmp_path: Path, kept: int) -> None:
+    path = written(tmp_path / "events.ndjson", started(), progress(1.0), finished(2.0))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:2]) + lines[2][:kept])
+    assert read_log(path) == [started(), progress(1.0)]
+    assert mend_log(path) == ([started(), progress(1.0)], kept)
+    written(path, finished(3.0))
+    assert read_log(path) == [started(), progress(1.0), finished(3.0)]
+
+
+def test_a_log_that_is_whole_is_left_alone(tmp_path: Path) -> None:
+    path = written(tmp_path / "events.ndjson", started(), finished(2.0))
+    before = path.read_bytes()
+    assert mend_log(path)[1] == 0
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "holds no event"),
+        (b'{"event": "CampaignSta', "holds no event"),
+        (b"hello\n", "is no event log"),
+        (b'{"event":"CampaignStarted","log_version":1}\n', "log version 1, this one reads 2"),
+    ],
+)
+def test_what_is_no_log_is_said_in_a_line(tmp_path: Path, content: bytes, says: str) -> None:
     path = tmp_path / "events.ndjson"
-    for _ in range(2):
-        with contextlib.closing(EventLog(path)) as log:
-            log(started())
-    assert len(path.read_text().splitlines()) == 2
+    path.write_bytes(content)
+    with pytest.raises(LogError, match=says) as error:
+        read_log(path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_line_that_is_damaged_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path / "events.ndjson", started(), progress(1.0), finished(2.0))
+    path.write_bytes(path.read_bytes().replace(b'"searched":5', b'"searched":"x"'))
+    with pytest.raises(LogError, match="line 2"):
+        read_log(path)
+
+
+def test_a_full_disk_is_an_error_and_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "events.ndjson"
+    real, room = os.write, [20]
+
+    def write(file: int, data: bytes) -> int:
+        # As a disk does it: what fits is written, and the rest is refused.
+        if not room[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = real(file, data[: room[0]])
+        room[0] -= written
+        return written
+
+    with EventLog(path) as log:
+        log(started())
+        monkeypatch.setattr(os, "write", write)
+        with pytest.raises(OSError, match="No space"):
+            log(Trouble(at=1.0, text="x" * 30))
+        monkeypatch.undo()
+        log(finished(2.0))
+    assert read_log(path) == [started(), finished(2.0)]
+
+
+def test_findings_are_on_the_disk_at_once_and_the_rest_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_module, "SECONDS_PER_SYNC", 0.01)
+    synced: list[int] = []
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(file), real(file))[1])
+    with EventLog(tmp_path / "events.ndjson") as log:
+        synced.clear()
+        log(started())
+        assert len(synced) == 1
+        log(progress(1.0))
+        for _ in range(200):
+            if len(synced) > 1:
+                break
+            log_module.threading.Event().wait(0.01)
+        assert len(synced) > 1
+
+
+def test_a_process_that_is_killed_has_lost_nothing_that_it_told(tmp_path: Path) -> None:
+    path = tmp_path / "events.ndjson"
+    written(path, started())
+    program = (
+        "import itertools, sys; from pathlib import Path\n"
+        "from attnfuzz.harness.campaign.events import Progress\n"
+        "from attnfuzz.harness.campaign.log import EventLog\n"
+        "log = EventLog(Path(sys.argv[1]))\n"
+        "for number in itertools.count():\n"
+        "    log(Progress(at=float(number), backend='fake', searched=1, cases=1, deaths=0))\n"
+        "    print(number, flush=True)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for _ in range(50):
+            process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+        last = int(process.stdout.read().splitlines()[-1])
+    events, _ = mend_log(path)
+    assert events[-1].at >= last
+    assert [event.at for event in events[1:]] == [float(number) for number in range(len(events) - 1)]

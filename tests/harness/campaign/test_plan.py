@@ -1,10 +1,10 @@
-"""What users write for a duration."""
+"""What a user asks of a campaign, and writes for a duration."""
 
 from pathlib import Path
 
 import pytest
 
-from attnfuzz.harness.campaign.plan import MOST_CASES_PER_SECOND, MOST_OUTPUTS_PER_CASE, Plan, parse_duration
+from attnfuzz.harness.campaign.plan import MOST_CASES_PER_SECOND, MOST_OUTPUTS_PER_CASE, PRESETS, Plan, parse_duration
 
 
 def plan(*, examples: int | None = None, seconds: float | None = None, jobs: int = 1) -> Plan:
@@ -48,3 +48,8 @@ def test_other_words_are_refused_with_an_example(text: str) -> None:
 def test_no_time_at_all_is_refused() -> None:
     with pytest.raises(ValueError, match="longer than 0"):
         parse_duration("0s")
+
+
+def test_each_preset_has_one_budget() -> None:
+    assert set(PRESETS) == {"quick", "nightly", "deep"}
+    assert all((preset.examples is None) != (preset.seconds is None) for preset in PRESETS.values())

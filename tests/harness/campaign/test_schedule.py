@@ -1,35 +1,87 @@
 """Which slice comes next."""
 
-from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE, Schedule
+from attnfuzz.harness.campaign.events import CoverageGrew, Event, Progress, SliceFinished, SliceStarted
+from attnfuzz.harness.campaign.messages import Slice
+from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE, Schedule, slices_of
+
+
+def events_of(task: Slice, *, searched: int | None = None, pairs: int = 0) -> list[Event]:
+    """What happens when a slice runs to its end in a second."""
+    done = task.examples if searched is None else searched
+    of = {"at": 0.0, "backend": task.backend}
+    reached = tuple((f"pair {number}", task.backend) for number in range(pairs))
+    return [
+        SliceStarted(**of, job=0, index=task.index, seed=task.seed, examples=task.examples),
+        CoverageGrew(**of, searched=done, pairs=reached),
+        Progress(**of, searched=done, cases=done, deaths=0),
+        SliceFinished(
+            **of,
+            index=task.index,
+            seed=task.seed,
+            examples=done,
+            cases=done,
+            deaths=0,
+            seconds=1.0,
+            unsupported={},
+        ),
+    ]
+
+
+def run(schedule: Schedule, most: int = 100, yields: dict[str, int] | None = None) -> list[Slice]:
+    """The slices that are handed out one after the other."""
+    tasks: list[Slice] = []
+    while len(tasks) < most and (task := schedule.next_slice([], {})) is not None:
+        tasks.append(task)
+        for event in events_of(task, pairs=(yields or {}).get(task.backend, 0)):
+            schedule(event)
+    return tasks
 
 
 def test_backends_take_turns() -> None:
-    schedule = Schedule(["a", "b"], examples=None, seed=0)
-    slices = [schedule.next_slice() for _ in range(4)]
-    assert [(task.backend, task.index) for task in slices if task] == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
+    tasks = run(Schedule(["a", "b"], examples=None, seed=0), most=4)
+    assert [(task.backend, task.index) for task in tasks] == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
 
 
-def test_each_backend_gets_its_examples_and_no_more() -> None:
-    schedule = Schedule(["a", "b"], examples=EXAMPLES_PER_SLICE + 1, seed=0)
-    slices = [schedule.next_slice() for _ in range(4)]
-    assert [task.examples for task in slices if task] == [EXAMPLES_PER_SLICE, EXAMPLES_PER_SLICE, 1, 1]
-    assert schedule.next_slice() is None
+def test_each_backend_gets_its_examples_and_no_more_whatever_it_yields() -> None:
+    tasks = run(Schedule(["a", "b"], examples=4 * EXAMPLES_PER_SLICE + 1, seed=0), yields={"a": 50})
+    assert [task.backend for task in tasks] != ["a", "b"] * 5
+    for backend in "ab":
+        own = [task.examples for task in tasks if task.backend == backend]
+        assert own == [*[EXAMPLES_PER_SLICE] * 4, 1]
 
 
-def test_examples_that_are_given_back_are_handed_out_again() -> None:
+def test_new_coverage_brings_a_backend_more_of_the_time() -> None:
+    tasks = run(Schedule(["a", "b"], examples=None, seed=0), most=40, yields={"b": 50})
+    assert sum(task.backend == "b" for task in tasks) > 25
+
+
+def test_examples_that_a_slice_left_are_handed_out_again() -> None:
     schedule = Schedule(["a"], examples=10, seed=0)
-    assert schedule.next_slice() is not None
-    assert schedule.next_slice() is None
-    schedule.give_back("a", 4)
-    again = schedule.next_slice()
+    first = schedule.next_slice([], {})
+    assert first is not None
+    for event in events_of(first, searched=6):
+        schedule(event)
+    again = schedule.next_slice([], {})
     assert again is not None
     assert (again.examples, again.index) == (4, 1)
 
 
+def test_examples_that_are_spoken_for_are_not_handed_out() -> None:
+    schedule = Schedule(["a"], examples=10, seed=0)
+    assert schedule.next_slice([], {"a": 10}) is None
+    some = schedule.next_slice([], {"a": 7})
+    assert some is not None
+    assert some.examples == 3
+
+
 def test_seeds_follow_from_the_campaigns_seed() -> None:
     def seeds(seed: int) -> list[int]:
-        schedule = Schedule(["a", "b"], examples=None, seed=seed)
-        return [task.seed for task in (schedule.next_slice() for _ in range(6)) if task]
+        return [task.seed for task in run(Schedule(["a", "b"], examples=None, seed=seed), most=6)]
 
     assert seeds(1) == seeds(1)
     assert len({*seeds(1), *seeds(2)}) == 12
+
+
+def test_the_slices_of_one_backend_are_those_that_a_campaign_hands_out() -> None:
+    tasks = run(Schedule(["a"], examples=600, seed=3))
+    assert list(slices_of("a", examples=600, seed=3)) == tasks

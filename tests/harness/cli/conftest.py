@@ -1,11 +1,14 @@
 """Running the command line in this process."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from attnfuzz.harness.campaign.events import Event
 from attnfuzz.harness.cli.main import main
 
 
@@ -32,3 +35,15 @@ def attnfuzz(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         return Ran(code=int(ended.value.code or 0), out=written.out, err=written.err)
 
     return run
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes `attnfuzz fuzz` search nothing, and tell the events that this is called with."""
+
+    def tell(*events: Event) -> None:
+        engine = SimpleNamespace(events=lambda: iter(events))
+        monkeypatch.setattr("attnfuzz.harness.cli.campaign.Campaign", lambda *_, **__: engine)
+        monkeypatch.setattr("attnfuzz.harness.cli.campaign.JobProcesses", lambda *_: nullcontext())
+
+    return tell

@@ -7,6 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from campaign_events import finished, started
+
+from attnfuzz.harness.campaign.events import CampaignStarted, Event
+from attnfuzz.harness.campaign.home import Home
+from attnfuzz.harness.campaign.log import EventLog
+from attnfuzz.harness.cli.main import cli
 
 Attnfuzz = Callable[..., Any]
 
@@ -22,7 +28,7 @@ def refused(ran: Any, *words: str) -> None:
         assert word in last
 
 
-@pytest.mark.parametrize("command", ["fuzz", "replay", "bugs", "defects", "backends", "export"])
+@pytest.mark.parametrize("command", list(cli.commands))
 def test_help_is_clean(attnfuzz: Attnfuzz, command: str) -> None:
     ran = attnfuzz(command, "--help")
     assert ran.code == 0
@@ -65,12 +71,110 @@ def test_an_out_folder_that_is_a_file_is_named(attnfuzz: Attnfuzz, tmp_path: Pat
     refused(attnfuzz("fuzz", "--backend", "torch_sdpa", "--out", "taken"), "taken")
 
 
-def test_a_full_disk_is_one_line(attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "attnfuzz-out/events.ndjson")
+def test_a_full_disk_is_one_line_that_says_how_to_go_on(attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch) -> None:
+    class FullDisk(EventLog):
+        def __call__(self, event: Event) -> None:
+            if not isinstance(event, CampaignStarted):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            super().__call__(event)
 
-    monkeypatch.setattr("attnfuzz.harness.cli.campaign.EventLog", full)
-    refused(attnfuzz("fuzz", "--backend", "torch_sdpa"), "No space left", "--out")
+    monkeypatch.setattr("attnfuzz.harness.cli.campaign.EventLog", FullDisk)
+    ran = attnfuzz("fuzz", "--backend", "torch_sdpa", "--out", "my home")
+    refused(ran, "No space left", "what was filed before is kept", "attnfuzz fuzz --resume 'my home'")
+    assert [campaign.name for campaign in Path("my home/campaigns").iterdir()] == Home(Path("my home")).ids()
+
+
+def test_a_full_disk_at_the_report_says_how_to_get_it(
+    attnfuzz: Attnfuzz, told: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "report.html")
+
+    monkeypatch.setattr("attnfuzz.harness.cli.campaign.write_reports", full)
+    told(started("torch_sdpa"), finished())
+    ran = attnfuzz("fuzz", "--backend", "torch_sdpa")
+    refused(ran, "No space left", "report.html", "attnfuzz report attnfuzz-out")
+
+
+def test_a_second_campaign_in_the_same_home_is_refused(attnfuzz: Attnfuzz) -> None:
+    with Home(Path("attnfuzz-out")).locked():
+        refused(attnfuzz("fuzz", "--backend", "torch_sdpa"), "attnfuzz-out is in use", str(os.getpid()), "--out")
+    assert not Path("attnfuzz-out/campaigns").exists()
+
+
+def test_nothing_can_be_resumed_where_nothing_was_begun(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    refused(attnfuzz("fuzz", "--resume", "empty"), "empty has no campaign", "--out")
+    assert not list((tmp_path / "empty").iterdir())
+    refused(attnfuzz("fuzz", "--resume", "missing"), "missing")
+
+
+def begun(*events: Event) -> Path:
+    """The log of a campaign in the home `attnfuzz-out`, with these events after its start."""
+    log = Home(Path("attnfuzz-out")).log("20300101-000000")
+    with EventLog(log) as write:
+        for event in (started("torch_sdpa"), *events):
+            write(event)
+    return log
+
+
+def test_a_finished_campaign_is_not_resumed(attnfuzz: Attnfuzz) -> None:
+    begun(finished())
+    refused(attnfuzz("fuzz", "--resume", "attnfuzz-out"), "20300101-000000", "is finished", "without --resume")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "holds no event"),
+        (b"some notes\n", "is no event log of attnfuzz"),
+        (b'{"event":"CampaignStarted","log_version":1}\n', "log version 1"),
+    ],
+)
+def test_a_log_that_cannot_be_resumed_says_why(attnfuzz: Attnfuzz, content: bytes, words: str) -> None:
+    begun().write_bytes(content)
+    refused(attnfuzz("fuzz", "--resume", "attnfuzz-out"), "events.ndjson", words)
+
+
+@pytest.mark.parametrize("options", [("--examples", "3"), ("--backend", "torch_sdpa"), ("--no-leaning",)])
+def test_a_resumed_campaign_takes_no_other_options(attnfuzz: Attnfuzz, options: tuple[str]) -> None:
+    begun()
+    refused(attnfuzz("fuzz", "--resume", "attnfuzz-out", *options), "as it was begun", options[0])
+
+
+def test_a_ledger_without_a_reason_says_so(attnfuzz: Attnfuzz) -> None:
+    Path("attnfuzz-ledger.toml").write_text('[[known]]\nbackend = "torch_sdpa"\nkind = "Hang"\n')
+    refused(attnfuzz("fuzz", "--backend", "torch_sdpa"), "attnfuzz-ledger.toml", "reason")
+
+
+def test_every_mistake_of_a_ledger_is_told(attnfuzz: Attnfuzz) -> None:
+    entry = '[[known]]\nbackend = "{}"\nkind = "{}"\nreason = "upstream knows"\n'
+    Path("mine.toml").write_text(entry.format("torch_spda", "Hang") + entry.format("torch_sdpa", "Hnag"))
+    ran = attnfuzz("fuzz", "--backend", "torch_sdpa", "--ledger", "mine.toml")
+    assert ran.code == 2
+    assert "Traceback" not in ran.err
+    assert "torch_sdpa" in ran.err
+    assert "Hang" in ran.err
+    assert not Path("attnfuzz-out").exists()
+
+
+def test_a_missing_ledger_is_named(attnfuzz: Attnfuzz) -> None:
+    refused(attnfuzz("fuzz", "--backend", "torch_sdpa", "--ledger", "none.toml"), "none.toml")
+
+
+def test_a_database_that_is_none_is_refused_before_anything_is_written(attnfuzz: Attnfuzz) -> None:
+    Path("notes.txt").touch()
+    for where in ("notes.txt", "http://somewhere/0"):
+        refused(attnfuzz("fuzz", "--backend", "torch_sdpa", "--database", where), where, "redis://")
+    assert not Path("attnfuzz-out").exists()
+
+
+def test_a_corpus_of_something_else_is_refused(attnfuzz: Attnfuzz) -> None:
+    corpus = Path("attnfuzz-out/corpus")
+    corpus.mkdir(parents=True)
+    (corpus / "thesis.tex").touch()
+    refused(attnfuzz("fuzz", "--backend", "torch_sdpa"), "attnfuzz-out/corpus")
+    assert not Path("attnfuzz-out/campaigns").exists()
 
 
 def test_a_missing_case_is_named(attnfuzz: Attnfuzz) -> None:

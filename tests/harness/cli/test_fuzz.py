@@ -1,15 +1,17 @@
 """`fuzz`, `replay`, `bugs`, `backends` and `export` with real backends: exit codes and what is left behind."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from campaign_process import begin
+
+from attnfuzz.harness.campaign.events import CampaignFinished, CampaignStarted
+from attnfuzz.harness.campaign.log import read_log
+from attnfuzz.harness.campaign.standing import Standing
 
 Attnfuzz = Callable[..., Any]
 BEFORE = "trtllm_mha@21649-before"
@@ -18,9 +20,14 @@ BEFORE = "trtllm_mha@21649-before"
 def test_a_correct_backend_is_clean(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     ran = attnfuzz("fuzz", "--backend", "torch_sdpa", "--examples", "20", "--seed", "1")
     assert ran.code == 0
-    assert "No findings in 20 cases" in ran.out
-    events = [json.loads(line)["event"] for line in (tmp_path / "attnfuzz-out/events.ndjson").read_text().splitlines()]
-    assert events == ["CampaignStarted", "SliceFinished", "CampaignFinished"]
+    assert "No findings in " in ran.out
+    (log,) = (tmp_path / "attnfuzz-out/campaigns").glob("*/events.ndjson")
+    events = read_log(log)
+    assert isinstance(events[0], CampaignStarted)
+    assert isinstance(events[-1], CampaignFinished)
+    assert Standing.of(events).score("torch_sdpa").searched == 20
+    assert {"report.html", "junit.xml", "summary.md"} <= {path.name for path in log.parent.iterdir()}
+    assert f"Report: {log.relative_to(tmp_path).parent}/report.html" in ran.out
 
 
 @pytest.fixture
@@ -62,14 +69,14 @@ def test_backends_are_listed_with_what_they_support(attnfuzz: Attnfuzz) -> None:
     assert max(map(len, ran.out.splitlines())) <= 80
 
 
-def test_ctrl_c_ends_a_campaign_in_order(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "attnfuzz.harness.cli.main"]
-    command += ["fuzz", "--backend", "torch_sdpa", "--time", "10m"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path, text=True, start_new_session=True) as process:
-        assert process.stdout is not None
-        next(line for line in process.stdout if "cases" in line)
-        os.killpg(process.pid, signal.SIGINT)
-        rest = process.stdout.read()
-    assert process.returncode == 130
-    assert "Interrupted. What was found before is kept." in rest
-    assert '"CampaignFinished"' in (tmp_path / "attnfuzz-out/events.ndjson").read_text()
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_campaign_that_is_told_to_stop_ends_in_order(tmp_path: Path, signum: signal.Signals) -> None:
+    with begin(tmp_path, "--backend", "torch_sdpa", "--time", "10m") as campaign:
+        campaign.wait_for("Progress")
+        os.killpg(campaign.process.pid, signum)
+        rest, _ = campaign.process.communicate()
+    assert campaign.process.returncode == 130
+    assert "Interrupted. What was found before is kept; go on with: attnfuzz fuzz --resume attnfuzz-out" in rest
+    last = read_log(campaign.home.log(campaign.home.ids()[-1]))[-1]
+    assert isinstance(last, CampaignFinished)
+    assert last.interrupted

@@ -2,113 +2,228 @@
 
 import io
 
+import pytest
+from campaign_events import checked, filed, finished, started
 from fake_search import decode, observed
 from msgspec.structs import replace
 from rich.console import Console
 
 from attnfuzz.harness.campaign.events import (
-    CampaignFinished,
-    CampaignStarted,
+    CoverageGrew,
     Event,
-    FindingFiled,
     GapSeen,
+    JobRestarted,
+    LedgerRemark,
     Progress,
     SliceFinished,
+    SliceStarted,
     SuspectSeen,
+    Trouble,
     UnconfirmedKept,
 )
+from attnfuzz.harness.campaign.standing import Sample, Standing
 from attnfuzz.harness.cli.display import display_on
-from attnfuzz.harness.cli.scoreboard import Scoreboard
+from attnfuzz.harness.cli.status import BARS, Status, recent_rate, score_table, trend
 from attnfuzz.harness.cli.summary import summarise
-from attnfuzz.harness.cli.wording import clock, count
 from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.fingerprint import Fingerprint
 
 BEFORE = "trtllm_mha@21649-before"
 CASE = replace(decode(5), backend=BEFORE)
 FAULT = observed(Kind.ILLEGAL_ACCESS, "query")
-STARTED = CampaignStarted(
-    at=0, attnfuzz="1", backends=(BEFORE, "torch_sdpa"), examples=9, seconds=None, seed=7, jobs=2, contract="declared"
-)
-PROGRESS = Progress(at=1, backend=BEFORE, cases=1234, deaths=3, shrinking=True)
-FILED = FindingFiled(at=6.1, case=CASE, observation=FAULT, path="out/findings/" + "x" * 70, report="the report")
-FINISHED = CampaignFinished(at=9, interrupted=False)
+SAME = Fingerprint.of(BEFORE, FAULT)
+STARTED = replace(started(BEFORE, "torch_sdpa"), seconds=120.0)
+PROGRESS = Progress(at=1, backend=BEFORE, searched=1000, cases=1234, deaths=3, shrinking=True)
+GREW = CoverageGrew(at=2, backend=BEFORE, searched=9, pairs=(("a=1", "b=1"), ("a=1", "b=2"), ("a=2", "b=1")))
+FILED = replace(filed(CASE, observation=FAULT, report="the report"), at=6.1, path="out/findings/" + "x" * 70)
+CHECKED = replace(checked(CASE, State.OPEN, observation=FAULT), at=1, times=2)
+SUSPECT = SuspectSeen(at=2, fingerprint=SAME, case=CASE, observation=FAULT)
+FINISHED = finished(9)
+POSSIBLE = {BEFORE: 4, "torch_sdpa": 4}
 
 
-def console(*, terminal: bool, width: int = 80) -> Console:
+def searching(job: int, backend: str, index: int = 0) -> SliceStarted:
+    return SliceStarted(at=2, job=job, backend=backend, index=index, seed=1, examples=250)
+
+
+def console(*, terminal: bool = False, width: int = 80) -> Console:
     return Console(file=io.StringIO(), width=width, highlight=False, force_terminal=terminal, color_system=None)
 
 
-def written(on: Console) -> str:
+def written(on: Console) -> list[str]:
     assert isinstance(on.file, io.StringIO)
-    return on.file.getvalue()
+    return on.file.getvalue().splitlines()
 
 
-def show(on: Console, *events: Event) -> Scoreboard:
-    board = Scoreboard()
-    with display_on(on, board) as display:
+def show(on: Console, *events: Event) -> Standing:
+    standing = Standing()
+    with display_on(on, standing, POSSIBLE) as display:
         for event in events:
-            board(event)
+            standing(event)
             display(event)
-    return board
+    return standing
 
 
-def test_a_pipe_gets_a_line_for_each_failure_and_one_every_few_seconds() -> None:
-    pipe = console(terminal=False, width=120)
-    show(pipe, STARTED, PROGRESS, SuspectSeen(at=2, case=CASE, observation=FAULT), FILED, FINISHED)
-    lines = written(pipe).splitlines()
-    assert lines[:2] == [
+def status(*events: Event, width: int = 80, at: float = 30) -> list[str]:
+    pipe = console(width=width)
+    pipe.print(Status(Standing.of(events), POSSIBLE, at=at))
+    return written(pipe)
+
+
+def summary(*events: Event, width: int = 120) -> list[str]:
+    pipe = console(width=width)
+    summarise(pipe, Standing.of(events), POSSIBLE)
+    return written(pipe)
+
+
+def test_a_pipe_gets_a_line_for_each_failure() -> None:
+    pipe = console()
+    show(pipe, STARTED, PROGRESS, replace(CHECKED, state=State.FIXED), CHECKED, SUSPECT, FILED, FINISHED)
+    assert written(pipe) == [
+        f"1 s: Fixed: IllegalAccess at query in {BEFORE}, decode",
+        f"1 s: Finding that is open: IllegalAccess at query in {BEFORE}, decode",
         f"2 s: Suspect: IllegalAccess at query in {BEFORE}, decode",
         f"6 s: Finding: IllegalAccess at query in {BEFORE}, decode",
     ]
-    assert lines[2].startswith(f"6 s: {BEFORE} 1,234, torch_sdpa 0 cases, ")
-    assert len(lines) == 3
 
 
-def test_a_terminal_gets_a_table_that_is_gone_at_the_end() -> None:
+def test_a_pipe_gets_a_line_for_what_surrounds_the_campaign() -> None:
+    pipe = console(width=40)
+    show(pipe, STARTED, Trouble(at=1, text="no [redis]"), JobRestarted(at=2, job=1, text="killed by SIGKILL"))
+    assert written(pipe) == ["1 s: Trouble: no [redis]", "2 s: Job 1 was started anew: killed by SIGKILL"]
+
+
+def test_a_pipe_gets_a_line_every_ten_seconds_and_then_every_minute() -> None:
+    pipe = console(width=40)
+    show(pipe, STARTED, GREW, *(replace(PROGRESS, at=float(at)) for at in range(1, 301)))
+    times = [line.split(": ")[0] for line in written(pipe)]
+    assert times == ["10 s", "20 s", "30 s", "40 s", "50 s", "60 s", "2:00", "3:00", "4:00", "5:00"]
+    first = written(pipe)[0]
+    assert first == f"10 s: 12,340 cases, 1,234/s now. Coverage: {BEFORE} 75%, torch_sdpa 0%"
+
+
+def test_a_terminal_gets_a_status_that_is_gone_at_the_end() -> None:
     terminal = console(terminal=True)
     show(terminal, STARTED, PROGRESS, FINISHED)
-    text = written(terminal)
+    text = "\n".join(written(terminal))
     assert "cases/s" in text
-    assert f"shrinking a failure of {BEFORE}" in text
     assert text.endswith("\x1b[2K") or "\x1b[1A\x1b[2K" in text
+
+
+def test_the_status_says_how_much_of_the_time_is_left() -> None:
+    (budget, *_) = status(STARTED, PROGRESS)
+    assert budget.endswith("  30 s of 2:00, 90 s left")
+
+
+def test_the_status_says_how_many_of_the_examples_are_left() -> None:
+    (budget, *_) = status(replace(STARTED, seconds=None, examples=2000), PROGRESS)
+    assert budget.endswith("  1,000 of 4,000 examples, 30 s, about 90 s left")
+
+
+def test_the_status_says_how_long_ago_something_new_was_seen() -> None:
+    assert status(STARTED, PROGRESS)[1] == "no new coverage yet, no finding yet"
+    assert status(STARTED, GREW, FILED)[1] == "last new coverage 28 s ago, last finding 23 s ago (1 finding filed)"
+
+
+def test_the_status_says_what_the_jobs_do() -> None:
+    restarted = JobRestarted(at=2, job=1, text="killed")
+    tasks = (searching(0, BEFORE), searching(1, "torch_sdpa", -1))
+    assert status(STARTED, PROGRESS, *tasks)[2].startswith("2 jobs (1 replaying, 1 shrinking), ")
+    assert status(STARTED, PROGRESS, *tasks, restarted)[2].startswith("2 jobs (shrinking), 1 restart, ")
+    assert status(STARTED, PROGRESS, *tasks, width=120)[-1].endswith("  replaying")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_the_status_drops_columns_and_never_wraps(width: int) -> None:
+    long = "some/folder/with_a_long_name/my_backend.py:MINE"
+    started = replace(STARTED, backends=(long, "torch_sdpa"))
+    progress = replace(PROGRESS, backend="torch_sdpa")
+    lines = status(started, progress, searching(0, "torch_sdpa"), width=width)
+    assert len(lines) == 7
+    assert max(map(len, lines)) <= width
+    titles = lines[4].split()
+    assert {"backend", "cases", "coverage", "findings"} <= set(titles)
+    assert [title for title in ("now", "deaths", "cases/s") if title in titles] == {
+        40: [],
+        60: ["cases/s"],
+        80: ["cases/s"],
+        120: ["now", "deaths", "cases/s"],
+    }[width]
+    assert lines[5].split()[0].endswith(".py:MINE")
+
+
+def test_coverage_is_whole_only_when_nothing_is_missing() -> None:
+    grown = tuple((str(number), "b") for number in range(1999))
+    standing = Standing.of([STARTED, CoverageGrew(at=1, backend=BEFORE, searched=1, pairs=grown)])
+    pipe = console()
+    pipe.print(score_table(standing, {BEFORE: 2000, "torch_sdpa": 0}, width=80, live=False))
+    assert written(pipe)[1].split()[3] == "99%"
+    assert written(pipe)[2].split()[3] == "-"
+
+
+def test_the_rate_of_now_is_that_of_the_last_minute() -> None:
+    quick = [replace(PROGRESS, at=float(at), cases=100) for at in range(1, 101)]
+    slow = [replace(PROGRESS, at=float(at), cases=10) for at in range(101, 181)]
+    assert recent_rate(Standing.of([STARTED, *quick])) == pytest.approx(100)
+    assert recent_rate(Standing.of([STARTED, *quick, *slow])) == pytest.approx(10)
+
+
+def test_a_trend_has_a_bar_for_each_stretch_of_time() -> None:
+    samples = [Sample(at=10.0 * i, cases=10 * i * i, deaths=0, pairs=0, findings=0) for i in range(200)]
+    bars = trend(samples)
+    assert 10 < len(bars) < 24
+    assert list(bars) == sorted(bars, key=BARS.index)
+    assert bars[-1] == BARS[-1]
+    assert not trend(samples[:2])
 
 
 def test_a_finding_ends_with_its_replay_line_unbroken() -> None:
     for width in (80, 120):
-        pipe = console(terminal=False, width=width)
-        summarise(pipe, show(console(terminal=False), STARTED, PROGRESS, FILED, FINISHED))
-        lines = written(pipe).splitlines()
+        lines = summary(STARTED, PROGRESS, FILED, FINISHED, width=width)
+        assert "Finding 1 of 1, new" in lines[0]
         assert "the report" in lines
         assert f"  attnfuzz replay out/findings/{'x' * 70}" in lines
-        assert lines[-1].startswith("1 finding in 1,234 cases in ")
-        assert lines[-1].endswith("(seed 7).")
+        assert lines[-1] == "1 new finding in 1,234 cases over 9 s (seed 7)."
+
+
+def test_an_open_finding_says_how_often_it_failed() -> None:
+    lines = summary(STARTED, PROGRESS, CHECKED, FILED, FINISHED)
+    assert "Finding 2 of 2, open" in "\n".join(lines)
+    assert "it was found before, and was run again: failed 2 of 3 times" in lines
+    assert "  attnfuzz replay out/findings/an-old-finding" in lines
+    assert lines[-1].startswith("1 new finding, 1 open in 1,234 cases")
+
+
+def test_what_needs_nothing_done_is_a_line_each() -> None:
+    known = replace(FILED, known="upstream knows", path="out/findings/known")
+    fixed = replace(CHECKED, state=State.FIXED)
+    remark = LedgerRemark(at=8, entry=2, title="Hang in x", text="it matches nothing", error=True)
+    lines = summary(STARTED, known, fixed, remark, FINISHED)
+    words = f"IllegalAccess at query in {BEFORE}, decode"
+    assert f"Known: {words}: upstream knows. attnfuzz replay out/findings/known" in lines
+    assert f"Fixed: {words}: it passes now. attnfuzz replay out/findings/an-old-finding" in lines
+    assert "Ledger error: entry 2 (Hang in x): it matches nothing" in lines
+    assert "the report" not in lines
 
 
 def test_a_clean_campaign_says_so() -> None:
-    pipe = console(terminal=False)
-    summarise(pipe, show(console(terminal=False), STARTED, PROGRESS, FINISHED))
-    lines = written(pipe).splitlines()
-    assert lines[0].split() == ["backend", "cases", "cases/s", "deaths", "findings"]
-    assert lines[1].split()[::2] == [BEFORE, lines[1].split()[2], "0"]
-    assert lines[-1].startswith("No findings in 1,234 cases in ")
+    lines = summary(STARTED, PROGRESS, FINISHED)
+    assert lines[0].split() == ["backend", "cases", "cases/s", "coverage", "pairs", "deaths", "findings"]
+    assert lines[1].split() == [BEFORE, "1,234", "137", "0%", "0", "of", "4", "3", "0"]
+    assert lines[-1] == "No findings in 1,234 cases over 9 s (seed 7)."
 
 
 def test_what_is_no_finding_is_listed_apart() -> None:
     finished = SliceFinished(
         at=1, backend=BEFORE, index=0, seed=1, examples=1, cases=1, deaths=0, seconds=1, unsupported={"no sinks": 3}
     )
-    kept = UnconfirmedKept(at=1, case=CASE, observation=FAULT, path="out/unconfirmed/x", reason="it went away")
-    gap = GapSeen(at=1, case=CASE, observation=observed(gap=True))
-    pipe = console(terminal=False, width=120)
-    summarise(pipe, show(console(terminal=False), STARTED, kept, gap, finished, FINISHED))
-    text = written(pipe)
-    assert f"Unconfirmed: IllegalAccess at query in {BEFORE}, decode: it went away" in text
-    assert "out/unconfirmed/x" in text
+    kept = UnconfirmedKept(
+        at=1, fingerprint=SAME, case=CASE, observation=FAULT, path="out/unconfirmed/x", reason="it went away"
+    )
+    gap = GapSeen(at=1, fingerprint=SAME, case=CASE, observation=observed(gap=True))
+    text = "\n".join(summary(STARTED, kept, gap, finished, FINISHED))
+    assert f"Unconfirmed: IllegalAccess at query in {BEFORE}, decode: it went away. Kept in out/unconfirmed/x" in text
     assert f"Gap: OutputMismatch at out in {BEFORE}, decode: wrong" in text
     assert f"Unsupported by {BEFORE}, 3 times: no sinks" in text
-    assert "No findings, 1 gap that only the strict contract breaks in 0 cases" in text
-
-
-def test_numbers_read_well() -> None:
-    assert [count(1, "case"), count(1200, "case")] == ["1 case", "1,200 cases"]
-    assert [clock(0.4), clock(99), clock(185), clock(4200)] == ["0 s", "99 s", "3:05", "1:10:00"]
+    assert "No findings in 0 cases" in text

@@ -4,7 +4,7 @@ from fake_defect import defect
 from fake_search import Fails, FakeJobs, FakeJudge, kv_lens, observed
 
 from attnfuzz.harness.campaign.messages import ShrinkBudget
-from attnfuzz.harness.campaign.schedule import Schedule
+from attnfuzz.harness.campaign.schedule import slices_of
 from attnfuzz.harness.defects.run import run_searches
 from attnfuzz.harness.defects.search import NO_SHRINKING, Outcome, Search
 from attnfuzz.harness.failures import Kind, Observation
@@ -77,12 +77,9 @@ def test_slices_are_those_of_a_campaign() -> None:
     jobs = FakeJobs(FakeJudge(passes))
     for _ in run_searches([Search(defect(), seed=5, examples=300)], jobs):
         pass
-    schedule = Schedule([backend_name(defect())], examples=300, seed=5)
-    for searched in jobs.slices:
-        task = schedule.next_slice()
-        assert task is not None
+    wanted = slices_of(backend_name(defect()), examples=300, seed=5)
+    for searched, task in zip(jobs.slices, wanted, strict=True):
         assert (searched.index, searched.seed, searched.examples) == (task.index, task.seed, task.examples)
-    assert schedule.next_slice() is None
 
 
 def test_defects_and_seeds_have_cases_of_their_own() -> None:

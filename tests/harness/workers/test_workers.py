@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.lifeline import NurseryError
-from attnfuzz.harness.workers.pool import HandlerError, Workers
+from attnfuzz.harness.workers.pool import HandlerError, Worker, Workers
 from attnfuzz.harness.workers.postmortem import explain
 
 
@@ -151,6 +152,16 @@ def test_a_worker_killed_while_it_was_idle_costs_nothing(workers: Workers) -> No
     os.kill(idle, signal.SIGKILL)
     assert gone_within(idle, 5)
     assert pid_of(workers) != idle
+
+
+def test_a_worker_killed_before_it_was_ready_costs_nothing(workers: Workers) -> None:
+    reply(workers, "echo first")
+    stillborn = Worker(workers._nursery())
+    stillborn._channel.close()
+    stillborn._channel, remote = socket.socketpair()
+    remote.close()
+    workers._team.appendleft(stillborn)
+    assert reply(workers, "echo next").endswith("next")
 
 
 def test_a_nursery_killed_from_outside_is_replaced(workers: Workers) -> None:

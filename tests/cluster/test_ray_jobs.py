@@ -1,0 +1,110 @@
+"""Jobs on a Ray cluster: spread over nodes, and what happens when one of them goes away."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from cluster_nodes import add_node
+
+from attnfuzz.harness.campaign.jobs import JobEnded
+from attnfuzz.harness.campaign.messages import AnyMessage, Setup, Slice, SliceDone
+from attnfuzz.harness.campaign.ray_jobs import RayError, RayJobs
+
+pytestmark = pytest.mark.cluster
+
+BACKEND = "torch_sdpa"
+SECONDS = 120.0
+LONG = 100_000
+
+
+def ray_jobs(cluster: Any, count: int, *, backend: str = BACKEND, gpus: float = 0.0) -> RayJobs:
+    setup = Setup(backends=(backend,), contract="declared", guard=None)
+    return RayJobs(count, setup, address=cluster.address, gpus=gpus)
+
+
+def task(index: int, examples: int) -> Slice:
+    return Slice(backend=BACKEND, index=index, seed=index, examples=examples)
+
+
+def listen(jobs: RayJobs, until: Callable[[list[tuple[int, AnyMessage]]], bool]) -> list[tuple[int, AnyMessage]]:
+    """All messages until enough came."""
+    heard: list[tuple[int, AnyMessage]] = []
+    deadline = time.monotonic() + SECONDS
+    while not until(heard):
+        assert time.monotonic() < deadline, "not enough was told in two minutes"
+        received = jobs.next_message(0.1)
+        if received is not None:
+            heard.append(received)
+    return heard
+
+
+def finished(heard: list[tuple[int, AnyMessage]]) -> dict[int, int]:
+    """The examples that each job searched in slices that it finished."""
+    return {job: message.searched for job, message in heard if isinstance(message, SliceDone)}
+
+
+def test_each_node_runs_a_job(cluster: Any) -> None:
+    nodes = [add_node(cluster), add_node(cluster)]
+    with ray_jobs(cluster, 2) as jobs:
+        jobs.start(0, task(0, 4))
+        jobs.start(1, task(1, 6))
+        assert finished(listen(jobs, lambda heard: len(finished(heard)) == len(nodes))) == {0: 4, 1: 6}
+        jobs.start(0, task(2, 3))
+        assert finished(listen(jobs, lambda heard: bool(finished(heard)))) == {0: 3}
+
+
+def test_a_node_that_goes_away_takes_only_its_own_slice(cluster: Any) -> None:
+    nodes = [add_node(cluster), add_node(cluster)]
+    with ray_jobs(cluster, 2) as jobs:
+        jobs.start(0, task(0, LONG))
+        jobs.start(1, task(1, LONG))
+        listen(jobs, lambda heard: {job for job, _ in heard} == {0, 1})
+        cluster.remove_node(nodes[0])
+        with pytest.raises(JobEnded) as ended:
+            listen(jobs, lambda _: False)
+        assert ended.value.killed
+        other = 1 - ended.value.number
+        jobs.restart(ended.value.number)
+        jobs.start(ended.value.number, task(2, 5))
+        assert {job for job, _ in listen(jobs, lambda heard: len(heard) > 10)} == {other}
+        add_node(cluster)
+        heard = listen(jobs, lambda heard: bool(finished(heard)))
+        assert finished(heard) == {ended.value.number: 5}
+
+
+def test_a_slice_that_finds_no_room_is_taken_by_who_is_free(cluster: Any) -> None:
+    add_node(cluster)
+    with ray_jobs(cluster, 3) as jobs:
+        for job in range(3):
+            jobs.start(job, task(job, 3))
+        assert finished(listen(jobs, lambda heard: len(finished(heard)) == 3)) == {0: 3, 1: 3, 2: 3}
+
+
+def test_a_job_that_needs_a_gpu_runs_where_there_is_one(cluster: Any) -> None:
+    add_node(cluster)
+    with ray_jobs(cluster, 1, gpus=1.0) as jobs:
+        jobs.start(0, task(0, 3))
+        assert jobs.next_message(3.0) is None
+        add_node(cluster, gpus=1)
+        assert finished(listen(jobs, lambda heard: bool(finished(heard)))) == {0: 3}
+
+
+def test_a_job_that_fails_by_itself_says_how(cluster: Any) -> None:
+    add_node(cluster)
+    with ray_jobs(cluster, 1, backend="no_such_backend") as jobs:
+        jobs.start(0, task(0, 3))
+        with pytest.raises(JobEnded) as ended:
+            listen(jobs, lambda _: False)
+    assert not ended.value.killed
+    assert "UnknownBackend" in ended.value.text
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "ray://127.0.0.1:1"])
+def test_an_address_without_a_cluster_is_said_at_once(address: str) -> None:
+    started = time.monotonic()
+    jobs = RayJobs(1, Setup(backends=(BACKEND,), contract="declared", guard=None), address=address)
+    with pytest.raises(RayError, match="no Ray cluster at") as refused:
+        jobs.__enter__()
+    assert "\n" not in str(refused.value)
+    assert time.monotonic() - started < 30

@@ -1,0 +1,82 @@
+"""Events of campaigns that never ran, for tests of what is made of them."""
+
+from attnfuzz.harness.campaign.events import CampaignFinished, CampaignStarted, FindingChecked, FindingFiled
+from attnfuzz.harness.failures import Kind, Observation
+from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.reference.case import Case
+
+MISMATCH = Observation(
+    kind=Kind.OUTPUT_MISMATCH,
+    place="out",
+    message="request 1 (q_len 1, kv_len 9), token 0, head 2, element 3: 1.5 instead of 1, 7 times the allowed error",
+    step=0,
+    mode="decode",
+    kernel="a_kernel",
+    tier="T1",
+    margin=7.0,
+)
+
+
+def started(*backends: str, campaign: str = "20260501-043000", **environment: str) -> CampaignStarted:
+    """A campaign of an hour in this environment."""
+    return CampaignStarted(
+        at=0.0,
+        campaign=campaign,
+        time=1777609800.0,
+        attnfuzz="1.0",
+        environment=environment,
+        backends=backends,
+        preset="nightly",
+        examples=None,
+        seconds=3600.0,
+        seed=7,
+        jobs=2,
+        contract="declared",
+        alpha=1e-3,
+    )
+
+
+def finished(at: float = 3600.0, *, interrupted: bool = False) -> CampaignFinished:
+    """The end of it."""
+    return CampaignFinished(at=at, time=1777613400.0, interrupted=interrupted)
+
+
+def filed(
+    case: Case,
+    name: str = "a-finding",
+    *,
+    observation: Observation = MISMATCH,
+    state: State = State.NEW,
+    known: str | None = None,
+    report: str = "a report",
+) -> FindingFiled:
+    """A finding that the campaign filed."""
+    return FindingFiled(
+        at=60.0,
+        name=name,
+        fingerprint=Fingerprint.of(case.backend, observation),
+        case=case,
+        observation=observation,
+        path=f"out/findings/{name}",
+        report=report,
+        state=state,
+        known=known,
+    )
+
+
+def checked(
+    case: Case, state: State, name: str = "an-old-finding", *, observation: Observation = MISMATCH
+) -> FindingChecked:
+    """A finding of an earlier campaign that was run again."""
+    return FindingChecked(
+        at=5.0,
+        name=name,
+        fingerprint=Fingerprint.of(case.backend, observation),
+        case=case,
+        observation=observation,
+        path=f"out/findings/{name}",
+        state=state,
+        runs=3,
+        times=0 if state is State.FIXED else 3,
+    )

@@ -1,0 +1,153 @@
+"""Campaigns on fake jobs, with a real archive: how they are begun, killed, and gone on with."""
+
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from fake_search import FakeJobs, FakeJudge, kv_lens
+
+from attnfuzz.harness.campaign.engine import Campaign
+from attnfuzz.harness.campaign.events import AnyEvent, Event, Pair
+from attnfuzz.harness.campaign.jobs import JobEnded, Jobs
+from attnfuzz.harness.campaign.messages import AnyMessage, Slice
+from attnfuzz.harness.campaign.plan import Plan
+from attnfuzz.harness.campaign.tasks import ChooseLean
+from attnfuzz.harness.corpus import Corpus, Why
+from attnfuzz.harness.findings.archive import Archive
+from attnfuzz.harness.findings.ledger import Ledger
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.case_file import case_id
+from attnfuzz.strategies.lean import Lean
+
+E = TypeVar("E", bound=Event)
+
+_DECODER = msgspec.json.Decoder(AnyEvent)
+
+
+def plan(
+    out: Path,
+    *,
+    examples: int | None = 600,
+    seconds: float | None = None,
+    backends: tuple[str, ...] = ("fake",),
+    jobs: int = 1,
+    seed: int = 1,
+) -> Plan:
+    """What tests ask of a campaign. It leans nowhere: the backend "fake" has no case space."""
+    return Plan(
+        backends=backends,
+        examples=examples,
+        seconds=seconds,
+        seed=seed,
+        jobs=jobs,
+        contract="declared",
+        guard=None,
+        out=out,
+        leaning=False,
+    )
+
+
+class FakeCorpus(Corpus):
+    """Remembers what it is asked to keep, and runs `cases` first."""
+
+    def __init__(self, folder: Path, cases: Sequence[Case] = ()) -> None:
+        super().__init__(folder)
+        self.cases = cases
+        self.asked: list[tuple[Case, Why, tuple[Pair, ...]]] = []
+
+    def replays(self, backend: str) -> list[Case]:
+        return [case for case in self.cases if case.backend == backend]
+
+    def keep(
+        self, case: Case, *, why: Why, pairs: Collection[Pair] = (), margins: Mapping[str, float] | None = None
+    ) -> str | None:
+        self.asked.append((case, why, tuple(pairs)))
+        return case_id(case)
+
+
+def begin(
+    asked: Plan,
+    jobs: Jobs,
+    *,
+    campaign: str = "1",
+    corpus: Corpus | None = None,
+    ledger: Ledger | None = None,
+    past_events: Sequence[AnyEvent] = (),
+    torn_bytes: int = 0,
+    stop: threading.Event | None = None,
+    choose_lean: ChooseLean = lambda _backend, _reached, _seed: Lean(),
+) -> Campaign:
+    """A campaign whose archive lies in the plan's `out`."""
+    return Campaign(
+        asked,
+        jobs,
+        campaign=campaign,
+        archive=Archive(asked.out / "findings", asked.out / "unconfirmed", campaign=campaign, environment={}),
+        corpus=corpus or FakeCorpus(asked.out / "corpus"),
+        ledger=ledger,
+        environment={"torch": "2"},
+        past_events=past_events,
+        torn_bytes=torn_bytes,
+        stop=stop or threading.Event(),
+        render=lambda case, _: f"rendered {kv_lens(case)}",
+        export=lambda _: "print('shown')",
+        choose_lean=choose_lean,
+    )
+
+
+def logged(events: Iterable[Event]) -> list[AnyEvent]:
+    """The events as a log gives them back."""
+    return [_DECODER.decode(msgspec.json.encode(event)) for event in events]
+
+
+def of(kind: type[E], events: Iterable[Event]) -> list[E]:
+    """The events of one kind."""
+    return [event for event in events if isinstance(event, kind)]
+
+
+class MortalJobs(FakeJobs):
+    """Jobs that are killed from outside: the first after so many messages as `lives` begins with, and so on."""
+
+    def __init__(self, judge: FakeJudge, lives: Iterable[int], count: int = 1) -> None:
+        super().__init__(judge, count)
+        self._lives = iter(lives)
+        self._left = next(self._lives, None)
+        self.restarts: Counter[int] = Counter()
+
+    def next_message(self, timeout: float) -> tuple[int, AnyMessage] | None:
+        if self._left == 0 and self._messages:
+            self._left = next(self._lives, None)
+            raise JobEnded(self._messages[0][0], "killed", killed=True)
+        if self._left is not None:
+            self._left -= 1
+        return super().next_message(timeout)
+
+    def restart(self, job: int) -> None:
+        super().restart(job)
+        self.restarts[job] += 1
+
+
+class ScriptedJobs:
+    """Jobs that say `script` of their first slice, and nothing to the others; an exception in it is raised."""
+
+    def __init__(self, script: Iterable[AnyMessage | BaseException], count: int = 1) -> None:
+        self.count = count
+        self.slices: list[Slice] = []
+        self._script = list(script)
+
+    def start(self, job: int, task: Slice) -> None:
+        self.slices.append(task)
+
+    def next_message(self, timeout: float) -> tuple[int, AnyMessage] | None:
+        if not self._script:
+            return None
+        message = self._script.pop(0)
+        if isinstance(message, BaseException):
+            raise message
+        return 0, message
+
+    def restart(self, job: int) -> None:
+        pass

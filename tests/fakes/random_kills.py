@@ -1,0 +1,78 @@
+"""Kills processes at random with SIGKILL, as a machine without memory does."""
+
+import contextlib
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+
+def children(pid: int) -> list[int]:
+    """The processes that `pid` started and that were not waited for; none if it is gone."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (thread / "children").read_text().split())
+    return found
+
+
+def command_line(pid: int) -> str:
+    """How `pid` was started; nothing if it is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return ""
+
+
+def running(pids: Sequence[int]) -> list[int]:
+    """Those that are no zombies."""
+    alive = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            alive += [pid] if state != "Z" else []
+    return alive
+
+
+class Killer:
+    """Kills one of `victims()` at a time, chosen at random; `count` says how many."""
+
+    def __init__(self, victims: Callable[[], Sequence[int]], *, seed: int = 1) -> None:
+        self.random = random.Random(seed)
+        self.count = 0
+        self._victims = victims
+
+    def strike(self) -> None:
+        """Kill one, if there is any."""
+        victims = running(self._victims())
+        if victims:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.random.choice(victims), signal.SIGKILL)
+                self.count += 1
+
+
+class RandomKills:
+    """While entered, has `killer` strike after about `seconds`, again and again."""
+
+    def __init__(self, killer: Killer, *, seconds: float) -> None:
+        self._killer = killer
+        self._seconds = seconds
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._kill)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _kill(self) -> None:
+        while not self._over.wait(self._killer.random.expovariate(1 / self._seconds)):
+            self._killer.strike()

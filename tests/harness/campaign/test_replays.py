@@ -1,0 +1,120 @@
+"""A slice of kept cases: they are judged in order, and nothing is drawn."""
+
+from fake_search import FakeJudge, decode, fake_cases, kv_lens, observed
+
+from attnfuzz.harness.campaign.hunt import Hunt
+from attnfuzz.harness.campaign.messages import (
+    AnyMessage,
+    Caught,
+    Lost,
+    Rechecked,
+    Replay,
+    ShrinkBudget,
+    Slice,
+    SliceDone,
+    Suspect,
+)
+from attnfuzz.harness.confirm import FRESH_SEEDS
+from attnfuzz.harness.failures import Kind, Observation, Verdict
+from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.reference.case import Case
+
+LONG = 100
+
+
+def fails_on_long(lengths: list[int]) -> tuple[Observation, ...]:
+    return (observed(),) if max(lengths) >= LONG else ()
+
+
+def replay(judge: FakeJudge, *replays: Replay, **task: object) -> tuple[SliceDone, list[AnyMessage]]:
+    told: list[AnyMessage] = []
+    options: dict[str, object] = {"backend": "fake", "index": -1, "seed": 1, "examples": 0, "replays": replays, **task}
+    done = Hunt(Slice(**options), judge, told.append).run(fake_cases())  # type: ignore[arg-type]
+    return done, told
+
+
+def test_kept_cases_are_judged_in_order_and_none_is_drawn() -> None:
+    judge = FakeJudge(lambda _: ())
+    cases = [decode(length) for length in (5, 70, 1)]
+    done, _ = replay(judge, *(Replay(case=case) for case in cases))
+    assert judge.judged == cases
+    assert (done.searched, done.cases, done.stopped_early) == (0, 3, False)
+
+
+def test_a_kept_case_that_fails_is_confirmed_reduced_and_caught() -> None:
+    judge = FakeJudge(fails_on_long)
+    _, told = replay(judge, Replay(case=decode(3, 180, 7)))
+    kinds = [type(message) for message in told if isinstance(message, Suspect | Caught)]
+    assert kinds == [Suspect, Caught]
+    (caught,) = (message for message in told if isinstance(message, Caught))
+    assert caught.first == decode(3, 180, 7)
+    assert kv_lens(caught.case) == [LONG]
+
+
+def test_without_a_budget_a_kept_case_is_caught_as_it_is() -> None:
+    _, told = replay(FakeJudge(fails_on_long), Replay(case=decode(3, 180)), shrink=ShrinkBudget(runs=0, seconds=0.0))
+    assert [message.case for message in told if isinstance(message, Caught)] == [decode(3, 180)]
+
+
+def test_the_next_case_follows_a_failure() -> None:
+    def fails(lengths: list[int]) -> tuple[Observation, ...]:
+        if max(lengths) < LONG:
+            return ()
+        return (observed(Kind.LSE_MISMATCH, "lse") if len(lengths) > 1 else observed(),)
+
+    _, told = replay(FakeJudge(fails), *(Replay(case=decode(*lengths)) for lengths in ((150,), (10,), (150, 150))))
+    caught = [message.observation.kind for message in told if isinstance(message, Caught)]
+    assert caught == [Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH]
+
+
+def test_a_bug_that_two_kept_cases_have_is_caught_once() -> None:
+    _, told = replay(FakeJudge(fails_on_long), Replay(case=decode(150)), Replay(case=decode(160)))
+    assert len([message for message in told if isinstance(message, Caught)]) == 1
+
+
+def test_a_kept_case_that_fails_in_a_known_way_is_passed_over() -> None:
+    known = (Fingerprint.of("fake", observed()),)
+    _, told = replay(FakeJudge(fails_on_long), Replay(case=decode(150)), known=known)
+    assert not [message for message in told if isinstance(message, Suspect)]
+
+
+def test_a_kept_case_that_does_not_come_back_is_lost() -> None:
+    _, told = replay(FakeJudge(fails_on_long, comes_back=lambda _: False), Replay(case=decode(150)))
+    assert [type(message) for message in told if isinstance(message, Suspect | Lost | Caught)] == [Suspect, Lost]
+
+
+def test_a_finding_that_fails_still_is_told_with_how() -> None:
+    judge = FakeJudge(fails_on_long)
+    _, told = replay(judge, Replay(case=decode(150), finding="name"))
+    assert told[0] == Rechecked(finding="name", case=decode(150), observations=(observed(),), runs=1)
+    assert (judge.judged, judge.confirmed) == ([], [decode(150)])
+    assert not [message for message in told if isinstance(message, Suspect | Caught)]
+
+
+def test_a_finding_is_fixed_once_fresh_seeds_pass_too() -> None:
+    judge = FakeJudge(lambda _: ())
+    _, told = replay(judge, Replay(case=decode(150), finding="name"))
+    assert told[0] == Rechecked(finding="name", case=decode(150), observations=(), runs=1 + FRESH_SEEDS)
+    assert len({case.seed for case in judge.confirmed}) == 1 + FRESH_SEEDS
+
+
+def test_a_finding_that_fails_with_one_seed_of_several_is_not_fixed() -> None:
+    _, told = replay(
+        FakeJudge(fails_on_long, comes_back=lambda case: case.seed == 2), Replay(case=decode(150), finding="name")
+    )
+    assert told[0] == Rechecked(finding="name", case=decode(150), observations=(observed(),), runs=3)
+
+
+def test_kept_cases_end_when_the_time_is_up() -> None:
+    judge = FakeJudge(lambda _: ())
+    done, _ = replay(judge, Replay(case=decode(5)), Replay(case=decode(6), finding="name"), seconds=0.0)
+    assert (judge.judged, judge.confirmed, done.cases) == ([], [], 0)
+
+
+def test_rejected_kept_cases_are_counted() -> None:
+    class Rejecting(FakeJudge):
+        def verdict(self, case: Case) -> Verdict:
+            return Verdict(unsupported="no decode")
+
+    done, _ = replay(Rejecting(lambda _: ()), Replay(case=decode(5)))
+    assert done.unsupported == {"no decode": 1}

@@ -1,0 +1,103 @@
+"""What a job does next: leaning and climbing, and the kept cases that are run first."""
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+from fake_campaign import FakeCorpus, ScriptedJobs, begin, of, plan
+from fake_search import FakeJobs, FakeJudge, decode
+from msgspec import structs
+
+from attnfuzz.harness.bugs import load_bugs
+from attnfuzz.harness.campaign import tasks
+from attnfuzz.harness.campaign.events import Pair, SliceStarted
+from attnfuzz.harness.campaign.messages import Interesting, Slice, SliceDone
+from attnfuzz.harness.campaign.replays import REPLAYS_PER_SLICE, Replays, kept_cases
+from attnfuzz.strategies.lean import Lean
+
+DONE = SliceDone(searched=250, stopped_early=False, cases=250, deaths=0, seconds=1.0, unsupported={})
+
+
+def lean(backend: str, reached: Collection[Pair], _seed: int) -> Lean:
+    """A lean that tells what it was chosen by."""
+    return Lean((backend, f"{len(reached)} reached"))
+
+
+def drawn(out: Path, *, leaning: bool) -> list[Slice]:
+    """The slices of a campaign that reaches two pairs in the first one."""
+    two = Interesting(case=decode(1), pairs=(("a", "b"), ("a", "c")))
+    jobs = ScriptedJobs([two, *[DONE] * 10])
+    asked = replace(plan(out, examples=None, seconds=60.0), leaning=leaning)
+    events = begin(asked, jobs, choose_lean=lean).events()
+    while len(jobs.slices) < 10:
+        next(events)
+    return jobs.slices
+
+
+def test_every_other_slice_leans_to_what_was_not_reached(tmp_path: Path) -> None:
+    leans = [task.lean for task in drawn(tmp_path, leaning=True)]
+    assert leans == [Lean(), Lean(("fake", "2 reached"))] * 5
+
+
+def test_no_slice_leans_when_leaning_is_off(tmp_path: Path) -> None:
+    assert {task.lean for task in drawn(tmp_path, leaning=False)} == {Lean()}
+
+
+def test_every_fifth_slice_climbs(tmp_path: Path) -> None:
+    assert [task.index for task in drawn(tmp_path, leaning=True) if task.climb] == [4, 9]
+
+
+def test_each_slice_is_told_how_much_time_is_left(tmp_path: Path) -> None:
+    seconds = [task.seconds or 0.0 for task in drawn(tmp_path, leaning=True)]
+    assert seconds == sorted(seconds, reverse=True)
+    assert 50.0 < seconds[0] <= 60.0
+
+
+def test_kept_cases_may_take_a_fifth_of_the_time(tmp_path: Path) -> None:
+    corpus = FakeCorpus(tmp_path, [decode(length) for length in range(2 * REPLAYS_PER_SLICE)])
+    jobs = ScriptedJobs([DONE])
+    events = begin(plan(tmp_path, examples=None, seconds=60.0), jobs, corpus=corpus).events()
+    while not jobs.slices:
+        next(events)
+    (first,) = jobs.slices
+    assert first.seconds is not None
+    assert 11.0 < first.seconds <= 60.0 * tasks.REPLAYS_SHARE
+
+
+def replays(*, cases: int, most: int | None = None, done: Collection[int] = ()) -> Replays:
+    kept = [decode(length) for length in range(cases)]
+    return Replays(["fake"], past=[], kept=lambda _: kept, seed=1, most=most, done=done)
+
+
+def test_kept_cases_are_left_when_their_time_is_over() -> None:
+    several = replays(cases=3 * REPLAYS_PER_SLICE)
+    first = several.next_slice(5.0)
+    assert first is not None
+    assert first.seconds == 5.0
+    assert several.next_slice(0.0) is None
+    assert several.next_slice(5.0) is None
+
+
+def test_slices_of_kept_cases_that_ended_are_not_handed_out_again() -> None:
+    first = replays(cases=2 * REPLAYS_PER_SLICE).next_slice(None)
+    assert first is not None
+    others = replays(cases=2 * REPLAYS_PER_SLICE, done={first.seed})
+    second = others.next_slice(None)
+    assert second is not None
+    assert second.replays != first.replays
+    assert others.next_slice(None) is None
+
+
+def test_a_backend_runs_the_cases_of_its_reported_bugs(tmp_path: Path) -> None:
+    bug = load_bugs()[0]
+    for backend in (bug.backend_before, bug.backend_after):
+        cases = list(kept_cases(load_bugs(), FakeCorpus(tmp_path))(backend))
+        assert {case.backend for case in cases} == {backend}
+        assert structs.replace(bug.case, backend=backend) in cases
+
+
+def test_kept_cases_of_several_backends_take_turns(tmp_path: Path) -> None:
+    corpus = FakeCorpus(tmp_path / "corpus", [decode(1), structs.replace(decode(1), backend="other")])
+    jobs = FakeJobs(FakeJudge(lambda _: ()))
+    events = list(begin(plan(tmp_path, examples=100, backends=("fake", "other")), jobs, corpus=corpus).events())
+    assert [(event.backend, event.index) for event in of(SliceStarted, events)][:2] == [("fake", -1), ("other", -1)]

@@ -1,0 +1,54 @@
+"""Whose turn it is: shares follow yield, with a floor."""
+
+from collections import Counter
+
+import pytest
+
+from attnfuzz.harness.campaign.turns import FLOOR, Turns
+
+
+def time_used(turns: Turns, seconds: dict[str, float], gains: dict[str, float], slices: int = 400) -> Counter[str]:
+    """The time that each name got if its slices take so long, and yield so much."""
+    used: Counter[str] = Counter()
+    for _ in range(slices):
+        name = turns.next(seconds)
+        assert name is not None
+        turns.spent(name, seconds[name], gain=gains[name])
+        used[name] += seconds[name]  # type: ignore[assignment]
+    return used
+
+
+def test_those_that_yield_alike_take_turns() -> None:
+    turns = Turns("abc")
+    order = []
+    for _ in range(6):
+        order.append(turns.next("abc"))
+        turns.spent(order[-1] or "", 1.0, gain=0.0)
+    assert order == list("abcabc")
+
+
+def test_time_is_shared_and_not_slices() -> None:
+    used = time_used(Turns("ab"), {"a": 1.0, "b": 4.0}, {"a": 0.0, "b": 0.0})
+    assert used["a"] / used["b"] == pytest.approx(1.0, rel=0.05)
+
+
+def test_who_yields_nothing_gets_the_floor_and_who_yields_all_gets_the_rest() -> None:
+    used = time_used(Turns("ab"), {"a": 1.0, "b": 1.0}, {"a": 9.0, "b": 0.0})
+    assert used["b"] / used.total() == pytest.approx(FLOOR / 2, rel=0.05)
+
+
+def test_a_yield_that_is_over_is_forgotten() -> None:
+    turns = Turns("ab")
+    time_used(turns, {"a": 1.0, "b": 1.0}, {"a": 9.0, "b": 0.0}, slices=40)
+    used = time_used(turns, {"a": 1.0, "b": 1.0}, {"a": 0.0, "b": 0.0})
+    assert used["a"] / used["b"] == pytest.approx(1.0, rel=0.1)
+
+
+def test_what_runs_now_counts_as_a_turn() -> None:
+    assert Turns("ab").next("ab", under_way=["a"]) == "b"
+
+
+def test_who_is_not_ready_has_no_turn() -> None:
+    turns = Turns("ab")
+    assert turns.next("b") == "b"
+    assert turns.next("") is None

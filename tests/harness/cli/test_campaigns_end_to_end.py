@@ -1,0 +1,111 @@
+"""Whole campaigns, from the command line to the reports: killed and resumed, and night after night."""
+
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from campaign_process import begin
+
+from attnfuzz.harness.campaign.events import (
+    CampaignFinished,
+    CampaignResumed,
+    FindingChecked,
+    FindingFiled,
+)
+from attnfuzz.harness.campaign.home import Home
+from attnfuzz.harness.campaign.log import read_log
+from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.findings.state import State
+
+Attnfuzz = Callable[..., Any]
+EXAMPLE = Path(__file__).parents[3] / "docs/examples/my_backend.py"
+RIGHT = "weights, v)"
+WRONG = 'weights, v) * (float("nan") if kv_len > 4 else 1)'
+DECODE_ALONE = """
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Mode
+from attnfuzz.reference.geometry import KvLayout
+
+MINE = FunctionBackend(attend, capability=Capability(modes=(Mode.DECODE,), layouts=(KvLayout.NHD,)))
+"""
+MINE = "team_backend.py:MINE"
+HOME = Home(Path("attnfuzz-out"))
+
+
+def write_backend(*, wrong: bool) -> None:
+    """The example in the documentation as a user's file, for decodes; it may be wrong for requests of over 4 keys."""
+    source = EXAMPLE.read_text() + DECODE_ALONE
+    assert source.count(RIGHT) == 1
+    Path("team_backend.py").write_text(source.replace(RIGHT, WRONG) if wrong else source)
+
+
+def test_a_campaign_that_is_killed_twice_loses_nothing_and_counts_nothing_twice(
+    attnfuzz: Attnfuzz,
+) -> None:
+    write_backend(wrong=True)
+    here = Path.cwd()
+    budget = ("--backend", MINE, "--backend", "torch_sdpa", "--examples", "60", "--jobs", "2", "--seed", "5")
+    with begin(here, *budget) as campaign:
+        campaign.wait_for("SuspectSeen")
+        campaign.process.send_signal(signal.SIGKILL)
+    before = campaign.log().count('"Progress"')
+    with begin(here, "--resume", "attnfuzz-out") as campaign:
+        campaign.wait_for("Progress", times=before + 3)
+        campaign.process.send_signal(signal.SIGKILL)
+    ran = attnfuzz("fuzz", "--resume", "attnfuzz-out")
+    assert ran.code == 1, ran.out
+    (name,) = HOME.ids()
+    events = read_log(HOME.log(name))
+    assert Counter(type(event) for event in events)[CampaignResumed] == 2
+    assert isinstance(events[-1], CampaignFinished)
+    assert [event.at for event in events] == sorted(event.at for event in events)
+    standing = Standing.of(events)
+    assert {backend: score.searched for backend, score in standing.scores.items()} == {MINE: 60, "torch_sdpa": 60}
+    filed = [event.name for event in standing.filed]
+    assert filed
+    assert len(set(filed)) == len(filed)
+    assert {path.name for path in HOME.findings.iterdir()} == set(filed)
+    assert all(event.case.backend == MINE for event in standing.filed)
+
+
+def test_a_bug_is_new_then_open_then_fixed_then_back(attnfuzz: Attnfuzz) -> None:
+    def night(*, wrong: bool) -> tuple[int, str, set[tuple[str, State]]]:
+        write_backend(wrong=wrong)
+        ran = attnfuzz("fuzz", "--backend", MINE, "--examples", "30", "--seed", "5")
+        told = [
+            event for event in read_log(HOME.log(HOME.ids()[-1])) if isinstance(event, FindingFiled | FindingChecked)
+        ]
+        return ran.code, ran.out, {(event.name, event.state) for event in told}
+
+    code, out, first = night(wrong=True)
+    assert code == 1
+    assert {state for _, state in first} == {State.NEW}
+    names = {name for name, _ in first}
+    assert f"{len(names)} new finding" in out
+
+    code, out, second = night(wrong=True)
+    assert code == 1
+    assert second == {(name, State.OPEN) for name in names}
+    assert f"{len(names)} open" in out
+
+    code, out, third = night(wrong=False)
+    assert code == 0
+    assert third == {(name, State.FIXED) for name in names}
+    assert f"No findings, {len(names)} fixed" in out
+
+    code, out, fourth = night(wrong=True)
+    assert code == 1
+    assert fourth == {(name, State.RETURNED) for name in names}
+    assert f"{len(names)} returned" in out
+
+
+def test_what_the_ledger_knows_is_no_finding(attnfuzz: Attnfuzz) -> None:
+    write_backend(wrong=True)
+    Path("attnfuzz-ledger.toml").write_text(
+        f'[[known]]\nbackend = "{MINE}"\nkind = "NotFinite"\nreason = "as agreed"\n'
+    )
+    ran = attnfuzz("fuzz", "--backend", MINE, "--examples", "30", "--seed", "5")
+    assert ran.code == 0, ran.out
+    assert f"Known: NotFinite at out in {MINE}, decode: as agreed." in ran.out

@@ -1,0 +1,45 @@
+"""What `attnfuzz fuzz` exits with, for each way in which a campaign can end."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from campaign_events import checked, filed, finished, started
+from fake_search import decode
+from msgspec.structs import replace
+
+from attnfuzz.harness.campaign.events import Event, JobFailed, LedgerRemark
+from attnfuzz.harness.findings.state import State
+
+BACKEND = "torch_sdpa"
+CASE = replace(decode(5), backend=BACKEND)
+FILED = filed(CASE)
+CHECKED = checked(CASE, State.OPEN)
+REMARK = LedgerRemark(at=60, entry=1, title="Hang in x", text="it no longer happens", error=False)
+
+
+@pytest.mark.parametrize(
+    ("code", "events"),
+    [
+        (0, []),
+        (1, [FILED]),
+        (1, [CHECKED]),
+        (1, [replace(CHECKED, state=State.RETURNED)]),
+        (0, [replace(CHECKED, state=State.FIXED)]),
+        (0, [replace(FILED, known="as agreed"), replace(CHECKED, known="as agreed")]),
+        (1, [replace(FILED, known="as agreed"), CHECKED]),
+        (0, [REMARK]),
+        (2, [replace(REMARK, error=True)]),
+        (2, [FILED, replace(REMARK, error=True)]),
+        (2, [JobFailed(at=60, job=0, text="KeyError: 'a bug of ours'")]),
+    ],
+)
+def test_the_exit_code_says_what_came_of_it(
+    attnfuzz: Callable[..., Any], told: Callable[..., None], code: int, events: list[Event]
+) -> None:
+    told(started(BACKEND), *events, finished())
+    ran = attnfuzz("fuzz", "--backend", BACKEND)
+    assert ran.code == code
+    failed = any(isinstance(event, JobFailed) for event in events)
+    assert ("a bug of ours" in ran.err) == failed
+    assert ("go on with: attnfuzz fuzz --resume attnfuzz-out" in ran.err) == failed

@@ -1,0 +1,61 @@
+"""`attnfuzz findings`: what people see of the findings of all nights."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_archive import FINGERPRINT, archive, found
+
+from attnfuzz.harness.campaign.home import Home
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def name(tmp_path: Path) -> str:
+    """A finding that failed on the first night and passed on the second."""
+    home = tmp_path / "attnfuzz-out"
+    path, _ = archive(home, "night 1", {"torch": "2.12", "cpu": "any"}, now=0.0).file(found(), FINGERPRINT)
+    archive(home, "night 2", {"torch": "2.13"}, now=86400.0).checked(path.name, fails=False)
+    return path.name
+
+
+def test_a_list_tells_states_and_dates(attnfuzz: Run, name: str) -> None:
+    ran = attnfuzz("findings", "list")
+    assert ran.code == 0
+    (_, line) = ran.out.splitlines()[:2]
+    assert line.split()[:3] == ["fixed", "1970-01-01", "00:00"]
+    assert name[:20] in ran.out
+
+
+def test_a_torn_finding_is_a_warning(attnfuzz: Run, name: str, tmp_path: Path) -> None:
+    (tmp_path / "attnfuzz-out/findings" / name / "finding.json").write_text("{")
+    ran = attnfuzz("findings", "list")
+    assert ran.code == 0
+    assert ran.err.startswith("Warning: left out a finding: ")
+    assert "has no findings" in ran.err
+
+
+def test_a_finding_is_shown_with_its_history_and_report(attnfuzz: Run, name: str) -> None:
+    lines = attnfuzz("findings", "show", name).out.splitlines()
+    assert lines[0] == "fixed  OutputMismatch at out in fake, decode"
+    assert lines[1] == "  1970-01-01 00:00 UTC  failed  torch 2.12"
+    assert lines[2] == "  1970-01-02 00:00 UTC  passed  torch 2.13"
+    assert "the report" in lines
+    assert lines[-1] == f"attnfuzz replay attnfuzz-out/findings/{name}"
+
+
+def test_a_forgotten_finding_is_gone(attnfuzz: Run, name: str) -> None:
+    assert attnfuzz("findings", "forget", name).code == 0
+    ran = attnfuzz("findings", "show", name)
+    assert ran.code == 2
+    assert f"has no finding '{name}': see attnfuzz findings list" in ran.err
+
+
+def test_a_finding_is_not_forgotten_under_a_running_campaign(attnfuzz: Run, name: str, tmp_path: Path) -> None:
+    home = Home(tmp_path / "attnfuzz-out")
+    with home.locked():
+        ran = attnfuzz("findings", "forget", name)
+    assert ran.code == 2
+    assert (home.findings / name).exists()

@@ -1,0 +1,210 @@
+"""`attnfuzz report`: of a home, a campaign or a log; of two of them; and of what is none."""
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from campaign_events import checked, filed, finished, started
+from fake_search import decode
+from msgspec.structs import replace
+
+from attnfuzz.harness.campaign.events import LOG_VERSION, Event
+from attnfuzz.harness.campaign.home import Home
+from attnfuzz.harness.campaign.log import EventLog, read_log
+from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.report.files import STEP_SUMMARY, write_reports
+
+Attnfuzz = Callable[..., Any]
+CASE = replace(decode(5), backend="torch_sdpa")
+FIRST, SECOND = "20260501-043000", "20260502-043000"
+
+
+def campaign(home: Home, name: str, *events: Event, ended: bool = True, **environment: str) -> Path:
+    """A campaign in `home` with these events; the path of its log."""
+    begun = started("torch_sdpa", campaign=name, **environment)
+    with EventLog(home.log(name)) as log:
+        for event in (begun, *events, *([finished()] if ended else [])):
+            log(event)
+    return home.log(name)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """Two nights: a finding, and on the second it is fixed."""
+    home = Home(tmp_path / "out")
+    campaign(home, FIRST, filed(CASE, "the-finding"), torch="2.8")
+    campaign(home, SECOND, checked(CASE, State.FIXED, "the-finding"), torch="2.9")
+    return home
+
+
+def refused(ran: Any, *words: str) -> None:
+    """One line that says what is wrong, and exit code 2."""
+    assert ran.code == 2
+    (line,) = ran.err.splitlines()
+    assert line.startswith("Error: ")
+    for word in words:
+        assert word in line
+
+
+@pytest.mark.usefixtures("home")
+def test_the_last_campaign_of_a_home_is_reported_beside_its_log(attnfuzz: Attnfuzz) -> None:
+    ran = attnfuzz("report", "out")
+    assert ran.code == 0, ran.err
+    first, *rest = ran.out.splitlines()
+    assert first == "No findings, 1 fixed in 0 cases over 1:00:00."
+    folder = Path("out/campaigns") / SECOND
+    assert rest == [f"Wrote {folder / name}." for name in ("report.html", "junit.xml", "summary.md")]
+    assert "Since 20260501" in (folder / "summary.md").read_text()
+    assert (folder / "report.html").read_text().startswith("<!DOCTYPE html>")
+    assert (folder / "junit.xml").read_bytes().startswith(b"<?xml")
+
+
+def test_an_earlier_campaign_can_be_named_by_its_id_its_folder_or_its_log(attnfuzz: Attnfuzz, home: Home) -> None:
+    log = home.log(FIRST)
+    outputs = {
+        attnfuzz("report", *args).out.splitlines()[0]
+        for args in (("out", "--campaign", FIRST), (str(log.parent),), (str(log),))
+    }
+    assert outputs == {"1 new finding in 0 cases over 1:00:00."}
+    assert (log.parent / "issues/the-finding.md").exists()
+
+
+def test_only_what_is_asked_for_is_written(attnfuzz: Attnfuzz, home: Home) -> None:
+    log = home.log(FIRST)
+    ran = attnfuzz("report", str(log), "--junit", "j.xml", "--markdown", "m.md", "--issue", "the-find", "issue.md")
+    assert ran.out.splitlines()[1:] == ["Wrote j.xml.", "Wrote m.md.", "Wrote issue.md."]
+    assert Path("issue.md").read_text().startswith("# OutputMismatch at out in torch\\_sdpa, decode")
+    assert [path.name for path in log.parent.iterdir()] == [log.name]
+
+
+def test_a_log_that_was_taken_out_of_its_home_is_enough(attnfuzz: Attnfuzz, home: Home, tmp_path: Path) -> None:
+    (tmp_path / "events.ndjson").write_bytes(home.log(FIRST).read_bytes())
+    assert attnfuzz("report", "events.ndjson", "--html", "r.html").code == 0
+    assert "the-finding" in Path("r.html").read_text()
+
+
+def test_two_campaigns_are_compared(attnfuzz: Attnfuzz, home: Home) -> None:
+    ran = attnfuzz("report", str(home.log(FIRST)), "out", "--markdown", "m.md")
+    assert ran.code == 0, ran.err
+    lines = ran.out.splitlines()
+    assert lines[0] == f"{FIRST} → {SECOND}"
+    assert lines[1] == "Fixed: OutputMismatch at out in torch_sdpa, decode"
+    assert lines[2] == "  attnfuzz replay out/findings/the-finding"
+    assert "torch: 2.8 → 2.9" in lines
+    assert Path("m.md").read_text().startswith("# attnfuzz: 20260501")
+
+
+def test_a_campaign_that_runs_still_or_was_killed_says_so(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+    campaign(Home(tmp_path / "out"), FIRST, filed(CASE), ended=False)
+    ran = attnfuzz("report", "out")
+    assert ran.code == 0
+    assert ran.out.startswith("Not finished: 1 new finding in 0 cases over 60 s so far.")
+
+
+def test_a_torn_last_line_is_left_out(attnfuzz: Attnfuzz, home: Home) -> None:
+    with home.log(SECOND).open("ab") as log:
+        log.write(b'{"event": "Find')
+    assert attnfuzz("report", "out").code == 0
+    assert home.log(SECOND).read_bytes().endswith(b'{"event": "Find')
+
+
+def test_a_night_that_was_damaged_does_not_cost_the_next_its_report(attnfuzz: Attnfuzz, home: Home) -> None:
+    home.log(FIRST).write_text("nonsense\n")
+    assert attnfuzz("report", "out").code == 0
+    assert "Since" not in (home.folder(SECOND) / "summary.md").read_text()
+
+
+def test_a_damaged_log_names_the_line(attnfuzz: Attnfuzz, home: Home) -> None:
+    lines = home.log(SECOND).read_bytes().splitlines()
+    home.log(SECOND).write_bytes(b"\n".join([lines[0], lines[1][:30], lines[2], b""]))
+    refused(attnfuzz("report", "out"), "events.ndjson, line 2", "damaged")
+
+
+def test_a_log_of_another_version_is_named_as_one(attnfuzz: Attnfuzz, home: Home) -> None:
+    lines = [json.loads(line) for line in home.log(SECOND).read_text().splitlines()]
+    lines[0]["log_version"] = LOG_VERSION + 1
+    home.log(SECOND).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+    refused(attnfuzz("report", "out"), f"log version {LOG_VERSION + 1}", f"reads {LOG_VERSION}")
+
+
+def test_an_empty_log_says_that_nothing_ran(attnfuzz: Attnfuzz, home: Home) -> None:
+    home.log(SECOND).write_bytes(b"")
+    refused(attnfuzz("report", "out"), "no event")
+
+
+def test_an_empty_folder_is_no_campaign(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    refused(attnfuzz("report", "empty"), "empty holds no campaign", "--out")
+
+
+def test_a_foreign_folder_or_file_is_no_campaign(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign/data.txt").write_text("hello\n")
+    refused(attnfuzz("report", "foreign"), "foreign holds no campaign")
+    refused(attnfuzz("report", "foreign/data.txt"), "no event log of attnfuzz")
+    refused(attnfuzz("report", "foreign", "--campaign", FIRST), "no campaigns/")
+
+
+@pytest.mark.usefixtures("home")
+def test_what_does_not_exist_is_named(attnfuzz: Attnfuzz) -> None:
+    refused(attnfuzz("report", "nothing"), "nothing does not exist")
+    refused(attnfuzz("report", "out", "--campaign", "monday"), "'monday'", SECOND)
+    refused(attnfuzz("report", "out", "nothing"), "nothing does not exist")
+
+
+@pytest.mark.usefixtures("home")
+def test_a_log_that_may_not_be_read_is_named(attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: Path) -> bytes:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    refused(attnfuzz("report", "out"), "Permission denied", "events.ndjson", "permissions")
+
+
+def test_a_folder_that_can_not_be_written_to_is_named(attnfuzz: Attnfuzz, home: Home) -> None:
+    (home.folder(FIRST) / "issues").write_text("a file")
+    refused(attnfuzz("report", "out", "--campaign", FIRST), "issues")
+
+
+@pytest.mark.usefixtures("home")
+def test_an_unknown_finding_lists_what_there_is(attnfuzz: Attnfuzz) -> None:
+    ran = attnfuzz("report", "out", "--campaign", FIRST, "--issue", "other", "i.md")
+    refused(ran, "no finding has 'other' in its name", "the-finding")
+
+
+def test_a_file_that_is_no_defect_score_is_named(attnfuzz: Attnfuzz, home: Home) -> None:
+    refused(attnfuzz("report", "out", "--defects", str(home.log(FIRST))), "attnfuzz defects run --json")
+
+
+@pytest.mark.usefixtures("home")
+def test_two_folders_take_no_options_of_one(attnfuzz: Attnfuzz) -> None:
+    ran = attnfuzz("report", "out", "out", "--html", "x.html")
+    assert ran.code == 2
+    assert "only --markdown" in ran.err
+
+
+def test_a_campaign_leaves_its_reports_and_the_summary_of_the_runner(
+    home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    summary = tmp_path / "step.md"
+    summary.write_text("what another command said\n")
+    monkeypatch.setenv(STEP_SUMMARY, str(summary))
+    script = home.findings / "the-finding/repro.py"
+    script.parent.mkdir(parents=True)
+    script.write_text("print('it fails')\n")
+    written = write_reports(home, FIRST, Standing.of(read_log(home.log(FIRST))))
+    assert written.html.read_text().startswith("<!DOCTYPE html>")
+    assert summary.read_bytes() == b"what another command said\n" + written.markdown.read_bytes()
+    assert [path.name for path in written.issues] == ["the-finding.md"]
+    assert "print('it fails')" in written.issues[0].read_text()
+
+
+def test_known_and_open_findings_get_no_issue(home: Home) -> None:
+    campaign(home, "20260503", filed(CASE, "known", known="upstream"), checked(CASE, State.OPEN))
+    assert write_reports(home, "20260503", Standing.of(read_log(home.log("20260503")))).issues == ()

@@ -1,0 +1,181 @@
+"""The ledger of known failures: what it means, what it says at the end of a night, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+from campaign_events import checked, filed, started
+from fake_archive import FINGERPRINT, archive, found
+from fake_search import decode, observed
+from msgspec.structs import replace
+
+from attnfuzz.harness.campaign.events import FindingChecked, FindingFiled, UnconfirmedKept
+from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.findings.ledger import Entry, Ledger, LedgerError
+from attnfuzz.harness.findings.record import Record
+from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.fingerprint import Fingerprint
+
+ENTRY = Entry(backend="fake", kind=Kind.OUTPUT_MISMATCH, reason="the vendor knows")
+NEVER = Entry(backend="fake", kind=Kind.RAISED, reason="never seen")
+STARTED = started("fake")
+FILED = filed(decode(100), found().name, observation=observed())
+UNCONFIRMED = UnconfirmedKept(
+    at=1.0, fingerprint=FINGERPRINT, case=decode(100), observation=observed(), path="", reason=""
+)
+
+
+def rechecked(state: State, name: str = found().name) -> FindingChecked:
+    return checked(decode(100), state, name, observation=observed())
+
+
+def past(home: Path, *, fails: bool = True) -> list[Record]:
+    """The finding of ENTRY as the night before left it."""
+    path, _ = archive(home, "first").file(found(), FINGERPRINT)
+    archive(home, "second").checked(path.name, fails=fails)
+    return archive(home, "tonight").past(["fake"])
+
+
+def load(folder: Path, text: str) -> Ledger:
+    path = folder / "attnfuzz-ledger.toml"
+    path.write_text(text)
+    return Ledger.load(path)
+
+
+def test_an_entry_means_the_failures_that_agree_with_all_it_says() -> None:
+    ledger = Ledger([ENTRY])
+    assert ledger.reason(FINGERPRINT, observed(), decode(1)) == "the vendor knows"
+    assert ledger.reason(replace(FINGERPRINT, kind=Kind.RAISED), observed(), decode(1)) is None
+    assert ledger.reason(replace(FINGERPRINT, backend="other"), observed(), decode(1)) is None
+
+
+@pytest.mark.parametrize(
+    ("narrower", "wider"),
+    [
+        ({"kernel": "prefill_op"}, {"kernel": "decode_op"}),
+        ({"mode": "extend"}, {"mode": "decode"}),
+        ({"place": "lse"}, {"place": "out"}),
+        ({"finding": "another"}, {"finding": found().name}),
+        ({"features": ("empty kv", "several requests")}, {"features": ("several requests",)}),
+    ],
+)
+def test_each_field_narrows_what_an_entry_means(narrower: dict[str, object], wider: dict[str, object]) -> None:
+    failure = (FINGERPRINT, observed(), decode(3, 4), found().name)
+    assert Ledger([replace(ENTRY, **narrower)]).reason(*failure) is None
+    assert Ledger([replace(ENTRY, **wider)]).reason(*failure) is not None
+
+
+def test_a_reason_comes_with_its_issue() -> None:
+    entry = replace(ENTRY, issue="https://example.org/1")
+    assert Ledger([entry]).reason(FINGERPRINT, observed(), decode(1)) == "the vendor knows (https://example.org/1)"
+
+
+@pytest.mark.parametrize("event", [FILED, rechecked(State.OPEN), rechecked(State.RETURNED), UNCONFIRMED])
+def test_nothing_is_said_of_a_failure_that_happens(event: FindingFiled | FindingChecked | UnconfirmedKept) -> None:
+    assert Ledger([ENTRY]).remarks(Standing.of([STARTED, event]), []) == []
+
+
+def test_an_entry_whose_failures_all_pass_now_should_go(tmp_path: Path) -> None:
+    standing = Standing.of([STARTED, rechecked(State.FIXED)])
+    (remark,) = Ledger([ENTRY]).remarks(standing, past(tmp_path))
+    assert (remark.entry, remark.error) == (1, False)
+    assert remark.title == "OutputMismatch in fake"
+    assert "no longer happens: remove it" in remark.text
+
+
+def test_an_entry_whose_failures_passed_an_earlier_night_should_still_go(tmp_path: Path) -> None:
+    (remark,) = Ledger([ENTRY]).remarks(Standing.of([STARTED]), past(tmp_path, fails=False))
+    assert not remark.error
+
+
+def test_nothing_is_said_of_an_open_failure_that_nobody_came_to_tonight(tmp_path: Path) -> None:
+    assert Ledger([ENTRY]).remarks(Standing.of([STARTED]), past(tmp_path)) == []
+
+
+def test_an_entry_with_one_of_its_failures_left_stays(tmp_path: Path) -> None:
+    standing = Standing.of([STARTED, rechecked(State.FIXED, "another"), FILED])
+    assert Ledger([ENTRY]).remarks(standing, past(tmp_path)) == []
+
+
+def test_an_entry_that_matches_nothing_is_an_error() -> None:
+    (remark,) = Ledger([ENTRY, NEVER]).remarks(Standing.of([STARTED, FILED]), [])
+    assert (remark.entry, remark.error) == (2, True)
+    assert "matches nothing" in remark.text
+
+
+def test_an_entry_of_a_backend_that_was_not_searched_is_left_alone() -> None:
+    assert Ledger([replace(NEVER, backend="other")]).remarks(Standing.of([STARTED]), []) == []
+
+
+def test_a_ledger_without_entries_knows_of_nothing(tmp_path: Path) -> None:
+    assert load(tmp_path, "").reason(FINGERPRINT, observed(), decode(1)) is None
+    assert Ledger().remarks(Standing.of([STARTED]), []) == []
+
+
+def test_a_ledger_is_read_with_all_its_fields(tmp_path: Path) -> None:
+    ledger = load(
+        tmp_path,
+        """
+        [[known]]
+        backend = "torch_sdpa"
+        kind = "EmptyRow"
+        mode = "extend"
+        features = ["empty kv"]
+        reason = "NaN for no keys"
+        issue = "https://example.org/1"
+        added = 2025-08-01
+        """,
+    )
+    fingerprint = Fingerprint("torch_sdpa", Kind.EMPTY_ROW, "sdpa", "extend", "empty rows")
+    assert ledger.reason(fingerprint, observed(), decode(0)) == "NaN for no keys (https://example.org/1)"
+    assert ledger.reason(fingerprint, observed(), decode(1)) is None
+
+
+GOOD = 'backend = "torch_sdpa"\nkind = "EmptyRow"\nreason = "r"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[[known]]\n" + GOOD + 'bakend = "x"', "entry 1: unknown key 'bakend': did you mean 'backend'?"),
+        ("[[known]]\n" + GOOD + 'mode = "decod"', "entry 1: unknown mode 'decod': did you mean 'decode'?"),
+        ("[[known]]\n" + GOOD + 'features = ["empty"]', "unknown feature 'empty': did you mean 'empty kv'?"),
+        ("[[known]]\n" + GOOD + 'features = "empty kv"', "features: expected `array`, got `str`"),
+        ("[[known]]\n" + GOOD + 'added = "2025-13-01"', "added: "),
+        ("[[known]]\n" + GOOD + 'issue = "#123"', "issue: '#123' is no URL"),
+        ("[[known]]\n" + GOOD.replace("EmptyRow", "Emptyrow"), "unknown kind 'Emptyrow': did you mean 'EmptyRow'?"),
+        ("[[known]]\n" + GOOD.replace("EmptyRow", "Bug"), "unknown kind 'Bug': give one of IllegalAccess, "),
+        ("[[known]]\n" + GOOD.replace("torch_sdpa", "torch_spda"), "did you mean torch_sdpa"),
+        ("[[known]]\n" + GOOD.replace("torch_sdpa", "no.py:MINE"), "backend: backend file no.py does not exist"),
+        ("[[known]]\n" + GOOD.replace('"r"', '" "'), "entry 1: reason is empty: say why"),
+        ("[[known]]\n" + GOOD.replace('reason = "r"', ""), "entry 1: reason is missing: say why"),
+        (
+            "[[known]]\n" + GOOD.replace("EmptyRow", "IllegalAccess") + 'place = "key"',
+            "place: where a wild access lands is chance",
+        ),
+        (f"[[known]]\n{GOOD}[[known]]\n{GOOD}", "entry 2: means the same as entry 1"),
+        (f"[[knwon]]\n{GOOD}", "knwon: unknown; a ledger is made of [[known]] tables"),
+        (f"[known]\n{GOOD}", "known: must be an array of tables"),
+        ("known = ", "is not TOML"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(LedgerError) as raised:
+        load(tmp_path, text)
+    (line,) = str(raised.value).splitlines()
+    assert line.startswith(str(tmp_path / "attnfuzz-ledger.toml"))
+    assert words in line
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError) as raised:
+        load(tmp_path, '[[known]]\nkind = "EmptyRow"\n[[known]]\nbackend = "torch_sdpa"\nreason = "r"')
+    lines = str(raised.value).splitlines()
+    assert [line.split(", ", 1)[1].split(":")[0] for line in lines] == ["entry 1", "entry 1", "entry 2"]
+
+
+def test_a_ledger_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match=r"cannot read ledger .*: No such file"):
+        Ledger.load(tmp_path / "absent.toml")
+    with pytest.raises(LedgerError, match="Is a directory"):
+        Ledger.load(tmp_path)

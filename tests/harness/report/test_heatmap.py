@@ -1,0 +1,94 @@
+"""The map has a place for every pair that there can be, and says why the others can't."""
+
+import re
+from collections.abc import Collection
+from functools import cache
+
+import pytest
+
+from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.report.coverage import Coverage, block_of
+from attnfuzz.harness.report.heatmap import heat_map, named
+from attnfuzz.strategies.coverage import Pair, axes, possible_pairs
+
+BACKEND = "torch_sdpa"
+CELL = 5
+
+
+@cache
+def possible() -> list[Pair]:
+    return sorted(possible_pairs(resolve(BACKEND).capability))
+
+
+def cells(chart: str, status: str) -> int:
+    """How many cells of a status the map has."""
+    paths = re.findall(rf'<path class="pairs {status}" d="([^"]*)"', chart)
+    return sum(int(width) for path in paths for width in re.findall(r"h(\d+)v", path)) // CELL
+
+
+def coverage_of(pairs: Collection[Pair]) -> Coverage:
+    return Coverage.of(BACKEND, pairs)
+
+
+def test_every_pair_is_reached_unreached_or_impossible() -> None:
+    coverage = coverage_of(possible()[::2])
+    features = [len(members) for members in axes().values()]
+    pairs = (sum(features) ** 2 - sum(size**2 for size in features)) // 2
+    assert len(coverage.reached) + len(coverage.unreached) + len(coverage.impossible) == pairs
+    assert coverage.possible == len(possible())
+    assert coverage.share == pytest.approx(0.5, abs=0.01)
+
+
+def test_the_map_has_a_cell_for_every_pair() -> None:
+    coverage = coverage_of(possible()[::3])
+    chart = heat_map(coverage)
+    for status in ("reached", "unreached", "impossible"):
+        assert cells(chart, status) == len(getattr(coverage, status))
+
+
+def test_a_map_is_small() -> None:
+    assert len(heat_map(coverage_of(possible()[::2]))) < 700_000
+    assert len(heat_map(coverage_of(possible()))) < 350_000
+
+
+def test_those_who_point_at_a_block_read_why() -> None:
+    coverage = coverage_of(())
+    pair, reason = next(iter(coverage.impossible.items()))
+    one, other = block_of(pair)
+    assert re.search(rf"<title>{re.escape(one)} and {re.escape(other)}: \d+ pairs? can't be: ", heat_map(coverage))
+    assert reason in dict(coverage.reasons())
+
+
+def test_what_was_reached_is_not_called_impossible() -> None:
+    impossible = next(iter(coverage_of(()).impossible))
+    coverage = coverage_of([impossible])
+    assert impossible in coverage.reached
+    assert impossible not in coverage.impossible
+
+
+def test_features_of_another_version_are_left_out() -> None:
+    coverage = coverage_of([("mode=decode", "zodiac=aries")])
+    assert not coverage.reached
+    heat_map(coverage)
+
+
+@pytest.mark.parametrize("backend", ["no_such_backend", "gone.py:MINE"])
+def test_a_backend_that_is_not_here_keeps_what_it_reached(backend: str) -> None:
+    coverage = Coverage.of(backend, possible()[:100])
+    assert len(coverage.reached) == 100
+    assert coverage.unknown
+    assert not coverage.unreached
+    assert cells(heat_map(coverage), "reached") == 100
+
+
+def test_unreached_pairs_are_listed_by_axes_most_first() -> None:
+    blocks = coverage_of(possible()[:-500]).unreached_by_block()
+    sizes = [len(pairs) for _, pairs in blocks]
+    assert sum(sizes) == 500
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_long_lists_of_pairs_say_how_many_more_there_are() -> None:
+    pairs = [("a=1", f"b={value}") for value in "xyz"]
+    assert named(pairs, 2) == "1 & x, 1 & y, and 1 more"
+    assert named(pairs[:1], 2) == "1 & x"

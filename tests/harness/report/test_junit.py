@@ -1,0 +1,97 @@
+"""JUnit XML as CI systems read it."""
+
+import pytest
+from campaign_events import MISMATCH, checked, filed, finished, started
+from fake_search import decode
+from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
+from msgspec.structs import replace
+
+from attnfuzz.harness.campaign.events import Event, JobFailed, LedgerRemark, Progress
+from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.report.junit import render_junit
+
+CASE = decode(5)
+
+
+def suites(*events: Event) -> dict[str, TestSuite]:
+    """The suites of a campaign on the backend "fake" with these events, by name."""
+    read = JUnitXml.fromstring(render_junit(Standing.of([started("fake", torch="2.9"), *events])))
+    return {suite.name: suite for suite in read}
+
+
+def cases(suite: TestSuite) -> dict[str, TestCase]:
+    return {case.name: case for case in suite}
+
+
+def test_a_finding_is_a_failure_with_its_report_and_the_line_that_replays_it() -> None:
+    suite = suites(filed(CASE, "new-one", report="the <report>"), finished())["fake"]
+    case = cases(suite)["new-one"]
+    (failure,) = case.result
+    assert isinstance(failure, Failure)
+    assert (failure.type, failure.message) == ("OutputMismatch", "new: OutputMismatch at out in fake, decode")
+    assert failure.text == "the <report>"
+    assert "attnfuzz replay out/findings/new-one" in case.system_out
+    assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (2, 1, 0, 0)
+
+
+def test_the_search_is_a_test_that_passes_and_takes_the_time() -> None:
+    progress = Progress(at=3, backend="fake", searched=9, cases=12, deaths=1, phases={"judge": 2.0, "kernels": 1.5})
+    suite = suites(progress, finished())["fake"]
+    search = cases(suite)["search"]
+    assert not search.result
+    assert search.time == suite.time == 3.5
+    assert search.system_out == "12 cases, 9 examples drawn, 0 pairs of features reached, 1 worker died"
+
+
+def test_what_is_known_is_skipped_with_the_reason() -> None:
+    (result,) = cases(suites(filed(CASE, "k", known="upstream #1"), finished())["fake"])["k"].result
+    assert isinstance(result, Skipped)
+    assert result.message == "known: upstream #1"
+
+
+def test_what_is_fixed_passes() -> None:
+    tests = cases(suites(checked(CASE, State.FIXED, "f"), checked(CASE, State.OPEN, "o"), finished())["fake"])
+    assert not tests["f"].result
+    assert "passes now" in tests["f"].system_out
+    assert isinstance(tests["o"].result[0], Failure)
+
+
+@pytest.mark.parametrize("text", ["\x00\x1b[31m", "\ufffe\uffff", "\udc80", "]]>", "\"<&>'", "\N{ROCKET}"])
+def test_no_message_breaks_the_xml(text: str) -> None:
+    hostile = replace(MISMATCH, message=text, place=text)
+    suite = suites(filed(CASE, text, observation=hostile, report=text, known=None), finished())["fake"]
+    assert suite.failures == 1
+
+
+def test_a_campaign_that_did_not_end_is_an_error() -> None:
+    (result,) = cases(suites()["attnfuzz"])["campaign"].result
+    assert isinstance(result, Error)
+    assert "was killed" in result.message
+    assert not cases(suites(finished())["attnfuzz"])["campaign"].result
+
+
+def test_a_harness_that_failed_is_an_error_with_its_last_words() -> None:
+    (result,) = cases(suites(JobFailed(at=1, job=0, text="Traceback"), finished())["attnfuzz"])["campaign"].result
+    assert isinstance(result, Error)
+    assert result.text == "Traceback"
+
+
+def test_a_wrong_ledger_entry_is_an_error_and_an_old_one_is_not() -> None:
+    wrong = LedgerRemark(at=9, entry=1, title="typo", text="matches nothing", error=True)
+    old = LedgerRemark(at=9, entry=2, title="old", text="no longer happens", error=False)
+    tests = cases(suites(wrong, old, finished())["attnfuzz"])
+    assert tests["ledger entry 1"].result[0].message == "matches nothing"
+    assert not tests["ledger entry 2"].result
+
+
+def test_the_counts_of_the_whole_add_up() -> None:
+    events = [started("fake", "other"), filed(CASE), filed(CASE, "k", known="why"), JobFailed(at=1, job=0, text="")]
+    read = JUnitXml.fromstring(render_junit(Standing.of(events)))
+    assert (read.tests, read.failures, read.errors) == (5, 1, 1)
+    assert sum(suite.tests for suite in read) == 5
+    assert next(iter(read)).timestamp == "2026-05-01T04:30:00"
+    assert [(each.name, each.value) for each in next(iter(read)).properties()][:2] == [
+        ("seed", "7"),
+        ("attnfuzz", "1.0"),
+    ]

@@ -1,0 +1,144 @@
+"""The summary of a step and the text of an issue, as GitHub shows them."""
+
+import pytest
+from campaign_events import MISMATCH, checked, filed, finished, started
+from fake_search import decode
+from markdown_it import MarkdownIt
+from msgspec.structs import replace
+
+from attnfuzz.harness.campaign.events import (
+    CoverageGrew,
+    GapSeen,
+    JobFailed,
+    JobRestarted,
+    LedgerRemark,
+    Progress,
+    SliceFinished,
+    Trouble,
+    UnconfirmedKept,
+)
+from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.report.gfm import code, escape, fenced
+from attnfuzz.harness.report.issue import render_issue
+from attnfuzz.harness.report.markdown import render_markdown
+from attnfuzz.reference import case_file
+
+CASE = decode(5)
+HOSTILE = "a | b `c` <script>x</script> ``` </details>\n# @somebody \\| *d* \x1b \udc80"
+
+
+def html(markdown: str) -> str:
+    """The markdown as GitHub's flavour is rendered, with tables."""
+    return str(MarkdownIt("commonmark").enable("table").render(markdown))
+
+
+def everything(text: str, times: int) -> Standing:
+    """A campaign that has so many of everything, with `text` in it."""
+    observation = replace(MISMATCH, message=text, place=text)
+    fingerprint = Fingerprint.of("fake", observation)
+    failed = {"fingerprint": fingerprint, "case": CASE, "observation": observation, "at": 9.0}
+    standing = Standing.of([started(*(f"fake{number}{text}" for number in range(times)), **{text: text})])
+    for number in range(times):
+        backend = f"fake{number}{text}"
+        for event in (
+            filed(CASE, f"{number}{text}", observation=observation, report=text * 100),
+            filed(CASE, f"k{number}{text}", observation=observation, known=text),
+            checked(CASE, State.FIXED, f"o{number}{text}", observation=observation),
+            Progress(at=9, backend=backend, searched=1, cases=1, deaths=1, margins={f"T{text}": 0.5}),
+            CoverageGrew(at=9, backend=backend, searched=1, pairs=((f"a{text}=1", f"b{number}=2"),)),
+            SliceFinished(
+                at=9, backend=backend, index=0, seed=0, examples=1, cases=1, deaths=0, seconds=1, unsupported={text: 1}
+            ),
+            UnconfirmedKept(**failed, path=text, reason=text),
+            GapSeen(**failed),
+            LedgerRemark(at=9, entry=number, title=text, text=text, error=True),
+            Trouble(at=9, text=text),
+            JobRestarted(at=9, job=0, text=text),
+        ):
+            standing(event)
+    standing(JobFailed(at=9, job=0, text=text * 100))
+    return standing
+
+
+def test_the_summary_begins_with_the_verdict_and_lists_findings_by_state() -> None:
+    events = [started("fake"), filed(CASE, "n"), checked(CASE, State.OPEN, "o"), checked(CASE, State.FIXED, "f")]
+    lines = render_markdown(Standing.of([*events, finished()])).splitlines()
+    assert lines[0] == "# attnfuzz: 1 new finding, 1 open, 1 fixed in 0 cases over 1:00:00"
+    rows = [line for line in lines if "attnfuzz replay" in line]
+    assert [row.split(" | ")[0] for row in rows] == ["| new", "| open", "| fixed"]
+    assert "OutputMismatch at out in fake, decode" in rows[0]
+
+
+def test_a_known_finding_has_its_reason_and_no_report() -> None:
+    text = render_markdown(Standing.of([started("fake"), filed(CASE, known="upstream"), finished()]))
+    assert "| new, known: upstream |" in text
+    assert "<details>" not in text
+
+
+def test_a_campaign_that_did_not_end_says_so() -> None:
+    assert "runs still, or was killed" in render_markdown(Standing.of([started("fake")]))
+    assert "runs still" not in render_markdown(Standing.of([started("fake"), finished()]))
+
+
+def test_what_changed_since_the_last_campaign_is_told() -> None:
+    earlier = Standing.of([started("fake", campaign="before", torch="2.8"), filed(CASE, "gone"), finished()])
+    text = render_markdown(Standing.of([started("fake", torch="2.9"), finished()]), earlier)
+    assert "## Since before" in text
+    assert "- torch: `2.8` → `2.9`" in text
+    assert "- Not seen again: 1" in text
+
+
+def test_no_text_breaks_out_of_the_summary() -> None:
+    standing = everything(HOSTILE, 2)
+    page = html(render_markdown(standing, everything(HOSTILE, 1)))
+    assert "<script>" not in page
+    assert page.count("<details>") == page.count("</details>") == 2
+    # Each table has as many cells in each row as in its head: no bar got through.
+    for table in page.split("<table>")[1:]:
+        head, *rows = table.split("</table>")[0].split("<tr>")[1:]
+        assert {row.count("<td") for row in rows} == {head.count("<th")}
+
+
+@pytest.mark.parametrize("text", ["|", "`", "<", "\N{ROCKET}", HOSTILE])
+def test_the_summary_fits_whatever_happens(text: str) -> None:
+    standing = everything((text * 400)[:400], 60)
+    assert len(render_markdown(standing, standing).encode()) < 1 << 20
+
+
+def test_backticks_and_bars_stay_inside_of_code() -> None:
+    assert code("a|b") == "`a\\|b`"
+    assert code("`") == "`` ` ``"
+    assert html(code("<b> `` c")) == "<p><code>&lt;b&gt; `` c</code></p>\n"
+    assert fenced("a\n```\nb").startswith("````\n")
+    assert html(escape("*a* <b> [c](d) #1 |")) == "<p>*a* &lt;b&gt; [c](d) #1 |</p>\n"
+
+
+def test_an_issue_has_all_that_upstream_needs() -> None:
+    finding = filed(CASE, observation=replace(MISMATCH, kind=Kind.EMPTY_ROW))
+    text = render_issue(finding, {"torch": "2.9"}, "print('it fails')")
+    assert text.startswith("# EmptyRow at out in fake, decode\n")
+    assert MISMATCH.message in text
+    assert "`a_kernel`, in step 0. The error is 7 times what a correct kernel may show." in text
+    assert "clause empty\\_rows: " in text
+    assert "step 0    decode: (q 1, kv 5)" in text
+    assert "print('it fails')" in text
+    assert "- torch: `2.9`" in text
+    saved = text.split("```json\n")[1].split("```")[0]
+    assert case_file.decode(saved.encode()) == CASE
+
+
+def test_an_issue_without_a_script_leaves_the_case() -> None:
+    text = render_issue(filed(CASE), {})
+    assert "repro.py" not in text
+    assert "attnfuzz replay case.json" in text
+
+
+def test_an_issue_is_never_longer_than_github_takes() -> None:
+    hostile = replace(MISMATCH, message=HOSTILE * 1000, place=HOSTILE * 100)
+    text = render_issue(filed(decode(*range(3000)), observation=hostile), {HOSTILE: HOSTILE * 99}, "x" * 60_000)
+    assert len(text) < 65_536
+    assert "`attnfuzz export\ncase.json` writes it" in text
+    assert "<script>" not in html(text)

@@ -1,0 +1,77 @@
+"""The line that is read first says what there is to do."""
+
+import pytest
+from campaign_events import checked, filed, finished, started
+from harness_cases import decode_case
+
+from attnfuzz.harness.campaign.events import CampaignResumed, Event, JobFailed, LedgerRemark, Progress
+from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.report.verdict import Level, verdict
+
+CASE = decode_case("fake")
+CASES = Progress(at=3000.0, backend="fake", searched=1200, cases=1234, deaths=0)
+
+
+def verdict_of(*events: Event) -> tuple[str, Level]:
+    found = verdict(Standing.of([started("fake"), CASES, *events]))
+    return found.text, found.level
+
+
+def test_a_clean_night_is_good() -> None:
+    assert verdict_of(finished()) == ("No findings in 1,234 cases over 1:00:00", Level.GOOD)
+
+
+def test_findings_are_counted_by_state() -> None:
+    events = [
+        filed(CASE, "one"),
+        filed(CASE, "two"),
+        filed(CASE, "three", state=State.RETURNED),
+        checked(CASE, State.OPEN, "four"),
+        checked(CASE, State.FIXED, "five"),
+        filed(CASE, "six", known="upstream knows"),
+        finished(),
+    ]
+    text = "2 new findings, 1 returned, 1 open, 1 fixed (1 known) in 1,234 cases over 1:00:00"
+    assert verdict_of(*events) == (text, Level.BAD)
+
+
+def test_one_finding_is_one_finding() -> None:
+    assert verdict_of(checked(CASE, State.OPEN), finished())[0].startswith("1 open finding in ")
+
+
+@pytest.mark.parametrize("event", [checked(CASE, State.FIXED), filed(CASE, known="upstream knows")])
+def test_what_is_fixed_or_known_gives_nobody_work(event: Event) -> None:
+    text, level = verdict_of(event, finished())
+    assert text.startswith("No findings")
+    assert level is Level.GOOD
+
+
+def test_a_wrong_ledger_is_work() -> None:
+    remark = LedgerRemark(at=3600.0, entry=1, title="a", text="matches nothing", error=True)
+    text, level = verdict_of(remark, finished())
+    assert text.endswith("; 1 entry of the ledger is wrong")
+    assert level is Level.BAD
+
+
+def test_an_entry_that_no_longer_happens_is_no_mistake() -> None:
+    remark = LedgerRemark(at=3600.0, entry=1, title="a", text="no longer happens", error=False)
+    assert verdict_of(remark, finished()) == verdict_of(finished())
+
+
+def test_a_campaign_that_did_not_finish_says_so() -> None:
+    assert verdict_of() == ("Not finished: No findings in 1,234 cases over 50:00 so far", Level.GOOD)
+    assert verdict_of(finished(interrupted=True))[0].startswith("Stopped early: ")
+
+
+def test_a_harness_that_failed_is_not_a_clean_night() -> None:
+    failed = JobFailed(at=3100.0, job=0, text="Traceback")
+    text, level = verdict_of(failed, finished())
+    assert text.startswith("The harness itself failed: ")
+    assert level is Level.FAILED
+
+
+def test_a_resumed_campaign_is_judged_by_how_it_ends() -> None:
+    failed = JobFailed(at=3100.0, job=0, text="Traceback")
+    resumed = CampaignResumed(at=3100.0, time=0.0, environment={}, jobs=1, torn_bytes=0)
+    assert verdict_of(failed, resumed, finished())[1] is Level.GOOD

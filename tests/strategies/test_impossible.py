@@ -1,0 +1,94 @@
+"""What is said to be impossible is never drawn, and all else is drawn sooner or later."""
+
+from collections.abc import Callable
+from itertools import product
+
+import pytest
+from capabilities import NARROW
+from hypothesis.strategies import SearchStrategy
+
+from attnfuzz.harness.registry import resolve
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Case, Mode
+from attnfuzz.strategies.cases import cases
+from attnfuzz.strategies.coverage import all_features, axes, choose_lean, impossible, pair, pairs_of, possible_pairs
+
+Draw = Callable[[SearchStrategy[Case], int], list[Case]]
+
+BACKENDS = ("trtllm_mha", "trtllm_mla", "torch_sdpa")
+
+
+def reached(drawn: list[Case]) -> set[tuple[str, str]]:
+    """The pairs that these cases have."""
+    return set().union(*map(pairs_of, drawn))
+
+
+def contradictions(drawn: list[Case], can: Capability) -> dict[tuple[str, str], str]:
+    """What was drawn although it is impossible, and why it is said to be."""
+    return {both: impossible(can)[both] for both in reached(drawn) & impossible(can).keys()}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nothing_impossible_is_drawn_and_little_else_is_missing(backend: str, draw: Draw) -> None:
+    can = resolve(backend).capability
+    drawn = draw(cases(can, backend), 600)
+    assert contradictions(drawn, can) == {}
+    assert len(possible_pairs(can) - reached(drawn)) < 0.04 * len(possible_pairs(can))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nothing_impossible_is_drawn_by_leaning_to_what_is_rare(backend: str, draw: Draw) -> None:
+    can = resolve(backend).capability
+    before = reached(draw(cases(can, backend), 200))
+    for seed in range(3):
+        lean = choose_lean(possible_pairs(can) - before, before, seed)
+        assert contradictions(draw(cases(can, backend, lean), 60), can) == {}
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_nothing_impossible_is_drawn_for_narrow_capabilities(name: str, draw: Draw) -> None:
+    assert contradictions(draw(cases(NARROW[name], name), 80), NARROW[name]) == {}
+
+
+def test_a_pair_is_either_possible_or_impossible() -> None:
+    can = resolve("trtllm_mha").capability
+    tables = list(axes().values())
+    everything = {
+        pair(*both)
+        for at, features in enumerate(tables)
+        for others in tables[:at]
+        for both in product(features, others)
+    }
+    assert possible_pairs(can) | impossible(can).keys() == everything
+    assert not possible_pairs(can) & impossible(can).keys()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "why"),
+    [
+        ("mode=decode", "q lens=ragged", "the mode gives every request as many queries"),
+        ("mode=extend", "launch=first replay", "graphs do not hold prefills"),
+        ("kv len=0", "without keys=none", "every request has keys"),
+        ("soft cap=yes", "dtype=float16", "the backend does not have soft caps"),
+        ("batch=over 32", "longest kv=over 1000", "not drawn: a long KV and many requests cost too much"),
+        ("chunks=one", "launch=eager", "nothing but a chunked prefill of latents is cut into chunks"),
+        ("launch=first replay", "q lens=an idle request", "nothing on the axis mode goes with both"),
+    ],
+)
+def test_what_is_impossible_has_a_reason(one: str, other: str, why: str) -> None:
+    assert impossible(resolve("trtllm_mha").capability)[pair(one, other)] == why
+
+
+def test_every_reason_is_one_clause() -> None:
+    for backend in BACKENDS:
+        for why in set(impossible(resolve(backend).capability).values()):
+            assert why
+            assert "\n" not in why
+            assert not why.endswith(".")
+
+
+def test_what_never_occurs_with_a_backend_is_impossible_with_everything() -> None:
+    can = Capability(modes=(Mode.DECODE,))
+    for feature in all_features():
+        if feature.startswith(("drafts=", "accepted=", "chunks=")):
+            assert not any(feature in both for both in possible_pairs(can))

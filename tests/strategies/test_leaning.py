@@ -1,0 +1,164 @@
+"""Leaning to features: they are drawn more often, nothing is lost, and shrinking ends where it would without."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.strategies import SearchStrategy
+
+from attnfuzz.harness.registry import resolve
+from attnfuzz.reference.case import Case, Launch, Mode
+from attnfuzz.strategies.cases import cases
+from attnfuzz.strategies.choices import Chance, Choice, on
+from attnfuzz.strategies.coverage import choose_lean, features_of, pairs_of
+from attnfuzz.strategies.lean import Lean
+
+Draw = Callable[[SearchStrategy[Case], int], list[Case]]
+
+CAPABILITY = resolve("trtllm_mha").capability
+
+
+def share(drawn: list[Case], feature: str) -> float:
+    """The share of the cases that have a feature."""
+    return sum(feature in features_of(case) for case in drawn) / len(drawn)
+
+
+@pytest.fixture(scope="module")
+def plain(draw: Draw) -> list[Case]:
+    """Cases drawn without a lean."""
+    return draw(cases(CAPABILITY, "plain"), 600)
+
+
+@pytest.mark.parametrize(
+    ("feature", "times"),
+    [
+        ("page size=128", 3),
+        ("head dim=8", 2),
+        ("group=16", 3),
+        ("KV heads=over 4", 2),
+        ("window=a query's own key", 10),
+        ("values=probe", 3),
+        ("table tail=poison", 1.5),
+        ("K scale=below 1", 1.5),
+        ("relation=batch permuted", 5),
+        ("drafts=over 8", 8),
+        ("batch=over 32", 2.5),
+        ("longest kv=over 1000", 4),
+        ("without keys=all", 2),
+        ("launch=captured late", 1.2),
+        ("launch=replayed again", 1.3),
+        ("q lens=an idle request", 2),
+        ("mode=extend", 1.4),
+    ],
+)
+def test_what_is_leaned_to_is_drawn_more_often(feature: str, times: float, plain: list[Case], draw: Draw) -> None:
+    leaning = draw(cases(CAPABILITY, "plain", Lean((feature,))), 120)
+    assert share(leaning, feature) >= times * share(plain, feature) > 0
+
+
+def test_two_features_are_drawn_together_more_often(plain: list[Case], draw: Draw) -> None:
+    both = ("drafts=over 8", "page size=128")
+    leaning = draw(cases(CAPABILITY, "plain", Lean(both)), 200)
+    apart = sum(both in pairs_of(case) for case in plain) / len(plain)
+    assert sum(both in pairs_of(case) for case in leaning) / len(leaning) >= max(0.08, 8 * apart)
+
+
+def test_what_is_not_leaned_to_is_still_drawn(draw: Draw) -> None:
+    drawn = draw(cases(CAPABILITY, "plain", Lean(("mode=decode", "page size=1", "longest kv=over 1000"))), 300)
+    for feature in (*(f"mode={mode}" for mode in Mode), "page size=64", "longest kv=1 to 16", "batch=over 32"):
+        assert share(drawn, feature) > 0
+
+
+def test_an_empty_lean_draws_what_is_drawn_without_one(plain: list[Case], draw: Draw) -> None:
+    assert draw(cases(CAPABILITY, "plain", Lean()), 600) == plain
+
+
+def test_favoured_options_get_two_of_three_draws_in_their_old_order() -> None:
+    chosen = Choice((1, 2, 3, 4, 5), on("page size"))
+    assert chosen.weighed(Lean(("page size=2",))) == (1, *(2,) * 8, 3, 4, 5)
+    assert chosen.weighed(Lean(("page size=2", "page size=5"))) == (1, 2, 2, 2, 3, 4, 5, 5, 5)
+    assert chosen.weighed(Lean(("mode=decode",))) == (1, 2, 3, 4, 5)
+
+
+def test_options_that_show_more_of_a_lean_are_favoured_before_those_that_show_less() -> None:
+    chosen = Choice(("a", "b", "ab"), tuple)
+    assert chosen.weighed(Lean(("a", "b"))) == ("a", "b", *("ab",) * 4)
+
+
+def test_a_chance_that_is_high_already_stays_as_it_is() -> None:
+    assert Chance(1, 2, ("a",)).weighed(Lean(("a",))) == (False, True, True)
+    assert Chance(3, 1, ("a",)).weighed(Lean(("a",))) == (False,) * 3 + (True,) * 6
+
+
+def shrunk(lean: Lean, fails: Callable[[Case], bool]) -> Case:
+    """The case that Hypothesis ends with under a lean."""
+    last: list[Case] = []
+
+    @seed(5)
+    @settings(
+        max_examples=400,
+        database=None,
+        derandomize=False,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=tuple(HealthCheck),
+        deadline=None,
+        report_multiple_bugs=False,
+    )
+    @given(cases(CAPABILITY, "any", lean))
+    def test(case: Case) -> None:
+        if fails(case):
+            last.append(case)
+            raise AssertionError
+
+    with pytest.raises(AssertionError):
+        test()
+    return last[-1]
+
+
+@pytest.mark.parametrize(
+    ("fails", "launches"),
+    [
+        (lambda _: True, [Launch.EAGER]),
+        (lambda case: any(step.launch is Launch.REPLAY for step in case.steps), [Launch.CAPTURE, Launch.REPLAY]),
+    ],
+)
+def test_shrinking_ends_where_it_would_without_a_lean(fails: Callable[[Case], bool], launches: list[Launch]) -> None:
+    lean = Lean(("batch=over 32", "drafts=over 8", "page size=128", "values=probe", "window=cuts keys off"))
+    leaning, plain = shrunk(lean, fails), shrunk(Lean(), fails)
+    assert leaning == plain
+    assert [step.launch for step in leaning.steps] == launches
+
+
+def test_many_leans_are_not_all_remembered() -> None:
+    for number in range(100):
+        cases(CAPABILITY, "plain", Lean((f"batch={number}",)))
+    remembered = cases.cache_info()
+    assert remembered.maxsize is not None
+    assert remembered.currsize <= remembered.maxsize < 100
+
+
+PAIRS = {("a=1", "b=1"), ("b=1", "c=1")}
+
+
+def test_a_lean_is_chosen_from_what_was_reached_apart() -> None:
+    unreached = {("a=1", "c=1"), ("a=1", "d=1")}
+    assert choose_lean(unreached, PAIRS, 1) == Lean(("a=1", "c=1"))
+
+
+def test_features_that_were_never_reached_come_last() -> None:
+    assert choose_lean({("a=1", "d=1")}, PAIRS, 1) == Lean(("d=1",))
+
+
+def test_there_is_nothing_to_lean_to_at_first_and_at_last() -> None:
+    assert choose_lean(PAIRS, (), 1) == Lean()
+    assert choose_lean((), PAIRS, 1) == Lean()
+
+
+def test_a_lean_has_few_features_and_depends_on_the_seed_alone() -> None:
+    features = [f"a{number}=1" for number in range(40)]
+    reached = {("a0=1", feature) for feature in features[1:]}
+    unreached = [(one, other) for one in features[1:] for other in features[1:] if one < other]
+    chosen = [choose_lean(unreached, reached, number) for number in range(20)]
+    assert chosen == [choose_lean(set(unreached), reached, number) for number in range(20)]
+    assert len(set(chosen)) > 15
+    assert all(2 <= len(lean.features) <= 5 for lean in chosen)

@@ -1,0 +1,77 @@
+"""The workflows for GitHub Actions: by its own schema, and by rules that the schema can't state."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).resolve().parents[1]
+WORKFLOWS = [*sorted((ROOT / ".github/workflows").glob("*.yml")), ROOT / "docs/examples/nightly.yml"]
+
+workflows = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+nights = pytest.mark.parametrize("path", WORKFLOWS[1:], ids=lambda path: path.parent.name)
+
+
+def jobs(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = YAML(typ="safe").load(path)["jobs"]
+    return found
+
+
+def test_they_follow_githubs_schema() -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows"]
+    ran = subprocess.run([*command, *map(str, WORKFLOWS)], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@workflows
+def test_every_action_is_pinned_to_a_commit_whose_version_is_told(path: Path) -> None:
+    used = [line for line in path.read_text().splitlines() if "uses:" in line]
+    assert used
+    for line in used:
+        assert re.search(r"uses: [\w/.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line), line
+
+
+@workflows
+def test_every_job_has_a_time_limit_and_names_the_rights_that_it_needs(path: Path) -> None:
+    assert YAML(typ="safe").load(path)["permissions"] == {}
+    for job in jobs(path).values():
+        assert job["timeout-minutes"] <= 360
+        assert "permissions" in job
+
+
+@workflows
+def test_what_runs_kernels_can_only_read(path: Path) -> None:
+    for job in jobs(path).values():
+        runs_code = any(step.get("uses", "").startswith("actions/checkout@") for step in job["steps"])
+        assert not runs_code or job["permissions"] == {"contents": "read"}
+
+
+@workflows
+def test_scripts_are_handed_no_text_from_outside_as_code(path: Path) -> None:
+    for job in jobs(path).values():
+        for step in job["steps"]:
+            assert "${{" not in step.get("run", "")
+
+
+@nights
+def test_a_night_that_finds_something_still_keeps_it(path: Path) -> None:
+    steps = jobs(path)["fuzz"]["steps"]
+    fuzz = next(index for index, step in enumerate(steps) if "attnfuzz fuzz" in step.get("run", ""))
+    keeping = steps[fuzz + 1 :]
+    assert {"actions/cache/save", "actions/upload-artifact"} <= {step.get("uses", "").split("@")[0] for step in keeping}
+    assert all("always()" in step["if"] for step in keeping)
+
+
+@nights
+def test_what_is_restored_is_what_was_saved(path: Path) -> None:
+    steps = jobs(path)["fuzz"]["steps"]
+    restore, save = (
+        next(step["with"] for step in steps if step.get("uses", "").startswith(f"actions/cache/{what}@"))
+        for what in ("restore", "save")
+    )
+    assert restore["path"] == save["path"]
+    assert save["key"].startswith(restore["restore-keys"])
