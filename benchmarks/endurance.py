@@ -4,22 +4,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 import click
 from measurement import backends_option, count_option, show
 
-from attnfuzz.harness.campaign.events import Progress
-from attnfuzz.harness.campaign.home import LOG_NAME, Home
-from attnfuzz.harness.campaign.log import read_log
-from attnfuzz.harness.campaign.plan import parse_duration
+from attnfuzz.harness.campaign.events import CampaignStarted, Progress
+from attnfuzz.harness.campaign.home import Home
+from attnfuzz.harness.campaign.log import LogError, read_log
+from attnfuzz.harness.cli.given import Duration
 
 FIRST_SECONDS = 60.0
-"""What the last quarter is compared with."""
+"""What the last quarter is compared with; with less than a quarter of the time, if that is shorter."""
 
 SECONDS_PER_LOOK = 1.0
+
+KINDS = ("main", "jobs", "nurseries", "workers")
 
 
 @dataclass(frozen=True)
@@ -32,53 +35,92 @@ class Memory:
     nurseries: float
     workers: float
 
+    @property
+    def all(self) -> float:
+        """What all of them hold."""
+        return self.main + self.jobs + self.nurseries + self.workers
+
 
 @click.command()
 @backends_option()
-@click.option("--time", "duration", default="2m", show_default=True, help="How long to search, like 90s, 10m or 1h.")
+@click.option("--time", "seconds", type=Duration(), default="2m", show_default=True, help="How long to search.")
 @count_option("--jobs", 1, "Processes that search at the same time.")
-@count_option("--points", 8, "Points in time to print.")
+@count_option("--points", 4, "Intervals to print, all of the same length.")
 @click.option("--database", help="Hypothesis' example database for the campaign.")
-def main(*, backends: tuple[str, ...], duration: str, jobs: int, points: int, database: str | None) -> None:
-    """Run `attnfuzz fuzz` on correct backends and watch its processes from outside."""
-    seconds = parse_duration(duration)
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "home"
-        command = [
-            sys.executable,
-            "-m",
-            "attnfuzz.harness.cli.main",
-            "fuzz",
-            "--time",
-            duration,
-            "--jobs",
-            str(jobs),
-            "--out",
-            str(out),
-        ]
-        command += [word for name in backends for word in ("--backend", name)]
-        command += ["--database", database] if database else []
-        seen = _watch(command)
-        (campaign,) = Home(out).campaigns.iterdir()
-        progress = [event for event in read_log(campaign / LOG_NAME) if isinstance(event, Progress)]
-    if not progress:
-        raise click.ClickException("nothing was run in that time: give more")
-    begun = progress[0].at
-    edges = [begun + (seconds - begun) * point / points for point in range(points + 1)]
-    rows = [_row(progress, seen, since, until) for since, until in pairwise(edges)]
-    show("Endurance", ("", "cases/s", "main", "jobs", "nurseries", "workers"), rows)
-    first = _rate(progress, begun, min(begun + FIRST_SECONDS, edges[-1]))
-    last = _rate(progress, begun + (seconds - begun) * 3 / 4, seconds)
-    print(f"cases per second of the last quarter over those of the first {FIRST_SECONDS:.0f} s: {last / first:.2f}")
+@click.option(
+    "--log",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Run nothing: show the cases per second of the campaign with this event log.",
+)
+def main(
+    *, backends: tuple[str, ...], seconds: float, jobs: int, points: int, database: str | None, log: Path | None
+) -> None:
+    """Run `attnfuzz fuzz` on correct backends and watch its processes from outside.
+
+    Intervals begin with the first progress, when a job is warm. Memory is the most that was seen in an interval.
+    """
+    if log is not None:
+        rates = _Rates(log)
+        rows = [[_words(*interval), f"{rates.between(*interval):.1f}"] for interval in rates.parts(points)]
+        show("Endurance", ("", "cases/s"), rows)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            home = Home(Path(folder) / "home")
+            seen = _watch(_command(home, backends, seconds, jobs, database))
+            (campaign,) = home.ids()
+            rates = _Rates(home.log(campaign))
+        seen = [replace(memory, at=memory.at - rates.epoch) for memory in seen]
+        rows = [_row(rates, seen, *interval) for interval in rates.parts(points)]
+        show("Endurance", ("", "cases/s", *KINDS, "all"), rows)
+    what = f"the last quarter over the first {rates.first[1] - rates.first[0]:.0f} s"
+    print(f"cases per second, {what}: {rates.between(*rates.last) / rates.between(*rates.first):.2f}")
+    if log is None:
+        print(f"most memory, {what}: {_most(seen, *rates.last) / _most(seen, *rates.first):.2f}")
+
+
+class _Rates:
+    """Cases per second over the time of a campaign, from its first progress to its last. It began at `epoch`.
+
+    What is `first` and `last` of it is there to be compared.
+    """
+
+    def __init__(self, log: Path) -> None:
+        try:
+            events = read_log(log)
+        except LogError as error:
+            raise click.ClickException(str(error)) from error
+        self.epoch = next(event.time for event in events if isinstance(event, CampaignStarted))
+        self._progress = [event for event in events if isinstance(event, Progress)]
+        times = [event.at for event in self._progress] or [0.0]
+        self._begun, self._ended = times[0], times[-1]
+        quarter, *_, self.last = self.parts(4)
+        self.first = (self._begun, min(self._begun + FIRST_SECONDS, quarter[1]))
+        if not any(self.first[0] < at <= self.first[1] for at in times):
+            raise click.ClickException("too little was run to compare rates: give more --time, or another --log")
+
+    def parts(self, count: int) -> list[tuple[float, float]]:
+        """The whole time, in so many parts of the same length."""
+        edges = [self._begun + (self._ended - self._begun) * part / count for part in range(count)]
+        return list(pairwise([*edges, self._ended]))
+
+    def between(self, since: float, until: float) -> float:
+        """The rate after `since`, up to and with `until`: a progress tells of the time before it."""
+        return sum(event.cases for event in self._progress if since < event.at <= until) / (until - since)
+
+
+def _command(home: Home, backends: Sequence[str], seconds: float, jobs: int, database: str | None) -> list[str]:
+    options = ["--time", f"{seconds:.0f}s", "--jobs", str(jobs), "--out", str(home.path)]
+    options += [word for name in backends for word in ("--backend", name)]
+    options += ["--database", database] if database else []
+    return [sys.executable, "-m", "attnfuzz.harness.cli.main", "fuzz", *options]
 
 
 def _watch(command: list[str]) -> list[Memory]:
     """Run a command to its end, and look at the memory of its processes meanwhile."""
     seen = []
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    start = time.monotonic()
     while process.poll() is None:
-        seen.append(_memory(process.pid, time.monotonic() - start))
+        seen.append(_memory(process.pid, time.time()))
         time.sleep(SECONDS_PER_LOOK)
     if process.returncode:
         raise click.ClickException(f"the campaign ended with status {process.returncode}")
@@ -115,19 +157,24 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _row(progress: list[Progress], seen: list[Memory], since: float, until: float) -> list[str]:
+def _row(rates: _Rates, seen: list[Memory], since: float, until: float) -> list[str]:
     """The rate of an interval, and the most memory in it."""
-    during = [memory for memory in seen if since <= memory.at < until] or seen[-1:]
-    most = (max(getattr(memory, kind) for memory in during) for kind in ("main", "jobs", "nurseries", "workers"))
-    return [
-        f"{since:.0f} to {until:.0f} s",
-        f"{_rate(progress, since, until):.1f}",
-        *(f"{mib:.0f} MiB" for mib in most),
-    ]
+    during = _during(seen, since, until)
+    most = (max(getattr(memory, kind) for memory in during) for kind in KINDS)
+    mebibytes = [f"{mib:.0f} MiB" for mib in (*most, _most(seen, since, until))]
+    return [_words(since, until), f"{rates.between(since, until):.1f}", *mebibytes]
 
 
-def _rate(progress: list[Progress], since: float, until: float) -> float:
-    return sum(event.cases for event in progress if since <= event.at < until) / (until - since)
+def _most(seen: list[Memory], since: float, until: float) -> float:
+    return max(memory.all for memory in _during(seen, since, until))
+
+
+def _during(seen: list[Memory], since: float, until: float) -> list[Memory]:
+    return [memory for memory in seen if since <= memory.at < until] or seen[-1:]
+
+
+def _words(since: float, until: float) -> str:
+    return f"{since:.0f} to {until:.0f} s"
 
 
 if __name__ == "__main__":

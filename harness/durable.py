@@ -9,7 +9,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
     What an interrupted write leaves is a file whose name begins with ".draft-", beside `path`.
     """
-    _make_folder(path.parent)
+    make_folder(path.parent)
     draft = path.with_name(f".draft-{path.name}.{os.getpid()}")
     try:
         with draft.open("wb") as file:
@@ -22,6 +22,16 @@ def write_durably(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of `data` to an open file. Raises OSError, and may have written a part then.
+
+    A disk that is almost full takes a part without a word; what stopped it shows when the rest is written.
+    """
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in `folder` last: without this, a machine that goes away may take a new file along."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -31,8 +41,9 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Make `folder`, and those that it lies in, so that their names last. Raises OSError."""
     if not folder.exists():
-        _make_folder(folder.parent)
+        make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
         sync_folder(folder.parent)

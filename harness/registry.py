@@ -51,8 +51,8 @@ def is_file(name: str) -> bool:
 
 
 def as_file_name(name: str) -> str:
-    """A backend's name as part of a file's: what could mean something in a path becomes "_"."""
-    return re.sub(r"[^A-Za-z0-9_.@+-]+", "_", name)
+    """A backend's name as part of a file's: what could mean something in a path becomes "_", or would hide the file."""
+    return re.sub(r"^\.+|[^A-Za-z0-9_.@+-]+", "_", name)
 
 
 @cache

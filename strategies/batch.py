@@ -9,7 +9,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode
-from attnfuzz.strategies.choices import Choice, choice, integer
+from attnfuzz.strategies.choices import Choice, choice, integer, odds
 from attnfuzz.strategies.coverage.classes import BATCHES, KV_LENGTHS, QUERIES, accepted_class
 from attnfuzz.strategies.lean import NO_LEAN, Lean
 from attnfuzz.strategies.lengths import Emptiness, kv_lengths, new_tokens
@@ -41,6 +41,8 @@ _STYLES = Choice(
     _shown_by_style,
 )
 _SEEDS = integer(0, 65535)
+# Whether one request of many is far longer than the others.
+_TOWERS = odds(2, 1)
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,10 @@ def draw_batch(draw: DrawFn, setting: Setting, mode: Mode) -> tuple[Lengths, ...
         source = random.Random(draw(_SEEDS))
         q, kv = q_choice.weighed(lean), kv_choice.weighed(lean)
         pairs = pairs + [(source.choice(q), source.choice(kv)) for _ in range(crowd)]
+    if scope.tallest and emptiness is not Emptiness.ALL and draw(_TOWERS):
+        at = draw(integer(0, len(pairs) - 1))
+        tall = kv_lengths(setting.page_size, scope.tallest, Emptiness.SOME, flat=True).under(lean)
+        pairs[at] = (pairs[at][0], draw(tall))
     if not any(q_len for q_len, _ in pairs):
         pairs[0] = (1, pairs[0][1])
     return tuple((q_len, _keys(setting, mode, q_len, drawn, total=total)) for q_len, drawn in pairs)

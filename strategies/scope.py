@@ -27,7 +27,8 @@ class Scope:
 
     `requests` are drawn one by one, and up to `crowd` more by a seed. `kv_len` bounds a drawn KV length and `q_len` the
     new tokens of a prefill. `bucket` bounds the requests that a graph or a data-parallel group pads a batch to,
-    where the batch itself does not need more. With `flat`, long KVs are as likely as short ones.
+    where the batch itself does not need more. With `flat`, long KVs are as likely as short ones. `tallest`, if it is
+    not 0, bounds the KV of one request that may tower above all others, as a long document does in a batch of chats.
     """
 
     requests: int
@@ -36,6 +37,7 @@ class Scope:
     q_len: int
     bucket: int
     flat: bool = False
+    tallest: int = 0
 
 
 def scope_of(extent: Extent, geometry: Geometry) -> Scope:
@@ -45,10 +47,11 @@ def scope_of(extent: Extent, geometry: Geometry) -> Scope:
         extent = Extent.FEW
     bucket = max(4, min(64, pairs // 8))
     second_page = geometry.page_size + 2
+    longest = _rung(min(2000, max(second_page, 2 * pairs)))
     if extent is Extent.LONG:
-        return Scope(2, 0, _rung(min(2000, max(second_page, 2 * pairs))), 4, bucket, flat=True)
+        return Scope(2, 0, longest, 4, bucket, flat=True)
     if extent is Extent.WIDE:
-        return Scope(3, max(9, min(61, pairs // 8)), _rung(min(130, pairs // 32)), 4, 64)
+        return Scope(3, max(9, min(61, pairs // 8)), _rung(min(130, pairs // 32)), 4, 64, tallest=longest)
     requests = max(2, min(5, pairs // 32))
     return Scope(requests, 0, _rung(max(second_page, min(200, pairs // 4))), max(4, min(34, pairs // 8)), bucket)
 

@@ -5,6 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from campaign_events import started
+
+from attnfuzz.harness.campaign.events import Progress
+from attnfuzz.harness.campaign.log import EventLog
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -17,6 +21,7 @@ TINY = {
     "false_alarms": ("--backend", "torch_sdpa", "--rows", "100", "--cases", "1", "--jobs", "1"),
     "coverage": ("--backend", "torch_sdpa", "--examples", "20"),
     "judging_cost": ("--cases", "3", "--keys", "1024", "--rounds", "1"),
+    "throughput": ("--backend", "torch_sdpa", "--seconds", "1", "--rounds", "1"),
 }
 
 MEASURES = {
@@ -34,6 +39,7 @@ MEASURES = {
         "uniform, field",
         "reached",
     ),
+    "throughput": ("2 jobs", "cases per second", "over 1 job", "event log", "bytes per case", "keeping the corpus"),
     "judging_cost": ("1,024 keys", "reference", "tiers", "probe"),
 }
 
@@ -85,3 +91,25 @@ def test_a_backend_that_fails_is_not_measured(tmp_path: Path) -> None:
     done = run("phases", "--backend", f"{file}:Raising", "--examples", "5")
     assert done.returncode == 1
     assert "Raising fails, choose one that passes" in done.stderr
+
+
+def test_a_log_shows_the_rate_over_time(tmp_path: Path) -> None:
+    path = tmp_path / "events.ndjson"
+    with EventLog(path) as log:
+        log(started("torch_sdpa"))
+        for second in range(2, 403):
+            cases = 60 if second <= 202 else 30
+            log(Progress(at=float(second), backend="torch_sdpa", searched=30, cases=cases, deaths=0))
+    done = run("endurance", "--log", str(path))
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[-1] for line in done.stdout.splitlines() if " to " in line] == ["60.0", "60.0", "30.0", "30.0"]
+    assert "the last quarter over the first 60 s: 0.50" in done.stdout
+
+
+def test_a_file_that_is_no_log_is_one_clear_line(tmp_path: Path) -> None:
+    path = tmp_path / "events.ndjson"
+    path.write_text("nothing\n")
+    done = run("endurance", "--log", str(path))
+    assert done.returncode == 1
+    assert "no event log" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -31,6 +31,7 @@ from attnfuzz.harness.campaign.messages import (
     Interesting,
     Lost,
     Rechecked,
+    Slice,
     SliceDone,
     Suspect,
     Tally,
@@ -276,10 +277,14 @@ class Campaign:
             suspect = self._knowledge.pending.get(key)
             if suspect is not None and not out_of_time:
                 yield self._filing.keep(suspect, NOT_COME_BACK)
-        for replay in run.task.replays:
+        self._give_up(run.task)
+        yield from self._end_slice(run, done)
+
+    def _give_up(self, task: Slice) -> None:
+        """A past finding that a slice did not come to may be found anew, like any other failure."""
+        for replay in task.replays:
             if replay.finding is not None:
                 self._filing.give_up(replay.finding)
-        yield from self._end_slice(run, done)
 
     def _end_slice(self, run: UnderWay, done: SliceDone) -> Iterator[Event]:
         yield from self._tallies.flush(run.task.backend)
@@ -297,6 +302,8 @@ class Campaign:
                 yield self._filing.keep(self._knowledge.pending[key], JOB_KILLED)
             if not run.task.replays:
                 yield from self._end_slice(run, run.so_far(self._clock()))
+            elif not self._tasks.put_back(run):
+                self._give_up(run.task)
         yield JobRestarted(at=self._clock(), job=job, text=ended.text)
         self._jobs.restart(job)
 

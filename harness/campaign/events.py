@@ -10,6 +10,7 @@ import msgspec
 from attnfuzz.harness.failures import Observation
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Guard
 
 LOG_VERSION = 2
@@ -32,7 +33,7 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
 
     `campaign` names the campaign in its home, `time` is in seconds since the epoch. `environment` has the versions that
     matter (torch, flashinfer, gpu, driver, ...). `alpha` is the number of false alarms expected of correct backends,
-    before confirmation.
+    before confirmation. `capabilities` are those of `backends`: who reads a log must not have to load what it names.
     """
 
     log_version: int = LOG_VERSION
@@ -41,6 +42,7 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
     attnfuzz: str
     environment: dict[str, str]
     backends: tuple[str, ...]
+    capabilities: dict[str, Capability] = {}
     preset: str
     examples: int | None
     seconds: float | None

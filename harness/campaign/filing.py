@@ -92,6 +92,9 @@ class Filing:
         if state is State.FIXED and self._state_before(record) is State.FIXED:
             return
         observation = now or record.observation
+        # An entry for how it failed once does not excuse that it fails in another way.
+        alike = fine(record.case, observation) == fine(record.case, record.observation)
+        fingerprint = record.fingerprint if alike else Fingerprint.of(record.case.backend, observation)
         yield FindingChecked(
             at=self._clock(),
             name=record.name,
@@ -102,7 +105,7 @@ class Filing:
             state=state,
             runs=rechecked.runs,
             times=int(now is not None),
-            known=self._ledger.reason(record.fingerprint, observation, record.case, record.name),
+            known=self._ledger.reason(fingerprint, observation, record.case, record.name),
         )
 
     def give_up(self, name: str) -> None:

@@ -10,11 +10,16 @@ lock                            held while a campaign runs
 import contextlib
 import fcntl
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from attnfuzz.harness.durable import make_folder, sync_folder
+
 LOG_NAME = "events.ndjson"
+
+_ID = re.compile(r"\d{8}-\d{6}(\.\d+)?")
 
 
 class HomeError(RuntimeError):
@@ -65,9 +70,11 @@ class Home:
         A clock that went backwards must not put a new campaign before an old one.
         """
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
-        last = max((path.name for path in self.campaigns.glob("*")), default="")
+        last = max((path.name for path in self.campaigns.glob("*") if _ID.fullmatch(path.name)), default="")
         name = stamp if stamp > last else _after(last)
-        self.folder(name).mkdir(parents=True)
+        make_folder(self.campaigns)
+        self.folder(name).mkdir()
+        sync_folder(self.campaigns)
         return name
 
     @contextlib.contextmanager

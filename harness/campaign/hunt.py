@@ -199,6 +199,10 @@ class Hunt:
             pinned = self._suspect(case, verdict)
             if pinned is not None:
                 self._settle(pinned, case)
+        for fingerprint, (case, verdict) in self._aside.items():
+            if fingerprint not in self._passed_over:
+                # No time is left to confirm it, and it must not go unheard.
+                self._tell(Suspect(fingerprint=fingerprint, case=case, observation=verdict.failures[0]))
 
     def _set_aside(self, case: Case, verdict: Verdict) -> None:
         if verdict.failures and not self._task.first_only:

@@ -5,7 +5,7 @@ import os
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import msgspec
 
@@ -19,6 +19,8 @@ from attnfuzz.harness.campaign.events import (
     FindingFiled,
     UnconfirmedKept,
 )
+from attnfuzz.harness.durable import make_folder, sync_folder, write_all
+from attnfuzz.reference.validity import ImpossibleCase, validate
 
 SECONDS_PER_SYNC = 1.0
 """What a machine that goes away may cost. A process that is killed loses nothing that it has written."""
@@ -34,19 +36,20 @@ class EventLog:
     """A handler that appends every event to `path`, in one write each.
 
     Findings are on the disk when the call returns, everything else a second later. A write that fails, on a disk that
-    is full, leaves no half line behind, and raises OSError.
+    is full, leaves no half line behind, and raises OSError; so does the next call after the disk failed in between.
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        self._size = os.fstat(self._file).st_size
         self._encoder = msgspec.json.Encoder()
+        self._size = os.fstat(self._file).st_size
+        self._failure: OSError | None = None
         self._dirty = threading.Event()
         self._closing = threading.Event()
         self._syncer = threading.Thread(target=self._sync_now_and_then, daemon=True)
         self._syncer.start()
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
     def __enter__(self) -> Self:
         return self
@@ -58,12 +61,11 @@ class EventLog:
 
     def __call__(self, event: Event) -> None:
         """Append `event`."""
+        if self._failure is not None:
+            raise self._failure
         line = self._encoder.encode(event) + b"\n"
         try:
-            written = os.write(self._file, line)
-            if written < len(line):
-                # What stops a write midway shows when the rest is written.
-                os.write(self._file, line[written:])
+            write_all(self._file, line)
         except OSError:
             os.ftruncate(self._file, self._size)
             raise
@@ -85,9 +87,12 @@ class EventLog:
         while not self._closing.wait(SECONDS_PER_SYNC):
             if self._dirty.is_set():
                 self._dirty.clear()
-                # A disk that fails shows in the next write as well, and there somebody listens.
-                with contextlib.suppress(OSError):
+                try:
                     os.fsync(self._file)
+                except OSError as error:
+                    # The system tells it once; with the next event, somebody listens.
+                    self._failure = error
+                    return
 
 
 def read_log(path: Path) -> list[AnyEvent]:
@@ -113,16 +118,20 @@ def _parse(path: Path) -> tuple[list[AnyEvent], int]:
         if number == 1:
             _check_version(path, line)
         try:
-            events.append(decoder.decode(line))
-        except msgspec.DecodeError as error:
+            event = decoder.decode(line)
+            # A case that can't be would break whoever draws or runs it.
+            if (case := getattr(event, "case", None)) is not None:
+                validate(case)
+        except (msgspec.DecodeError, ImpossibleCase) as error:
             raise LogError(f"{path}, line {number}: {error}. The log is damaged; restore it, or begin anew") from None
+        events.append(event)
     if not events:
         raise LogError(f"{path} holds no event: the campaign ended before it began. Run it again")
     return events, len(torn)
 
 
 class _Head(msgspec.Struct):
-    event: str
+    event: Literal["CampaignStarted"]
     log_version: int
 
 
@@ -136,12 +145,3 @@ def _check_version(path: Path, line: bytes) -> None:
             f"{path} was written by another version of attnfuzz (log version {head.log_version}, "
             f"this one reads {LOG_VERSION}): read it with that version"
         )
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a new file's name last: without this, a machine that goes away may take the whole file along."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

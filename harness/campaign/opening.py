@@ -1,12 +1,15 @@
 """The first event of a campaign: all that there is to know of what it was asked for."""
 
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import attnfuzz
 from attnfuzz.harness.campaign.events import CampaignStarted
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.corpus.database import without_password
+from attnfuzz.harness.registry import UnknownBackend, resolve
+from attnfuzz.reference.capability import Capability
 
 
 def opening(plan: Plan, *, campaign: str, jobs: int, environment: Mapping[str, str]) -> CampaignStarted:
@@ -18,6 +21,7 @@ def opening(plan: Plan, *, campaign: str, jobs: int, environment: Mapping[str, s
         attnfuzz=attnfuzz.__version__,
         environment=dict(environment),
         backends=plan.backends,
+        capabilities=dict(_capabilities(plan.backends)),
         preset=plan.preset,
         examples=plan.examples,
         seconds=plan.seconds,
@@ -30,3 +34,10 @@ def opening(plan: Plan, *, campaign: str, jobs: int, environment: Mapping[str, s
         database=None if plan.database is None else without_password(plan.database),
         ledger=None if plan.ledger is None else str(plan.ledger),
     )
+
+
+def _capabilities(backends: Sequence[str]) -> Iterator[tuple[str, Capability]]:
+    """What each backend can; one that only the jobs know is left out."""
+    for name in backends:
+        with contextlib.suppress(UnknownBackend):
+            yield name, resolve(name).capability

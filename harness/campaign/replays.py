@@ -42,6 +42,7 @@ class Replays:
         self._seed = seed
         self._done = done
         self._checked = checked
+        self._left: dict[int, int] = {}
         findings = [Replay(case=record.case, finding=record.name) for record in past]
         cases = {replay.case for replay in findings}
         self._findings = deque(
@@ -60,12 +61,19 @@ class Replays:
             self._kept.clear()
         return replace(self._kept.popleft(), seconds=seconds_for_kept) if self._kept else None
 
-    def put_back(self, task: Slice) -> None:
-        """Hand out a slice again, which ended before it was through; what it checked is left out."""
+    def put_back(self, task: Slice) -> bool:
+        """Hand out a slice again, which ended before it was through, without what it checked.
+
+        It is not if it was before, and checked nothing since: returns False then.
+        """
         replays = tuple(replay for replay in task.replays if replay.finding not in self._checked)
+        if self._left.get(task.seed, len(replays) + 1) <= len(replays):
+            return False
+        self._left[task.seed] = len(replays)
         if replays:
             queue = self._kept if replays[0].finding is None else self._findings
             queue.appendleft(replace(task, replays=replays))
+        return True
 
     def _slices(self, backend: str, replays: Sequence[Replay]) -> Iterator[Slice]:
         for first in range(0, len(replays), REPLAYS_PER_SLICE):

@@ -4,11 +4,13 @@ from attnfuzz.harness.campaign.events import (
     AlreadyFiled,
     CampaignResumed,
     Event,
+    FindingChecked,
     FindingFiled,
     SuspectSeen,
     UnconfirmedKept,
 )
 from attnfuzz.harness.campaign.messages import ShrinkBudget
+from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
 
@@ -43,7 +45,14 @@ class ShrinkingTime:
                 self._began[fingerprint, case] = at
             case UnconfirmedKept(fingerprint=fingerprint, case=case, at=at):
                 self._settle([(fingerprint, case)], at)
-            case FindingFiled(fingerprint=fingerprint, at=at) | AlreadyFiled(fingerprint=fingerprint, at=at):
+            case FindingChecked(state=State.FIXED):
+                pass
+            case (
+                FindingFiled(fingerprint=fingerprint, at=at)
+                | AlreadyFiled(fingerprint=fingerprint, at=at)
+                # What a job makes of a suspect that is on file by now is no longer told.
+                | FindingChecked(fingerprint=fingerprint, at=at)
+            ):
                 self._settle([key for key in self._began if key[0] == fingerprint], at)
             case CampaignResumed(at=at):
                 self._settle(list(self._began), at)

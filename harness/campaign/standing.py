@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from attnfuzz.harness.campaign.events import (
+    AlreadyFiled,
     AnyFinding,
     CampaignFinished,
     CampaignResumed,
@@ -25,7 +26,9 @@ from attnfuzz.harness.campaign.events import (
     Trouble,
     UnconfirmedKept,
 )
+from attnfuzz.harness.campaign.knowledge import OUT_OF_TIME
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.fingerprint import Fingerprint
 
 SECONDS_PER_SAMPLE = 10.0
 """How far apart the points of a timeline are, at the least."""
@@ -106,6 +109,8 @@ class Standing:
                 self.resumed.append(event)
                 self.running.clear()
                 self.finished = self.failure = None
+                # They are made anew at the end.
+                self.remarks.clear()
             case CampaignFinished():
                 self.finished = event
             case Progress():
@@ -200,12 +205,18 @@ class Standing:
 
     def _remember(self, event: Event) -> None:
         match event:
-            case FindingFiled():
+            case FindingFiled(fingerprint=fingerprint):
                 self.filed.append(event)
                 self.finding_at = event.at
+                self._confirmed(fingerprint)
+            case AlreadyFiled(fingerprint=fingerprint):
+                self._confirmed(fingerprint)
             case FindingChecked():
                 self.checked.append(event)
-            case UnconfirmedKept():
+            case UnconfirmedKept(fingerprint=fingerprint, case=case):
+                self.unconfirmed = [
+                    each for each in self.unconfirmed if (each.fingerprint, each.case) != (fingerprint, case)
+                ]
                 self.unconfirmed.append(event)
             case GapSeen():
                 self.gaps.append(event)
@@ -216,6 +227,12 @@ class Standing:
             case JobRestarted():
                 self.restarted_jobs.append(event)
                 self.running.pop(event.job, None)
+
+    def _confirmed(self, fingerprint: Fingerprint) -> None:
+        """What was left over when the campaign was interrupted is a finding now."""
+        self.unconfirmed = [
+            each for each in self.unconfirmed if each.fingerprint != fingerprint or each.reason != OUT_OF_TIME
+        ]
 
     def _sample(self) -> Sample:
         return Sample(self.at, self.cases, self.deaths, self.pairs, len(self.filed))

@@ -60,7 +60,6 @@ class Tasks:
         self._passed_over = passed_over
         self._choose_lean = choose_lean
         self._cut_off: Counter[SuspectKey] = Counter()
-        self._put_back: set[int] = set()
 
     def next(self, at: float, under_way: Collection[UnderWay], untold: Mapping[str, int]) -> UnderWay | None:
         """The next slice, at `at` seconds into the campaign; None if there is nothing to do, or no time left.
@@ -89,16 +88,17 @@ class Tasks:
         return UnderWay(replace(task, known=known, seconds=seconds, shrink=shrink), since=at, again=again)
 
     def cut_off(self, run: UnderWay) -> list[SuspectKey]:
-        """A job was killed while it ran a slice: hand out again what it leaves.
+        """A job was killed while it ran a slice, whose suspects are handed out again.
 
-        Returns the suspects to give up: those that were cut off `MOST_CUT_OFFS` times.
+        Returns those to give up: they were cut off `MOST_CUT_OFFS` times.
         """
         held = run.held & self._knowledge.pending.keys()
         self._cut_off.update(held)
-        if run.task.replays and not run.again and run.task.seed not in self._put_back:
-            self._put_back.add(run.task.seed)
-            self._replays.put_back(run.task)
         return [key for key in held if self._cut_off[key] >= MOST_CUT_OFFS]
+
+    def put_back(self, run: UnderWay) -> bool:
+        """A job was killed while it ran kept cases: hand them out again. False for those that get nowhere."""
+        return bool(run.again) or self._replays.put_back(run.task)
 
     def _left_over(self, under_way: Iterable[UnderWay]) -> tuple[SuspectKey, ...]:
         """Suspects of one backend that are settled by no slice that runs now."""

@@ -36,7 +36,6 @@ from attnfuzz.harness.registry import resolve
 from attnfuzz.harness.report.files import write_reports
 from attnfuzz.harness.wording import clock, count
 from attnfuzz.reference.case import Case
-from attnfuzz.strategies.coverage import possible_pairs
 
 
 def start_campaign(plan: Plan) -> Exit:
@@ -80,14 +79,13 @@ def _run(plan: Plan, home: Home, ledger: Ledger, *, past: Past | None) -> Exit:
     console = Console(highlight=False)
     _open(console, plan, past)
     standing = Standing.of(past.events if past else ())
-    possible = {name: len(possible_pairs(resolve(name).capability)) for name in plan.backends}
     where = shlex.quote(str(home.path))
     go_on = f"go on with: attnfuzz fuzz --resume {where}"
     with _stop_on_signals() as stop:
         with _full_disk(go_on):
-            show = display_on(console, standing, possible)
+            show = display_on(console, standing)
             campaign = _search(plan, home, ledger, past, stop=stop, standing=standing, display=show)
-        summarise(console, standing, possible)
+        summarise(console, standing)
         with _full_disk(f"write the report with: attnfuzz report {where}"):
             written = write_reports(home, campaign, standing)
     console.print(f"Report: {written.html}", soft_wrap=True, markup=False)
@@ -164,7 +162,9 @@ def _export(case: Case) -> str | None:
 def _open(console: Console, plan: Plan, past: Past | None) -> None:
     """Say what is about to be done, and which backends would be judged better after a calibration."""
     if past:
-        console.print(f"Going on with campaign {past.campaign} after {clock(past.events[-1].at)}.", soft_wrap=True)
+        console.print(
+            f"Going on with campaign {past.campaign} after {clock(past.events[-1].at)}.", soft_wrap=True, markup=False
+        )
     budget = f"{plan.examples:,} examples each" if plan.examples is not None else clock(plan.seconds or 0)
     console.print(
         f"Fuzzing {', '.join(plan.backends)}: {budget}, {count(plan.jobs, 'job')}, seed {plan.seed}, "

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from attnfuzz.harness.campaign.events import AnyFinding
 from attnfuzz.harness.report.compare import BackendChange, Comparison
+from attnfuzz.harness.report.printable import printable
 from attnfuzz.harness.wording import count, headline, replay_line
 
 _MOST_AXES = 3
@@ -18,7 +19,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     """Print what can't be compared, then findings, surroundings, and each backend's numbers."""
 
     def line(text: str, style: str = "") -> None:
-        console.print(Text(text, style=style), soft_wrap=True)
+        console.print(Text(printable(text), style=style), soft_wrap=True)
 
     line(f"{comparison.before} → {comparison.after}", "bold")
     for caveat in comparison.caveats:
@@ -47,7 +48,7 @@ def _words(finding: AnyFinding) -> str:
 
 def _print_backend(console: Console, change: BackendChange) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column(Text(change.name), overflow="fold")
+    table.add_column(Text(printable(change.name)), overflow="fold")
     for title in ("before", "after", "ratio"):
         table.add_column(title, justify="right", no_wrap=True)
     before, after = change.before, change.after
@@ -61,14 +62,14 @@ def _print_backend(console: Console, change: BackendChange) -> None:
     for title, counted in (("gained", change.gained), ("lost", change.lost)):
         if counted:
             pairs = count(counted.total(), "pair")
-            console.print(Text(f"{title} {pairs}: {_axes(counted)}"), soft_wrap=True)
+            console.print(Text(printable(f"{title} {pairs}: {_axes(counted)}")), soft_wrap=True)
 
 
 def _add(table: Table, name: str, values: Sequence[float | None], form: str) -> None:
     before, after = values
     shown = ["-" if value is None else form.format(value) for value in values]
     ratio = f"{after / before:.2f}" if before and after is not None else ""
-    table.add_row(Text(name), *shown, ratio)
+    table.add_row(Text(printable(name)), *shown, ratio)
 
 
 def _axes(counted: Counter[str]) -> str:

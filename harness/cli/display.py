@@ -1,7 +1,6 @@
 """How a running campaign looks: a status that follows it on a terminal, now and then a line elsewhere."""
 
 import time
-from collections.abc import Mapping
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -47,18 +46,17 @@ class Display(Protocol):
         ...
 
 
-def display_on(console: Console, standing: Standing, possible: Mapping[str, int]) -> Display:
-    """What suits the console. `possible` has how many pairs of features each backend can reach."""
-    return LiveStatus(console, standing, possible) if console.is_terminal else Lines(console, standing, possible)
+def display_on(console: Console, standing: Standing) -> Display:
+    """What suits the console."""
+    return LiveStatus(console, standing) if console.is_terminal else Lines(console, standing)
 
 
 class LiveStatus:
     """The status, drawn anew four times a second, below a line for each failure."""
 
-    def __init__(self, console: Console, standing: Standing, possible: Mapping[str, int]) -> None:
+    def __init__(self, console: Console, standing: Standing) -> None:
         self._console = console
         self._standing = standing
-        self._possible = possible
         self._heard = time.monotonic()
         self._live = Live(console=console, get_renderable=self._draw, refresh_per_second=4, transient=True)
 
@@ -81,16 +79,15 @@ class LiveStatus:
     def _draw(self) -> Status:
         # Between two events, time goes on.
         at = self._standing.at + time.monotonic() - self._heard
-        return Status(self._standing, self._possible, at=at)
+        return Status(self._standing, at=at)
 
 
 class Lines:
     """A line every ten seconds in the first minute, then one a minute, and one for each failure."""
 
-    def __init__(self, console: Console, standing: Standing, possible: Mapping[str, int]) -> None:
+    def __init__(self, console: Console, standing: Standing) -> None:
         self._console = console
         self._standing = standing
-        self._possible = possible
         self._next = standing.at + SECONDS_PER_LINE_AT_FIRST
         self._patient_from = standing.at + FIRST_MINUTE
 
@@ -113,7 +110,7 @@ class Lines:
 
     def _words(self) -> str:
         standing = self._standing
-        reached = (f"{name} {coverage(score, self._possible[name])}" for name, score in standing.scores.items())
+        reached = (f"{name} {coverage(standing, name)}" for name in standing.scores)
         findings = len(standing.findings)
         found = f". {count(findings, 'finding')}" if findings else ""
         pace = f"{count(standing.cases, 'case')}, {recent_rate(standing):,.0f}/s now"

@@ -13,6 +13,7 @@ from attnfuzz.harness.cli.given import tell
 from attnfuzz.harness.findings.archive import forget, read_records
 from attnfuzz.harness.findings.record import Record, Sighting
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.report.printable import printable
 from attnfuzz.harness.wording import date, headline, replay_line
 
 _STYLES = {State.NEW: "bold red", State.RETURNED: "bold red", State.OPEN: "red", State.FIXED: "green"}
@@ -55,13 +56,15 @@ def show_finding(name: str, out: Path) -> None:
     record = _record(Home(out), name)
     console = Console(highlight=False)
     console.print(
-        Text.assemble((record.state, _STYLES[record.state]), "  ", headline(record.case.backend, record.observation))
+        Text.assemble(
+            (record.state, _STYLES[record.state]), "  ", printable(headline(record.case.backend, record.observation))
+        )
     )
     for sighting in record.sightings:
-        console.print(Text(f"  {_line(sighting)}"))
+        console.print(Text(printable(f"  {_line(sighting)}")))
     report = record.path / "report.txt"
     if report.exists():
-        console.print(Text(f"\n{report.read_text(errors='replace').rstrip()}"))
+        console.print(Text(printable(f"\n{report.read_text(errors='replace').rstrip()}")))
     console.print(Text(f"\n{replay_line(str(record.path))}"), soft_wrap=True)
 
 

@@ -26,6 +26,7 @@ from attnfuzz.harness.corpus import CorpusError, DatabaseError
 from attnfuzz.harness.defects.results import DefectScoreError
 from attnfuzz.harness.findings.ledger import LedgerError
 from attnfuzz.harness.registry import BackendFileError, UnknownBackend
+from attnfuzz.harness.report.printable import printable
 from attnfuzz.harness.report.sources import NoCampaignError
 from attnfuzz.kernels.native.build import BuildFailed, NoCompiler
 from attnfuzz.reference.calibration import CalibrationError
@@ -53,7 +54,7 @@ def main() -> None:
         sys.exit(Exit.INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - the last stop: exit code 1 would say "findings"
         if (message := _users_mistake(error)) is not None:
-            click.echo(f"Error: {message}", err=True)
+            click.echo(f"Error: {printable(message)}", err=True)
         else:
             traceback.print_exc()
             click.echo("attnfuzz itself failed: this is a bug in attnfuzz, please report it.", err=True)

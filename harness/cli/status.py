@@ -12,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.campaign.events import SliceStarted
-from attnfuzz.harness.campaign.standing import Sample, Score, Standing
+from attnfuzz.harness.campaign.standing import Sample, Standing
 from attnfuzz.harness.wording import clock, count
+from attnfuzz.strategies.coverage import possible_pairs
 
 GAP = 2
 """Columns of a terminal between two columns of a table."""
@@ -37,14 +38,10 @@ class _Column:
 
 
 class Status:
-    """All of a campaign at `at` seconds, as it runs: the budget, how it goes, and a line for each backend.
+    """All of a campaign at `at` seconds, as it runs: the budget, how it goes, and a line for each backend."""
 
-    `possible` has how many pairs of features each backend can reach.
-    """
-
-    def __init__(self, standing: Standing, possible: Mapping[str, int], *, at: float) -> None:
+    def __init__(self, standing: Standing, *, at: float) -> None:
         self._standing = standing
-        self._possible = possible
         self._at = at
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -54,7 +51,7 @@ class Status:
         yield _line(f"{self._last('new coverage', self._standing.coverage_at)}, {self._last_finding()}")
         yield _line(self._pace(trend="" if options.ascii_only else trend(self._standing.timeline)))
         yield Text()
-        yield score_table(self._standing, self._possible, width=width, live=True)
+        yield score_table(self._standing, width=width, live=True)
 
     def _budget(self, width: int) -> Iterator[Table | Text]:
         started = self._standing.started
@@ -101,15 +98,15 @@ class Status:
         return ", ".join(parts)
 
 
-def score_table(standing: Standing, possible: Mapping[str, int], *, width: int, live: bool) -> Table:
+def score_table(standing: Standing, *, width: int, live: bool) -> Table:
     """The scores of all backends, in `width`: what matters least goes first. `live`: with what the jobs do now."""
     scores = standing.scores
     columns = {
         "backend": _Column("backend", [Text(backend) for backend in scores], "left"),
         "cases": _numbers("cases", (score.cases for score in scores.values())),
         "cases/s": _numbers("cases/s", (standing.rate(score.cases) for score in scores.values())),
-        "coverage": _Column("coverage", [Text(coverage(s, possible.get(b, 0))) for b, s in scores.items()]),
-        "pairs": _Column("pairs", [_pairs(score, possible.get(backend, 0)) for backend, score in scores.items()]),
+        "coverage": _Column("coverage", [Text(coverage(standing, backend)) for backend in scores]),
+        "pairs": _Column("pairs", [_pairs(standing, backend) for backend in scores]),
         "deaths": _numbers("deaths", (score.deaths for score in scores.values())),
         "findings": _Column("findings", [_findings(standing, backend) for backend in scores]),
     }
@@ -131,9 +128,10 @@ def score_table(standing: Standing, possible: Mapping[str, int], *, width: int, 
     return table
 
 
-def coverage(score: Score, possible: int) -> str:
+def coverage(standing: Standing, backend: str) -> str:
     """The share of the possible pairs that was reached; 100% is all of them, and no rounding."""
-    return f"{100 * len(score.pairs) // possible}%" if possible else "-"
+    possible = _possible(standing, backend)
+    return f"{100 * len(standing.score(backend).pairs) // possible}%" if possible else "-"
 
 
 def recent_rate(standing: Standing, seconds: float = 60.0) -> float:
@@ -167,8 +165,15 @@ def _numbers(title: str, numbers: Iterator[float]) -> _Column:
     return _Column(title, [Text(f"{number:,.0f}") for number in numbers])
 
 
-def _pairs(score: Score, possible: int) -> Text:
-    return Text(f"{len(score.pairs):,} of {possible:,}")
+def _pairs(standing: Standing, backend: str) -> Text:
+    possible = _possible(standing, backend)
+    return Text(f"{len(standing.score(backend).pairs):,} of {f'{possible:,}' if possible else '?'}")
+
+
+def _possible(standing: Standing, backend: str) -> int:
+    """How many pairs of features a backend can reach; 0 if the campaign does not say what it can."""
+    can = standing.started.capabilities.get(backend) if standing.started else None
+    return 0 if can is None else len(possible_pairs(can))
 
 
 def _findings(standing: Standing, backend: str) -> Text:

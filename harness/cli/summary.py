@@ -1,7 +1,5 @@
 """What a campaign says at its end."""
 
-from collections.abc import Mapping
-
 from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
@@ -9,22 +7,23 @@ from rich.text import Text
 from attnfuzz.harness.campaign.events import FindingChecked, FindingFiled
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.cli.status import score_table
+from attnfuzz.harness.report.printable import printable
 from attnfuzz.harness.report.verdict import Level, verdict
 from attnfuzz.harness.wording import count, headline, replay_line
 
 MESSAGES_SHOWN = 5
 
 
-def summarise(console: Console, standing: Standing, possible: Mapping[str, int]) -> None:
+def summarise(console: Console, standing: Standing) -> None:
     """Print what fails unexpectedly, with a line that replays it, then the scores, then the result in one line."""
     unexpected = standing.unexpected
     for number, finding in enumerate(unexpected, start=1):
         console.print(Rule(f"Finding {number} of {len(unexpected)}, {finding.state}", style="red", characters="-"))
-        console.print(Text(_told(finding)))
+        console.print(Text(printable(_told(finding))))
         _line(console, f"\n  {replay_line(finding.path)}\n")
     if unexpected:
         console.print(Rule(style="red", characters="-"))
-    console.print(score_table(standing, possible, width=console.width, live=False))
+    console.print(score_table(standing, width=console.width, live=False))
     _list_others(console, standing)
     console.print(_result(standing))
 
@@ -61,7 +60,7 @@ def _list_others(console: Console, standing: Standing) -> None:
 
 
 def _line(console: Console, text: str) -> None:
-    console.print(text, soft_wrap=True, highlight=False, markup=False)
+    console.print(printable(text), soft_wrap=True, highlight=False, markup=False)
 
 
 def _result(standing: Standing) -> Text:

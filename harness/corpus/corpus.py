@@ -6,6 +6,7 @@ corpus/index.ndjson             why each is kept
 
 import math
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -23,8 +24,8 @@ from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import CaseFileError
 from attnfuzz.strategies.coverage import Pair, pairs_of
 
-CUTS_TRIED = 100
-"""Candidates that are looked at when a case is reduced to the pairs that it is kept for: some 20 ms."""
+CUTS_TRIED = 40
+"""Candidates that are looked at when a case is reduced to the pairs that it is kept for, the largest cuts first."""
 
 
 class Corpus:
@@ -39,7 +40,7 @@ class Corpus:
         self._index = Index(folder)
         self._troubles = list(self._index.troubles)
         self._kept = {kept.entry.case: kept for kept in self._load()}
-        self._reached: dict[str, set[Pair]] = {}
+        self._reached: dict[str, Counter[Pair]] = {}
         self._records = Records(self._kept.values())
 
     @property
@@ -70,7 +71,8 @@ class Corpus:
         largest of a tier's `margins`. One that is kept for its pairs alone is reduced to them, without being run: the
         id is that of the smaller case.
         """
-        new = frozenset(pairs) - self._reached_by(case.backend)
+        reached = self._reached_by(case.backend)
+        new = frozenset(pair for pair in pairs if pair not in reached)
         entry = Entry(case=case_file.case_id(case), why=why, time=time.time(), margins=_finite(margins or {}))
         if why.for_good:
             known = self._kept.get(entry.case)
@@ -90,7 +92,8 @@ class Corpus:
         for kept in other.kept():
             case, entry = kept.case, kept.entry
             known = self._kept.get(entry.case)
-            adds = not pairs_of(case) <= self._reached_by(case.backend) or self._records.broken_by(case.backend, entry)
+            new = pairs_of(case) - self._reached_by(case.backend).keys()
+            adds = new or self._records.broken_by(case.backend, entry)
             better = known is None or entry.why.rank < known.entry.why.rank
             if better if entry.why.for_good else adds:
                 self._put(case, entry)
@@ -129,8 +132,10 @@ class Corpus:
         self._index.begin()
         write_durably(path, case_file.encode(case))
         self._index.append(entry)
+        reached = self._reached_by(case.backend)
         self._kept[entry.case] = Kept(case=case, path=path, entry=entry)
-        self._reached_by(case.backend).update(pairs_of(case))
+        if known is None:
+            reached.update(pairs_of(case))
         for beaten in self._records.add(case.backend, entry):
             kept = self._kept.get(beaten)
             if kept is not None and kept.entry.why is Why.MARGIN:
@@ -139,12 +144,17 @@ class Corpus:
     def _drop(self, kept: Kept) -> None:
         kept.path.unlink(missing_ok=True)
         del self._kept[kept.entry.case]
-        # Counted again when it is asked for: this case may have been the only one to reach something.
-        self._reached.pop(kept.case.backend, None)
+        reached = self._reached_by(kept.case.backend)
+        for pair in pairs_of(kept.case):
+            # This case may have been the only one to reach it.
+            reached[pair] -= 1
+            if not reached[pair]:
+                del reached[pair]
 
-    def _reached_by(self, backend: str) -> set[Pair]:
+    def _reached_by(self, backend: str) -> Counter[Pair]:
+        """How many cases of `backend` reach each pair."""
         if backend not in self._reached:
-            self._reached[backend] = _pairs([kept.case for kept in self.kept(backend)])
+            self._reached[backend] = Counter(pair for kept in self.kept(backend) for pair in pairs_of(kept.case))
         return self._reached[backend]
 
     def _load(self) -> Iterator[Kept]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from attnfuzz.harness.corpus.kept import Entry
-from attnfuzz.harness.durable import write_durably
+from attnfuzz.harness.durable import write_all, write_durably
 
 NAME = "index.ndjson"
 FORMAT = "attnfuzz-corpus"
@@ -61,7 +61,10 @@ class Index:
         line = msgspec.json.encode(entry) + b"\n"
         # The file is opened anew each time, since it may have been rewritten by another process.
         with self._path.open("ab", buffering=0) as file:
-            file.write(b"\n" + line if self._torn else line)
+            data = b"\n" + line if self._torn else line
+            # Until all of it is there: a disk that is full may take a part.
+            self._torn = True
+            write_all(file.fileno(), data)
             os.fsync(file.fileno())
         self._torn = False
 

@@ -1,12 +1,12 @@
 """A finding: what a campaign knows of a confirmed failure, and the files that say so."""
 
-import re
 from pathlib import Path
 
 import msgspec
 
 from attnfuzz.harness.failures import Observation
 from attnfuzz.harness.fingerprint import fine
+from attnfuzz.harness.registry import as_file_name
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 
@@ -29,8 +29,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """The folder's name, the same for all findings that share a fine fingerprint."""
-        backend = re.sub(r"[^A-Za-z0-9_.@+-]+", "_", self.case.backend)
-        return f"{backend}-{self.observation.kind}-{fine(self.case, self.observation)}"
+        return f"{as_file_name(self.case.backend)}-{self.observation.kind}-{fine(self.case, self.observation)}"
 
     @property
     def files(self) -> dict[str, bytes]:

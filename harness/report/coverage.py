@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from attnfuzz.harness.registry import BackendFileError, UnknownBackend, resolve
+from attnfuzz.reference.capability import Capability
 from attnfuzz.strategies.coverage import Pair, axes, axis_of, impossible, possible_pairs
 
 Block = tuple[str, str]
@@ -15,24 +15,26 @@ Block = tuple[str, str]
 class Coverage:
     """Pairs of features of `backend`: each is reached, unreached or impossible; the latter with its reason.
 
-    `unknown` says why it can't be told what is impossible: the backend can't be loaded here. Then nothing is unreached.
+    Where it is `unknown` what the backend can, nothing is unreached or impossible.
     """
 
     backend: str
     reached: frozenset[Pair]
     unreached: frozenset[Pair]
     impossible: Mapping[Pair, str]
-    unknown: str | None = None
+    unknown: bool = False
 
     @classmethod
-    def of(cls, backend: str, pairs: Collection[Pair]) -> "Coverage":
-        """The coverage of a backend whose cases had these `pairs`. Features of another version are left out."""
+    def of(cls, backend: str, capability: Capability | None, pairs: Collection[Pair]) -> "Coverage":
+        """The coverage of a backend whose cases had these `pairs`. Features of another version are left out.
+
+        The capability is what its campaign knew of it, None if nothing: a backend that is named in somebody else's log
+        may be a file, which must not be imported here.
+        """
         features = {feature for members in axes().values() for feature in members}
         reached = frozenset(pair for pair in pairs if features.issuperset(pair))
-        try:
-            capability = resolve(backend).capability
-        except (BackendFileError, UnknownBackend) as error:
-            return cls(backend, reached, frozenset(), {}, str(error))
+        if capability is None:
+            return cls(backend, reached, frozenset(), {}, unknown=True)
         barred = {pair: reason for pair, reason in impossible(capability).items() if pair not in reached}
         return cls(backend, reached, possible_pairs(capability) - reached, barred)
 

@@ -14,6 +14,7 @@ from attnfuzz.harness.durable import write_durably
 from attnfuzz.harness.findings.archive import read_records
 from attnfuzz.harness.findings.finding import SCRIPT
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.registry import as_file_name
 from attnfuzz.harness.report.html import render_html
 from attnfuzz.harness.report.issue import render_issue
 from attnfuzz.harness.report.junit import render_junit
@@ -78,16 +79,16 @@ class Reports:
             html=write("report.html", self.html),
             junit=write("junit.xml", self.junit),
             markdown=write("summary.md", self.markdown),
-            issues=tuple(write(f"issues/{each.name}.md", partial(self.issue, each)) for each in news),
+            # A log may be somebody else's, and name anything.
+            issues=tuple(write(f"issues/{as_file_name(each.name)}.md", partial(self.issue, each)) for each in news),
         )
 
     def _script(self, finding: AnyFinding) -> str | None:
-        """The stand-alone script of a finding, where it is filed; of a home that was moved, where it lies now."""
-        folders = [Path(finding.path)]
-        if self.home is not None:
-            folders.insert(0, self.home.findings / finding.name)
-        scripts = (folder / SCRIPT for folder in folders)
-        return next((script.read_text(errors="replace") for script in scripts if script.is_file()), None)
+        """The stand-alone script of a finding in this home, wherever it lay when the log was written."""
+        if self.home is None:
+            return None
+        script = self.home.findings / as_file_name(finding.name) / SCRIPT
+        return script.read_text(errors="replace") if script.is_file() else None
 
 
 def write_reports(home: Home, campaign: str, standing: Standing, *, defects: DefectScore | None = None) -> Written:

@@ -1,6 +1,6 @@
 """A campaign as one HTML file that opens from disk: it loads nothing, and runs nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import jinja2
@@ -44,7 +44,7 @@ def render_html(
         facts=_facts(standing),
         groups=finding_groups(standing, {record.name: record for record in records}),
         margins=_margins(standing),
-        coverages=[_Covered(Coverage.of(backend, score.pairs)) for backend, score in standing.scores.items()],
+        coverages=[_Covered(coverage) for coverage in _coverages(standing)],
         growth=_growth(standing),
         timelines=_timelines(standing),
         phases={backend: _Phases(score.phases) for backend, score in standing.scores.items() if score.phases},
@@ -72,6 +72,11 @@ def _template() -> jinja2.Template:
 def _fit_to_print(value: object) -> object:
     """Foreign text without what no document may hold."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _coverages(standing: Standing) -> Iterator[Coverage]:
+    can = {} if standing.started is None else standing.started.capabilities
+    return (Coverage.of(backend, can.get(backend), score.pairs) for backend, score in standing.scores.items())
 
 
 class _Covered:

@@ -79,6 +79,8 @@ def _campaign(standing: Standing) -> Suite:
         ended = Test("campaign", error="the harness itself failed", kind="JobFailed", text=text, out=result)
     elif standing.finished is None:
         ended = Test("campaign", error="it runs still, or was killed: this is not all", kind="Unfinished", out=result)
+    elif standing.finished.interrupted:
+        ended = Test("campaign", error="it was stopped early: this is not all", kind="Unfinished", out=result)
     else:
         ended = Test("campaign", out=result)
     remarks = [

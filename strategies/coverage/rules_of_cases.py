@@ -36,11 +36,11 @@ def _has_served_pages(can: Capability) -> bool:
 
 def _short_pages(can: Capability) -> bool:
     """Whether no page is as long as what is called a long KV."""
-    return max(can.page_sizes) <= 128
+    return max(can.page_sizes, default=0) <= 128
 
 
 def _is_largest(dim: int) -> Callable[[Capability], bool]:
-    return lambda can: max(head_dims(can)) == dim
+    return lambda can: max(head_dims(can), default=0) == dim
 
 
 def _all_drafts(can: Capability) -> bool:
@@ -116,7 +116,6 @@ MEANING: tuple[Clash, ...] = (
 
 _FEW_DRAFTS = "not drawn: servers draft two tokens or more"
 _MANY_DRAFTS = "not drawn: servers draft 16 tokens at most"
-_LONG_AND_WIDE = "not drawn: a long KV and many requests cost too much"
 _LONG_AND_LONG = "not drawn: a long KV and a long prompt cost too much"
 _WIDE_AND_LONG = "not drawn: many requests and a long prompt cost too much"
 _MANY_HEADS = "not drawn: so many heads cost too much"
@@ -140,8 +139,6 @@ NOT_DRAWN: tuple[Clash, ...] = (
     Clash(_OF_ALL_DRAFTS, named("drafts", "3", "4"), besides("longest q", "3 to 4"), _all_drafts),
     Clash(_OF_ALL_DRAFTS, _UP_TO_8, besides("longest q", "5 to 8"), _all_drafts),
     Clash(_OF_ALL_DRAFTS, named("drafts", "over 8"), besides("longest q", "9 to 16"), _all_drafts),
-    Clash(_LONG_AND_WIDE, named("longest kv", "257 to 1000"), besides("batch", "1", "2", "3 to 4"), _short_pages),
-    Clash(_LONG_AND_WIDE, named("longest kv", "over 1000"), besides("batch", "1", "2"), _short_pages),
     Clash(_LONG_AND_LONG, named("longest kv", "over 1000"), named("longest q", "over 16"), _short_pages),
     *(
         Clash(_LARGEST_DIM, named("head dim", str(dim)), named("V dim", "larger"), _is_largest(dim))

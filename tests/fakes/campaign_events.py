@@ -4,6 +4,7 @@ from attnfuzz.harness.campaign.events import CampaignFinished, CampaignStarted, 
 from attnfuzz.harness.failures import Kind, Observation
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.registry import names, resolve
 from attnfuzz.reference.case import Case
 
 MISMATCH = Observation(
@@ -27,6 +28,7 @@ def started(*backends: str, campaign: str = "20260501-043000", **environment: st
         attnfuzz="1.0",
         environment=environment,
         backends=backends,
+        capabilities={name: resolve(name).capability for name in backends if name in names()},
         preset="nightly",
         examples=None,
         seconds=3600.0,

@@ -70,7 +70,6 @@ def test_a_pair_is_either_possible_or_impossible() -> None:
         ("mode=extend", "launch=first replay", "graphs do not hold prefills"),
         ("kv len=0", "without keys=none", "every request has keys"),
         ("soft cap=yes", "dtype=float16", "the backend does not have soft caps"),
-        ("batch=over 32", "longest kv=over 1000", "not drawn: a long KV and many requests cost too much"),
         ("chunks=one", "launch=eager", "nothing but a chunked prefill of latents is cut into chunks"),
         ("launch=first replay", "q lens=an idle request", "nothing on the axis mode goes with both"),
     ],

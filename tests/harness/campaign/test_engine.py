@@ -267,3 +267,11 @@ def test_what_the_ledger_knows_is_filed_with_its_reason_and_an_entry_that_is_out
     assert checked.known == "rounding"
     (remark,) = of(LedgerRemark, night(tmp_path, "3", FakeJudge(passes), known))
     assert (remark.entry, remark.error) == (1, False)
+
+
+def test_an_entry_does_not_excuse_a_known_finding_that_fails_in_another_way(tmp_path: Path) -> None:
+    known = Ledger([Entry(backend="fake", kind=Kind.OUTPUT_MISMATCH, reason="rounding")])
+    night(tmp_path, "1", FakeJudge(fails_on_long), known)
+    crashes = FakeJudge(lambda lengths: (observed(Kind.ILLEGAL_ACCESS, "kv"),) if max(lengths) >= 100 else ())
+    (checked,) = of(FindingChecked, night(tmp_path, "2", crashes, known))
+    assert (checked.state, checked.observation.kind, checked.known) == (State.OPEN, Kind.ILLEGAL_ACCESS, None)

@@ -29,6 +29,13 @@ def test_a_clock_that_goes_backwards_puts_no_campaign_before_an_earlier_one(tmp_
     assert len(set(names)) == 5
 
 
+@pytest.mark.parametrize("name", ["old", "zz.old", ".DS_Store"])
+def test_what_else_lies_among_campaigns_names_none(tmp_path: Path, name: str) -> None:
+    home = Home(tmp_path)
+    home.folder(name).mkdir(parents=True)
+    assert home.new_id(now=1e9) == "20010909-014640"
+
+
 def test_only_campaigns_with_a_log_are_listed_in_their_order(tmp_path: Path) -> None:
     home = Home(tmp_path)
     late, early, without = home.new_id(now=2e9), home.new_id(now=1e9), home.new_id(now=2e9)

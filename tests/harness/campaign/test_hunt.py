@@ -148,6 +148,17 @@ def test_a_slice_ends_when_its_time_is_up() -> None:
     assert done.searched == 0
 
 
+def test_what_turned_up_while_shrinking_is_a_suspect_when_no_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hunt, "_time_is_up", lambda self: self._pinned is not None)
+    told_of = set()
+    for seed in range(5):
+        _, told = hunt(FakeJudge(fails_in_two_ways), seed=seed)
+        kinds = [message.fingerprint.kind for message in told if isinstance(message, Suspect)]
+        assert [found.fingerprint.kind for found in caught(told)] == kinds[:1]
+        told_of.add(tuple(kinds))
+    assert any(set(kinds) == {Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH} for kinds in told_of)
+
+
 def test_an_error_of_the_judge_is_raised_and_not_shrunk() -> None:
     class Broken(FakeJudge):
         def verdict(self, case: Case) -> Verdict:

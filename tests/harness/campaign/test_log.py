@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,37 @@ def test_a_full_disk_is_an_error_and_leaves_no_half_line(tmp_path: Path, monkeyp
         monkeypatch.undo()
         log(finished(2.0))
     assert read_log(path) == [started(), finished(2.0)]
+
+
+def test_a_disk_that_takes_a_few_bytes_at_a_time_gets_the_whole_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.write
+    with EventLog(tmp_path / "events.ndjson") as log:
+        monkeypatch.setattr(os, "write", lambda file, data: real(file, data[:50]))
+        log(started())
+        monkeypatch.undo()
+    assert read_log(tmp_path / "events.ndjson") == [started()]
+
+
+def test_a_disk_that_fails_in_the_background_fails_the_next_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = threading.Event()
+
+    def fsync(_: int) -> None:
+        failed.set()
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(log_module, "SECONDS_PER_SYNC", 0.01)
+    with EventLog(tmp_path / "events.ndjson") as log:
+        monkeypatch.setattr(os, "fsync", fsync)
+        log(progress(1.0))
+        assert failed.wait(5.0)
+        log._syncer.join()
+        with pytest.raises(OSError, match="Input/output"):
+            log(progress(2.0))
+        monkeypatch.undo()
 
 
 def test_findings_are_on_the_disk_at_once_and_the_rest_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

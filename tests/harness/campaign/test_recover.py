@@ -23,6 +23,7 @@ from attnfuzz.harness.campaign.events import (
     GapSeen,
     JobFailed,
     JobRestarted,
+    LedgerRemark,
     Progress,
     SliceFinished,
     SliceStarted,
@@ -31,9 +32,11 @@ from attnfuzz.harness.campaign.events import (
 )
 from attnfuzz.harness.campaign.jobs import JobEnded
 from attnfuzz.harness.campaign.knowledge import JOB_KILLED, NOT_COME_BACK, OUT_OF_TIME
-from attnfuzz.harness.campaign.messages import Slice, Suspect, Tally
+from attnfuzz.harness.campaign.messages import Rechecked, Slice, Suspect, Tally
+from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.tasks import MOST_CUT_OFFS
 from attnfuzz.harness.failures import Kind, Observation
+from attnfuzz.harness.findings.ledger import Entry, Ledger
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.fingerprint import Fingerprint
 
@@ -224,6 +227,73 @@ def test_a_slice_of_kept_cases_whose_job_was_killed_runs_once_more(tmp_path: Pat
             stop.set()
     kept = [[kv_lens(replay.case) for replay in task.replays] for task in jobs.slices]
     assert kept == [[[300]], [[300]], []]
+
+
+def test_a_past_finding_that_no_job_lives_to_check_is_searched_for_like_any_other(tmp_path: Path) -> None:
+    list(begin(plan(tmp_path, examples=200), FakeJobs(FakeJudge(fails_in_two_ways)), campaign="1").events())
+    judged = Tally(cases=1, deaths=0, shrinking=False)
+    killed = JobEnded(0, "killed", killed=True)
+    stop = threading.Event()
+    jobs = ScriptedJobs([judged, killed, judged, killed])
+    for event in begin(plan(tmp_path), jobs, campaign="2", stop=stop).events():
+        if isinstance(event, SliceStarted) and event.index == 0:
+            stop.set()
+    assert [len(task.replays) for task in jobs.slices] == [BUGS, BUGS, 0]
+    assert [len(task.known) for task in jobs.slices] == [BUGS, BUGS, 0]
+
+
+def test_what_past_findings_a_killed_job_had_checked_is_not_checked_again(tmp_path: Path) -> None:
+    list(begin(plan(tmp_path, examples=200), FakeJobs(FakeJudge(fails_in_two_ways)), campaign="1").events())
+    (first, second) = begin(plan(tmp_path), ScriptedJobs([]), campaign="2")._past
+    judged = Tally(cases=1, deaths=0, shrinking=False)
+    killed = JobEnded(0, "killed", killed=True)
+    checked = Rechecked(finding=first.name, case=first.case, observations=(first.observation,), runs=1)
+    stop = threading.Event()
+    jobs = ScriptedJobs([judged, killed, judged, checked, killed, judged, killed])
+    for event in begin(plan(tmp_path), jobs, campaign="2", stop=stop).events():
+        if isinstance(event, SliceStarted) and event.index == 0:
+            stop.set()
+    names = [[replay.finding for replay in task.replays] for task in jobs.slices]
+    assert names == [[first.name, second.name], [first.name, second.name], [second.name], []]
+
+
+def test_a_suspect_that_was_left_over_and_then_filed_is_told_as_a_finding_alone(tmp_path: Path) -> None:
+    stop = threading.Event()
+    first: list[Event] = []
+    for event in begin(plan(tmp_path), ScriptedJobs([SUSPECT]), stop=stop).events():
+        first.append(event)
+        if isinstance(event, SuspectSeen):
+            stop.set()
+    assert len(Standing.of(first).unconfirmed) == 1
+    jobs = FakeJobs(FakeJudge(lambda lengths: (observed(),) if 7 in lengths else ()))
+    again = list(begin(plan(tmp_path), jobs, past_events=logged(first)).events())
+    standing = Standing.of([*first, *again])
+    assert (len(standing.filed), standing.unconfirmed) == (1, [])
+
+
+def test_a_suspect_that_was_left_over_and_then_lost_is_told_once(tmp_path: Path) -> None:
+    stop = threading.Event()
+    first: list[Event] = []
+    for event in begin(plan(tmp_path), ScriptedJobs([SUSPECT]), stop=stop).events():
+        first.append(event)
+        if isinstance(event, SuspectSeen):
+            stop.set()
+    again = list(begin(plan(tmp_path), FakeJobs(FakeJudge(passes)), past_events=logged(first)).events())
+    assert [each.reason for each in Standing.of([*first, *again]).unconfirmed] == [NOT_COME_BACK]
+
+
+def test_remarks_on_the_ledger_that_were_cut_off_are_told_once(tmp_path: Path) -> None:
+    ledger = Ledger([Entry(backend="fake", kind=Kind.HANG, reason="never seen")])
+    asked = plan(tmp_path, examples=15)
+    going = begin(asked, FakeJobs(FakeJudge(passes)), ledger=ledger).events()
+    log: list[AnyEvent] = []
+    for event in going:
+        log += logged([event])
+        if isinstance(event, LedgerRemark):
+            break
+    again = list(begin(asked, FakeJobs(FakeJudge(passes)), ledger=ledger, past_events=log).events())
+    assert len(of(LedgerRemark, [*log, *again])) == 2
+    assert len(Standing.of([*log, *again]).remarks) == 1
 
 
 def test_a_wall_clock_that_goes_backwards_changes_no_time_of_the_campaign(

@@ -2,8 +2,9 @@
 
 from fake_search import decode, observed
 
-from attnfuzz.harness.campaign.events import AlreadyFiled, CampaignResumed, SuspectSeen, UnconfirmedKept
+from attnfuzz.harness.campaign.events import AlreadyFiled, CampaignResumed, FindingChecked, SuspectSeen, UnconfirmedKept
 from attnfuzz.harness.campaign.shrinking import FULL, GRANTED_SECONDS, NOTHING, SHARE, ShrinkingTime
+from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.fingerprint import Fingerprint
 
 FINGERPRINT = Fingerprint.of("fake", observed())
@@ -50,6 +51,23 @@ def test_the_budget_grows_with_the_jobs() -> None:
         shrinking(settled(80.0))
     assert one.budget(80.0) == NOTHING
     assert many.budget(80.0) == FULL
+
+
+def test_a_suspect_that_another_job_checked_meanwhile_costs_no_more() -> None:
+    shrinking = ShrinkingTime(jobs=1)
+    shrinking(seen(0.0))
+    shrinking(
+        FindingChecked(
+            at=1.0,
+            name="it",
+            fingerprint=FINGERPRINT,
+            case=decode(2),
+            observation=observed(),
+            path="",
+            state=State.RETURNED,
+        )
+    )
+    assert shrinking.budget(1000.0) == FULL
 
 
 def test_the_time_between_a_kill_and_the_next_try_counts_once() -> None:

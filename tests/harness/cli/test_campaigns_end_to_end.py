@@ -2,10 +2,11 @@
 
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from campaign_process import begin
 
 from attnfuzz.harness.campaign.events import (
@@ -17,6 +18,7 @@ from attnfuzz.harness.campaign.events import (
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.log import read_log
 from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.check import shared_runner
 from attnfuzz.harness.findings.state import State
 
 Attnfuzz = Callable[..., Any]
@@ -32,6 +34,20 @@ MINE = FunctionBackend(attend, capability=Capability(modes=(Mode.DECODE,), layou
 """
 MINE = "team_backend.py:MINE"
 HOME = Home(Path("attnfuzz-out"))
+
+
+@pytest.fixture(autouse=True)
+def own_workers() -> Iterator[None]:
+    """Scripts are made by workers of this process: here, not where another test began them."""
+    _end_workers()
+    yield
+    _end_workers()
+
+
+def _end_workers() -> None:
+    if shared_runner.cache_info().currsize:
+        shared_runner().close()
+        shared_runner.cache_clear()
 
 
 def write_backend(*, wrong: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from campaign_events import checked, filed, finished, started
+from campaign_events import MISMATCH, checked, filed, finished, started
 from fake_search import decode
 from msgspec.structs import replace
 
@@ -124,6 +124,38 @@ def test_a_damaged_log_names_the_line(attnfuzz: Attnfuzz, home: Home) -> None:
     lines = home.log(SECOND).read_bytes().splitlines()
     home.log(SECOND).write_bytes(b"\n".join([lines[0], lines[1][:30], lines[2], b""]))
     refused(attnfuzz("report", "out"), "events.ndjson, line 2", "damaged")
+
+
+def test_reading_somebody_elses_log_runs_no_code_and_writes_nowhere_else(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+    (tmp_path / "theirs.py").write_text("open('imported', 'w')\n")
+    case = replace(CASE, backend="theirs.py:MINE")
+    log = tmp_path / "out/campaigns" / FIRST / "events.ndjson"
+    with EventLog(log) as write:
+        for event in (started("theirs.py:MINE", campaign="../../x"), filed(case, "../../../escaped"), finished()):
+            write(event)
+    assert attnfuzz("report", "out").code == 0
+    assert attnfuzz("report", "out", str(log), "--markdown", "m.md").code == 0
+    assert not Path("imported").exists()
+    assert not list(tmp_path.rglob("escaped*"))
+
+
+def test_what_a_terminal_would_obey_is_not_printed(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+    hostile = replace(MISMATCH, place="\x1b]0;title\x07", mode="\x1b[2J")
+    log = campaign(Home(tmp_path / "out"), FIRST, filed(CASE, "x\x1b[31m", observation=hostile), torch="\x1b[0m")
+    for ran in (attnfuzz("report", "out", str(log)), attnfuzz("report", "out", "--issue", "other", "i.md")):
+        assert "\ufffd" in ran.out + ran.err
+        assert "\x1b" not in ran.out + ran.err
+
+
+def test_a_log_with_a_case_that_can_not_be_is_damaged(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+    campaign(Home(tmp_path / "out"), FIRST, filed(replace(CASE, geometry=replace(CASE.geometry, page_size=0))))
+    refused(attnfuzz("report", "out"), "line 2", "page_size", "damaged")
+
+
+def test_a_log_that_does_not_begin_at_the_beginning_is_none(attnfuzz: Attnfuzz, home: Home) -> None:
+    end = json.loads(home.log(SECOND).read_text().splitlines()[-1]) | {"log_version": LOG_VERSION}
+    home.log(SECOND).write_text(json.dumps(end) + "\n")
+    refused(attnfuzz("report", "out"), "first line is no CampaignStarted")
 
 
 def test_a_log_of_another_version_is_named_as_one(attnfuzz: Attnfuzz, home: Home) -> None:

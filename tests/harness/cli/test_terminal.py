@@ -40,7 +40,12 @@ FILED = replace(filed(CASE, observation=FAULT, report="the report"), at=6.1, pat
 CHECKED = replace(checked(CASE, State.OPEN, observation=FAULT), at=1, times=2)
 SUSPECT = SuspectSeen(at=2, fingerprint=SAME, case=CASE, observation=FAULT)
 FINISHED = finished(9)
-POSSIBLE = {BEFORE: 4, "torch_sdpa": 4}
+POSSIBLE = frozenset({("a=1", "b=1"), ("a=1", "b=2"), ("a=2", "b=1"), ("a=2", "b=2")})
+
+
+@pytest.fixture(autouse=True)
+def small_case_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnfuzz.harness.cli.status.possible_pairs", lambda _: POSSIBLE)
 
 
 def searching(job: int, backend: str, index: int = 0) -> SliceStarted:
@@ -58,7 +63,7 @@ def written(on: Console) -> list[str]:
 
 def show(on: Console, *events: Event) -> Standing:
     standing = Standing()
-    with display_on(on, standing, POSSIBLE) as display:
+    with display_on(on, standing) as display:
         for event in events:
             standing(event)
             display(event)
@@ -67,13 +72,13 @@ def show(on: Console, *events: Event) -> Standing:
 
 def status(*events: Event, width: int = 80, at: float = 30) -> list[str]:
     pipe = console(width=width)
-    pipe.print(Status(Standing.of(events), POSSIBLE, at=at))
+    pipe.print(Status(Standing.of(events), at=at))
     return written(pipe)
 
 
 def summary(*events: Event, width: int = 120) -> list[str]:
     pipe = console(width=width)
-    summarise(pipe, Standing.of(events), POSSIBLE)
+    summarise(pipe, Standing.of(events))
     return written(pipe)
 
 
@@ -153,11 +158,13 @@ def test_the_status_drops_columns_and_never_wraps(width: int) -> None:
     assert lines[5].split()[0].endswith(".py:MINE")
 
 
-def test_coverage_is_whole_only_when_nothing_is_missing() -> None:
-    grown = tuple((str(number), "b") for number in range(1999))
-    standing = Standing.of([STARTED, CoverageGrew(at=1, backend=BEFORE, searched=1, pairs=grown)])
+def test_coverage_is_whole_only_when_nothing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    grown = tuple((str(number), "b") for number in range(2000))
+    monkeypatch.setattr("attnfuzz.harness.cli.status.possible_pairs", lambda _: frozenset(grown))
+    known = replace(STARTED, capabilities={BEFORE: STARTED.capabilities[BEFORE]})
+    standing = Standing.of([known, CoverageGrew(at=1, backend=BEFORE, searched=1, pairs=grown[:-1])])
     pipe = console()
-    pipe.print(score_table(standing, {BEFORE: 2000, "torch_sdpa": 0}, width=80, live=False))
+    pipe.print(score_table(standing, width=80, live=False))
     assert written(pipe)[1].split()[3] == "99%"
     assert written(pipe)[2].split()[3] == "-"
 

@@ -1,6 +1,8 @@
 """The corpus: what is kept, in which order it comes back, and what survives."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -206,6 +208,29 @@ def test_a_torn_index_costs_the_reason_and_not_the_case(tmp_path: Path) -> None:
     assert len(corpus.troubles) == 1
     corpus.keep(SMALL, why=Why.FAILURE)
     assert [kept.entry.why for kept in Corpus(tmp_path).kept() if kept.case == SMALL] == [Why.FAILURE]
+
+
+def test_a_line_that_a_full_disk_cut_off_spoils_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = Corpus(tmp_path)
+    corpus.keep(LARGE, why=Why.FAILURE)
+    real, room = os.write, [20]
+
+    def write(file: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = real(file, data[: room[0]])
+        room[0] -= written
+        return written
+
+    monkeypatch.setattr(os, "write", write)
+    with pytest.raises(OSError, match="No space"):
+        corpus.keep(SMALL, why=Why.FAILURE)
+    monkeypatch.undo()
+    corpus.keep(SMALL, why=Why.FAILURE)
+    again = Corpus(tmp_path)
+    assert {kept.entry.why for kept in again.kept()} == {Why.FAILURE}
+    assert len(again.kept()) == 2
+    assert len(again.troubles) == 1
 
 
 def test_a_case_that_was_deleted_is_gone_quietly(tmp_path: Path) -> None:

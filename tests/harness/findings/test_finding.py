@@ -18,10 +18,10 @@ def test_a_finding_has_all_that_repeats_it() -> None:
     assert replace(finding, script="import torch\n").files["repro.py"] == b"import torch\n"
 
 
-def test_the_backend_of_a_file_makes_a_plain_folder_name() -> None:
+def test_the_backend_of_a_file_makes_a_plain_folder_name_that_is_not_hidden() -> None:
     case = replace(decode(1), backend="../my dir/mine.py:Mine")
     finding = Finding(case=case, first=case, observation=observed(), report="")
-    assert finding.name.startswith(".._my_dir_mine.py_Mine-OutputMismatch-")
+    assert finding.name.startswith("__my_dir_mine.py_Mine-OutputMismatch-")
 
 
 def test_a_folder_or_a_file_names_a_case(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def cells(chart: str, status: str) -> int:
 
 
 def coverage_of(pairs: Collection[Pair]) -> Coverage:
-    return Coverage.of(BACKEND, pairs)
+    return Coverage.of(BACKEND, resolve(BACKEND).capability, pairs)
 
 
 def test_every_pair_is_reached_unreached_or_impossible() -> None:
@@ -72,9 +72,8 @@ def test_features_of_another_version_are_left_out() -> None:
     heat_map(coverage)
 
 
-@pytest.mark.parametrize("backend", ["no_such_backend", "gone.py:MINE"])
-def test_a_backend_that_is_not_here_keeps_what_it_reached(backend: str) -> None:
-    coverage = Coverage.of(backend, possible()[:100])
+def test_a_backend_of_which_nothing_is_known_keeps_what_it_reached() -> None:
+    coverage = Coverage.of("mine.py:MINE", None, possible()[:100])
     assert len(coverage.reached) == 100
     assert coverage.unknown
     assert not coverage.unreached

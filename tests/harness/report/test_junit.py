@@ -68,6 +68,9 @@ def test_a_campaign_that_did_not_end_is_an_error() -> None:
     (result,) = cases(suites()["attnfuzz"])["campaign"].result
     assert isinstance(result, Error)
     assert "was killed" in result.message
+    (result,) = cases(suites(finished(interrupted=True))["attnfuzz"])["campaign"].result
+    assert isinstance(result, Error)
+    assert "stopped early" in result.message
     assert not cases(suites(finished())["attnfuzz"])["campaign"].result
 
 
