@@ -2,7 +2,7 @@
 
 import fcntl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -44,7 +44,11 @@ class Claims:
     def _read(self, file: BinaryIO) -> list[_Claim]:
         """What others claimed."""
         file.seek(0)
-        claims = (msgspec.json.decode(line, type=_Claim) for line in file)
+        # A process that is killed may leave half a line, which the next one is glued to: both bugs are shown again.
+        claims = []
+        for line in file:
+            with suppress(msgspec.DecodeError):
+                claims.append(msgspec.json.decode(line, type=_Claim))
         return [claim for claim in claims if claim.test != self._test]
 
     @contextmanager

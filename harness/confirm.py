@@ -35,7 +35,7 @@ def recheck(judge: Judge, case: Case) -> tuple[int, Verdict]:
     judge.renew()
     runs, verdict = 1, judge.verdict(case)
     for fresh in _with_fresh_seeds(case):
-        if verdict.failures:
+        if verdict.failures or verdict.unsupported is not None:
             break
         runs, verdict = runs + 1, judge.verdict(fresh)
     return runs, verdict

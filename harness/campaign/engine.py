@@ -52,6 +52,10 @@ from attnfuzz.harness.findings.ledger import Ledger
 
 SECONDS_PER_LOOK = 0.1
 
+SECONDS_OF_SILENCE = 600.0
+"""How long a job with a slice may say nothing before it is killed. A case that hangs is ended after half a minute, but
+whoever waits for a process that the system can't end waits for ever."""
+
 DEATHS_IN_A_ROW = 3
 """How often a job may be killed before it has judged anything: more than that is no chance."""
 
@@ -126,6 +130,7 @@ class Campaign:
             choose_lean=choose_lean,
         )
         self._running: dict[int, UnderWay] = {}
+        self._heard_at: dict[int, float] = {}
         self._deaths: Counter[int] = Counter()
 
     def events(self) -> Iterator[Event]:
@@ -200,6 +205,7 @@ class Campaign:
                     yield from self._take(*received)
                 elif self._growth.waiting:
                     yield from self._growth.keep_next()
+            self._kill_the_silent()
             yield from self._tallies.due()
             yield from self._start_slices()
         while self._growth.waiting and not self._stop.is_set():
@@ -214,11 +220,19 @@ class Campaign:
             if run is None:
                 return
             self._running[job] = run
+            self._heard_at[job] = self._clock()
             yield run.started(job)
             self._jobs.start(job, run.task)
 
+    def _kill_the_silent(self) -> None:
+        for job in self._running:
+            if self._clock() - self._heard_at[job] > SECONDS_OF_SILENCE:
+                self._heard_at[job] = self._clock()
+                self._jobs.kill(job)
+
     def _take(self, job: int, message: AnyMessage) -> Iterator[Event]:
         run = self._running[job]
+        self._heard_at[job] = self._clock()
         match message:
             case Tally():
                 self._deaths[job] = 0

@@ -10,6 +10,7 @@ from attnfuzz.harness.campaign.events import (
     FindingChecked,
     FindingFiled,
     SuspectSeen,
+    Trouble,
     UnconfirmedKept,
 )
 from attnfuzz.harness.campaign.knowledge import Knowledge
@@ -87,6 +88,11 @@ class Filing:
         """Note how the case of a past finding fares now; one that was fixed before and passes is no news."""
         record = self._past[rechecked.finding]
         self.give_up(record.name)
+        if rechecked.unsupported is not None:
+            # Neither fixed nor open: nobody knows.
+            text = f"finding {record.name} can't be run any more: {rechecked.unsupported}"
+            yield Trouble(at=self._clock(), text=text)
+            return
         now = _likest(record, rechecked.observations)
         state = self._archive.checked(record.name, fails=now is not None)
         if state is State.FIXED and self._state_before(record) is State.FIXED:

@@ -84,7 +84,14 @@ class Hunt:
             if replay.finding is not None:
                 runs, verdict = recheck(self._judge, replay.case)
                 seen = verdict.failures
-                self._tell(Rechecked(finding=replay.finding, case=replay.case, observations=seen, runs=runs))
+                self._tell(
+                    Rechecked(
+                        finding=replay.finding,
+                        observations=seen,
+                        runs=runs,
+                        unsupported=verdict.unsupported,
+                    )
+                )
                 continue
             verdict = self._judge.verdict(replay.case)
             self._note(replay.case, verdict)

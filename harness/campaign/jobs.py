@@ -56,6 +56,10 @@ class Jobs(Protocol):
         """Start job number `job` anew after it ended; nothing that the old one told comes after this."""
         ...
 
+    def kill(self, job: int) -> None:
+        """End job number `job`, which is stuck: it ends as if it had been killed from outside."""
+        ...
+
 
 class JobProcesses:
     """Jobs as processes, each in a session of its own: a Ctrl-C at the terminal reaches only the main process."""
@@ -100,6 +104,10 @@ class JobProcesses:
         """Start job number `job` anew after it ended, and end what is left of its workers."""
         self._processes[job].end(deadline=time.monotonic())
         self._processes[job] = self._begin(job)
+
+    def kill(self, job: int) -> None:
+        """Kill job number `job`, and whatever it started."""
+        self._processes[job].kill()
 
     def _begin(self, number: int) -> "JobProcess":
         process = JobProcess(self._setup)
@@ -163,12 +171,16 @@ class JobProcess:
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
 
+    def kill(self) -> None:
+        """Have it end at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
     def end(self, deadline: float) -> None:
         """Wait for it until `deadline`; then kill it, and whatever it started."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(max(0.0, deadline - time.monotonic()))
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self.kill()
         self._process.wait()
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):

@@ -90,13 +90,13 @@ class Interesting(Message, frozen=True, kw_only=True, tag=True):
 class Rechecked(Message, frozen=True, kw_only=True, tag=True):
     """A finding's case was run again: how it fails now, worst first; not at all, if there is no observation.
 
-    It was run until it failed, with fresh value seeds too: `runs` times in all.
+    It was run until it failed, with fresh value seeds too: `runs` times in all. `unsupported` is why it could not be.
     """
 
     finding: str
-    case: Case
     observations: tuple[Observation, ...]
     runs: int
+    unsupported: str | None = None
 
 
 class Suspect(Message, frozen=True, kw_only=True, tag=True):

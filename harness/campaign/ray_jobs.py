@@ -106,6 +106,12 @@ class RayJobs:
         """Ask the cluster for another actor, after the one that ran for `job` ended."""
         self._begin_actor()
 
+    def kill(self, job: int) -> None:
+        """Kill the actor that runs a slice for `job`; one that waits for room is left alone."""
+        for number, actor in self._running.values():
+            if number == job:
+                self._ray.kill(actor)
+
     def next_message(self, timeout: float) -> tuple[int, AnyMessage] | None:
         """The next message of any job, with the job's number; None if none came in `timeout` seconds.
 

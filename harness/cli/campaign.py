@@ -95,7 +95,7 @@ def _run(plan: Plan, home: Home, ledger: Ledger, *, past: Past | None) -> Exit:
         text = f"{standing.failure.text}\nThe harness itself failed. What was found before is kept; {go_on}"
         Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
         return Exit.FAILED
-    if stop.is_set():
+    if standing.finished is not None and standing.finished.interrupted:
         console.print(f"Interrupted. What was found before is kept; {go_on}", soft_wrap=True, markup=False)
         return Exit.INTERRUPTED
     if any(remark.error for remark in standing.remarks):

@@ -149,5 +149,8 @@ class ScriptedJobs:
             raise message
         return 0, message
 
+    def kill(self, job: int) -> None:
+        self._script.append(JobEnded(job, "killed", killed=True))
+
     def restart(self, job: int) -> None:
         pass

@@ -83,6 +83,10 @@ class FakeJobs:
         """The next message."""
         return self._messages.popleft() if self._messages else None
 
+    def kill(self, job: int) -> None:
+        """These jobs are never stuck."""
+        raise AssertionError(job)
+
     def restart(self, job: int) -> None:
         """Forget what the job had to say."""
         self._messages = deque(received for received in self._messages if received[0] != job)

@@ -7,7 +7,7 @@ import pytest
 from fake_campaign import FakeCorpus, ScriptedJobs, begin, of, plan
 from fake_search import FakeJobs, FakeJudge, decode, kv_lens, observed
 
-from attnfuzz.harness.campaign import tallies
+from attnfuzz.harness.campaign import engine, tallies
 from attnfuzz.harness.campaign.events import (
     AlreadyFiled,
     CampaignFinished,
@@ -18,6 +18,8 @@ from attnfuzz.harness.campaign.events import (
     FindingChecked,
     FindingFiled,
     GapSeen,
+    JobFailed,
+    JobRestarted,
     LedgerRemark,
     Progress,
     SliceFinished,
@@ -26,7 +28,7 @@ from attnfuzz.harness.campaign.events import (
     UnconfirmedKept,
 )
 from attnfuzz.harness.campaign.knowledge import ATTEMPTS
-from attnfuzz.harness.campaign.messages import Interesting, SliceDone, Tally, Troubled
+from attnfuzz.harness.campaign.messages import Interesting, Rechecked, SliceDone, Tally, Troubled
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.corpus import Why
 from attnfuzz.harness.failures import Kind, Observation
@@ -275,3 +277,27 @@ def test_an_entry_does_not_excuse_a_known_finding_that_fails_in_another_way(tmp_
     crashes = FakeJudge(lambda lengths: (observed(Kind.ILLEGAL_ACCESS, "kv"),) if max(lengths) >= 100 else ())
     (checked,) = of(FindingChecked, night(tmp_path, "2", crashes, known))
     assert (checked.state, checked.observation.kind, checked.known) == (State.OPEN, Kind.ILLEGAL_ACCESS, None)
+
+
+def test_a_job_that_says_nothing_is_killed_and_started_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "SECONDS_OF_SILENCE", 0.0)
+    events = list(begin(plan(tmp_path), ScriptedJobs([])).events())
+    assert len(of(JobRestarted, events)) == engine.DEATHS_IN_A_ROW - 1
+    assert len(of(JobFailed, events)) == 1
+
+
+def test_a_past_finding_that_is_supported_no_more_is_neither_fixed_nor_open(tmp_path: Path) -> None:
+    run(FakeJobs(FakeJudge(fails_on_long)), plan(tmp_path))
+    (record,) = begin(plan(tmp_path), ScriptedJobs([]), campaign="2")._past
+    refused = Rechecked(finding=record.name, observations=(), runs=1, unsupported="no such head dim")
+    stop = threading.Event()
+    events: list[Event] = []
+    for event in begin(plan(tmp_path), ScriptedJobs([refused]), campaign="2", stop=stop).events():
+        events.append(event)
+        if isinstance(event, Trouble):
+            stop.set()
+    assert not of(FindingChecked, events)
+    (trouble,) = of(Trouble, events)
+    assert trouble.text == f"finding {record.name} can't be run any more: no such head dim"
+    (later,) = begin(plan(tmp_path), ScriptedJobs([]), campaign="3")._past
+    assert later.state is State.NEW

@@ -247,7 +247,7 @@ def test_what_past_findings_a_killed_job_had_checked_is_not_checked_again(tmp_pa
     (first, second) = begin(plan(tmp_path), ScriptedJobs([]), campaign="2")._past
     judged = Tally(cases=1, deaths=0, shrinking=False)
     killed = JobEnded(0, "killed", killed=True)
-    checked = Rechecked(finding=first.name, case=first.case, observations=(first.observation,), runs=1)
+    checked = Rechecked(finding=first.name, observations=(first.observation,), runs=1)
     stop = threading.Event()
     jobs = ScriptedJobs([judged, killed, judged, checked, killed, judged, killed])
     for event in begin(plan(tmp_path), jobs, campaign="2", stop=stop).events():

@@ -86,7 +86,7 @@ def test_a_kept_case_that_does_not_come_back_is_lost() -> None:
 def test_a_finding_that_fails_still_is_told_with_how() -> None:
     judge = FakeJudge(fails_on_long)
     _, told = replay(judge, Replay(case=decode(150), finding="name"))
-    assert told[0] == Rechecked(finding="name", case=decode(150), observations=(observed(),), runs=1)
+    assert told[0] == Rechecked(finding="name", observations=(observed(),), runs=1)
     assert (judge.judged, judge.confirmed) == ([], [decode(150)])
     assert not [message for message in told if isinstance(message, Suspect | Caught)]
 
@@ -94,7 +94,7 @@ def test_a_finding_that_fails_still_is_told_with_how() -> None:
 def test_a_finding_is_fixed_once_fresh_seeds_pass_too() -> None:
     judge = FakeJudge(lambda _: ())
     _, told = replay(judge, Replay(case=decode(150), finding="name"))
-    assert told[0] == Rechecked(finding="name", case=decode(150), observations=(), runs=1 + FRESH_SEEDS)
+    assert told[0] == Rechecked(finding="name", observations=(), runs=1 + FRESH_SEEDS)
     assert len({case.seed for case in judge.confirmed}) == 1 + FRESH_SEEDS
 
 
@@ -102,7 +102,7 @@ def test_a_finding_that_fails_with_one_seed_of_several_is_not_fixed() -> None:
     _, told = replay(
         FakeJudge(fails_on_long, comes_back=lambda case: case.seed == 2), Replay(case=decode(150), finding="name")
     )
-    assert told[0] == Rechecked(finding="name", case=decode(150), observations=(observed(),), runs=3)
+    assert told[0] == Rechecked(finding="name", observations=(observed(),), runs=3)
 
 
 def test_kept_cases_end_when_the_time_is_up() -> None:
