@@ -22,7 +22,11 @@ def clock(seconds: float) -> str:
 
 def date(seconds: float) -> str:
     """A time since the epoch as people read it: 2026-05-01 04:30 UTC."""
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
+    try:
+        return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
+    except (OverflowError, ValueError, OSError):
+        # A log is foreign data, and JSON's numbers go further than calendars.
+        return "an impossible time"
 
 
 def headline(backend: str, observation: Observation) -> str:

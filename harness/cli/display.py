@@ -21,6 +21,7 @@ from attnfuzz.harness.campaign.events import (
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.cli.status import Status, coverage, recent_rate
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.report.printable import printable
 from attnfuzz.harness.wording import clock, count, headline
 
 FIRST_MINUTE = 60.0
@@ -129,9 +130,9 @@ def say(console: Console, event: Event) -> None:
         case GapSeen():
             line = Text(f"Gap: {headline(event.case.backend, event.observation)}")
         case Trouble():
-            line = Text(f"Trouble: {event.text}")
+            line = Text(f"Trouble: {printable(event.text)}")
         case JobRestarted():
-            line = Text(f"Job {event.job} was started anew: {event.text}")
+            line = Text(f"Job {event.job} was started anew: {printable(event.text)}")
         case _:
             return
     console.print(Text.assemble(f"{clock(event.at)}: ", line), soft_wrap=True)

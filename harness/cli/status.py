@@ -14,7 +14,7 @@ from rich.text import Text
 from attnfuzz.harness.campaign.events import SliceStarted
 from attnfuzz.harness.campaign.standing import Sample, Standing
 from attnfuzz.harness.wording import clock, count
-from attnfuzz.strategies.coverage import possible_pairs
+from attnfuzz.strategies.coverage import Pair, possible_pairs
 
 GAP = 2
 """Columns of a terminal between two columns of a table."""
@@ -131,7 +131,7 @@ def score_table(standing: Standing, *, width: int, live: bool) -> Table:
 def coverage(standing: Standing, backend: str) -> str:
     """The share of the possible pairs that was reached; 100% is all of them, and no rounding."""
     possible = _possible(standing, backend)
-    return f"{100 * len(standing.score(backend).pairs) // possible}%" if possible else "-"
+    return f"{100 * len(standing.score(backend).pairs & possible) // len(possible)}%" if possible else "-"
 
 
 def recent_rate(standing: Standing, seconds: float = 60.0) -> float:
@@ -167,13 +167,14 @@ def _numbers(title: str, numbers: Iterator[float]) -> _Column:
 
 def _pairs(standing: Standing, backend: str) -> Text:
     possible = _possible(standing, backend)
-    return Text(f"{len(standing.score(backend).pairs):,} of {f'{possible:,}' if possible else '?'}")
+    reached = standing.score(backend).pairs
+    return Text(f"{len(reached & possible):,} of {len(possible):,}" if possible else f"{len(reached):,} of ?")
 
 
-def _possible(standing: Standing, backend: str) -> int:
-    """How many pairs of features a backend can reach; 0 if the campaign does not say what it can."""
+def _possible(standing: Standing, backend: str) -> frozenset[Pair]:
+    """The pairs of features that a backend can reach; none if the campaign does not say what it can."""
     can = standing.started.capabilities.get(backend) if standing.started else None
-    return 0 if can is None else len(possible_pairs(can))
+    return frozenset() if can is None else possible_pairs(can)
 
 
 def _findings(standing: Standing, backend: str) -> Text:

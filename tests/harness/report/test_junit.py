@@ -32,7 +32,14 @@ def test_a_finding_is_a_failure_with_its_report_and_the_line_that_replays_it() -
     assert (failure.type, failure.message) == ("OutputMismatch", "new: OutputMismatch at out in fake, decode")
     assert failure.text == "the <report>"
     assert "attnfuzz replay out/findings/new-one" in case.system_out
-    assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (2, 1, 0, 0)
+    # No example was drawn, so that the search can't be said to have passed.
+    assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (2, 1, 0, 1)
+
+
+def test_a_backend_that_was_never_searched_did_not_pass() -> None:
+    (result,) = cases(suites(finished())["fake"])["search"].result
+    assert isinstance(result, Skipped)
+    assert result.message == "the campaign never came to it"
 
 
 def test_the_search_is_a_test_that_passes_and_takes_the_time() -> None:
