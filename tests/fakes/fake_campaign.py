@@ -4,7 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 from fake_search import FakeJobs, FakeJudge, kv_lens
@@ -12,7 +12,7 @@ from fake_search import FakeJobs, FakeJudge, kv_lens
 from attnfuzz.harness.campaign.engine import Campaign
 from attnfuzz.harness.campaign.events import AnyEvent, Event, Pair
 from attnfuzz.harness.campaign.jobs import JobEnded, Jobs
-from attnfuzz.harness.campaign.messages import AnyMessage, Slice
+from attnfuzz.harness.campaign.messages import AnyMessage, Message, Slice
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.tasks import ChooseLean
 from attnfuzz.harness.corpus import Corpus, Why
@@ -133,7 +133,7 @@ class MortalJobs(FakeJobs):
 class ScriptedJobs:
     """Jobs that say `script` of their first slice, and nothing to the others; an exception in it is raised."""
 
-    def __init__(self, script: Iterable[AnyMessage | BaseException], count: int = 1) -> None:
+    def __init__(self, script: Iterable[Message | BaseException], count: int = 1) -> None:
         self.count = count
         self.slices: list[Slice] = []
         self._script = list(script)
@@ -147,7 +147,7 @@ class ScriptedJobs:
         message = self._script.pop(0)
         if isinstance(message, BaseException):
             raise message
-        return 0, message
+        return 0, cast("AnyMessage", message)
 
     def kill(self, job: int) -> None:
         self._script.append(JobEnded(job, "killed", killed=True))

@@ -238,7 +238,12 @@ def night(out: Path, campaign: str, judge: FakeJudge, ledger: Ledger | None = No
 
 
 def test_a_finding_is_new_then_open_then_fixed_then_returned(tmp_path: Path) -> None:
-    broken, mended = (lambda: FakeJudge(fails_on_long)), (lambda: FakeJudge(passes))
+    def broken() -> FakeJudge:
+        return FakeJudge(fails_on_long)
+
+    def mended() -> FakeJudge:
+        return FakeJudge(passes)
+
     (new,) = of(FindingFiled, night(tmp_path, "1", broken()))
     again = night(tmp_path, "2", broken())
     (still,) = of(FindingChecked, again)

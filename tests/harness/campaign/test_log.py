@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from attnfuzz.harness.campaign import log as log_module
-from attnfuzz.harness.campaign.events import AnyEvent, CampaignFinished, CampaignStarted, Progress, Trouble
+from attnfuzz.harness.campaign.events import CampaignFinished, CampaignStarted, Event, Progress, Trouble
 from attnfuzz.harness.campaign.log import EventLog, LogError, mend_log, read_log
 
 
@@ -41,7 +41,7 @@ def finished(at: float) -> CampaignFinished:
     return CampaignFinished(at=at, time=1e9, interrupted=False)
 
 
-def written(path: Path, *events: AnyEvent) -> Path:
+def written(path: Path, *events: Event) -> Path:
     with EventLog(path) as log:
         for event in events:
             log(event)
@@ -160,7 +160,12 @@ def test_findings_are_on_the_disk_at_once_and_the_rest_soon(tmp_path: Path, monk
     monkeypatch.setattr(log_module, "SECONDS_PER_SYNC", 0.01)
     synced: list[int] = []
     real = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(file), real(file))[1])
+
+    def fsync(file: int) -> None:
+        synced.append(file)
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", fsync)
     with EventLog(tmp_path / "events.ndjson") as log:
         synced.clear()
         log(started())
@@ -169,7 +174,7 @@ def test_findings_are_on_the_disk_at_once_and_the_rest_soon(tmp_path: Path, monk
         for _ in range(200):
             if len(synced) > 1:
                 break
-            log_module.threading.Event().wait(0.01)
+            threading.Event().wait(0.01)
         assert len(synced) > 1
 
 

@@ -32,7 +32,7 @@ from attnfuzz.harness.campaign.events import (
 )
 from attnfuzz.harness.campaign.jobs import JobEnded
 from attnfuzz.harness.campaign.knowledge import JOB_KILLED, NOT_COME_BACK, OUT_OF_TIME
-from attnfuzz.harness.campaign.messages import Rechecked, Slice, Suspect, Tally
+from attnfuzz.harness.campaign.messages import Message, Rechecked, Slice, Suspect, Tally
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.tasks import MOST_CUT_OFFS
 from attnfuzz.harness.failures import Kind, Observation
@@ -191,7 +191,7 @@ def test_a_suspect_whose_job_was_killed_runs_again_first_and_is_not_shrunk_for_e
 def test_a_suspect_whose_job_is_killed_each_time_is_given_up(tmp_path: Path) -> None:
     judged = Tally(cases=1, deaths=0, shrinking=False)
     killed = JobEnded(0, "killed", killed=True)
-    script = [judged, SUSPECT, killed] * MOST_CUT_OFFS
+    script: list[Message | BaseException] = [judged, SUSPECT, killed] * MOST_CUT_OFFS
     jobs = ScriptedJobs(script)
     stop = threading.Event()
     told: list[Event] = []

@@ -8,14 +8,15 @@ from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE, Schedule, sli
 def events_of(task: Slice, *, searched: int | None = None, pairs: int = 0) -> list[Event]:
     """What happens when a slice runs to its end in a second."""
     done = task.examples if searched is None else searched
-    of = {"at": 0.0, "backend": task.backend}
-    reached = tuple((f"pair {number}", task.backend) for number in range(pairs))
+    backend = task.backend
+    reached = tuple((f"pair {number}", backend) for number in range(pairs))
     return [
-        SliceStarted(**of, job=0, index=task.index, seed=task.seed, examples=task.examples),
-        CoverageGrew(**of, searched=done, pairs=reached),
-        Progress(**of, searched=done, cases=done, deaths=0),
+        SliceStarted(at=0.0, backend=backend, job=0, index=task.index, seed=task.seed, examples=task.examples),
+        CoverageGrew(at=0.0, backend=backend, searched=done, pairs=reached),
+        Progress(at=0.0, backend=backend, searched=done, cases=done, deaths=0),
         SliceFinished(
-            **of,
+            at=0.0,
+            backend=backend,
             index=task.index,
             seed=task.seed,
             examples=done,

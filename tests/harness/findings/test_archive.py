@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -238,7 +239,7 @@ def _filed_until_killed(patch: pytest.MonkeyPatch, home: Path, moment: int) -> b
     second = archive(home, "night 2")
     for name in ("rename", "replace", "mkdir", "unlink"):
         patch.setattr(Path, name, dying(getattr(Path, name)))
-    patch.setattr(archive_module.shutil, "rmtree", dying(archive_module.shutil.rmtree))
+    patch.setattr(shutil, "rmtree", dying(shutil.rmtree))
     try:
         second.file(found(101), FINGERPRINT)
     except Killed:

@@ -39,7 +39,8 @@ def everything(text: str, times: int) -> Standing:
     """A campaign that has so many of everything, with `text` in it."""
     observation = replace(MISMATCH, message=text, place=text)
     fingerprint = Fingerprint.of("fake", observation)
-    failed = {"fingerprint": fingerprint, "case": CASE, "observation": observation, "at": 9.0}
+    gap = GapSeen(at=9, fingerprint=fingerprint, case=CASE, observation=observation)
+    lost = UnconfirmedKept(at=9, fingerprint=fingerprint, case=CASE, observation=observation, path=text, reason=text)
     standing = Standing.of([started(*(f"fake{number}{text}" for number in range(times)), **{text: text})])
     for number in range(times):
         backend = f"fake{number}{text}"
@@ -52,8 +53,8 @@ def everything(text: str, times: int) -> Standing:
             SliceFinished(
                 at=9, backend=backend, index=0, seed=0, examples=1, cases=1, deaths=0, seconds=1, unsupported={text: 1}
             ),
-            UnconfirmedKept(**failed, path=text, reason=text),
-            GapSeen(**failed),
+            lost,
+            gap,
             LedgerRemark(at=9, entry=number, title=text, text=text, error=True),
             Trouble(at=9, text=text),
             JobRestarted(at=9, job=0, text=text),
