@@ -17,6 +17,7 @@ from widened import widened
 
 from attnfuzz.harness.campaign.examples import derive_seed, run_examples
 from attnfuzz.harness.check import Runner
+from attnfuzz.harness.confirm import comes_back
 from attnfuzz.harness.failures import Observation
 from attnfuzz.harness.registry import resolve
 from attnfuzz.reference import case_file
@@ -154,7 +155,7 @@ def _confirmed(tallies: Sequence[Tally]) -> list[Case]:
     confirmed = []
     with Runner() as runner:
         for case, failure in suspects:
-            again = runner.confirm(case, failure)
+            again = comes_back(runner, case, failure)
             click.echo(f"{failure.kind} {'again' if again else 'not again'} in a fresh worker: {failure.message}")
             click.echo(case_file.encode(case).decode())
             if again:

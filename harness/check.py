@@ -16,11 +16,10 @@ import hypothesis
 import msgspec
 
 from attnfuzz.harness import registry
-from attnfuzz.harness.confirm import comes_back
 from attnfuzz.harness.describe import describe
 from attnfuzz.harness.describe_calls import describe_calls
 from attnfuzz.harness.execute import Task
-from attnfuzz.harness.failures import FAILURES, Kind, Observation, Verdict
+from attnfuzz.harness.failures import FAILURES, Kind, Verdict
 from attnfuzz.harness.judge import ALPHA, Tier
 from attnfuzz.harness.trace import assemble
 from attnfuzz.harness.workers.death import Death
@@ -132,10 +131,6 @@ class Runner:
     def renew(self) -> None:
         """Have the next case run by a worker that has run nothing."""
         self._workers.renew()
-
-    def confirm(self, case: Case, observation: Observation) -> bool:
-        """Whether a failure comes back in a fresh worker, as `attnfuzz.harness.confirm.comes_back` says it."""
-        return comes_back(self, case, observation)
 
     def _run(self, case: AnyCase, name: str, trace: str | None = None) -> Verdict:
         case_file.validate_any(case)

@@ -97,7 +97,7 @@ def _claimed(caught: Caught, ledger: Ledger, claims: Claims) -> list[ShardFailur
     CASES.mkdir(exist_ok=True)
     path = CASES / f"{finding.name}.json"
     case_file.save(path, finding.case)
-    known = ledger.reason(caught.fingerprint, caught.observation, caught.case, finding.name)
+    known = ledger.reason(caught.fingerprint, caught.case, finding.name)
     return [ShardFailure(finding.name, f"{report}\n\nreplay: attnfuzz replay {path}", known)]
 
 

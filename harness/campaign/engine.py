@@ -114,7 +114,6 @@ class Campaign:
             self._ledger,
             self._knowledge,
             past=self._past,
-            campaign=campaign,
             clock=self._clock,
             render=render,
             export=export,

@@ -19,7 +19,7 @@ from attnfuzz.harness.failures import Observation, Verdict
 from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.finding import Finding
 from attnfuzz.harness.findings.ledger import Ledger
-from attnfuzz.harness.findings.record import Record, state_after
+from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.fingerprint import Fingerprint, fine
 from attnfuzz.reference.case import Case
@@ -29,7 +29,7 @@ Export = Callable[[Case], str | None]
 
 
 class Filing:
-    """Files for `campaign` what its `knowledge` does not have yet.
+    """Files what a campaign's `knowledge` does not have yet.
 
     `render` makes a verdict readable, `export` a script of a case. `past` are the findings that wait to be run again:
     they count as failing until they pass. Everything here raises OSError when a file can't be written.
@@ -42,7 +42,6 @@ class Filing:
         knowledge: Knowledge,
         *,
         past: Sequence[Record],
-        campaign: str,
         clock: Callable[[], float],
         render: Render,
         export: Export,
@@ -50,7 +49,6 @@ class Filing:
         self._archive = archive
         self._ledger = ledger
         self._knowledge = knowledge
-        self._campaign = campaign
         self._clock = clock
         self._render = render
         self._export = export
@@ -60,7 +58,7 @@ class Filing:
     def passed_over(self, backend: str) -> tuple[Fingerprint, ...]:
         """The failures of `backend` that the search goes past."""
         waiting = (self._past[name] for name in sorted(self._waiting))
-        failing = (each.fingerprint for each in waiting if self._state_before(each) is not State.FIXED)
+        failing = (each.fingerprint for each in waiting if each.state is not State.FIXED)
         own = (fingerprint for fingerprint in failing if fingerprint.backend == backend)
         return tuple(dict.fromkeys((*self._knowledge.passed_over(backend), *own)))
 
@@ -81,7 +79,7 @@ class Filing:
             path=str(path),
             report=finding.report,
             state=state,
-            known=self._ledger.reason(caught.fingerprint, observation, case, finding.name),
+            known=self._ledger.reason(caught.fingerprint, case, finding.name),
         )
 
     def check(self, rechecked: Rechecked) -> Iterator[Event]:
@@ -95,7 +93,7 @@ class Filing:
             return
         now = _likest(record, rechecked.observations)
         state = self._archive.checked(record.name, fails=now is not None)
-        if state is State.FIXED and self._state_before(record) is State.FIXED:
+        if state is State.FIXED and record.state is State.FIXED:
             return
         observation = now or record.observation
         # An entry for how it failed once does not excuse that it fails in another way.
@@ -111,7 +109,7 @@ class Filing:
             state=state,
             runs=rechecked.runs,
             times=int(now is not None),
-            known=self._ledger.reason(fingerprint, observation, record.case, record.name),
+            known=self._ledger.reason(fingerprint, record.case, record.name),
         )
 
     def give_up(self, name: str) -> None:
@@ -132,10 +130,6 @@ class Filing:
             path=str(path),
             reason=reason,
         )
-
-    def _state_before(self, record: Record) -> State:
-        """The state in which this campaign met a finding: what it saw itself, before it was killed, does not count."""
-        return state_after([sighting for sighting in record.sightings if sighting.campaign != self._campaign])
 
 
 def _likest(record: Record, observations: Sequence[Observation]) -> Observation | None:

@@ -12,7 +12,6 @@ class Why(StrEnum):
     """What a case is kept for, the best reason first."""
 
     FAILURE = "failure"
-    BUG = "bug"
     ADDED = "added"
     MARGIN = "margin"
     COVERAGE = "coverage"
@@ -25,7 +24,7 @@ class Why(StrEnum):
     @property
     def for_good(self) -> bool:
         """Whether such a case stays, whatever others reach."""
-        return self in {Why.FAILURE, Why.BUG, Why.ADDED}
+        return self in {Why.FAILURE, Why.ADDED}
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

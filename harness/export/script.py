@@ -13,6 +13,7 @@ from attnfuzz.harness.export.inline import inlined
 from attnfuzz.harness.failures import Observation
 from attnfuzz.harness.memory.poison import poison_bytes, sentinel_bytes
 from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.templates import environment_of
 from attnfuzz.kernels import torch_sdpa
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.native import build, ops, unsupported
@@ -108,14 +109,7 @@ def _carried(backend: Backend, op: str) -> str:
 
 
 def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("attnfuzz.harness.export", "."),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=jinja2.StrictUndefined,
-        autoescape=False,  # noqa: S701 - Python, not HTML
-    )
+    environment = environment_of("attnfuzz.harness.export", autoescape=False, keep_trailing_newline=True)
     environment.filters.update(
         python=repr,
         argument=literals.argument,

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.failures import FAULTS, Kind, Observation
+from attnfuzz.harness.failures import FAULTS, Kind
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.fingerprint import FEATURES, Fingerprint, features
@@ -98,9 +98,7 @@ class Ledger:
             raise LedgerError("\n".join(f"{path}, {mistake}" for mistake in mistakes))
         return cls(entries)
 
-    def reason(
-        self, fingerprint: Fingerprint, observation: Observation, case: Case, name: str | None = None
-    ) -> str | None:
+    def reason(self, fingerprint: Fingerprint, case: Case, name: str | None = None) -> str | None:
         """Why a failure is known, in the words of the first entry that means it; None if none does."""
         return next((entry.text for entry in self.entries if entry.matches(fingerprint, case, name)), None)
 

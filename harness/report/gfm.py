@@ -6,6 +6,7 @@ from functools import cache
 import jinja2
 
 from attnfuzz.harness.report.printable import printable, shortened
+from attnfuzz.harness.templates import environment_of
 from attnfuzz.harness.wording import clock, count, headline, replay_line
 
 MOST_CHARACTERS = 300
@@ -45,14 +46,8 @@ def fenced(text: str, language: str = "", most: int = 100_000) -> str:
 @cache
 def template(name: str) -> jinja2.Template:
     """The markdown template of this name beside this module."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("attnfuzz.harness.report", "."),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=jinja2.StrictUndefined,
-        autoescape=False,  # noqa: S701 - markdown, whose own escapes are the filters below
-    )
+    # Markdown's own escapes are the filters below.
+    environment = environment_of("attnfuzz.harness.report", autoescape=False, keep_trailing_newline=True)
     environment.filters.update(
         clock=clock, code=code, count=count, escape=escape, fenced=fenced, one_line=one_line, replay_line=replay_line
     )

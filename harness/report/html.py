@@ -18,6 +18,7 @@ from attnfuzz.harness.report.finding_view import finding_groups
 from attnfuzz.harness.report.heatmap import heat_map, named
 from attnfuzz.harness.report.printable import printable, shortened
 from attnfuzz.harness.report.verdict import verdict
+from attnfuzz.harness.templates import environment_of
 from attnfuzz.harness.wording import clock, count, date, headline
 
 _MOST_LISTED = 100
@@ -56,14 +57,7 @@ def render_html(
 
 
 def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("attnfuzz.harness.report", "."),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-        autoescape=True,
-        finalize=_fit_to_print,
-    )
+    environment = environment_of("attnfuzz.harness.report", autoescape=True, finalize=_fit_to_print)
     environment.filters.update(clock=clock, count=count, date=date, shortened=shortened, named=named)
     environment.globals.update(headline=headline, colours=COLOURS, most=_MOST_LISTED)
     return environment.get_template("report.html.j2")

@@ -12,6 +12,7 @@ from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.finding_view import report_of
 from attnfuzz.harness.report.printable import printable
 from attnfuzz.harness.report.verdict import verdict
+from attnfuzz.harness.templates import environment_of
 from attnfuzz.harness.wording import clock, count, headline, replay_line
 
 
@@ -124,11 +125,8 @@ def _findings(standing: Standing, backend: str) -> Iterator[Test]:
 
 @cache
 def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("attnfuzz.harness.report", "."),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
+    environment = environment_of(
+        "attnfuzz.harness.report",
         autoescape=True,
         finalize=lambda value: printable(value) if isinstance(value, str) else value,
     )

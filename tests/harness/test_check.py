@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from attnfuzz.harness import check as check_module
 from attnfuzz.harness.check import CannotRun, Runner, check, render_failure
+from attnfuzz.harness.confirm import comes_back
 from attnfuzz.harness.failures import FAILURES, Failure, Kind, Observation
 from attnfuzz.harness.workers.pool import HandlerError
 from attnfuzz.reference import case_file
@@ -96,7 +97,7 @@ def test_an_unknown_contract_is_refused() -> None:
 
 def confirmed(runner: Runner, case: Case) -> bool:
     first = runner.verdict(case).failures[0]
-    return runner.confirm(case, first)
+    return comes_back(runner, case, first)
 
 
 @pytest.mark.parametrize("defect", ["SEGFAULT", "UNWRITTEN", "LSE_BASE", "WRONG_ROW"])
@@ -123,19 +124,19 @@ def test_a_failure_elsewhere_confirms_faults_alone(
 ) -> None:
     case = decode_case(f"{defective}:NONE")
 
-    def comes_back(kind: Kind, place: str, *, gap: bool = False) -> bool:
+    def confirmed_by(kind: Kind, place: str, *, gap: bool = False) -> bool:
         again = Observation(kind=kind, place=place, message="", gap=gap)
         verdict = runner.verdict(case)
         monkeypatch.setattr(runner, "verdict", lambda _: replace(verdict, observations=(again,)))
         try:
-            return runner.confirm(case, Observation(kind=kind, place="out", message=""))
+            return comes_back(runner, case, Observation(kind=kind, place="out", message=""))
         finally:
             monkeypatch.undo()
 
-    assert comes_back(Kind.ILLEGAL_ACCESS, "lse")
-    assert comes_back(Kind.NOT_FINITE, "out")
-    assert not comes_back(Kind.NOT_FINITE, "padded rows")
-    assert not comes_back(Kind.NOT_FINITE, "out", gap=True)
+    assert confirmed_by(Kind.ILLEGAL_ACCESS, "lse")
+    assert confirmed_by(Kind.NOT_FINITE, "out")
+    assert not confirmed_by(Kind.NOT_FINITE, "padded rows")
+    assert not confirmed_by(Kind.NOT_FINITE, "out", gap=True)
 
 
 @pytest.fixture

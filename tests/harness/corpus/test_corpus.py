@@ -51,7 +51,7 @@ def test_a_failure_is_kept_once(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path)
     assert corpus.keep(LARGE, why=Why.FAILURE)
     assert not corpus.keep(LARGE, why=Why.FAILURE)
-    assert not corpus.keep(LARGE, why=Why.BUG)
+    assert not corpus.keep(LARGE, why=Why.ADDED)
     assert not Corpus(tmp_path).keep(LARGE, why=Why.FAILURE)
 
 

@@ -44,9 +44,9 @@ def load(folder: Path, text: str) -> Ledger:
 
 def test_an_entry_means_the_failures_that_agree_with_all_it_says() -> None:
     ledger = Ledger([ENTRY])
-    assert ledger.reason(FINGERPRINT, observed(), decode(1)) == "the vendor knows"
-    assert ledger.reason(replace(FINGERPRINT, kind=Kind.RAISED), observed(), decode(1)) is None
-    assert ledger.reason(replace(FINGERPRINT, backend="other"), observed(), decode(1)) is None
+    assert ledger.reason(FINGERPRINT, decode(1)) == "the vendor knows"
+    assert ledger.reason(replace(FINGERPRINT, kind=Kind.RAISED), decode(1)) is None
+    assert ledger.reason(replace(FINGERPRINT, backend="other"), decode(1)) is None
 
 
 @pytest.mark.parametrize(
@@ -60,14 +60,14 @@ def test_an_entry_means_the_failures_that_agree_with_all_it_says() -> None:
     ],
 )
 def test_each_field_narrows_what_an_entry_means(narrower: dict[str, object], wider: dict[str, object]) -> None:
-    failure = (FINGERPRINT, observed(), decode(3, 4), found().name)
+    failure = (FINGERPRINT, decode(3, 4), found().name)
     assert Ledger([replace(ENTRY, **narrower)]).reason(*failure) is None
     assert Ledger([replace(ENTRY, **wider)]).reason(*failure) is not None
 
 
 def test_a_reason_comes_with_its_issue() -> None:
     entry = replace(ENTRY, issue="https://example.org/1")
-    assert Ledger([entry]).reason(FINGERPRINT, observed(), decode(1)) == "the vendor knows (https://example.org/1)"
+    assert Ledger([entry]).reason(FINGERPRINT, decode(1)) == "the vendor knows (https://example.org/1)"
 
 
 @pytest.mark.parametrize("event", [FILED, rechecked(State.OPEN), rechecked(State.RETURNED), UNCONFIRMED])
@@ -108,7 +108,7 @@ def test_an_entry_of_a_backend_that_was_not_searched_is_left_alone() -> None:
 
 
 def test_a_ledger_without_entries_knows_of_nothing(tmp_path: Path) -> None:
-    assert load(tmp_path, "").reason(FINGERPRINT, observed(), decode(1)) is None
+    assert load(tmp_path, "").reason(FINGERPRINT, decode(1)) is None
     assert Ledger().remarks(Standing.of([STARTED]), []) == []
 
 
@@ -127,8 +127,8 @@ def test_a_ledger_is_read_with_all_its_fields(tmp_path: Path) -> None:
         """,
     )
     fingerprint = Fingerprint("torch_sdpa", Kind.EMPTY_ROW, "sdpa", "extend", "empty rows")
-    assert ledger.reason(fingerprint, observed(), decode(0)) == "NaN for no keys (https://example.org/1)"
-    assert ledger.reason(fingerprint, observed(), decode(1)) is None
+    assert ledger.reason(fingerprint, decode(0)) == "NaN for no keys (https://example.org/1)"
+    assert ledger.reason(fingerprint, decode(1)) is None
 
 
 GOOD = 'backend = "torch_sdpa"\nkind = "EmptyRow"\nreason = "r"\n'
