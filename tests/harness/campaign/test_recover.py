@@ -112,14 +112,18 @@ def test_a_campaign_that_is_killed_again_and_again_comes_to_its_end(tmp_path: Pa
     check(list(log))
 
 
-def test_the_time_that_was_spent_before_a_kill_counts(tmp_path: Path) -> None:
-    asked = plan(tmp_path, examples=None, seconds=100.0)
+@pytest.mark.parametrize(("spent", "slices"), [(40.0, 1), (100.0, 0)], ids=["some is left", "none is left"])
+def test_the_time_that_was_spent_before_a_kill_counts(tmp_path: Path, spent: float, slices: int) -> None:
+    budget = 100.0
+    asked = plan(tmp_path, examples=None, seconds=budget)
     first = list(islice(begin(asked, FakeJobs(FakeJudge(passes))).events(), 4))
-    late = [*first, Progress(at=99.99, backend="fake", searched=0, cases=0, deaths=0)]
-    again = list(begin(asked, jobs := FakeJobs(FakeJudge(passes)), past_events=logged(late)).events())
-    assert again[0].at == pytest.approx(99.99, abs=0.01)
-    assert len(jobs.slices) <= 1
-    assert all(task.seconds is not None and task.seconds <= 0.01 for task in jobs.slices)
+    late = [*first, Progress(at=spent, backend="fake", searched=0, cases=0, deaths=0)]
+    jobs = FakeJobs(FakeJudge(passes))
+    again = begin(asked, jobs, past_events=logged(late)).events()
+    assert next(again).at >= spent
+    next(event for event in again if isinstance(event, SliceFinished | CampaignFinished))
+    assert len(jobs.slices) == slices
+    assert all(task.seconds is not None and task.seconds <= budget - spent for task in jobs.slices)
 
 
 def test_kept_cases_and_findings_are_not_run_again_after_a_kill(tmp_path: Path) -> None:
