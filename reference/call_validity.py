@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from attnfuzz.reference.calls import Answer, Buffer, CallCase, Expected, View, content_of
+from attnfuzz.reference.calls import Answer, Buffer, CallCase, Expected, View, content_of, named_views
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.validity import ImpossibleCase
 
@@ -44,8 +44,8 @@ def _buffers(case: CallCase) -> dict[str, Buffer]:
 
 
 def _validate_content(buffer: Buffer) -> None:
-    if sum(content is not None for content in (buffer.values, buffer.bits, buffer.payload)) > 1:
-        raise ImpossibleCase(f"content of {buffer.name}", "given twice", "must be values, bits or payload")
+    if sum(content is not None for content in (buffer.values, buffer.bits, buffer.drawn, buffer.payload)) > 1:
+        raise ImpossibleCase(f"content of {buffer.name}", "given twice", "must be values, bits, drawn or payload")
     try:
         content_of(buffer)
     except ValueError as error:
@@ -63,11 +63,7 @@ def _validate_write(write: Buffer, buffers: dict[str, Buffer]) -> None:
 
 def _views(case: CallCase) -> Iterator[View]:
     for call in case.calls:
-        for value in call.arguments.values():
-            if isinstance(value, View):
-                yield value
-            elif isinstance(value, list):
-                yield from value
+        yield from (view for _, view in named_views(call.arguments))
     answer = case.answer
     if answer is not None:
         yield from (view for view in (answer.out, answer.lse, answer.sinks) if view is not None)

@@ -6,6 +6,7 @@ express. Exported scripts, traces and hand-written reproductions are made of cal
 
 import base64
 import zlib
+from collections.abc import Iterator, Mapping
 
 import msgspec
 import torch
@@ -14,11 +15,20 @@ from attnfuzz.reference.case import Guard, Outputs
 from attnfuzz.reference.dtypes import DType
 
 
+class Drawn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Content that is drawn anew from a seed: normal numbers of this mean and standard deviation, rounded."""
+
+    seed: int
+    mean: float = 0.0
+    std: float = 1.0
+
+
 class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Memory of one allocation: `size` elements of `dtype`, or (in a call's `writes`) as many of them from `offset` on.
 
-    Its content is `values` (integers) or `bits` (base64 of the zlib-compressed bytes, little-endian). Without content
-    it is filled as an output is. In a file, `payload` instead names an entry of the safetensors file beside the case.
+    Its content is `values` (integers), `bits` (base64 of the zlib-compressed bytes, little-endian) or `drawn` (floating
+    point numbers). Without content it is filled as an output is. In a file, `payload` instead names an entry of the
+    safetensors file beside the case.
     """
 
     name: str
@@ -27,6 +37,7 @@ class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     offset: int = 0
     values: tuple[int, ...] | None = None
     bits: str | None = None
+    drawn: Drawn | None = None
     payload: str | None = None
 
 
@@ -98,7 +109,8 @@ class CallCase(
     """Literal calls on guarded buffers.
 
     `backend` is whose kernels, contract and noise model apply. Without an `answer`, only accesses, canaries, inputs and
-    exceptions are judged. `mode` is that of the step that the calls came from, "" if none.
+    exceptions are judged. `mode` is that of the step that the calls came from, "" if none. `notes` say what of calls
+    that were recorded somewhere could not be restored, or was changed on purpose: a sentence each.
     """
 
     backend: str
@@ -108,6 +120,22 @@ class CallCase(
     mode: str = ""
     guard: Guard = Guard.RIGHT
     outputs: Outputs = Outputs.POISONED
+    notes: tuple[str, ...] = ()
+
+
+def named_views(arguments: Mapping[str, Argument]) -> Iterator[tuple[str, View]]:
+    """Every tensor among arguments with its name, members of a list as "name[0]", "name[1]"."""
+    for name, value in arguments.items():
+        if isinstance(value, View):
+            yield name, value
+        elif isinstance(value, list):
+            yield from ((f"{name}[{index}]", member) for index, member in enumerate(value))
+
+
+def viewed(buffer: torch.Tensor, view: View) -> torch.Tensor:
+    """The tensor that a view is of its buffer's elements [size]; it shares their memory."""
+    elements = buffer if view.dtype is None else buffer.view(view.dtype.torch_dtype)
+    return elements.as_strided(view.shape, view.stride, view.offset)
 
 
 def pack(content: bytes) -> str:
@@ -147,6 +175,8 @@ def content_of(buffer: Buffer) -> torch.Tensor | None:
             return torch.tensor(buffer.values, dtype=dtype)
         except (RuntimeError, OverflowError) as error:
             raise ValueError(f"values that are no {buffer.dtype}: {error}") from error
+    if buffer.drawn is not None:
+        return _draw(buffer.drawn, buffer.size, buffer.dtype)
     if buffer.bits is None:
         return None
     nbytes = buffer.size * buffer.dtype.itemsize
@@ -154,3 +184,11 @@ def content_of(buffer: Buffer) -> torch.Tensor | None:
     if len(data) != nbytes:
         raise ValueError(f"{len(data)} bytes of content for a size of {buffer.size} {buffer.dtype}")
     return torch.frombuffer(data, dtype=torch.uint8).view(dtype) if data else torch.empty(0, dtype=dtype)
+
+
+def _draw(drawn: Drawn, size: int, dtype: DType) -> torch.Tensor:
+    if not dtype.torch_dtype.is_floating_point:
+        raise ValueError(f"normal numbers can't be {dtype}")
+    generator = torch.Generator().manual_seed(drawn.seed)
+    normal = torch.randn(size, generator=generator, dtype=torch.float32)
+    return normal.mul_(drawn.std).add_(drawn.mean).to(dtype.torch_dtype)
