@@ -8,7 +8,7 @@ import torch
 
 from attnfuzz.harness.memory import layout
 from attnfuzz.kernels.backend import Attended, Backend, Bench, Fill, Output
-from attnfuzz.reference.calls import Argument, Buffer, CallCase, View, content_of
+from attnfuzz.reference.calls import Argument, Buffer, CallCase, View, content_of, named_views, viewed
 from attnfuzz.reference.geometry import Geometry
 
 
@@ -75,10 +75,7 @@ class CallSession:
         return value
 
     def _view(self, view: View) -> torch.Tensor:
-        buffer = self._buffers[view.buffer]
-        if view.dtype is not None:
-            buffer = buffer.view(view.dtype.torch_dtype)
-        return buffer.as_strided(view.shape, view.stride, view.offset)
+        return viewed(self._buffers[view.buffer], view)
 
 
 def answered_geometry(case: CallCase) -> Geometry:
@@ -111,10 +108,8 @@ def _views_of_calls(case: CallCase) -> dict[str, list[View]]:
     """The views of each buffer that calls have."""
     found: dict[str, list[View]] = {}
     for call in case.calls:
-        for value in call.arguments.values():
-            for view in value if isinstance(value, list) else [value]:
-                if isinstance(view, View):
-                    found.setdefault(view.buffer, []).append(view)
+        for _, view in named_views(call.arguments):
+            found.setdefault(view.buffer, []).append(view)
     return found
 
 

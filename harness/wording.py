@@ -29,6 +29,11 @@ def date(seconds: float) -> str:
         return "an impossible time"
 
 
+def left_unjudged(rows: int) -> str:
+    """What is said of (token, head) rows without a right answer."""
+    return f"only accesses were judged of {count(rows, 'row')} without a right answer: their inputs are not finite"
+
+
 def headline(backend: str, observation: Observation) -> str:
     """A failure in half a line."""
     place = f" at {observation.place}" if observation.place else ""

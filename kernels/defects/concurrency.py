@@ -30,7 +30,7 @@ CONCURRENCY_DEFECTS = (
         Layer.CONCURRENCY,
         BugClass.WORKSPACE,
         "The partial results of two splits overlap: their maxima and sums are not counted in their size.",
-        "FlashInfer issue #5107",
+        "vLLM PR #45844",
     ),
     native_defect(
         "merge_in_order_of_arrival",

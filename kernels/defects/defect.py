@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 
 from attnfuzz.kernels.trtllm.backends import TrtllmBackend
 
@@ -22,27 +22,27 @@ class Layer(StrEnum):
     GRAPH = "graph"
 
 
-class BugClass(IntEnum):
-    """The classes of bug that serving engines have met."""
+class BugClass(StrEnum):
+    """The classes of bug that serving engines have met, in words that fit a command line."""
 
-    ROWS_DIFFER_FROM_METADATA = 1
-    PLANNED_THEN_PADDED = 2
-    CAPTURE_AND_REPLAY_DIFFER = 3
-    STALE_TAILS = 4
-    SHORT_KV = 5
-    TABLE_WIDTH_OR_TAIL = 6
-    WRONG_INDEX_SPACE = 7
-    STRIDES = 8
-    ALIGNMENT = 9
-    INT32_OFFSETS = 10
-    SCALES = 11
-    LSE_AND_MERGE = 12
-    WINDOW = 13
-    SINKS = 14
-    WORKSPACE = 15
-    MASK_ROWS = 16
-    PAGE_LAYOUT = 17
-    PRECISION = 18
+    ROWS_DIFFER_FROM_METADATA = "rows-differ-from-metadata"
+    PLANNED_THEN_PADDED = "planned-then-padded"
+    CAPTURE_AND_REPLAY_DIFFER = "capture-and-replay-differ"
+    STALE_TAILS = "stale-tails"
+    SHORT_KV = "short-kv"
+    TABLE_WIDTH_OR_TAIL = "table-width-or-tail"
+    WRONG_INDEX_SPACE = "wrong-index-space"
+    STRIDES = "strides"
+    ALIGNMENT = "alignment"
+    INT32_OFFSETS = "int32-offsets"
+    SCALES = "scales"
+    LSE_AND_MERGE = "lse-and-merge"
+    WINDOW = "window"
+    SINKS = "sinks"
+    WORKSPACE = "workspace"
+    MASK_ROWS = "mask-rows"
+    PAGE_LAYOUT = "page-layout"
+    PRECISION = "precision"
 
 
 @dataclass(frozen=True)

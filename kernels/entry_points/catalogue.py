@@ -1,0 +1,27 @@
+"""Every entry point that is known, by its name."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from attnfuzz.kernels.entry_points.entry_point import EntryPoint
+from attnfuzz.kernels.entry_points.fmha_v2 import FmhaV2
+from attnfuzz.kernels.entry_points.mla_decode import MlaDecode
+from attnfuzz.kernels.entry_points.paged_context import PagedContext
+from attnfuzz.kernels.entry_points.paged_decode import PagedDecode
+from attnfuzz.kernels.entry_points.ragged import Ragged
+from attnfuzz.kernels.entry_points.states import Fixup, Merge
+
+_KNOWN: Final[tuple[EntryPoint, ...]] = (
+    PagedDecode(),
+    PagedDecode("xqa_batch_decode_with_kv_cache", layout="NHD", cumulative="q_cu_seq_lens"),
+    PagedContext(),
+    FmhaV2(),
+    Ragged(),
+    MlaDecode(),
+    Merge("merge_state_in_place", (("v", "s"), ("v_other", "s_other")), in_place=True),
+    Merge("merge_state", (("v_a", "s_a"), ("v_b", "s_b")), in_place=False),
+    Fixup(),
+)
+
+ENTRY_POINTS: Final[Mapping[str, EntryPoint]] = {entry.name: entry for entry in _KNOWN}
+"""The native kernels' entry points, and others that a dump may hold."""

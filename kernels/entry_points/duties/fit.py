@@ -1,0 +1,68 @@
+"""Tensors fit each other: axes of one kind have one size, query heads are shared out, elements lie side by side."""
+
+from collections.abc import Iterator
+
+import torch
+
+from attnfuzz.kernels.entry_points.attention import Attention
+from attnfuzz.kernels.entry_points.entry_point import Arguments, Breach, Parameter, Role
+from attnfuzz.kernels.entry_points.forms import tensor_of
+
+_SHAPES = "the shapes in FlashInfer's docstrings"
+_HEADS = "FlashInfer: num_qo_heads must be a multiple of num_kv_heads"
+_ELEMENTS = "FlashInfer docstring of kv_cache: the head_dim (last dim) must have stride 1; no entry point passes one"
+_KV_DTYPE = "FlashInfer launches by K's dtype alone: for paged attention, K and V have the same dtype"
+_OWN_SIZE = frozenset({"", "bytes", "columns", "K and V"})
+_PER_REQUEST = frozenset({"requests", "requests + 1"})
+_ROWS_OF_ELEMENTS = frozenset({Role.QUERY, Role.KEY, Role.VALUE, Role.CACHE, Role.OUT})
+_PACKED_FP4 = torch.uint8
+
+
+def breaches(call: Attention) -> Iterator[Breach]:
+    """Sizes that differ, heads that can't be shared out, gaps between elements, K and V of two dtypes."""
+    yield from sizes(call.arguments, call.parameters)
+    heads, kv_heads = (_first_size(call, axis) for axis in ("q heads", "kv heads"))
+    if kv_heads and heads % kv_heads:
+        text = f"query has {heads} heads, no multiple of the {kv_heads} KV heads: it is rejected"
+        yield Breach(("query",), text, _HEADS)
+    keys_and_values = []
+    for parameter in call.parameters:
+        tensor = tensor_of(call.arguments, parameter.name)
+        if parameter.role in _ROWS_OF_ELEMENTS and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+            text = (
+                f"{parameter.name} has stride {tensor.stride(-1)} in its last axis: other elements are read or written"
+            )
+            yield Breach((parameter.name,), text, _ELEMENTS)
+        if parameter.role in (Role.KEY, Role.VALUE, Role.CACHE):
+            keys_and_values.append((parameter.name, tensor.dtype))
+    if len({dtype for _, dtype in keys_and_values}) > 1:
+        listed = " and ".join(f"{name} is {str(dtype).removeprefix('torch.')}" for name, dtype in keys_and_values)
+        yield Breach(tuple(name for name, _ in keys_and_values), f"{listed}: V is read as K's dtype", _KV_DTYPE)
+
+
+def sizes(arguments: Arguments, parameters: tuple[Parameter, ...]) -> Iterator[Breach]:
+    """Axes of one kind that differ in size from the first one of the kind."""
+    first: dict[str, tuple[str, int]] = {}
+    for parameter in parameters:
+        tensor = tensor_of(arguments, parameter.name)
+        for axis, size in zip(parameter.axes, tensor.shape, strict=True):
+            packed = tensor.dtype is _PACKED_FP4 and axis in ("qk dim", "vo dim")
+            if axis in _OWN_SIZE or packed or (axis in _PER_REQUEST and parameter.role not in _ROWS_OF_ELEMENTS):
+                continue
+            name, expected = first.setdefault(axis, (parameter.name, size))
+            if size != expected:
+                text = f"{parameter.name} has {_counted(size, axis)}, {name} has {expected}"
+                yield Breach((parameter.name, name), text, _SHAPES)
+
+
+def _counted(size: int, axis: str) -> str:
+    return f"a {axis} of {size}" if axis.endswith("dim") else f"{size} {axis}"
+
+
+def _first_size(call: Attention, axis: str) -> int:
+    """The size of the first tensor's axis of a kind, the query's or the cache's; 0 if there is none."""
+    for role in (Role.QUERY, Role.KEY, Role.CACHE):
+        for parameter in call.parameters:
+            if parameter.role is role and axis in parameter.axes:
+                return tensor_of(call.arguments, parameter.name).shape[parameter.axes.index(axis)]
+    return 0

@@ -1,0 +1,55 @@
+"""Results have the shape and dtype that the kernel writes, and memory of their own."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+from attnfuzz.kernels.entry_points.attention import Attention
+from attnfuzz.kernels.entry_points.duties.overlap import overlap
+from attnfuzz.kernels.entry_points.entry_point import Arguments, Breach, Parameter, Role
+from attnfuzz.kernels.entry_points.forms import described, tensor_of, tensors_of
+
+_OUT = "FlashInfer: check_shape_dtype_device of out"
+_FLOAT32 = "FlashInfer docstrings: lse of dtype torch.float32; attention_sinks must be a float tensor"
+_APART = "FlashInfer docstrings: out and lse are outputs, for which no use in place is documented"
+_WRITTEN = frozenset({Role.OUT, Role.LSE, Role.WORKSPACE})
+
+
+def breaches(call: Attention) -> Iterator[Breach]:
+    """Results of another shape or dtype, and results that share elements with what the kernel reads or writes."""
+    for parameter in call.parameters:
+        tensor = tensor_of(call.arguments, parameter.name)
+        if parameter.role in (Role.LSE, Role.SINKS) and tensor.dtype is not torch.float32:
+            text = f"{parameter.name} is {described(tensor)}, where float32 is due: it is rejected, or misread"
+            yield Breach((parameter.name,), text, _FLOAT32)
+        if parameter.role is Role.LSE and math.prod(tensor.shape[:-1]) != call.query_rows:
+            text = f"{parameter.name} has {math.prod(tensor.shape[:-1])} rows, {call.query} has {call.query_rows}"
+            yield Breach((parameter.name, call.query), text, _FLOAT32)
+        if parameter.role is Role.OUT:
+            yield from _out(call, parameter.name, tensor)
+    yield from in_place(call.arguments, call.parameters)
+
+
+def _out(call: Attention, name: str, tensor: torch.Tensor) -> Iterator[Breach]:
+    # Where V is a tensor of its own, its axes are compared with those of the others.
+    v_apart = any("vo dim" in parameter.axes for parameter in call.parameters if parameter.role is not Role.OUT)
+    if not v_apart and tensor.shape[-1] != call.head_dim_vo and tensor.dtype is not torch.uint8:
+        yield Breach((name,), f"{name} has head dim {tensor.shape[-1]}, the values have {call.head_dim_vo}", _OUT)
+    due = call.arguments.get("out_dtype")
+    if isinstance(due, torch.dtype) and due != tensor.dtype:
+        due_name = str(due).removeprefix("torch.")
+        yield Breach((name, "out_dtype"), f"{name} is {described(tensor)}, out_dtype says {due_name}", _OUT)
+
+
+def in_place(arguments: Arguments, parameters: tuple[Parameter, ...]) -> Iterator[Breach]:
+    """Tensors that are written and share elements with another one of the call."""
+    written = [parameter.name for parameter in parameters if parameter.role in _WRITTEN]
+    tensors = dict(tensors_of(arguments))
+    told: set[str] = set()
+    for name in written:
+        told.add(name)
+        for other, tensor in tensors.items():
+            if other not in told and overlap(tensors[name], tensor):
+                text = f"{name} shares memory with {other}: what is written to one is read from, or lost in, the other"
+                yield Breach((name, other), text, _APART)

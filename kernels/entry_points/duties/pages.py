@@ -1,0 +1,51 @@
+"""The page table has room for a request's keys, and names pages of the pool for those that its queries see."""
+
+from collections.abc import Iterator
+
+from attnfuzz.kernels.entry_points.attention import Attention
+from attnfuzz.kernels.entry_points.duties.wording import and_others
+from attnfuzz.kernels.entry_points.entry_point import Breach, Span
+from attnfuzz.kernels.entry_points.forms import tensor_of
+from attnfuzz.kernels.entry_points.pool import Pool
+
+_TABLE = "FlashInfer docstring of block_tables: [batch_size, max_num_pages_per_seq], the page table of the KV cache"
+_RAW = "FlashInfer docstring of block_tables: the page table of the KV cache; no kernel compares its ids with the pool"
+
+
+def breaches(call: Attention) -> Iterator[Breach]:
+    """Lengths that the columns can't hold, and ids outside of the pool.
+
+    Columns behind a request's last page may hold anything, and so may those of pages that lie before every window.
+    """
+    if call.pool is None or call.table is None:
+        return
+    table = tensor_of(call.arguments, call.table)
+    columns = table.shape[-1]
+    spans = list(enumerate(call.spans[: table.shape[0]]))
+    cut = [request for request, span in spans if span.kv_len > columns * call.pool.page_size]
+    if cut:
+        length = call.spans[cut[0]].kv_len
+        text = (
+            f"seq_lens[{cut[0]}] is {length}, but a row of {call.table} has {columns} columns, for {columns} pages of "
+            f"{call.pool.page_size} tokens{and_others(cut)}: its further page ids are taken from behind its row"
+        )
+        yield Breach(("seq_lens", call.table), text, _TABLE, cut[0])
+    strays = {request: _strays(span, call.pool, call.window_left) for request, span in spans}
+    astray = [request for request, columns in strays.items() if columns]
+    if astray:
+        at, columns_of_first = astray[0], strays[astray[0]]
+        span, column = call.spans[at], columns_of_first[0]
+        more = f" (and {len(columns_of_first) - 1} more of its ids)" if len(columns_of_first) > 1 else ""
+        text = (
+            f"{call.table}[{at}, {column}] is page {span.pages[column]}, which request {at} needs for its "
+            f"{span.kv_len} keys, but {call.pool.name} has pages 0 to {call.pool.pages - 1}{more}{and_others(astray)}: "
+            "the kernel follows it out of the pool"
+        )
+        yield Breach((call.table, call.pool.name), text, _RAW, at)
+
+
+def _strays(span: Span, pool: Pool, window_left: int) -> list[int]:
+    """Columns of pages outside of the pool, among those that a query of the request sees."""
+    first_seen = max(0, span.kv_len - span.q_len - window_left) if window_left >= 0 else 0
+    first = first_seen // pool.page_size
+    return [at for at, page in enumerate(span.pages) if at >= first and not 0 <= page < pool.pages]

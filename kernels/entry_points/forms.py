@@ -1,0 +1,148 @@
+"""Which tensors a call has, and what their axes count."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from attnfuzz.kernels.entry_points.entry_point import Arguments, Parameter, Role
+
+Axes = tuple[str, ...]
+
+METADATA = frozenset({Role.PAGE_TABLE, Role.KV_LENGTHS, Role.CUM_Q, Role.CUM_KV})
+"""The roles of lengths and page ids: integers that kernels read by raw pointer."""
+
+_MOST_REQUESTS = 1 << 20
+"""A span is made for each: a number that is no batch size must not take all memory."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What an argument is to a kernel, and the axes that it may have: one tuple for each number of axes."""
+
+    role: Role
+    alternatives: tuple[Axes, ...]
+
+
+class WrongForm(ValueError):
+    """An argument that is missing or has a number of axes that the entry point can't take; `name` says which."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(text)
+        self.name = name
+
+
+def tensors_of(arguments: Arguments) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor of a call with its name, members of a sequence as "name[0]", "name[1]"."""
+    for name, value in arguments.items():
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            for index, member in enumerate(value):
+                if isinstance(member, torch.Tensor):
+                    yield f"{name}[{index}]", member
+
+
+def tensor_of(arguments: Arguments, name: str) -> torch.Tensor:
+    """The tensor of that name. KeyError if the call has none."""
+    for each, tensor in tensors_of(arguments):
+        if each == name:
+            return tensor
+    raise KeyError(name)
+
+
+def parameters_of(
+    arguments: Arguments, forms: Mapping[str, Form], required: Sequence[str] = (), numbers: Sequence[str] = ()
+) -> tuple[Parameter, ...]:
+    """The tensors of a call, those without a form as Role.OTHER.
+
+    Arguments that were recorded elsewhere may be anything: those in `required` must be there; if they are given, those
+    with a form must be tensors (or sequences of them, where forms are of members), and those in `numbers` integers.
+    Raises WrongForm.
+    """
+    for name in required:
+        if arguments.get(name) is None:
+            raise WrongForm(name, f"{name} is missing")
+    members = Counter(name.partition("[")[0] for name in forms if "[" in name)
+    for name, value in arguments.items():
+        if value is None:
+            continue
+        if name in numbers and not (isinstance(value, int) and value.bit_length() < 64):
+            raise WrongForm(name, f"{name} is {_kind(value)}, where an integer of 64 bits is due")
+        if name in members and not _is_sequence_of_tensors(value, members[name]):
+            raise WrongForm(name, f"{name} is {_kind(value)}, where a tensor or {members[name]} of them are due")
+        if name in forms and not isinstance(value, torch.Tensor):
+            raise WrongForm(name, f"{name} is {_kind(value)}, where a tensor is due")
+    return tuple(_parameter(name, tensor, forms) for name, tensor in tensors_of(arguments))
+
+
+def _is_sequence_of_tensors(value: object, count: int) -> bool:
+    return (
+        isinstance(value, list | tuple)
+        and len(value) == count
+        and all(isinstance(member, torch.Tensor) for member in value)
+    )
+
+
+def _parameter(name: str, tensor: torch.Tensor, forms: Mapping[str, Form]) -> Parameter:
+    form = forms.get(name)
+    if form is None:
+        return Parameter(name, Role.OTHER, ("",) * tensor.ndim)
+    if form.role in METADATA and (tensor.is_floating_point() or tensor.is_complex()):
+        raise WrongForm(name, f"{name} is {described(tensor)}, where int32 is due")
+    if form.role in METADATA and tensor.is_meta:
+        raise WrongForm(name, f"{name} is {described(tensor)} without content, where numbers are due")
+    for axes in form.alternatives:
+        if len(axes) == tensor.ndim and all(tensor.shape[at] in {1, 2} for at in _at(axes, "K and V")):
+            return Parameter(name, form.role, axes)
+    legal = " or ".join(f"[{', '.join(axes)}]" for axes in form.alternatives)
+    raise WrongForm(name, f"{name} is {described(tensor)}, where {legal} is due")
+
+
+def _at(axes: Axes, axis: str) -> list[int]:
+    return [at for at, each in enumerate(axes) if each == axis]
+
+
+def _kind(value: object) -> str:
+    return repr(value) if isinstance(value, str | int | float) else f"of type {type(value).__name__}"
+
+
+def described(tensor: torch.Tensor) -> str:
+    """A tensor in words: its dtype and shape."""
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+WORKSPACE = Form(Role.WORKSPACE, (("bytes",),))
+TOKEN_LSE = Form(Role.LSE, (("tokens", "q heads"),))
+CONTEXT = {
+    "query": Form(Role.QUERY, (("tokens", "q heads", "qk dim"),)),
+    "workspace_buffer": WORKSPACE,
+    "seq_lens": Form(Role.KV_LENGTHS, (("requests",),)),
+    "cum_seq_lens_q": Form(Role.CUM_Q, (("requests + 1",),)),
+    "cum_seq_lens_kv": Form(Role.CUM_KV, (("requests + 1",),)),
+    "out": Form(Role.OUT, (("tokens", "q heads", "vo dim"),)),
+    "lse": TOKEN_LSE,
+}
+"""What the entry points of packed queries take, beside the keys and values."""
+CONTEXT_STATED = ("batch_size", "max_q_len", "max_kv_len")
+
+
+def sinks_forms(arguments: Arguments, name: str = "sinks") -> dict[str, Form]:
+    """Sinks as a tensor, or as the list of one that FlashInfer annotates."""
+    listed = isinstance(arguments.get(name), list | tuple)
+    return {f"{name}[0]" if listed else name: Form(Role.SINKS, (("q heads",),))}
+
+
+def batch_size_of(arguments: Arguments) -> int:
+    """The `batch_size` that a caller states. Raises WrongForm for one that can't be meant."""
+    batch: int = arguments["batch_size"]
+    if not 0 <= batch <= _MOST_REQUESTS:
+        raise WrongForm("batch_size", f"batch_size is {batch}")
+    return batch
+
+
+def window_of(arguments: Arguments) -> int:
+    """The `window_left` of a call, -1 if it has none."""
+    window = arguments.get("window_left")
+    return -1 if window is None else window
