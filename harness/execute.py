@@ -114,7 +114,7 @@ class Execution:
         self._observations: list[Observation] = []
         self._margins: dict[str, float] = {}
         self._seconds = {"place": 0.0, "kernel": 0.0, "reference": 0.0, "judge": 0.0}
-        self._rows = 0
+        self._rows = self._unanswered = 0
 
     def run(self) -> Verdict:
         """Run the steps up to the first that fails, then those of the related case."""
@@ -135,6 +135,7 @@ class Execution:
             margins=self._margins,
             seconds=self._seconds,
             rows=self._rows,
+            unanswered=self._unanswered,
             unsupported=unsupported,
         )
 
@@ -261,8 +262,24 @@ class Execution:
         if judgement.allowed is not None:
             self._kept[index] = judgement.allowed
         self._observations += judgement.observations
+        if judgement.unanswered and isinstance(self._case, Case):
+            self._observations.append(_corrupted(judgement.unanswered, index, mode, self._launcher.kernel))
         for tier, margin in judgement.margins.items():
             self._margins[tier] = max(margin, self._margins.get(tier, 0.0))
         self._rows += judgement.rows
+        self._unanswered += judgement.unanswered
         self._seconds["reference"] += judgement.reference_seconds
         self._seconds["judge"] += judgement.judge_seconds
+
+
+def _corrupted(rows: int, index: int, mode: str, kernel: str) -> Observation:
+    """What to say of a step of which some rows have no right answer: all values that are drawn are finite."""
+    return Observation(
+        kind=Kind.NOT_FINITE,
+        place="inputs",
+        message=f"{rows} (token, head) rows attend with or to what is not finite, and no request holds such values: "
+        "the backend handed its kernel something else",
+        step=index,
+        mode=mode,
+        kernel=kernel,
+    )

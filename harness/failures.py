@@ -35,12 +35,23 @@ FAULTS = frozenset({Kind.ILLEGAL_ACCESS, Kind.MISALIGNED})
 """Kinds whose place is chance: which tensor a wild access comes closest to."""
 
 
+class Access(msgspec.Struct, frozen=True):
+    """The access that ended a worker: "read", "write", or "access" where the processor does not tell.
+
+    `offsets` has, for each tensor that the launch knew of, the bytes from its first element to the address.
+    """
+
+    kind: str
+    offsets: dict[str, int]
+
+
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """One failure of one step, as the worker (or, for a death, the parent) saw it.
 
     `place` is a tensor's name for a fault, or which rows are wrong ("out", "lse", "padded rows", "empty rows").
     `kernel` is the entry point that was launched last. `margin` is error over bound: above 1 fails; None where the
-    check is exact. `step` is the index of the step, -1 if unknown. `gap` marks what only the strict contract breaks.
+    check is exact. `step` is the index of the step, -1 if unknown; `call` that of the launch in the step, -1 where it
+    can't be told. `gap` marks what only the strict contract breaks. `access` is the stray one of a fault.
     """
 
     kind: Kind
@@ -52,15 +63,22 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     tier: str = ""
     margin: float | None = None
     gap: bool = False
+    call: int = -1
+    access: Access | None = None
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What judging a case gave. `margins` has the largest margin of each tier; `seconds` the time of each phase."""
+    """What judging a case gave. `margins` has the largest margin of each tier; `seconds` the time of each phase.
+
+    `rows` counts the (token, head) rows that were judged, `unanswered` those that have no right answer, since what they
+    attend to is not finite: of them only accesses were.
+    """
 
     observations: tuple[Observation, ...] = ()
     margins: dict[str, float] = {}
     seconds: dict[str, float] = {}
     rows: int = 0
+    unanswered: int = 0
     unsupported: str | None = None
 
     @property

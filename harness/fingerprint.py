@@ -1,7 +1,7 @@
 """What makes two failures the same bug: a coarse fingerprint before shrinking, a fine one after it."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 from msgspec.structs import replace
@@ -30,6 +30,11 @@ class Fingerprint(msgspec.Struct, frozen=True):
     def anywhere(self) -> "Fingerprint":
         """The same for a fault at any place: where a wild access lands is chance. Other failures keep theirs."""
         return replace(self, place="") if self.kind in FAULTS else self
+
+    def among(self, failures: Iterable[Observation]) -> Observation | None:
+        """The first failure of the same backend that has this fingerprint, a fault at any place; None if none has."""
+        wanted = self.anywhere
+        return next((each for each in failures if Fingerprint.of(self.backend, each).anywhere == wanted), None)
 
 
 def fine(case: Case, observation: Observation) -> str:

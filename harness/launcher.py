@@ -65,7 +65,7 @@ class JournalingLauncher:
         self._write = write
         self._tracer = tracer
         self._recording: RecordedGraph | None = None
-        self._step, self._mode = -1, ""
+        self._step, self._mode, self._call = -1, "", -1
         self.run = ""
         self.kernel = ""
         self.raised: Exception | None = None
@@ -74,7 +74,7 @@ class JournalingLauncher:
 
     def begin_step(self, index: int, mode: str) -> None:
         """Say which step the following launches belong to."""
-        self._step, self._mode = index, mode
+        self._step, self._mode, self._call = index, mode, -1
         self.kernel, self.raised, self.observations = "", None, []
         if self._tracer is not None:
             self._tracer.begin_step(index, mode)
@@ -91,6 +91,7 @@ class JournalingLauncher:
             self._recording.record(op, arguments)
             return None
         self.kernel = op.name
+        self._call += 1
         tensors = list(tensors_of(arguments))
         read = [tensor for name, tensor in tensors if name not in op.writes]
         seal = self._memory.seal(read, writable=[tensor for name, tensor in tensors if name in op.writes])
@@ -113,6 +114,7 @@ class JournalingLauncher:
                     step=self._step,
                     mode=self._mode,
                     kernel=op.name,
+                    call=self._call,
                 )
                 for name, element in seal.broken()
             ]
@@ -135,6 +137,7 @@ class JournalingLauncher:
             kernel=op.name,
             scalars={name: value for name, value in arguments.items() if isinstance(value, Scalar)},
             tensors=self._memory.on_record(tensors),
+            call=self._call,
             run=self.run,
         )
         try:

@@ -10,7 +10,7 @@ from attnfuzz.harness.campaign.plan import ALPHA, spent_per_output
 from attnfuzz.harness.check import Runner, render_failure
 from attnfuzz.harness.cli.exits import BadInput, Exit
 from attnfuzz.harness.cli.given import case_at, contract_option, tell
-from attnfuzz.harness.wording import count
+from attnfuzz.harness.wording import count, left_unjudged
 
 
 @click.command()
@@ -40,4 +40,6 @@ def replay(ctx: click.Context, *, path: Path, backend: str | None, times: int, c
     if failed:
         console.print(f"\n{path} still fails on {case.backend}{again}.", style="bold red", soft_wrap=True)
         ctx.exit(Exit.FOUND)
+    if verdicts[0].unanswered:
+        console.print(left_unjudged(verdicts[0].unanswered).capitalize() + ".", soft_wrap=True)
     console.print(f"{path} passes on {case.backend}{again}.", style="bold green", soft_wrap=True)

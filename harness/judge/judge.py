@@ -9,6 +9,7 @@ import torch
 from msgspec.structs import replace
 
 from attnfuzz.harness.failures import Observation
+from attnfuzz.harness.judge.answerable import set_aside, unanswered
 from attnfuzz.harness.judge.common_error import judge_common_error, judge_common_lse_error
 from attnfuzz.harness.judge.element_bound import judge_elements
 from attnfuzz.harness.judge.error_budget import ErrorBudget
@@ -59,7 +60,8 @@ class Allowed:
 class Judgement:
     """What judging one output gave. `margins` has each tier's largest margin; `rows` counts (token, head) rows.
 
-    `allowed` is there if it was asked for, and the output had the right shape.
+    `unanswered` counts those that were not judged, since they have no right answer. `allowed` is there if it was asked
+    for, the output had the right shape, and every row has an answer.
     """
 
     observations: tuple[Observation, ...]
@@ -67,6 +69,7 @@ class Judgement:
     rows: int
     reference_seconds: float
     judge_seconds: float
+    unanswered: int = 0
     allowed: Allowed | None = None
 
 
@@ -87,7 +90,7 @@ def judge(
     """Judge `output` against fp64 attention over what it attended to, causally and with the geometry's window.
 
     With `strict`, what breaks only the strict contract is observed too, marked as a gap. Only `tiers` are heard. With
-    `keep`, the judgement has what a related run may be compared with.
+    `keep`, the judgement has what a related run may be compared with. Requests without a right answer are set aside.
     """
     began = time.perf_counter()
     report = partial(Observation, step=step, mode=mode, kernel=kernel)
@@ -98,6 +101,11 @@ def judge(
     problem = packed_problem(output, rows, geometry)
     asked = time.perf_counter()
     answer = attend(problem, moments=True)
+    lost, tokens = unanswered(answer, rows), rows.tokens
+    if lost:
+        output, rows = set_aside(output, lost)
+        problem = packed_problem(output, rows, geometry)
+        answer = attend(problem, moments=True)
     answered = time.perf_counter()
     budget = ErrorBudget(problem, answer, noise, output.out.dtype, output.roundings, _each_tiers_alpha(alpha, tiers))
     evidence = Evidence.of(output, rows, budget, contract, report)
@@ -110,9 +118,16 @@ def judge(
         observations += [gap for gap in judge_exactly(best) if (gap.kind, gap.place) not in known]
     reference_seconds = answered - asked
     judge_seconds = time.perf_counter() - began - reference_seconds
-    allowed = _allowed(evidence) if keep else None
-    count = rows.tokens * output.out.shape[1]
-    return Judgement(tuple(observations), margins, count, reference_seconds, judge_seconds, allowed)
+    heads = output.out.shape[1]
+    return Judgement(
+        tuple(observations),
+        margins,
+        rows.tokens * heads,
+        reference_seconds,
+        judge_seconds,
+        unanswered=(tokens - rows.tokens) * heads,
+        allowed=_allowed(evidence) if keep and not lost else None,
+    )
 
 
 def _each_tiers_alpha(alpha: float, tiers: Collection[Tier]) -> float:

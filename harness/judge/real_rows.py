@@ -8,9 +8,14 @@ from attnfuzz.kernels.backend import Attended
 
 
 class RealRows:
-    """The tokens of all attended requests, packed in their order, as places in an output of `rows` rows."""
+    """The tokens of all attended requests, packed in their order, as places in an output of `rows` rows.
 
-    def __init__(self, attended: Sequence[Attended], rows: int, device: torch.device) -> None:
+    Rows in `aside`, (first, count) each, are neither a request's nor padding: nobody looks at them.
+    """
+
+    def __init__(
+        self, attended: Sequence[Attended], rows: int, device: torch.device, aside: Sequence[tuple[int, int]] = ()
+    ) -> None:
         self.q_lens = tuple(entry.query.shape[0] for entry in attended)
         self.kv_lens = tuple(entry.key.shape[0] for entry in attended)
         self.tokens = sum(self.q_lens)
@@ -18,7 +23,7 @@ class RealRows:
         self.last = max(
             (entry.first_row + q_len for entry, q_len in zip(attended, self.q_lens, strict=True)), default=0
         )
-        self._device = device
+        self._device, self._aside = device, aside
         self._places: torch.Tensor | None = None
         end = 0
         for entry, q_len in zip(attended, self.q_lens, strict=True):
@@ -38,10 +43,12 @@ class RealRows:
 
     def padded(self, tensor: torch.Tensor) -> torch.Tensor:
         """The rows that belong to no request."""
-        if self._places is None:
+        if self._places is None and not self._aside:
             return tensor[self.tokens :]
         is_padding = torch.ones(self.rows, dtype=torch.bool, device=self._device)
-        is_padding[self._places] = False
+        is_padding[slice(self.tokens) if self._places is None else self._places] = False
+        for first, count in self._aside:
+            is_padding[first : first + count] = False
         return tensor[is_padding]
 
     def name(self, token: int, head: int) -> str:

@@ -31,7 +31,8 @@ class Fault(msgspec.Struct, frozen=True):
 class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel that is about to be launched: the entry point, its scalar arguments, and where every tensor lies.
 
-    `run` says which run of the case it belongs to, in words that end a sentence; empty for the first.
+    `call` counts the launches of the step, from 0. `run` says which run of the case it belongs to, in words that end a
+    sentence; empty for the first.
     """
 
     step: int
@@ -39,6 +40,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str
     scalars: dict[str, int | float | str | bool | None]
     tensors: list[Allocation]
+    call: int = -1
     run: str = ""
 
     def encode(self) -> bytes:

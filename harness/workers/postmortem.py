@@ -4,7 +4,7 @@ import signal
 
 import msgspec
 
-from attnfuzz.harness.failures import Kind, Observation
+from attnfuzz.harness.failures import Access, Kind, Observation
 from attnfuzz.harness.memory.allocation import Location, locate
 from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.journal import Fault, LaunchRecord
@@ -36,6 +36,8 @@ def explain(death: Death) -> Observation:
         step=launch.step if launch else -1,
         mode=launch.mode if launch else "",
         kernel=launch.kernel if launch else "",
+        call=launch.call if launch else -1,
+        access=_stray(death.fault, launch) if kind in (Kind.ILLEGAL_ACCESS, Kind.MISALIGNED) else None,
     )
 
 
@@ -67,6 +69,14 @@ def _location(fault: Fault | None, launch: LaunchRecord | None) -> Location:
     if fault.code <= 0:
         return Location("unknown address", "the signal was sent by a process, not by the processor")
     return locate(launch.tensors if launch else (), fault.address)
+
+
+def _stray(fault: Fault | None, launch: LaunchRecord | None) -> Access | None:
+    """Where the access was, from every tensor that has elements; None if no address is known."""
+    if fault is None or launch is None or fault.code == _SI_KERNEL or fault.code <= 0:
+        return None
+    offsets = {tensor.name: fault.address - tensor.address for tensor in launch.tensors if tensor.nbytes}
+    return Access(_access(fault), offsets)
 
 
 def _access(fault: Fault | None) -> str:

@@ -113,6 +113,8 @@ class Session:
             raise Unsupported("there is no kernel for this")
         query = memory.copy("query", draw_queries(self._case, index, step.padded_tokens, geometry.head_dim_qk))
         shape = (step.padded_tokens, geometry.q_heads, geometry.head_dim_vo)
+        if self._defect == "NAN_QUERY":
+            query[0] = torch.nan
         out = memory.tensor("out", shape, geometry.dtype.torch_dtype, fill=Fill.OUTPUT)
         lse = memory.tensor("lse", shape[:2], torch.float32, fill=Fill.OUTPUT)
         kv_lens = torch.tensor([request.kv_len for request in step.requests], dtype=torch.int32)

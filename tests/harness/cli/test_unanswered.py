@@ -1,0 +1,35 @@
+"""Cases whose inputs are not finite: they pass if no access is wrong, and are told to be judged by no more."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness_cases import decode_case
+from small_cases import with_nan_queries
+
+from attnfuzz.harness.check import Runner
+from attnfuzz.reference import case_file
+
+
+@pytest.fixture
+def case(runner: Runner, tmp_path: Path) -> str:
+    _, calls = runner.trace(decode_case("trtllm_mha", 6, 9, padded=2))
+    assert calls is not None
+    case_file.save(tmp_path / "case.json", with_nan_queries(calls))
+    return "case.json"
+
+
+def test_replay_says_of_how_many_rows(attnfuzz: Callable[..., Any], case: str) -> None:
+    ran = attnfuzz("replay", case)
+    assert ran.code == 0
+    assert ran.out.splitlines() == [
+        "Only accesses were judged of 8 rows without a right answer: their inputs are not finite.",
+        "case.json passes on trtllm_mha.",
+    ]
+
+
+def test_triage_says_of_how_many_rows(attnfuzz: Callable[..., Any], case: str) -> None:
+    ran = attnfuzz("triage", case, "--times", "2")
+    assert ran.code == 0
+    assert "- Only accesses were judged of 8 rows without a right answer" in ran.out
