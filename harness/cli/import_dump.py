@@ -1,0 +1,130 @@
+"""`attnfuzz import`: a case from a dump of production calls."""
+
+import shlex
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from attnfuzz.harness.cli.exits import BadInput
+from attnfuzz.harness.cli.given import tell
+from attnfuzz.harness.dumps.case_of_call import make_sequence
+from attnfuzz.harness.dumps.choice import chosen_call, with_earlier
+from attnfuzz.harness.dumps.contents import Contents
+from attnfuzz.harness.dumps.find_calls import read_dump
+from attnfuzz.harness.dumps.pictured import form_of
+from attnfuzz.harness.dumps.recorded import DumpError, RecordedCall
+from attnfuzz.harness.dumps.understood import breaches_of
+from attnfuzz.harness.report.printable import printable
+from attnfuzz.harness.wording import count
+from attnfuzz.kernels.entry_points import Breach
+from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
+from attnfuzz.reference import case_file
+from attnfuzz.reference.calls import CallCase
+
+_WIDEST = 100
+"""Columns of text that are still easy to read."""
+
+
+@click.command("import")
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DUMP_DIR")
+@click.option("--list", "listing", is_flag=True, help="Only list the calls of the dump.")
+@click.option(
+    "--call",
+    "number",
+    type=click.IntRange(min=1),
+    help="Import this one of the list; default: the last that crashed.",
+)
+@click.option(
+    "--earlier", type=click.IntRange(min=0), default=0, show_default=True, help="With so many calls before it."
+)
+@click.option(
+    "--contents",
+    type=click.Choice([each.value for each in Contents]),
+    default=Contents.VALUES.value,
+    show_default=True,
+    help="What floating point tensors hold: what was recorded, numbers of the same mean and deviation, or normal ones.",
+)
+@click.option("--backend", metavar="NAME", help="The backend that runs the case; default: one that has the function.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="For numbers that are drawn.")
+@click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="The case's file.")
+def import_dump(
+    *,
+    folder: Path,
+    listing: bool,
+    number: int | None,
+    earlier: int,
+    contents: str,
+    backend: str | None,
+    seed: int,
+    output: Path | None,
+) -> None:
+    """Make a case of a call that FlashInfer dumped (FLASHINFER_LOGLEVEL=10), such as one that crashed.
+
+    The case keeps the pages that the call refers to, in memory that is guarded on both sides.
+    """
+    try:
+        dump = read_dump(folder)
+        for trouble in dump.unreadable:
+            tell(f"Left out: {trouble}")
+        if not dump.calls:
+            raise BadInput(f"no call of {folder} can be read")
+        if listing:
+            _list(dump.calls)
+            return
+        index = chosen_call(dump.calls, number)
+        calls = with_earlier(dump.calls, index, earlier)
+        case = make_sequence(calls, backend=backend, contents=Contents(contents), seed=seed)
+        breaches = breaches_of(calls[-1])
+    except DumpError as error:
+        raise BadInput(str(error)) from error
+    path = output or Path(f"{calls[-1].function}-{case_file.case_id(case)}.json")
+    case_file.save(path, case)
+    click.echo(f"Imported call {index + 1} of {len(dump.calls)} into {path}: {_size(case)}.\n")
+    _say([*case.notes, *_judgement(breaches)])
+    click.echo("\nNext:")
+    for command in ("triage", "shrink", "export"):
+        click.echo(f"  attnfuzz {command} {shlex.quote(str(path))}")
+
+
+def _list(calls: Sequence[RecordedCall]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in ("call", "function", "status", "query", "keys", "breaches"):
+        table.add_column(name, overflow="fold", justify="right" if name in ("call", "breaches") else "left")
+    for index, call in enumerate(calls):
+        function = call.function if call.self_id is None else f"{call.function} (of object {call.self_id:#x})"
+        forms = (form_of(call, "query", "q"), form_of(call, "kv_cache", "key", "k"))
+        cells = (str(index + 1), function, call.status, *forms, _breach_count(call))
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    Console(highlight=False).print(table)
+
+
+def _breach_count(call: RecordedCall) -> str:
+    if call.function not in ENTRY_POINTS:
+        return ""
+    try:
+        return str(len(breaches_of(call)))
+    except DumpError:
+        return "?"
+
+
+def _judgement(breaches: Sequence[Breach]) -> list[str]:
+    """Whether the call was right, in sentences."""
+    if not breaches:
+        return ["Its caller broke no precondition that is known."]
+    return [f"Its caller broke the contract: {breach.text} ({breach.source})." for breach in breaches]
+
+
+def _size(case: CallCase) -> str:
+    nbytes = sum(buffer.size * buffer.dtype.itemsize for buffer in case.buffers)
+    return f"{count(len(case.calls), 'call')} on {count(len(case.buffers), 'buffer')} of {nbytes:,} bytes"
+
+
+def _say(sentences: Iterable[str]) -> None:
+    width = min(shutil.get_terminal_size().columns, _WIDEST)
+    for sentence in sentences:
+        click.echo(click.wrap_text(printable(sentence), width, "- ", "  "))

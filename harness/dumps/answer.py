@@ -1,0 +1,220 @@
+"""The right answer to a recorded call: what each of its requests should have attended to."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+
+from attnfuzz.harness.dumps.contents import Shelf
+from attnfuzz.harness.dumps.pages import PageMap, in_ranges
+from attnfuzz.harness.dumps.pool import CutPool
+from attnfuzz.kernels.entry_points import Span
+from attnfuzz.kernels.entry_points.forms import window_of
+from attnfuzz.reference.calls import Answer, Buffer, Expected, View, pack
+
+ANSWER_BYTES = 256 << 20
+"""Of the keys and values that an answer repeats, request by request; a call with more is not answered."""
+
+
+class Unanswerable(ValueError):
+    """A call whose right answer can't be told; the message says why, as the end of a sentence."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A call as it is in the case: its tensors by argument, the numbers that it was given, and its requests.
+
+    `cache` is the paged KV cache with its pages, None where `key` and `value` are packed. `leaves_empty` says that the
+    kernel, by its documentation, does not write rows of requests without keys.
+    """
+
+    views: Mapping[str, View]
+    arguments: Mapping[str, Any]
+    spans: tuple[Span, ...]
+    cache: tuple[CutPool, PageMap] | None
+    leaves_empty: bool
+    causal: Any
+
+
+def answer_to(asked: Asked, shelf: Shelf) -> tuple[Answer, list[str]]:
+    """The answer, whose keys and values are put on the shelf, and what is left out of it, in words.
+
+    Raises Unanswerable.
+    """
+    out, query = _rows_of(asked.views["out"], 3), _rows_of(asked.views["query"], 3)
+    _check(asked, query, out, shelf)
+    attended = _Attended(asked, query, shelf)
+    notes: list[str] = []
+    judged, unsound, unwritten = [], [], []
+    for request, span in enumerate(asked.spans):
+        if not span.kv_len and span.q_len and asked.leaves_empty:
+            unwritten.append(request)
+        elif not attended.is_finite(span):
+            unsound.append(request)
+        else:
+            judged.append((request, span))
+    if unwritten:
+        notes.append(
+            f"Rows of requests without keys ({in_ranges(unwritten)}) are not judged: the kernel leaves them alone."
+        )
+    if unsound:
+        notes.append(f"Requests whose queries, keys or values are not finite ({in_ranges(unsound)}) are not judged.")
+    lse = _rows_of(asked.views["lse"], 2)
+    answer = Answer(
+        out=out,
+        lse=lse,
+        sinks=asked.views.get("sinks") or asked.views.get("attention_sinks"),
+        requests=tuple(attended.expected(request, span) for request, span in judged),
+        bmm1_scale=_scale(asked, "bmm1_scale"),
+        bmm2_scale=_scale(asked, "bmm2_scale"),
+        window_left=window_of(asked.arguments),
+        writes=tuple(_cleared((span for _, span in judged), out, lse, shelf)),
+    )
+    if answer.writes:
+        notes.append(
+            "Rows of no judged request are taken as cleared after the call: what its caller did with them is unknown."
+        )
+    return answer, notes
+
+
+def _check(asked: Asked, query: View, out: View, shelf: Shelf) -> None:
+    if shelf.dtype(query) is not shelf.dtype(out):
+        raise Unanswerable(f"the queries are {shelf.dtype(query)} and the output is {shelf.dtype(out)}")
+    if not isinstance(asked.causal, int):
+        raise Unanswerable("whether it is causal is neither true nor false")
+    if not asked.causal and any(span.q_len > 1 for span in asked.spans):
+        raise Unanswerable("it is not causal, and an answer always is")
+    if not all(_lies_inside(span, asked, query.shape[0]) for span in asked.spans):
+        raise Unanswerable("its metadata reaches outside of its tensors")
+    parts = _parts(asked)
+    dtypes = {shelf.dtype(part) for part in parts}
+    if len(dtypes) > 1 or not dtypes.pop().torch_dtype.is_floating_point:
+        raise Unanswerable("its keys and values are not floating point numbers of one type")
+    per_token = sum(math.prod(part.shape) // max(part.shape[0], 1) * shelf.dtype(part).itemsize for part in parts)
+    if asked.cache is not None:
+        slots = asked.cache[0].parameters[0].axes.index("slots")
+        per_token //= max(parts[0].shape[slots], 1)
+    nbytes = per_token * sum(span.kv_len for span in asked.spans)
+    if nbytes > ANSWER_BYTES:
+        raise Unanswerable(f"its requests have {nbytes >> 20:,} MiB of keys and values, more than an answer may repeat")
+
+
+def _scale(asked: Asked, name: str) -> float:
+    scale = asked.arguments.get(name, 1.0)
+    if not isinstance(scale, int | float):
+        raise Unanswerable(f"{name} is no number")
+    return float(scale)
+
+
+def _lies_inside(span: Span, asked: Asked, rows: int) -> bool:
+    """Whether rows, pages and keys of a request are those of the call."""
+    if not span.inside or min(span.first_row, span.q_len, span.kv_len) < 0 or span.first_row + span.q_len > rows:
+        return False
+    if asked.cache is not None:
+        return all(0 <= page < asked.cache[1].total for page in span.pages)
+    return 0 <= span.first_key <= min(part.shape[0] for part in _parts(asked)) - span.kv_len
+
+
+def _parts(asked: Asked) -> list[View]:
+    """The tensors that hold keys and values."""
+    return [asked.views["key"], asked.views["value"]] if asked.cache is None else list(asked.cache[0].parts)
+
+
+class _Attended:
+    """What requests attend to, in token order: K and V of a call, [tokens, kv heads, dim] for each request."""
+
+    def __init__(self, asked: Asked, query: View, shelf: Shelf) -> None:
+        self._shelf, self._pages = shelf, None if asked.cache is None else asked.cache[1]
+        self._dtype = shelf.dtype(_parts(asked)[0])
+        # Once, since the shelf unpacks all of a buffer for a view of it.
+        self._query, self._rows = query, shelf.tensor(query)
+        if asked.cache is None:
+            parts = [shelf.tensor(part) for part in _parts(asked)]
+        else:
+            parts = _token_major(asked.cache[0], shelf)
+        rank = asked.arguments.get("kv_lora_rank")
+        self._key, self._value = parts if len(parts) == 2 else (parts[0], parts[0][..., :rank])
+
+    def expected(self, request: int, span: Span) -> Expected:
+        """What one request should have attended to, on the shelf."""
+        key, value = self._of(span)
+        names = (f"request_{request}_key", f"request_{request}_value")
+        views = [
+            self._shelf.keep(name, bits.contiguous().view(self._dtype.torch_dtype))
+            for name, bits in zip(names, (key, value), strict=True)
+        ]
+        query, first = self._query, self._query.offset + span.first_row * self._query.stride[0]
+        queries = replace(query, shape=(span.q_len, *query.shape[1:]), offset=first)
+        return Expected(first_row=span.first_row, query=queries, key=views[0], value=views[1])
+
+    def is_finite(self, span: Span) -> bool:
+        """Whether all that a request attends to, and attends with, are numbers."""
+        queries = self._rows[span.first_row : span.first_row + span.q_len].contiguous()
+        attended = (bits.contiguous().view(self._dtype.torch_dtype) for bits in self._of(span))
+        tensors = (queries.view(self._shelf.dtype(self._query).torch_dtype), *attended)
+        return all(bool(torch.isfinite(tensor.to(torch.float32)).all()) for tensor in tensors)
+
+    def _of(self, span: Span) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._pages is None:
+            tokens = slice(span.first_key, span.first_key + span.kv_len)
+            return self._key[tokens], self._value[tokens]
+        places = {page: place for place, page in enumerate(self._pages.kept)}
+        at = torch.tensor([places[page] for page in span.pages], dtype=torch.long)
+        return self._key[at].flatten(0, 1)[: span.kv_len], self._value[at].flatten(0, 1)[: span.kv_len]
+
+
+def _token_major(cache: CutPool, shelf: Shelf) -> list[torch.Tensor]:
+    """K and V of a cache, or the latents alone, as [pages, slots, heads, dim]."""
+    parts = []
+    for parameter, view in zip(cache.parameters, cache.parts, strict=True):
+        pool, axes = shelf.tensor(view), list(parameter.axes)
+        if "kv heads" not in axes:
+            pool, axes = pool.unsqueeze(1), [axes[0], "kv heads", *axes[1:]]
+        if "K and V" in axes:
+            both = axes.index("K and V")
+            del axes[both]
+            halves = [pool.select(both, 0), pool.select(both, pool.shape[both] - 1)]
+        else:
+            halves = [pool]
+        parts += [half.permute(0, axes.index("slots"), axes.index("kv heads"), 3) for half in halves]
+    return parts
+
+
+def _rows_of(view: View, axes: int) -> View:
+    """A view of rows: the first two axes of one that has an axis more than `axes` become one."""
+    if len(view.shape) == axes:
+        return view
+    batch, q_len, *inner = view.shape
+    if len(inner) != axes - 1 or (batch > 1 and view.stride[0] != q_len * view.stride[1]):
+        raise Unanswerable(f"{view.buffer} has no rows at one stride")
+    return replace(view, shape=(batch * q_len, *inner), stride=view.stride[1:])
+
+
+def _cleared(judged: Iterable[Span], out: View, lse: View, shelf: Shelf) -> Iterator[Buffer]:
+    """What clears the rows that no judged request has: 0 in `out`, -inf in `lse`."""
+    owned = {row for span in judged for row in range(span.first_row, span.first_row + span.q_len)}
+    others = [row for row in range(out.shape[0]) if row not in owned]
+    for view, number in ((out, 0.0), (lse, -math.inf)):
+        dtype, size = shelf.dtype(view), math.prod(view.shape[1:])
+        cleared = torch.full((size,), number, dtype=dtype.torch_dtype).view(torch.uint8)
+        row = bytes(cleared.tolist())
+        for first, count in _runs(others, joined=view.stride[0] == size):
+            yield Buffer(
+                name=view.buffer,
+                dtype=dtype,
+                size=count * size,
+                offset=view.offset + first * view.stride[0],
+                bits=pack(row * count),
+            )
+
+
+def _runs(rows: list[int], *, joined: bool) -> Iterator[tuple[int, int]]:
+    """Ascending rows as (first, count): neighbours together if they are `joined` in memory."""
+    start = 0
+    for index in range(1, len(rows) + 1):
+        if index == len(rows) or not joined or rows[index] != rows[index - 1] + 1:
+            yield rows[start], index - start
+            start = index

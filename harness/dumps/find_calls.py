@@ -1,0 +1,124 @@
+"""All calls of a dump: FLASHINFER_DUMP_DIR of a run, with a folder for each call."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from attnfuzz.harness.dumps.folders import file_in, folders_in, unreadable
+from attnfuzz.harness.dumps.json_lines import records
+from attnfuzz.harness.dumps.read_call import METADATA, read_call
+from attnfuzz.harness.dumps.recorded import DumpError, RecordedCall
+
+_SESSION = "session.jsonl"
+_FLUSHES = "graph_flushes"
+_FLUSH = re.compile(r"flush_(\d{1,9})", re.ASCII)
+_CALL = re.compile(r"(?P<time>\d{8}_\d{6}_\d{3})_.+_call\d+", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Dump:
+    """The calls that can be read, in order, and why the others can't be."""
+
+    calls: tuple[RecordedCall, ...]
+    unreadable: tuple[DumpError, ...]
+
+
+def find_calls(folder: Path) -> list[RecordedCall]:
+    """The calls in a dump, or in the folder of one of its calls: those that `read_dump` can read.
+
+    Raises:
+        DumpError: there is none; the message is about the first that can't be read.
+
+    """
+    dump = read_dump(folder)
+    if not dump.calls:
+        raise dump.unreadable[0]
+    return list(dump.calls)
+
+
+def read_dump(folder: Path) -> Dump:
+    """The calls in a dump, or in the folder of one of its calls.
+
+    They are ordered by process, and by time within one. A call that was captured in a graph is one call for each
+    snapshot of its tensors: they are static buffers, which held something else in each replay.
+
+    Raises:
+        DumpError: `folder` is no dump.
+
+    """
+    try:
+        if not folder.is_dir():
+            raise DumpError(f"{folder} is no folder: name the one that FLASHINFER_DUMP_DIR was set to")
+    except OSError as error:
+        raise unreadable(folder, error) from error
+    single = file_in(folder, folder / METADATA) is not None
+    folders = [folder] if single else [each for each in folders_in(folder, folder) if _is_call(folder, each)]
+    if not folders:
+        raise DumpError(
+            f"{folder} holds no dumped call: name the folder that FLASHINFER_DUMP_DIR was set to, of a run with "
+            "FLASHINFER_LOGLEVEL=10"
+        )
+    calls: list[RecordedCall] = []
+    errors: list[DumpError] = []
+    for each in folders:
+        try:
+            snapshots = _snapshots(folder, each)
+        except DumpError as error:
+            errors.append(error)
+            continue
+        for number, snapshot in snapshots:
+            try:
+                calls.append(read_call(folder, snapshot, number))
+            except DumpError as error:
+                errors.append(error)
+    return Dump(tuple(_in_order(folder, calls)), tuple(errors))
+
+
+def _is_call(root: Path, folder: Path) -> bool:
+    """Whether a folder is a call's, be it one that the process died in before it was complete."""
+    return _CALL.fullmatch(folder.name) is not None or file_in(root, folder / METADATA) is not None
+
+
+def _snapshots(root: Path, folder: Path) -> list[tuple[int | None, Path]]:
+    """The folders with a call's tensors: one for each snapshot if it was captured, else the call's own."""
+    flushes = folders_in(root, folder / _FLUSHES)
+    numbered = [(int(match[1]), each) for each in flushes if (match := _FLUSH.fullmatch(each.name))]
+    return [*sorted(numbered)] if numbered else [(None, folder)]
+
+
+def _in_order(root: Path, calls: list[RecordedCall]) -> list[RecordedCall]:
+    """By process, and within one as the session's log has them; without a whole log by the time in folders' names.
+
+    That time is the capture's for every snapshot. It has milliseconds, and calls in one of them go by name,
+    which has `__init__`, `plan` and `run` of a wrapper in order.
+    """
+    path = file_in(root, root / _SESSION)
+    logged = {} if path is None else _logged(path)
+    places = [logged.get(_place(root, call.folder)) for call in calls]
+
+    def by_name(call: RecordedCall) -> tuple[int, str, int, str, int]:
+        folder = call.folder if call.snapshot is None else call.folder.parent.parent
+        match = _CALL.fullmatch(folder.name)
+        return call.process, match["time"] if match else "", call.snapshot or 0, call.function, call.sequence
+
+    if None in places:
+        return sorted(calls, key=by_name)
+    in_log = sorted(zip(places, calls, strict=True), key=lambda each: (each[1].process, each[0]))
+    return [call for _, call in in_log]
+
+
+def _logged(path: Path) -> Mapping[str, int]:
+    """The line that first names each folder of a session. The names are compared with ours, and never opened."""
+    lines: dict[str, int] = {}
+    for line, record in enumerate(records(path)):
+        name = record.get("dump_dir")
+        if isinstance(name, str):
+            parts = PurePosixPath(name).parts
+            depth = 3 if _FLUSHES in parts[-2:-1] else 1
+            lines.setdefault("/".join(parts[-depth:]), line)
+    return lines
+
+
+def _place(root: Path, folder: Path) -> str:
+    return folder.relative_to(root).as_posix()

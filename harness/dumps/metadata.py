@@ -1,0 +1,86 @@
+"""What FlashInfer writes about a call beside its tensors: `metadata.jsonl` of level 10, flashinfer/api_logging.py."""
+
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+import torch
+
+from attnfuzz.harness.dumps.recorded import DumpError
+
+Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+
+Record = TypeVar("Record", bound=msgspec.Struct)
+
+# Quantised tensors are no plain numbers.
+_DTYPES: Final = {
+    str(each): each
+    for each in vars(torch).values()
+    if isinstance(each, torch.dtype) and not str(each).startswith(("torch.q", "torch.bits"))
+}
+
+
+class TensorDetails(msgspec.Struct, frozen=True):
+    """A tensor as it was written: after the copy to the host, except of a captured call."""
+
+    shape: tuple[Size, ...]
+    dtype: str
+    stride: tuple[Size, ...]
+    device: str = "cpu"
+
+
+class TensorInfo(msgspec.Struct, frozen=True):
+    """The names of a call's tensors."""
+
+    input_tensor_keys: tuple[str, ...]
+    output_tensor_keys: tuple[str, ...] = ()
+
+
+class Metadata(msgspec.Struct, frozen=True):
+    """The keys that are needed, and those that others versions of FlashInfer may leave out; further ones are ignored.
+
+    `input_metadata` has the arguments that are no tensors, and those that hold tensors.
+    """
+
+    function_name: str
+    call_sequence: int
+    process_id: int
+    execution_status: str
+    input_metadata: dict[str, Any]
+    tensor_info: TensorInfo
+    tensor_details: dict[str, TensorDetails]
+    output_metadata: dict[str, Any] = {}
+    module: str = ""
+    timestamp: str = ""
+    function_signature: str = ""
+    versions: dict[str, str] = {}
+    graph_capture: bool = False
+    self_id: int | None = None
+
+
+def metadata_of(record: dict[str, Any], path: Path) -> Metadata:
+    """The metadata in a record of the file at `path`. Raises DumpError."""
+    needed = [field.encode_name for field in msgspec.structs.fields(Metadata) if field.required]
+    missing = [name for name in needed if name not in record]
+    if missing:
+        raise DumpError(f"{path} lacks {', '.join(missing)}: it is no dump, or one of an unknown version of FlashInfer")
+    metadata = converted(record, Metadata, path)
+    name = metadata.function_name
+    if not name or not name.isprintable() or len(name) > 200:
+        raise DumpError(f"{path} names no function: function_name is {name[:50]!r}")
+    return metadata
+
+
+def converted(value: Any, record: type[Record], path: Path) -> Record:
+    """Foreign data as what it should be. Raises DumpError."""
+    try:
+        return msgspec.convert(value, record)
+    except msgspec.ValidationError as error:
+        raise DumpError(f"{path} does not say what it should: {error}") from error
+
+
+def dtype_of(name: str, path: Path) -> torch.dtype:
+    """The dtype that FlashInfer writes as `name`. Raises DumpError."""
+    if name not in _DTYPES:
+        raise DumpError(f"{path} has the dtype {name[:50]!r}, which torch {torch.__version__} has no plain tensors of")
+    return _DTYPES[name]

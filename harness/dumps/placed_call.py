@@ -1,0 +1,197 @@
+"""One recorded call on its way into a case: each argument in a buffer of its own, and its right answer."""
+
+import math
+from typing import Any
+
+import torch
+
+from attnfuzz.harness.dumps.answer import Asked, Unanswerable, answer_to
+from attnfuzz.harness.dumps.contents import Shelf
+from attnfuzz.harness.dumps.pages import PageMap, in_ranges
+from attnfuzz.harness.dumps.pictured import is_tensor, layout_of
+from attnfuzz.harness.dumps.pool import CutPool, cut_pool
+from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, OtherValue, RecordedCall
+from attnfuzz.harness.dumps.understood import Understood
+from attnfuzz.harness.dumps.workspace import Workspaces
+from attnfuzz.harness.wording import count
+from attnfuzz.kernels.entry_points import Role
+from attnfuzz.kernels.entry_points.ragged import leaves_empty_rows
+from attnfuzz.reference.calls import Answer, Argument, Call, View
+from attnfuzz.reference.case import Guard
+
+
+class PlacedCall:
+    """One call on its way into a case: `notes` say what was changed. Its buffers are named `prefix` + argument."""
+
+    def __init__(self, asked: Understood, shelf: Shelf, workspaces: Workspaces, prefix: str) -> None:
+        self._call, self._given, self._parameters = asked.call, asked.given, asked.parameters
+        self._spans, self._breaches = asked.spans, asked.breaches
+        self._shelf, self._workspaces, self._prefix = shelf, workspaces, prefix
+        self.notes = [_origin(asked.call), *asked.call.lost]
+        self._literal: dict[str, Argument] = {}
+        self._views: dict[str, View] = {}
+        self._cache: tuple[CutPool, PageMap] | None = None
+
+    def call(self) -> Call:
+        """The call, with its tensors on the shelf."""
+        self._place_cache()
+        for name, value in self._call.arguments.items():
+            if name not in self._literal:
+                self._place(name, value)
+        if self._is_attention:
+            self._place_outputs()
+        writes = () if self._cache is None else self._cache[0].writes
+        return Call(op=self._call.function, arguments=self._literal, writes=writes)
+
+    def answer(self) -> Answer | None:
+        """The right answer to the call, None if it can't be told: the notes then say why."""
+        reason = "what it works on is another call's result"
+        if self._breaches:
+            reason = "the call breaks what its caller owes"
+        elif self._is_attention:
+            try:
+                answer, notes = answer_to(self._asked(), self._shelf)
+            except Unanswerable as unanswerable:
+                reason = str(unanswerable)
+            else:
+                self.notes += notes
+                return answer
+        self.notes.append(f"Only accesses are judged, no results: {reason}.")
+        return None
+
+    @property
+    def guard(self) -> Guard:
+        """The side at which a page id that is not of the pool leads out of it."""
+        pages = [page for span in self._spans for page in span.pages]
+        below = min(pages, default=0) < 0
+        return Guard.LEFT if below and self._cache and max(pages) < self._cache[1].total else Guard.RIGHT
+
+    @property
+    def _is_attention(self) -> bool:
+        return any(parameter.role is Role.QUERY for parameter in self._parameters.values())
+
+    def _place_cache(self) -> None:
+        """Put the pages that are needed on the shelf, and their new ids into every page table."""
+        parts = [parameter for parameter in self._parameters.values() if parameter.axes[:1] == ("pages",)]
+        tables = [parameter for parameter in self._parameters.values() if parameter.role is Role.PAGE_TABLE]
+        if not parts or not tables:
+            return
+        sources = [self._source(parameter.name) for parameter in parts]
+        table = self._given[tables[0].name]
+        total, page_size = sources[0].shape[0], sources[0].shape[parts[0].axes.index("slots")]
+        pages = PageMap.of(total, self._spans, table)
+        argument = parts[0].name.partition("[")[0]
+        cut = cut_pool(self._shelf, self._prefix, parts, sources, pages, pages.covered(self._spans, page_size))
+        self._cache = cut, pages
+        self._literal[argument] = cut.parts[0] if len(parts) == 1 else list(cut.parts)
+        self._literal[tables[0].name] = self._put(tables[0].name, pages.renumbered(table))
+        nbytes = sum(math.prod(source.shape) * source.dtype.itemsize for source in sources)
+        self.notes += [*_page_notes(argument, pages, page_size, nbytes), *cut.notes]
+
+    def _place(self, name: str, value: Any) -> None:
+        role = self._parameters[name].role if name in self._parameters else None
+        given = self._given[name]
+        if isinstance(value, tuple):
+            views = [self._put_source(f"{name}_{index}", item) for index, item in enumerate(value)]
+            self._literal[name] = views
+            if len(views) == 1:
+                # Sinks: FlashInfer annotates a list.
+                self._views[name] = views[0]
+        elif isinstance(value, OtherValue):
+            self.notes.append(f"{name} was {value.text} ({value.type_name}): no case holds that, its default applies.")
+        elif isinstance(value, torch.dtype):
+            # It is that of the output, which is passed.
+            return
+        elif not is_tensor(value) or not isinstance(given, torch.Tensor):
+            self._place_scalar(name, given, was_tensor=is_tensor(value))
+        elif self._is_attention and role in (Role.OUT, Role.LSE):
+            self._literal[name] = self._views[name] = self._shelf.output(
+                self._prefix + name, value.shape, value.dtype, layout_of(value)
+            )
+        elif role is Role.WORKSPACE:
+            self._literal[name], notes = self._workspaces.place(self._prefix + name, value)
+            self.notes += notes
+        elif given.is_meta:
+            self._literal[name] = self._views[name] = self._put_source(name, value)
+        else:
+            self._literal[name] = self._put(name, given)
+
+    def _place_scalar(self, name: str, number: Argument, *, was_tensor: bool) -> None:
+        if isinstance(number, float) and not math.isfinite(number):
+            raise DumpError(f"{self._call.folder}: {name} is {number}, which is wrong, and which no case can hold")
+        self._literal[name] = number
+        if was_tensor:
+            self.notes.append(f"{name} was a tensor of one number, which is passed as a number now.")
+
+    def _place_outputs(self) -> None:
+        """Results that the kernel would allocate itself are passed, so that they are guarded and judged."""
+        query = self._given["query"]
+        wanted = self._call.arguments.get("out_dtype")
+        added = []
+        if "out" not in self._views:
+            dtype = wanted if isinstance(wanted, torch.dtype) else query.dtype
+            self._views["out"] = self._shelf.output(f"{self._prefix}out", (*query.shape[:-1], self._value_dim()), dtype)
+            added.append("out")
+        if "lse" not in self._views and (self._given.get("return_lse") or not self._breaches):
+            rows = (math.prod(query.shape[:-2]), query.shape[-2])
+            self._views["lse"] = self._shelf.output(f"{self._prefix}lse", rows, torch.float32)
+            added.append("lse")
+        for name in added:
+            self._literal[name] = self._views[name]
+        if "lse" in self._views:
+            self._literal["return_lse"] = True
+        if added:
+            self.notes.append(f"Allocated for the call, to be guarded and judged: {' and '.join(added)}.")
+
+    def _value_dim(self) -> int:
+        """The head dim of the output."""
+        if "kv_lora_rank" in self._given:
+            rank: int = self._given["kv_lora_rank"]
+            return rank
+        values = [each.name for each in self._parameters.values() if each.role in (Role.CACHE, Role.VALUE)]
+        return self._source(values[-1]).shape[-1]
+
+    def _asked(self) -> Asked:
+        return Asked(
+            views=self._views,
+            arguments=self._given,
+            spans=self._spans,
+            cache=self._cache,
+            leaves_empty=leaves_empty_rows(self._call.function, self._given),
+            causal=self._given.get("causal", self._given.get("is_causal", True)),
+        )
+
+    def _source(self, name: str) -> ForeignTensor:
+        """The tensor of a parameter: "kv_cache[1]" is the second of a pair."""
+        argument, _, index = name.partition("[")
+        value: Any = self._call.arguments[argument]
+        tensor: ForeignTensor = value[int(index.rstrip("]"))] if index else value
+        return tensor
+
+    def _put(self, name: str, tensor: torch.Tensor) -> View:
+        """Integers, with the strides that they had."""
+        return self._shelf.put(self._prefix + name, tuple(tensor.shape), tensor.dtype, lambda: tensor, tensor.stride())
+
+    def _put_source(self, name: str, source: ForeignTensor) -> View:
+        stride = layout_of(source)
+        if source.stride not in (None, stride):
+            self.notes.append(f"{name} had the strides {list(source.stride or ())}; it is dense now.")
+        return self._shelf.put(self._prefix + name, source.shape, source.dtype, source.read, stride)
+
+
+def _origin(call: RecordedCall) -> str:
+    # Python's version has a compiler's name and a date behind it.
+    versions = ", ".join(f"{name} {text.partition(' ')[0]}" for name, text in call.versions.items())
+    return (
+        f"It was call {call.sequence} of {call.function} in process {call.process}, {call.status}"
+        f"{f' ({versions})' if versions else ''}: {call.folder.name}."
+    )
+
+
+def _page_notes(name: str, pages: PageMap, page_size: int, nbytes: int) -> list[str]:
+    kept = len(pages.kept)
+    held = f"{name} had {count(pages.total, 'page')} of {page_size} slots, {nbytes:,} bytes"
+    notes = [f"{held}; {kept:,} are kept, numbered anew in their order: {in_ranges(pages.kept) or 'none'}."]
+    if pages.spare:
+        notes.append(f"Page {kept} is poison, and stands for every other page of the pool that the page table names.")
+    return notes

@@ -1,0 +1,137 @@
+"""The KV pool of a recorded call, cut to the pages that are needed and laid out as it was."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from attnfuzz.harness.dumps.contents import Shelf
+from attnfuzz.harness.dumps.pages import PageMap
+from attnfuzz.harness.dumps.recorded import ForeignTensor
+from attnfuzz.harness.memory.layout import dense_stride, extent
+from attnfuzz.harness.memory.poison import poison_bytes
+from attnfuzz.kernels.entry_points import Parameter
+from attnfuzz.reference.calls import Buffer, View, pack
+from attnfuzz.reference.dtypes import DType
+
+ROOMY = 8
+"""How many times its elements a pool may span before the gap between its pages is closed."""
+
+
+@dataclass(frozen=True)
+class CutPool:
+    """The tensors of a KV cache as arguments, what has to be written before the call, and what was changed, in words.
+
+    `parts` has one view for each of `parameters`.
+    """
+
+    parameters: tuple[Parameter, ...]
+    parts: tuple[View, ...]
+    writes: tuple[Buffer, ...]
+    notes: tuple[str, ...]
+
+
+def cut_pool(
+    shelf: Shelf,
+    prefix: str,
+    parameters: Sequence[Parameter],
+    sources: Sequence[ForeignTensor],
+    pages: PageMap,
+    covered: torch.Tensor,
+) -> CutPool:
+    """Put the pages of one cache tensor, or of a pair of them, into buffers whose names begin with `prefix`.
+
+    `covered` says which slots of the new pool hold tokens; all others are poisoned where contents are kept by value.
+    Raises DumpError.
+    """
+    argument = parameters[0].name.partition("[")[0]
+    names = [argument] if len(parameters) == 1 else ["k_cache", "v_cache"]
+    shapes = [(pages.pages, *source.shape[1:]) for source in sources]
+    forms = [
+        _stride(parameter.name, shape, source)
+        for parameter, shape, source in zip(parameters, shapes, sources, strict=True)
+    ]
+    strides = [stride for stride, _ in forms]
+    reads = [
+        partial(_gathered, shelf.known(each.name, source.dtype), source, pages, covered, each.axes.index("slots"))
+        for each, source in zip(parameters, sources, strict=True)
+    ]
+    said = tuple(note for _, note in forms if note)
+    if len(sources) == 2 and _interleaved(shapes, strides, sources):
+        # Both at once: [pages, 2, ...].
+        shape, inner = (pages.pages, 2, *shapes[0][1:]), strides[0][1:]
+        half = extent(shapes[0][1:], inner)
+        whole = shelf.put(
+            prefix + argument,
+            shape,
+            sources[0].dtype,
+            lambda: torch.stack([read() for read in reads], dim=1),
+            (strides[0][0], half, *inner),
+        )
+        parts = tuple(
+            View(buffer=whole.buffer, shape=shapes[0], stride=strides[0], offset=index * half) for index in range(2)
+        )
+        said += ("K and V have the strides of the two halves of one cache, and are taken as that.",)
+        buffers = [whole]
+    else:
+        parts = tuple(
+            shelf.put(prefix + name, shape, source.dtype, read, stride)
+            for name, shape, source, read, stride in zip(names, shapes, sources, reads, strides, strict=True)
+        )
+        buffers = list(parts)
+    writes = tuple(_poisoned_spare(shelf, view) for view in buffers if pages.spare and shelf.is_drawn(view))
+    return CutPool(tuple(parameters), parts, writes, said)
+
+
+def _gathered(
+    dtype: DType, source: ForeignTensor, pages: PageMap, covered: torch.Tensor, slot_axis: int
+) -> torch.Tensor:
+    """The pages that are kept, with poison in every slot that holds no token."""
+    pool = torch.empty((pages.pages, *source.shape[1:]), dtype=dtype.bits)
+    if pages.kept:
+        pool[: len(pages.kept)] = source.rows(torch.tensor(pages.kept)).view(dtype.bits)
+    pool.movedim(slot_axis, 1)[~covered] = _poison(dtype)
+    return pool.view(dtype.torch_dtype)
+
+
+def _poisoned_spare(shelf: Shelf, view: View) -> Buffer:
+    """What makes poison of the last page of a pool that is drawn; its gaps, which hold poison anyway, keep it."""
+    dtype, inner = shelf.dtype(view), extent(view.shape[1:], view.stride[1:])
+    return Buffer(
+        name=view.buffer,
+        dtype=dtype,
+        size=inner,
+        offset=(view.shape[0] - 1) * view.stride[0],
+        bits=pack(poison_bytes(dtype.torch_dtype, inner * dtype.itemsize)),
+    )
+
+
+def _poison(dtype: DType) -> torch.Tensor:
+    return torch.frombuffer(bytearray(poison_bytes(dtype.torch_dtype, dtype.itemsize)), dtype=dtype.bits)
+
+
+def _stride(name: str, shape: tuple[int, ...], source: ForeignTensor) -> tuple[tuple[int, ...], str]:
+    """The strides of the cut pool, and what became of those of the recorded one, "" if they are kept or were lost."""
+    dense, stride = dense_stride(shape), source.stride
+    if stride is None or stride == dense:
+        return dense, ""
+    page = extent(shape[1:], stride[1:])
+    if stride[0] < page:
+        return dense, f"{name} had the strides {list(stride)}, of which the cut pool keeps nothing: it is dense."
+    if extent(shape, stride) <= ROOMY * shape[0] * page:
+        return stride, ""
+    return (page, *stride[1:]), f"The pages of {name} lay {stride[0]:,} elements apart; they follow each other now."
+
+
+def _interleaved(
+    shapes: Sequence[tuple[int, ...]], strides: Sequence[tuple[int, ...]], sources: Sequence[ForeignTensor]
+) -> bool:
+    """Whether K and V lie as the two halves of each page of one cache do."""
+    half = extent(shapes[0][1:], strides[0][1:])
+    return (
+        shapes[0] == shapes[1]
+        and strides[0] == strides[1]
+        and sources[0].dtype == sources[1].dtype
+        and strides[0][0] == 2 * half
+    )

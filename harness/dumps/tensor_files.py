@@ -1,0 +1,124 @@
+"""The tensors of a dump, which stay on the disk until they are asked for.
+
+Both formats are mapped into memory: what is not looked at is not read. Nothing in a file is executed: of pickles torch
+takes what makes a tensor (`weights_only`) and nothing else.
+"""
+
+import pickle
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+import torch
+from safetensors import safe_open
+
+from attnfuzz.harness.dumps.folders import unreadable
+from attnfuzz.harness.dumps.recorded import DumpError
+
+MAX_PICKLE = 64 << 20
+"""Bytes of the pickle in a .pt file, which names the tensors: about 300 for each."""
+
+_BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+SUFFIXES: Final = (".pt", ".safetensors")
+"""Of the files that FlashInfer writes tensors to."""
+
+
+@dataclass(frozen=True)
+class TensorFile:
+    """A file of tensors by name, opened when the first of them is asked for."""
+
+    path: Path
+
+    @cached_property
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        """All tensors, as views of the mapped file. Raises DumpError."""
+        try:
+            if self.path.suffix == ".pt":
+                return _pickled(self.path)
+            with safe_open(self.path, framework="pt") as file:
+                return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no mapping
+        except DumpError:
+            raise
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+        except pickle.UnpicklingError as error:
+            raise DumpError(
+                f"{self.path} holds more than tensors, which is not executed: FlashInfer did not write it"
+            ) from error
+        except Exception as error:  # foreign bytes make torch, zipfile and safetensors raise nearly anything
+            reason = str(error).split("\n", 1)[0][:200] or type(error).__name__
+            if "unable to mmap" in reason:
+                raise DumpError(
+                    f"{self.path} can't be mapped ({reason}): Linux maps what fits into memory and swap; set "
+                    "vm.overcommit_memory to 1, or take a larger machine"
+                ) from error
+            raise DumpError(f"{self.path} is cut off or damaged ({reason}): copy the dump anew") from error
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """The tensor `key` of a file, as the metadata describes it: a `ForeignTensor`."""
+
+    file: TensorFile
+    key: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    stride: tuple[int, ...] | None
+
+    def read(self) -> torch.Tensor:
+        """All of it, dense; a view of the file where that is. Raises DumpError."""
+        return self._stored().contiguous()
+
+    def rows(self, indices: torch.Tensor) -> torch.Tensor:
+        """The entries of the first axis at `indices` [n] int64, which must lie inside. Raises DumpError."""
+        return entries_of(self._stored(), indices)
+
+    def _stored(self) -> torch.Tensor:
+        """The tensor as it lies in the file. DumpError if it is not what the metadata says."""
+        path, tensor = self.file.path, self.file.tensors.get(self.key)
+        if tensor is None:
+            raise DumpError(f"{path} has no tensor {self.key}, which the metadata names: copy the dump anew")
+        if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+            raise DumpError(
+                f"tensor {self.key} of {path} is {tensor.layout} on {tensor.device}: it has no plain content"
+            )
+        if tuple(tensor.shape) != self.shape or tensor.dtype != self.dtype:
+            raise DumpError(
+                f"tensor {self.key} of {path} is {_described(tuple(tensor.shape), tensor.dtype)}, its metadata says "
+                f"{_described(self.shape, self.dtype)}: they are not of the same call"
+            )
+        # A stride of 0 lets a few bytes pass for terabytes.
+        if tensor.numel() * tensor.itemsize > tensor.untyped_storage().nbytes():
+            raise DumpError(
+                f"tensor {self.key} of {path} has more elements than the file: they overlap, and are not read"
+            )
+        return tensor.detach()
+
+
+def entries_of(tensor: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    """The entries of the first axis at `indices` [n] int64, of a tensor of any dtype."""
+    # As bits: torch selects no entries of some dtypes, uint32 among them.
+    bits = _BITS.get(tensor.itemsize, tensor.dtype)
+    return tensor.view(bits).index_select(0, indices).view(tensor.dtype)
+
+
+def _pickled(path: Path) -> Mapping[str, torch.Tensor]:
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            # torch.save compresses nothing; what is compressed may have any size when it is unpacked.
+            if entry.compress_type != zipfile.ZIP_STORED:
+                raise DumpError(f"{path} has compressed entries, which torch.save never writes: it is not read")
+            if entry.filename.endswith(".pkl") and entry.file_size > MAX_PICKLE:
+                raise DumpError(f"{path} has a pickle of {entry.file_size >> 20} MiB: it is not read")
+    content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    if not isinstance(content, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in content.values()):
+        raise DumpError(f"{path} holds something else than tensors by name: FlashInfer did not write it")
+    return content
+
+
+def _described(shape: tuple[int, ...], dtype: torch.dtype) -> str:
+    return f"{dtype} {list(shape)}".removeprefix("torch.")
