@@ -1,0 +1,216 @@
+"""What a call asks for by its own arguments: the same call, judged against that instead of what a server wanted.
+
+A planner that hands over the wrong pages gets the right attention to the wrong pages. What a call gives is compared
+with attention to the keys that its arguments name: where that agrees, the kernel did what it was told.
+"""
+
+import ctypes
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+
+from attnfuzz.harness.literal_arguments import literal_arguments
+from attnfuzz.harness.triage.views import flat, rows
+from attnfuzz.kernels.entry_points import Breach, Parameter, Role, Span
+from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
+from attnfuzz.kernels.entry_points.forms import described, tensors_of, window_of
+from attnfuzz.kernels.entry_points.ragged import leaves_empty_rows
+from attnfuzz.reference.calls import Answer, Buffer, Call, CallCase, Expected, View, named_views, pack
+from attnfuzz.reference.contract import Contract
+from attnfuzz.reference.dtypes import DType
+
+MAX_KEY_BYTES = 64 << 20
+"""Of the keys and values that are gathered from pages: a copy of them travels with the case."""
+
+_UNMASKED = ("causal", "is_causal")
+"""Arguments with which a call may switch the causal mask off."""
+
+_MASKS_OF_THEIR_OWN = frozenset({"trtllm_fmha_v2_prefill"})
+"""Entry points whose mask is an argument of its own, in which an answer can't say what they attend to."""
+
+
+class NotJudgeable(ValueError):
+    """A call that can't be judged by its own arguments; the message is a clause that says why."""
+
+
+class NamesNothing(NotJudgeable):
+    """A call whose arguments name keys that hold NaN: memory that nobody has written, as a rule."""
+
+    def __init__(self, breach: Breach) -> None:
+        super().__init__(breach.text)
+        self.breach = breach
+
+
+def asked(case: CallCase, index: int, contract: Contract) -> CallCase:
+    """The calls up to `index`, with the answer to what that one asks for. Raises NotJudgeable."""
+    call = case.calls[index]
+    entry = ENTRY_POINTS.get(call.op)
+    if entry is None or call.op in _MASKS_OF_THEIR_OWN:
+        raise NotJudgeable("it is not known what its arguments ask for")
+    arguments = literal_arguments(case, index)
+    try:
+        parameters, spans = entry.parameters(arguments), entry.spans(arguments)
+        parts = _Parts(call, parameters, arguments)
+        out, query = flat(parts.view(Role.OUT), 3), flat(parts.view(Role.QUERY), 3)
+        lse = flat(parts.view(Role.LSE), 2) if contract.lse is not None and parts.has(Role.LSE) else None
+        scales = [_scale(arguments, name) for name in ("bmm1_scale", "bmm2_scale")]
+    except ValueError as error:
+        raise NotJudgeable(str(error)) from error
+    _check(spans, query)
+    _check_written(spans, parts.tensor(Role.QUERY))
+    keys = _Keys(parts, out.shape[-1])
+    causal = all(arguments.get(name, True) for name in _UNMASKED)
+    requests = [
+        expected
+        for request, span in enumerate(spans)
+        if span.kv_len or not leaves_empty_rows(call.op, arguments)
+        for expected in _expected(span, query, *keys.of(span, request), causal=causal)
+    ]
+    answer = Answer(
+        out=out,
+        lse=lse,
+        sinks=parts.view(Role.SINKS) if parts.has(Role.SINKS) else None,
+        requests=tuple(requests),
+        bmm1_scale=scales[0],
+        bmm2_scale=scales[1],
+        window_left=window_of(arguments),
+    )
+    return replace(case, calls=case.calls[: index + 1], buffers=(*case.buffers, *keys.copies), answer=answer)
+
+
+def _scale(arguments: Mapping[str, Any], name: str) -> float:
+    """A factor, 1 where none is given. NotJudgeable for what is no single number."""
+    scale = arguments.get(name, 1.0)
+    if isinstance(scale, torch.Tensor):
+        scale = scale.item() if scale.numel() == 1 else described(scale)
+    if not isinstance(scale, int | float):
+        raise NotJudgeable(f"{name} is {scale}, no single number")
+    return float(scale)
+
+
+def _check(spans: Sequence[Span], query: View) -> None:
+    """Refuse requests of which the arguments do not say what they attend to."""
+    if not spans:
+        raise NotJudgeable("it has no requests")
+    for span in spans:
+        if not span.inside or span.kv_len < 0:
+            raise NotJudgeable("its metadata does not say which keys every request has")
+        if span.first_row < 0 or span.q_len < 0 or span.first_row + span.q_len > query.shape[0]:
+            raise NotJudgeable("the rows of a request are not among those of the queries")
+
+
+def _check_written(spans: Sequence[Span], query: torch.Tensor) -> None:
+    """Refuse queries that hold NaN, of requests that have keys."""
+    unwritten = torch.isnan(query.float()).flatten(query.ndim - 2 if query.ndim > 2 else 0).any(dim=-1).flatten()
+    for request, span in enumerate(spans):
+        if span.kv_len and bool(unwritten[span.first_row :][: span.q_len].any()):
+            text = f"the queries of request {request} hold NaN: nobody has written what its rows and strides name"
+            raise NamesNothing(Breach(("query",), text, "FlashInfer's docstring of query: its tokens", request))
+
+
+def _expected(span: Span, query: View, key: View, value: View, *, causal: bool) -> Iterator[Expected]:
+    """The rows of one request; without a mask one by one, since the only query of a request sees all of its keys."""
+    count = span.q_len if causal else 1
+    for first in range(span.first_row, span.first_row + span.q_len, max(count, 1)):
+        yield Expected(first_row=first, query=rows(query, first, count), key=key, value=value)
+
+
+class _Parts:
+    """The tensors of one call by their roles."""
+
+    def __init__(self, call: Call, parameters: Sequence[Parameter], arguments: Mapping[str, Any]) -> None:
+        views, tensors = dict(named_views(call.arguments)), dict(tensors_of(arguments))
+        self._found: dict[Role, list[tuple[Parameter, View, torch.Tensor]]] = {}
+        for parameter in parameters:
+            entry = (parameter, views[parameter.name], tensors[parameter.name])
+            self._found.setdefault(parameter.role, []).append(entry)
+
+    def has(self, role: Role) -> bool:
+        """Whether the call has such a tensor."""
+        return role in self._found
+
+    def view(self, role: Role) -> View:
+        """The first tensor of a role. NotJudgeable if there is none."""
+        if role not in self._found:
+            raise NotJudgeable(f"it is handed no tensor of its {role}")
+        return self._found[role][0][1]
+
+    def tensor(self, role: Role) -> torch.Tensor:
+        """What it holds, as `view`."""
+        self.view(role)
+        return self._found[role][0][2]
+
+    def caches(self) -> list[torch.Tensor]:
+        """Keys and values of all pages, [pages, slots, kv heads, dim] each, or one for both."""
+        if not self.has(Role.CACHE):
+            return []
+        if len(self._found[Role.CACHE]) > 2:
+            raise NotJudgeable("its KV cache has more than two parts")
+        return [member for parameter, _, tensor in self._found[Role.CACHE] for member in _members(parameter, tensor)]
+
+
+class _Keys:
+    """The keys and values of requests. Those from pages are gathered into buffers of their own: `copies`."""
+
+    def __init__(self, parts: _Parts, dim: int) -> None:
+        self._parts, self._dim = parts, dim
+        self._caches = parts.caches()
+        self._left = MAX_KEY_BYTES
+        self.copies: list[Buffer] = []
+
+    def of(self, span: Span, request: int) -> tuple[View, View]:
+        """Keys [kv_len, kv heads, qk dim] and values [kv_len, kv heads, vo dim] of a request."""
+        if self._caches:
+            key, value = self._caches[0], self._caches[-1][..., : self._dim]
+            return self._copied(_gathered(key, span, request)), self._copied(_gathered(value, span, request))
+        packed = [rows(self._parts.view(role), span.first_key, span.kv_len) for role in (Role.KEY, Role.VALUE)]
+        for view, role in zip(packed, (Role.KEY, Role.VALUE), strict=True):
+            if span.first_key < 0 or span.first_key + span.kv_len > self._parts.view(role).shape[0]:
+                raise NotJudgeable(f"the keys of a request are not among {list(view.shape)}")
+        return packed[0], packed[1]
+
+    def _copied(self, content: torch.Tensor) -> View:
+        self._left -= content.nbytes
+        if self._left < 0:
+            raise NotJudgeable(f"its requests have more than {MAX_KEY_BYTES >> 20} MiB of keys and values")
+        name = f"asked for, {len(self.copies)}"
+        data = ctypes.string_at(content.data_ptr(), content.nbytes)
+        self.copies.append(Buffer(name=name, dtype=DType.of(content.dtype), size=content.numel(), bits=pack(data)))
+        return View(buffer=name, shape=tuple(content.shape), stride=tuple(content.stride()))
+
+
+def _members(parameter: Parameter, cache: torch.Tensor) -> Iterator[torch.Tensor]:
+    """K and V of a whole cache, or the one that it is, [pages, slots, kv heads, dim]."""
+    axes = list(parameter.axes)
+    if "kv heads" not in axes:
+        yield cache.unsqueeze(2)
+        return
+    order = [axes.index(axis) for axis in ("pages", "slots", "kv heads")]
+    if "K and V" not in axes:
+        yield cache.permute(*order, cache.ndim - 1)
+        return
+    yield from cache.permute(axes.index("K and V"), *order, cache.ndim - 1)
+
+
+def _gathered(cache: torch.Tensor, span: Span, request: int) -> torch.Tensor:
+    """The tokens of a request, from its pages."""
+    pages = torch.tensor(span.pages, dtype=torch.int64)
+    if any(not 0 <= page < cache.shape[0] for page in span.pages):
+        raise NotJudgeable("a page id lies outside of the pool")
+    bits = cache.view(DType.of(cache.dtype).bits)
+    tokens = bits[pages].flatten(0, 1)[: span.kv_len].contiguous().view(cache.dtype)
+    unwritten = torch.isnan(tokens.float()).flatten(1).any(dim=1).nonzero()
+    if len(unwritten):
+        first, size = int(unwritten[0]), cache.shape[1]
+        raise NamesNothing(
+            Breach(
+                ("block_tables", "seq_lens"),
+                f"request {request} has {span.kv_len} keys by seq_lens, and the one at {first}, slot {first % size} of "
+                f"page {span.pages[first // size]}, holds NaN: nobody has written it",
+                "FlashInfer's docstring of seq_lens: the KV length of each request",
+                request,
+            )
+        )
+    return tokens

@@ -1,0 +1,227 @@
+"""What running the calls of a failing step by themselves shows."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from msgspec.structs import replace
+
+from attnfuzz.harness import registry
+from attnfuzz.harness.check import why_not
+from attnfuzz.harness.failures import Observation
+from attnfuzz.harness.literal_arguments import literal_arguments
+from attnfuzz.harness.memory.poison import sentinel_bytes
+from attnfuzz.harness.trace import Untraceable
+from attnfuzz.harness.triage.asked import NamesNothing, NotJudgeable, asked
+from attnfuzz.harness.triage.difference import Difference, differences
+from attnfuzz.harness.triage.repeats import Tried, tried
+from attnfuzz.harness.triage.result import Outcome
+from attnfuzz.harness.triage.unwritten import reads_of_unwritten_rows
+from attnfuzz.harness.triage.variants import cut
+from attnfuzz.harness.wording import left_unjudged
+from attnfuzz.harness.workers.pool import HandlerError
+from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.entry_points import Breach, Role
+from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
+from attnfuzz.reference.calls import CallCase, content_of, pack
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.case_file import AnyCase
+
+BETWEEN = frozenset({"merge_state_in_place", "merge_state", "fixup_zero_kv_rows", "gather_rows"})
+"""Calls that attend to nothing: they move, merge and repair what attention calls take or give."""
+
+_OUTSIDE = "padded rows"
+"""Place of the rows that no request of a call owns: the call was not asked to write them."""
+
+
+@dataclass(frozen=True)
+class BrokenDuty:
+    """A breach, and in which call."""
+
+    call: int
+    breach: Breach
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A call that was judged by what its own arguments ask for; `failure` says that it did something else."""
+
+    call: int
+    failure: Observation | None
+    case: CallCase
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Of the failing step as literal calls, where they could be had.
+
+    `alone`: how they end by themselves. `breaches`: preconditions that they break, by call; `inherited` are those that
+    follow from what calls of earlier steps left in a workspace. `asked`: each attention call against what its arguments
+    ask for. `elsewhere`: how they end on other kernels, by the backend's name. `obstacles` say what could not be
+    looked at.
+    """
+
+    calls: CallCase | None = None
+    alone: Outcome = field(default_factory=Outcome)
+    breaches: tuple[BrokenDuty, ...] = ()
+    inherited: tuple[BrokenDuty, ...] = ()
+    asked: tuple[Asked, ...] = ()
+    elsewhere: dict[str, Outcome] = field(default_factory=dict)
+    obstacles: tuple[str, ...] = ()
+
+    @property
+    def wrong(self) -> Asked | None:
+        """The first call that did not do what it was asked."""
+        return next((each for each in self.asked if each.failure is not None), None)
+
+    @property
+    def judged(self) -> bool:
+        """Whether every attention call did what it was asked, as far as they were judged."""
+        return bool(self.asked) and self.wrong is None
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        """Between what the only attention call asks for and what the step wants."""
+        if self.calls is None or len(self.asked) != 1:
+            return ()
+        return tuple(differences(self.asked[0].case, self.calls))
+
+
+def collect(case: AnyCase, runner: Tried, tries: int = 1) -> Evidence:
+    """Evidence on a failing case, whose step that fails is its last.
+
+    What fails now and then is run up to `tries` times: one failure is enough.
+    """
+    if isinstance(case, CallCase):
+        calls: CallCase | None = case
+    else:
+        try:
+            calls = _traced(case, runner, tries)
+        except Untraceable as obstacle:
+            return Evidence(obstacles=(str(obstacle),))
+    if calls is None:
+        return Evidence(obstacles=("it failed before any kernel was launched",))
+    backend = registry.resolve(case.backend)
+    alone = Outcome.of(*tried(calls, runner, tries))
+    breaches, reads = list(_breaches(calls)), [BrokenDuty(*read) for read in reads_of_unwritten_rows(calls)]
+    inherited = _inherited(case, calls, breaches, runner)
+    judged, unwritten, obstacles = _asked(calls, runner, backend, tries)
+    return Evidence(
+        calls=calls,
+        alone=alone,
+        breaches=(*(broken for broken in breaches if broken not in inherited), *reads, *unwritten),
+        inherited=inherited,
+        asked=tuple(judged),
+        elsewhere={name: Outcome.of(*tried(replace(calls, backend=name), runner, 1)) for name in other_kernels(calls)},
+        obstacles=tuple(obstacles),
+    )
+
+
+def _traced(case: Case, runner: Tried, tries: int) -> CallCase | None:
+    """The calls of the run that failed, or of the last if none did."""
+    for _ in range(tries):
+        verdict, calls = runner.trace(case)
+        if verdict.failures:
+            break
+    return calls
+
+
+def _breaches(calls: CallCase) -> Iterator[BrokenDuty]:
+    """Of each call by itself."""
+    for index, call in enumerate(calls.calls):
+        entry = ENTRY_POINTS.get(call.op)
+        if entry is not None:
+            for breach in entry.breaches(literal_arguments(calls, index)):
+                yield BrokenDuty(index, breach)
+
+
+def _inherited(case: AnyCase, calls: CallCase, breaches: Sequence[BrokenDuty], runner: Tried) -> tuple[BrokenDuty, ...]:
+    """Breaches that would not be if the workspace held zeros, where calls of an earlier step spoil their workspace."""
+    of_contents = [broken for broken in breaches if broken.breach not in _on_zeros(calls, broken.call)]
+    if not of_contents or not isinstance(case, Case):
+        return ()
+    earlier = [index for index, step in enumerate(case.steps[:-1]) if step.tokens]
+    spoilt = any(_spoils_its_workspace(cut(case, index), runner) for index in earlier)
+    return tuple(of_contents) if spoilt else ()
+
+
+def _spoils_its_workspace(case: Case, runner: Tried) -> bool:
+    """Whether the calls of the last step, which pass and break nothing, fail when they are made a second time."""
+    verdict, calls = runner.trace(case)
+    if calls is None or verdict.failures or any(_breaches(calls)) or any(reads_of_unwritten_rows(calls)):
+        return False
+    return bool(runner.verdict(_twice(calls)).failures)
+
+
+def _twice(calls: CallCase) -> CallCase:
+    """The calls, and then the same again in the same workspace, on outputs as they were at first."""
+    outputs = tuple(
+        replace(buffer, bits=pack(sentinel_bytes(buffer.dtype.torch_dtype, buffer.size * buffer.dtype.itemsize)))
+        for buffer in calls.buffers
+        if content_of(buffer) is None
+    )
+    first, *others = calls.calls
+    return replace(calls, calls=(*calls.calls, replace(first, writes=(*first.writes, *outputs)), *others))
+
+
+def _on_zeros(calls: CallCase, index: int) -> tuple[Breach, ...]:
+    """The breaches of a call, if its workspace held zeros."""
+    entry, arguments = ENTRY_POINTS[calls.calls[index].op], literal_arguments(calls, index)
+    try:
+        workspaces = [each.name for each in entry.parameters(arguments) if each.role is Role.WORKSPACE]
+    except ValueError:
+        return entry.breaches(arguments)
+    return entry.breaches({**arguments, **{name: torch.zeros_like(arguments[name]) for name in workspaces}})
+
+
+def _asked(
+    calls: CallCase, runner: Tried, backend: Backend, tries: int
+) -> tuple[list[Asked], list[BrokenDuty], list[str]]:
+    """Attention calls judged by their arguments up to the first that is wrong; broken duties; why others were not."""
+    judged: list[Asked] = []
+    unwritten: list[BrokenDuty] = []
+    obstacles: list[str] = []
+    for index, call in enumerate(calls.calls):
+        try:
+            found = _judged(calls, index, runner, backend, tries)
+        except NamesNothing as broken:
+            unwritten.append(BrokenDuty(index, broken.breach))
+        except (NotJudgeable, HandlerError) as reason:
+            if call.op not in BETWEEN:
+                why = str(reason).splitlines()[-1]
+                obstacles.append(f"call {index} ({call.op}) can't be judged by its arguments: {why}")
+        else:
+            judged.append(found)
+            if found.failure is not None:
+                break
+    return judged, unwritten, obstacles
+
+
+def _judged(calls: CallCase, index: int, runner: Tried, backend: Backend, tries: int) -> Asked:
+    """One call judged by its arguments. Raises NotJudgeable."""
+    case = asked(calls, index, backend.contract)
+    verdicts = [
+        replace(verdict, observations=tuple(each for each in verdict.observations if each.place != _OUTSIDE))
+        for verdict in tried(case, runner, tries)
+    ]
+    outcome = Outcome.of(*verdicts)
+    if outcome.unanswered and outcome.failure is None:
+        raise NotJudgeable(left_unjudged(outcome.unanswered))
+    return Asked(index, outcome.failure, case)
+
+
+def other_kernels(calls: CallCase) -> Sequence[str]:
+    """Backends with other implementations of the same calls: the fixed one, and the native kernels."""
+    own = registry.resolve(calls.backend).ops
+    names = dict.fromkeys((registry.fixed(calls.backend), *registry.builtin()))
+    found: list[str] = []
+    for name in names:
+        backend = registry.resolve(name)
+        if why_not(backend, calls) is not None or backend.missing() is not None:
+            continue
+        functions = {call.op: backend.ops[call.op].function for call in calls.calls}
+        known = [own, *(registry.resolve(each).ops for each in found)]
+        # By value: a method of a backend is another object each time that it is asked for.
+        if all(any(functions[op] != ops[op].function for op in functions) for ops in known):
+            found.append(name)
+    return found

@@ -1,0 +1,114 @@
+"""The very same case, again and again: whether its failure is deterministic, a race, or a matter of the process."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from attnfuzz.harness.campaign.tally import DEATHS
+from attnfuzz.harness.failures import FAULTS, Kind, Verdict
+from attnfuzz.harness.triage.result import Outcome, Repetition, Variant
+from attnfuzz.reference.calls import CallCase
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.case_file import AnyCase
+
+REPEATS = 5
+"""Runs in fresh workers, and as many in one: of what fails in three runs of ten, ten show both ways in all but 3 %."""
+
+AFTER_A_HANG = 2
+"""Runs of a case that hangs: each takes as long as a hang needs to be called one."""
+
+
+class Tried(Protocol):
+    """What triage runs cases on: `attnfuzz.harness.check.Runner`."""
+
+    def verdict(self, case: AnyCase, backend: str | None = None) -> Verdict:
+        """Run a case."""
+        ...
+
+    def trace(self, case: Case) -> tuple[Verdict, CallCase | None]:
+        """Run a case made of steps, and give the calls of the step in which it ended."""
+        ...
+
+    def renew(self) -> None:
+        """Have the next case run by a worker that has run nothing."""
+        ...
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Runs of one case: the first of each worker, and those that came after others in the same one."""
+
+    fresh: tuple[Verdict, ...]
+    used: tuple[Verdict, ...]
+
+    @property
+    def failing(self) -> Verdict | None:
+        """The first that failed."""
+        return next((verdict for verdict in (*self.fresh, *self.used) if verdict.failures), None)
+
+    @property
+    def outcome(self) -> Outcome:
+        """Of all of them."""
+        return Outcome.of(*self.fresh, *self.used)
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """Those of one worker, and those of several."""
+        fresh = Variant(what="as given", value="in fresh processes", outcome=Outcome.of(*self.fresh))
+        used = Variant(what="as given", value="again in one process", outcome=Outcome.of(*self.used))
+        return (fresh, used) if self.used else (fresh,)
+
+    @property
+    def repetition(self) -> Repetition:
+        """What the differences between the runs say."""
+        if len(self.fresh) < 2:
+            return Repetition.UNKNOWN
+        groups = [{_seen(verdict) for verdict in group} for group in (self.fresh, self.used) if group]
+        if any(len(group) > 1 for group in groups) or _says_so(self.failing):
+            return Repetition.RACING
+        return Repetition.DETERMINISTIC if len(set.union(*groups)) == 1 else Repetition.HISTORY
+
+
+def repeated(case: AnyCase, runner: Tried, repeats: int = REPEATS) -> Repeated:
+    """Run a case so many times in fresh workers, and as often in one that has run it before, if it survives."""
+    first = _fresh(case, runner)
+    if _hangs(first):
+        repeats = min(repeats, AFTER_A_HANG)
+    fresh = [first] + [_fresh(case, runner) for _ in range(repeats - 1)]
+    if _dies(fresh[-1]) or first.unsupported is not None:
+        return Repeated(tuple(fresh), ())
+    # In the last of the fresh workers, which has run it once.
+    return Repeated(tuple(fresh), tuple(runner.verdict(case) for _ in range(repeats)))
+
+
+def tried(case: AnyCase, runner: Tried, tries: int) -> list[Verdict]:
+    """So many runs of a case; several are each in a fresh worker, so that a race has as many chances."""
+    return [runner.verdict(case)] if tries == 1 else [_fresh(case, runner) for _ in range(tries)]
+
+
+def _fresh(case: AnyCase, runner: Tried) -> Verdict:
+    runner.renew()
+    return runner.verdict(case)
+
+
+def _hangs(verdict: Verdict) -> bool:
+    return any(failure.kind is Kind.HANG for failure in verdict.failures)
+
+
+def _dies(verdict: Verdict) -> bool:
+    return any(failure.kind in DEATHS for failure in verdict.failures)
+
+
+def _says_so(verdict: Verdict | None) -> bool:
+    return verdict is not None and any(failure.kind is Kind.NONDETERMINISTIC for failure in verdict.failures)
+
+
+def _seen(verdict: Verdict) -> tuple[Sequence[object], ...]:
+    """What must be the same in every run of deterministic code on the same bits.
+
+    Of a fault only its kind and its kernel: which of several threads gets to its fault first is chance.
+    """
+    return tuple(
+        (failure.kind, failure.kernel) if failure.kind in FAULTS else (failure.kind, failure.place, failure.message)
+        for failure in verdict.failures
+    )

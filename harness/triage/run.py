@@ -1,0 +1,194 @@
+"""Triage of one case: run it in other ways, look at its calls, and conclude whose fault it is."""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from msgspec.structs import replace
+
+from attnfuzz.harness import registry
+from attnfuzz.harness.check import CannotRun, why_not
+from attnfuzz.harness.failures import Observation
+from attnfuzz.harness.triage.access import Explained, explain_access
+from attnfuzz.harness.triage.contrasts import contrasts
+from attnfuzz.harness.triage.culprit import culprit
+from attnfuzz.harness.triage.difference import Difference
+from attnfuzz.harness.triage.evidence import Evidence, collect
+from attnfuzz.harness.triage.repeats import REPEATS, Repeated, Tried, repeated, tried
+from attnfuzz.harness.triage.result import Fault, Outcome, Repetition, Triage, Variant
+from attnfuzz.harness.triage.variants import cut, ways
+from attnfuzz.harness.wording import count, left_unjudged
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.case_file import AnyCase, case_id
+from attnfuzz.reference.related import related
+
+_LISTED = 3
+"""Differences between what a call asks for and what its step wants that are told one by one."""
+
+
+def triage(case: AnyCase, runner: Tried, *, repeats: int = REPEATS) -> Triage:
+    """Say whose fault a case is, without the tools of a GPU. A case that races is run `repeats` times in what decides.
+
+    Raises:
+        CannotRun: its backend rejects it. Otherwise as `Runner.verdict`.
+
+    """
+    runs = repeated(case, runner, repeats)
+    if runs.outcome.reason:
+        raise CannotRun(f"{case.backend} rejects this case: {runs.outcome.reason}")
+    tries = repeats if runs.repetition in (Repetition.RACING, Repetition.HISTORY) else 1
+    given = runs.failing
+    step = given.failures[0].step if given is not None else -1
+    varied = [(way, _outcome(way.case, way.reason, runner, 1)) for way in ways(case, step)]
+    variants = [*runs.variants, *(Variant(what=way.what, value=way.value, outcome=ended) for way, ended in varied)]
+    variants += _on_fixed(case, runner, tries)
+    failing = next(
+        chain(
+            [(case, given.failures[0])] if given is not None else [],
+            ((way.case, ended.failure) for way, ended in varied if way.case is not None and ended.failure is not None),
+        ),
+        None,
+    )
+    if failing is None:
+        return _passing(case, variants, runs)
+    return _failing(case, *failing, variants, runs, runner, tries)
+
+
+def _passing(case: AnyCase, variants: list[Variant], runs: Repeated) -> Triage:
+    return Triage(
+        case=case_id(case),
+        backend=case.backend,
+        fault=Fault.NONE,
+        conclusion="Nothing fails: it passes in every way that it was run in.",
+        sentences=tuple(_unanswered(runs)),
+        repetition=runs.repetition,
+        variants=tuple(variants),
+    )
+
+
+def _failing(
+    case: AnyCase,
+    culpable: AnyCase,
+    failure: Observation,
+    variants: list[Variant],
+    runs: Repeated,
+    runner: Tried,
+    tries: int,
+) -> Triage:
+    """Triage of a case of which `culpable`, itself or a variant of it, fails."""
+    found = [collect(part, runner, tries) for part in _parts(culpable, failure)]
+    blamed = culprit(culpable, failure, found)
+    explained = next(filter(None, (_explained(evidence) for evidence in found)), Explained())
+    # Calls name their buffers uniquely, and say which of them failed.
+    call = blamed.call if blamed.call >= 0 else failure.call
+    arguments = (
+        *explained.arguments,
+        *(name for broken in blamed.breaches for name in broken.breach.arguments),
+        *(difference.argument for difference in blamed.differences),
+    )
+    sentences = (
+        *_not_as_given(case, culpable),
+        *blamed.sentences,
+        *_listed(blamed.differences),
+        *explained.sentences,
+        *_order(culpable, failure, call, found),
+        *_repeated(runs),
+        *_unanswered(runs),
+        *contrasts(runs, variants),
+    )
+    return Triage(
+        case=case_id(case),
+        backend=case.backend,
+        fault=blamed.fault,
+        conclusion=blamed.conclusion,
+        sentences=sentences,
+        breaches=tuple(broken.breach.text for broken in blamed.breaches),
+        arguments=tuple(dict.fromkeys(arguments)),
+        repetition=runs.repetition,
+        step=failure.step,
+        call=call,
+        kernel=failure.kernel,
+        failure=failure,
+        variants=tuple(variants),
+    )
+
+
+def _outcome(case: AnyCase | None, reason: str, runner: Tried, tries: int) -> Outcome:
+    if case is None:
+        return Outcome(reason=reason)
+    lacking = why_not(registry.resolve(case.backend), case)
+    if lacking is not None:
+        return Outcome(reason=f"{case.backend} does not support {lacking}")
+    return Outcome.of(*tried(case, runner, tries))
+
+
+def _on_fixed(case: AnyCase, runner: Tried, tries: int) -> list[Variant]:
+    """The same case on the backend without the revision or the defect."""
+    fixed = registry.fixed(case.backend)
+    if fixed == case.backend:
+        return []
+    outcome = _outcome(replace(case, backend=fixed), "", runner, tries)
+    return [Variant(what="backend", value=fixed, outcome=outcome)]
+
+
+def _parts(case: AnyCase, failure: Observation) -> Iterator[AnyCase]:
+    """The case up to the step that failed, and its related one, whose failures are those of the first as well."""
+    if not isinstance(case, Case):
+        yield case
+        return
+    last = failure.step if failure.step >= 0 else len(case.steps) - 1
+    yield cut(replace(case, relation=None), last)
+    if case.relation is not None:
+        other = related(case)
+        yield cut(other.case, other.steps[last])
+
+
+def _explained(evidence: Evidence) -> Explained | None:
+    if evidence.calls is None or evidence.alone.failure is None:
+        return None
+    explained = explain_access(evidence.calls, evidence.alone.failure)
+    return explained if explained.sentences else None
+
+
+def _listed(differences: Sequence[Difference]) -> Iterator[str]:
+    """The first differences, and how many there are."""
+    yield from (difference.text for difference in differences[:_LISTED])
+    if len(differences) > _LISTED:
+        yield f"There are {len(differences) - _LISTED} more differences of that kind."
+
+
+def _not_as_given(case: AnyCase, culpable: AnyCase) -> Iterator[str]:
+    if culpable is not case:
+        yield "As given it passes: what is said of its calls is about the first way in which it fails."
+
+
+def _order(case: AnyCase, failure: Observation, call: int, found: list[Evidence]) -> Iterator[str]:
+    """Which step is the first bad one, and which call of it."""
+    if isinstance(case, Case) and len(case.steps) > 1 and failure.step >= 0:
+        yield f"The first bad step is {failure.step} of 0 to {len(case.steps) - 1} ({failure.mode})."
+    calls = next((evidence.calls.calls for evidence in found if evidence.calls is not None), ())
+    if len(calls) > 1 and 0 <= call < len(calls):
+        yield f"The first bad call is {call} of 0 to {len(calls) - 1} ({calls[call].op})."
+
+
+def _unanswered(runs: Repeated) -> Iterator[str]:
+    if runs.outcome.unanswered:
+        yield f"{left_unjudged(runs.outcome.unanswered).capitalize()}."
+
+
+def _repeated(runs: Repeated) -> Iterator[str]:
+    """Whether it is deterministic."""
+    failed, outcome = runs.outcome.failed, runs.outcome
+    if not failed:
+        return
+    times = f"It failed in {failed} of {count(outcome.runs, 'run')}"
+    match runs.repetition:
+        case Repetition.RACING if failed == outcome.runs:
+            yield f"{times}, and not in the same way each time: it is a race."
+        case Repetition.RACING:
+            yield f"{times} of the very same case: it is a race."
+        case Repetition.HISTORY:
+            yield f"{times}: it depends on what its process ran before."
+        case Repetition.DETERMINISTIC:
+            yield f"{times}, each time in the same way: it is deterministic."
+        case Repetition.UNKNOWN:
+            return

@@ -1,0 +1,185 @@
+"""NVIDIA's tools on an exported script: compute-sanitizer's memcheck, initcheck and racecheck, and GPU core dumps.
+
+Command lines follow the Compute Sanitizer and CUDA-GDB manuals, the parsers what they and others have published
+of real runs. Neither has been tried on a GPU.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from attnfuzz.harness.check import Runner
+from attnfuzz.harness.export import CannotExport, Target, export_script
+from attnfuzz.reference.case_file import AnyCase
+
+SECONDS = 300.0
+"""What one tool may take: instrumented kernels are slower by one to two orders of magnitude."""
+
+_TOOLS = ("compute-sanitizer", "cuda-gdb")
+
+CHECKS = ("memcheck", "initcheck", "racecheck")
+
+SEE_EVERY_TENSOR = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+"""Torch asks CUDA for each tensor by itself: in a pool of its own, a tool can't see where one ends."""
+
+_PRINTED = 10
+"""Errors that a tool prints: the first explains the others."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What tools said, a sentence each, and which could not be asked, each with the reason."""
+
+    said: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+def why_missing(tool: str) -> str | None:
+    """Why a tool can't be run here; None if it can."""
+    if not torch.cuda.is_available():
+        return "there is no GPU"
+    if shutil.which(tool) is None:
+        return "it is not on the PATH: the CUDA toolkit has it"
+    return None
+
+
+def sanitizer_command(check: str, script: Path) -> list[str]:
+    """Run a script under one of the CHECKS, its child processes as well."""
+    options = ["--target-processes", "all", "--print-limit", str(_PRINTED)]
+    return ["compute-sanitizer", "--tool", check, *options, sys.executable, str(script)]
+
+
+def core_environment(core: Path) -> dict[str, str]:
+    """The variables with which the driver leaves a GPU core dump at `core` when a kernel ends with an exception."""
+    return {"CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1", "CUDA_COREDUMP_FILE": str(core)}
+
+
+def debugger_command(core: Path) -> list[str]:
+    """Have CUDA-GDB say where the kernel of a core dump stopped."""
+    return ["cuda-gdb", "-batch", "-ex", f"target cudacore {core}", "-ex", "backtrace"]
+
+
+def ask_tools(case: AnyCase, runner: Runner, seconds: float = SECONDS) -> Report:
+    """Run what is exported of a case under every tool that is here."""
+    absent = {tool: why for tool in _TOOLS if (why := why_missing(tool)) is not None}
+    missing = [f"{tool} was not asked: {why}." for tool, why in absent.items()]
+    if len(absent) == len(_TOOLS):
+        return Report(missing=tuple(missing))
+    try:
+        script = export_script(case, runner, target=Target.FLASHINFER)
+    except CannotExport as reason:
+        return Report(missing=(f"NVIDIA's tools were not asked: {reason}.",))
+    said: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="attnfuzz-triage-") as folder:
+        path, core = Path(folder) / "repro.py", Path(folder) / "kernel.nvcudmp"
+        path.write_text(script)
+        if "compute-sanitizer" not in absent:
+            for check in CHECKS:
+                output = _run(sanitizer_command(check, path), SEE_EVERY_TENSOR, seconds)
+                said.append(f"{check}: {in_words(output)}" if output is not None else _too_long(check, seconds))
+        if "cuda-gdb" not in absent:
+            said.append(f"GPU core dump: {_core_dump(path, core, seconds)}")
+    return Report(tuple(said), tuple(missing))
+
+
+def _core_dump(script: Path, core: Path, seconds: float) -> str:
+    if _run([sys.executable, str(script)], core_environment(core), seconds) is None:
+        return _too_long("the script", seconds)
+    if not core.exists():
+        return "no kernel ended with an exception"
+    output = _run(debugger_command(core), {}, seconds)
+    return _too_long("cuda-gdb", seconds) if output is None else core_in_words(output)
+
+
+def _too_long(what: str, seconds: float) -> str:
+    return f"{what} was stopped after {seconds:g} s"
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], seconds: float) -> str | None:
+    """What a command prints; None if it takes too long, when it is ended with all that it started."""
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return None
+    return output
+
+
+_ERROR = re.compile(
+    r"(?P<access>Invalid __\w+__ \w+ of size [\d,]+(?: bytes)?"
+    r"|Misaligned __\w+__ \w+ of size [\d,]+(?: bytes)?"
+    r"|Uninitialized __\w+__ memory read of size [\d,]+(?: bytes)?"
+    r"|Race reported between \w+ access at .+)"
+)
+_AT = re.compile(r"^at (?P<kernel>.+)$")
+_BY = re.compile(r"^by (?P<thread>thread \([\d,]+\) in block \([\d,]+\))")
+_NEAREST = re.compile(
+    r"^and is (?P<distance>[\d,]+) bytes (?P<side>after|before) the nearest allocation at \S+ of size (?P<size>[\d,]+)"
+)
+_OTHER = re.compile(r"^and (?P<other>\w+ access at .+)$")
+_SUMMARY = re.compile(r"(?:ERROR SUMMARY: (?P<errors>[\d,]+) error|RACECHECK SUMMARY: (?P<hazards>[\d,]+) hazard)")
+
+
+def in_words(output: str) -> str:
+    """What one of the CHECKS printed, as a clause: its first error, and how many there were."""
+    lines = [line.removeprefix("=========").strip() for line in output.splitlines() if line.startswith("=========")]
+    summary = next((found for line in reversed(lines) if (found := _SUMMARY.search(line))), None)
+    if summary is None:
+        last = next((line for line in reversed(output.splitlines()) if line.strip()), "nothing was printed")
+        return f"it did not come to its end: {last.strip()}"
+    count = summary["errors"] or summary["hazards"]
+    first = next((index for index, line in enumerate(lines) if _ERROR.search(line)), None)
+    if first is None:
+        return "no error" if count == "0" else f"{count} errors of the CUDA API, none of a kernel's memory"
+    return ", ".join([*_details(lines[first:]), f"the first of {count}"])
+
+
+def _details(lines: Sequence[str]) -> Iterator[str]:
+    """The error that the first line begins."""
+    found = _ERROR.search(lines[0])
+    assert found is not None
+    yield found["access"]
+    for line in lines[1:]:
+        if not line or _ERROR.search(line):
+            return
+        if at := _AT.match(line):
+            yield f"at {at['kernel']}"
+        elif by := _BY.match(line):
+            yield f"by {by['thread']}"
+        elif near := _NEAREST.match(line):
+            yield f"{near['distance']} bytes {near['side']} an allocation of {near['size']} bytes"
+        elif other := _OTHER.match(line):
+            yield f"and {other['other']}"
+
+
+_EXCEPTION = re.compile(r"CUDA Exception: (?P<what>.+)")
+_FRAME = re.compile(r"^#0\s+(?:0x[0-9a-fA-F]+ in )?(?P<kernel>.+)$", re.MULTILINE)
+
+
+def core_in_words(output: str) -> str:
+    """What CUDA-GDB printed of a core dump, as a clause: the exception, and where the kernel stopped."""
+    what, frame = _EXCEPTION.search(output), _FRAME.search(output)
+    if what is None:
+        return "it can't be read: " + next(
+            (line for line in output.splitlines() if line.strip()), "nothing was printed"
+        )
+    return what["what"].strip() + (f", in {frame['kernel'].strip()}" if frame else "")

@@ -1,0 +1,127 @@
+"""Other ways to run a case: another guard, other outputs, a graph or none, alone, with other contents."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from attnfuzz.reference.calls import Buffer, CallCase
+from attnfuzz.reference.case import Case, Guard, Launch, Outputs, Request, Step, Workspace
+from attnfuzz.reference.case_file import AnyCase, validate_any
+from attnfuzz.reference.related import NotRelated, related
+from attnfuzz.reference.relation import Relation
+from attnfuzz.reference.validity import ImpossibleCase
+
+_SEEDS = 3
+"""Other contents that are tried: what fails for some of them only depends on values."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to run a case: `what` differs, and is `value` in it. Without a `case`, `reason` says why there is none."""
+
+    what: str
+    value: str
+    case: AnyCase | None = None
+    reason: str = ""
+
+
+def ways(case: AnyCase, failing_step: int) -> Iterator[Way]:
+    """The ways to run a case that failed at a step, or did not (-1)."""
+    guard = Guard.LEFT if case.guard is Guard.RIGHT else Guard.RIGHT
+    outputs = Outputs.STALE if case.outputs is Outputs.POISONED else Outputs.POISONED
+    yield Way("guard", guard.value, replace(case, guard=guard))
+    yield Way("outputs", outputs.value, replace(case, outputs=outputs))
+    made = _ways_of_steps(case, failing_step) if isinstance(case, Case) else _ways_of_calls(case)
+    for way in made:
+        yield _checked(way)
+
+
+def _checked(way: Way) -> Way:
+    """The way, without its case if that can't exist."""
+    if way.case is None:
+        return way
+    try:
+        validate_any(way.case)
+    except ImpossibleCase as impossible:
+        return Way(way.what, way.value, reason=str(impossible))
+    return way
+
+
+def _ways_of_steps(case: Case, failing_step: int) -> Iterator[Way]:
+    for workspace in Workspace:
+        if workspace is not case.workspace:
+            yield Way("workspace", workspace.value, replace(case, workspace=workspace))
+    yield eager(case) if _replays(case) else replayed(case)
+    index = failing_step if failing_step >= 0 else len(case.steps) - 1
+    if _ran_before(case, index):
+        yield Way("steps", f"step {index} alone", alone(case, index))
+    for offset in range(1, _SEEDS + 1):
+        yield Way("contents", f"seed {case.seed + offset}", replace(case, seed=case.seed + offset))
+
+
+def _ways_of_calls(case: CallCase) -> Iterator[Way]:
+    for offset in range(1, _SEEDS + 1):
+        buffers = tuple(_redrawn(buffer, offset) for buffer in case.buffers)
+        if buffers != case.buffers:
+            yield Way("contents", f"drawn anew, {offset}", replace(case, buffers=buffers))
+
+
+def eager(case: Case) -> Way:
+    """Without graphs: what was replayed is launched eagerly."""
+    try:
+        other = related(replace(case, relation=Relation.REPLAY_AS_EAGER)).case
+    except NotRelated as reason:
+        return Way("launch", "eager", reason=str(reason))
+    return Way("launch", "eager", other)
+
+
+def replayed(case: Case) -> Way:
+    """With graphs: each step is captured on padding, and replayed."""
+    steps: list[Step] = []
+    captured = set()
+    for step in case.steps:
+        if not step.mode.speculative or not step.tokens:
+            return Way("launch", "replay", reason=f"a graph can't hold a step of {step.mode}")
+        padded = max(step.padded_batch, len(step.requests)) * step.tokens_per_request
+        key = (step.mode, padded)
+        if key not in captured:
+            captured.add(key)
+            steps.append(replace(step, requests=(), padded_tokens=padded, launch=Launch.CAPTURE))
+        steps.append(replace(step, padded_tokens=padded, launch=Launch.REPLAY))
+    return Way("launch", "replay", replace(case, steps=tuple(steps), relation=None))
+
+
+def alone(case: Case, index: int) -> Case:
+    """Step `index` without those before it, but for the captures that it needs."""
+    step = case.steps[index]
+    captures = [other for other in case.steps[:index] if other.launch is Launch.CAPTURE]
+    kept = (*captures, step) if step.launch is Launch.REPLAY else (step,)
+    slots = sorted(request.slot for request in step.requests)
+    numbers = {slot: number for number, slot in enumerate(slots)}
+    renumbered = tuple(Request(numbers[each.slot], each.q_len, each.kv_len) for each in step.requests)
+    last = replace(step, requests=renumbered)
+    return replace(case, steps=(*kept[:-1], last), relation=None)
+
+
+def cut(case: Case, last: int | None) -> Case:
+    """The case without the steps behind `last`, and without the slots that only those have."""
+    steps = case.steps[: (len(case.steps) - 1 if last is None else last) + 1]
+    slots = {request.slot for step in steps for request in step.requests}
+    # Slots are numbered without gaps: where a later step brings one of the middle, all steps are kept.
+    return replace(case, steps=steps) if slots == set(range(len(slots))) else case
+
+
+def _replays(case: Case) -> bool:
+    return any(step.launch is Launch.REPLAY for step in case.steps)
+
+
+def _ran_before(case: Case, index: int) -> bool:
+    """Whether steps before this one ran anything."""
+    return any(step.launch is not Launch.CAPTURE for step in case.steps[:index])
+
+
+def _redrawn(buffer: Buffer, offset: int) -> Buffer:
+    if buffer.drawn is None:
+        return buffer
+    return replace(buffer, drawn=replace(buffer.drawn, seed=buffer.drawn.seed + offset))

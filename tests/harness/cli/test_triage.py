@@ -1,0 +1,61 @@
+"""`attnfuzz triage` as users see it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from harness_cases import decode_case
+
+from attnfuzz.harness.triage import Fault, Triage
+from attnfuzz.reference import case_file
+
+CASE = Path(__file__).parents[1] / "short_seq_lens.json"
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
+
+def test_a_failing_case_is_explained_within_80_columns(attnfuzz: Callable[..., Any]) -> None:
+    ran = attnfuzz("triage", str(CASE), "--times", "2")
+    assert ran.code == 1
+    assert ran.out.startswith("The caller's fault: whoever made the call")
+    assert "- batch_size is 3" in ran.out
+    assert "fails, IllegalAccess at seq_lens" in ran.out
+    assert "compute-sanitizer was not asked: there is no GPU." in ran.out
+    *shown, blank, smaller, script = ran.out.splitlines()
+    assert max(map(len, shown)) <= 80
+    assert (blank, smaller, script) == ("", f"smaller: attnfuzz shrink {CASE}", f"script:  attnfuzz export {CASE}")
+
+
+def test_as_json_it_is_the_whole_triage(attnfuzz: Callable[..., Any]) -> None:
+    ran = attnfuzz("triage", str(CASE), "--times", "2", "--json")
+    assert ran.code == 1
+    found = msgspec.json.decode(ran.out, type=Triage)
+    assert found.fault is Fault.CALLER
+    assert found.missing
+
+
+def test_a_case_that_passes_in_every_way_exits_with_0(attnfuzz: Callable[..., Any], tmp_path: Path) -> None:
+    case_file.save(tmp_path / "case.json", decode_case("trtllm_mha"))
+    ran = attnfuzz("triage", "case.json", "--times", "2")
+    assert ran.code == 0
+    assert ran.out.startswith("Nothing fails")
+    assert "shrink" not in ran.out
+
+
+def test_another_backend_can_be_asked(attnfuzz: Callable[..., Any], tmp_path: Path) -> None:
+    case_file.save(tmp_path / "case.json", decode_case("trtllm_mha"))
+    ran = attnfuzz("triage", "case.json", "--times", "2", "--backend", "torch_sdpa")
+    assert ran.code == 2
+    assert "torch_sdpa does not support padded batches" in " ".join(ran.err.split())
+
+
+def test_a_file_that_holds_no_case_is_one_line(attnfuzz: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "case.json").write_text("{}")
+    ran = attnfuzz("triage", "case.json")
+    assert ran.code == 2
+    assert ran.err.count("\n") == 1

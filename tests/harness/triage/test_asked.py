@@ -1,0 +1,92 @@
+"""Calls judged by what their own arguments ask for: right kernels do it, whoever asks."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness_cases import decode_case
+from msgspec.structs import replace
+from small_cases import drawn
+
+from attnfuzz.harness.check import Runner
+from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.triage.asked import NamesNothing, NotJudgeable, asked
+from attnfuzz.harness.triage.evidence import BETWEEN, collect
+from attnfuzz.reference import case_file
+from attnfuzz.reference.calls import CallCase, View
+from attnfuzz.reference.case_file import AnyCase
+
+
+@pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mla"])
+def test_every_attention_call_of_a_right_backend_does_what_it_is_asked(runner: Runner, backend: str) -> None:
+    judged = 0
+    for case in drawn(backend, 15):
+        _, calls = runner.trace(case)
+        if calls is None:
+            continue
+        evidence = collect(calls, runner)
+        assert evidence.breaches == ()
+        assert evidence.obstacles == ()
+        assert [each.failure for each in evidence.asked] == [None] * len(evidence.asked)
+        assert len(evidence.asked) == sum(call.op not in BETWEEN for call in calls.calls)
+        judged += len(evidence.asked)
+    assert judged
+
+
+def calls_of(runner: Runner, case: AnyCase) -> CallCase:
+    assert not isinstance(case, CallCase)
+    _, calls = runner.trace(case)
+    assert calls is not None
+    return calls
+
+
+def test_a_call_that_names_keys_that_nobody_wrote_is_no_kernels_to_answer_for(
+    runner: Runner, pinned: Callable[[str], AnyCase]
+) -> None:
+    case = pinned("lengths_of_whole_pages")
+    with pytest.raises(NamesNothing, match="request 0 has 2 keys by seq_lens, and the one at 1, slot 1 of page 1"):
+        asked(calls_of(runner, case), 0, resolve(case.backend).contract)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"bmm1_scale": None}, "bmm1_scale is None, no single number"),
+        (
+            {"bmm2_scale": View(buffer="lse", shape=(2,), stride=(1,))},
+            r"bmm2_scale is float32 \[2\], no single number",
+        ),
+        ({"query": None}, "query is missing"),
+    ],
+)
+def test_a_call_whose_arguments_are_no_numbers_or_missing_can_not_be_judged(
+    runner: Runner, changes: dict[str, View | None], words: str
+) -> None:
+    calls = calls_of(runner, decode_case("trtllm_mha"))
+    (call,) = calls.calls
+    case = replace(calls, calls=(replace(call, arguments=call.arguments | changes),))
+    with pytest.raises(NotJudgeable, match=words):
+        asked(case, 0, resolve(case.backend).contract)
+
+
+def test_factors_that_are_not_given_are_1(runner: Runner) -> None:
+    calls = calls_of(runner, decode_case("trtllm_mha"))
+    (call,) = calls.calls
+    bare = {name: value for name, value in call.arguments.items() if name not in {"bmm1_scale", "bmm2_scale"}}
+    answer = asked(replace(calls, calls=(replace(call, arguments=bare),)), 0, resolve(calls.backend).contract).answer
+    assert answer is not None
+    assert (answer.bmm1_scale, answer.bmm2_scale) == (1.0, 1.0)
+
+
+def test_a_call_with_a_mask_of_its_own_can_not_be_judged(runner: Runner) -> None:
+    calls = calls_of(runner, decode_case("trtllm_mha"))
+    case = replace(calls, calls=(replace(calls.calls[0], op="trtllm_fmha_v2_prefill"),))
+    with pytest.raises(NotJudgeable, match="it is not known what its arguments ask for"):
+        asked(case, 0, resolve(case.backend).contract)
+
+
+def test_a_call_whose_metadata_is_too_short_can_not_be_judged() -> None:
+    case = case_file.load(Path(__file__).parents[1] / "short_seq_lens.json")
+    assert isinstance(case, CallCase)
+    with pytest.raises(NotJudgeable, match="does not say which keys every request has"):
+        asked(case, 0, resolve(case.backend).contract)

@@ -1,0 +1,131 @@
+"""Whose fault it is: of cases whose bug is known, because it was planted or reported."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness_cases import decode_case, draft_extend_case
+from msgspec.structs import replace
+
+from attnfuzz.harness.check import CannotRun, Runner
+from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.triage import Fault, Repetition, triage
+from attnfuzz.reference import case_file
+from attnfuzz.reference.case import Guard
+from attnfuzz.reference.case_file import AnyCase
+
+SHORT_SEQ_LENS = case_file.load(Path(__file__).parents[1] / "short_seq_lens.json")
+
+
+@pytest.mark.parametrize(
+    ("defect", "argument"),
+    [
+        ("decode_planned_before_padding", "seq_lens"),
+        ("verify_lengths_without_drafts", "seq_lens"),
+        ("lengths_of_whole_pages", "seq_lens"),
+        ("padded_rows_point_nowhere", "block_tables"),
+        ("page_ids_divided_twice", "block_tables"),
+        ("query_rows_assumed_packed", "query"),
+        ("workspace_a_word_too_small", "workspace_buffer"),
+        ("semaphores_move_with_size", "workspace_buffer"),
+        ("v_scale_dropped", "bmm2_scale"),
+        ("window_size_for_window_left", "window_left"),
+        ("lengths_of_first_replay", "seq_lens"),
+    ],
+)
+def test_a_planner_that_asks_for_the_wrong_thing_is_blamed_with_the_argument_in_which_it_does(
+    runner: Runner, pinned: Callable[[str], AnyCase], defect: str, argument: str
+) -> None:
+    found = triage(pinned(defect), runner, repeats=2)
+    assert found.fault is Fault.CALLER, found
+    assert argument in found.arguments
+    assert "planner" in found.conclusion
+
+
+@pytest.mark.parametrize("defect", ["query_not_copied_on_replay", "last_chunk_dropped"])
+def test_a_planner_is_blamed_for_what_no_single_call_shows(
+    runner: Runner, pinned: Callable[[str], AnyCase], defect: str
+) -> None:
+    assert triage(pinned(defect), runner, repeats=2).fault is Fault.CALLER
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [
+        "window_one_short",
+        "table_gap_ignored",
+        "last_page_read_whole",
+        "last_vector_stored_whole",
+        "query_scaled_in_place",
+        "merge_in_base_e",
+        "fixup_leaves_out",
+        "last_split_dropped",
+        "semaphore_left_set",
+    ],
+)
+def test_a_kernel_that_does_not_do_what_it_is_asked_is_blamed(
+    runner: Runner, pinned: Callable[[str], AnyCase], defect: str
+) -> None:
+    found = triage(pinned(defect), runner, repeats=2)
+    assert found.fault is Fault.KERNEL, found
+    assert not found.breaches
+
+
+def test_a_reported_bug_is_told_with_the_tensor_that_is_read_and_the_batch_that_was_stated(runner: Runner) -> None:
+    found = triage(draft_extend_case("trtllm_mha@21649-before"), runner, repeats=2)
+    assert (found.fault, found.step, found.call) == (Fault.CALLER, 0, 0)
+    assert found.failure is not None
+    assert found.failure.kind is Kind.ILLEGAL_ACCESS
+    assert found.sentences[0].startswith("batch_size is 3")
+    assert found.sentences[1].startswith("It reads 0 bytes past the end of cum_seq_lens_q, int32 [3]")
+    assert "The whole case on trtllm_mha passes." in found.sentences
+
+
+def test_a_case_made_of_calls_has_a_caller_without_a_name(runner: Runner) -> None:
+    found = triage(SHORT_SEQ_LENS, runner, repeats=2)
+    assert found.fault is Fault.CALLER
+    assert found.conclusion.startswith("The caller's fault: whoever made the call")
+    assert {"batch_size", "seq_lens"} <= set(found.arguments)
+    assert {variant.what for variant in found.variants} == {"as given", "guard", "outputs"}
+
+
+def test_what_fails_with_the_guards_on_the_other_side_only_is_found(runner: Runner, defective: str) -> None:
+    hidden = replace(decode_case(f"{defective}:SEGFAULT"), guard=Guard.LEFT)
+    assert not runner.verdict(hidden).failures
+    found = triage(hidden, runner, repeats=2)
+    assert found.fault is Fault.UNCLEAR
+    assert found.sentences[0].startswith("As given it passes")
+    assert any(sentence.startswith("It reads 24 bytes past the end of query") for sentence in found.sentences)
+    (guard,) = [variant for variant in found.variants if variant.what == "guard"]
+    assert guard.outcome.kind is Kind.ILLEGAL_ACCESS
+
+
+def test_nothing_is_said_of_a_case_that_passes_in_every_way(runner: Runner) -> None:
+    found = triage(decode_case("trtllm_mha"), runner, repeats=2)
+    assert (found.fault, found.fails, found.sentences) == (Fault.NONE, False, ())
+    assert found.repetition is Repetition.DETERMINISTIC
+    ways = {variant.what: variant.outcome for variant in found.variants}
+    assert set(ways) == {"as given", "guard", "outputs", "workspace", "launch", "contents"}
+    assert all(outcome.passes for outcome in ways.values())
+
+
+def test_a_planner_that_raises_before_any_launch_is_blamed(runner: Runner, defective: str) -> None:
+    found = triage(decode_case(f"{defective}:PLANNER"), runner, repeats=2)
+    assert found.fault is Fault.CALLER
+    assert "before it launched anything" in found.conclusion
+
+
+def test_kernels_whose_arguments_nobody_knows_leave_it_unclear(runner: Runner, defective: str) -> None:
+    found = triage(decode_case(f"{defective}:WRONG_ROW"), runner, repeats=2)
+    assert found.fault is Fault.UNCLEAR
+    assert "attend" in found.conclusion
+
+
+def test_what_depends_on_the_process_is_told_from_a_race(runner: Runner, defective: str) -> None:
+    found = triage(decode_case(f"{defective}:USED_PROCESS"), runner, repeats=2)
+    assert found.repetition is Repetition.HISTORY
+
+
+def test_a_case_that_its_backend_rejects_can_not_be_triaged(runner: Runner, defective: str) -> None:
+    with pytest.raises(CannotRun, match="there is no kernel for this"):
+        triage(decode_case(f"{defective}:UNSUPPORTED"), runner, repeats=2)
