@@ -16,8 +16,7 @@ import hypothesis
 import msgspec
 
 from attnfuzz.harness import registry
-from attnfuzz.harness.describe import describe
-from attnfuzz.harness.describe_calls import describe_calls
+from attnfuzz.harness.describe_calls import describe_any
 from attnfuzz.harness.execute import Task
 from attnfuzz.harness.failures import FAILURES, Kind, Verdict
 from attnfuzz.harness.judge import ALPHA, Tier
@@ -196,7 +195,7 @@ def render_failure(case: AnyCase, verdict: Verdict) -> str:
     if verdict.margins:
         margins = ", ".join(f"{tier} {margin:.2g}" for tier, margin in sorted(verdict.margins.items()))
         lines.append(f"margins: {margins}")
-    return "\n".join([*lines, "", describe(case) if isinstance(case, Case) else describe_calls(case)])
+    return "\n".join([*lines, "", describe_any(case)])
 
 
 @cache

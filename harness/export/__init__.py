@@ -1,37 +1,58 @@
 """Stand-alone scripts: a failure without this project, for whoever owns the kernel."""
 
 from attnfuzz.harness.check import Runner, shared_runner
-from attnfuzz.harness.export.script import CannotExport, render_script
-from attnfuzz.harness.failures import Kind, Verdict
+from attnfuzz.harness.export.lean import lean
+from attnfuzz.harness.export.script import render_script
+from attnfuzz.harness.export.target import CannotExport, Target
+from attnfuzz.harness.failures import Kind, Observation, Verdict
 from attnfuzz.harness.judge import Tier
 from attnfuzz.harness.trace import Untraceable
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case_file import AnyCase, case_id
 
-__all__ = ["CannotExport", "export_script"]
+__all__ = ["CannotExport", "Exporter", "Target", "export_script"]
 
 _JUDGED_BY_ANSWER = frozenset(
     {Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH, Kind.EMPTY_ROW, Kind.UNWRITTEN, Kind.NOT_FINITE, Kind.PADDING_LEAK}
 )
 
 
-def export_script(case: AnyCase, runner: Runner | None = None) -> str:
-    """Run a case once more, and make a script of the calls in which it ended.
+class Exporter:
+    """A case that was run once more, of which scripts can be made.
 
-    Raises:
-        CannotExport: nothing was launched, calls alone do not show what failed, or a kernel's source can't be carried
-            along.
-
+    `seen` is its worst failure, None if it passes; `calls` are those in which it ended, None if nothing was launched.
     """
-    verdict, calls = _calls_of(case, runner or shared_runner())
-    if calls is None:
-        raise CannotExport(f"no kernel was launched{f' ({verdict.unsupported})' if verdict.unsupported else ''}")
-    seen = verdict.failures[0] if verdict.failures else None
-    if seen is not None and seen.tier == Tier.T6:
-        raise CannotExport("two runs differ, and each is right by itself: the calls of one do not show it")
-    if seen is not None and seen.kind in _JUDGED_BY_ANSWER and calls.answer is None:
-        raise CannotExport(f"{case.backend} changes what its kernels return: their calls alone do not show the failure")
-    return render_script(case_id(case), calls, seen)
+
+    def __init__(self, case: AnyCase, runner: Runner | None = None) -> None:
+        """Run it. Raises CannotExport for a call that can't be written down."""
+        runner = runner or shared_runner()
+        verdict, calls = _calls_of(case, runner)
+        self._case, self._unsupported = case, verdict.unsupported
+        self.seen: Observation | None = next(iter(verdict.failures), None)
+        self.calls = lean(calls, self.seen, runner) if calls is not None and self.seen is not None else calls
+
+    def script(self, target: Target = Target.NATIVE) -> str:
+        """The script for a target.
+
+        Raises:
+            CannotExport: nothing was launched, calls alone do not show what failed, or the target lacks a kernel.
+
+        """
+        seen, calls = self.seen, self.calls
+        if calls is None:
+            raise CannotExport(f"no kernel was launched{f' ({self._unsupported})' if self._unsupported else ''}")
+        if seen is not None and seen.tier == Tier.T6:
+            raise CannotExport("two runs differ, and each is right by itself: the calls of one do not show it")
+        if seen is not None and seen.kind in _JUDGED_BY_ANSWER and calls.answer is None:
+            raise CannotExport(
+                f"{calls.backend} changes what its kernels return: their calls alone do not show the failure"
+            )
+        return render_script(case_id(self._case), calls, seen, target)
+
+
+def export_script(case: AnyCase, runner: Runner | None = None, *, target: Target = Target.NATIVE) -> str:
+    """Run a case once more, and make a script of the calls in which it ended. Raises CannotExport."""
+    return Exporter(case, runner).script(target)
 
 
 def _calls_of(case: AnyCase, runner: Runner) -> tuple[Verdict, CallCase | None]:

@@ -1,137 +1,100 @@
-"""From calls to a script that anyone can run: the calls, guarded memory, the kernels' source, the answer."""
-
-import platform
-from importlib.metadata import PackageNotFoundError, version
-from types import ModuleType
+"""From calls to a script that anyone can run: the memory, the calls, what is right, and whose kernels they are."""
 
 import jinja2
 
-import attnfuzz
-from attnfuzz.harness.check import TIMEOUT_SECONDS
 from attnfuzz.harness.export import literals
-from attnfuzz.harness.export.inline import inlined
+from attnfuzz.harness.export.body import body_of, reached_by
+from attnfuzz.harness.export.flashinfer_target import flashinfer_parts
+from attnfuzz.harness.export.imports import standard_imports
+from attnfuzz.harness.export.lean import DEADLY
+from attnfuzz.harness.export.native_target import native_parts
+from attnfuzz.harness.export.target import CannotExport, Target
 from attnfuzz.harness.failures import Observation
-from attnfuzz.harness.memory.poison import poison_bytes, sentinel_bytes
+from attnfuzz.harness.memory.poison import poison_bytes
 from attnfuzz.harness.registry import resolve
 from attnfuzz.harness.templates import environment_of
-from attnfuzz.kernels import torch_sdpa
 from attnfuzz.kernels.backend import Backend
-from attnfuzz.kernels.native import build, ops, unsupported
-from attnfuzz.kernels.native.fault_recorder import FAULT_RECORD
-from attnfuzz.kernels.trtllm import gather
-from attnfuzz.reference.calls import CallCase, View
+from attnfuzz.reference.calls import CallCase, named_views
 from attnfuzz.reference.contract import LseBase
-from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.noise import ROUNDOFF, SMALLEST_STEP
 
 MAX_BYTES = 64 << 20
-"""Of all buffers of a script: it carries them as text."""
-
-_MODULES: tuple[ModuleType, ...] = (unsupported, ops, gather, torch_sdpa)
-"""The modules whose functions a script can carry along."""
-
-_PACKAGES = ("torch", "apache-tvm-ffi")
+"""Of all contents that a script has to carry as text."""
 
 
-class CannotExport(ValueError):
-    """A case that no stand-alone script can be made of; the message says why."""
-
-
-def render_script(case_id: str, calls: CallCase, seen: Observation | None) -> str:
-    """A script that runs `calls`, and says whether what was `seen` when the case of that id ran shows.
+def render_script(case_id: str, calls: CallCase, seen: Observation | None, target: Target) -> str:
+    """A script that makes `calls`, and says whether what was `seen` when the case of that id ran shows.
 
     Raises:
-        CannotExport: a kernel is not this project's, so that its source can't be carried along, or there is too much.
+        CannotExport: the target lacks a kernel, or there is too much to carry.
 
     """
     backend = resolve(calls.backend)
-    nbytes = sum(buffer.size * buffer.dtype.itemsize for buffer in calls.buffers)
+    deadly = seen is not None and seen.kind in DEADLY
+    guarded = seen is None or deadly
+    if target is Target.FLASHINFER:
+        calls, parts = flashinfer_parts(case_id, calls, backend, seen, guarded=guarded)
+    else:
+        parts = native_parts(case_id, calls, backend, seen, guarded=guarded)
+    body = body_of(calls, parts.dialect, has_lse=backend.contract.lse is LseBase.TWO, left_out=parts.left_out)
+    nbytes = sum(map(len, body.packed.values()))
     if nbytes > MAX_BYTES:
-        raise CannotExport(f"its buffers have {nbytes >> 20} MiB, a script carries at most {MAX_BYTES >> 20} MiB")
-    names = {op: _carried(backend, op) for op in sorted({call.op for call in calls.calls})}
-    native = any(hasattr(ops, name) for name in names.values())
-    return _template().render(
+        raise CannotExport(f"its buffers take {nbytes >> 20} MiB, a script carries at most {MAX_BYTES >> 20} MiB")
+    rest = _template("rest.py.j2").render(
+        body=body.text,
+        packed=body.packed,
+        allocate=parts.allocate,
+        main=parts.main,
+        wrappers=parts.wrappers,
+        device=parts.device,
+        guarded=guarded,
+        guard=calls.guard.value,
+        # After a death there is nobody who could look.
+        checked=not deadly,
+        judged=calls.answer is not None,
+        child=parts.more["native"],
+        poison=_poison(calls, parts.left_out),
+        read_only=_read_only(calls, backend, parts.left_out),
+        **parts.more,
+    )
+    return _template("script.py.j2").render(
         title=_title(calls, seen),
-        calls=calls,
-        case_id=case_id,
         seen=seen,
-        versions=_versions(),
-        attnfuzz_version=attnfuzz.__version__,
-        native=native,
-        names=names,
-        wrappers=inlined(_MODULES, names.values(), {"build.load()": "native()"}),
-        flags=build.FLAGS,
-        sources={path.name: path.read_text() for path in build.sources()} if native else {},
-        fault_record=FAULT_RECORD.format,
-        poison={dtype.value: poison_bytes(dtype.torch_dtype, dtype.itemsize) for dtype in DType},
-        sentinel={dtype.value: sentinel_bytes(dtype.torch_dtype, dtype.itemsize) for dtype in DType},
-        outputs=repr(calls.outputs.value),
-        read_only=_read_only(calls, backend),
-        timeout=int(TIMEOUT_SECONDS),
-        **_judging(calls, backend),
+        about=(*parts.about, "Exit code: 0 nothing is wrong, 1 the fault shows, 2 it could not run."),
+        notes=calls.notes,
+        imports=standard_imports(rest + "\nsys"),
+        packages=parts.packages,
+        install=parts.install,
+        device=parts.device if "DEVICE" in rest else None,
+        rest=rest,
     )
 
 
-def _judging(calls: CallCase, backend: Backend) -> dict[str, object]:
-    """What the error of a correct kernel depends on."""
-    if calls.answer is None:
-        return {}
-    dtypes = {buffer.name: buffer.dtype for buffer in calls.buffers}
-    dtype = dtypes[calls.answer.out.buffer]
-    return {
-        "noise": backend.noise(dtype),
-        "roundoff": ROUNDOFF[dtype.torch_dtype],
-        "smallest": SMALLEST_STEP[dtype.torch_dtype],
-        "has_lse": backend.contract.lse is LseBase.TWO,
-    }
+def _poison(calls: CallCase, left_out: frozenset[str]) -> dict[str, bytes]:
+    """For each element type of a buffer that calls reach, what an element holds that nobody may read."""
+    reached = reached_by(calls.calls) - left_out
+    dtypes = dict.fromkeys(buffer.dtype for buffer in calls.buffers if buffer.name in reached)
+    return {dtype.value: poison_bytes(dtype.torch_dtype, dtype.itemsize) for dtype in dtypes}
 
 
-def _read_only(calls: CallCase, backend: Backend) -> list[str]:
+def _read_only(calls: CallCase, backend: Backend, left_out: frozenset[str]) -> list[str]:
     """The buffers that no call may write, nor anybody else between the calls."""
     written = {write.name for call in calls.calls for write in call.writes}
-    seen: list[str] = []
+    if calls.answer is not None:
+        written |= {write.name for write in calls.answer.writes}
     for call in calls.calls:
-        for name, value in call.arguments.items():
-            views = [view for view in (value if isinstance(value, list) else [value]) if isinstance(view, View)]
-            if name in backend.ops[call.op].writes:
-                written.update(view.buffer for view in views)
-            seen += [view.buffer for view in views]
-    return [buffer.name for buffer in calls.buffers if buffer.name in seen and buffer.name not in written]
+        outputs = {name: value for name, value in call.arguments.items() if name in backend.ops[call.op].writes}
+        written |= {view.buffer for _, view in named_views(outputs)}
+    untouched = reached_by(calls.calls) - written - left_out
+    return [buffer.name for buffer in calls.buffers if buffer.name in untouched]
 
 
-def _carried(backend: Backend, op: str) -> str:
-    """The name of an op's function, whose source a script can carry."""
-    function = backend.ops[op].function
-    if function.__module__ not in {module.__name__ for module in _MODULES}:
-        raise CannotExport(f"{op} of {backend.name} is not part of attnfuzz: a script can't carry its source along")
-    name: str = function.__name__
-    return name
-
-
-def _template() -> jinja2.Template:
+def _template(name: str) -> jinja2.Template:
     environment = environment_of("attnfuzz.harness.export", autoescape=False, keep_trailing_newline=True)
-    environment.filters.update(
-        python=repr,
-        argument=literals.argument,
-        content=literals.content,
-        write_of=literals.write,
-        source=literals.source,
-        in_docstring=literals.in_docstring,
-    )
-    return environment.get_template("script.py.j2")
+    environment.filters.update(python=literals.quoted, source=literals.source, in_docstring=literals.in_docstring)
+    return environment.get_template(name)
 
 
 def _title(calls: CallCase, seen: Observation | None) -> str:
     what = f"{seen.kind}: {seen.place}" if seen else "Nothing wrong"
     where = f" in {calls.mode}" if calls.mode else ""
     return literals.in_docstring(f"{what}, in calls that {calls.backend} made{where}.")
-
-
-def _versions() -> str:
-    found = [f"Python {platform.python_version()}"]
-    for package in _PACKAGES:
-        try:
-            found.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            continue
-    return ", ".join([*found, f"{platform.system()} {platform.machine()}"])

@@ -65,7 +65,9 @@ class Reports:
 
     def issue(self, finding: AnyFinding) -> bytes:
         """The text of an issue."""
-        return render_issue(finding, self.standing.environment, self._script(finding)).encode()
+        script = self._script(finding)
+        scripts = [] if script is None else [script]
+        return render_issue(finding.case, finding.observation, self.standing.environment, scripts).encode()
 
     def write_all(self, folder: Path) -> Written:
         """Write all of them into `folder`, and an issue for each finding that somebody should hear of."""

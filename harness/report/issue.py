@@ -1,16 +1,19 @@
-"""A finding as the text of an issue, for those who own the kernel and know nothing of attnfuzz."""
+"""A failure as the text of an issue, for those who own the kernel and know nothing of attnfuzz."""
 
-from collections.abc import Mapping
+import ast
+from collections.abc import Mapping, Sequence
 
 import attnfuzz
-from attnfuzz.harness.campaign.events import AnyFinding
-from attnfuzz.harness.describe import describe
+from attnfuzz.harness.describe_calls import describe_any
 from attnfuzz.harness.failures import Kind, Observation
 from attnfuzz.harness.report.gfm import template
-from attnfuzz.reference.case_file import encode
+from attnfuzz.reference.case_file import AnyCase, encode
 
 MOST_CHARACTERS_OF_SCRIPT = 40_000
 """GitHub takes an issue of 65,536 characters."""
+
+MOST_CHARACTERS_OF_CALLS = 4_000
+MOST_CHARACTERS_OF_CASE = 8_000
 
 _CLAUSES = {
     Kind.EMPTY_ROW: "empty_rows: a row that sees no key holds out 0 and lse -inf, unless the backend says otherwise",
@@ -23,23 +26,37 @@ _CLAUSES = {
 _PADDED_ROWS = "padded_rows: rows of no request hold finite numbers, unless the backend says otherwise"
 
 
-def render_issue(finding: AnyFinding, environment: Mapping[str, str], script: str | None = None) -> str:
-    """An issue as markdown, its title as the first heading. `script` shows the failure without attnfuzz.
+def render_issue(case: AnyCase, seen: Observation, environment: Mapping[str, str], scripts: Sequence[str] = ()) -> str:
+    """An issue as markdown, its title as the first heading.
 
-    It is never longer than what GitHub takes: a script that is too long is left out, with the command that
-    writes it.
+    `scripts` show the failure without attnfuzz, the best first. The first that GitHub has room for is shown; if none
+    is, the command that writes it.
     """
-    long = script is not None and len(script) > MOST_CHARACTERS_OF_SCRIPT
+    script = next((text for text in scripts if len(text) <= MOST_CHARACTERS_OF_SCRIPT), None)
+    case_json = encode(case).decode()
     return template("issue.md.j2").render(
-        finding=finding,
+        backend=case.backend,
+        seen=seen,
         attnfuzz=attnfuzz.__version__,
-        case=describe(finding.case),
-        case_json=encode(finding.case).decode(),
-        clause=_clause(finding.observation),
+        case=describe_any(case),
+        case_json=case_json if len(case_json) <= MOST_CHARACTERS_OF_CASE else None,
+        calls=next(filter(None, map(_calls_in, [script, *scripts])), None),
+        most_of_calls=MOST_CHARACTERS_OF_CALLS,
+        clause=_clause(seen),
         environment=environment,
-        script=None if long else script,
-        too_long=long,
+        script=script,
+        too_long=bool(scripts) and script is None,
     )
+
+
+def _calls_in(script: str | None) -> str | None:
+    """The function of a script that makes the calls."""
+    try:
+        functions = [node for node in ast.parse(script or "").body if isinstance(node, ast.FunctionDef)]
+    except (SyntaxError, ValueError):
+        return None
+    run = next((node for node in functions if node.name == "run"), None)
+    return None if run is None else ast.get_source_segment(script or "", run)
 
 
 def _clause(observation: Observation) -> str | None:

@@ -1,27 +1,35 @@
 """Exported scripts: they run without attnfuzz, show what failed, and find nothing wrong with what is right."""
 
+import ast
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from harness_cases import chunked_case, decode_case, draft_extend_case
-from hypothesis import HealthCheck, given, seed, settings
 from msgspec.structs import replace
+from small_cases import drawn, with_nan_queries
 
 from attnfuzz.harness.bugs import Bug, load_bugs
 from attnfuzz.harness.check import Runner
-from attnfuzz.harness.export import CannotExport, export_script, script
+from attnfuzz.harness.export import CannotExport, Target, export_script, script
 from attnfuzz.harness.failures import Kind
-from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.reduce import reduce
 from attnfuzz.reference import case_file
-from attnfuzz.reference.calls import CallCase, View
+from attnfuzz.reference.calls import Buffer, CallCase, Drawn, View
 from attnfuzz.reference.case import Case, Guard, Outputs
 from attnfuzz.reference.case_file import AnyCase
-from attnfuzz.strategies.cases import cases
+from attnfuzz.reference.dtypes import DType
 
-MALFORMED = Path(__file__).parents[1] / "short_seq_lens.json"
+LOADED = case_file.load(Path(__file__).parents[1] / "short_seq_lens.json")
+assert isinstance(LOADED, CallCase)
+SHORT: CallCase = LOADED
+"""A batch of three, with lengths for two."""
+
+REVISED = [bug for bug in load_bugs() if "@" in bug.shown_by]
+"""Bugs in planners: a script can carry the kernels along."""
 
 WITHOUT_ATTNFUZZ = """
 import os, runpy, sys, torch, tvm_ffi.cpp
@@ -35,110 +43,195 @@ sys.meta_path.insert(0, Blocked())
 for path in sys.argv[1:]:
     pid = os.fork()
     if not pid:
-        runpy.run_path(path, run_name="__main__")
+        code = 99
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except SystemExit as ended:
+            code = ended.code
+        finally:
+            sys.stdout.flush()
+            # An interpreter with torch takes longer to end than a script to run.
+            os._exit(code)
     print(f"== {path} {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}", flush=True)
 """
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where scripts keep their kernels, compiled once for all tests here."""
-    return tmp_path_factory.mktemp("cache")
+def drawn_contents() -> CallCase:
+    """The call with drawn queries, and a note."""
+    query = Buffer(name="query", dtype=DType.BFLOAT16, size=24, drawn=Drawn(seed=7, mean=1.0, std=0.5))
+    return replace(SHORT, buffers=(query, *SHORT.buffers[1:]), notes=('the pool had 900 pages, "tight" \\ now',))
 
 
-def run(paths: list[Path], cache: Path) -> tuple[list[int], str]:
-    """The exit codes of scripts, run one after another where attnfuzz can't be imported, and what they print."""
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    ran = subprocess.run(
-        [sys.executable, "-I", "-c", WITHOUT_ATTNFUZZ, *map(str, paths)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cache,
-        env=env | {"XDG_CACHE_HOME": str(cache)},
-        timeout=300,
-    )
-    assert ran.returncode == 0, ran.stderr
-    return [int(line.split()[-1]) for line in ran.stdout.splitlines() if line.startswith("== ")], ran.stdout
+def with_layout(layout: str) -> CallCase:
+    (call,) = SHORT.calls
+    return replace(SHORT, calls=(replace(call, arguments=call.arguments | {"kv_layout": layout}),))
 
 
-def exported(case: AnyCase, runner: Runner, path: Path) -> Path:
-    path.write_text(export_script(case, runner))
-    return path
-
-
-@pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mla", "torch_sdpa"])
-def test_scripts_of_passing_cases_find_nothing_wrong(runner: Runner, backend: str, tmp_path: Path, cache: Path) -> None:
-    paths: list[Path] = []
-
-    @seed(5)
-    @settings(max_examples=8, database=None, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(cases(resolve(backend).capability, backend))
-    def export(case: Case) -> None:
-        if any(request.q_len and request.kv_len for request in case.steps[-1].requests):
-            paths.append(exported(case, runner, tmp_path / f"{len(paths)}.py"))
-
-    export()
-    assert len(paths) >= 4
-    codes, output = run(paths, cache)
-    assert codes == [0] * len(paths), output
-    assert ": 0 of " in output
-
-
-@pytest.mark.parametrize("bug", load_bugs(), ids=lambda bug: bug.name)
-def test_scripts_of_reported_bugs_show_the_fault(runner: Runner, bug: Bug, tmp_path: Path, cache: Path) -> None:
-    case = replace(bug.case, backend=bug.backend_before)
-    codes, output = run([exported(case, runner, tmp_path / "bug.py")], cache)
-    assert codes == [1]
-    assert "the fault shows" in output
-    assert ("died of SIGSEGV, a read at " in output) or (": expected " in output)
-
-
-@pytest.mark.parametrize(
-    ("case", "words"),
-    [
-        (draft_extend_case("trtllm_mha@21649-before"), "a read at cum_seq_lens_q: 0 bytes past its end"),
-        (draft_extend_case("trtllm_mha@24566", Guard.LEFT), "died of SIGSEGV"),
-        (chunked_case("trtllm_mla@22688-before"), "seen nan"),
-        (chunked_case("trtllm_mla@22688-before", Outputs.STALE), "expected "),
-        (case_file.load(MALFORMED), "a read at seq_lens: 0 bytes past its end"),
-    ],
-    ids=["fault", "fault behind poison", "unwritten", "stale", "calls"],
-)
-def test_scripts_show_faults_and_wrong_values(
-    runner: Runner, case: AnyCase, words: str, tmp_path: Path, cache: Path
-) -> None:
-    codes, output = run([exported(case, runner, tmp_path / "failing.py")], cache)
-    assert codes == [1]
-    assert words in output
-
-
-def test_scripts_show_what_was_written_beside_a_buffer(runner: Runner, tmp_path: Path, cache: Path) -> None:
-    case = case_file.load(MALFORMED)
-    assert isinstance(case, CallCase)
-    call = case.calls[0]
-    # Two of three rows fit, and the third goes where no page is closed: past the end of a buffer that is guarded left.
+def overwriting() -> CallCase:
+    """Two of three rows fit, and the third goes where no page is closed: past the end of a buffer guarded left."""
+    (call,) = SHORT.calls
     short = View(buffer="out", shape=(2, 1, 8), stride=(8, 8, 1))
     lengths = View(buffer="cum_seq_lens_q", shape=(3,), stride=(1,), offset=1)
     changes = {"batch_size": 2, "query": replace(short, buffer="query"), "out": short, "cum_seq_lens_q": lengths}
     two = replace(call, arguments=call.arguments | changes)
-    buffers = (*case.buffers[:-1], replace(case.buffers[-1], size=16))
-    beside = replace(case, calls=(two,), buffers=buffers, guard=Guard.LEFT)
-    assert [(failure.kind, failure.place) for failure in runner.verdict(beside).failures] == [
-        (Kind.CANARY_OVERWRITTEN, "out")
-    ]
-    codes, output = run([exported(beside, runner, tmp_path / "beside.py")], cache)
-    assert codes == [1]
-    assert "the memory beside out was overwritten" in output
+    buffers = (*SHORT.buffers[:-1], replace(SHORT.buffers[-1], size=16))
+    return replace(SHORT, calls=(two,), buffers=buffers, guard=Guard.LEFT)
+
+
+OVERWRITES = "overwritten beside out"
+RAISES, RAISES_UNSEEN = "raises", "raises what was not seen"
+
+FAILING: dict[str, tuple[AnyCase, str]] = {
+    "fault": (draft_extend_case("trtllm_mha@21649-before"), "a read at cum_seq_lens_q: 0 bytes past its end"),
+    "fault behind poison": (draft_extend_case("trtllm_mha@24566", Guard.LEFT), "died of SIGSEGV"),
+    "unwritten": (chunked_case("trtllm_mla@22688-before"), "seen nan"),
+    "stale": (chunked_case("trtllm_mla@22688-before", Outputs.STALE), "expected "),
+    "calls": (SHORT, "a read at seq_lens: 0 bytes past its end"),
+    "drawn contents": (drawn_contents(), "a read at seq_lens: 0 bytes past its end"),
+    OVERWRITES: (overwriting(), "the memory beside out was overwritten"),
+    RAISES: (with_layout("HDN"), "seen: ValueError: kv_layout must be HND or NHD, not 'HDN'"),
+}
+PASSING = ("trtllm_mha", "trtllm_mla", "torch_sdpa")
+"""Backends whose drawn cases pass."""
+
+
+@pytest.fixture(scope="module")
+def ran(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
+    """The exit code of each script and what it printed, where attnfuzz can't be imported."""
+    folder, scripts = tmp_path_factory.mktemp("scripts"), dict(made(runner))
+    paths = {name: folder / f"{index}.py" for index, name in enumerate(scripts)}
+    for name, text in scripts.items():
+        paths[name].write_text(text)
+    # One process that imports torch, and one cache for the kernels: a script takes no time to speak of then.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    run = subprocess.run(
+        [sys.executable, "-I", "-c", WITHOUT_ATTNFUZZ, *map(str, paths.values())],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env=env | {"XDG_CACHE_HOME": str(folder)},
+    )
+    assert run.returncode == 0, run.stderr
+    found, rest = {}, run.stdout
+    for name, path in paths.items():
+        output, _, rest = rest.partition(f"== {path} ")
+        code, _, rest = rest.partition("\n")
+        found[name] = int(code), output
+    return found
+
+
+def made(runner: Runner) -> Iterator[tuple[str, str]]:
+    """All scripts that are run, by name."""
+    for name, (case, _) in FAILING.items():
+        yield name, export_script(case, runner)
+    yield RAISES_UNSEEN, export_script(SHORT, runner).replace("batch_size=3", "batch_size=3, kv_layout='HDN'")
+    yield (
+        "no right answer",
+        export_script(with_nan_queries(calls_of(decode_case("trtllm_mha", 6, 9, padded=2), runner)), runner),
+    )
+    for bug in REVISED:
+        yield bug.name, export_script(bug.case_before, runner)
+    for backend in PASSING:
+        for index, case in enumerate(drawn(backend, 4)):
+            if any(request.q_len and request.kv_len for request in case.steps[-1].requests):
+                yield f"{backend} {index}", export_script(case, runner)
+
+
+def calls_of(case: Case, runner: Runner) -> CallCase:
+    _, calls = runner.trace(case)
+    assert calls is not None
+    return calls
+
+
+def calls_in(text: str) -> str:
+    """The function of a script that makes the calls."""
+    (found,) = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == "run")
+    return str(ast.get_source_segment(text, found))
+
+
+@pytest.mark.parametrize("backend", PASSING)
+def test_scripts_of_passing_cases_find_nothing_wrong(ran: dict[str, tuple[int, str]], backend: str) -> None:
+    own = [found for name, found in ran.items() if name.startswith(f"{backend} ")]
+    assert len(own) >= 2
+    assert [code for code, _ in own] == [0] * len(own), own
+    assert any(": 0 of " in output for _, output in own)
+
+
+@pytest.mark.parametrize("bug", REVISED, ids=lambda bug: bug.name)
+def test_scripts_of_reported_bugs_show_the_fault(ran: dict[str, tuple[int, str]], bug: Bug) -> None:
+    code, output = ran[bug.name]
+    assert code == 1
+    assert "the fault shows" in output
+    assert ("died of SIGSEGV, a read at " in output) or (": expected " in output)
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_scripts_show_faults_wrong_values_and_what_was_damaged(ran: dict[str, tuple[int, str]], name: str) -> None:
+    code, output = ran[name]
+    assert code == 1, output
+    assert FAILING[name][1] in output
+
+
+def test_what_was_seen_of_a_case_is_what_its_script_is_to_show(runner: Runner) -> None:
+    def seen(name: str) -> list[tuple[Kind, str]]:
+        return [(failure.kind, failure.place) for failure in runner.verdict(FAILING[name][0]).failures]
+
+    assert seen(OVERWRITES) == [(Kind.CANARY_OVERWRITTEN, "out")]
+    assert [kind for kind, _ in seen(RAISES)] == [Kind.UNEXPECTED_REJECTION]
+
+
+def test_an_exception_that_was_not_seen_only_means_that_the_script_could_not_run(
+    ran: dict[str, tuple[int, str]],
+) -> None:
+    code, output = ran[RAISES_UNSEEN]
+    assert code == 2
+    assert FAILING[RAISES][1] in output
+
+
+def test_rows_without_a_right_answer_are_compared_with_nothing(ran: dict[str, tuple[int, str]]) -> None:
+    code, output = ran["no right answer"]
+    assert code == 0, output
+    assert "request 1: no right answer, since what it attends to is not finite" in output
+
+
+@pytest.mark.parametrize("bug", REVISED, ids=lambda bug: bug.name)
+def test_the_calls_of_a_shrunk_report_fit_sixty_lines(runner: Runner, bug: Bug) -> None:
+    case = bug.case_before
+    assert isinstance(case, Case)
+    kind = runner.verdict(case).failures[0].kind
+
+    def still_fails(candidate: Case) -> bool:
+        return kind in {failure.kind for failure in runner.verdict(candidate).failures}
+
+    small = reduce(case, still_fails, budget=200)
+    for target in Target:
+        if target is Target.NATIVE or not bug.backend_before.startswith("torch"):
+            assert len(calls_in(export_script(small, runner, target=target)).splitlines()) <= 60
+
+
+@pytest.mark.parametrize("guard", list(Guard))
+@pytest.mark.parametrize("target", list(Target))
+def test_the_memory_in_front_of_calls_that_fault_fits_forty_lines(runner: Runner, target: Target, guard: Guard) -> None:
+    text = export_script(draft_extend_case("trtllm_mha@24566", guard), runner, target=target)
+    front = text[text.index("# Memory whose neighbours") : text.index("def memory(")]
+    assert len(front.splitlines()) <= 40
 
 
 @pytest.mark.parametrize(
     "case",
-    [draft_extend_case("trtllm_mha"), chunked_case("trtllm_mla"), decode_case("torch_sdpa", 6, 0, padded=2)],
+    [
+        draft_extend_case("trtllm_mha"),
+        chunked_case("trtllm_mla"),
+        decode_case("torch_sdpa", 6, 0, padded=2),
+        draft_extend_case("trtllm_mha@24566"),
+        chunked_case("trtllm_mla@22688-before"),
+    ],
     ids=lambda case: case.backend,
 )
 def test_scripts_define_what_they_use_and_begin_with_the_calls(runner: Runner, case: Case, tmp_path: Path) -> None:
-    path = exported(case, runner, tmp_path / "script.py")
+    path = tmp_path / "script.py"
+    path.write_text(export_script(case, runner))
     lint = subprocess.run(
         [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F,E9", str(path)],
         capture_output=True,
@@ -148,13 +241,37 @@ def test_scripts_define_what_they_use_and_begin_with_the_calls(runner: Runner, c
     assert lint.returncode == 0, lint.stdout
     text = path.read_text()
     assert "attnfuzz." not in text.replace("attnfuzz.kernels.fixup", "")
-    assert text.index("def run():") < text.index("BUFFERS = [") < text.index("# Guarded memory")
-    call = text[text.index("def run():") : text.index("BUFFERS = [")]
-    assert len(call.splitlines()) <= 60 or case.backend == "trtllm_mla"
+    assert (
+        text.index("def allocate(") < text.index("def run():") < text.index("def main():") < text.index("# The kernels")
+    )
+
+
+def test_a_fault_is_shown_without_contents(runner: Runner) -> None:
+    text = export_script(draft_extend_case("trtllm_mha@24566"), runner)
+    assert 'query = memory("query", torch.bfloat16, normal(384, seed=1))' in text
+    assert "PACKED" not in text
+
+
+def test_contents_on_which_a_failure_depends_are_kept(runner: Runner) -> None:
+    assert 'memory("query", torch.bfloat16, packed("query"))' in export_script(
+        chunked_case("trtllm_mla@22688-before"), runner
+    )
+
+
+def test_memory_is_guarded_only_where_a_fault_needs_it(runner: Runner) -> None:
+    assert "mprotect" in export_script(draft_extend_case("trtllm_mha@24566"), runner)
+    assert "mprotect" not in export_script(chunked_case("trtllm_mla@22688-before"), runner)
+
+
+def test_drawn_contents_stay_short_and_notes_are_in_the_head(runner: Runner) -> None:
+    text = export_script(drawn_contents(), runner)
+    assert "normal(24, seed=7, mean=1.0, std=0.5)" in text
+    assert 'the pool had 900 pages, "tight" \\ now' in str(ast.get_docstring(ast.parse(text)))
 
 
 def test_a_script_that_lacks_a_package_does_not_pretend_to_show_a_fault(runner: Runner, tmp_path: Path) -> None:
-    path = exported(draft_extend_case("trtllm_mha"), runner, tmp_path / "script.py")
+    path = tmp_path / "script.py"
+    path.write_text(export_script(draft_extend_case("trtllm_mha"), runner))
     ran = subprocess.run([sys.executable, "-I", "-S", str(path)], capture_output=True, text=True, check=False)
     assert ran.returncode == 2
     assert "pip install torch apache-tvm-ffi ninja" in ran.stderr

@@ -3,6 +3,7 @@
 import pytest
 from campaign_events import MISMATCH, checked, filed, finished, started
 from fake_search import decode
+from harness_cases import CALLS
 from markdown_it import MarkdownIt
 from msgspec.structs import replace
 
@@ -119,27 +120,43 @@ def test_backticks_and_bars_stay_inside_of_code() -> None:
 
 def test_an_issue_has_all_that_upstream_needs() -> None:
     finding = filed(CASE, observation=replace(MISMATCH, kind=Kind.EMPTY_ROW))
-    text = render_issue(finding, {"torch": "2.9"}, "print('it fails')")
+    text = render_issue(finding.case, finding.observation, {"torch": "2.9"}, ["def run():\n    it_fails()\n"])
     assert text.startswith("# EmptyRow at out in fake, decode\n")
     assert MISMATCH.message in text
     assert "`a_kernel`, in step 0. The error is 7 times what a correct kernel may show." in text
     assert "clause empty\\_rows: " in text
     assert "step 0    decode: (q 1, kv 5)" in text
-    assert "print('it fails')" in text
+    assert text.count("def run():\n    it_fails()\n") == 2
+    assert "its first lines say what it needs" in text
     assert "- torch: `2.9`" in text
     saved = text.split("```json\n")[1].split("```")[0]
     assert case_file.decode(saved.encode()) == CASE
 
 
 def test_an_issue_without_a_script_leaves_the_case() -> None:
-    text = render_issue(filed(CASE), {})
+    text = render_issue(CASE, MISMATCH, {})
     assert "repro.py" not in text
     assert "attnfuzz replay case.json" in text
 
 
 def test_an_issue_is_never_longer_than_github_takes() -> None:
     hostile = replace(MISMATCH, message=HOSTILE * 1000, place=HOSTILE * 100)
-    text = render_issue(filed(decode(*range(3000)), observation=hostile), {HOSTILE: HOSTILE * 99}, "x" * 60_000)
+    long = "def run():\n    " + "x()\n    " * 20_000
+    text = render_issue(decode(*range(3000)), hostile, {HOSTILE: HOSTILE * 99}, [long])
     assert len(text) < 65_536
+    assert "please attach its file" in text
     assert "`attnfuzz export\ncase.json` writes it" in text
     assert "<script>" not in html(text)
+
+
+def test_an_issue_has_the_first_script_that_fits() -> None:
+    long, short = "# long\n" * 10_000, "def run():\n    short()\n"
+    text = render_issue(CASE, MISMATCH, {}, [long, short])
+    assert "# long" not in text
+    assert "## The calls\n```python\ndef run():\n    short()\n```" in text
+
+
+def test_an_issue_of_a_case_made_of_calls_says_what_was_called() -> None:
+    text = render_issue(replace(CALLS, notes=("the pool had 900 pages",)), MISMATCH, {})
+    assert "call 0    attend: x [1]" in text
+    assert "note      the pool had 900 pages" in text

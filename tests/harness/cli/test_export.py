@@ -1,0 +1,69 @@
+"""`attnfuzz export`: scripts for a CPU and for FlashInfer, and the text of an issue."""
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness_cases import chunked_case, decode_case
+
+from attnfuzz.reference import case_file
+from attnfuzz.reference.case import Outputs
+
+Attnfuzz = Callable[..., Any]
+MALFORMED = str(Path(__file__).parents[1] / "short_seq_lens.json")
+
+
+def test_a_script_is_written_for_a_cpu_unless_asked_otherwise(attnfuzz: Attnfuzz) -> None:
+    native = attnfuzz("export", MALFORMED)
+    assert native.code == 0
+    assert attnfuzz("export", MALFORMED, "--for", "native").out == native.out
+    assert "import flashinfer" not in native.out
+    flashinfer = attnfuzz("export", MALFORMED, "--for", "flashinfer", "-o", "gpu.py")
+    assert (flashinfer.code, flashinfer.out, flashinfer.err) == (0, "", "Wrote gpu.py.\n")
+    assert "import flashinfer" in Path("gpu.py").read_text()
+    ast.parse(native.out)
+
+
+def test_an_issue_has_the_calls_and_the_script_that_fits(attnfuzz: Attnfuzz) -> None:
+    ran = attnfuzz("export", MALFORMED, "--issue")
+    assert ran.code == 0
+    assert ran.out.startswith("# IllegalAccess at seq\\_lens in trtllm\\_mha\n")
+    assert "read at seq_lens: 0 bytes past the end (element 2 of 2)" in ran.out
+    assert 'seq_lens = memory("seq_lens", torch.int32, [4, 3])' in ran.out
+    # The source of the kernels is too long for an issue.
+    assert "its first lines say what it needs" in ran.out
+    assert len(ran.out) < 65_536
+    script = ran.out.split("<summary>repro.py</summary>\n\n```python\n")[1].split("\n```\n")[0]
+    assert script + "\n" == attnfuzz("export", MALFORMED, "--for", "flashinfer").out
+    only_native = attnfuzz("export", MALFORMED, "--issue", "--for", "native")
+    assert "A script that needs nothing of attnfuzz is too long to be shown here" in only_native.out
+
+
+def test_an_issue_of_a_case_made_of_steps_has_its_message_and_its_calls(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+    case_file.save(tmp_path / "chunked.json", chunked_case("trtllm_mla@22688-before", Outputs.STALE))
+    ran = attnfuzz("export", "chunked.json", "--issue", "-o", "issue.md")
+    assert ran.code == 0
+    text = Path("issue.md").read_text()
+    assert "request 2 (q_len 2, kv_len 2)" in text.split("## ")[0]
+    assert "step 0    chunked_prefill:" in text
+    assert "trtllm_ragged_attention_deepseek(" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--issue"], "passing.json can't be exported: it passes, there is nothing to report"),
+        (["--for", "flashinfer"], "FlashInfer has no scaled_dot_product_attention: export it without --for"),
+        (["--for", "triton"], "'triton' is not one of 'native', 'flashinfer'"),
+    ],
+)
+def test_what_can_not_be_exported_is_said_in_a_line(
+    attnfuzz: Attnfuzz, tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    case_file.save(tmp_path / "passing.json", decode_case("torch_sdpa", 6, padded=1))
+    ran = attnfuzz("export", "passing.json", *arguments)
+    assert ran.code == 2
+    assert ran.out == ""
+    assert words in " ".join(ran.err.split())
