@@ -1,39 +1,96 @@
-"""The reported bugs: for each a case that failed before its fix and passes after it.
+"""The reported bugs: for each where it was reported, and a case that shows it where this machine can.
 
-The entries are JSON files in bugs/. `backend_before` is the backend as it was when the
-report was made, `backend_after` as it is now.
+The entries are JSON files in bugs/. What shows a bug is a backend of ours, as it was before the fix or with the mistake
+planted in it, or a released package. What it is fixed in is the same backend without that.
 """
 
+import re
+from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 import attnfuzz
 from attnfuzz.harness.failures import Kind
-from attnfuzz.reference.case import Case
-from attnfuzz.reference.validity import validate
+from attnfuzz.harness.registry import fixed
+from attnfuzz.kernels.defects.defect import BugClass
+from attnfuzz.reference.case_file import AnyCase, validate_any
 
 FOLDER = Path(attnfuzz.__file__).parent / "bugs"
+
+_RELEASE = re.compile(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+")
 
 
 class BugFileError(ValueError):
     """An entry can't be read; the message says which, and why."""
 
 
-class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One report: where it was made, what was seen, and the case that shows it.
+class Project(StrEnum):
+    """Whose bug it is; the name of an entry begins with it."""
 
-    `kinds` are the failures that the report describes; seeing one of them before the fix counts as reproducing it.
+    SGLANG = "sglang"
+    VLLM = "vllm"
+    FLASHINFER = "flashinfer"
+    TENSORRT_LLM = "tensorrt-llm"
+    PYTORCH = "pytorch"
+
+
+class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One report.
+
+    `sources` are URLs: the report, then its fix if that is another page. `kinds` are the failures that the report
+    describes; seeing one of them counts as showing the bug. `shown_by` is the backend that has it (a revision like
+    trtllm_mha@21649-before, a planted defect like trtllm_mha+k_scale_twice), or a release of a package like
+    flashinfer-python==0.6.8. `affected` and `fixed_in` are versions of `project`, "" where nobody said.
+
+    An entry without `why_not_here` has a case and a backend, and fails on any machine. `why_not_here` is a clause that
+    says what the others need.
     """
 
     name: str
     title: str
-    source: str
+    project: Project
+    bug_class: BugClass = msgspec.field(name="class")
+    sources: tuple[str, ...]
     symptom: str
     kinds: tuple[Kind, ...]
-    backend_before: str
-    backend_after: str
-    case: Case
+    shown_by: str = ""
+    affected: str = ""
+    fixed_in: str = ""
+    why_not_here: str = ""
+    case: AnyCase | None = None
+
+    @property
+    def reproduced(self) -> bool:
+        """Whether it can be seen to fail here: it has a case, and what shows it is a backend of ours."""
+        return self.case is not None and self.backend_before != ""
+
+    @property
+    def backend_before(self) -> str:
+        """The backend that has the bug, "" if none of ours does."""
+        return "" if _RELEASE.fullmatch(self.shown_by) else self.shown_by
+
+    @property
+    def backend_after(self) -> str:
+        """The same backend without the bug, "" if none of ours has it."""
+        return fixed(self.backend_before)
+
+    @property
+    def case_before(self) -> AnyCase:
+        """The case, which fails there, on the backend that has the bug."""
+        return self._case_on(self.backend_before)
+
+    @property
+    def case_after(self) -> AnyCase:
+        """The case, which passes there, on the backend without the bug."""
+        return self._case_on(self.backend_after)
+
+    def _case_on(self, backend: str) -> AnyCase:
+        if self.case is None:
+            raise ValueError(f"{self.name} has no case")
+        return replace(self.case, backend=backend)
 
 
 def load_bugs(folder: Path = FOLDER) -> list[Bug]:
@@ -47,9 +104,26 @@ def load_bugs(folder: Path = FOLDER) -> list[Bug]:
 def _load(path: Path) -> Bug:
     try:
         bug = msgspec.json.decode(path.read_bytes(), type=Bug)
-        validate(bug.case)
+        if bug.case is not None:
+            validate_any(bug.case)
     except (OSError, msgspec.DecodeError, ValueError) as error:
         raise BugFileError(f"bug entry {path.name} can't be read: {error}") from error
-    if bug.name != path.stem:
-        raise BugFileError(f"bug entry {path.name} is named {bug.name} inside")
+    for trouble in _troubles(bug, path.stem):
+        raise BugFileError(f"bug entry {path.name} {trouble}")
     return bug
+
+
+def _troubles(bug: Bug, stem: str) -> Iterator[str]:
+    """What contradicts itself in an entry."""
+    if bug.name != stem:
+        yield f"is named {bug.name} inside"
+    if not bug.name.startswith(f"{bug.project}-"):
+        yield f"is of {bug.project}: let its name begin with {bug.project}-"
+    if not bug.sources or not bug.kinds:
+        yield "has no source or no kind: name where it was reported, and which failure it is"
+    if bug.reproduced and bug.why_not_here:
+        yield "has a case that fails here, and says why it can't: leave why_not_here out"
+    if not bug.reproduced and not bug.why_not_here:
+        yield "can't fail here: give it a case and a backend, or say in why_not_here what it needs"
+    if bug.reproduced and bug.backend_after == bug.backend_before:
+        yield f"is shown by {bug.shown_by}, which has no bug: name a revision or a planted defect"

@@ -88,7 +88,8 @@ def kept_cases(bugs: Sequence[Bug], corpus: Corpus) -> Callable[[str], Iterator[
 
     def kept(backend: str) -> Iterator[Case]:
         for bug in bugs:
-            if backend in {bug.backend_before, bug.backend_after}:
+            # Campaigns draw and shrink steps: a bug that is made of literal calls is run by `attnfuzz bugs` alone.
+            if isinstance(bug.case, Case) and backend in {bug.backend_before, bug.backend_after}:
                 yield replace(bug.case, backend=backend)
         yield from corpus.replays(backend)
 

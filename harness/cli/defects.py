@@ -44,7 +44,7 @@ def list_defects() -> None:
     table.add_column("defect", no_wrap=True)
     table.add_column("what is wrong, and its source", overflow="fold")
     for defect in in_layers(DEFECTS):
-        about = f"{defect.layer}, {defect.bug_class.name.lower().replace('_', ' ')}; {defect.source}"
+        about = f"{defect.layer}, {defect.bug_class}; {defect.source}"
         table.add_row(defect.name, Text.assemble(f"{defect.title}\n", (about, "dim")))
     Console(highlight=False).print(table)
 

@@ -1,38 +1,83 @@
-"""The reported bugs: each fails before its fix as the report says, and passes after it."""
+"""The reported bugs: what an entry says, and that each fails before its fix as the report says, and passes after it."""
 
+import json
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
-from msgspec.structs import replace
 
-from attnfuzz.harness.bugs import FOLDER, Bug, BugFileError, load_bugs
+from attnfuzz.harness.bugs import FOLDER, Bug, BugFileError, Project, load_bugs
 from attnfuzz.harness.check import Runner
-from attnfuzz.harness.registry import fixed, names
+from attnfuzz.harness.registry import fixed, resolve
 
 BUGS = load_bugs()
+REPRODUCED = [bug for bug in BUGS if bug.reproduced]
+REVISION = "sglang-21649"
 
 
-def test_there_is_an_entry_for_each_report() -> None:
-    sources = {bug.source.removeprefix("https://github.com/") for bug in BUGS}
+def entry(**changes: Any) -> dict[str, Any]:
+    """The entry of a bug that a revision shows, changed; what is None is left out."""
+    fields: dict[str, Any] = json.loads((FOLDER / f"{REVISION}.json").read_text()) | changes
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def load(folder: Path, fields: dict[str, Any]) -> Bug:
+    (folder / f"{REVISION}.json").write_text(json.dumps(fields))
+    return load_bugs(folder)[0]
+
+
+def test_there_are_entries_of_the_five_reports_and_of_each_project() -> None:
+    sources = {source.removeprefix("https://github.com/") for bug in BUGS for source in bug.sources}
     assert {f"sgl-project/sglang/pull/{pull}" for pull in (21649, 21987, 22688, 24566, 24856)} <= sources
+    assert {bug.project for bug in BUGS} == set(Project)
+    assert len(BUGS) >= 40
+    assert len(REPRODUCED) >= 25
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_an_entry_names_a_revision_and_its_fix(bug: Bug) -> None:
-    assert {bug.backend_before, bug.backend_after} <= set(names())
-    assert bug.backend_after == fixed(bug.backend_before) != bug.backend_before
-    assert bug.source.startswith("https://github.com/")
+def test_an_entry_says_where_it_was_reported_and_what_happened(bug: Bug) -> None:
+    assert all(source.startswith("https://github.com/") for source in bug.sources)
+    assert len(bug.title) <= 96
+    assert bug.symptom.endswith(".")
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", REPRODUCED, ids=lambda bug: bug.name)
+def test_a_case_is_that_of_the_fixed_backend(bug: Bug) -> None:
+    assert resolve(bug.backend_before).name == bug.backend_before
+    assert bug.case is not None
+    assert bug.case.backend == bug.backend_after == fixed(bug.backend_before) != bug.backend_before
+
+
+@pytest.mark.parametrize("bug", REPRODUCED, ids=lambda bug: bug.name)
 def test_a_reported_bug_fails_before_its_fix_and_passes_after_it(runner: Runner, bug: Bug) -> None:
-    before = runner.verdict(replace(bug.case, backend=bug.backend_before))
+    before = runner.verdict(bug.case_before)
     assert before.failures
     assert before.failures[0].kind in bug.kinds
-    after = runner.verdict(replace(bug.case, backend=bug.backend_after))
+    after = runner.verdict(bug.case_after)
     assert after.failures == ()
     assert after.unsupported is None
-    assert after.rows > 0
+
+
+def test_a_bug_that_a_release_shows_is_not_reproduced_here(tmp_path: Path) -> None:
+    bug = load(tmp_path, entry(shown_by="flashinfer-python==0.6.8", why_not_here="needs a GPU"))
+    assert not bug.reproduced
+    assert (bug.backend_before, bug.backend_after) == ("", "")
+
+
+def test_a_bug_without_a_case_has_none_to_run(tmp_path: Path) -> None:
+    bug = load(tmp_path, entry(case=None, why_not_here="needs SM100"))
+    assert not bug.reproduced
+    with pytest.raises(ValueError, match="sglang-21649 has no case"):
+        _ = bug.case_before
+
+
+def test_an_entry_keeps_every_field_that_it_was_written_with(tmp_path: Path) -> None:
+    fields = entry(affected="0.5.9", fixed_in="0.5.10.post1")
+    written: dict[str, Any] = json.loads(msgspec.json.encode(load(tmp_path, fields)))
+    assert {name: written[name] for name in fields if name != "case"} == {
+        name: value for name, value in fields.items() if name != "case"
+    }
 
 
 def test_a_folder_without_entries_is_an_error(tmp_path: Path) -> None:
@@ -41,18 +86,32 @@ def test_a_folder_without_entries_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "words"),
+    ("changes", "words"),
     [
-        ('"kinds"', '"sorts"', "unknown field `sorts`"),
-        ('"IllegalAccess"', '"BadLuck"', "Invalid enum value 'BadLuck'"),
-        ('"padded_tokens": 48', '"padded_tokens": 39', "padded_tokens"),
-        ('"sglang-21649"', '"sglang-1"', "is named sglang-1 inside"),
+        ({"sorts": []}, "unknown field `sorts`"),
+        ({"kinds": ["BadLuck"]}, "Invalid enum value 'BadLuck'"),
+        ({"class": "bad luck"}, "Invalid enum value 'bad luck'"),
+        ({"project": "llama.cpp"}, "Invalid enum value 'llama.cpp'"),
+        ({"title": None}, "missing required field `title`"),
+        ({"sources": []}, "has no source or no kind"),
+        ({"kinds": []}, "has no source or no kind"),
+        ({"name": "sglang-1"}, "is named sglang-1 inside"),
+        ({"project": "vllm"}, "let its name begin with vllm-"),
+        ({"why_not_here": "needs SM100"}, "leave why_not_here out"),
+        ({"case": None}, "say in why_not_here what it needs"),
+        ({"shown_by": None}, "say in why_not_here what it needs"),
+        ({"shown_by": "flashinfer-python==0.6.8"}, "say in why_not_here what it needs"),
+        ({"shown_by": "trtllm_mha"}, "name a revision or a planted defect"),
     ],
 )
-def test_a_damaged_entry_is_named(tmp_path: Path, old: str, new: str, words: str) -> None:
-    text = (FOLDER / "sglang-21649.json").read_text()
-    assert old in text
-    (tmp_path / "sglang-21649.json").write_text(text.replace(old, new))
+def test_a_damaged_entry_is_named(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(BugFileError, match=r"bug entry sglang-21649\.json") as caught:
-        load_bugs(tmp_path)
+        load(tmp_path, entry(**changes))
     assert words in str(caught.value)
+
+
+def test_an_entry_with_an_impossible_case_is_named(tmp_path: Path) -> None:
+    fields = entry()
+    fields["case"]["steps"][0]["padded_tokens"] = 39
+    with pytest.raises(BugFileError, match=r"bug entry sglang-21649\.json can't be read: .*padded_tokens"):
+        load(tmp_path, fields)

@@ -3,7 +3,9 @@
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
 from fake_campaign import FakeCorpus, ScriptedJobs, begin, of, plan
 from fake_search import FakeJobs, FakeJudge, decode
 from msgspec import structs
@@ -13,6 +15,7 @@ from attnfuzz.harness.campaign import tasks
 from attnfuzz.harness.campaign.events import Pair, SliceStarted
 from attnfuzz.harness.campaign.messages import Interesting, Slice, SliceDone
 from attnfuzz.harness.campaign.replays import REPLAYS_PER_SLICE, Replays, kept_cases
+from attnfuzz.reference.calls import Call, CallCase
 from attnfuzz.strategies.lean import Lean
 
 DONE = SliceDone(searched=250, stopped_early=False, cases=250, deaths=0, seconds=1.0, unsupported={})
@@ -89,11 +92,28 @@ def test_slices_of_kept_cases_that_ended_are_not_handed_out_again() -> None:
 
 
 def test_a_backend_runs_the_cases_of_its_reported_bugs(tmp_path: Path) -> None:
-    bug = load_bugs()[0]
+    bug = next(bug for bug in load_bugs() if "@" in bug.shown_by)
     for backend in (bug.backend_before, bug.backend_after):
         cases = list(kept_cases(load_bugs(), FakeCorpus(tmp_path))(backend))
         assert {case.backend for case in cases} == {backend}
-        assert structs.replace(bug.case, backend=backend) in cases
+        assert (bug.case_before if backend == bug.backend_before else bug.case_after) in cases
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"case": None, "why_not_here": "needs SM100"},
+        {"shown_by": "flashinfer-python==0.6.8", "why_not_here": "needs a GPU"},
+        {"case": CallCase(backend="trtllm_mha", buffers=(), calls=(Call(op="xqa", arguments={}),))},
+    ],
+    ids=["without a case", "shown by a release", "made of calls"],
+)
+def test_reported_bugs_that_a_campaign_cannot_run_are_left_out(tmp_path: Path, changes: dict[str, Any]) -> None:
+    bug = next(bug for bug in load_bugs() if bug.backend_after == "trtllm_mha")
+    others = kept_cases([structs.replace(bug, **changes)], FakeCorpus(tmp_path))
+    assert list(others("trtllm_mha")) == []
+    assert list(others("trtllm_mla")) == []
+    assert len(list(kept_cases([bug], FakeCorpus(tmp_path))("trtllm_mha"))) == 1
 
 
 def test_kept_cases_of_several_backends_take_turns(tmp_path: Path) -> None:

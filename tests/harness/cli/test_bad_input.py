@@ -190,10 +190,6 @@ def test_a_folder_without_a_case_is_named(attnfuzz: Attnfuzz, tmp_path: Path) ->
     refused(attnfuzz("replay", str(tmp_path)), "case.json")
 
 
-def test_an_unknown_bug_lists_the_known_ones(attnfuzz: Attnfuzz) -> None:
-    refused(attnfuzz("bugs", "run", "nonsense"), "nonsense", "21649")
-
-
 def test_an_error_of_ours_is_a_traceback_and_no_finding(attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise RuntimeError("a bug of ours")

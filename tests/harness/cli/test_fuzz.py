@@ -1,4 +1,4 @@
-"""`fuzz`, `replay`, `bugs`, `backends` and `export` with real backends: exit codes and what is left behind."""
+"""`fuzz`, `replay`, `backends` and `export` with real backends: exit codes and what is left behind."""
 
 import os
 import signal
@@ -53,12 +53,6 @@ def test_a_bug_is_found_filed_and_replayed(finding: tuple[str, Any], attnfuzz: A
     script = attnfuzz("export", path, "-o", "repro.py")
     assert script.code == 0
     compile(Path("repro.py").read_text(), "repro.py", "exec")
-
-
-def test_the_reported_bugs_are_shown(attnfuzz: Attnfuzz) -> None:
-    assert "21649" in attnfuzz("bugs").out
-    ran = attnfuzz("bugs", "run")
-    assert ran.code == 0, ran.out
 
 
 def test_backends_are_listed_with_what_they_support(attnfuzz: Attnfuzz) -> None:

@@ -1,0 +1,187 @@
+"""`attnfuzz bugs`: what is listed, shown and run, and what its filters leave."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from attnfuzz.harness.bugs import Bug, Project, load_bugs
+from attnfuzz.harness.failures import Kind, Observation, Verdict
+from attnfuzz.kernels.defects.defect import BugClass
+
+Attnfuzz = Callable[..., Any]
+
+SHOWN = "sglang-21649"
+ELSEWHERE = "vllm-50781"
+
+
+PASSED = Verdict(rows=1)
+FAULT = Verdict(observations=(Observation(kind=Kind.ILLEGAL_ACCESS, place="seq_lens", message="read at seq_lens"),))
+MISMATCH = Verdict(observations=(Observation(kind=Kind.OUTPUT_MISMATCH, place="out", message="1 instead of 2"),))
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes the command judge cases by these verdicts of their backends, and run nothing."""
+
+    def judge(verdicts: dict[str, Verdict]) -> None:
+        runner = SimpleNamespace(verdict=lambda case: verdicts[case.backend])
+        monkeypatch.setattr("attnfuzz.harness.cli.bugs.Runner", lambda *_, **__: nullcontext(runner))
+
+    return judge
+
+
+def bug(name: str) -> Bug:
+    return next(each for each in load_bugs() if each.name == name)
+
+
+def listed(ran: Any) -> set[str]:
+    """The bugs that have a line of their own."""
+    first = {line.split()[0] for line in ran.out.splitlines() if line.strip() and not line.startswith(" ")}
+    return first & {each.name for each in load_bugs()}
+
+
+def refused(ran: Any, *words: str) -> None:
+    """The command ended with 2, and a last line of error with these words in it."""
+    assert ran.code == 2
+    assert "Traceback" not in ran.err
+    last = ran.err.strip().splitlines()[-1]
+    assert last.startswith("Error: ")
+    for word in words:
+        assert word in last
+
+
+def test_all_bugs_are_listed_within_80_columns(attnfuzz: Attnfuzz) -> None:
+    ran = attnfuzz("bugs")
+    assert ran.code == 0
+    assert ran.out == attnfuzz("bugs", "list").out
+    assert listed(ran) == {each.name for each in load_bugs()}
+    assert max(map(len, ran.out.splitlines())) <= 80
+
+
+def test_the_last_line_counts_the_bugs_that_are_listed(attnfuzz: Attnfuzz) -> None:
+    ran = attnfuzz("bugs", SHOWN, ELSEWHERE)
+    assert ran.out.splitlines()[-1] == "2 bugs: 1 can be seen to fail here, 1 can't."
+
+
+@pytest.mark.parametrize("project", list(Project))
+def test_bugs_of_a_project_are_listed(attnfuzz: Attnfuzz, project: Project) -> None:
+    ran = attnfuzz("bugs", "--project", project.value)
+    assert listed(ran) == {each.name for each in load_bugs() if each.project is project}
+
+
+def test_bugs_of_a_class_are_listed(attnfuzz: Attnfuzz) -> None:
+    ran = attnfuzz("bugs", "list", "--class", "planned-then-padded")
+    wanted = {each.name for each in load_bugs() if each.bug_class is BugClass.PLANNED_THEN_PADDED}
+    assert listed(ran) == wanted
+
+
+@pytest.mark.parametrize(("option", "reproduced"), [("--runnable", True), ("--not-runnable", False)])
+def test_bugs_that_can_be_run_here_are_told_from_others(attnfuzz: Attnfuzz, option: str, *, reproduced: bool) -> None:
+    ran = attnfuzz("bugs", "list", option)
+    assert listed(ran) == {each.name for each in load_bugs() if each.reproduced is reproduced}
+
+
+def test_filters_and_names_hold_together(attnfuzz: Attnfuzz) -> None:
+    ran = attnfuzz("bugs", "list", "--project", "vllm", "--not-runnable", SHOWN, ELSEWHERE)
+    assert listed(ran) == {ELSEWHERE}
+
+
+def test_a_bug_is_shown_with_all_that_is_known_and_its_case(attnfuzz: Attnfuzz) -> None:
+    ran = attnfuzz("bugs", "show", SHOWN)
+    assert ran.code == 0
+    known = bug(SHOWN)
+    words = " ".join(ran.out.split())
+    for text in (known.title, known.symptom, known.bug_class, *known.sources, known.fixed_in, known.shown_by):
+        assert text in words
+    assert "32 query heads on 2 KV heads" in words
+    assert max(map(len, ran.out.splitlines())) <= 80
+
+
+def test_a_bug_that_cannot_run_here_is_shown_with_the_reason(attnfuzz: Attnfuzz) -> None:
+    ran = attnfuzz("bugs", "show", ELSEWHERE)
+    assert ran.code == 0
+    assert f"not here  {bug(ELSEWHERE).why_not_here}" in ran.out
+    assert "shown by" not in ran.out
+
+
+def test_a_bug_is_run_before_and_after_its_fix(attnfuzz: Attnfuzz) -> None:
+    ran = attnfuzz("bugs", "run", SHOWN, ELSEWHERE)
+    assert ran.code == 0, ran.out
+    words = " ".join(ran.out.split())
+    assert "before trtllm_mha@21649-before: fails, IllegalAccess: read at cum_seq_lens_q" in words
+    assert "after trtllm_mha: passes" in words
+    assert f"{SHOWN} IllegalAccess at cum_seq_lens_q passes" in words
+    assert f"{ELSEWHERE} not here: {bug(ELSEWHERE).why_not_here}" in words
+    assert ran.out.splitlines()[-1] == "1 bug shown, 1 can't run here."
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        (FAULT, PASSED, True),
+        (Verdict(observations=(*MISMATCH.observations, *FAULT.observations)), PASSED, True),
+        (MISMATCH, PASSED, False),
+        (PASSED, PASSED, False),
+        (FAULT, MISMATCH, False),
+        (FAULT, Verdict(unsupported="trtllm_mha does not support that"), False),
+        (Verdict(unsupported="trtllm_mha@21649-before does not support that"), PASSED, False),
+    ],
+    ids=[
+        "fails as reported",
+        "fails so among others",
+        "fails in another way",
+        "passes before",
+        "fails after",
+        "unsupported after",
+        "unsupported before",
+    ],
+)
+def test_a_bug_is_shown_if_it_fails_as_reported_and_passes_after(
+    attnfuzz: Attnfuzz, judged: Callable[..., None], before: Verdict, after: Verdict, *, shown: bool
+) -> None:
+    judged({"trtllm_mha@21649-before": before, "trtllm_mha": after})
+    ran = attnfuzz("bugs", "run", SHOWN)
+    assert ran.code == (0 if shown else 1)
+    assert ran.out.splitlines()[-1] == ("1 bug shown, 0 can't run here." if shown else f"1 bug not shown: {SHOWN}.")
+
+
+def test_a_case_that_the_fixed_backend_rejects_says_why(attnfuzz: Attnfuzz, judged: Callable[..., None]) -> None:
+    judged({"trtllm_mha@21649-before": FAULT, "trtllm_mha": Verdict(unsupported="trtllm_mha does not support that")})
+    ran = attnfuzz("bugs", "run", SHOWN)
+    assert "after   trtllm_mha: trtllm_mha does not support that" in ran.out
+    assert f"{SHOWN}  IllegalAccess at seq_lens  can't run" in ran.out
+
+
+def test_bugs_that_cannot_run_here_are_no_failure(attnfuzz: Attnfuzz, judged: Callable[..., None]) -> None:
+    judged({})
+    ran = attnfuzz("bugs", "run", ELSEWHERE)
+    assert ran.code == 0
+    assert ran.out.splitlines()[-1] == "0 bugs shown, 1 can't run here."
+
+
+@pytest.mark.parametrize("command", ["list", "run", "show"])
+def test_an_unknown_bug_names_the_closest(attnfuzz: Attnfuzz, command: str) -> None:
+    refused(attnfuzz("bugs", command, "sglang-21648"), "no bug is called 'sglang-21648'", "did you mean", SHOWN)
+
+
+def test_a_name_that_is_like_no_bug_leads_to_the_list(attnfuzz: Attnfuzz) -> None:
+    refused(attnfuzz("bugs", "run", "nonsense"), "no bug is called 'nonsense'", "attnfuzz bugs list names them")
+
+
+def test_an_unknown_class_lists_the_known_ones(attnfuzz: Attnfuzz) -> None:
+    refused(attnfuzz("bugs", "--class", "luck"), "'luck'", *BugClass)
+
+
+def test_an_unknown_project_lists_the_known_ones(attnfuzz: Attnfuzz) -> None:
+    refused(attnfuzz("bugs", "run", "--project", "luck"), "'luck'", *Project)
+
+
+def test_filters_that_leave_nothing_say_so(attnfuzz: Attnfuzz) -> None:
+    refused(attnfuzz("bugs", "run", "--project", "vllm", SHOWN), "no bug is all of that", "attnfuzz bugs list")
+
+
+def test_show_wants_a_name(attnfuzz: Attnfuzz) -> None:
+    refused(attnfuzz("bugs", "show"), "NAME")
