@@ -54,7 +54,7 @@ class Hunt:
         self._passed_over = set(task.known)
         self._gaps: set[Fingerprint] = set()
         self._started = time.monotonic()
-        self._pinned: Pinned | None = None
+        self._pinned: Pinned[Case] | None = None
         self._smallest: Case | None = None
         self._aside: dict[Fingerprint, tuple[Case, Verdict]] = {}
         self._unsupported: Counter[str] = Counter()
@@ -163,7 +163,7 @@ class Hunt:
         if news is not None:
             self._tell(news)
 
-    def _suspect(self, case: Case, verdict: Verdict) -> Pinned | None:
+    def _suspect(self, case: Case, verdict: Verdict) -> Pinned[Case] | None:
         """The failure of `case` to shrink: its worst, if that is new and comes back in a fresh worker."""
         if not verdict.failures:
             return None
@@ -178,9 +178,11 @@ class Hunt:
             self._judge.shrinking = False
             self._tell(Lost(fingerprint=fingerprint))
             return None
-        return Pinned(fingerprint, case, verdict, judge=self._judge, budget=self._task.shrink, aside=self._set_aside)
+        return Pinned(
+            fingerprint, case, verdict, run=self._judge.verdict, budget=self._task.shrink, aside=self._set_aside
+        )
 
-    def _settle(self, pinned: Pinned, smallest: Case) -> None:
+    def _settle(self, pinned: Pinned[Case], smallest: Case) -> None:
         """Finish what Hypothesis shrank, and hand over the smallest case that comes back; the first one did."""
         pinned.grant(self._task.shrink)
         reduced = reduce(smallest, pinned.fails, budget=self._task.shrink.runs)

@@ -1,36 +1,40 @@
 """A failure that is being shrunk: which smaller cases still fail in the same way, within a budget."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
 
-from attnfuzz.harness.campaign.judge import Judge
 from attnfuzz.harness.campaign.messages import ShrinkBudget
 from attnfuzz.harness.failures import Observation, Verdict
 from attnfuzz.harness.fingerprint import Fingerprint
-from attnfuzz.reference.case import Case
+from attnfuzz.harness.reduce import identity
+from attnfuzz.reference.case_file import AnyCase
+
+C = TypeVar("C", bound=AnyCase)
 
 
-class Pinned:
+class Pinned(Generic[C]):
     """The failure with `fingerprint` of the case `first`, a fault being the same wherever it lands.
 
-    Every verdict is remembered. Once the budget is spent, cases that were not run before count as passing and no
-    others do, so that what shrinks sees answers that never change, and ends. `aside` is handed each verdict.
+    Every verdict that `run` gives is remembered. Once the budget is spent, cases that were not run before count as
+    passing and no others do, so that what shrinks sees answers that never change, and ends. `aside` is handed each
+    verdict.
     """
 
     def __init__(
         self,
         fingerprint: Fingerprint,
-        first: Case,
+        first: C,
         verdict: Verdict,
         *,
-        judge: Judge,
+        run: Callable[[C], Verdict],
         budget: ShrinkBudget,
-        aside: Callable[[Case, Verdict], None],
+        aside: Callable[[C, Verdict], None],
     ) -> None:
         self.fingerprint = fingerprint
         self.first = first
-        self._verdicts = {first: verdict}
-        self._judge = judge
+        self._verdicts: dict[Hashable, Verdict] = {identity(first): verdict}
+        self._run = run
         self._aside = aside
         self.grant(budget)
 
@@ -39,24 +43,24 @@ class Pinned:
         self._runs_left = budget.runs
         self._deadline = time.monotonic() + budget.seconds
 
-    def fails(self, case: Case) -> bool:
+    def fails(self, case: C) -> bool:
         """Whether `case` is known to fail like the first one."""
         return self.observation(case) is not None
 
-    def observation(self, case: Case) -> Observation | None:
+    def observation(self, case: C) -> Observation | None:
         """The failure of `case` that has the fingerprint, if it is known to fail like the first one."""
-        if case not in self._verdicts and self._affordable():
+        key = identity(case)
+        if key not in self._verdicts and not self.spent:
             self._runs_left -= 1
-            self._verdicts[case] = self._judge.verdict(case)
-            self._aside(case, self._verdicts[case])
-        verdict = self._verdicts.get(case, Verdict())
-        wanted = self.fingerprint.anywhere
-        matching = (each for each in verdict.failures if Fingerprint.of(case.backend, each).anywhere == wanted)
-        return next(matching, None)
+            self._verdicts[key] = self._run(case)
+            self._aside(case, self._verdicts[key])
+        return self.fingerprint.among(self._verdicts.get(key, Verdict()).failures)
 
-    def verdict(self, case: Case) -> Verdict:
+    def verdict(self, case: C) -> Verdict:
         """The verdict on a case that was run."""
-        return self._verdicts[case]
+        return self._verdicts[identity(case)]
 
-    def _affordable(self) -> bool:
-        return self._runs_left > 0 and time.monotonic() < self._deadline
+    @property
+    def spent(self) -> bool:
+        """Whether nothing will be run any more."""
+        return self._runs_left <= 0 or time.monotonic() >= self._deadline

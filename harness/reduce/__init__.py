@@ -1,5 +1,5 @@
 """Structural reduction: makes a failing case smaller by editing the case itself, without a choice sequence."""
 
-from attnfuzz.harness.reduce.search import reduce
+from attnfuzz.harness.reduce.search import identity, reduce, reduce_calls
 
-__all__ = ["reduce"]
+__all__ = ["identity", "reduce", "reduce_calls"]

@@ -41,14 +41,14 @@ def shrink_head_dims(case: Case) -> Iterator[Case]:
     geometry = case.geometry
     if geometry.latent is not None:
         for part in ("rank", "rope", "nope", "vo"):
-            for dim in _lower_dims(getattr(geometry.latent, part)):
+            for dim in lower_dims(getattr(geometry.latent, part)):
                 yield _with(case, _with_latent(geometry, replace(geometry.latent, **{part: dim})))
         return
-    for dim in _lower_dims(geometry.head_dim_qk):
+    for dim in lower_dims(geometry.head_dim_qk):
         if geometry.head_dim_vo == geometry.head_dim_qk:
             yield _with(case, replace(geometry, head_dim_qk=dim, head_dim_vo=dim))
         yield _with(case, replace(geometry, head_dim_qk=dim))
-    for dim in _lower_dims(geometry.head_dim_vo):
+    for dim in lower_dims(geometry.head_dim_vo):
         yield _with(case, replace(geometry, head_dim_vo=dim))
 
 
@@ -69,7 +69,8 @@ def _same_pages(old: int, new: int, request: Request) -> Request:
     return replace(request, kv_len=pages * new + min(rest, new))
 
 
-def _lower_dims(dim: int) -> Iterator[int]:
+def lower_dims(dim: int) -> Iterator[int]:
+    """Head dims below `dim` that keep rows aligned."""
     for units in lower(-(-dim // _DIM_UNIT), 1):
         yield units * _DIM_UNIT
 

@@ -1,18 +1,31 @@
 """The search: try edits, biggest cuts first, and keep what still fails."""
 
-from collections.abc import Callable, Iterable, Iterator
+import hashlib
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Generic, TypeVar
 
+import msgspec
+
+from attnfuzz.harness.reduce.breached import breached
+from attnfuzz.harness.reduce.call_heads import EDITS as CALL_HEADS
+from attnfuzz.harness.reduce.call_keys import EDITS as CALL_KEYS
+from attnfuzz.harness.reduce.call_list import EDITS as CALL_LIST
+from attnfuzz.harness.reduce.call_plain import EDITS as CALL_PLAIN
+from attnfuzz.harness.reduce.call_requests import EDITS as CALL_REQUESTS
 from attnfuzz.harness.reduce.geometry import EDITS as GEOMETRY
 from attnfuzz.harness.reduce.lengths import EDITS as LENGTHS
 from attnfuzz.harness.reduce.plain import EDITS as PLAIN
 from attnfuzz.harness.reduce.relation import EDITS as RELATION
 from attnfuzz.harness.reduce.steps import EDITS as STEPS
+from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
-from attnfuzz.reference.validity import ImpossibleCase, validate
+from attnfuzz.reference.case_file import AnyCase, validate_any
+from attnfuzz.reference.validity import ImpossibleCase
 
-Edit = Callable[[Case], Iterable[Case]]
+C = TypeVar("C", Case, CallCase)
 
-EDITS: tuple[Edit, ...] = (*RELATION, *STEPS, *PLAIN, *LENGTHS, *GEOMETRY)
+STEP_EDITS = (*RELATION, *STEPS, *PLAIN, *LENGTHS, *GEOMETRY)
+CALL_EDITS = (*CALL_LIST, *CALL_REQUESTS, *CALL_KEYS, *CALL_HEADS, *CALL_PLAIN)
 
 
 def reduce(
@@ -20,21 +33,59 @@ def reduce(
     still_fails: Callable[[Case], bool],
     *,
     allowed: Callable[[Case], bool] = lambda _: True,
+    stop: Callable[[], bool] = lambda: False,
     budget: int = 500,
 ) -> Case:
     """The smallest case that edits lead to from `case`, which is taken to fail, while `still_fails` holds.
 
-    Candidates that are impossible or not `allowed` (by a capability, say) are passed over. Ends when no edit helps, or
-    after `budget` calls of `still_fails`. The same arguments give the same result.
+    Candidates that are impossible or not `allowed` (by a capability, say) are passed over. Ends when no edit helps,
+    when `stop` says so, or after `budget` calls of `still_fails`. The same arguments and answers give the same result.
     """
+    return _search(case, STEP_EDITS, still_fails, allowed, stop, budget)
+
+
+def reduce_calls(
+    case: CallCase,
+    still_fails: Callable[[CallCase], bool],
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    budget: int = 500,
+) -> CallCase:
+    """The same for a case made of calls.
+
+    Candidates whose calls break a precondition that those of `case` keep are passed over, and so are, if `case` breaks
+    one, those that break none: an edit must not put a fault of its own in the place of the one that is reduced.
+    """
+    breaches = breached(case)
+
+    def allowed(candidate: CallCase) -> bool:
+        now = breached(candidate)
+        return now <= breaches and bool(now) == bool(breaches)
+
+    return _search(case, CALL_EDITS, still_fails, allowed, stop, budget)
+
+
+def identity(case: AnyCase) -> Hashable:
+    """What tells a case from others. Calls have arguments in a dict, and no hash of their own."""
+    return case if isinstance(case, Case) else hashlib.blake2b(msgspec.json.encode(case)).digest()
+
+
+def _search(
+    case: C,
+    edits: Sequence[Callable[[C], Iterable[C]]],
+    still_fails: Callable[[C], bool],
+    allowed: Callable[[C], bool],
+    stop: Callable[[], bool],
+    budget: int,
+) -> C:
     candidates = _Candidates(allowed)
     progress = True
     while progress:
         progress = False
-        for edit in EDITS:
+        for edit in edits:
             tried = candidates.new(edit(case))
             while (candidate := next(tried, None)) is not None:
-                if budget == 0:
+                if budget == 0 or stop():
                     return case
                 budget -= 1
                 if still_fails(candidate):
@@ -43,24 +94,25 @@ def reduce(
     return case
 
 
-class _Candidates:
+class _Candidates(Generic[C]):
     """Tells which candidates are worth a try: possible, allowed, and not tried before."""
 
-    def __init__(self, allowed: Callable[[Case], bool]) -> None:
-        self._allowed = allowed
-        self._seen: set[Case] = set()
+    def __init__(self, allowed: Callable[[C], bool]) -> None:
+        self._allowed: Callable[[C], bool] = allowed
+        self._seen: set[Hashable] = set()
 
-    def new(self, edited: Iterable[Case]) -> Iterator[Case]:
+    def new(self, edited: Iterable[C]) -> Iterator[C]:
         for candidate in edited:
-            if candidate not in self._seen:
-                self._seen.add(candidate)
+            key = identity(candidate)
+            if key not in self._seen:
+                self._seen.add(key)
                 if _possible(candidate) and self._allowed(candidate):
                     yield candidate
 
 
-def _possible(case: Case) -> bool:
+def _possible(case: AnyCase) -> bool:
     try:
-        validate(case)
+        validate_any(case)
     except ImpossibleCase:
         return False
     return True

@@ -1,9 +1,13 @@
 """Small cases for tests of backends, written by hand or drawn, and what running them in this process gives."""
 
+import torch
+from msgspec.structs import replace
+
 from attnfuzz.harness.campaign.examples import run_examples
 from attnfuzz.harness.execute import Execution, Task
 from attnfuzz.harness.failures import Verdict
 from attnfuzz.harness.registry import resolve
+from attnfuzz.reference.calls import CallCase, pack
 from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, Latent
@@ -61,3 +65,11 @@ def drawn(backend: str, count: int, seed: int = 20250801) -> list[Case]:
 def run(case: Case, backend: str | None = None) -> Verdict:
     """Run a case in this process, which has to survive it, on its own backend or on another one."""
     return Execution(Task(case=case, backend=backend or case.backend), lambda _: None).run()
+
+
+def with_nan_queries(calls: CallCase) -> CallCase:
+    """Calls that were traced, with NaN in every element of their buffer "query"."""
+    (query,) = (buffer for buffer in calls.buffers if buffer.name == "query")
+    content = torch.full((query.size,), torch.nan, dtype=query.dtype.torch_dtype).view(torch.uint8).numpy().tobytes()
+    spoilt = replace(query, bits=pack(content), values=None)
+    return replace(calls, buffers=tuple(spoilt if buffer is query else buffer for buffer in calls.buffers))

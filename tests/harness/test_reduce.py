@@ -238,6 +238,18 @@ def test_the_budget_bounds_the_calls_and_what_was_reached_is_kept() -> None:
     assert reduce(LARGE, fails, budget=0) == LARGE
 
 
+def test_a_search_that_is_told_to_stop_keeps_what_was_reached() -> None:
+    calls: list[Case] = []
+
+    def fails(case: Case) -> bool:
+        calls.append(case)
+        return True
+
+    reduced = reduce(LARGE, fails, stop=lambda: len(calls) == 2)
+    assert len(calls) == 2
+    assert reduced == calls[-1]
+
+
 def test_reduction_is_deterministic_and_ends_where_it_ends() -> None:
     reduced = reduce(LARGE, varying_replay)
     assert reduce(LARGE, varying_replay) == reduced

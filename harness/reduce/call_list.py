@@ -1,0 +1,77 @@
+"""Edits that do with fewer calls, and with no answer."""
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from attnfuzz.harness.reduce.cut import Cuts, cut
+from attnfuzz.harness.reduce.cuts import without_blocks
+from attnfuzz.harness.reduce.drop import Drop, keys_of_answer
+from attnfuzz.harness.reduce.meaning import Meaning
+from attnfuzz.harness.reduce.placed_views import tidy, views_of
+from attnfuzz.harness.reduce.units import Uncuttable
+from attnfuzz.kernels.entry_points import Role
+from attnfuzz.reference.calls import Buffer, Call, CallCase
+
+
+def drop_answer(case: CallCase) -> Iterator[CallCase]:
+    """What faults needs no right answer."""
+    if case.answer is not None:
+        yield tidy(replace(case, answer=None))
+
+
+def drop_calls(case: CallCase) -> Iterator[CallCase]:
+    """Fewer calls: any, where nothing is answered; else those that the answer does not need."""
+    if case.answer is None:
+        for kept in without_blocks(tuple(range(len(case.calls)))):
+            if kept:
+                yield tidy(_with_calls(case, set(kept)))
+        return
+    meaning = Meaning(case)
+    for index in range(len(case.calls)):
+        gone = _with_users(meaning, index)
+        if gone is None or len(gone) == len(case.calls):
+            continue
+        # The answer is now one to the calls that stay: without the keys that only the others saw.
+        places = ((call, request) for call in gone for request in range(meaning.batch))
+        keys = {place: range(length) for place in places if (length := meaning.kv_len(*place))}
+        try:
+            rows = keys_of_answer(meaning, Drop(keys=keys))
+            cuts: Cuts = {("request", of, name): {0: drop} for of, drop in rows.items() for name in ("key", "value")}
+            yield tidy(cut(_with_calls(case, set(range(len(case.calls))) - gone), cuts))
+        except Uncuttable:
+            continue
+
+
+def _with_users(meaning: Meaning, index: int) -> set[int] | None:
+    """A call and all others that see what it gives, to be dropped together; None if the answer would miss that."""
+    answer = meaning.case.answer
+    assert answer is not None
+    results = {site.view.buffer for site in meaning.of_role(Role.OUT, Role.LSE) if site.call == index}
+    answered = {view.buffer for view in (answer.out, answer.lse) if view is not None}
+    if not results or results & answered:
+        return None
+    views = [(int(place[1]), view) for place, view in views_of(meaning.case) if place[0] == "call"]
+    users = {call for call, view in views if view.buffer in results}
+    # What a call of unknown meaning brings to the answer is not known.
+    if any(call in users & meaning.strangers and view.buffer in answered for call, view in views):
+        return None
+    return users
+
+
+def _with_calls(case: CallCase, kept: set[int]) -> CallCase:
+    """Only these calls. What was written before a call that goes is written before the next."""
+    calls: list[Call] = []
+    pending: tuple[Buffer, ...] = ()
+    for index, call in enumerate(case.calls):
+        pending += call.writes
+        if index in kept:
+            calls.append(replace(call, writes=pending))
+            pending = ()
+    answer = case.answer
+    if answer is not None:
+        answer = replace(answer, writes=pending + answer.writes)
+    return replace(case, calls=tuple(calls), answer=answer)
+
+
+EDITS = (drop_answer, drop_calls)

@@ -1,0 +1,147 @@
+"""Dropping what axes count, everywhere at once: from tensors, lengths, page ids, batch sizes, and from the answer.
+
+Positions are dropped wherever there are such, also where sizes disagree: what is malformed stays so.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec.structs import replace
+
+from attnfuzz.harness.reduce.cut import cut
+from attnfuzz.harness.reduce.meaning import Meaning, Site
+from attnfuzz.harness.reduce.numbers import flat_keys, renumbered
+from attnfuzz.harness.reduce.placed_views import Place, tidy, views_of
+from attnfuzz.harness.reduce.truth import Truth
+from attnfuzz.harness.reduce.units import Positions, Uncuttable, marked
+from attnfuzz.kernels.entry_points import Role
+from attnfuzz.reference.calls import CallCase, Expected
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Positions to drop: from axes by their names, and from the keys of a (call, request).
+
+    `scalars` are arguments to set in every call that has them.
+    """
+
+    axes: Mapping[str, Positions] = field(default_factory=dict)
+    keys: Mapping[tuple[int, int], Positions] = field(default_factory=dict)
+    scalars: Mapping[str, Any] = field(default_factory=dict)
+
+    def of(self, axis: str, length: int) -> frozenset[int]:
+        """The positions to drop from an axis of that length."""
+        return frozenset(marked(self.axes.get(axis, range(0)), length).nonzero()[:, 0].tolist())
+
+
+def dropped(meaning: Meaning, drop: Drop) -> CallCase:
+    """The case without what `drop` says. Raises Uncuttable."""
+    case, cuts = _without_requests(meaning, drop)
+    if case.answer is not None and _changes_the_answer(meaning, drop):
+        raise Uncuttable("the answer would be to other attention than that of the calls")
+    for site in meaning.sites:
+        cuts[site.place] = _axes_to_cut(meaning, site, drop)
+    calls = tuple(replace(call, arguments=call.arguments | _scalars(call.arguments, drop)) for call in case.calls)
+    smaller = cut(renumbered(replace(case, calls=calls), meaning, drop.axes, drop.keys), cuts)
+    if case.answer is not None and _shapes(smaller, meaning.strangers) != _shapes(case, meaning.strangers):
+        raise Uncuttable("a call of unknown meaning would get other shapes, and the answer may be another")
+    return tidy(smaller)
+
+
+def without(meaning: Meaning, drops: Iterable[Drop]) -> Iterator[CallCase]:
+    """The case without each of the drops by itself; those after which some tensor is none are passed over."""
+    for drop in drops:
+        try:
+            yield dropped(meaning, drop)
+        except Uncuttable:
+            continue
+
+
+def _shapes(case: CallCase, calls: frozenset[int]) -> list[tuple[int, ...]]:
+    """Shapes of all tensors of these calls."""
+    return [view.shape for place, view in views_of(case) if place[0] == "call" and place[1] in calls]
+
+
+def _axes_to_cut(meaning: Meaning, site: Site, drop: Drop) -> dict[int, Positions]:
+    """The positions to drop from each axis of a tensor. Raises Uncuttable if none would be left."""
+    cuts: dict[int, Positions] = {}
+    for number, (axis, length) in enumerate(zip(site.parameter.axes, site.view.shape, strict=True)):
+        if axis == "requests + 1":
+            cuts[number] = frozenset(request + 1 for request in drop.of("requests", length))
+        elif axis == "kv tokens":
+            cuts[number] = flat_keys(meaning, site.call, drop.keys)
+        elif axis in drop.axes:
+            cuts[number] = drop.axes[axis]
+    real: dict[int, Positions] = {}
+    for number, positions in cuts.items():
+        gone, length = marked(positions, site.view.shape[number]), site.view.shape[number]
+        if length and gone.all() and site.parameter.axes[number] != "kv tokens":
+            # A kernel that gets null pointers fails in a way of its own. That there are no keys is common.
+            raise Uncuttable(f"nothing would be left of {site.parameter.name}")
+        if gone.any():
+            real[number] = positions
+    return real
+
+
+def _scalars(arguments: Mapping[str, Any], drop: Drop) -> dict[str, Any]:
+    changed = {name: value for name, value in drop.scalars.items() if name in arguments}
+    batch = arguments.get("batch_size")
+    if isinstance(batch, int) and "requests" in drop.axes:
+        changed["batch_size"] = batch - len(drop.of("requests", max(0, batch)))
+    return changed
+
+
+def _without_requests(meaning: Meaning, drop: Drop) -> tuple[CallCase, dict[Place, dict[int, Positions]]]:
+    """The case without the requests of the answer whose rows all go, and what to cut from the others."""
+    cuts: dict[Place, dict[int, Positions]] = {}
+    answer = meaning.case.answer
+    if answer is None:
+        return meaning.case, cuts
+    rows = drop.of("tokens", answer.out.shape[0])
+    keys = keys_of_answer(meaning, drop)
+    kept: list[Expected] = []
+    for index, expected in enumerate(answer.requests):
+        first, length = expected.first_row, expected.query.shape[0]
+        gone = frozenset(row - first for row in rows if first <= row < first + length)
+        if length and len(gone) == length:
+            continue
+        for name, along in (("query", gone), ("key", keys.get(index)), ("value", keys.get(index))):
+            heads = "q heads" if name == "query" else "kv heads"
+            dim = "vo dim" if name == "value" else "qk dim"
+            asked = {0: along, 1: drop.axes.get(heads), 2: drop.axes.get(dim)}
+            cuts["request", len(kept), name] = {axis: positions for axis, positions in asked.items() if positions}
+        kept.append(replace(expected, first_row=first - sum(row < first for row in rows)))
+    return replace(meaning.case, answer=replace(answer, requests=tuple(kept))), cuts
+
+
+def _changes_the_answer(meaning: Meaning, drop: Drop) -> bool:
+    """Whether a request with packed keys keeps too few of them in a call for the answer to stay the same attention.
+
+    Rows of a request without keys stay unwritten. If other calls have keys of it too, a causal call needs as many as
+    there are queries, since its first queries would otherwise see less than all keys of the others.
+    """
+    packed = {site.call for site in meaning.of_role(Role.KEY)}
+    rows = drop.of("tokens", meaning.tokens)
+    for (call, request), positions in drop.keys.items():
+        kv_len = meaning.kv_len(call, request)
+        if call not in packed or not kv_len or not len(positions) or request in drop.axes.get("requests", ()):
+            continue
+        alone = not any(meaning.kv_len(other, request) for other in range(len(meaning.spans)) if other != call)
+        causal = not alone and bool(meaning.case.calls[call].arguments.get("is_causal"))
+        if kv_len - len(positions) < (len(meaning.rows(request) - rows) if causal else 1):
+            return True
+    return False
+
+
+def keys_of_answer(meaning: Meaning, drop: Drop) -> dict[int, frozenset[int]]:
+    """For each request of the answer, the rows of key and value that go with keys of calls. Raises Uncuttable."""
+    truth = Truth(meaning)
+    requests = drop.of("requests", meaning.batch)
+    gone: dict[int, frozenset[int]] = {}
+    for (call, request), positions in drop.keys.items():
+        index = truth.of(request)
+        if index is not None and request not in requests:
+            first = truth.first_key(call, request, index)
+            gone[index] = gone.get(index, frozenset()) | {first + position for position in positions}
+    return gone

@@ -1,0 +1,96 @@
+"""What the calls of a case mean to their kernels: axes of tensors, and requests."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from attnfuzz.harness.literal_arguments import literal_arguments
+from attnfuzz.harness.reduce.placed_views import Place
+from attnfuzz.kernels.entry_points import Parameter, Role, Span
+from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
+from attnfuzz.reference.calls import CallCase, View
+
+_MAX_KEYS = 1 << 20
+"""A KV length beyond this is garbage, and not to be counted through."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A tensor of call `call` that its entry point knows: where it stands, what it is, and what it holds."""
+
+    call: int
+    place: Place
+    parameter: Parameter
+    view: View
+    tensor: torch.Tensor
+
+    def size(self, axis: str) -> int:
+        """The longest dimension that counts `axis`; 0 if there is none."""
+        pairs = zip(self.parameter.axes, self.view.shape, strict=True)
+        return max((size for name, size in pairs if name == axis), default=0)
+
+
+class Meaning:
+    """A case as its kernels take it. Calls that no entry point can make sense of have no sites and no spans."""
+
+    def __init__(self, case: CallCase) -> None:
+        self.case = case
+        self.sites: list[Site] = []
+        self.spans: list[tuple[Span, ...]] = []
+        for index, call in enumerate(case.calls):
+            entry = ENTRY_POINTS.get(call.op)
+            arguments = {} if entry is None else literal_arguments(case, index)
+            try:
+                parameters = () if entry is None else entry.parameters(arguments)
+                self.spans.append(() if entry is None else entry.spans(arguments))
+            except ValueError:
+                parameters = ()
+                self.spans.append(())
+            self.sites += (self._site(index, parameter, arguments) for parameter in parameters)
+
+    def size(self, axis: str) -> int:
+        """The longest dimension that counts `axis` in any call."""
+        return max((site.size(axis) for site in self.sites), default=0)
+
+    def of_role(self, *roles: Role) -> Iterator[Site]:
+        """The sites with one of these roles."""
+        return (site for site in self.sites if site.parameter.role in roles)
+
+    @property
+    def batch(self) -> int:
+        """Requests of the largest call, by its tensors or by what its kernel takes from them."""
+        return max([self.size("requests"), *(len(spans) for spans in self.spans)])
+
+    @property
+    def strangers(self) -> frozenset[int]:
+        """The calls that no entry point can make sense of."""
+        return frozenset(range(len(self.case.calls))) - {site.call for site in self.sites}
+
+    @property
+    def tokens(self) -> int:
+        """Query rows of the largest call."""
+        return max(self.size("tokens"), self.size("requests") * self.size("tokens per request"))
+
+    def kv_len(self, call: int, request: int) -> int:
+        """Keys of a request in a call."""
+        spans = self.spans[call]
+        kv_len = spans[request].kv_len if request < len(spans) else 0
+        return kv_len if 0 < kv_len <= _MAX_KEYS else 0
+
+    def rows(self, request: int) -> frozenset[int]:
+        """Query rows of a request, in whichever call it has most."""
+        spans = (spans[request] for spans in self.spans if request < len(spans))
+        reach = [range(max(0, span.first_row), min(self.tokens, span.first_row + span.q_len)) for span in spans]
+        return frozenset(max(reach, key=len) if reach else ())
+
+    def _site(self, call: int, parameter: Parameter, arguments: Mapping[str, Any]) -> Site:
+        name, _, member = parameter.name.partition("[")
+        value, tensor = self.case.calls[call].arguments[name], arguments[name]
+        if not member:
+            assert isinstance(value, View)
+            return Site(call, ("call", call, name), parameter, value, tensor)
+        index = int(member.rstrip("]"))
+        assert isinstance(value, list)
+        return Site(call, ("call", call, name, index), parameter, value[index], tensor[index])

@@ -1,0 +1,131 @@
+"""A failing case of either kind made small: its first failure is pinned, and what still fails in that way is kept."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from attnfuzz.harness.campaign.messages import ShrinkBudget
+from attnfuzz.harness.campaign.pinned import Pinned
+from attnfuzz.harness.check import why_not
+from attnfuzz.harness.confirm import comes_back
+from attnfuzz.harness.failures import Observation, Verdict
+from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.reduce import reduce, reduce_calls
+from attnfuzz.harness.registry import resolve
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.case_file import AnyCase
+
+SMALLER = "It was made smaller since, as long as it failed alike: pages, lengths and names above are those from before."
+"""The last note of a case that had notes."""
+
+
+class AnyJudge(Protocol):
+    """Judges cases of either kind; `attnfuzz.harness.check.Runner` is the real one."""
+
+    def verdict(self, case: AnyCase) -> Verdict:
+        """Run `case` where it may die, and say what failed."""
+        ...
+
+    def renew(self) -> None:
+        """Have the next case run by a worker that has run nothing."""
+        ...
+
+
+class Shrunk(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a case: the smallest that fails like it, and comes back in a fresh worker.
+
+    `observation` is that failure of `case`, `runs` how many cases were run. `steady` is false if nothing but the first
+    case comes back, and that not even itself.
+    """
+
+    case: AnyCase
+    observation: Observation
+    runs: int
+    steady: bool = True
+
+
+class Unsupported(ValueError):
+    """The backend rejects the case; the message says why."""
+
+
+def shrink(case: AnyCase, judge: AnyJudge, *, budget: ShrinkBudget, repeat: int = 1) -> Shrunk | None:
+    """The smallest case that fails like `case`, None if it passes.
+
+    With `repeat`, each case is run up to so many times, and fails if one run of it does: for failures that race.
+    The same case and verdicts give the same result, as long as the budget lasts. Raises Unsupported.
+    """
+    runs = _Runs(judge, repeat)
+    first = runs.until(case, lambda verdict: bool(verdict.failures))
+    if first.unsupported is not None:
+        raise Unsupported(first.unsupported)
+    if not first.failures:
+        return None
+    fingerprint = Fingerprint.of(case.backend, first.failures[0])
+
+    def run(candidate: AnyCase) -> Verdict:
+        return runs.until(candidate, lambda verdict: fingerprint.among(verdict.failures) is not None)
+
+    pinned: Pinned[AnyCase] = Pinned(
+        fingerprint, case, first, run=run, budget=budget, aside=lambda _case, _verdict: None
+    )
+    smallest = _reduced(case, pinned, budget.runs)
+    for candidate in (smallest, case):
+        observation = pinned.observation(candidate)
+        assert observation is not None
+        if any(_again(runs, candidate, observation) for _ in range(repeat)):
+            return Shrunk(case=_noted(candidate, case), observation=observation, runs=runs.count)
+    return Shrunk(case=case, observation=first.failures[0], runs=runs.count, steady=False)
+
+
+class _Runs:
+    """A judge that counts, and runs a case again where one run may not show what it does."""
+
+    def __init__(self, judge: AnyJudge, repeat: int) -> None:
+        self._judge, self._repeat = judge, repeat
+        self.count = 0
+
+    def verdict(self, case: AnyCase) -> Verdict:
+        self.count += 1
+        return self._judge.verdict(case)
+
+    def renew(self) -> None:
+        self._judge.renew()
+
+    def until(self, case: AnyCase, enough: Callable[[Verdict], bool]) -> Verdict:
+        """The first verdict that is enough, or the last."""
+        verdict = self.verdict(case)
+        for _ in range(self._repeat - 1):
+            if enough(verdict) or verdict.unsupported is not None:
+                break
+            verdict = self.verdict(case)
+        return verdict
+
+
+def _reduced(case: AnyCase, pinned: Pinned[AnyCase], budget: int) -> AnyCase:
+    # Candidates of a large case take time to make, so that making them has to end when the time is over.
+    def stop() -> bool:
+        return pinned.spent
+
+    if not isinstance(case, Case):
+        return reduce_calls(case, pinned.fails, stop=stop, budget=budget)
+    backend = resolve(case.backend)
+    return reduce(
+        case, pinned.fails, allowed=lambda candidate: why_not(backend, candidate) is None, stop=stop, budget=budget
+    )
+
+
+def _noted(smaller: AnyCase, case: AnyCase) -> AnyCase:
+    """The smaller case, whose notes say that they are about the larger one."""
+    if isinstance(smaller, Case) or smaller == case or not smaller.notes or SMALLER in smaller.notes:
+        return smaller
+    return replace(smaller, notes=(*smaller.notes, SMALLER))
+
+
+def _again(runs: _Runs, case: AnyCase, observation: Observation) -> bool:
+    """Whether a failure comes back in a fresh worker; of calls with the same contents, since there are no others."""
+    if isinstance(case, Case):
+        return comes_back(runs, case, observation)
+    runs.renew()
+    return Fingerprint.of(case.backend, observation).among(runs.verdict(case).failures) is not None

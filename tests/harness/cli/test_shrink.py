@@ -1,0 +1,104 @@
+"""`attnfuzz shrink`: what it writes, what it says, and what it refuses."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness_cases import draft_extend_case
+from msgspec.structs import replace
+
+from attnfuzz.reference import case_file
+from attnfuzz.reference.calls import CallCase
+from attnfuzz.reference.case import Case
+
+MALFORMED = Path(__file__).parents[1] / "short_seq_lens.json"
+LONG = "1000h"
+FAILING = draft_extend_case("trtllm_mha@21649-before")
+
+
+@pytest.fixture
+def failing(tmp_path: Path) -> Path:
+    path = tmp_path / "failing.json"
+    case_file.save(path, FAILING)
+    return path
+
+
+def test_a_smaller_case_lies_beside_the_first_and_gets_no_smaller(attnfuzz: Callable[..., Any], failing: Path) -> None:
+    ran = attnfuzz("shrink", failing.name, "--time", LONG)
+    assert ran.code == 1
+    small = case_file.load(failing.with_name("failing.small.json"))
+    assert isinstance(small, Case)
+    assert [len(step.requests) for step in small.steps] == [1]
+    assert ran.out.index("before\n") < ran.out.index("after\n") < ran.out.index("IllegalAccess: cum_seq_lens_q")
+    assert ran.out.splitlines()[-3:] == [
+        "  attnfuzz replay failing.small.json",
+        "  attnfuzz triage failing.small.json",
+        "  attnfuzz export failing.small.json -o repro.py",
+    ]
+    assert attnfuzz("replay", "failing.small.json").code == 1
+    assert case_file.load(failing) == FAILING
+    again = attnfuzz("shrink", "failing.small.json", "--time", LONG)
+    assert again.code == 1
+    assert "no smaller case fails so" in again.out
+
+
+def test_a_finding_and_calls_are_shrunk_where_they_are_asked_for(
+    attnfuzz: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "trtllm_mha-v1.5"
+    folder.mkdir()
+    calls = case_file.load(MALFORMED)
+    assert isinstance(calls, CallCase)
+    case_file.save(folder / "case.json", replace(calls, notes=("the pool had 900 pages",)))
+    ran = attnfuzz("shrink", folder.name)
+    assert ran.code == 1
+    assert ran.out.count("note      the pool had 900 pages\n") == 1
+    small = tmp_path / "trtllm_mha-v1.5.small.json"
+    assert small.stat().st_size < (folder / "case.json").stat().st_size
+    assert attnfuzz("replay", small.name).code == 1
+    monkeypatch.chdir(folder)
+    ran = attnfuzz("shrink", ".")
+    assert f"{small.name} is there already" in ran.err.replace("\n", "")
+    assert attnfuzz("shrink", ".", "-o", "../smaller.json", "--runs", "1").code == 1
+    assert isinstance(case_file.load(tmp_path / "smaller.json"), CallCase)
+
+
+def test_no_file_is_written_over_unasked(attnfuzz: Callable[..., Any], failing: Path) -> None:
+    mine = failing.with_name("failing.small.json")
+    mine.write_text("mine")
+    ran = attnfuzz("shrink", failing.name)
+    assert ran.code == 2
+    assert "failing.small.json is there already" in ran.err
+    assert mine.read_text() == "mine"
+    assert attnfuzz("shrink", failing.name, "-o", failing.name).code == 2
+    assert attnfuzz("shrink", failing.name, "--force", "--runs", "1").code == 1
+    assert case_file.load(mine)
+
+
+def test_what_passes_is_left_alone(attnfuzz: Callable[..., Any], failing: Path) -> None:
+    ran = attnfuzz("shrink", failing.name, "--backend", "trtllm_mha")
+    assert ran.code == 0
+    assert "passes on trtllm_mha: there is nothing to shrink" in ran.out
+    assert not failing.with_name("failing.small.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("nothing.json",), "does not exist"),
+        (("failing.json", "-o", "absent/small.json"), "absent is no folder"),
+        (("failing.json", "--runs", "0"), "--runs"),
+        (("failing.json", "--time", "soon"), "'soon' is no duration"),
+        (("failing.json", "--backend", "trtllm_mah"), "unknown backend"),
+        (("failing.json", "--backend", "torch_sdpa"), "torch_sdpa does not support"),
+    ],
+)
+def test_bad_input_is_one_line(
+    attnfuzz: Callable[..., Any], failing: Path, options: tuple[str, ...], words: str
+) -> None:
+    ran = attnfuzz("shrink", *options)
+    assert failing.exists()
+    assert ran.code == 2
+    assert words in ran.err
+    assert "Traceback" not in ran.err
