@@ -1,0 +1,26 @@
+"""What became of one version."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Ending(StrEnum):
+    """How the script ended with a version, or why it was not run."""
+
+    PASSES = "passes"
+    FAILS = "fails"
+    CANNOT_RUN = "can't run"
+    CANNOT_BE_HAD = "can't be had"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`line` is what the script printed about it, or the reason why it could not be run or had; empty if it passes."""
+
+    ending: Ending
+    line: str = ""
+
+    @property
+    def judged(self) -> bool:
+        """Whether it says anything about the fault."""
+        return self.ending in {Ending.PASSES, Ending.FAILS}

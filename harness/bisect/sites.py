@@ -1,0 +1,59 @@
+"""Sites: folders that one version of a package was installed into, as `pip install --target` does."""
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+
+class SiteError(ValueError):
+    """A folder that does not hold the version that it should; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A version of a package, the folder that it is imported from, and the names of its top-level modules."""
+
+    version: Version
+    folder: Path
+    modules: tuple[str, ...]
+
+
+def site_at(folder: Path, package: str, version: Version) -> Site:
+    """The site in `folder`, which the package's metadata must say to be `version`. Raises SiteError."""
+    if not folder.is_dir():
+        raise SiteError(f"{folder} is no folder: name one that {package} {version} was installed into")
+    found = list(metadata.distributions(name=package, path=[str(folder)]))
+    install = f"pip install --no-deps --target {folder} {package}=={version}"
+    if not found:
+        raise SiteError(f"{folder} has no {package}: {install}")
+    if len(found) > 1:
+        raise SiteError(f"{folder} has the metadata of several versions of {package}: install one into an empty folder")
+    there = _version_of(found[0])
+    if there is None:
+        raise SiteError(f"the metadata of {package} in {folder} names no version: install it anew, {install}")
+    # As pip has it: 0.6.8 asks for 0.6.8+cu128 too.
+    if version not in {there, Version(there.public)}:
+        raise SiteError(f"{folder} has {package} {there}, not {version}: name the folder of {version}")
+    present = {entry.name.partition(".")[0] for entry in folder.iterdir()}
+    modules = tuple(sorted(_modules_of(found[0]) & present))
+    if not modules:
+        raise SiteError(f"{folder} has the metadata of {package} but none of its modules: install it anew, {install}")
+    return Site(version, folder.resolve(), modules)
+
+
+def _version_of(distribution: metadata.Distribution) -> Version | None:
+    text = distribution.metadata["Version"]
+    try:
+        return Version(text) if text else None
+    except InvalidVersion:
+        return None
+
+
+def _modules_of(distribution: metadata.Distribution) -> AbstractSet[str]:
+    """Names of what can be imported: as it says itself, which not every build tool makes it do, or by its files."""
+    named = (distribution.read_text("top_level.txt") or "").split()
+    names = named or [file.parts[0].partition(".")[0] for file in distribution.files or ()]
+    return {name for name in names if name.isidentifier() and name != "__pycache__"}

@@ -1,0 +1,60 @@
+"""Releases of a FlashInfer that is a few lines long: in folders as pip leaves them, and as wheels."""
+
+import base64
+import hashlib
+import importlib.util
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+
+needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="this Python has no pip")
+
+
+def _files(version: str, source: str) -> dict[str, str]:
+    """What a release consists of."""
+    info = f"flashinfer_python-{version}.dist-info"
+    return {
+        "flashinfer/__init__.py": f"__version__ = {version!r}\n{source}",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: flashinfer-python\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/top_level.txt": "flashinfer\n",
+    }
+
+
+def make_site(folder: Path, version: str, source: str = "") -> Path:
+    """A folder with the release, whose `flashinfer` executes `source` when it is imported."""
+    for name, text in _files(version, source).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def make_wheel(folder: Path, version: str, source: str = "") -> Path:
+    """A wheel of the release in `folder`, which pip can find there."""
+    wheel = folder / f"flashinfer_python-{version}-py3-none-any.whl"
+    files = _files(version, source)
+    record = f"flashinfer_python-{version}.dist-info/RECORD"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+        archive.writestr(record, "".join(f"{_entry(*each)}\n" for each in files.items()) + f"{record},,\n")
+    return wheel
+
+
+def pip_has_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have pip take all from the wheels in `folder`, whatever the machine's own settings of it are."""
+    for name in os.environ:
+        if name.startswith("PIP_"):
+            monkeypatch.delenv(name)
+    # pip then reads no other file of settings either.
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+
+
+def _entry(name: str, text: str) -> str:
+    digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
+    return f"{name},sha256={digest},{len(text.encode())}"
