@@ -22,6 +22,9 @@ TINY = {
     "coverage": ("--backend", "torch_sdpa", "--examples", "20"),
     "judging_cost": ("--cases", "3", "--keys", "1024", "--rounds", "1"),
     "throughput": ("--backend", "torch_sdpa", "--seconds", "1", "--rounds", "1"),
+    "importing": ("--gigabytes", "0.1"),
+    "triaging": ("--bug", "sglang-24856"),
+    "shrinking": ("--report", "sglang-24856", "--rounds", "1"),
 }
 
 MEASURES = {
@@ -40,6 +43,9 @@ MEASURES = {
         "reached",
     ),
     "throughput": ("2 jobs", "cases per second", "over 1 job", "event log", "bytes per case", "keeping the corpus"),
+    "importing": ("nothing", "0.1 GB", "values", "statistics", "seed", "own MiB"),
+    "triaging": ("sglang-24856", "caller", "deterministic"),
+    "shrinking": ("reported, steps", "reported, calls", "first random, steps", "requests, pages, bytes", "seconds"),
     "judging_cost": ("1,024 keys", "reference", "tiers", "probe"),
 }
 

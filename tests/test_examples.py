@@ -1,15 +1,26 @@
 """The examples in docs/examples whose errors the documentation shows."""
 
+import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
+import pytest
 from small_cases import HEADS, run, step
 
+from attnfuzz.harness.check import Runner
+from attnfuzz.harness.dumps.case_of_call import make_case
+from attnfuzz.harness.dumps.find_calls import find_calls
+from attnfuzz.harness.dumps.understood import breaches_of
+from attnfuzz.harness.failures import Kind
 from attnfuzz.reference.case import Case, Mode, Scales
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 
-EXAMPLE = Path(__file__).parents[1] / "docs" / "examples" / "my_subtle_backend.py"
+EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
+EXAMPLE = EXAMPLES / "my_subtle_backend.py"
 
 
 def test_the_subtle_error_is_found_and_explained() -> None:
@@ -24,3 +35,26 @@ def test_the_subtle_error_is_found_and_explained() -> None:
     )
     (failure,) = run(case).failures
     assert "\nas if the logits were multiplied by 1.0027" in failure.message
+
+
+@pytest.mark.skipif(importlib.util.find_spec("flashinfer") is None, reason="dumps a call of FlashInfer")
+def test_the_crashing_call_dumps_itself_and_fails_as_told(tmp_path: Path) -> None:
+    settings = {
+        "FLASHINFER_LOGLEVEL": "10",
+        "FLASHINFER_LOGDEST": str(tmp_path / "log"),
+        "FLASHINFER_DUMP_DIR": str(tmp_path / "dump"),
+        "FLASHINFER_WORKSPACE_BASE": str(tmp_path),
+    }
+    ran = subprocess.run(
+        [sys.executable, EXAMPLES / "crashing_call.py"],
+        env=os.environ | settings,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.stderr.endswith("RuntimeError: the kernel's turn\n")
+    (call,) = find_calls(tmp_path / "dump")
+    assert [breach.text.partition(",")[0] for breach in breaches_of(call)] == ["batch_size is 12"]
+    with Runner() as runner:
+        (failure,) = runner.verdict(make_case(call)).failures
+    assert (failure.kind, failure.place) == (Kind.ILLEGAL_ACCESS, "cum_seq_lens_q")

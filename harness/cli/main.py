@@ -12,6 +12,7 @@ from attnfuzz.harness.campaign.log import LogError
 from attnfuzz.harness.campaign.ray_jobs import RayError
 from attnfuzz.harness.check import CannotRun
 from attnfuzz.harness.cli.backends import backends
+from attnfuzz.harness.cli.bisect import bisect
 from attnfuzz.harness.cli.bugs import bugs
 from attnfuzz.harness.cli.calibrate import calibrate
 from attnfuzz.harness.cli.corpus import corpus
@@ -20,8 +21,11 @@ from attnfuzz.harness.cli.exits import Exit
 from attnfuzz.harness.cli.export import export
 from attnfuzz.harness.cli.findings import findings
 from attnfuzz.harness.cli.fuzz import fuzz
+from attnfuzz.harness.cli.import_dump import import_dump
 from attnfuzz.harness.cli.replay import replay
 from attnfuzz.harness.cli.report import report
+from attnfuzz.harness.cli.shrink import shrink_case
+from attnfuzz.harness.cli.triage import triage
 from attnfuzz.harness.corpus import CorpusError, DatabaseError
 from attnfuzz.harness.defects.results import DefectScoreError
 from attnfuzz.harness.findings.ledger import LedgerError
@@ -39,7 +43,22 @@ def cli() -> None:
     """Fuzz the attention kernels of LLM serving engines."""
 
 
-for command in (fuzz, report, replay, export, findings, corpus, bugs, defects, backends, calibrate):
+for command in (
+    fuzz,
+    report,
+    replay,
+    import_dump,
+    triage,
+    shrink_case,
+    export,
+    bisect,
+    findings,
+    corpus,
+    bugs,
+    defects,
+    backends,
+    calibrate,
+):
     cli.add_command(command)
 
 
