@@ -12,9 +12,10 @@ import deadly_handlers
 import pytest
 
 from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.workers import pool
 from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.journal import Journal
-from attnfuzz.harness.workers.lifeline import NurseryError
+from attnfuzz.harness.workers.lifeline import Lifeline, NurseryError
 from attnfuzz.harness.workers.pool import HandlerError, Worker, Workers
 from attnfuzz.harness.workers.postmortem import explain
 
@@ -173,6 +174,30 @@ def test_a_nursery_killed_from_outside_is_replaced(workers: Workers) -> None:
     os.kill(workers._nursery()._process.pid, signal.SIGKILL)
     assert goes(worker)
     assert pid_of(workers) != worker
+
+
+def test_a_nursery_killed_while_it_starts_is_replaced() -> None:
+    with Workers("deadly_handlers:obey") as own:
+        for _ in range(3):
+            nursery = own._nursery()._process
+            nursery.kill()
+            nursery.wait()
+        assert reply(own, "echo next").endswith("next")
+
+
+class DoomedLifeline(Lifeline):
+    """A nursery that is killed before it forks."""
+
+    def fork(self, channel: int, journal: int, output: int) -> None:
+        self._process.kill()
+        self._process.wait()
+        super().fork(channel, journal, output)
+
+
+def test_nurseries_that_are_all_killed_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "Lifeline", DoomedLifeline)
+    with pytest.raises(NurseryError, match="last words"):
+        Workers("deadly_handlers:obey")
 
 
 def test_an_interrupted_request_does_not_answer_the_next(workers: Workers) -> None:
