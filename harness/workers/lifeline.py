@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,6 +13,9 @@ import msgspec
 from attnfuzz.harness.workers.nursery import MESSAGE_BYTES, Answer, Failed, Fork, Order, Reap, Reaped, Setup
 
 _answers: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
+_SECONDS_TO_END = 5.0
+"""How long a process whose sockets are closed may take to be gone."""
+
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
@@ -47,6 +51,12 @@ class Lifeline:
     def alive(self) -> bool:
         """Whether the nursery still runs."""
         return self._process.poll() is None
+
+    def killed(self) -> bool:
+        """Whether it was ended from outside, so that another may live; to be asked when it does not answer."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_SECONDS_TO_END)
+        return not self.alive and (self.proven or self._process.returncode == -signal.SIGKILL)
 
     def fork(self, channel: int, journal: int, output: int) -> None:
         """Ask for a worker on these descriptors. It reports on its channel; nothing is awaited here."""

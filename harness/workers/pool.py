@@ -215,13 +215,24 @@ class Workers:
             raise
 
     def _recruit(self) -> None:
-        lifeline = self._nursery()
-        while len(self._team) <= self._spares:
-            self._team.append(Worker(lifeline))
+        for _ in range(_ATTEMPTS):
+            lifeline = self._nursery()
+            try:
+                while len(self._team) <= self._spares:
+                    self._team.append(Worker(lifeline))
+            except NurseryError as error:
+                killed = lifeline.killed()
+                self._hang_up()
+                if not killed:
+                    raise
+                last = error
+            else:
+                return
+        raise last
 
     def _nursery(self) -> Lifeline:
-        if self._lifeline is not None and self._lifeline.proven and not self._lifeline.alive:
-            # Killed from outside, and its workers with it.
+        if self._lifeline is not None and not self._lifeline.alive and self._lifeline.killed():
+            # Its workers went with it.
             self._hang_up()
         if self._lifeline is None:
             self._lifeline = Lifeline(self._handler, self._preload)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import select
 import signal
 import threading
 from collections.abc import Callable, Sequence
@@ -46,12 +47,18 @@ class Killer:
         self._victims = victims
 
     def strike(self) -> None:
-        """Kill one, if there is any."""
+        """Kill one, if there is any, and wait until it is dead: on a busy machine it could else be given more work."""
         victims = running(self._victims())
-        if victims:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.random.choice(victims), signal.SIGKILL)
+        if not victims:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            victim = os.pidfd_open(self.random.choice(victims))
+            try:
+                signal.pidfd_send_signal(victim, signal.SIGKILL)
                 self.count += 1
+                select.select([victim], [], [])
+            finally:
+                os.close(victim)
 
 
 class RandomKills:

@@ -10,7 +10,7 @@ from attnfuzz.harness.check import Runner
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[Runner]:
-    with Runner(timeout=4.0) as runner:
+    with Runner() as runner:
         yield runner
 
 

@@ -25,7 +25,6 @@ DEFECTS = {
     "DIVISION": (Kind.WORKER_DIED, "killed by SIGFPE", "in attend, step 0 (decode)"),
     "ABORT": (Kind.WORKER_DIED, "killed by SIGABRT", "in attend"),
     "KILLED": (Kind.WORKER_DIED, "killed by SIGKILL from outside, most likely out of memory", "in attend"),
-    "HANG": (Kind.HANG, "", "no reply within 4 s, in attend"),
     "OPEN": (Kind.RAISED, "KeyError", "no room"),
     "PLANNER": (Kind.RAISED, "KeyError", "no plan"),
     "PLANNER_LATER": (Kind.RAISED, "ValueError", "cannot unpack"),
@@ -53,6 +52,15 @@ def test_each_defect_is_the_right_failure(runner: Runner, defective: str, defect
     assert words in first.message
     assert verdict.unsupported is None
     assert runner.verdict(decode_case(f"{defective}:NONE")).observations == ()
+
+
+def test_a_hang_is_told_with_the_kernel_that_was_at_work(defective: str) -> None:
+    with Runner(timeout=5.0) as runner:
+        # The first case waits for a worker to load the backend.
+        runner.start(f"{defective}:HANG")
+        (failure,) = runner.verdict(decode_case(f"{defective}:HANG")).failures
+    assert (failure.kind, failure.place) == (Kind.HANG, "")
+    assert "no reply within 5 s, in attend" in failure.message
 
 
 def test_a_backend_without_defects_passes_with_margins(runner: Runner, defective: str) -> None:

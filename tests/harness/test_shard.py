@@ -1,13 +1,16 @@
 """Shards: their budgets, and what they leave to others."""
 
+import itertools
 import math
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fake_search import FakeJudge, fake_cases, observed
 
 from attnfuzz.harness import shard as shard_module
+from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE
 from attnfuzz.harness.claims import Claims
 from attnfuzz.harness.failures import Kind, Observation
 from attnfuzz.harness.findings.ledger import Entry, Ledger
@@ -56,10 +59,12 @@ def test_slices_of_a_shard_draw_other_cases(tmp_path: Path) -> None:
     assert judge.judged[:250] != judge.judged[250:]
 
 
-def test_a_shard_ends_when_its_time_is_over(tmp_path: Path) -> None:
+def test_a_shard_ends_when_its_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_minute_per_look = itertools.count(step=60.0)
+    monkeypatch.setattr(shard_module, "time", SimpleNamespace(monotonic=lambda: next(a_minute_per_look)))
     judge = FakeJudge(lambda _: ())
-    assert search(shard(examples=math.inf, seconds=0.2), judge, tmp_path) == []
-    assert judge.judged
+    assert search(shard(examples=math.inf, seconds=150.0), judge, tmp_path) == []
+    assert len(judge.judged) == 2 * EXAMPLES_PER_SLICE
 
 
 def test_a_shard_goes_on_after_a_failure(tmp_path: Path) -> None:

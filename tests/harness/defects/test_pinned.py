@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from attnfuzz.harness.check import TIMEOUT_SECONDS
 from attnfuzz.harness.defects.killer import killer
 from attnfuzz.harness.defects.pins import load_pin
 from attnfuzz.harness.execute import Task
@@ -53,7 +54,7 @@ def unguarded() -> Iterator[Workers]:
 
 def failures(workers: Workers, case: AnyCase, backend: str, *without: Tier) -> tuple[Observation, ...]:
     request = msgspec.json.encode(Task(case=case, backend=backend, without=without))
-    answer = workers.run(request, timeout=4.0)
+    answer = workers.run(request, timeout=TIMEOUT_SECONDS)
     if isinstance(answer, Death):
         return (explain(answer),)
     verdict = msgspec.json.decode(answer, type=Verdict)
