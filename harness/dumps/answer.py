@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from msgspec.structs import replace
 
 from attnfuzz.harness.dumps.contents import Shelf
 from attnfuzz.harness.dumps.pages import PageMap, in_ranges
 from attnfuzz.harness.dumps.pool import CutPool
+from attnfuzz.harness.row_views import flat, rows
 from attnfuzz.kernels.entry_points import Span
 from attnfuzz.kernels.entry_points.forms import window_of
+from attnfuzz.kernels.entry_points.pool import token_major
 from attnfuzz.reference.calls import Answer, Buffer, Expected, View, pack
 
 ANSWER_BYTES = 256 << 20
@@ -134,7 +135,8 @@ class _Attended:
         if asked.cache is None:
             parts = [shelf.tensor(part) for part in _parts(asked)]
         else:
-            parts = _token_major(asked.cache[0], shelf)
+            cache = zip(asked.cache[0].parameters, asked.cache[0].parts, strict=True)
+            parts = [part for parameter, view in cache for part in token_major(parameter, shelf.tensor(view))]
         rank = asked.arguments.get("kv_lora_rank")
         self._key, self._value = parts if len(parts) == 2 else (parts[0], parts[0][..., :rank])
 
@@ -146,8 +148,7 @@ class _Attended:
             self._shelf.keep(name, bits.contiguous().view(self._dtype.torch_dtype))
             for name, bits in zip(names, (key, value), strict=True)
         ]
-        query, first = self._query, self._query.offset + span.first_row * self._query.stride[0]
-        queries = replace(query, shape=(span.q_len, *query.shape[1:]), offset=first)
+        queries = rows(self._query, span.first_row, span.q_len)
         return Expected(first_row=span.first_row, query=queries, key=views[0], value=views[1])
 
     def is_finite(self, span: Span) -> bool:
@@ -166,31 +167,11 @@ class _Attended:
         return self._key[at].flatten(0, 1)[: span.kv_len], self._value[at].flatten(0, 1)[: span.kv_len]
 
 
-def _token_major(cache: CutPool, shelf: Shelf) -> list[torch.Tensor]:
-    """K and V of a cache, or the latents alone, as [pages, slots, heads, dim]."""
-    parts = []
-    for parameter, view in zip(cache.parameters, cache.parts, strict=True):
-        pool, axes = shelf.tensor(view), list(parameter.axes)
-        if "kv heads" not in axes:
-            pool, axes = pool.unsqueeze(1), [axes[0], "kv heads", *axes[1:]]
-        if "K and V" in axes:
-            both = axes.index("K and V")
-            del axes[both]
-            halves = [pool.select(both, 0), pool.select(both, pool.shape[both] - 1)]
-        else:
-            halves = [pool]
-        parts += [half.permute(0, axes.index("slots"), axes.index("kv heads"), 3) for half in halves]
-    return parts
-
-
-def _rows_of(view: View, axes: int) -> View:
-    """A view of rows: the first two axes of one that has an axis more than `axes` become one."""
-    if len(view.shape) == axes:
-        return view
-    batch, q_len, *inner = view.shape
-    if len(inner) != axes - 1 or (batch > 1 and view.stride[0] != q_len * view.stride[1]):
-        raise Unanswerable(f"{view.buffer} has no rows at one stride")
-    return replace(view, shape=(batch * q_len, *inner), stride=view.stride[1:])
+def _rows_of(view: View, ndim: int) -> View:
+    try:
+        return flat(view, ndim)
+    except ValueError as error:
+        raise Unanswerable(str(error)) from error
 
 
 def _cleared(judged: Iterable[Span], out: View, lse: View, shelf: Shelf) -> Iterator[Buffer]:

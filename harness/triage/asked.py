@@ -12,10 +12,11 @@ import torch
 from msgspec.structs import replace
 
 from attnfuzz.harness.literal_arguments import literal_arguments
-from attnfuzz.harness.triage.views import flat, rows
+from attnfuzz.harness.row_views import flat, rows
 from attnfuzz.kernels.entry_points import Breach, Parameter, Role, Span
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.kernels.entry_points.forms import described, tensors_of, window_of
+from attnfuzz.kernels.entry_points.pool import token_major
 from attnfuzz.kernels.entry_points.ragged import leaves_empty_rows
 from attnfuzz.reference.calls import Answer, Buffer, Call, CallCase, Expected, View, named_views, pack
 from attnfuzz.reference.contract import Contract
@@ -148,7 +149,7 @@ class _Parts:
             return []
         if len(self._found[Role.CACHE]) > 2:
             raise NotJudgeable("its KV cache has more than two parts")
-        return [member for parameter, _, tensor in self._found[Role.CACHE] for member in _members(parameter, tensor)]
+        return [member for parameter, _, tensor in self._found[Role.CACHE] for member in token_major(parameter, tensor)]
 
 
 class _Keys:
@@ -179,19 +180,6 @@ class _Keys:
         data = ctypes.string_at(content.data_ptr(), content.nbytes)
         self.copies.append(Buffer(name=name, dtype=DType.of(content.dtype), size=content.numel(), bits=pack(data)))
         return View(buffer=name, shape=tuple(content.shape), stride=tuple(content.stride()))
-
-
-def _members(parameter: Parameter, cache: torch.Tensor) -> Iterator[torch.Tensor]:
-    """K and V of a whole cache, or the one that it is, [pages, slots, kv heads, dim]."""
-    axes = list(parameter.axes)
-    if "kv heads" not in axes:
-        yield cache.unsqueeze(2)
-        return
-    order = [axes.index(axis) for axis in ("pages", "slots", "kv heads")]
-    if "K and V" not in axes:
-        yield cache.permute(*order, cache.ndim - 1)
-        return
-    yield from cache.permute(axes.index("K and V"), *order, cache.ndim - 1)
 
 
 def _gathered(cache: torch.Tensor, span: Span, request: int) -> torch.Tensor:

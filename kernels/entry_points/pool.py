@@ -1,11 +1,11 @@
 """The paged KV cache of a call: one tensor or a pair, HND or NHD, or latents."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 
-from attnfuzz.kernels.entry_points.entry_point import Arguments, Role
+from attnfuzz.kernels.entry_points.entry_point import Arguments, Parameter, Role
 from attnfuzz.kernels.entry_points.forms import Form, WrongForm
 
 _ORDER = {"HND": ("kv heads", "slots"), "NHD": ("slots", "kv heads")}
@@ -49,6 +49,19 @@ def pool_of_one(name: str, cache: torch.Tensor, layout: str) -> Pool:
 
 
 LATENTS = Form(Role.CACHE, (("pages", "slots", "qk dim"), ("pages", "kv heads", "slots", "qk dim")))
+
+
+def token_major(parameter: Parameter, cache: torch.Tensor) -> Iterator[torch.Tensor]:
+    """K and V of a whole cache, or the one that it is (latents have one head), [pages, slots, kv heads, dim] each."""
+    axes = list(parameter.axes)
+    if "kv heads" not in axes:
+        yield cache.unsqueeze(2)
+        return
+    order = [axes.index(axis) for axis in ("pages", "slots", "kv heads")]
+    if "K and V" not in axes:
+        yield cache.permute(*order, cache.ndim - 1)
+        return
+    yield from cache.permute(axes.index("K and V"), *order, cache.ndim - 1)
 
 
 def latent_pool(arguments: Arguments) -> Pool:

@@ -11,13 +11,13 @@ import importlib
 import inspect
 import mmap
 import os
-import runpy
 import signal
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from run_scripts import run_each
 
 from attnfuzz.kernels.native.ops import NATIVE
 
@@ -146,21 +146,7 @@ def install() -> None:
 def main() -> None:
     torch.set_num_threads(1)
     install()
-    for path in sys.argv[1:]:
-        pid = os.fork()
-        if not pid:
-            ended = 99
-            try:
-                runpy.run_path(path, run_name="__main__")
-            except SystemExit as stop:
-                ended = int(stop.code or 0)
-            finally:
-                sys.stdout.flush()
-                # An interpreter with torch takes longer to end than a script to run.
-                os._exit(ended)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        sys.stdout.write(f"== {path} {code}\n")
-        sys.stdout.flush()
+    run_each(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -261,13 +261,19 @@ def test_what_past_findings_a_killed_job_had_checked_is_not_checked_again(tmp_pa
     assert names == [[first.name, second.name], [first.name, second.name], [second.name], []]
 
 
-def test_a_suspect_that_was_left_over_and_then_filed_is_told_as_a_finding_alone(tmp_path: Path) -> None:
+def stopped_at_a_suspect(folder: Path) -> list[Event]:
+    """The events of a campaign that was told to stop before its suspect was run again."""
     stop = threading.Event()
     first: list[Event] = []
-    for event in begin(plan(tmp_path), ScriptedJobs([SUSPECT]), stop=stop).events():
+    for event in begin(plan(folder), ScriptedJobs([SUSPECT]), stop=stop).events():
         first.append(event)
         if isinstance(event, SuspectSeen):
             stop.set()
+    return first
+
+
+def test_a_suspect_that_was_left_over_and_then_filed_is_told_as_a_finding_alone(tmp_path: Path) -> None:
+    first = stopped_at_a_suspect(tmp_path)
     assert len(Standing.of(first).unconfirmed) == 1
     jobs = FakeJobs(FakeJudge(lambda lengths: (observed(),) if 7 in lengths else ()))
     again = list(begin(plan(tmp_path), jobs, past_events=logged(first)).events())
@@ -276,12 +282,7 @@ def test_a_suspect_that_was_left_over_and_then_filed_is_told_as_a_finding_alone(
 
 
 def test_a_suspect_that_was_left_over_and_then_lost_is_told_once(tmp_path: Path) -> None:
-    stop = threading.Event()
-    first: list[Event] = []
-    for event in begin(plan(tmp_path), ScriptedJobs([SUSPECT]), stop=stop).events():
-        first.append(event)
-        if isinstance(event, SuspectSeen):
-            stop.set()
+    first = stopped_at_a_suspect(tmp_path)
     again = list(begin(plan(tmp_path), FakeJobs(FakeJudge(passes)), past_events=logged(first)).events())
     assert [each.reason for each in Standing.of([*first, *again]).unconfirmed] == [NOT_COME_BACK]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from harness_cases import LATENT, chunked_case, decode_case, draft_extend_case
 from msgspec.structs import replace
+from run_scripts import outcomes
 
 from attnfuzz.harness.check import Runner
 from attnfuzz.harness.export import CannotExport, Target, export_script
@@ -61,12 +62,7 @@ def ran(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> dict[str, t
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    found, rest = {}, run.stdout
-    for name, path in paths.items():
-        output, _, rest = rest.partition(f"== {path} ")
-        code, _, rest = rest.partition("\n")
-        found[name] = int(code), output
-    return found
+    return outcomes(paths, run.stdout)
 
 
 @pytest.mark.parametrize("name", CASES)

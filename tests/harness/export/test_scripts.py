@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from harness_cases import chunked_case, decode_case, draft_extend_case
 from msgspec.structs import replace
+from run_scripts import outcomes
 from small_cases import drawn, with_nan_queries
 
 from attnfuzz.harness.bugs import Bug, load_bugs
@@ -31,28 +32,20 @@ SHORT: CallCase = LOADED
 REVISED = [bug for bug in load_bugs() if "@" in bug.shown_by]
 """Bugs in planners: a script can carry the kernels along."""
 
+FAKES = Path(__file__).parents[2] / "fakes"
+
 WITHOUT_ATTNFUZZ = """
-import os, runpy, sys, torch, tvm_ffi.cpp
+import sys, torch, tvm_ffi.cpp
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] == "attnfuzz":
             raise ImportError("attnfuzz is not to be imported")
 
+sys.path.append(sys.argv[1])
+from run_scripts import run_each
 sys.meta_path.insert(0, Blocked())
-for path in sys.argv[1:]:
-    pid = os.fork()
-    if not pid:
-        code = 99
-        try:
-            runpy.run_path(path, run_name="__main__")
-        except SystemExit as ended:
-            code = ended.code
-        finally:
-            sys.stdout.flush()
-            # An interpreter with torch takes longer to end than a script to run.
-            os._exit(code)
-    print(f"== {path} {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}", flush=True)
+run_each(sys.argv[2:])
 """
 
 
@@ -105,7 +98,7 @@ def ran(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> dict[str, t
     # One process that imports torch, and one cache for the kernels: a script takes no time to speak of then.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     run = subprocess.run(
-        [sys.executable, "-I", "-c", WITHOUT_ATTNFUZZ, *map(str, paths.values())],
+        [sys.executable, "-I", "-c", WITHOUT_ATTNFUZZ, str(FAKES), *map(str, paths.values())],
         capture_output=True,
         text=True,
         check=False,
@@ -113,12 +106,7 @@ def ran(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> dict[str, t
         env=env | {"XDG_CACHE_HOME": str(folder)},
     )
     assert run.returncode == 0, run.stderr
-    found, rest = {}, run.stdout
-    for name, path in paths.items():
-        output, _, rest = rest.partition(f"== {path} ")
-        code, _, rest = rest.partition("\n")
-        found[name] = int(code), output
-    return found
+    return outcomes(paths, run.stdout)
 
 
 def made(runner: Runner) -> Iterator[tuple[str, str]]:
