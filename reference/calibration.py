@@ -71,15 +71,10 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     versions: Mapping[str, str]
     dtypes: Mapping[DType, Fit]
 
-    @property
-    def here(self) -> bool:
-        """Whether it was measured on this machine's architecture."""
-        return self.architecture == architecture()
-
-    def noise(self, dtype: DType) -> NoiseModel | None:
-        """The measured model; None if there is none for `dtype`, or it was measured on another architecture."""
+    def noise(self, dtype: DType, on: str | None = None) -> NoiseModel | None:
+        """The measured model for `dtype` on an architecture, this machine's if none is given; None if there is none."""
         fit = self.dtypes.get(dtype)
-        return fit.noise if fit is not None and self.here else None
+        return fit.noise if fit is not None and self.architecture == (on or architecture()) else None
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,26 +89,29 @@ def architecture() -> str:
     return f"{platform.machine()}-{torch.backends.cpu.get_cpu_capability()}"
 
 
-def shipped(backend: str) -> Calibration | None:
-    """The calibration of `backend` that ships for this architecture, if any; revisions and defects share it."""
-    return _shipped(re.split("[@+]", backend, maxsplit=1)[0])
+def shipped(backend: str, on: str | None = None) -> Calibration | None:
+    """The calibration of `backend` that ships for the architecture `on`, if any; revisions and defects share it.
+
+    `on` is this machine's if it is not given; backends on GPUs give theirs.
+    """
+    return _shipped(re.split("[@+]", backend, maxsplit=1)[0], on or architecture())
 
 
 @cache
-def _shipped(backend: str) -> Calibration | None:
-    path = _SHIPPED / file_name(backend)
+def _shipped(backend: str, on: str) -> Calibration | None:
+    path = _SHIPPED / file_name(backend, on)
     return load(path) if path.exists() else None
 
 
-def shipped_noise(backend: str, dtype: DType, theory: NoiseModel) -> NoiseModel:
-    """The calibrated model of `backend` for `dtype` that ships for this architecture, else `theory`."""
-    calibration = shipped(backend)
-    return (calibration.noise(dtype) if calibration is not None else None) or theory
+def shipped_noise(backend: str, dtype: DType, theory: NoiseModel, on: str | None = None) -> NoiseModel:
+    """The calibrated model of `backend` for `dtype` that ships for the architecture `on`, else `theory`."""
+    calibration = shipped(backend, on)
+    return (calibration.noise(dtype, on) if calibration is not None else None) or theory
 
 
-def file_name(backend: str) -> str:
-    """The name of the file for `backend` on this architecture."""
-    return f"{re.sub(r'[^-.@+A-Za-z0-9_]+', '_', Path(backend).name)}-{architecture()}.json"
+def file_name(backend: str, on: str) -> str:
+    """The name of the file for `backend` on an architecture."""
+    return f"{re.sub(r'[^-.@+A-Za-z0-9_]+', '_', Path(backend).name)}-{on}.json"
 
 
 def save(path: Path, calibration: Calibration) -> None:

@@ -1,8 +1,11 @@
 """What a backend can do, so that strategies draw what it supports and `attnfuzz backends` can say why not."""
 
 import msgspec
+from msgspec.structs import force_setattr
 
+from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.case import Case, KvView, Launch, Mode, QueryView
+from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, KvLayout
 from attnfuzz.reference.related import related
@@ -15,8 +18,16 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
 
     `latent` backends run multi-head latent attention, the others do not. `max_head_dim` bounds both head dims.
     `graph_modes` are the modes that can be captured. `unequal_head_dims` allows head_dim_qk != head_dim_vo.
+    `table_gaps` allows rows of the page table to lie apart.
+
+    A backend with `buckets` supports their geometries and no others: kernels that are compiled for each geometry have
+    few. All other fields about geometries are then what the buckets have between them; what they are given is ignored.
+
+    Raises ValueError for buckets of which some have latents and others do not, and for one without any of the modes.
     """
 
+    device: Device = Device.CPU
+    buckets: tuple[Bucket, ...] = ()
     modes: tuple[Mode, ...]
     graph_modes: tuple[Mode, ...] = ()
     dtypes: tuple[DType, ...] = FLOATS
@@ -35,14 +46,51 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     kv_shorter_than_q: bool = True
     query_views: tuple[QueryView, ...] = (QueryView.CONTIGUOUS,)
     kv_views: tuple[KvView, ...] = (KvView.SEPARATE,)
+    table_gaps: bool = True
+
+    def __post_init__(self) -> None:
+        if self.buckets:
+            for field, value in _between_them(self.buckets).items():
+                force_setattr(self, field, value)
+        if any(bucket.modes and not set(bucket.modes) & set(self.modes) for bucket in self.buckets):
+            raise ValueError(f"a bucket has modules for none of the modes {', '.join(self.modes)}")
 
     def why_not(self, case: Case) -> str | None:
         """Why `case` is outside of this capability, in one clause; None if it is inside."""
-        reason = _why_not_geometry(self, case.geometry) or _why_not_steps(self, case)
+        why_not_geometry = _why_not_buckets if self.buckets else _why_not_geometry
+        reason = why_not_geometry(self, case.geometry) or _why_not_steps(self, case)
         if reason is None and case.relation is not None:
             other = _why_not_steps(self, related(case).case)
             reason = other and f"{other} ({case.relation.words})"
         return reason
+
+
+def _between_them(buckets: tuple[Bucket, ...]) -> dict[str, object]:
+    """The fields of a capability about geometries, as these buckets have them."""
+    if len({bucket.latent is None for bucket in buckets}) > 1:
+        raise ValueError("some buckets have latents and others do not: make two backends of them")
+    latent = buckets[0].latent is not None
+    return {
+        "dtypes": tuple(dict.fromkeys(bucket.dtype for bucket in buckets)),
+        "fp8_kv": any(bucket.kv_dtype is DType.FLOAT8_E4M3 for bucket in buckets),
+        "latent": latent,
+        "max_head_dim": max(max(bucket.head_dim_qk, bucket.head_dim_vo) for bucket in buckets),
+        "unequal_head_dims": not latent and any(bucket.head_dim_qk != bucket.head_dim_vo for bucket in buckets),
+        "page_sizes": tuple(sorted({size for bucket in buckets for size in bucket.page_sizes})),
+        "layouts": tuple(dict.fromkeys(layout for bucket in buckets for layout in bucket.layouts)),
+        "windows": any(left >= 0 for bucket in buckets for left in bucket.windows),
+        "sinks": any(True in bucket.sinks for bucket in buckets),
+        "soft_cap": any(cap for bucket in buckets for cap in bucket.soft_caps),
+    }
+
+
+def _why_not_buckets(can: Capability, geometry: Geometry) -> str | None:
+    """What keeps a geometry out of the bucket that is nearest to it; None if one covers it."""
+    if any(bucket.covers(geometry) for bucket in can.buckets):
+        return None
+    nearest = min((bucket.differences(geometry) for bucket in can.buckets), key=len)
+    asked, there = (", ".join(words) for words in zip(*nearest, strict=True))
+    return f"{asked}: no module is compiled for it, the nearest is for {there}"
 
 
 def _why_not_geometry(can: Capability, geometry: Geometry) -> str | None:
@@ -70,16 +118,29 @@ def _why_not_geometry(can: Capability, geometry: Geometry) -> str | None:
     return None
 
 
-def _why_not_steps(can: Capability, case: Case) -> str | None:
-    if (case.scales.k != 1 or case.scales.v != 1) and not can.kv_scales:
-        return "KV scales other than 1"
+def _why_not_views(can: Capability, case: Case) -> str | None:
     if case.views.query not in can.query_views:
         return f"query view {case.views.query}"
     if case.views.kv not in can.kv_views:
         return f"KV view {case.views.kv}"
+    if case.views.table_gap and not can.table_gaps:
+        return "gaps between the rows of a page table"
+    return None
+
+
+def _why_not_steps(can: Capability, case: Case) -> str | None:
+    buckets = [bucket for bucket in can.buckets if bucket.covers(case.geometry)]
+    if (case.scales.k != 1 or case.scales.v != 1) and not can.kv_scales:
+        return "KV scales other than 1"
+    views = _why_not_views(can, case)
+    if views is not None:
+        return views
     for step in case.steps:
         if step.mode not in can.modes:
             return f"mode {step.mode}"
+        reasons = [bucket.why_not_step(step) for bucket in buckets]
+        if reasons and all(reasons):
+            return reasons[0]
         if step.launch is not Launch.EAGER and step.mode not in can.graph_modes:
             return f"graphs of mode {step.mode}"
         if step.padded and not can.padding:

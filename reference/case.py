@@ -34,6 +34,10 @@ class Mode(StrEnum):
         return self.uniform or self is Mode.DRAFT_EXTEND
 
 
+SPECULATIVE = tuple(mode for mode in Mode if mode.speculative)
+"""The speculative modes, in their order."""
+
+
 class Launch(StrEnum):
     """How a step reaches the device. A capture records its launches without running them."""
 

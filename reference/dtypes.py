@@ -15,6 +15,8 @@ class DType(StrEnum):
     INT32 = "int32"
     INT64 = "int64"
     UINT8 = "uint8"
+    UINT16 = "uint16"
+    UINT32 = "uint32"
     BOOL = "bool"
 
     @property

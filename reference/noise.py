@@ -39,8 +39,9 @@ class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
     roundoff of the weights as they enter the softmax's denominator: 0 where the weights are summed before they are
     rounded. `logits` is the error of a logit relative to |q| |k| |bmm1_scale|, root mean square; `accumulate` the
     roundoff of the running sums; `exponential` the relative error of exp beyond that of its argument; `tanh` that of
-    the soft cap. `bias` is the relative error of the scale that all rows of an output may have in common, and `peak`
-    the roundoff of a row's largest weight: 0 where that is exp(0), and not exp(-c) for some constant c.
+    the soft cap. `quotient` is the absolute error of the reciprocal of the softmax's denominator. `bias` is the
+    relative error of the scale that all rows of an output may have in common, and `peak` the roundoff of a row's
+    largest weight: 0 where that is exp(0), and not exp(-c) for some constant c.
     """
 
     probabilities: float
@@ -50,6 +51,7 @@ class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
     tanh: float = 2.0**-22
     row_sum: float = 0.0
     underflow: float = 0.0
+    quotient: float = 0.0
     bias: float = 0.0
     peak: float = 0.0
     origin: Origin = Origin.THEORY
@@ -63,7 +65,9 @@ class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
     def rounded_probabilities(cls, dtype: torch.dtype) -> "NoiseModel":
         """A tensor-core kernel: weights rounded to `dtype` for the second product, fp32 elsewhere, fast exp and tanh.
 
-        `tanh` is that of the instruction tanh.approx.f32 (PTX ISA: maximum relative error 2^-11).
+        `tanh` is that of the instruction tanh.approx.f32 (PTX ISA: maximum relative error 2^-11). `quotient` is that of
+        the division that nvcc's -use_fast_math makes of x / y, which gives 0 for y above 2^126 (CUDA C++ Programming
+        Guide, __fdividef): a sink far above all logits makes such denominators.
         """
         return cls(
             probabilities=ROUNDOFF[dtype],
@@ -72,6 +76,7 @@ class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
             exponential=2.0**-21,
             tanh=2.0**-11,
             underflow=SMALLEST_STEP[dtype] / 2,
+            quotient=2.0**-126,
         )
 
     @classmethod
@@ -94,5 +99,5 @@ class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
         FlashAttentionKernel.cpp); its plain path computes in fp32.
         """
         return msgspec.structs.replace(
-            cls.rounded_probabilities(dtype), exponential=2.0**-19, tanh=2.0**-22, logits=2.0**-23
+            cls.rounded_probabilities(dtype), exponential=2.0**-19, tanh=2.0**-22, logits=2.0**-23, quotient=0.0
         )

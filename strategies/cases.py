@@ -10,9 +10,11 @@ from msgspec.structs import replace
 
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Launch, Step
+from attnfuzz.reference.device import Device
 from attnfuzz.strategies.batch import Setting
 from attnfuzz.strategies.choices import Chance, Choice, integer
 from attnfuzz.strategies.chunks import draw_chunk_capacity
+from attnfuzz.strategies.compiled import CompiledGeometries
 from attnfuzz.strategies.coverage.classes import DRAFTS, QUERIES
 from attnfuzz.strategies.geometry import Geometries
 from attnfuzz.strategies.graphs import draw_launches
@@ -23,7 +25,7 @@ from attnfuzz.strategies.placement import draw_placement
 from attnfuzz.strategies.relations import draw_relation
 from attnfuzz.strategies.scope import Extent, scope_of
 from attnfuzz.strategies.sequences import draw_life, draw_single_step, draw_unrelated_steps
-from attnfuzz.strategies.supported import capturable
+from attnfuzz.strategies.supported import capturable, drafts, within
 
 
 class _Plot(Enum):
@@ -46,17 +48,19 @@ _SHOWN_BY_PLOTS = {
 _SHOWN_BY_EXTENTS = {
     Extent.FEW: ("batch=3 to 4", "longest q=9 to 16", "longest q=over 16"),
     Extent.LONG: ("longest kv=257 to 1000", "longest kv=over 1000"),
+    Extent.FAR: ("longest kv=over 1000",),
     Extent.WIDE: ("batch=5 to 8", "batch=9 to 16", "batch=17 to 32", "batch=over 32"),
 }
 _PLOTS = Choice(
     (*(_Plot.SINGLE,) * 6, *(_Plot.UNRELATED,) * 4, *(_Plot.LIFE,) * 3, *(_Plot.REPLAYS,) * 5),
     _SHOWN_BY_PLOTS.__getitem__,
 )
-_EXTENTS = Choice((*(Extent.FEW,) * 15, *(Extent.LONG,) * 2, *(Extent.WIDE,) * 4), _SHOWN_BY_EXTENTS.__getitem__)
-# Draft tokens of the speculative modes: 2 to 8 in servers, rarely 16.
-_STRIDES = Choice(
-    (2, 3, 4, 5, 6, 7, 8) * 4 + (16,), lambda drafts: (f"drafts={DRAFTS.of(drafts)}", f"longest q={QUERIES.of(drafts)}")
-)
+_CPU_EXTENTS = (*(Extent.FEW,) * 15, *(Extent.LONG,) * 2, *(Extent.WIDE,) * 4)
+# Kernels on a GPU divide a long KV among many blocks, and go other ways for it.
+_EXTENTS = {
+    Device.CPU: Choice(_CPU_EXTENTS, _SHOWN_BY_EXTENTS.__getitem__),
+    Device.CUDA: Choice((*_CPU_EXTENTS, *(Extent.FAR,) * 2), _SHOWN_BY_EXTENTS.__getitem__),
+}
 _IN_GRAPHS = Chance(2, 3, _REPLAYED)
 # Whether the rank belongs to a group that agrees on a size.
 _IN_GROUPS = Chance(1, 2, _PADDED)
@@ -76,15 +80,25 @@ def cases(capability: Capability, backend: str, lean: Lean = NO_LEAN) -> SearchS
 
 
 @cache
-def _geometries(capability: Capability) -> Geometries:
-    return Geometries(capability)
+def _geometries(capability: Capability) -> Geometries | CompiledGeometries:
+    return CompiledGeometries(capability.buckets) if capability.buckets else Geometries(capability)
+
+
+@cache
+def _strides(drafts: tuple[int, ...]) -> Choice[int]:
+    """One of these numbers of draft tokens."""
+    return Choice(drafts, lambda stride: (f"drafts={DRAFTS.of(stride)}", f"longest q={QUERIES.of(stride)}"))
 
 
 @st.composite
-def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, lean: Lean) -> Case:
-    geometry = geometries.draw(draw, lean)
-    scope = scope_of(draw(_EXTENTS.under(lean)), geometry)
-    steps = _draw_steps(draw, Setting(can, geometry.page_size, scope, stride=draw(_STRIDES.under(lean)), lean=lean))
+def _cases(
+    draw: DrawFn, can: Capability, backend: str, geometries: Geometries | CompiledGeometries, lean: Lean
+) -> Case:
+    geometry, bucket = geometries.draw(draw, lean)
+    within_bucket = within(can, bucket)
+    scope = scope_of(draw(_EXTENTS[can.device].under(lean)), geometry)
+    stride = draw(_strides(drafts(bucket)).under(lean))
+    steps = _draw_steps(draw, Setting(within_bucket, geometry.page_size, scope, stride=stride, lean=lean))
     case = Case(
         backend=backend,
         geometry=geometry,

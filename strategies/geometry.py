@@ -5,22 +5,24 @@ from typing import NamedTuple
 from hypothesis.strategies import DrawFn
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.geometry import Geometry, Latent
+from attnfuzz.reference.geometry import Geometry
 from attnfuzz.strategies.choices import Chance, Choice, choice, on
-from attnfuzz.strategies.coverage.classes import KV_HEADS, SERVED_RANK, group_class, head_dim_class, page_size_class
 from attnfuzz.strategies.lean import Lean
 from attnfuzz.strategies.models import LAYERS, Layer
+from attnfuzz.strategies.shown import (
+    shown_by_dtypes,
+    shown_by_head_dim,
+    shown_by_heads,
+    shown_by_latent,
+    shown_by_page_size,
+    shown_by_soft_cap,
+    shown_by_window,
+)
 from attnfuzz.strategies.supported import dtype_pairs, head_dims, heads, latents
 
 # None, then keys before a query's own: none, one, around the page sizes, and the windows of GPT-OSS and Gemma 3.
 _WINDOWS = (*(-1,) * 24, 0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 63, 64, 127, 1023)
-_LONG_WINDOW = 31
 _SOFT_CAPS = (0.0, 0.0, 0.0, 50.0, 30.0, 5.0)
-
-
-_shown_by_page_size = on("page size", page_size_class)
-_shown_by_head_dim = on("head dim", head_dim_class)
 
 
 class _Served(NamedTuple):
@@ -34,22 +36,22 @@ class Geometries:
 
     def __init__(self, can: Capability) -> None:
         """Sort out what `can` covers."""
-        self._dtypes = Choice(dtype_pairs(can), _shown_by_dtypes)
+        self._dtypes = Choice(dtype_pairs(can), shown_by_dtypes)
         self._layouts = Choice(can.layouts, on("layout"))
-        self._pages = Choice(tuple(sorted(can.page_sizes)), _shown_by_page_size)
-        self._heads = Choice(heads(can), _shown_by_heads)
-        self._head_dims = Choice(head_dims(can), _shown_by_head_dim)
+        self._pages = Choice(tuple(sorted(can.page_sizes)), shown_by_page_size)
+        self._heads = Choice(heads(can), shown_by_heads)
+        self._head_dims = Choice(head_dims(can), shown_by_head_dim)
         self._value_dims = choice(head_dims(can))
         self._differ = Chance(1, int(can.unequal_head_dims), ("V dim=smaller", "V dim=larger"))
-        self._latents = Choice(latents(can), _shown_by_latent)
-        self._windows = Choice(_WINDOWS if can.windows else (-1,), _shown_by_window)
+        self._latents = Choice(latents(can), shown_by_latent)
+        self._windows = Choice(_WINDOWS if can.windows else (-1,), shown_by_window)
         self._sinks = Chance(2, 1, ("sinks=yes",)) if can.sinks else Chance(1, 0, ())
-        self._soft_caps = Choice(_SOFT_CAPS if can.soft_cap else (0.0,), lambda cap: ("soft cap=yes",) if cap else ())
+        self._soft_caps = Choice(_SOFT_CAPS if can.soft_cap else (0.0,), shown_by_soft_cap)
         served = tuple(
             _Served(
                 layer,
-                Choice(layer.heads, _shown_by_heads),
-                Choice(_common(layer.pages, can.page_sizes), _shown_by_page_size),
+                Choice(layer.heads, shown_by_heads),
+                Choice(_common(layer.pages, can.page_sizes), shown_by_page_size),
             )
             for layer in LAYERS
             if _covers(can, layer)
@@ -57,10 +59,10 @@ class Geometries:
         # Two times in three no layer of a model, but a free geometry.
         self._layers = Choice((None,) * 2 * max(1, len(served)) + served, self._shown)
 
-    def draw(self, draw: DrawFn, lean: Lean) -> Geometry:
-        """Draw a layer of a served model in a third of the cases, else a free geometry."""
+    def draw(self, draw: DrawFn, lean: Lean) -> tuple[Geometry, None]:
+        """Draw a layer of a served model in a third of the cases, else a free geometry; of no bucket."""
         served = draw(self._layers.under(lean))
-        return self._draw_served(draw, served, lean) if served else self._draw_free(draw, lean)
+        return (self._draw_served(draw, served, lean) if served else self._draw_free(draw, lean)), None
 
     def _draw_served(self, draw: DrawFn, served: _Served, lean: Lean) -> Geometry:
         layer, heads, pages = served
@@ -118,32 +120,9 @@ class Geometries:
             )
             return self._differ.shown.union(*(each.shown for each in free))
         layer = served.layer
-        dims = _shown_by_latent(layer.latent) if layer.latent else _shown_by_head_dim(layer.head_dim)
+        dims = shown_by_latent(layer.latent) if layer.latent else shown_by_head_dim(layer.head_dim)
         sinks = ("sinks=yes",) if layer.sinks else ()
-        return served.heads.shown.union(served.pages.shown, dims, _shown_by_window(layer.window_left), sinks)
-
-
-def _shown_by_dtypes(dtypes: tuple[DType, DType]) -> tuple[str, ...]:
-    queries, cache = dtypes
-    return f"dtype={queries}", "KV dtype=float8_e4m3" if cache is DType.FLOAT8_E4M3 else "KV dtype=that of the queries"
-
-
-def _shown_by_heads(pair: tuple[int, int]) -> tuple[str, ...]:
-    q_heads, kv_heads = pair
-    return f"KV heads={KV_HEADS.of(kv_heads)}", f"group={group_class(q_heads // kv_heads)}"
-
-
-def _shown_by_latent(latent: Latent | None) -> tuple[str, ...]:
-    if latent is None:
-        return ()
-    rank = "rank 512" if latent.rank == SERVED_RANK else "smaller"
-    return f"latent={rank}", *_shown_by_head_dim(latent.rank + latent.rope)
-
-
-def _shown_by_window(left: int) -> tuple[str, ...]:
-    if left <= 0:
-        return ("window=none" if left else "window=a query's own key",)
-    return ("window=longer than all keys",) if left >= _LONG_WINDOW else ("window=cuts keys off",)
+        return served.heads.shown.union(served.pages.shown, dims, shown_by_window(layer.window_left), sinks)
 
 
 def _covers(can: Capability, layer: Layer) -> bool:

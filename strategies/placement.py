@@ -20,6 +20,7 @@ _TAILS_AND_SPARES = Choice(
 )
 _TABLE_SLACK = Choice((0, 0, 1, 2, 3, 8, 31), on("table slack", SLACK_COLUMNS.of))
 _TABLE_GAPS = Choice((0, 0, 0, 1, 4, 7), on("table gap", GAP_COLUMNS.of))
+_NO_TABLE_GAPS = Choice((0,), on("table gap", GAP_COLUMNS.of))
 # The state of the workspace, and what outputs hold: buffers that were just made, or that have a past.
 _BUFFERS = Choice(
     tuple((workspace, outputs) for workspace in Workspace for outputs in Outputs),
@@ -53,7 +54,7 @@ def draw_placement(draw: DrawFn, can: Capability, geometry: Geometry, lean: Lean
         views=Views(
             query=draw(_query_view(can.query_views).under(lean)),
             kv=draw(_kv_view(can.kv_views, equal=equal).under(lean)),
-            table_gap=draw(_TABLE_GAPS.under(lean)),
+            table_gap=draw((_TABLE_GAPS if can.table_gaps else _NO_TABLE_GAPS).under(lean)),
         ),
         workspace=workspace,
         outputs=outputs,

@@ -10,15 +10,22 @@ _PRODUCTS = 1_000_000
 # Geometries that leave fewer pairs of a query and a key than this are too costly for long or wide cases.
 _ROOM_TO_GROW = 150
 # Ceilings of lengths come from this ladder, so that few different strategies are built.
-_LADDER = (8, 12, 18, 26, 40, 66, 130, 200, 400, 1000, 2000)
+_LADDER = (8, 12, 18, 26, 40, 66, 130, 200, 400, 1000, 2000, 4000, 6000)
+# Keys of a request whose KV is very long: so many times the pairs that a case should need on average, for few are.
+_FAR = 32
+_FARTHEST = 6000
+
+MOST_ROUNDS = 3
+"""Rounds of decode, or of verify and draft extend, in the life of a batch after its prompts."""
 
 
 class Extent(Enum):
-    """In which way a case is large: not at all (a few short requests), by a long KV, or by a wide batch."""
+    """In which way a case is large: not at all (a few short requests), by a long KV, a wide batch, a very long KV."""
 
     FEW = auto()
     LONG = auto()
     WIDE = auto()
+    FAR = auto()
 
 
 @dataclass(frozen=True)
@@ -43,10 +50,13 @@ class Scope:
 def scope_of(extent: Extent, geometry: Geometry) -> Scope:
     """The ceilings that keep a case of this extent and geometry near the work that it should need."""
     pairs = _PRODUCTS // (geometry.q_heads * (geometry.head_dim_qk + geometry.head_dim_vo))
+    second_page = geometry.page_size + 2
+    if extent is Extent.FAR:
+        farthest = _rung(min(_FARTHEST, max(second_page, _FAR * pairs)))
+        return Scope(1 if pairs < _ROOM_TO_GROW else 2, 0, farthest, q_len=2, bucket=4, flat=True)
     if pairs < _ROOM_TO_GROW:
         extent = Extent.FEW
     bucket = max(4, min(64, pairs // 8))
-    second_page = geometry.page_size + 2
     longest = _rung(min(2000, max(second_page, 2 * pairs)))
     if extent is Extent.LONG:
         return Scope(2, 0, longest, 4, bucket, flat=True)

@@ -13,9 +13,9 @@ from attnfuzz.strategies.batch import Lengths, Setting, draw_batch
 from attnfuzz.strategies.choices import Choice, choice, integer, odds
 from attnfuzz.strategies.coverage import all_features, pair, possible_pairs
 from attnfuzz.strategies.lengths import q_options
+from attnfuzz.strategies.scope import MOST_ROUNDS
 
 _MOST_STEPS = 5
-_MOST_ROUNDS = 3
 _MOST_PROMPTS = 3
 _PREFILLS = (Mode.EXTEND, Mode.CHUNKED_PREFILL)
 _DRAFT_EXTENDS = (Mode.DRAFT_EXTEND, Mode.DRAFT_EXTEND_V2)
@@ -107,7 +107,7 @@ def _modes(can: Capability, modes: tuple[Mode, ...]) -> Choice[Mode]:
 @cache
 def _rounds(modes: tuple[Mode, ...]) -> SearchStrategy[list[Mode]]:
     """The mode that each round begins with."""
-    return st.lists(choice(modes), min_size=1, max_size=_MOST_ROUNDS)
+    return st.lists(choice(modes), min_size=1, max_size=MOST_ROUNDS)
 
 
 def _openings(can: Capability) -> tuple[Mode, ...]:

@@ -1,7 +1,11 @@
 """The options that a capability leaves for what is drawn, simple ones first; what is repeated is drawn more often."""
 
+from functools import cache
 from itertools import product
 
+from msgspec.structs import replace
+
+from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode
 from attnfuzz.reference.dtypes import DType
@@ -12,6 +16,8 @@ _HEAD_DIMS = (8, 8, 16, 16, 16, 24, 32, 32, 40, 64, 64, 72, 80, 96, 128, 128, 19
 _GROUPS = (1, 2, 3, 4, 5, 8, 16)
 _KV_HEADS = (1, 2, 3, 4, 8)
 _MOST_FREE_HEADS = 16
+# Draft tokens: 2 to 8 in servers, rarely 16.
+_DRAFTS = (2, 3, 4, 5, 6, 7, 8) * 4 + (16,)
 _LATENT_HEADS = (1, 2, 3, 4, 5, 8, 10, 16)
 _RANKS, _ROPES, _NOPES, _VOS = (16, 32, 64, 128, 512), (8, 16, 64), (8, 16, 64, 128), (8, 16, 64, 128)
 
@@ -37,7 +43,9 @@ def heads(can: Capability) -> tuple[tuple[int, int], ...]:
 
 
 def head_dims(can: Capability) -> tuple[int, ...]:
-    """Head dims for a backend without latents."""
+    """Head dims of K for a backend without latents."""
+    if can.buckets:
+        return tuple(sorted({bucket.head_dim_qk for bucket in can.buckets}))
     return tuple(dim for dim in _HEAD_DIMS if dim <= can.max_head_dim)
 
 
@@ -45,9 +53,25 @@ def latents(can: Capability) -> tuple[Latent | None, ...]:
     """Latents whose head dims are supported, small ones first; none for a backend without latents."""
     if not can.latent:
         return (None,)
+    if can.buckets:
+        return tuple(dict.fromkeys(bucket.latent for bucket in can.buckets))
     dims = sorted(product(_RANKS, _ROPES, _NOPES, _VOS), key=sum)
     return tuple(
         Latent(rank=rank, rope=rope, nope=nope, vo=vo)
         for rank, rope, nope, vo in dims
         if max(rank + rope, nope + rope, vo) <= can.max_head_dim
     )
+
+
+def drafts(bucket: Bucket | None) -> tuple[int, ...]:
+    """Numbers of draft tokens of the speculative modes: any, or those that a bucket has modules for."""
+    return bucket.strides if bucket and bucket.strides else _DRAFTS
+
+
+@cache
+def within(can: Capability, bucket: Bucket | None) -> Capability:
+    """What `can` leaves over the geometries of one of its buckets: maybe fewer modes."""
+    if bucket is None or not bucket.modes:
+        return can
+    modes, graph_modes = (tuple(mode for mode in some if mode in bucket.modes) for some in (can.modes, can.graph_modes))
+    return replace(can, modes=modes, graph_modes=graph_modes)

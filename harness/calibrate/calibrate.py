@@ -14,7 +14,9 @@ from attnfuzz.harness.calibrate.margins import Spread, largest_margins, quantile
 from attnfuzz.harness.calibrate.sample import CannotCalibrate, Sample, draw_samples
 from attnfuzz.harness.campaign.examples import derive_seed
 from attnfuzz.harness.registry import resolve
+from attnfuzz.kernels.gpu import visible
 from attnfuzz.reference.calibration import Calibration, Fit, Seen, architecture
+from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel
 
@@ -87,11 +89,17 @@ def measure(name: str, dtype: DType, *, rows: int, seed: int, tell: Callable[[st
     )
 
 
+def architecture_of(name: str) -> str:
+    """What a calibration of this backend holds for: the processor here, or the GPU."""
+    on_gpu = resolve(name).capability.device is Device.CUDA
+    return visible.architecture() if on_gpu else architecture()
+
+
 def calibration(name: str, fits: dict[DType, Fit], *, seed: int, command: str) -> Calibration:
     """The calibration of a backend on this machine, made now."""
     return Calibration(
         backend=name,
-        architecture=architecture(),
+        architecture=architecture_of(name),
         date=datetime.now(UTC).date().isoformat(),
         command=command,
         seed=seed,

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
-import torch
 
 from attnfuzz.harness.calibrate.long_cases import long_cases
 from attnfuzz.harness.campaign.examples import derive_seed, run_examples
@@ -14,8 +13,8 @@ from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence
 from attnfuzz.harness.judge.packed_problem import packed_problem
 from attnfuzz.harness.judge.real_rows import RealRows
-from attnfuzz.harness.launcher import JournalingLauncher
-from attnfuzz.harness.memory.plain import PlainMemory
+from attnfuzz.harness.on_host import on_host
+from attnfuzz.harness.places import place_of
 from attnfuzz.kernels.backend import Backend, Bench, Output, Unsupported
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.case import Case
@@ -72,7 +71,8 @@ def draw_samples(
             found += sample.rows
         tell(found)
 
-    can = msgspec.structs.replace(backend.capability, dtypes=(dtype,))
+    buckets = tuple(bucket for bucket in backend.capability.buckets if bucket.dtype is dtype)
+    can = msgspec.structs.replace(backend.capability, dtypes=(dtype,), buckets=buckets)
     drawn = cases(can, name)
     part = 0
     while found < rows:
@@ -87,14 +87,15 @@ def draw_samples(
 
 
 def _samples(case: Case, backend: Backend, noise: NoiseModel) -> Iterator[Sample]:
-    memory = PlainMemory(case.outputs)
-    launcher = JournalingLauncher(memory, lambda _: None, None)
+    place = place_of(backend.capability.device)
+    memory = place.plain(case.outputs)
+    launcher = place.launcher(memory, lambda _: None, None)
     try:
-        session = backend.open(case, Bench(memory, launcher, torch.device("cpu")))
+        session = backend.open(case, Bench(memory, launcher, place.device))
         for index, step in enumerate(case.steps):
             launcher.begin_step(index, step.mode.value)
             output = session.forward(index)
-            sample = None if output is None else _sample(output, case, backend, noise)
+            sample = None if output is None else _sample(on_host(output), case, backend, noise)
             if sample is not None:
                 yield sample
     except Unsupported:

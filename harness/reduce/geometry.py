@@ -57,10 +57,16 @@ def shrink_pages(case: Case) -> Iterator[Case]:
     old = case.geometry.page_size
     size = 1
     while size < old:
-        smaller = _with(case, replace(case.geometry, page_size=size))
-        yield map_requests(smaller, partial(_same_pages, old, size))
-        yield smaller
+        yield on_pages(case, size)
+        yield _with(case, replace(case.geometry, page_size=size))
         size *= 2
+
+
+def on_pages(case: Case, size: int) -> Case:
+    """`case` with pages of `size`: on smaller ones, its lengths end where they did in as many pages as before."""
+    old = case.geometry.page_size
+    changed = _with(case, replace(case.geometry, page_size=size))
+    return map_requests(changed, partial(_same_pages, old, size)) if size < old else changed
 
 
 def _same_pages(old: int, new: int, request: Request) -> Request:

@@ -13,8 +13,13 @@ def draft_fewer_tokens(case: Case) -> Iterator[Case]:
     """Fewer draft tokens in every speculative step, over the same KV or over what is left of it."""
     strides = {step.tokens_per_request for step in case.steps if step.mode is not Mode.DECODE}
     for stride in lower(max(strides, default=0), 1):
-        for shift in (True, False):
-            yield replace(case, steps=tuple(_with_stride(step, stride, shift=shift) for step in case.steps))
+        yield from with_drafts(case, stride)
+
+
+def with_drafts(case: Case, stride: int) -> Iterator[Case]:
+    """At most so many draft tokens in every speculative step: with their keys gone as well, or over the same KV."""
+    for shift in (True, False):
+        yield replace(case, steps=tuple(_with_stride(step, stride, shift=shift) for step in case.steps))
 
 
 def shorten_all_kv(case: Case) -> Iterator[Case]:

@@ -7,17 +7,20 @@ from typing import Generic, TypeVar
 import msgspec
 
 from attnfuzz.harness.reduce.breached import breached
+from attnfuzz.harness.reduce.buckets import edits_among
 from attnfuzz.harness.reduce.call_heads import EDITS as CALL_HEADS
 from attnfuzz.harness.reduce.call_keys import EDITS as CALL_KEYS
 from attnfuzz.harness.reduce.call_list import EDITS as CALL_LIST
 from attnfuzz.harness.reduce.call_plain import EDITS as CALL_PLAIN
 from attnfuzz.harness.reduce.call_requests import EDITS as CALL_REQUESTS
+from attnfuzz.harness.reduce.compiled import compiled_for
 from attnfuzz.harness.reduce.geometry import EDITS as GEOMETRY
 from attnfuzz.harness.reduce.lengths import EDITS as LENGTHS
 from attnfuzz.harness.reduce.plain import EDITS as PLAIN
 from attnfuzz.harness.reduce.relation import EDITS as RELATION
 from attnfuzz.harness.reduce.steps import EDITS as STEPS
 from attnfuzz.reference.calls import CallCase
+from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase, validate_any
 from attnfuzz.reference.validity import ImpossibleCase
@@ -32,22 +35,29 @@ def reduce(
     case: Case,
     still_fails: Callable[[Case], bool],
     *,
-    allowed: Callable[[Case], bool] = lambda _: True,
+    capability: Capability | None = None,
     stop: Callable[[], bool] = lambda: False,
     budget: int = 500,
 ) -> Case:
     """The smallest case that edits lead to from `case`, which is taken to fail, while `still_fails` holds.
 
-    Candidates that are impossible or not `allowed` (by a capability, say) are passed over. Ends when no edit helps,
-    when `stop` says so, or after `budget` calls of `still_fails`. The same arguments and answers give the same result.
+    Candidates that are impossible, or that the `capability` does not cover, are passed over, and those that its buckets
+    suggest are tried. Ends when no edit helps, when `stop` says so, or after `budget` calls of `still_fails`. The same
+    arguments and answers give the same result.
     """
-    return _search(case, STEP_EDITS, still_fails, allowed, stop, budget)
+
+    def allowed(candidate: Case) -> bool:
+        return capability is None or capability.why_not(candidate) is None
+
+    buckets = () if capability is None else capability.buckets
+    return _search(case, (*STEP_EDITS, *edits_among(buckets)), still_fails, allowed, stop, budget)
 
 
 def reduce_calls(
     case: CallCase,
     still_fails: Callable[[CallCase], bool],
     *,
+    same_kernels: bool = False,
     stop: Callable[[], bool] = lambda: False,
     budget: int = 500,
 ) -> CallCase:
@@ -55,10 +65,13 @@ def reduce_calls(
 
     Candidates whose calls break a precondition that those of `case` keep are passed over, and so are, if `case` breaks
     one, those that break none: an edit must not put a fault of its own in the place of the one that is reduced.
+    With `same_kernels`, so are those that need kernels compiled for another shape.
     """
-    breaches = breached(case)
+    breaches, shape = breached(case), compiled_for(case)
 
     def allowed(candidate: CallCase) -> bool:
+        if same_kernels and compiled_for(candidate) != shape:
+            return False
         now = breached(candidate)
         return now <= breaches and bool(now) == bool(breaches)
 

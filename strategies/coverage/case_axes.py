@@ -67,8 +67,7 @@ def _has(present: bool) -> str:
 
 _DTYPES = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32)
 
-CASE_AXES: tuple[Axis[Case], ...] = (
-    single("steps", ("one", "several of one mode", "several modes"), _steps),
+GEOMETRY_AXES: tuple[Axis[Case], ...] = (
     single("KV heads", KV_HEADS.names, lambda case: KV_HEADS.of(case.geometry.kv_heads)),
     single("group", GROUPS, lambda case: group_class(case.geometry.group)),
     single("head dim", HEAD_DIMS, lambda case: head_dim_class(case.geometry.head_dim_qk)),
@@ -80,6 +79,11 @@ CASE_AXES: tuple[Axis[Case], ...] = (
     single("layout", tuple(each.value for each in KvLayout), lambda case: case.geometry.kv_layout.value),
     single("sinks", ("none", "yes"), lambda case: _has(case.geometry.sinks)),
     single("soft cap", ("none", "yes"), lambda case: _has(case.geometry.soft_cap > 0)),
+)
+
+CASE_AXES: tuple[Axis[Case], ...] = (
+    single("steps", ("one", "several of one mode", "several modes"), _steps),
+    *GEOMETRY_AXES,
     single("softmax scale", FACTORS, lambda case: factor_class(case.scales.softmax)),
     single("K scale", FACTORS, lambda case: factor_class(case.scales.k)),
     single("V scale", FACTORS, lambda case: factor_class(case.scales.v)),

@@ -10,6 +10,7 @@ from attnfuzz.strategies.coverage.case_axes import CASE_AXES
 from attnfuzz.strategies.coverage.features import Pair, axes, axis_of, pair
 from attnfuzz.strategies.coverage.rules import Clash
 from attnfuzz.strategies.coverage.rules_of_backends import LACKS
+from attnfuzz.strategies.coverage.rules_of_buckets import NO_MODULE, NONE_WITH_BOTH, together
 from attnfuzz.strategies.coverage.rules_of_cases import MEANING, NOT_DRAWN
 from attnfuzz.strategies.coverage.step_axes import STEP_AXES
 
@@ -62,6 +63,8 @@ class _Exclusions:
             if clash.where(can):
                 for both in product(clash.these, clash.those):
                     self._exclude(*both, clash.reason)
+        if can.buckets:
+            self._follow_buckets(can)
         while self._follow():
             pass
 
@@ -77,6 +80,15 @@ class _Exclusions:
         self._reasons.setdefault(pair(one, other), reason)
         self._excluded[self._at[one]] |= 1 << self._at[other]
         self._excluded[self._at[other]] |= 1 << self._at[one]
+
+    def _follow_buckets(self, can: Capability) -> None:
+        """Exclude what no bucket has, and what none has together."""
+        shown = together(can)
+        for feature, others in shown.items():
+            if not others:
+                self._never(feature, NO_MODULE)
+            for other in shown.keys() - others:
+                self._exclude(feature, other, NONE_WITH_BOTH)
 
     def _follow(self) -> bool:
         """Exclude what follows directly from what is excluded; whether there was any."""

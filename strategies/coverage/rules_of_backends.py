@@ -39,6 +39,7 @@ LACKS: tuple[Lack, ...] = (
     Lack("the backend does not have this KV layout", lambda can: besides("layout", *can.layouts)),
     Lack("the backend does not take this query view", lambda can: besides("query view", *can.query_views)),
     Lack("the backend does not take this KV view", lambda can: besides("KV view", *can.kv_views)),
+    Lack("the backend takes dense page tables only", _unless(lambda can: can.table_gaps, besides("table gap", "none"))),
     Lack(
         "the backend does not have pages of this size",
         lambda can: besides("page size", *{page_size_class(size) for size in can.page_sizes}),
@@ -75,7 +76,7 @@ LACKS: tuple[Lack, ...] = (
     Lack("the backend does not have latents", _unless(lambda can: can.latent, besides("latent", "none"))),
     Lack(
         "not drawn: no served model without latents has such a group of heads",
-        _unless(lambda can: can.latent, named("group", "another", "over 16")),
+        _unless(lambda can: can.latent or can.buckets, named("group", "another", "over 16")),
     ),
     Lack("nothing but a chunked prefill of latents is cut into chunks", _unless(_chunked, _CHUNKS)),
 )

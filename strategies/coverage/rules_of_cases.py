@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Mode
+from attnfuzz.reference.case import SPECULATIVE, Mode
 from attnfuzz.strategies.coverage.rules import Clash, besides, named
 from attnfuzz.strategies.supported import head_dims
 
@@ -18,7 +18,7 @@ def _modes(*modes: Mode) -> tuple[str, ...]:
 
 
 _UNIFORM = _modes(*(mode for mode in Mode if mode.uniform))
-_SPECULATIVE = _modes(*(mode for mode in Mode if mode.speculative))
+_SPECULATIVE = _modes(*SPECULATIVE)
 _PREFILLS = _modes(*(mode for mode in Mode if not mode.speculative))
 
 
@@ -27,20 +27,26 @@ def _latent(can: Capability) -> bool:
 
 
 def _own_tokens(can: Capability) -> bool:
-    return can.latent or not can.kv_shorter_than_q
+    """Whether no request has fewer keys than queries, none at all included."""
+    return can.latent or not (can.kv_shorter_than_q or can.empty_kv)
+
+
+def _free(can: Capability) -> bool:
+    """Whether geometries are drawn freely: of buckets, what costs too much is known from each."""
+    return not can.buckets
 
 
 def _has_served_pages(can: Capability) -> bool:
-    return can.latent and not {32, 64}.isdisjoint(can.page_sizes)
+    return _free(can) and can.latent and not {32, 64}.isdisjoint(can.page_sizes)
 
 
 def _short_pages(can: Capability) -> bool:
-    """Whether no page is as long as what is called a long KV."""
-    return max(can.page_sizes, default=0) <= 128
+    """Whether geometries are drawn freely, and no page is as long as what is called a long KV."""
+    return _free(can) and max(can.page_sizes, default=0) <= 128
 
 
 def _is_largest(dim: int) -> Callable[[Capability], bool]:
-    return lambda can: max(head_dims(can), default=0) == dim
+    return lambda can: _free(can) and max(head_dims(can), default=0) == dim
 
 
 def _all_drafts(can: Capability) -> bool:
@@ -145,15 +151,15 @@ NOT_DRAWN: tuple[Clash, ...] = (
         for dim in (64, 128, 256, 512)
     ),
     Clash("not drawn: no smaller head dim", named("head dim", "8"), named("V dim", "smaller")),
-    Clash(_MANY_HEADS, named("KV heads", "over 4"), named("group", "3", "5", "16")),
-    Clash(_MANY_HEADS, named("KV heads", "3 to 4"), named("group", "8", "16")),
+    Clash(_MANY_HEADS, named("KV heads", "over 4"), named("group", "3", "5", "16"), _free),
+    Clash(_MANY_HEADS, named("KV heads", "3 to 4"), named("group", "8", "16"), _free),
     Clash(_WIDE_AND_LONG, named("batch", "9 to 16", "17 to 32", "over 32"), named("longest q", "over 16")),
     Clash(_BUCKET, named("batch", "over 32"), named("padding", "as many requests, or more")),
     Clash(_PROMPTS, named("chunks", "no prefix"), named("longest kv", "65 to 256", "257 to 1000", "over 1000")),
-    Clash(_SERVED, named("group", "over 16"), named("latent", "smaller")),
-    Clash(_MANY_HEADS, named("group", "over 16"), besides("batch", "1", "2")),
-    Clash(_MANY_HEADS, named("group", "over 16"), named("longest q", "over 16")),
+    Clash(_SERVED, named("group", "over 16"), named("latent", "smaller"), _free),
+    Clash(_MANY_HEADS, named("group", "over 16"), besides("batch", "1", "2"), _free),
+    Clash(_MANY_HEADS, named("group", "over 16"), named("longest q", "over 16"), _free),
     Clash(_MANY_HEADS, named("group", "over 16"), named("longest kv", "257 to 1000", "over 1000"), _short_pages),
-    Clash(_SERVED, named("group", "over 16"), besides("head dim", "another multiple of 16")),
+    Clash(_SERVED, named("group", "over 16"), besides("head dim", "another multiple of 16"), _free),
     Clash(_SERVED, named("group", "over 16"), _OTHER_PAGES, _has_served_pages),
 )

@@ -78,6 +78,12 @@ def test_what_is_impossible_has_a_reason(one: str, other: str, why: str) -> None
     assert impossible(resolve("trtllm_mha").capability)[pair(one, other)] == why
 
 
+@pytest.mark.parametrize("empty_kv", [True, False])
+def test_long_queries_beside_short_keys_need_a_request_without_keys(*, empty_kv: bool) -> None:
+    can = Capability(modes=(Mode.EXTEND,), empty_kv=empty_kv, kv_shorter_than_q=False)
+    assert (pair("longest q=over 16", "longest kv=1 to 16") in possible_pairs(can)) is empty_kv
+
+
 def test_every_reason_is_one_clause() -> None:
     for backend in BACKENDS:
         for why in set(impossible(resolve(backend).capability).values()):

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
+from shrunk_cases import shrunk
 
 from attnfuzz.harness.registry import resolve
 from attnfuzz.reference.case import Case, Launch, Mode
@@ -90,31 +90,6 @@ def test_a_chance_that_is_high_already_stays_as_it_is() -> None:
     assert Chance(3, 1, ("a",)).weighed(Lean(("a",))) == (False,) * 3 + (True,) * 6
 
 
-def shrunk(lean: Lean, fails: Callable[[Case], bool]) -> Case:
-    """The case that Hypothesis ends with under a lean."""
-    last: list[Case] = []
-
-    @seed(5)
-    @settings(
-        max_examples=400,
-        database=None,
-        derandomize=False,
-        phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=tuple(HealthCheck),
-        deadline=None,
-        report_multiple_bugs=False,
-    )
-    @given(cases(CAPABILITY, "any", lean))
-    def test(case: Case) -> None:
-        if fails(case):
-            last.append(case)
-            raise AssertionError
-
-    with pytest.raises(AssertionError):
-        test()
-    return last[-1]
-
-
 @pytest.mark.parametrize(
     ("fails", "launches"),
     [
@@ -124,7 +99,7 @@ def shrunk(lean: Lean, fails: Callable[[Case], bool]) -> Case:
 )
 def test_shrinking_ends_where_it_would_without_a_lean(fails: Callable[[Case], bool], launches: list[Launch]) -> None:
     lean = Lean(("batch=over 32", "drafts=over 8", "page size=128", "values=probe", "window=cuts keys off"))
-    leaning, plain = shrunk(lean, fails), shrunk(Lean(), fails)
+    leaning, plain = (shrunk(cases(CAPABILITY, "any", each), fails, seed_of=5) for each in (lean, Lean()))
     assert leaning == plain
     assert [step.launch for step in leaning.steps] == launches
 

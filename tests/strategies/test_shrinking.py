@@ -1,9 +1,6 @@
 """What Hypothesis shrinks a case to: what a person would have written."""
 
-from collections.abc import Callable
-
-import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from shrunk_cases import shrunk
 
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Launch, Mode, Pages, Scales, ValueFamily, Views
@@ -20,33 +17,8 @@ CAPABILITY = Capability(
 )
 
 
-def shrunk(fails: Callable[[Case], bool]) -> Case:
-    """The case that Hypothesis ends with when a test fails on every case that `fails`."""
-    last: list[Case] = []
-
-    @seed(3)
-    @settings(
-        max_examples=400,
-        database=None,
-        derandomize=False,
-        phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=tuple(HealthCheck),
-        deadline=None,
-        report_multiple_bugs=False,
-    )
-    @given(cases(CAPABILITY, "any"))
-    def test(case: Case) -> None:
-        if fails(case):
-            last.append(case)
-            raise AssertionError
-
-    with pytest.raises(AssertionError):
-        test()
-    return last[-1]
-
-
 def test_anything_shrinks_to_one_plain_request() -> None:
-    case = shrunk(lambda _: True)
+    case = shrunk(cases(CAPABILITY, "any"), lambda _: True)
     assert len(case.steps) == 1
     assert len(case.steps[0].requests) == 1
     assert case.steps[0].launch is Launch.EAGER
@@ -66,12 +38,12 @@ def test_an_empty_request_beside_a_long_one_shrinks_to_hardly_more_than_that() -
             for step in case.steps
         )
 
-    case = shrunk(fails)
+    case = shrunk(cases(CAPABILITY, "any"), fails)
     assert len(case.steps) <= 2
     assert len(case.steps[-1].requests) <= 3
 
 
 def test_a_replay_shrinks_to_one_capture_and_one_replay() -> None:
-    case = shrunk(lambda case: any(step.launch is Launch.REPLAY for step in case.steps))
+    case = shrunk(cases(CAPABILITY, "any"), lambda case: any(step.launch is Launch.REPLAY for step in case.steps))
     assert [step.launch for step in case.steps] == [Launch.CAPTURE, Launch.REPLAY]
     assert len(case.steps[1].requests) == 1

@@ -15,6 +15,7 @@ from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.fingerprint import Fingerprint
 from attnfuzz.harness.reduce import reduce_calls
 from attnfuzz.harness.reduce.breached import breached
+from attnfuzz.harness.reduce.compiled import compiled_for
 from attnfuzz.harness.reduce.meaning import Meaning
 from attnfuzz.harness.reduce.search import CALL_EDITS
 from attnfuzz.reference import case_file
@@ -180,3 +181,12 @@ def test_the_budget_bounds_the_runs(runner: Runner) -> None:
     reduced = reduce_calls(calls, fails, budget=3)
     assert len(tried) == 3
     assert reduced == tried[-1]
+
+
+def test_calls_can_keep_the_shape_that_kernels_are_compiled_for(runner: Runner) -> None:
+    calls = traced(runner, draft_extend_case("trtllm_mha@24566"))
+    small = reduce_calls(calls, alike(runner, calls), same_kernels=True, budget=200)
+    assert compiled_for(small) == compiled_for(calls)
+    assert Meaning(small).size("kv heads") == 1
+    assert Meaning(small).batch < Meaning(calls).batch
+    assert compiled_for(reduce_calls(calls, alike(runner, calls), budget=200)) != compiled_for(calls)

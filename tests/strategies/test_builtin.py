@@ -1,0 +1,75 @@
+"""What is drawn for the backends of this project, those on GPUs included: nothing here runs a kernel."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis.strategies import SearchStrategy
+
+from attnfuzz.harness.registry import builtin
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Case, Launch
+from attnfuzz.reference.validity import products, validate
+from attnfuzz.strategies.cases import cases
+from attnfuzz.strategies.coverage import impossible, pairs_of
+from attnfuzz.strategies.supported import capturable, within
+
+Draw = Callable[[SearchStrategy[Case], int], list[Case]]
+
+# Revisions share the capability of what they are revisions of.
+BACKENDS = {backend.capability: name for name, backend in reversed(builtin().items())}
+
+
+@pytest.fixture(scope="module", params=BACKENDS, ids=list(BACKENDS.values()))
+def can(request: pytest.FixtureRequest) -> Capability:
+    """What a backend can do."""
+    capability: Capability = request.param
+    return capability
+
+
+@pytest.fixture(scope="module")
+def drawn(can: Capability, draw: Draw) -> list[Case]:
+    """Cases for it."""
+    return draw(cases(can, BACKENDS[can]), 120)
+
+
+def test_what_is_drawn_is_covered_and_never_said_to_be_impossible(can: Capability, drawn: list[Case]) -> None:
+    for case in drawn:
+        validate(case)
+        assert can.why_not(case) is None
+    reached = set().union(*map(pairs_of, drawn))
+    assert {both: impossible(can)[both] for both in reached & impossible(can).keys()} == {}
+
+
+def test_every_bucket_is_drawn(can: Capability, drawn: list[Case]) -> None:
+    for bucket in can.buckets:
+        assert any(bucket.covers(case.geometry) for case in drawn)
+
+
+def test_empty_rows_padding_and_replays_are_drawn_wherever_there_are_any(can: Capability, drawn: list[Case]) -> None:
+    counted = Counter(shown for case in drawn for shown in shows(case))
+    if can.empty_kv and not prefills_with_latents(can):
+        assert counted["empty"] >= 0.06 * len(drawn)
+    if can.padding:
+        assert counted["padded"] >= 0.2 * len(drawn)
+    if any(capturable(within(can, bucket)) for bucket in can.buckets or (None,)):
+        assert counted["replayed"] >= 0.1 * len(drawn)
+
+
+def test_most_cases_are_small(drawn: list[Case]) -> None:
+    work = sorted(map(products, drawn))
+    assert work[len(work) // 2] < 6e6
+    assert sum(work) / len(work) < 40e6
+
+
+def shows(case: Case) -> set[str]:
+    """Which of what matters most a case has."""
+    requests = [request for step in case.steps for request in step.requests]
+    found = {"empty"} if any(request.q_len and not request.kv_len for request in requests) else set()
+    found |= {"padded"} if any(step.padded and step.requests for step in case.steps) else set()
+    return found | ({"replayed"} if any(step.launch is Launch.REPLAY for step in case.steps) else set())
+
+
+def prefills_with_latents(can: Capability) -> bool:
+    """Whether all that it does is to attend to new tokens, which are keys too."""
+    return can.latent and not any(mode.speculative for mode in can.modes)
