@@ -14,7 +14,6 @@ import msgspec
 import torch
 
 from attnfuzz.harness.memory import poison
-from attnfuzz.harness.memory.allocation import Allocation
 from attnfuzz.harness.memory.plain import AnyMemory
 from attnfuzz.kernels.backend import Attended, Op, Output
 from attnfuzz.reference.calls import Answer, Argument, Buffer, Call, CallCase, Expected, View, pack
@@ -111,7 +110,7 @@ class FileTracer:
         """What has changed in known buffers since they were looked at last."""
         writes = []
         for allocation in self._memory.allocations():
-            known, content = self._known.get(allocation.address), _content(allocation)
+            known, content = self._known.get(allocation.address), self._memory.content(allocation)
             if known is not None and known != content:
                 name = self._names[allocation.address]
                 writes.append(_changed(name, DType(allocation.dtype), known, content))
@@ -145,7 +144,7 @@ class FileTracer:
         except ValueError as error:
             raise Untraceable(str(error)) from error
         if allocation.address not in self._names:
-            content = _content(allocation)
+            content = self._memory.content(allocation)
             self._names[allocation.address] = self._fresh_buffer(allocation.name, DType(allocation.dtype), content)
             self._known[allocation.address] = content
         dtype = _dtype(tensor)
@@ -167,7 +166,7 @@ class FileTracer:
 
     def _truth(self, name: str, tensor: torch.Tensor) -> View:
         """A buffer that no kernel sees: what a request should have attended to."""
-        dense = tensor.contiguous()
+        dense = tensor.contiguous().cpu()
         content = ctypes.string_at(dense.data_ptr(), dense.nbytes)
         buffer = self._fresh_buffer(name, _dtype(tensor), content)
         return View(buffer=buffer, shape=tuple(dense.shape), stride=tuple(dense.stride()))
@@ -246,7 +245,3 @@ def _dtype(tensor: torch.Tensor) -> DType:
         return DType.of(tensor.dtype)
     except ValueError:
         raise Untraceable(f"a tensor of {tensor.dtype}") from None
-
-
-def _content(allocation: Allocation) -> bytes:
-    return ctypes.string_at(allocation.address, allocation.nbytes)

@@ -118,12 +118,17 @@ class ErrorBudget:
         largest: float = max(piece.to(torch.float32).abs().amax().item() for piece in pieces)
         return largest * abs(self.problem.bmm2_scale)
 
+    @property
+    def row_quotient(self) -> torch.Tensor:
+        """Absolute error of a row whose denominator is huge: before they are divided, weights are at most 1; [T, 1]."""
+        return self.noise.quotient * self.value_peak * self.keys
+
     @cached_property
     def row_lost(self) -> torch.Tensor:
         """Absolute error of weights near zero; [T, Hq]."""
-        if not self.noise.underflow:
+        if not self.noise.underflow and not self.noise.quotient:
             return torch.zeros_like(self.moments.peak)
-        return self.noise.underflow * self.value_peak * self.keys * self.moments.p_peak
+        return self.noise.underflow * self.value_peak * self.keys * self.moments.p_peak + self.row_quotient
 
     @property
     def smallest(self) -> float:

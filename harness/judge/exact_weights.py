@@ -73,8 +73,8 @@ def exact_bound(budget: ErrorBudget, rows: torch.Tensor) -> torch.Tensor:
     (u_P + u_sum + u n + 2 u e) |o|, the rounding that all n equal weights share, their sum if they are not ones, and
     the fp32 roundings of numbers of size e that are exponentiated; t u sqrt(n) rms(p v), the fp32 sums;
     tail rms(delta) rms(p (v - o)), where delta is the error of the logits alone: exp(0) is exact; 2 gap max|v| for
-    weights far below the others; and, as in T1, output roundings, those before a merge, and a floor. Beside a sink,
-    delta is also what all weights share.
+    weights far below the others; and, as in T1, output roundings, those before a merge, huge denominators, and a floor.
+    Beside a sink, delta is also what all weights share.
     """
     noise, moments = budget.noise, budget.moments
     t = budget.deviations
@@ -89,7 +89,7 @@ def exact_bound(budget: ErrorBudget, rows: torch.Tensor) -> torch.Tensor:
     sums = noise.accumulate * t * budget.keys.sqrt()
     weights = sums + t * ((budget.roundings - 1) * budget.roundoff)
     outputs = shared + sums + budget.roundings * budget.roundoff
-    floor = 2 * budget.value_peak * moments.gap + budget.smallest
+    floor = 2 * budget.value_peak * moments.gap + budget.row_quotient + budget.smallest
 
     def of(row: torch.Tensor) -> torch.Tensor:
         return _rows(row.expand_as(moments.gap), rows).unsqueeze(-1)

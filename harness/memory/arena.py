@@ -5,17 +5,14 @@ from types import TracebackType
 from typing import Self
 
 from attnfuzz.harness.memory.reservation import PAGE, OutOfMemory, Reservation
+from attnfuzz.harness.memory.shelf import Shelf
+from attnfuzz.harness.memory.spacing import Spacing, size_class
 from attnfuzz.reference.case import Guard
 
 _RESERVED = 32 << 40
 """Bytes of address space: half of it holds POISON_ID times a page of 1 MiB, so that such an id faults inside."""
 
-GAP = 16 << 20
-"""Inaccessible bytes on each side of a slab, at the least: more than a page of a KV pool, so that page id -1 faults."""
-
 _LEAST = 1 << 30
-_FINE_CLASSES = 8
-"""Slabs of up to this many pages come in every size; larger ones in four sizes per power of two."""
 
 
 class Slab:
@@ -45,12 +42,13 @@ class Arena:
 
     def __init__(self, *, budget: int = 256 << 20, reserve: int = _RESERVED) -> None:
         self._reservation = Reservation(reserve, min(reserve, _LEAST))
-        # From the middle on, so that far offsets to either side stay inside.
-        self._cursor = _whole_pages(self._reservation.address + self._reservation.nbytes // 2)
-        self._budget = budget
-        self._free: dict[int, list[Slab]] = {}
-        self._warm: dict[Slab, None] = {}
-        self._warm_bytes = 0
+        self._spacing = Spacing(
+            self._reservation.address,
+            self._reservation.nbytes,
+            PAGE,
+            "draw smaller cases, or raise the limit on virtual memory (ulimit -v)",
+        )
+        self._shelf: Shelf[Slab] = Shelf(budget)
 
     def __enter__(self) -> Self:
         return self
@@ -63,7 +61,7 @@ class Arena:
     @property
     def resting_bytes(self) -> int:
         """Bytes of memory that slabs hold while no tensor lives in them."""
-        return self._warm_bytes
+        return self._shelf.warm_bytes
 
     def take(self, nbytes: int, guard: Guard) -> Slab:
         """A slab with the pages for `nbytes` open, flush with the guard: at its right end or its left.
@@ -72,66 +70,32 @@ class Arena:
         """
         pages = -(-nbytes // PAGE)
         needed = pages * PAGE
-        capacity = _size_class(pages) * PAGE
-        resting = self._free.get(capacity)
-        if resting:
-            slab = resting.pop()
-            if slab in self._warm:
-                del self._warm[slab]
-                self._warm_bytes -= capacity
-        else:
-            slab = self._new_slab(capacity)
+        capacity = size_class(pages) * PAGE
+        slab = self._shelf.take(capacity) or Slab(self._spacing.place(capacity), capacity)
         start = slab.address + capacity - needed if guard is Guard.RIGHT else slab.address
         if slab.start != start or slab.opened != needed:
             self._shut(slab)
-            self._reservation.open(start, needed)
+            try:
+                self._reservation.open(start, needed)
+            except OutOfMemory:
+                self._shelf.put_cold(slab)
+                raise
             slab.start, slab.opened = start, needed
         return slab
 
     def give(self, slab: Slab) -> None:
         """Take a slab back: its tensor must not be used any more."""
-        self._free.setdefault(slab.capacity, []).append(slab)
-        self._warm[slab] = None
-        self._warm_bytes += slab.capacity
-        while self._warm_bytes > self._budget:
-            self._cool(next(iter(self._warm)))
+        self._shelf.put(slab)
+        for excess in self._shelf.excess():
+            self._shut(excess)
+            self._reservation.discard(excess.address, excess.capacity)
 
     def close(self) -> None:
         """Unmap everything: every tensor in the arena becomes invalid."""
-        self._free.clear()
-        self._warm.clear()
+        self._shelf.clear()
         self._reservation.close()
-
-    def _new_slab(self, capacity: int) -> Slab:
-        gap = max(GAP, capacity)
-        address = self._cursor + gap
-        end = address + capacity + gap
-        if end > self._reservation.address + self._reservation.nbytes:
-            raise OutOfMemory(
-                f"no address space for {capacity} bytes of guarded memory among the {self._reservation.nbytes >> 30} "
-                "GiB reserved: draw smaller cases, or raise the limit on virtual memory (ulimit -v)"
-            )
-        self._cursor = end
-        return Slab(address, capacity)
-
-    def _cool(self, slab: Slab) -> None:
-        del self._warm[slab]
-        self._warm_bytes -= slab.capacity
-        self._shut(slab)
-        self._reservation.discard(slab.address, slab.capacity)
 
     def _shut(self, slab: Slab) -> None:
         if slab.opened:
             self._reservation.shut(slab.start, slab.opened)
             slab.opened = 0
-
-
-def _size_class(pages: int) -> int:
-    if pages <= _FINE_CLASSES:
-        return pages
-    step = 1 << (pages.bit_length() - 3)
-    return -(-pages // step) * step
-
-
-def _whole_pages(nbytes: int) -> int:
-    return nbytes // PAGE * PAGE

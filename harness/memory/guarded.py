@@ -1,224 +1,68 @@
-"""Guarded memory for one case: what backends allocate from, and what tells the judge of stray writes."""
+"""Guarded memory for one case on the CPU: what backends allocate from, and what tells the judge of stray writes."""
 
-import math
-from collections.abc import Iterable, Sequence
-from types import TracebackType
-from typing import Self
+import ctypes
+from collections.abc import Iterator, Sequence
 
 import torch
 
-from attnfuzz.harness.memory import allocation as places
-from attnfuzz.harness.memory import layout, poison
-from attnfuzz.harness.memory.allocation import Allocation, Location
+from attnfuzz.harness.memory import raw_bytes
+from attnfuzz.harness.memory.allocation import Allocation
 from attnfuzz.harness.memory.arena import Arena, Slab
-from attnfuzz.harness.memory.damage import Damage, gap_damage, slack_damage
+from attnfuzz.harness.memory.placed import PlacedMemory, Room, Span
 from attnfuzz.harness.memory.poison import Pattern
-from attnfuzz.harness.memory.seal import Seal
-from attnfuzz.kernels.backend import Fill
+from attnfuzz.harness.memory.seal import CopySeal, Seal
 from attnfuzz.reference.case import Guard, Outputs
 
 
-class _Placed:
-    """A tensor in its slab. `slack` is the address and size of the open bytes beside it, filled with `pattern`."""
-
-    __slots__ = ("allocation", "gaps", "pattern", "slab", "slack_address", "slack_bytes", "tensor")
-
-    def __init__(
-        self, allocation: Allocation, tensor: torch.Tensor, slab: Slab, pattern: Pattern, *, gaps: bool
-    ) -> None:
-        self.allocation = allocation
-        self.tensor = tensor
-        self.slab = slab
-        self.pattern = pattern
-        self.gaps = gaps
-        self.slack_bytes = slab.opened - allocation.nbytes
-        right = allocation.guard is Guard.RIGHT
-        self.slack_address = slab.start if right else allocation.address + allocation.nbytes
-
-
-class GuardedMemory:
-    """The `Memory` of one case: every tensor touches an inaccessible page on the side that `guard` says.
-
-    The rest of its last page, and the gaps that strides leave, hold poison: a read of it turns up as NaN or faults, a
-    write is reported by `damage`. Tensors are valid until `release`, after which their memory serves the next case. A
-    tensor without elements has no memory: torch hands kernels a null pointer for it.
-    """
+class GuardedMemory(PlacedMemory):
+    """`PlacedMemory` in an arena's pages: exactly those that a tensor needs are accessible."""
 
     def __init__(self, arena: Arena, guard: Guard, outputs: Outputs) -> None:
+        super().__init__(torch.device("cpu"), guard, outputs)
         self._arena = arena
-        self._guard = guard
-        self._output_pattern = poison.sentinel if outputs is Outputs.POISONED else poison.stale
-        self._placed: list[_Placed] = []
-        self._empty: list[Allocation] = []
-        self._by_address: dict[int, _Placed] = {}
 
-    def __enter__(self) -> Self:
-        return self
+    def content(self, allocation: Allocation) -> bytes:
+        """What a tensor and its gaps hold now."""
+        return ctypes.string_at(allocation.address, allocation.nbytes)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
-
-    def tensor(
-        self,
-        name: str,
-        shape: Sequence[int],
-        dtype: torch.dtype,
-        *,
-        stride: Sequence[int] | None = None,
-        fill: Fill = Fill.POISON,
-    ) -> torch.Tensor:
-        """A tensor called `name`, filled as `fill` says. `stride` (in elements) may leave gaps, which hold poison.
-
-        Raises:
-            ValueError: for strides that overlap, and for a dtype without poison.
-            OutOfMemory: when the arena can't grow.
-
-        """
-        placed = self._place(name, tuple(shape), dtype, stride)
-        if placed is None:
-            return torch.empty(tuple(shape), dtype=dtype)
-        if fill is Fill.ZEROS:
-            placed.tensor.zero_()
-        elif fill is Fill.OUTPUT:
-            self._fill_output(placed)
-        return placed.tensor
-
-    def copy(self, name: str, value: torch.Tensor, *, stride: Sequence[int] | None = None) -> torch.Tensor:
-        """A guarded tensor with the values, shape and dtype of `value`. Raises as `tensor` does."""
-        placed = self._place(name, tuple(value.shape), value.dtype, stride)
-        if placed is None:
-            return torch.empty_like(value)
-        return placed.tensor.copy_(value)
-
-    def allocations(self) -> list[Allocation]:
-        """Every tensor of this memory, in the order of their making, those without elements last."""
-        return [placed.allocation for placed in self._placed] + self._empty
-
-    def allocation_of(self, tensor: torch.Tensor) -> Allocation:
-        """The allocation that `tensor`, which has elements, is a view of. ValueError if it is none of this memory."""
-        return self._placed_of(tensor).allocation
-
-    def on_record(self, arguments: Iterable[tuple[str, torch.Tensor]]) -> list[Allocation]:
-        """The allocations that arguments, given by name, are views of: each once, empty ones by the argument's name.
-
-        Raises:
-            ValueError: for a tensor that lies outside of this memory.
-        """
-        found: dict[tuple[str, int], Allocation] = {}
-        for name, tensor in arguments:
-            allocation = self.allocation_of(tensor) if tensor.numel() else self._nowhere(name, tensor)
-            found[allocation.name, allocation.address] = allocation
-        return list(found.values())
-
-    def renew(self, tensor: torch.Tensor) -> None:
-        """Give an output its sentinel again before it is written once more; stale numbers stay what they became."""
-        if self._output_pattern is poison.sentinel and tensor.numel():
-            self._fill_output(self._placed_of(tensor))
-
-    def damage(self) -> list[Damage]:
-        """The bytes beside and between elements that somebody wrote to."""
-        found = []
-        for placed in self._placed:
-            if not placed.pattern.holds(placed.slack_address, placed.slack_bytes):
-                allocation = placed.allocation
-                tensor = (allocation.address, allocation.nbytes)
-                slack = (placed.slack_address, placed.slack_bytes)
-                found.append(slack_damage(allocation.name, tensor, slack, placed.pattern))
-            if placed.gaps:
-                found.extend(_gap_damage(placed))
-        return found
-
-    def seal(self, tensors: Iterable[torch.Tensor], *, writable: Iterable[torch.Tensor] = ()) -> Seal:
-        """Remember the allocations that `tensors` are views of, except those that `writable` ones are views of.
-
-        Raises:
-            ValueError: for a tensor that lies outside of this memory, where nothing guards it.
-
-        """
-        written = {self.allocation_of(tensor).address for tensor in writable if tensor.numel()}
-        sealed = {}
-        for tensor in tensors:
-            if tensor.numel():
-                allocation = self.allocation_of(tensor)
-                if allocation.address not in written:
-                    sealed[allocation.address] = allocation
-        return Seal(sealed.values())
-
-    def locate(self, address: int) -> Location:
-        """The tensor that an access to `address` was meant for, and where the address lies."""
-        return places.locate(self.allocations(), address)
-
-    def release(self) -> None:
-        """Give all memory back to the arena: no tensor of this memory may be used any more."""
-        for placed in self._placed:
-            self._arena.give(placed.slab)
-        self._placed.clear()
-        self._empty.clear()
-        self._by_address.clear()
-
-    def _place(
-        self, name: str, shape: tuple[int, ...], dtype: torch.dtype, stride: Sequence[int] | None
-    ) -> _Placed | None:
-        pattern = poison.poison(dtype)
-        itemsize = dtype.itemsize
-        dense = layout.dense_stride(shape)
-        elements = count = math.prod(shape)
-        steps = dense
-        if stride is not None:
-            layout.check_strides(name, shape, stride)
-            steps = tuple(stride)
-            elements = layout.extent(shape, steps)
-        nbytes = elements * itemsize
-        if not nbytes:
-            self._empty.append(Allocation(name, 0, 0, shape, str(dtype)[6:], itemsize, steps, self._guard))
-            return None
+    def _room(self, elements: int, dtype: torch.dtype) -> Room:
+        nbytes = elements * dtype.itemsize
         slab = self._arena.take(nbytes, self._guard)
         offset = slab.capacity - nbytes if self._guard is Guard.RIGHT else 0
-        address = slab.address + offset
-        pattern.write(slab.start, slab.opened)
         # Over exactly the tensor's bytes: what copies a tensor's storage must not run into a closed page.
-        tensor = torch.frombuffer(slab.buffer, dtype=dtype, count=elements, offset=offset)
-        tensor = tensor.view(shape) if steps == dense else tensor.as_strided(shape, steps)
-        allocation = Allocation(name, address, nbytes, shape, str(dtype)[6:], itemsize, steps, self._guard)
-        placed = _Placed(allocation, tensor, slab, pattern, gaps=elements != count)
-        self._placed.append(placed)
-        self._by_address[address] = placed
-        return placed
+        flat = torch.frombuffer(slab.buffer, dtype=dtype, count=elements, offset=offset)
+        return Room(flat, slab.start, slab.opened, slab)
 
-    def _fill_output(self, placed: _Placed) -> None:
-        allocation, tensor = placed.allocation, placed.tensor
-        pattern = self._output_pattern(tensor.dtype)
-        if placed.gaps:
-            content = torch.frombuffer(bytearray(pattern.content(tensor.nbytes)), dtype=tensor.dtype)
-            tensor.copy_(content.view(tensor.shape))
-        else:
-            pattern.write(allocation.address, allocation.nbytes)
+    def _give(self, slabs: list[Slab]) -> None:
+        for slab in slabs:
+            self._arena.give(slab)
 
-    def _nowhere(self, name: str, tensor: torch.Tensor) -> Allocation:
-        """The allocation of a tensor without elements."""
-        shape, stride, dtype = tuple(tensor.shape), tuple(tensor.stride()), str(tensor.dtype)[6:]
-        return Allocation(name, 0, 0, shape, dtype, tensor.itemsize, stride, self._guard)
+    def _write(self, pattern: Pattern, address: int, nbytes: int) -> None:
+        pattern.write(address, nbytes)
 
-    def _placed_of(self, tensor: torch.Tensor) -> _Placed:
-        address = tensor.data_ptr()
-        exact = self._by_address.get(address)
-        if exact is not None:
-            return exact
-        for placed in self._placed:
-            allocation = placed.allocation
-            if allocation.address <= address < allocation.address + allocation.nbytes:
-                return placed
-        raise ValueError(
-            f"a tensor of shape {tuple(tensor.shape)} lies outside of guarded memory: allocate it with memory.tensor"
-        )
+    def _differences(self, spans: Sequence[Span]) -> list[tuple[int, int] | None]:
+        return [None if _as_expected(span) else _difference(span) for span in spans]
+
+    def _sealed(self, allocations: Sequence[Allocation]) -> Seal:
+        return CopySeal(allocations)
 
 
-def _gap_damage(placed: _Placed) -> list[Damage]:
-    """Compare a tensor with gaps to poison in which its own elements, whatever they are now, are set."""
-    allocation, tensor = placed.allocation, placed.tensor
-    expected = torch.frombuffer(bytearray(placed.pattern.content(allocation.nbytes)), dtype=tensor.dtype)
-    expected.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
-    damage = gap_damage(allocation.name, (allocation.address, allocation.nbytes), expected.data_ptr())
-    return [] if damage is None else [damage]
+def _as_expected(span: Span) -> bool:
+    if isinstance(span.expected, Pattern):
+        return span.expected.holds(span.address, span.nbytes)
+    return raw_bytes.same(span.address, span.expected.data_ptr(), span.nbytes)
+
+
+def _difference(span: Span) -> tuple[int, int]:
+    offsets = list(_offsets(ctypes.string_at(span.address, span.nbytes), _bytes_of(span)))
+    return offsets[0], len(offsets)
+
+
+def _bytes_of(span: Span) -> bytes:
+    if isinstance(span.expected, Pattern):
+        return span.expected.content(span.nbytes)
+    return ctypes.string_at(span.expected.data_ptr(), span.nbytes)
+
+
+def _offsets(found: bytes, expected: bytes) -> Iterator[int]:
+    return (offset for offset, (one, other) in enumerate(zip(found, expected, strict=True)) if one != other)

@@ -24,6 +24,8 @@ _POISON = {
     torch.int32: POISON_ID,
     torch.int64: POISON_ID,
     torch.uint8: 0xAD,
+    torch.uint16: 0xADAD,
+    torch.uint32: POISON_ID,
     torch.bool: 0xAD,
 }
 _SENTINEL = {
@@ -34,27 +36,29 @@ _SENTINEL = {
     torch.int32: 0x0BADF00D,
     torch.int64: 0x0BADF00D,
     torch.uint8: 0xDB,
+    torch.uint16: 0x5DDB,
+    torch.uint32: 0x0BADF00D,
     torch.bool: 0xDB,
 }
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_PERIOD = 1 << 18
+PERIOD = 1 << 18
 """Bytes of a precomputed pattern: it stays in the second-level cache, and most tensors need one copy of it."""
 
 
 class Pattern:
-    """A run of `_PERIOD` bytes that is repeated over memory, starting anew at each address that is written."""
+    """A run of `PERIOD` bytes that is repeated over memory, starting anew at each address that is written."""
 
     def __init__(self, content: bytes) -> None:
-        assert len(content) == _PERIOD
-        self._buffer = ctypes.create_string_buffer(content, _PERIOD)
+        assert len(content) == PERIOD
+        self._buffer = ctypes.create_string_buffer(content, PERIOD)
         self._address = ctypes.addressof(self._buffer)
 
     def write(self, address: int, nbytes: int) -> None:
         """Fill `nbytes` at `address`."""
-        while nbytes > _PERIOD:
-            ctypes.memmove(address, self._address, _PERIOD)
-            address += _PERIOD
-            nbytes -= _PERIOD
+        while nbytes > PERIOD:
+            ctypes.memmove(address, self._address, PERIOD)
+            address += PERIOD
+            nbytes -= PERIOD
         ctypes.memmove(address, self._address, nbytes)
 
     def holds(self, address: int, nbytes: int) -> bool:
@@ -63,7 +67,7 @@ class Pattern:
 
     def content(self, nbytes: int) -> bytes:
         """The `nbytes` that `write` writes."""
-        whole, rest = divmod(nbytes, _PERIOD)
+        whole, rest = divmod(nbytes, PERIOD)
         return self._buffer.raw * whole + self._buffer.raw[:rest]
 
 
@@ -84,7 +88,7 @@ def stale(dtype: torch.dtype) -> Pattern:
     """Numbers as an earlier call could have left them: normal floats, small integers. The same in every process."""
     if dtype not in _POISON:
         raise _unknown(dtype)
-    count = _PERIOD // dtype.itemsize
+    count = PERIOD // dtype.itemsize
     generator = torch.Generator().manual_seed(20130)
     if dtype.is_floating_point:
         numbers = torch.randn(count, generator=generator).to(dtype)
@@ -119,7 +123,7 @@ def _repeated(patterns: dict[torch.dtype, int], dtype: torch.dtype) -> bytes:
     if dtype not in patterns:
         raise _unknown(dtype)
     element = patterns[dtype].to_bytes(dtype.itemsize, "little")
-    return element * (_PERIOD // dtype.itemsize)
+    return element * (PERIOD // dtype.itemsize)
 
 
 def _unknown(dtype: torch.dtype) -> ValueError:

@@ -2,13 +2,22 @@
 
 import ctypes
 from collections.abc import Iterable
+from typing import Protocol
 
 from attnfuzz.harness.memory import raw_bytes
 from attnfuzz.harness.memory.allocation import Allocation
 
 
-class Seal:
-    """The content of `allocations` as it was when the seal was made.
+class Seal(Protocol):
+    """Remembers what tensors held when it was made."""
+
+    def broken(self) -> list[tuple[str, int]]:
+        """The tensors that changed since, each with the first element (counted in memory) that differs."""
+        ...
+
+
+class CopySeal:
+    """A seal over `allocations` in the host's memory.
 
     A copy and not a checksum: copying and comparing is several times faster than a checksum, and can say where.
     """
@@ -17,7 +26,7 @@ class Seal:
         self._sealed = [(each, ctypes.string_at(each.address, each.nbytes)) for each in allocations]
 
     def broken(self) -> list[tuple[str, int]]:
-        """The tensors that changed since, each with the first element (counted in memory) that differs."""
+        """As `Seal` says."""
         return [
             (allocation.name, _first_difference(allocation, before) // allocation.itemsize)
             for allocation, before in self._sealed

@@ -1,53 +1,34 @@
-"""Compiles the native kernels at first use, and caches them by content.
+"""Compiles the native kernels at first use, into the cache.
 
 There are two libraries: the kernels, and a second one in which mistakes can be planted (defects.h), which is compiled
-only if somebody asks for it. The cache is $ATTNFUZZ_CACHE, or attnfuzz/ in $XDG_CACHE_HOME, or ~/.cache/attnfuzz. An
-entry's name is a hash of all that goes into it, so that entries never go stale and may be deleted at any time.
+only if somebody asks for it.
 """
 
-import fcntl
 import functools
-import hashlib
 import os
 import shlex
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
-import ninja
 import tvm_ffi
 import tvm_ffi.cpp
+
+from attnfuzz.kernels import library_cache
+from attnfuzz.kernels.library_cache import BuildFailed, NoCompiler
 
 FLAGS = ("-O3", "-ffp-contract=off", "-pthread")
 _WITH_DEFECTS = (*FLAGS, "-DATTNFUZZ_DEFECTS")
 _NAME = "attnfuzz_native"
-_OUTPUT_LINES = 20
-
-
-class NoCompiler(RuntimeError):
-    """There is no C++ compiler."""
-
-
-class BuildFailed(RuntimeError):
-    """The native kernels could not be compiled or stored."""
 
 
 def sources() -> tuple[Path, ...]:
     """The C++ files, headers included, in a fixed order."""
     return tuple(sorted(path for path in Path(__file__).parent.iterdir() if path.suffix in (".cpp", ".h")))
-
-
-def cache_folder() -> Path:
-    """Where compiled kernels are kept."""
-    own = os.environ.get("ATTNFUZZ_CACHE")
-    if own:
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attnfuzz"
 
 
 def compiler() -> str:
@@ -110,29 +91,8 @@ def _load(flags: tuple[str, ...], progress: Callable[[str], None] | None) -> tvm
 
 def _library(flags: tuple[str, ...], progress: Callable[[str], None]) -> Path:
     command = compiler()
-    folder = cache_folder()
-    library = folder / f"{_NAME}-{_key(command, flags)}.so"
-    if library.exists():
-        return library
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with _locked(library.with_suffix(".lock")):
-            if not library.exists():
-                _compile(command, flags, library, progress)
-    except OSError as error:
-        raise BuildFailed(
-            f"cannot write compiled kernels to {folder}: {error.strerror}; set ATTNFUZZ_CACHE to a folder with space"
-        ) from error
-    return library
-
-
-def _key(command: str, flags: tuple[str, ...]) -> str:
-    digest = hashlib.sha256()
-    for part in (command, _version(command), tvm_ffi.__version__, *flags):
-        digest.update(part.encode() + b"\0")
-    for path in sources():
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
+    key = library_cache.key(sources(), command, _version(command), *flags)
+    return library_cache.stored(f"{_NAME}-{key}", functools.partial(_compile, command, flags, progress))
 
 
 @functools.cache
@@ -143,48 +103,18 @@ def _version(command: str) -> str:
     return answer.stdout
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `path`. The kernel drops it with the process, however that ends."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _compile(command: str, flags: tuple[str, ...], library: Path, progress: Callable[[str], None]) -> None:
+def _compile(command: str, flags: tuple[str, ...], progress: Callable[[str], None], folder: str) -> str:
     files = [str(path) for path in sources() if path.suffix == ".cpp"]
     which = "native kernels with planted defects" if flags == _WITH_DEFECTS else "native kernels"
     progress(f"compiling {len(files)} files of {which} with {command} (about 10 s, once)")
     start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix=f"{_NAME}-", dir=library.parent) as build_folder:
-        try:
-            with _environment(CXX=command, PATH=f"{ninja.BIN_DIR}{os.pathsep}{os.environ.get('PATH', os.defpath)}"):
-                built = tvm_ffi.cpp.build(
-                    _NAME, cpp_files=files, extra_cflags=flags, extra_ldflags=["-pthread"], build_directory=build_folder
-                )
-        except RuntimeError as error:
-            raise BuildFailed(f"{command} could not compile the native kernels:\n{_essence(str(error))}") from error
-        Path(built).replace(library)
-    progress(f"compiled the {which} in {time.monotonic() - start:.1f} s")
-
-
-@contextmanager
-def _environment(**changes: str) -> Iterator[None]:
-    """Environment variables for the build, which takes them from this process."""
-    before = {name: os.environ.get(name) for name in changes}
-    os.environ.update(changes)
     try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def _essence(output: str) -> str:
-    """The first errors of a compiler's output, without the commands that gave them."""
-    lines = output.splitlines()
-    start = next((index for index, line in enumerate(lines) if "error" in line), 0)
-    return "\n".join(lines[start : start + _OUTPUT_LINES])
+        with library_cache.environment(CXX=command):
+            built: str = tvm_ffi.cpp.build(
+                _NAME, cpp_files=files, extra_cflags=flags, extra_ldflags=["-pthread"], build_directory=folder
+            )
+    except RuntimeError as error:
+        reason = library_cache.essence(str(error))
+        raise BuildFailed(f"{command} could not compile the native kernels:\n{reason}") from error
+    progress(f"compiled the {which} in {time.monotonic() - start:.1f} s")
+    return built

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -198,3 +199,20 @@ def test_tiers_that_are_switched_off_leave_their_alpha_to_the_others(rounding: A
     alone = judged(rounding, wrong, ALL_TIERS - {Tier.T1}).margins[Tier.T1]
     assert all_heard == pytest.approx(1, rel=1e-4)
     assert all_heard < alone < 1.1
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_fast_division_by_a_huge_denominator_may_give_nothing(layer: Any, *, lost: bool) -> None:
+    plain = replace(layer, lengths=((1, 1),), probabilities=torch.bfloat16)
+    (entry,) = plain.run().attended
+    key = entry.key.repeat_interleave(plain.q_heads // plain.kv_heads, dim=1)
+    logits = (entry.query.double() * key.double()).sum(-1).flatten() * plain.dim**-0.5
+    # The denominator is e^88, which is above 2^126, and the output some 1e-38, which bf16 can hold.
+    variant = replace(plain, sinks=(logits + 88).float())
+    output = variant.run()
+    nothing = replace(output, out=torch.zeros_like(output.out))
+    noise = variant.noise if lost else msgspec.structs.replace(variant.noise, quotient=0.0)
+    judgement = judge(
+        nothing, geometry=variant.geometry, contract=Contract(lse=LseBase.TWO), noise=noise, step=0, mode="", kernel=""
+    )
+    assert [each.kind for each in judgement.observations] == ([] if lost else [Kind.OUTPUT_MISMATCH])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from attnfuzz.harness.memory.arena import Arena
-from attnfuzz.harness.memory.reservation import PAGE, OutOfMemory
+from attnfuzz.harness.memory.reservation import PAGE, OutOfMemory, Reservation
 from attnfuzz.reference.case import Guard
 
 MIB = 1 << 20
@@ -75,6 +75,20 @@ def test_no_address_space_is_a_clear_error() -> None:
         pytest.raises(OutOfMemory, match=r"no address space for .* draw smaller cases"),
     ):
         arena.take(1 << 29, Guard.RIGHT)
+
+
+def test_want_of_memory_uses_up_no_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OutOfMemory("none left")
+
+    with Arena(reserve=1 << 30) as arena:
+        with monkeypatch.context() as patch:
+            patch.setattr(Reservation, "open", refuse)
+            for _ in range(20):
+                with pytest.raises(OutOfMemory, match="none left"):
+                    arena.take(20 * MIB, Guard.RIGHT)
+        slab = arena.take(20 * MIB, Guard.RIGHT)
+        slab.buffer[slab.capacity - 1] = 1
 
 
 @pytest.fixture

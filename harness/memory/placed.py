@@ -1,0 +1,266 @@
+"""What guarded memory of every kind has in common: tensors on record, what lies around them, and what became of it."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import torch
+
+from attnfuzz.harness.memory import allocation as places
+from attnfuzz.harness.memory import layout, poison
+from attnfuzz.harness.memory.allocation import Allocation, Location
+from attnfuzz.harness.memory.damage import Damage
+from attnfuzz.harness.memory.poison import Pattern
+from attnfuzz.harness.memory.seal import Seal
+from attnfuzz.kernels.backend import Fill
+from attnfuzz.reference.case import Guard, Outputs
+
+
+class Room(NamedTuple):
+    """Where a tensor was put: `flat` are exactly its elements, among `opened` accessible bytes from `start` on.
+
+    `slab` is whatever the memory has to remember of it.
+    """
+
+    flat: torch.Tensor
+    start: int
+    opened: int
+    slab: Any
+
+
+class Span(NamedTuple):
+    """`nbytes` from `address` on, and what they should hold: a pattern, or the bytes of a tensor of the same device."""
+
+    address: int
+    nbytes: int
+    expected: Pattern | torch.Tensor
+
+
+class _Placed:
+    """A tensor in its room. `slack` is the address and size of the open bytes beside it, filled with `pattern`."""
+
+    __slots__ = ("allocation", "gaps", "pattern", "slab", "slack_address", "slack_bytes", "tensor")
+
+    def __init__(
+        self, allocation: Allocation, tensor: torch.Tensor, room: Room, pattern: Pattern, *, gaps: bool
+    ) -> None:
+        self.allocation = allocation
+        self.tensor = tensor
+        self.slab = room.slab
+        self.pattern = pattern
+        self.gaps = gaps
+        self.slack_bytes = room.opened - allocation.nbytes
+        right = allocation.guard is Guard.RIGHT
+        self.slack_address = room.start if right else allocation.address + allocation.nbytes
+
+
+class PlacedMemory(ABC):
+    """The `Memory` of one case: every tensor touches an inaccessible page on the side that `guard` says.
+
+    The rest of its accessible bytes, and the gaps that strides leave, hold poison: a read of it turns up as NaN or
+    faults, a write is reported by `damage`. Tensors are valid until `release`, after which their memory serves the next
+    case. A tensor without elements has no memory: torch hands kernels a null pointer for it.
+    """
+
+    def __init__(self, device: torch.device, guard: Guard, outputs: Outputs) -> None:
+        self._device = device
+        self._guard = guard
+        self._output_pattern = poison.sentinel if outputs is Outputs.POISONED else poison.stale
+        self._placed: list[_Placed] = []
+        self._empty: list[Allocation] = []
+        self._by_address: dict[int, _Placed] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def tensor(
+        self,
+        name: str,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        *,
+        stride: Sequence[int] | None = None,
+        fill: Fill = Fill.POISON,
+    ) -> torch.Tensor:
+        """A tensor called `name`, filled as `fill` says. `stride` (in elements) may leave gaps, which hold poison.
+
+        Raises:
+            ValueError: for strides that overlap, and for a dtype without poison.
+            OutOfMemory: when the arena can't grow.
+
+        """
+        placed = self._place(name, tuple(shape), dtype, stride)
+        if placed is None:
+            return torch.empty(tuple(shape), dtype=dtype, device=self._device)
+        if fill is Fill.ZEROS:
+            placed.tensor.zero_()
+        elif fill is Fill.OUTPUT:
+            self._fill_output(placed)
+        return placed.tensor
+
+    def copy(self, name: str, value: torch.Tensor, *, stride: Sequence[int] | None = None) -> torch.Tensor:
+        """A guarded tensor with the values, shape and dtype of `value`, on any device. Raises as `tensor` does."""
+        placed = self._place(name, tuple(value.shape), value.dtype, stride)
+        if placed is None:
+            return torch.empty_like(value, device=self._device)
+        return placed.tensor.copy_(value)
+
+    def allocations(self) -> list[Allocation]:
+        """Every tensor of this memory, in the order of their making, those without elements last."""
+        return [placed.allocation for placed in self._placed] + self._empty
+
+    def allocation_of(self, tensor: torch.Tensor) -> Allocation:
+        """The allocation that `tensor`, which has elements, is a view of. ValueError if it is none of this memory."""
+        return self._placed_of(tensor).allocation
+
+    def on_record(self, arguments: Iterable[tuple[str, torch.Tensor]]) -> list[Allocation]:
+        """The allocations that arguments, given by name, are views of: each once, empty ones by the argument's name.
+
+        Raises:
+            ValueError: for a tensor that lies outside of this memory.
+        """
+        found: dict[tuple[str, int], Allocation] = {}
+        for name, tensor in arguments:
+            allocation = self.allocation_of(tensor) if tensor.numel() else self._nowhere(name, tensor)
+            found[allocation.name, allocation.address] = allocation
+        return list(found.values())
+
+    def renew(self, tensor: torch.Tensor) -> None:
+        """Give an output its sentinel again before it is written once more; stale numbers stay what they became."""
+        if self._output_pattern is poison.sentinel and tensor.numel():
+            self._fill_output(self._placed_of(tensor))
+
+    def damage(self) -> list[Damage]:
+        """The bytes beside and between elements that somebody wrote to, after all launches so far."""
+        spans = []
+        for placed in self._placed:
+            allocation = placed.allocation
+            spans.append((allocation, Span(placed.slack_address, placed.slack_bytes, placed.pattern)))
+            if placed.gaps:
+                spans.append((allocation, Span(allocation.address, allocation.nbytes, self._intact(placed))))
+        differences = self._differences([span for _, span in spans])
+        return [
+            Damage(allocation.name, span.address + difference[0] - allocation.address, difference[1], allocation.nbytes)
+            for (allocation, span), difference in zip(spans, differences, strict=True)
+            if difference is not None
+        ]
+
+    def seal(self, tensors: Iterable[torch.Tensor], *, writable: Iterable[torch.Tensor] = ()) -> Seal:
+        """Remember the allocations that `tensors` are views of, except those that `writable` ones are views of.
+
+        Raises:
+            ValueError: for a tensor that lies outside of this memory, where nothing guards it.
+
+        """
+        written = {self.allocation_of(tensor).address for tensor in writable if tensor.numel()}
+        sealed = {}
+        for tensor in tensors:
+            if tensor.numel():
+                allocation = self.allocation_of(tensor)
+                if allocation.address not in written:
+                    sealed[allocation.address] = allocation
+        return self._sealed(list(sealed.values()))
+
+    def locate(self, address: int) -> Location:
+        """The tensor that an access to `address` was meant for, and where the address lies."""
+        return places.locate(self.allocations(), address)
+
+    def release(self) -> None:
+        """Give all memory back to the arena: no tensor of this memory may be used any more."""
+        slabs = [placed.slab for placed in self._placed]
+        self._placed.clear()
+        self._empty.clear()
+        self._by_address.clear()
+        self._give(slabs)
+
+    @abstractmethod
+    def content(self, allocation: Allocation) -> bytes:
+        """What a tensor and its gaps hold now, after all launches so far."""
+
+    @abstractmethod
+    def _room(self, elements: int, dtype: torch.dtype) -> Room:
+        """Accessible memory for a tensor, flush with the guard."""
+
+    @abstractmethod
+    def _give(self, slabs: list[Any]) -> None:
+        """Take slabs back whose tensors are forgotten."""
+
+    @abstractmethod
+    def _write(self, pattern: Pattern, address: int, nbytes: int) -> None:
+        """Fill `nbytes` at `address`."""
+
+    @abstractmethod
+    def _differences(self, spans: Sequence[Span]) -> Sequence[tuple[int, int] | None]:
+        """For each span, the offset of the first byte that is not as expected and how many are not; None if none."""
+
+    @abstractmethod
+    def _sealed(self, allocations: Sequence[Allocation]) -> Seal:
+        """A seal over these allocations."""
+
+    def _place(
+        self, name: str, shape: tuple[int, ...], dtype: torch.dtype, stride: Sequence[int] | None
+    ) -> _Placed | None:
+        pattern = poison.poison(dtype)
+        itemsize = dtype.itemsize
+        dense = layout.dense_stride(shape)
+        elements = count = math.prod(shape)
+        steps = dense
+        if stride is not None:
+            layout.check_strides(name, shape, stride)
+            steps = tuple(stride)
+            elements = layout.extent(shape, steps)
+        nbytes = elements * itemsize
+        if not nbytes:
+            self._empty.append(Allocation(name, 0, 0, shape, str(dtype)[6:], itemsize, steps, self._guard))
+            return None
+        room = self._room(elements, dtype)
+        address = room.start + (room.opened - nbytes if self._guard is Guard.RIGHT else 0)
+        self._write(pattern, room.start, room.opened)
+        tensor = room.flat.view(shape) if steps == dense else room.flat.as_strided(shape, steps)
+        allocation = Allocation(name, address, nbytes, shape, str(dtype)[6:], itemsize, steps, self._guard)
+        placed = _Placed(allocation, tensor, room, pattern, gaps=elements != count)
+        self._placed.append(placed)
+        self._by_address[address] = placed
+        return placed
+
+    def _fill_output(self, placed: _Placed) -> None:
+        allocation, tensor = placed.allocation, placed.tensor
+        pattern = self._output_pattern(tensor.dtype)
+        if placed.gaps:
+            content = torch.frombuffer(bytearray(pattern.content(tensor.nbytes)), dtype=tensor.dtype)
+            tensor.copy_(content.view(tensor.shape))
+        else:
+            self._write(pattern, allocation.address, allocation.nbytes)
+
+    def _intact(self, placed: _Placed) -> torch.Tensor:
+        """A tensor with gaps as it should be: poison in which its own elements, whatever they are now, are set."""
+        allocation, tensor = placed.allocation, placed.tensor
+        expected = torch.empty(allocation.nbytes // allocation.itemsize, dtype=tensor.dtype, device=self._device)
+        self._write(placed.pattern, expected.data_ptr(), allocation.nbytes)
+        expected.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
+        return expected
+
+    def _nowhere(self, name: str, tensor: torch.Tensor) -> Allocation:
+        """The allocation of a tensor without elements."""
+        shape, stride, dtype = tuple(tensor.shape), tuple(tensor.stride()), str(tensor.dtype)[6:]
+        return Allocation(name, 0, 0, shape, dtype, tensor.itemsize, stride, self._guard)
+
+    def _placed_of(self, tensor: torch.Tensor) -> _Placed:
+        address = tensor.data_ptr()
+        exact = self._by_address.get(address)
+        if exact is not None:
+            return exact
+        for placed in self._placed:
+            allocation = placed.allocation
+            if allocation.address <= address < allocation.address + allocation.nbytes:
+                return placed
+        raise ValueError(
+            f"a tensor of shape {tuple(tensor.shape)} lies outside of guarded memory: allocate it with memory.tensor"
+        )

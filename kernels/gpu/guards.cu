@@ -1,0 +1,167 @@
+// Filling, copying and comparing runs of the memory around tensors: one launch for many runs.
+//
+// Runs are arguments of the launch itself, so that nothing has to be copied to the device before it and a launch can be
+// captured. Errors are exceptions; nothing synchronises.
+
+#include <cuda_runtime.h>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/error.h>
+#include <tvm/ffi/function.h>
+#include <tvm/ffi/string.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+namespace attnfuzz {
+namespace {
+
+// `nbytes` from `address` on, and what they are written or compared with: byte i belongs to byte (i + phase) & mask
+// from `other` on. A mask of all ones is for plain memory, with a phase of 0. Else `other` is a pattern of mask + 1
+// bytes, and the phase is that of the address in its 16 bytes: a vector of the run then meets a vector of the pattern.
+struct Run {
+  uint64_t address;
+  uint64_t other;
+  uint64_t nbytes;
+  uint64_t mask;
+};
+
+constexpr uint64_t kPlain = ~uint64_t{0};
+constexpr uint64_t kVector = sizeof(uint4);
+constexpr int kRuns = 64;  // of a launch: 2 KiB of arguments, of the 4 that every GPU takes
+constexpr int kThreads = 256;
+constexpr uint64_t kBytesOfBlock = 4 * kThreads * kVector;  // so that one slab of 2 MiB has blocks for all of a GPU
+constexpr uint64_t kMaxBlocks = 2048;
+
+struct Runs {
+  Run run[kRuns];
+};
+
+// Where the vectors of a run lie, which are aligned in both memories; there are none if the two are aligned differently.
+struct Split {
+  uint64_t phase;
+  uint64_t head;
+  uint64_t vectors;
+
+  __device__ explicit Split(const Run& run) {
+    phase = run.mask == kPlain ? 0 : run.address % kVector;
+    head = (kVector - run.address % kVector) % kVector;
+    const bool aligned = (run.other + phase) % kVector == run.address % kVector;
+    vectors = aligned && head < run.nbytes ? (run.nbytes - head) / kVector : 0;
+    if (vectors == 0) head = 0;
+  }
+};
+
+__device__ const uint8_t* other_of(const Run& run, const Split& split, uint64_t offset) {
+  return reinterpret_cast<const uint8_t*>(run.other) + ((offset + split.phase) & run.mask);
+}
+
+// Calls on_vector(offset) and on_byte(offset) for all of a run, which the blocks of its row share.
+template <typename OnVector, typename OnByte>
+__device__ void for_all(const Run& run, const Split& split, OnVector on_vector, OnByte on_byte) {
+  const uint64_t first = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const uint64_t step = uint64_t{gridDim.x} * blockDim.x;
+  for (uint64_t i = first; i < split.vectors; i += step) on_vector(split.head + i * kVector);
+  const uint64_t in_vectors = split.vectors * kVector;
+  for (uint64_t i = first; i < run.nbytes - in_vectors; i += step) on_byte(i < split.head ? i : i + in_vectors);
+}
+
+__global__ void __launch_bounds__(kThreads) write_runs(const __grid_constant__ Runs runs) {
+  const Run& run = runs.run[blockIdx.y];
+  const Split split(run);
+  auto* target = reinterpret_cast<uint8_t*>(run.address);
+  for_all(
+      run, split,
+      [&](uint64_t offset) {
+        *reinterpret_cast<uint4*>(target + offset) =
+            *reinterpret_cast<const uint4*>(other_of(run, split, offset));
+      },
+      [&](uint64_t offset) { target[offset] = *other_of(run, split, offset); });
+}
+
+// results[2 * run]: the bytes from the first that differs to the end of the run, 0 if none does, so that zeros are the
+// neutral start and the largest wins. results[2 * run + 1]: how many bytes differ.
+__global__ void __launch_bounds__(kThreads)
+    compare_runs(const __grid_constant__ Runs runs, unsigned long long* results) {
+  const Run& run = runs.run[blockIdx.y];
+  const Split split(run);
+  const auto* found = reinterpret_cast<const uint8_t*>(run.address);
+  unsigned long long count = 0;
+  unsigned long long left = 0;
+  const auto compare = [&](uint64_t offset, uint8_t one, uint8_t other) {
+    if (one == other) return;
+    ++count;
+    left = max(left, static_cast<unsigned long long>(run.nbytes - offset));
+  };
+  for_all(
+      run, split,
+      [&](uint64_t offset) {
+        const uint4 one = *reinterpret_cast<const uint4*>(found + offset);
+        const uint4 other = *reinterpret_cast<const uint4*>(other_of(run, split, offset));
+        if (one.x == other.x && one.y == other.y && one.z == other.z && one.w == other.w) return;
+        const auto* ours = reinterpret_cast<const uint8_t*>(&one);
+        const auto* theirs = reinterpret_cast<const uint8_t*>(&other);
+        for (uint64_t byte = 0; byte < kVector; ++byte) compare(offset + byte, ours[byte], theirs[byte]);
+      },
+      [&](uint64_t offset) { compare(offset, found[offset], *other_of(run, split, offset)); });
+  if (count == 0) return;
+  atomicMax(results + 2 * blockIdx.y, left);
+  atomicAdd(results + 2 * blockIdx.y + 1, count);
+}
+
+void check(cudaError_t error, const char* what) {
+  if (error != cudaSuccess) TVM_FFI_THROW(RuntimeError) << what << ": " << cudaGetErrorString(error);
+}
+
+// Calls launch(grid, part, first) for parts of the runs that fit the arguments of a launch.
+template <typename Launch>
+void in_parts(const tvm::ffi::Bytes& packed, const char* what, Launch launch) {
+  if (packed.size() % sizeof(Run) != 0) {
+    TVM_FFI_THROW(ValueError) << "runs are records of " << sizeof(Run) << " bytes, of which " << packed.size()
+                              << " is no multiple";
+  }
+  const size_t count = packed.size() / sizeof(Run);
+  for (size_t first = 0; first < count; first += kRuns) {
+    const size_t size = std::min<size_t>(kRuns, count - first);
+    Runs part;
+    std::memcpy(part.run, packed.data() + first * sizeof(Run), size * sizeof(Run));
+    uint64_t largest = 1;
+    for (size_t i = 0; i < size; ++i) largest = std::max(largest, part.run[i].nbytes);
+    const uint64_t blocks = std::min(kMaxBlocks, (largest + kBytesOfBlock - 1) / kBytesOfBlock);
+    // A launch that failed before, whoever made it, was told of then: its error must not be taken for one of this one.
+    static_cast<void>(cudaGetLastError());
+    launch(dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(size)), part, first);
+    check(cudaGetLastError(), what);
+  }
+}
+
+// Write runs (packed Run records). `stream` is a cudaStream_t: torch's current one, which only Python knows, since no
+// tensor is among the arguments.
+void write(tvm::ffi::Bytes packed, int64_t stream) {
+  in_parts(packed, "writing guarded memory", [&](dim3 grid, const Runs& part, size_t) {
+    write_runs<<<grid, kThreads, 0, reinterpret_cast<cudaStream_t>(stream)>>>(part);
+  });
+}
+
+// Compare runs: results, int64 [runs, 2] on the device, is written as compare_runs says.
+void compare(tvm::ffi::Bytes packed, tvm::ffi::TensorView results, int64_t stream) {
+  const size_t count = packed.size() / sizeof(Run);
+  if (results.ndim() != 2 || static_cast<size_t>(results.size(0)) != count || results.size(1) != 2 ||
+      results.dtype().code != kDLInt || results.dtype().bits != 64 || !results.IsContiguous() ||
+      results.device().device_type != kDLCUDA) {
+    TVM_FFI_THROW(ValueError) << "results must be a contiguous int64 tensor of [" << count << ", 2] on a CUDA device";
+  }
+  auto* target = static_cast<unsigned long long*>(results.data_ptr());
+  const auto queue = reinterpret_cast<cudaStream_t>(stream);
+  check(cudaMemsetAsync(target, 0, count * 2 * sizeof(*target), queue), "clearing the results");
+  in_parts(packed, "comparing guarded memory", [&](dim3 grid, const Runs& part, size_t first) {
+    compare_runs<<<grid, kThreads, 0, queue>>>(part, target + 2 * first);
+  });
+}
+
+}  // namespace
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(write, write)
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(compare, compare)
+
+}  // namespace attnfuzz

@@ -1,0 +1,59 @@
+"""What guarded memory does on a GPU: many runs of bytes written or compared by one launch."""
+
+import struct
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from attnfuzz.kernels.gpu import nvcc
+
+SOURCE = Path(__file__).with_name("guards.cu")
+
+_PLAIN = (1 << 64) - 1
+_RECORD = struct.Struct("4Q")
+
+
+class Run(NamedTuple):
+    """`nbytes` of a GPU's memory from `address` on, and what they are written or compared with.
+
+    That is the memory from `other` on, or with a `period` (a power of two) a pattern of so many bytes that is repeated,
+    beginning at the last multiple of 16 that is not behind `address`. Fastest where both are aligned alike in 16 bytes.
+    """
+
+    address: int
+    other: int
+    nbytes: int
+    period: int = 0
+
+    def packed(self) -> bytes:
+        """As guards.cu takes it."""
+        return _RECORD.pack(self.address, self.other, self.nbytes, self.period - 1 if self.period else _PLAIN)
+
+
+def kernels() -> Any:
+    """The functions of guards.cu, compiled at first use. Raises as `nvcc.build` does."""
+    return nvcc.load(SOURCE)
+
+
+def write(runs: Iterable[Run]) -> None:
+    """Write each run, on the current stream. Does not wait for it."""
+    kernels().write(b"".join(run.packed() for run in runs), _stream())
+
+
+def compare(runs: Sequence[Run], device: torch.device) -> list[tuple[int, int] | None]:
+    """For each run, the offset of the first byte that differs and how many do; None if none does. Synchronises."""
+    if not runs:
+        return []
+    results = torch.empty((len(runs), 2), dtype=torch.int64, device=device)
+    kernels().compare(b"".join(run.packed() for run in runs), results, _stream())
+    # What is left of a run from its first difference on, and how many bytes differ.
+    return [
+        (run.nbytes - left, count) if count else None for run, (left, count) in zip(runs, results.tolist(), strict=True)
+    ]
+
+
+def _stream() -> int:
+    handle: int = torch.cuda.current_stream().cuda_stream
+    return handle

@@ -1,0 +1,77 @@
+"""Compiles this project's own CUDA kernels at first use, into the cache that the native kernels have."""
+
+import functools
+import os
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import tvm_ffi
+import tvm_ffi.cpp
+
+from attnfuzz.kernels import library_cache
+from attnfuzz.kernels.gpu import toolkit, visible
+from attnfuzz.kernels.library_cache import BuildFailed, NoCompiler
+
+_ARCH_LIST = "TVM_FFI_CUDA_ARCH_LIST"
+
+
+@functools.cache
+def load(*files: Path) -> tvm_ffi.Module:
+    """The module compiled from .cu files for the visible GPUs; once in a process. Raises as `build` does."""
+    return tvm_ffi.load_module(str(build(files)))
+
+
+def build(
+    files: Sequence[Path], *, archs: Sequence[str] = (), progress: Callable[[str], None] = lambda _: None
+) -> Path:
+    """The library compiled from .cu files, built if this machine has not built it before; creates no CUDA context.
+
+    `archs` are compute capabilities ("9.0", "10.0a"): without them those in $TVM_FFI_CUDA_ARCH_LIST, else those of the
+    visible GPUs. Any number of processes may ask at once: one compiles. `progress` is told of a build.
+
+    Raises:
+        NoCompiler: there is no nvcc, or nothing says for which GPU to compile.
+        BuildFailed: nvcc refused, or the cache can't be written.
+
+    """
+    command, wanted = toolkit.nvcc(), " ".join(archs) or _archs_here()
+    name = files[0].stem
+    key = library_cache.key(files, _version(command), wanted)
+    return library_cache.stored(
+        f"attnfuzz_{name}-{key}", functools.partial(_compile, command, name, files, wanted, progress)
+    )
+
+
+def _archs_here() -> str:
+    named = os.environ.get(_ARCH_LIST)
+    archs = named or " ".join(sorted({gpu.capability for gpu in visible.visible()}))
+    if not archs:
+        raise NoCompiler(f"no GPU is visible to compile for: set {_ARCH_LIST}, for example to 9.0")
+    return archs
+
+
+@functools.cache
+def _version(command: Path) -> str:
+    answer = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
+    if answer.returncode:
+        raise NoCompiler(f"{command} --version fails: install NVIDIA's CUDA toolkit or set CUDA_HOME to its folder")
+    return answer.stdout
+
+
+def _compile(
+    command: Path, name: str, files: Sequence[Path], archs: str, progress: Callable[[str], None], folder: str
+) -> str:
+    progress(f"compiling {name}.cu for SM {archs} with {command} (about 10 s, once)")
+    start = time.monotonic()
+    try:
+        with library_cache.environment(**{_ARCH_LIST: archs}):
+            built: str = tvm_ffi.cpp.build(
+                f"attnfuzz_{name}", cuda_files=[str(file) for file in files], backend="cuda", build_directory=folder
+            )
+    except RuntimeError as error:
+        reason = library_cache.essence(str(error))
+        raise BuildFailed(f"{command} could not compile {name}.cu:\n{reason}") from error
+    progress(f"compiled {name}.cu in {time.monotonic() - start:.1f} s")
+    return built

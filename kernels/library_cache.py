@@ -1,0 +1,97 @@
+"""Compiled kernels on the disk, cached by content: what the C++ and the CUDA builds share.
+
+The cache is $ATTNFUZZ_CACHE, or attnfuzz/ in $XDG_CACHE_HOME, or ~/.cache/attnfuzz. An entry's name is a hash of all
+that goes into it, so that entries never go stale and may be deleted at any time.
+"""
+
+import fcntl
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import ninja
+import tvm_ffi
+
+_OUTPUT_LINES = 20
+
+
+class NoCompiler(RuntimeError):
+    """There is no compiler for the kernels."""
+
+
+class BuildFailed(RuntimeError):
+    """Kernels could not be compiled or stored."""
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept."""
+    own = os.environ.get("ATTNFUZZ_CACHE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attnfuzz"
+
+
+def key(files: Iterable[Path], *parts: str) -> str:
+    """A hash of files and of whatever else a library depends on; tvm_ffi's version always counts."""
+    digest = hashlib.sha256()
+    for part in (*parts, tvm_ffi.__version__):
+        digest.update(part.encode() + b"\0")
+    for path in files:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def stored(name: str, compiled: Callable[[str], str]) -> Path:
+    """The library `name` in the cache. If it is not there, `compiled` makes it in a folder and gives its path.
+
+    Any number of processes may ask at once: one compiles. Raises BuildFailed if the cache can't be written.
+    """
+    folder = cache_folder()
+    library = folder / f"{name}.so"
+    if library.exists():
+        return library
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked(library.with_suffix(".lock")):
+            if not library.exists():
+                with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=folder) as build_folder:
+                    Path(compiled(build_folder)).replace(library)
+    except OSError as error:
+        raise BuildFailed(
+            f"cannot write compiled kernels to {folder}: {error.strerror}; set ATTNFUZZ_CACHE to a folder with space"
+        ) from error
+    return library
+
+
+@contextmanager
+def environment(**changes: str) -> Iterator[None]:
+    """Environment variables for a build, which takes them from this process; ninja is on its path."""
+    changes = {"PATH": f"{ninja.BIN_DIR}{os.pathsep}{os.environ.get('PATH', os.defpath)}", **changes}
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def essence(output: str) -> str:
+    """The first errors of a compiler's output, without the commands that gave them."""
+    lines = output.splitlines()
+    start = next((index for index, line in enumerate(lines) if "error" in line), 0)
+    return "\n".join(lines[start : start + _OUTPUT_LINES])
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on `path`. The kernel drops it with the process, however that ends."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

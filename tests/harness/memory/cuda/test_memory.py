@@ -1,0 +1,140 @@
+"""Guarded memory of a GPU, on the host."""
+
+import ctypes
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from memory_scripts import Made, play, scripts
+
+from attnfuzz.harness.memory.arena import Arena
+from attnfuzz.harness.memory.cuda.arena import CudaArena
+from attnfuzz.harness.memory.cuda.memory import CudaMemory
+from attnfuzz.harness.memory.cuda.plain import PlainCudaMemory
+from attnfuzz.harness.memory.guarded import GuardedMemory
+from attnfuzz.kernels.backend import Fill
+from attnfuzz.reference.case import Guard, Outputs
+
+
+@pytest.fixture(scope="module")
+def host_arena() -> Iterator[Arena]:
+    with Arena(reserve=1 << 38) as arena:
+        yield arena
+
+
+@pytest.fixture(params=list(Guard))
+def memory(arena: CudaArena, request: pytest.FixtureRequest) -> Iterator[CudaMemory]:
+    with CudaMemory(arena, request.param, Outputs.POISONED) as memory:
+        yield memory
+
+
+def poke(address: int, content: bytes) -> None:
+    ctypes.memmove(address, content, len(content))
+
+
+@given(script=scripts())
+@settings(
+    max_examples=50,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_it_says_what_the_hosts_says(arena: CudaArena, host_arena: Arena, script: tuple[Guard, list[Made]]) -> None:
+    guard, made = script
+    with GuardedMemory(host_arena, guard, Outputs.POISONED) as host:
+        expected: list[Any] = play(host, made, poke)
+    with CudaMemory(arena, guard, Outputs.POISONED) as memory:
+        assert play(memory, made, poke) == expected
+
+
+def test_a_tensor_is_flush_with_its_guard(memory: CudaMemory, arena: CudaArena) -> None:
+    tensor = memory.tensor("q", (3, 5), torch.bfloat16)
+    right = memory.allocations()[0].guard is Guard.RIGHT
+    assert (tensor.data_ptr() + (30 if right else 0)) % arena.page == 0
+
+
+def test_all_of_a_slab_is_watched(memory: CudaMemory, arena: CudaArena) -> None:
+    tensor = memory.tensor("out", (10,), torch.float32)
+    right = memory.allocations()[0].guard is Guard.RIGHT
+    farthest = tensor.data_ptr() + 40 - arena.page if right else tensor.data_ptr() + arena.page - 1
+    poke(farthest, b"\x00")
+    (damage,) = memory.damage()
+    assert (damage.offset, damage.count) == (farthest - tensor.data_ptr(), 1)
+
+
+def test_outputs_can_hold_stale_numbers(arena: CudaArena) -> None:
+    with CudaMemory(arena, Guard.RIGHT, Outputs.STALE) as memory:
+        for stride in (None, (35, 1)):
+            out = memory.tensor("out", (7, 33), torch.bfloat16, stride=stride, fill=Fill.OUTPUT)
+            assert out.isfinite().all()
+            assert out.float().std() > 0.5
+        assert memory.damage() == []
+
+
+def test_a_tensors_storage_ends_where_it_ends(memory: CudaMemory) -> None:
+    assert memory.tensor("q", (2000,), torch.float32).untyped_storage().nbytes() == 8000
+
+
+def test_memory_serves_others_only_when_nobody_holds_its_storage(arena: CudaArena) -> None:
+    def addresses() -> set[int]:
+        with CudaMemory(arena, Guard.RIGHT, Outputs.POISONED) as memory:
+            return {memory.tensor("t", (10,), torch.int32).data_ptr() for _ in range(3)}
+
+    memory = CudaMemory(arena, Guard.RIGHT, Outputs.POISONED)
+    tensor = memory.copy("held", torch.arange(10, dtype=torch.int32))
+    address, view = tensor.data_ptr(), tensor[3:].view(torch.uint8)
+    memory.release()
+    del tensor
+    gc.collect()
+    assert address not in addresses()
+    assert view[::4].tolist() == list(range(3, 10))
+    del view
+    gc.collect()
+    assert address in addresses()
+
+
+def test_damage_of_one_case_is_not_seen_in_the_next_and_its_values_are_gone(arena: CudaArena) -> None:
+    seen = set()
+    for _ in range(3):
+        with CudaMemory(arena, Guard.RIGHT, Outputs.POISONED) as memory:
+            tensor = memory.tensor("q", (10,), torch.int32)
+            seen.add(tensor.data_ptr())
+            assert set(tensor.tolist()) == {0x00BADBAD}
+            assert memory.damage() == []
+            poke(tensor.data_ptr() - 100, bytes(140))
+            assert len(memory.damage()) == 1
+        del tensor
+    assert len(seen) == 1
+
+
+def test_tensors_without_elements_have_no_memory(memory: CudaMemory) -> None:
+    empty = memory.tensor("q", (0, 8), torch.float32, fill=Fill.OUTPUT)
+    copied = memory.copy("k", torch.empty(3, 0))
+    assert (empty.shape, copied.shape) == ((0, 8), (3, 0))
+    assert [(each.name, each.nbytes) for each in memory.allocations()] == [("q", 0), ("k", 0)]
+    assert [memory.content(each) for each in memory.allocations()] == [b"", b""]
+    assert memory.seal([empty, copied]).broken() == []
+    assert memory.damage() == []
+
+
+def test_a_renewed_output_holds_its_sentinel_again(memory: CudaMemory) -> None:
+    out = memory.tensor("out", (4, 4), torch.float16, fill=Fill.OUTPUT)
+    before = memory.content(memory.allocation_of(out))
+    out.zero_()
+    memory.renew(out)
+    assert memory.content(memory.allocation_of(out)) == before
+
+
+@pytest.mark.parametrize("fill", list(Fill))
+def test_plain_memory_holds_the_same_values(memory: CudaMemory, fill: Fill) -> None:
+    plain = PlainCudaMemory(Outputs.POISONED, torch.device("cpu"))
+    ours, others = (each.tensor("q", (4, 6), torch.float16, fill=fill).view(torch.int16) for each in (memory, plain))
+    assert torch.equal(ours, others)
+    for each in (memory, plain):
+        out = each.copy("out", torch.zeros(8))
+        each.renew(out)
+        assert out.isnan().all()
