@@ -20,6 +20,7 @@ from attnfuzz.harness.describe_calls import describe_any
 from attnfuzz.harness.execute import Task
 from attnfuzz.harness.failures import FAILURES, Kind, Verdict
 from attnfuzz.harness.judge import ALPHA, Tier
+from attnfuzz.harness.teams import Teams
 from attnfuzz.harness.trace import assemble
 from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.pool import Workers
@@ -29,6 +30,7 @@ from attnfuzz.reference import case_file
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
+from attnfuzz.reference.device import Device
 
 TIMEOUT_SECONDS = 30.0
 """A small case takes milliseconds: what runs this long hangs."""
@@ -56,7 +58,7 @@ class Runner:
 
     `backends` are prepared before workers start, others at their first case. `contract` is "declared" or "strict",
     `alpha` the probability that a correct step is called wrong, the tiers in `without` are not heard, and `progress` is
-    told of compilations.
+    told of compilations. `device_index` says which GPU is this one's, among several (`Teams`).
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Runner:
         without: Sequence[Tier] = (),
         timeout: float = TIMEOUT_SECONDS,
         progress: Callable[[str], None] = lambda _: None,
+        device_index: int | None = None,
     ) -> None:
         if contract not in CONTRACTS:
             raise ValueError(f"contract {contract!r}: give one of {', '.join(CONTRACTS)}")
@@ -81,7 +84,10 @@ class Runner:
         self._ready: set[str] = set()
         for name in backends:
             self._prepare(name)
-        self._workers = Workers("attnfuzz.harness.execute:handle", preload=["attnfuzz.harness.execute:warm"])
+        self._teams = Teams(device_index)
+        for device in {registry.resolve(name).capability.device for name in backends} or {Device.CPU}:
+            # They start now, while others are still drawing their first case.
+            self._teams.of(device, self._on(device))
 
     def __enter__(self) -> Self:
         return self
@@ -93,17 +99,16 @@ class Runner:
 
     def close(self) -> None:
         """End the workers."""
-        self._workers.close()
+        self._teams.close()
 
     @property
     def restarts(self) -> int:
         """Workers that died so far."""
-        return self._workers.restarts
+        return self._teams.restarts
 
     def start(self, backend: str) -> None:
         """Wait until a worker stands ready for `backend`. Raises as `verdict` does."""
-        self._prepare(backend)
-        self.renew()
+        self._workers_of(self._prepare(backend)).renew()
 
     def verdict(self, case: AnyCase, backend: str | None = None) -> Verdict:
         """Run a case on its backend, or on another one; a death becomes an observation.
@@ -129,12 +134,12 @@ class Runner:
 
     def renew(self) -> None:
         """Have the next case run by a worker that has run nothing."""
-        self._workers.renew()
+        self._teams.renew()
 
     def _run(self, case: AnyCase, name: str, trace: str | None = None) -> Verdict:
         case_file.validate_any(case)
-        self._prepare(name)
-        reason = why_not(registry.resolve(name), case)
+        backend = self._prepare(name)
+        reason = why_not(backend, case)
         if reason is not None:
             return Verdict(unsupported=f"{name} does not support {reason}")
         task = msgspec.json.encode(
@@ -147,30 +152,39 @@ class Runner:
                 trace=trace,
             )
         )
-        answer = self._answer(task, self._timeout + (TRACE_SECONDS if trace else 0.0))
+        answer = self._answer(self._workers_of(backend), task, self._timeout + (TRACE_SECONDS if trace else 0.0))
         if isinstance(answer, Death):
             return Verdict(observations=(explain(answer),))
         return msgspec.json.decode(answer, type=Verdict)
 
-    def _answer(self, task: bytes, timeout: float) -> bytes | Death:
-        answer = self._workers.run(task, timeout=timeout)
+    def _answer(self, workers: Workers, task: bytes, timeout: float) -> bytes | Death:
+        answer = workers.run(task, timeout=timeout)
         for _ in range(RUNS_IF_KILLED - 1):
             if not (isinstance(answer, Death) and answer.killed_from_outside):
                 break
-            self._workers.renew()
-            answer = self._workers.run(task, timeout=timeout)
+            workers.renew()
+            answer = workers.run(task, timeout=timeout)
         return answer
 
-    def _prepare(self, name: str) -> None:
+    def _workers_of(self, backend: Backend) -> Workers:
+        device = backend.capability.device
+        return self._teams.of(device, self._on(device))
+
+    def _on(self, device: Device) -> tuple[str, ...]:
+        """The backends on a device that were prepared so far."""
+        return tuple(sorted(name for name in self._ready if registry.resolve(name).capability.device is device))
+
+    def _prepare(self, name: str) -> Backend:
         """Compile what a backend needs, in sight: workers then find it in the cache."""
-        if name in self._ready:
-            return
         backend = registry.resolve(name)
+        if name in self._ready:
+            return backend
         reason = backend.missing()
         if reason is not None:
             raise CannotRun(f"{name} can't run here: {reason}")
         backend.prepare(self._progress)
         self._ready.add(name)
+        return backend
 
 
 def why_not(backend: Backend, case: AnyCase) -> str | None:

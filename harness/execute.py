@@ -20,25 +20,26 @@ from attnfuzz.harness.failures import Kind, Observation, Verdict
 from attnfuzz.harness.judge import ALL_TIERS, ALPHA, Tier, judge
 from attnfuzz.harness.judge.judge import Allowed
 from attnfuzz.harness.judge.metamorphic import compare
-from attnfuzz.harness.launcher import JournalingLauncher, LaunchError
-from attnfuzz.harness.memory.arena import Arena
-from attnfuzz.harness.memory.guarded import GuardedMemory
+from attnfuzz.harness.launcher import LaunchError
 from attnfuzz.harness.memory.plain import AnyMemory
 from attnfuzz.harness.memory.reservation import OutOfMemory
+from attnfuzz.harness.on_host import on_host
+from attnfuzz.harness.places import place_of
 from attnfuzz.harness.trace import FileTracer
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.kernels.backend import Backend, Bench, Output, Session, Unsupported
-from attnfuzz.kernels.native.build import BuildFailed
+from attnfuzz.kernels.library_cache import BuildFailed
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.device import Device
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.related import related
 
 REJECTIONS = (ValueError, TypeError, NotImplementedError)
 """What a kernel raises for arguments that it does not take."""
 
-_NOT_THE_BACKENDS = (Unsupported, LaunchError, OutOfMemory)
-"""What comes through a backend without being a failure of it: its own clear rejection, and faults of the harness."""
+_NOT_THE_BACKENDS = (LaunchError, OutOfMemory)
+"""What comes through a backend without being a failure of it: faults of the harness."""
 
 _Made = TypeVar("_Made")
 
@@ -63,7 +64,8 @@ def warm() -> None:
     torch.set_num_threads(1)
     torch.nn.functional.softmax(torch.zeros(2, 2, dtype=torch.float64) @ torch.ones(2, 2, dtype=torch.float64), dim=-1)
     for backend in registry.builtin().values():
-        if backend.missing() is None:
+        # What runs on a GPU can't be loaded before the fork.
+        if backend.capability.device is Device.CPU and backend.missing() is None:
             # Whoever asks for this backend is told; a case of another one must run all the same.
             with contextlib.suppress(BuildFailed):
                 backend.prepare(lambda _: None)
@@ -72,16 +74,14 @@ def warm() -> None:
 def handle(request: bytes, journal: Journal) -> bytes:
     """Answer an encoded Task with an encoded Verdict."""
     task = msgspec.json.decode(request, type=Task)
-    if task.trace is None:
-        return msgspec.json.encode(Execution(task, journal.write).run())
-    with Path(task.trace).open("w") as file:
-        return msgspec.json.encode(Execution(task, journal.write, file).run())
-
-
-@cache
-def _arena() -> Arena:
-    """The process's arena: slabs are reused from case to case."""
-    return Arena()
+    with contextlib.nullcontext() if task.trace is None else Path(task.trace).open("w") as file:
+        execution = Execution(task, journal.write, file)
+        try:
+            return msgspec.json.encode(execution.run())
+        except Exception:
+            # A fault may show late, in the harness's own work on the device. Then this process ends here.
+            execution.place.synchronise()
+            raise
 
 
 @cache
@@ -93,7 +93,10 @@ def _backend(name: str) -> Backend:
 
 
 class Execution:
-    """One run of one case, on guarded memory unless `memory` is given. `write` puts an entry into the journal."""
+    """One run of one case, on guarded memory unless `memory` is given. `write` puts an entry into the journal.
+
+    `place` is where its backend runs.
+    """
 
     def __init__(
         self,
@@ -106,9 +109,12 @@ class Execution:
         self._case, self._strict, self._write = case, task.strict, write
         self._alpha, self._tiers = task.alpha, ALL_TIERS.difference(task.without)
         self._backend = _backend(task.backend)
-        self._memory = GuardedMemory(_arena(), case.guard, case.outputs) if memory is None else memory
+        self.place = place_of(self._backend.capability.device)
+        self._unsupported: tuple[type[Exception], ...] = (Unsupported, *self.place.too_large)
+        self._passed_on: tuple[type[Exception], ...] = (*_NOT_THE_BACKENDS, *self._unsupported)
+        self._memory = self.place.memory(case.guard, case.outputs) if memory is None else memory
         self._tracer = None if trace is None else FileTracer(trace, self._memory, case.outputs)
-        self._launcher = JournalingLauncher(self._memory, write, self._tracer)
+        self._launcher = self.place.launcher(self._memory, write, self._tracer)
         # What each step gave that a related run is compared with.
         self._kept: dict[int, Allowed] = {}
         self._observations: list[Observation] = []
@@ -124,8 +130,9 @@ class Execution:
             self._run_steps(self._case, self._judge)
             if self._has_related() and not self._failed():
                 self._run_related()
-        except Unsupported as reason:
-            unsupported = f"{reason}{self._launcher.run}"
+        except self._unsupported as reason:
+            # What says that memory is short goes on for pages.
+            unsupported = str(reason).partition("\n")[0] + self._launcher.run
         finally:
             self._memory.release()
         # What is neither kernel nor judge is drawing values, planning and placing tensors.
@@ -161,7 +168,7 @@ class Execution:
             geometry = case.geometry if isinstance(case, Case) else answered_geometry(case)
             if self._tracer is not None:
                 self._tracer.output(output, geometry)
-            hear(output, geometry, index, mode)
+            hear(on_host(output), geometry, index, mode)
 
     def _run_related(self) -> None:
         """Run the related case and compare. Whatever fails in it, its message says that it failed there."""
@@ -196,7 +203,7 @@ class Execution:
         ]
 
     def _open(self, case: Case | CallCase) -> Session | None:
-        bench = Bench(self._memory, self._launcher, torch.device("cpu"))
+        bench = Bench(self._memory, self._launcher, self.place.device)
         if isinstance(case, CallCase):
             return CallSession(case, self._backend, bench)
         return self._attempt(lambda: self._backend.open(case, bench), -1, "")
@@ -213,12 +220,16 @@ class Execution:
     def _attempt(self, work: Callable[[], _Made], index: int, mode: str) -> _Made | None:
         """What the backend makes; None if it raises, which is observed."""
         try:
-            return work()
-        except _NOT_THE_BACKENDS:
+            made = work()
+            self.place.synchronise()
+        except self._passed_on:
             raise
         except Exception as error:  # noqa: BLE001 - whatever else a backend raises is a finding
+            # Unless the device is broken: then this process ends here.
+            self.place.synchronise()
             self._observations.append(self._raised(error, index, mode))
             return None
+        return made
 
     def _raised(self, error: Exception, index: int, mode: str) -> Observation:
         """An exception. A kernel that rejects what its capability promises is told apart from code that breaks."""

@@ -1,9 +1,9 @@
 """The way to a kernel in a worker: on record before it runs, checked after it, recorded while a graph captures."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -13,6 +13,17 @@ from attnfuzz.harness.workers.journal import LaunchRecord
 from attnfuzz.kernels.backend import Op
 
 Scalar = int | float | str | bool | None
+
+
+class Launched(NamedTuple):
+    """A kernel and the arguments that it is called with."""
+
+    op: Op
+    arguments: dict[str, Any]
+
+    def call(self) -> Any:
+        """Call it."""
+        return self.op.function(**self.arguments)
 
 
 class Tracer(Protocol):
@@ -35,16 +46,35 @@ class LaunchError(RuntimeError):
     """The harness itself could not put a launch on record: no fault of a kernel's."""
 
 
+class CapturedGraph(Protocol):
+    """A graph in the hands of its launcher: it is shown the launches, told that they were all, and replayed."""
+
+    def record(self, launched: Launched) -> None:
+        """Keep one launch."""
+        ...
+
+    def finish(self) -> None:
+        """Capture what was recorded."""
+        ...
+
+    def replay(self) -> None:
+        """Launch again what was captured."""
+        ...
+
+
 class RecordedGraph:
     """A CUDA graph's semantics on the CPU: scalars are frozen at capture, tensors are live at replay."""
 
     def __init__(self, launcher: "JournalingLauncher") -> None:
         self._launcher = launcher
-        self._launches: list[tuple[Op, dict[str, Any]]] = []
+        self._launches: list[Launched] = []
 
-    def record(self, op: Op, arguments: dict[str, Any]) -> None:
+    def record(self, launched: Launched) -> None:
         """Keep one launch."""
-        self._launches.append((op, arguments))
+        self._launches.append(launched)
+
+    def finish(self) -> None:
+        """Nothing: the record is the graph."""
 
     def replay(self) -> None:
         """Launch again what was recorded."""
@@ -52,19 +82,34 @@ class RecordedGraph:
             self._launcher.launch(op, **arguments)
 
 
+def _already_done() -> None:
+    """Wait for a kernel that ran before its call returned."""
+
+
 class JournalingLauncher:
     """Launches kernels for one case.
 
     `kernel` is the entry point launched last in a step, `raised` what it raised, `observations` what the checks of the
     step's launches found, `kernel_seconds` the time spent in kernels. `run` goes on record as `LaunchRecord.run`. A
-    `tracer` is shown every launch.
+    `tracer` is shown every launch. `synchronise` waits for what runs on another device, and does not return if a fault
+    broke that device; `new_graph` makes the graph of a capture.
     """
 
-    def __init__(self, memory: AnyMemory, write: Callable[[bytes], None], tracer: Tracer | None = None) -> None:
+    def __init__(
+        self,
+        memory: AnyMemory,
+        write: Callable[[bytes], None],
+        tracer: Tracer | None = None,
+        *,
+        synchronise: Callable[[], None] = _already_done,
+        new_graph: Callable[["JournalingLauncher"], CapturedGraph] = RecordedGraph,
+    ) -> None:
         self._memory = memory
         self._write = write
         self._tracer = tracer
-        self._recording: RecordedGraph | None = None
+        self._synchronise = synchronise
+        self._new_graph = new_graph
+        self._recording: CapturedGraph | None = None
         self._step, self._mode, self._call = -1, "", -1
         self.run = ""
         self.kernel = ""
@@ -87,65 +132,96 @@ class JournalingLauncher:
             ValueError: an argument lies outside of guarded memory.
 
         """
+        launched = Launched(op, arguments)
         if self._recording is not None:
-            self._recording.record(op, arguments)
+            self._recording.record(launched)
             return None
-        self.kernel = op.name
-        self._call += 1
-        tensors = list(tensors_of(arguments))
-        read = [tensor for name, tensor in tensors if name not in op.writes]
-        seal = self._memory.seal(read, writable=[tensor for name, tensor in tensors if name in op.writes])
-        self._announce(op, arguments, tensors)
-        start = time.perf_counter()
-        try:
-            return op.function(**arguments)
-        except Exception as error:
-            self.raised = error
-            raise
-        finally:
-            self.kernel_seconds += time.perf_counter() - start
-            if self._tracer is not None:
-                self._tracer.returned()
-            self.observations += [
-                Observation(
-                    kind=Kind.INPUT_MUTATED,
-                    place=name,
-                    message=f"{op.name} changed its input {name}, first at element {element}",
-                    step=self._step,
-                    mode=self._mode,
-                    kernel=op.name,
-                    call=self._call,
-                )
-                for name, element in seal.broken()
-            ]
+        return self.run_sealed([launched], launched.call)
 
     @contextmanager
-    def capture(self) -> Iterator[RecordedGraph]:
-        """Record launches instead of running them."""
-        graph = RecordedGraph(self)
+    def capture(self) -> Iterator[CapturedGraph]:
+        """Record launches instead of running them; the graph is made of them at the end."""
+        graph = self._new_graph(self)
         self._recording = graph
         try:
             yield graph
         finally:
             self._recording = None
+        graph.finish()
 
-    def _announce(self, op: Op, arguments: dict[str, Any], tensors: list[tuple[str, torch.Tensor]]) -> None:
-        """Put a launch on record before it runs, with the tensors that the kernel knows of: no other can be blamed."""
+    def run_sealed(self, launches: Sequence[Launched], work: Callable[[], Any]) -> Any:
+        """Do `work`, which is these launches, on record and with all of their inputs sealed. Raises as `launch`."""
+        tensors = [(op, name, tensor) for op, arguments in launches for name, tensor in tensors_of(arguments)]
+        written = [tensor for op, name, tensor in tensors if name in op.writes]
+        seal = self._memory.seal([tensor for op, name, tensor in tensors if name not in op.writes], writable=written)
+        # What came before is over: it must neither count as the kernel's time nor be blamed on it.
+        self._synchronise()
+        self.announce(launches)
+        self._show(launches)
+        start = time.perf_counter()
+        try:
+            return work()
+        except Exception as error:
+            self.raised = error
+            raise
+        finally:
+            self._synchronise()
+            self.kernel_seconds += time.perf_counter() - start
+            if self._tracer is not None:
+                self._tracer.returned()
+            call = self._known_call(launches)
+            self.observations += [self._mutated(name, element, call) for name, element in seal.broken()]
+
+    def announce(self, launches: Sequence[Launched]) -> None:
+        """Put launches on record before they run, with the tensors that they know of: no other can be blamed.
+
+        Of several that run as one, nobody can tell which it was.
+        """
+        self._call += len(launches)
+        self.kernel = " + ".join(dict.fromkeys(op.name for op, _ in launches))
         record = LaunchRecord(
             step=self._step,
             mode=self._mode,
-            kernel=op.name,
-            scalars={name: value for name, value in arguments.items() if isinstance(value, Scalar)},
-            tensors=self._memory.on_record(tensors),
-            call=self._call,
+            kernel=self.kernel,
+            scalars={
+                name: value
+                for _, arguments in launches
+                for name, value in arguments.items()
+                if isinstance(value, Scalar)
+            },
+            tensors=self._memory.on_record(each for _, arguments in launches for each in tensors_of(arguments)),
+            call=self._known_call(launches),
             run=self.run,
         )
-        try:
+        with self._on_record():
             self._write(record.encode())
-            if self._tracer is not None:
-                self._tracer.launch(op, arguments)
+
+    def _show(self, launches: Sequence[Launched]) -> None:
+        if self._tracer is not None:
+            with self._on_record():
+                for op, arguments in launches:
+                    self._tracer.launch(op, arguments)
+
+    @contextmanager
+    def _on_record(self) -> Iterator[None]:
+        try:
+            yield
         except Exception as error:
-            raise LaunchError(f"the launch of {op.name} could not be put on record: {error}") from error
+            raise LaunchError(f"the launch of {self.kernel} could not be put on record: {error}") from error
+
+    def _known_call(self, launches: Sequence[Launched]) -> int:
+        return self._call if len(launches) == 1 else -1
+
+    def _mutated(self, name: str, element: int, call: int) -> Observation:
+        return Observation(
+            kind=Kind.INPUT_MUTATED,
+            place=name,
+            message=f"{self.kernel} changed its input {name}, first at element {element}",
+            step=self._step,
+            mode=self._mode,
+            kernel=self.kernel,
+            call=call,
+        )
 
 
 def tensors_of(arguments: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:

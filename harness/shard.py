@@ -17,6 +17,7 @@ from attnfuzz.harness.claims import Claims
 from attnfuzz.harness.findings.finding import Finding
 from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.registry import resolve
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Guard
 
@@ -70,7 +71,7 @@ class Shard:
                 seconds=None if math.isinf(seconds) else seconds,
             )
             messages: list[AnyMessage] = []
-            done = Hunt(task, judge, messages.append).run(strategy)
+            done = Hunt(task, judge, messages.append, capability=resolve(self.backend).capability).run(strategy)
             left -= done.searched if done.stopped_early else task.examples
             for message in messages:
                 if isinstance(message, Caught):

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.campaign.messages import ShrinkBudget
 from attnfuzz.harness.campaign.pinned import Pinned
-from attnfuzz.harness.check import why_not
 from attnfuzz.harness.confirm import comes_back
 from attnfuzz.harness.failures import Observation, Verdict
 from attnfuzz.harness.fingerprint import Fingerprint
@@ -16,6 +15,7 @@ from attnfuzz.harness.reduce import reduce, reduce_calls
 from attnfuzz.harness.registry import resolve
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
+from attnfuzz.reference.device import Device
 
 SMALLER = "It was made smaller since, as long as it failed alike: pages, lengths and names above are those from before."
 """The last note of a case that had notes."""
@@ -50,9 +50,12 @@ class Unsupported(ValueError):
     """The backend rejects the case; the message says why."""
 
 
-def shrink(case: AnyCase, judge: AnyJudge, *, budget: ShrinkBudget, repeat: int = 1) -> Shrunk | None:
+def shrink(
+    case: AnyCase, judge: AnyJudge, *, budget: ShrinkBudget, repeat: int = 1, same_kernels: bool = False
+) -> Shrunk | None:
     """The smallest case that fails like `case`, None if it passes.
 
+    With `same_kernels`, calls stay of the shape that kernels are compiled for, as they do on a GPU's backends anyway.
     With `repeat`, each case is run up to so many times, and fails if one run of it does: for failures that race.
     The same case and verdicts give the same result, as long as the budget lasts. Raises Unsupported.
     """
@@ -70,7 +73,7 @@ def shrink(case: AnyCase, judge: AnyJudge, *, budget: ShrinkBudget, repeat: int 
     pinned: Pinned[AnyCase] = Pinned(
         fingerprint, case, first, run=run, budget=budget, aside=lambda _case, _verdict: None
     )
-    smallest = _reduced(case, pinned, budget.runs)
+    smallest = _reduced(case, pinned, budget.runs, same_kernels=same_kernels)
     for candidate in (smallest, case):
         observation = pinned.observation(candidate)
         assert observation is not None
@@ -103,17 +106,16 @@ class _Runs:
         return verdict
 
 
-def _reduced(case: AnyCase, pinned: Pinned[AnyCase], budget: int) -> AnyCase:
+def _reduced(case: AnyCase, pinned: Pinned[AnyCase], budget: int, *, same_kernels: bool) -> AnyCase:
     # Candidates of a large case take time to make, so that making them has to end when the time is over.
     def stop() -> bool:
         return pinned.spent
 
-    if not isinstance(case, Case):
-        return reduce_calls(case, pinned.fails, stop=stop, budget=budget)
-    backend = resolve(case.backend)
-    return reduce(
-        case, pinned.fails, allowed=lambda candidate: why_not(backend, candidate) is None, stop=stop, budget=budget
-    )
+    capability = resolve(case.backend).capability
+    if isinstance(case, Case):
+        return reduce(case, pinned.fails, capability=capability, stop=stop, budget=budget)
+    same_kernels = same_kernels or capability.device is Device.CUDA
+    return reduce_calls(case, pinned.fails, same_kernels=same_kernels, stop=stop, budget=budget)
 
 
 def _noted(smaller: AnyCase, case: AnyCase) -> AnyCase:

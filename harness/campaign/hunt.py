@@ -17,6 +17,7 @@ from attnfuzz.harness.confirm import comes_back, recheck
 from attnfuzz.harness.failures import FAILURES, Failure, Observation, Verdict
 from attnfuzz.harness.fingerprint import Fingerprint
 from attnfuzz.harness.reduce import reduce
+from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 
 
@@ -34,7 +35,8 @@ class Hunt:
     The first new failure is pinned: from then on only its fingerprint counts as failing, so that shrinking ends in
     the bug that it began with. Other failures that turn up meanwhile are set aside, and are reduced after it.
 
-    `novelty` says which cases are interesting; none are without it. Failing examples are kept in `remembered`.
+    Reducing keeps to what `capability` covers, if one is given. `novelty` says which cases are interesting; none are
+    without it. Failing examples are kept in `remembered`.
     """
 
     def __init__(
@@ -43,12 +45,14 @@ class Hunt:
         judge: Judge,
         tell: Callable[[AnyMessage], None],
         *,
+        capability: Capability | None = None,
         novelty: Novelty | None = None,
         remembered: Remembered | None = None,
     ) -> None:
         self._task = task
         self._judge = TalliedJudge(judge, tell)
         self._tell = tell
+        self._capability = capability
         self._novelty = novelty
         self._remembered = remembered
         self._passed_over = set(task.known)
@@ -185,7 +189,7 @@ class Hunt:
     def _settle(self, pinned: Pinned[Case], smallest: Case) -> None:
         """Finish what Hypothesis shrank, and hand over the smallest case that comes back; the first one did."""
         pinned.grant(self._task.shrink)
-        reduced = reduce(smallest, pinned.fails, budget=self._task.shrink.runs)
+        reduced = reduce(smallest, pinned.fails, capability=self._capability, budget=self._task.shrink.runs)
         for case in dict.fromkeys((reduced, smallest, pinned.first)):
             observation = pinned.observation(case)
             assert observation is not None

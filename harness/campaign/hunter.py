@@ -11,6 +11,7 @@ from attnfuzz.harness.campaign.novelty import Novelty
 from attnfuzz.harness.campaign.remembered import Remembered
 from attnfuzz.harness.check import Runner
 from attnfuzz.harness.corpus import open_database
+from attnfuzz.harness.registry import resolve
 from attnfuzz.strategies.coverage import pairs_of
 
 
@@ -23,7 +24,13 @@ class Hunter:
         self._novelty = Novelty(pairs_of)
         database = open_database(setup.database, lambda text: tell(Troubled(text=text)))
         self._remembered = None if database is None else Remembered(database)
-        self._runner = Runner(setup.backends, contract=setup.contract, alpha=setup.alpha, without=setup.without)
+        self._runner = Runner(
+            setup.backends,
+            contract=setup.contract,
+            alpha=setup.alpha,
+            without=setup.without,
+            device_index=setup.job,
+        )
 
     def __enter__(self) -> Self:
         """Wait until a worker is ready."""
@@ -38,5 +45,12 @@ class Hunter:
 
     def run(self, task: Slice) -> SliceDone:
         """Run a slice to its end."""
-        hunt = Hunt(task, self._runner, self._tell, novelty=self._novelty, remembered=self._remembered)
+        hunt = Hunt(
+            task,
+            self._runner,
+            self._tell,
+            capability=resolve(task.backend).capability,
+            novelty=self._novelty,
+            remembered=self._remembered,
+        )
         return hunt.run(drawn_cases(task.backend, self._setup.guard, task.lean))

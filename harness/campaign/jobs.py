@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 import msgspec
+from msgspec.structs import replace
 
 from attnfuzz.harness.campaign.messages import AnyMessage, Setup, Slice
 
@@ -110,7 +111,7 @@ class JobProcesses:
         self._processes[job].kill()
 
     def _begin(self, number: int) -> "JobProcess":
-        process = JobProcess(self._setup)
+        process = JobProcess(replace(self._setup, job=number))
         threading.Thread(target=self._listen, args=(number, process), daemon=True).start()
         return process
 

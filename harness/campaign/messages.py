@@ -14,7 +14,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """To a job, first: what all of its slices share.
 
     `alpha` is the probability that a correct output is called wrong. The tiers in `without` are not heard. `database`
-    is a folder or a redis:// URL for Hypothesis' examples.
+    is a folder or a redis:// URL for Hypothesis' examples. `job` is the job's number, by which it takes its GPU.
     """
 
     backends: tuple[str, ...]
@@ -23,6 +23,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     alpha: float = ALPHA
     without: tuple[Tier, ...] = ()
     database: str | None = None
+    job: int = 0
 
 
 class ShrinkBudget(msgspec.Struct, frozen=True):

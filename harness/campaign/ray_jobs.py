@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import msgspec
+from msgspec.structs import replace
 
 import attnfuzz
 from attnfuzz.harness.campaign.jobs import JobEnded, JobProcess
@@ -40,7 +41,7 @@ class JobActor:
 
     def __init__(self, number: int, setup: Setup) -> None:
         self._number = number
-        self._process = JobProcess(setup)
+        self._process = JobProcess(replace(setup, job=number))
         self._messages = self._process.messages()
 
     def version(self) -> str:

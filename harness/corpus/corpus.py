@@ -173,11 +173,10 @@ class Corpus:
 
 
 def _reduced(case: Case, pairs: frozenset[Pair]) -> Case:
-    capability = resolve(case.backend).capability
     return reduce(
         case,
         lambda smaller: pairs <= pairs_of(smaller),
-        allowed=lambda smaller: capability.why_not(smaller) is None,
+        capability=resolve(case.backend).capability,
         budget=CUTS_TRIED,
     )
 

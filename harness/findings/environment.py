@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 
 import attnfuzz
-from attnfuzz.kernels.native.build import NoCompiler, compiler
+from attnfuzz.kernels.library_cache import NoCompiler
+from attnfuzz.kernels.native.build import compiler
 
 _PACKAGES = ("torch", "flashinfer-python", "hypothesis")
 _SECONDS_PER_COMMAND = 5.0

@@ -12,13 +12,15 @@ _CHUNK = 1 << 16
 class Message(IntEnum):
     """What a message is: REQUEST goes to the worker, the others come from it.
 
-    READY is the first, with the worker's process id; ERROR holds the traceback of a handler that raised.
+    READY is the first, with the worker's process id; ERROR holds the traceback of a handler that raised, or, as the
+    first, of what kept the worker from beginning. LEAVING is the last of a worker that ends itself, with its exit code.
     """
 
     READY = 1
     REQUEST = 2
     REPLY = 3
     ERROR = 4
+    LEAVING = 5
 
 
 class ChannelClosed(ConnectionError):

@@ -5,6 +5,7 @@ import signal
 import msgspec
 
 from attnfuzz.harness.workers.journal import Fault
+from attnfuzz.harness.workers.sticky import Sticky, sticky_of
 
 
 class Death(msgspec.Struct, frozen=True, kw_only=True):
@@ -13,6 +14,7 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
     Either `signal` killed it or it left by itself with `exit_code`. `hang`: it was killed because it did not reply
     within `seconds`; otherwise `seconds` is how long it lived on the request. `entry` is the last journal entry
     (empty: nothing was launched), `fault` what the signal handler noted, `output` the end of what it printed.
+    `core_dump` is the file that the GPU's state was written to, if that was asked for.
     """
 
     signal: int | None
@@ -22,6 +24,12 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
     fault: Fault | None
     entry: bytes
     output: str
+    core_dump: str | None = None
+
+    @property
+    def sticky(self) -> Sticky | None:
+        """The error for which it left, if it left because its CUDA context was broken."""
+        return sticky_of(self.exit_code)
 
     @property
     def killed_from_outside(self) -> bool:
@@ -35,6 +43,8 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
             return f"no reply within {self.seconds:g} s"
         if self.killed_from_outside:
             return "killed by SIGKILL from outside, most likely out of memory"
+        if self.sticky is not None:
+            return str(self.sticky)
         if self.signal is None:
             return f"the process left with exit code {self.exit_code}"
         try:

@@ -6,17 +6,22 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import msgspec
 
-from attnfuzz.harness.workers.nursery import MESSAGE_BYTES, Answer, Failed, Fork, Order, Reap, Reaped, Setup
+from attnfuzz.harness.workers.nursery import MESSAGE_BYTES, Answer, Bury, Failed, Fork, Order, Reap, Reaped, Setup
 
 _answers: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
 _SECONDS_TO_END = 5.0
 """How long a process whose sockets are closed may take to be gone."""
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+_DRIVER_ASLEEP = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+"""Libraries ask torch for a GPU while they are imported (tvm_ffi does). torch would ask the CUDA driver, which starts a
+thread for that and does not work in forks any more; so it asks NVIDIA's management library (docs of torch.cuda).
+"""
 
 
 class NurseryError(RuntimeError):
@@ -26,10 +31,11 @@ class NurseryError(RuntimeError):
 class Lifeline:
     """A nursery and the socket to it. The nursery starts at once, and imports while the parent does other things.
 
-    `proven` is set by the first worker that is ready: a nursery that ends before that would only end again.
+    `environment` is added to this process's. `proven` is set by the first worker that is ready: a nursery that ends
+    before that would only end again.
     """
 
-    def __init__(self, handler: str, preload: Sequence[str]) -> None:
+    def __init__(self, setup: Setup, environment: Mapping[str, str]) -> None:
         self.proven = False
         self._log = os.memfd_create("attnfuzz-nursery-output")
         # A packet socket keeps messages apart, and passes descriptors with them.
@@ -41,11 +47,11 @@ class Lifeline:
                 stdout=self._log,
                 stderr=self._log,
                 pass_fds=(remote.fileno(),),
-                env={**os.environ, **_ONE_THREAD},
+                env={**os.environ, **_ONE_THREAD, **_DRIVER_ASLEEP, **environment},
                 # In a session of its own, Ctrl-C on the terminal does not reach it while Python starts.
                 start_new_session=True,
             )
-        self._send(Setup(handler=handler, preload=tuple(preload), path=sys.path))
+        self._send(setup)
 
     @property
     def alive(self) -> bool:
@@ -71,14 +77,20 @@ class Lifeline:
             return None
         return answer.status if isinstance(answer, Reaped) else None
 
-    def failure(self) -> NurseryError:
-        """Why no worker came: what the nursery said, or printed."""
+    def bury(self, pid: int) -> None:
+        """Have a worker that is about to end forgotten, without waiting for it."""
+        with contextlib.suppress(NurseryError):
+            self._send(Bury(pid))
+
+    def failure(self, words: str = "") -> NurseryError:
+        """Why no worker came: what the nursery said, or it and the last of the workers (`words`) printed."""
         answer: Answer | None = None
         with contextlib.suppress(NurseryError, OSError):
             answer = self._receive(socket.MSG_DONTWAIT)
         if isinstance(answer, Failed):
             return NurseryError(f"workers can't start:\n{answer.trace}")
-        return NurseryError(f"no worker came from the process that forks them; its last words:\n{tail(self._log)}")
+        words = "\n".join(filter(None, (tail(self._log), words)))
+        return NurseryError(f"no worker came from the process that forks them; last words:\n{words}")
 
     def close(self) -> None:
         """End the nursery, even if it is still importing; its workers end with it."""

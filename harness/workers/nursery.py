@@ -23,6 +23,7 @@ import msgspec
 
 from attnfuzz.harness.workers import worker
 from attnfuzz.harness.workers.journal import Journal
+from attnfuzz.kernels.library_cache import BuildFailed, NoCompiler
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.fault_recorder import install_fault_recorder
 
@@ -37,11 +38,16 @@ _LOOK_FOR_PARENT_SECONDS = 1.0
 
 
 class Setup(msgspec.Struct, tag=True, frozen=True):
-    """The first message: what to import, from where. `handler` and `preload` are "module:function"."""
+    """The first message: what to import, from where. `handler`, `preload` and `begin` are "module:function".
+
+    `begin` is called in each worker with `arguments`, before it is ready.
+    """
 
     handler: str
     preload: Sequence[str]
     path: list[str]
+    begin: str | None = None
+    arguments: Sequence[str] = ()
 
 
 class Fork(msgspec.Struct, tag=True, frozen=True):
@@ -50,6 +56,12 @@ class Fork(msgspec.Struct, tag=True, frozen=True):
 
 class Reap(msgspec.Struct, tag=True, frozen=True):
     """Asks for the exit status of a worker that has ended, or is about to."""
+
+    pid: int
+
+
+class Bury(msgspec.Struct, tag=True, frozen=True):
+    """Tells of a worker that is about to end, and of which nobody will ask for the status."""
 
     pid: int
 
@@ -66,7 +78,7 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
     trace: str
 
 
-Order = Setup | Fork | Reap
+Order = Setup | Fork | Reap | Bury
 Answer = Reaped | Failed
 _orders: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
 
@@ -82,7 +94,7 @@ def main() -> None:
     if not isinstance(setup, Setup):
         return
     try:
-        handler = _prepare(setup)
+        handler, begin = _prepare(setup)
         recorder = _fault_recorder()
     except BaseException:  # noqa: BLE001 - user code is imported here: whatever it raises is the parent's to show
         control.send(msgspec.json.encode(Failed(traceback.format_exc()[-MESSAGE_BYTES // 2 :])))
@@ -90,33 +102,46 @@ def main() -> None:
     # What is alive now is shared by all workers: collecting garbage in it would only copy its pages.
     gc.collect()
     gc.freeze()
-    _serve(control, partial(worker.serve, handler, recorder=recorder))
+    _serve(control, partial(worker.serve, handler, begin=begin, recorder=recorder))
     # Interpreter shutdown would take longer than everything that the parent still waits for.
     os._exit(0)
 
 
-def _prepare(setup: Setup) -> worker.Handler:
+def _prepare(setup: Setup) -> tuple[worker.Handler, worker.Begin]:
     sys.path[:] = setup.path
     import torch  # noqa: PLC0415 - the parent waits for this import: errors in it must be reported
 
     torch.set_num_threads(1)
+    # Builds of torch for CUDA start some as they are imported, which idle and which no worker needs.
+    before = _threads()
     for hook in setup.preload:
         _resolve(hook)()
     handler = _resolve(setup.handler)
-    threads = sum(1 for _ in Path("/proc/self/task").iterdir())
-    if threads > 1:
+    begin = partial(_resolve(setup.begin), *setup.arguments) if setup.begin is not None else _nothing
+    threads = _threads()
+    if len(threads) > len(before):
         raise RuntimeError(
-            f"{threads - 1} threads run after {', '.join((*setup.preload, setup.handler))} was loaded: "
-            "a fork would lose them, and hang on their locks; start threads in the handler instead"
+            f"{len(threads) - len(before)} threads run after {', '.join((*setup.preload, setup.handler))} was loaded "
+            f"({', '.join(threads)}): a fork would lose them, and hang on their locks; start threads in the handler "
+            "instead"
         )
-    return handler
+    return handler, begin
+
+
+def _threads() -> list[str]:
+    """The names of the threads of this process, its first one included."""
+    return sorted((task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir())
+
+
+def _nothing() -> None:
+    """Begin without a hook."""
 
 
 def _fault_recorder() -> worker.FaultRecorder | None:
     """What notes faulting addresses; None on a machine that can't compile it, where deaths go without an address."""
     try:
         build.load()
-    except (build.NoCompiler, build.BuildFailed):
+    except (NoCompiler, BuildFailed):
         return None
     return install_fault_recorder
 
@@ -131,11 +156,13 @@ def _serve(control: socket.socket, serve: Life) -> None:
     parent = os.getppid()
     poll = select.poll()
     poll.register(control, select.POLLIN)
+    leaving: set[int] = set()
     while True:
         # The socket tells when the parent is gone, unless some other process inherited the parent's end of it.
         while not poll.poll(_LOOK_FOR_PARENT_SECONDS * 1e3):
             if os.getppid() != parent:
                 return
+            _bury(leaving)
         message, descriptors, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 3)
         if not message:
             return
@@ -145,6 +172,14 @@ def _serve(control: socket.socket, serve: Life) -> None:
         elif isinstance(order, Reap):
             _, status = os.waitpid(order.pid, 0)
             control.send(msgspec.json.encode(Reaped(status)))
+        elif isinstance(order, Bury):
+            leaving.add(order.pid)
+        _bury(leaving)
+
+
+def _bury(leaving: set[int]) -> None:
+    """Forget those that have ended."""
+    leaving -= {pid for pid in leaving if os.waitpid(pid, os.WNOHANG) != (0, 0)}
 
 
 def _fork(control: socket.socket, serve: Life, descriptors: list[int]) -> None:

@@ -5,17 +5,19 @@ import os
 import select
 import signal
 import socket
+import sys
 import time
 from collections import deque
-from collections.abc import Sequence
-from types import TracebackType
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType, TracebackType
 from typing import Self
 
-from attnfuzz.harness.workers import channel
+from attnfuzz.harness.workers import channel, core_dumps
 from attnfuzz.harness.workers.channel import ChannelClosed, Message
 from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.lifeline import Lifeline, NurseryError, tail
+from attnfuzz.harness.workers.nursery import Setup
 
 _START_SECONDS = 600.0
 """How long a nursery may take to import, and to compile kernels, before it is given up."""
@@ -64,7 +66,8 @@ class Worker:
                 raise _Stillborn from None
             except TimeoutError:
                 raise self._lifeline.failure() from None
-            assert message is Message.READY
+            if message is Message.ERROR:
+                raise NurseryError(f"workers can't start:\n{payload.decode()}")
             self._pid = int(payload)
             self._lifeline.proven = True
         return self._pid
@@ -77,6 +80,10 @@ class Worker:
             return bool(self.pid and poll.poll(0))
         except _Stillborn:
             return True
+
+    def last_words(self) -> str:
+        """The end of what it printed."""
+        return tail(self._output)
 
     def ask(self, request: bytes, *, timeout: float) -> bytes | Death:
         """Send a request and wait at most `timeout` seconds for the reply, or for its end. HandlerError as it says."""
@@ -93,6 +100,8 @@ class Worker:
             return self._death(hang=True, seconds=timeout)
         if message is Message.ERROR:
             raise HandlerError(f"the handler raised in the worker:\n{reply.decode()}")
+        if message is Message.LEAVING:
+            return self._death(hang=False, seconds=time.monotonic() - started, exit_code=int(reply))
         return reply
 
     def dispose(self) -> None:
@@ -113,11 +122,16 @@ class Worker:
         if self._lifeline.alive:
             os.kill(self.pid, signal.SIGKILL)
 
-    def _death(self, *, hang: bool, seconds: float) -> Death:
-        status = self._lifeline.reap(self.pid)
-        self._pid = None
-        # Without a nursery nobody knows: it was killed, and took its workers along.
-        code = os.waitstatus_to_exitcode(status) if status is not None else -signal.SIGKILL
+    def _death(self, *, hang: bool, seconds: float, exit_code: int | None = None) -> Death:
+        """What is left of it. One that said with which code it leaves is not waited for."""
+        pid, self._pid = self.pid, None
+        if exit_code is None:
+            status = self._lifeline.reap(pid)
+            # Without a nursery nobody knows: it was killed, and took its workers along.
+            code = os.waitstatus_to_exitcode(status) if status is not None else -signal.SIGKILL
+        else:
+            self._lifeline.bury(pid)
+            code = exit_code
         return Death(
             signal=-code if code < 0 else None,
             exit_code=code if code >= 0 else None,
@@ -125,7 +139,8 @@ class Worker:
             seconds=seconds,
             fault=self._journal.fault(),
             entry=self._journal.read(),
-            output=tail(self._output),
+            output=self.last_words(),
+            core_dump=core_dumps.written_by(pid),
         )
 
 
@@ -134,18 +149,31 @@ class Workers:
 
     `handler` ("module:function") is called in the worker as handler(request, journal) and returns the reply; `preload`
     names functions that are called once, before workers are forked: to import, compile and warm up. `spares` workers
-    stand ready behind the one at work, so that a death costs no start. One request runs at a time. A process that was
-    forked off this one gets workers of its own. `restarts` is the number of workers that died of their requests.
+    stand ready behind the one at work, so that a death costs no start. `begin` names a function that each worker calls
+    with `arguments` before it is ready; `environment` is what the environment of workers has beside this process's. One
+    request runs at a time. A process that was forked off this one gets workers of its own. `restarts` is the number of
+    workers that died of their requests.
     """
 
-    def __init__(self, handler: str, preload: Sequence[str] = (), spares: int = 1) -> None:
-        for name in (handler, *preload):
+    def __init__(
+        self,
+        handler: str,
+        preload: Sequence[str] = (),
+        spares: int = 1,
+        *,
+        begin: str | None = None,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        for name in (handler, *preload, *filter(None, [begin])):
             if not all(name.partition(":")):
                 raise ValueError(f"{name!r} names no function: write module:function")
         if spares < 0:
             raise ValueError(f"{spares} spares: at least 0")
-        self._handler = handler
-        self._preload = tuple(preload)
+        self._setup = Setup(
+            handler=handler, preload=tuple(preload), path=sys.path, begin=begin, arguments=tuple(arguments)
+        )
+        self._environment = environment
         self._spares = spares
         self._team: deque[Worker] = deque()
         self._lifeline: Lifeline | None = None
@@ -201,6 +229,7 @@ class Workers:
     def _ready(self) -> Worker:
         if self._owner != os.getpid():
             self._hang_up()
+        words = ""
         try:
             for _ in range(_ATTEMPTS):
                 self._recruit()
@@ -208,8 +237,9 @@ class Workers:
                 if not worker.gone():
                     return worker
                 self._team.popleft()
+                words = worker.last_words()
                 worker.dispose()
-            raise self._nursery().failure()
+            raise self._nursery().failure(words)
         except NurseryError:
             self._hang_up()
             raise
@@ -235,7 +265,7 @@ class Workers:
             # Its workers went with it.
             self._hang_up()
         if self._lifeline is None:
-            self._lifeline = Lifeline(self._handler, self._preload)
+            self._lifeline = Lifeline(self._setup, self._environment)
         return self._lifeline
 
     def _hang_up(self) -> None:

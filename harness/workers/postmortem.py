@@ -6,6 +6,7 @@ import msgspec
 
 from attnfuzz.harness.failures import Access, Kind, Observation
 from attnfuzz.harness.memory.allocation import Location, locate
+from attnfuzz.harness.workers import core_dumps
 from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.journal import Fault, LaunchRecord
 
@@ -23,10 +24,12 @@ def explain(death: Death) -> Observation:
     place = death.cause if kind is Kind.WORKER_DIED else ""
     what = death.cause
     if kind in (Kind.ILLEGAL_ACCESS, Kind.MISALIGNED):
-        location = _location(death.fault, launch)
+        location = _on_gpu(death, launch) if death.sticky else _location(death.fault, launch)
         place = location.place
         what = f"{_access(death.fault)} at {location} ({death.cause})"
     message = f"{what}, {_circumstances(launch)}"
+    if death.core_dump is not None:
+        message += f"\nthe GPU's state: cuda-gdb -ex 'target cudacore {death.core_dump}'"
     if death.output:
         message += f"\nits last words:\n{death.output}"
     return Observation(
@@ -44,6 +47,8 @@ def explain(death: Death) -> Observation:
 def _kind(death: Death) -> Kind:
     if death.hang:
         return Kind.HANG
+    if death.sticky is not None:
+        return death.sticky.kind
     if death.signal == signal.SIGBUS and death.fault is not None and death.fault.code == _BUS_ADRALN:
         return Kind.MISALIGNED
     if death.signal in (signal.SIGSEGV, signal.SIGBUS):
@@ -59,6 +64,15 @@ def _last_launch(entry: bytes) -> LaunchRecord | None:
     except msgspec.DecodeError:
         # A handler may journal in a format of its own: the death is told without the launch.
         return None
+
+
+def _on_gpu(death: Death, launch: LaunchRecord | None) -> Location:
+    """What can be said of a fault on a GPU, which has no address outside of a core dump."""
+    names = dict.fromkeys(tensor.name for tensor in launch.tensors) if launch else ()
+    words = f"one of {', '.join(names)} is likely" if names else "no tensor was on record"
+    if death.core_dump is None:
+        words += f"; run it with {core_dumps.VARIABLE}=FOLDER for a core dump, which has the address"
+    return Location("unknown address", words)
 
 
 def _location(fault: Fault | None, launch: LaunchRecord | None) -> Location:

@@ -1,11 +1,14 @@
 """The life of a worker: take a request, run the handler, reply, until the parent hangs up or the worker dies."""
 
+import contextlib
+import gc
 import os
 import signal
 import socket
 import sys
 import traceback
 from collections.abc import Callable
+from typing import NoReturn
 
 from attnfuzz.harness.workers import channel
 from attnfuzz.harness.workers.channel import ChannelClosed, Message
@@ -14,18 +17,39 @@ from attnfuzz.harness.workers.journal import Journal
 Handler = Callable[[bytes, Journal], bytes]
 """Turns a request into a reply. It writes the journal before it does what may kill the worker."""
 
+Begin = Callable[[], object]
+"""What only a worker may do, and not the process that it is forked from: create a CUDA context, start threads."""
+
 FaultRecorder = Callable[[int], None]
 """Notes the fault that ends the process at the address that it is given."""
+
+_parent: socket.socket | None = None
+"""The channel of the worker that this process is."""
 
 _DEADLY = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 
 
 def serve(
-    handler: Handler, requests: socket.socket, journal: Journal, output: int, recorder: FaultRecorder | None
+    handler: Handler,
+    requests: socket.socket,
+    journal: Journal,
+    output: int,
+    *,
+    begin: Begin,
+    recorder: FaultRecorder | None,
 ) -> None:
-    """Answer requests until the parent hangs up. `output` is the file that takes stdout and stderr."""
+    """Begin, then answer requests until the parent hangs up. `output` is the file that takes stdout and stderr."""
+    global _parent  # noqa: PLW0603 - a process has one life as a worker, and may leave it from anywhere
     os.dup2(output, sys.stdout.fileno())
     os.dup2(output, sys.stderr.fileno())
+    try:
+        begin()
+    except BaseException:  # noqa: BLE001 - whatever it is, the parent has to hear why there is no worker
+        channel.send(requests, Message.ERROR, traceback.format_exc().encode())
+        return
+    # Collecting what was imported would only cost time.
+    gc.freeze()
+    _parent = requests
     # Libraries install handlers that print backtraces, for up to a second: the parent explains a death better.
     for deadly in _DEADLY:
         signal.signal(deadly, signal.SIG_DFL)
@@ -46,6 +70,19 @@ def serve(
             channel.send(requests, message, reply)
         except ChannelClosed:
             return
+
+
+def leave(exit_code: int) -> NoReturn:
+    """End this worker at once, in the middle of a request.
+
+    The parent is told first: until a process that used a GPU is gone, its driver puts things in order for a while.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if _parent is not None:
+        with contextlib.suppress(ChannelClosed):
+            channel.send(_parent, Message.LEAVING, str(exit_code).encode())
+    os._exit(exit_code)
 
 
 def _answer(handler: Handler, request: bytes, journal: Journal) -> tuple[Message, bytes]:

@@ -8,11 +8,16 @@ import msgspec
 import pytest
 
 from attnfuzz.harness.bugs import FOLDER, Bug, BugFileError, Project, load_bugs
-from attnfuzz.harness.check import Runner
+from attnfuzz.harness.check import Runner, why_not
 from attnfuzz.harness.registry import fixed, resolve
+from attnfuzz.kernels.gpu import visible
+from attnfuzz.reference.device import Device
 
 BUGS = load_bugs()
 REPRODUCED = [bug for bug in BUGS if bug.reproduced]
+# Of kernels that are not ours, which nobody has without the bug.
+UPSTREAM = [bug for bug in REPRODUCED if not bug.backend_after]
+OURS = [bug for bug in REPRODUCED if bug.backend_after]
 REVISION = "sglang-21649"
 
 
@@ -32,24 +37,50 @@ def test_there_are_entries_of_the_five_reports_and_of_each_project() -> None:
     assert {f"sgl-project/sglang/pull/{pull}" for pull in (21649, 21987, 22688, 24566, 24856)} <= sources
     assert {bug.project for bug in BUGS} == set(Project)
     assert len(BUGS) >= 40
-    assert len(REPRODUCED) >= 25
+    assert len(OURS) >= 25
+    assert len(UPSTREAM) >= 8
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_an_entry_says_where_it_was_reported_and_what_happened(bug: Bug) -> None:
-    assert all(source.startswith("https://github.com/") for source in bug.sources)
+    for source in bug.sources:
+        assert source.startswith(("https://github.com/", "docs/findings/"))
     assert len(bug.title) <= 96
     assert bug.symptom.endswith(".")
 
 
-@pytest.mark.parametrize("bug", REPRODUCED, ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", OURS, ids=lambda bug: bug.name)
 def test_a_case_is_that_of_the_fixed_backend(bug: Bug) -> None:
     assert resolve(bug.backend_before).name == bug.backend_before
     assert bug.case is not None
     assert bug.case.backend == bug.backend_after == fixed(bug.backend_before) != bug.backend_before
 
 
-@pytest.mark.parametrize("bug", REPRODUCED, ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", UPSTREAM, ids=lambda bug: bug.name)
+def test_a_kernel_on_a_gpu_takes_the_case_that_it_fails_at(bug: Bug) -> None:
+    backend = resolve(bug.backend_before)
+    assert backend.capability.device is Device.CUDA
+    assert bug.case is not None
+    assert bug.case.backend == backend.name
+    assert why_not(backend, bug.case) is None
+
+
+def test_a_bug_of_a_gpu_s_kernel_can_be_seen_where_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    bug = UPSTREAM[0]
+    monkeypatch.setattr(visible, "missing", lambda *_: "needs a GPU")
+    assert bug.missing == "needs a GPU"
+    monkeypatch.setattr(visible, "missing", lambda *_: None)
+    assert bug.missing is None
+
+
+def test_what_native_kernels_or_nobody_can_show_does_not_depend_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(visible, "missing", lambda *_: "needs a GPU")
+    assert OURS[0].missing is None
+    other = next(bug for bug in BUGS if not bug.reproduced)
+    assert other.missing == other.why_not_here
+
+
+@pytest.mark.parametrize("bug", OURS, ids=lambda bug: bug.name)
 def test_a_reported_bug_fails_before_its_fix_and_passes_after_it(runner: Runner, bug: Bug) -> None:
     before = runner.verdict(bug.case_before)
     assert before.failures
@@ -101,7 +132,8 @@ def test_a_folder_without_entries_is_an_error(tmp_path: Path) -> None:
         ({"case": None}, "say in why_not_here what it needs"),
         ({"shown_by": None}, "say in why_not_here what it needs"),
         ({"shown_by": "flashinfer-python==0.6.8"}, "say in why_not_here what it needs"),
-        ({"shown_by": "trtllm_mha"}, "name a revision or a planted defect"),
+        ({"shown_by": "trtllm_mha"}, "name a revision, a planted defect or a kernel on a GPU"),
+        ({"shown_by": "xqua"}, "name a revision, a planted defect or a kernel on a GPU"),
     ],
 )
 def test_a_damaged_entry_is_named(tmp_path: Path, changes: dict[str, Any], words: str) -> None:

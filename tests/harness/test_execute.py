@@ -1,5 +1,8 @@
 """What a worker does with a case: steps in order, each judged, and faults of the harness told from findings."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import msgspec
 import pytest
 from harness_cases import decode_case
@@ -10,10 +13,13 @@ from attnfuzz.harness.failures import Kind, Verdict
 from attnfuzz.harness.launcher import LaunchError
 from attnfuzz.harness.memory.plain import PlainMemory
 from attnfuzz.harness.memory.reservation import OutOfMemory
+from attnfuzz.harness.places import place_of
 from attnfuzz.harness.workers.journal import Journal
+from attnfuzz.kernels.library_cache import BuildFailed, NoCompiler
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.torch_sdpa import SdpaSession
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.device import Device
 
 
 def ignore(_: bytes) -> None:
@@ -69,13 +75,52 @@ def test_want_of_guarded_memory_is_no_finding(monkeypatch: pytest.MonkeyPatch) -
         Execution(Task(case=case, backend="torch_sdpa"), ignore).run()
 
 
-@pytest.mark.parametrize("error", [build.NoCompiler("no g++"), build.BuildFailed("no space")])
+@pytest.mark.parametrize("error", [NoCompiler("no g++"), BuildFailed("no space")])
 def test_warming_up_does_without_kernels_that_can_not_be_built(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise error
 
-    target = "compiler" if isinstance(error, build.NoCompiler) else "load"
+    target = "compiler" if isinstance(error, NoCompiler) else "load"
     monkeypatch.setattr(build, target, fail)
     execute.warm()
+
+
+def on(monkeypatch: pytest.MonkeyPatch, synchronise: Callable[[], None]) -> None:
+    """Have cases run on a device that is waited for, and whose memory may be taken by others."""
+    there = replace(place_of(Device.CPU), synchronise=synchronise, too_large=(OutOfMemory,))
+    monkeypatch.setattr(execute, "place_of", lambda _: there)
+
+
+def test_a_case_that_is_too_large_for_a_device_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def starve(*_: object) -> None:
+        raise OutOfMemory("80 GiB are taken\nby whom, and much more")
+
+    on(monkeypatch, lambda: None)
+    monkeypatch.setattr(SdpaSession, "forward", starve)
+    case = decode_case("torch_sdpa", 5, padded=1)
+    verdict = Execution(Task(case=case, backend="torch_sdpa"), ignore).run()
+    assert (verdict.observations, verdict.unsupported) == ((), "80 GiB are taken")
+
+
+def test_an_error_that_a_device_tells_late_is_the_backends(defective: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[int] = []
+
+    def synchronise() -> None:
+        waits.append(1)
+        if len(waits) == 2:
+            raise RuntimeError("CUDA error: invalid argument")
+
+    on(monkeypatch, synchronise)
+    (found,) = Execution(task(defective, "NONE"), ignore).run().observations
+    # The first was waited for after the session had been opened, the second after the step.
+    assert (found.kind, found.step, found.message) == (Kind.RAISED, 0, "RuntimeError: CUDA error: invalid argument")
+
+
+def test_nothing_of_a_backend_that_raised_is_still_running(defective: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[int] = []
+    on(monkeypatch, lambda: waits.append(1))
+    verdict = Execution(task(defective, "PLANNER"), ignore).run()
+    assert verdict.observations[0].kind is Kind.RAISED
+    assert len(waits) == 2

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attnfuzz.harness.failures import Kind
-from attnfuzz.harness.launcher import JournalingLauncher, LaunchError, tensors_of
+from attnfuzz.harness.launcher import JournalingLauncher, Launched, LaunchError, tensors_of
 from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.harness.workers.journal import LaunchRecord
@@ -119,3 +119,63 @@ def test_only_the_tensors_that_a_kernel_is_given_are_on_record(memory: GuardedMe
         ("x", True),
         ("out", True),
     ]
+
+
+def test_a_device_is_waited_for_before_a_launch_is_on_record_and_after_it(
+    memory: GuardedMemory, tensors: dict[str, Any]
+) -> None:
+    log: list[str] = []
+    launcher = JournalingLauncher(
+        memory, lambda _: log.append("on record"), synchronise=lambda: log.append("waited for")
+    )
+    launcher.launch(Op("note", lambda **_: log.append("launched"), frozenset({"out"})), **tensors)
+    assert log == ["waited for", "on record", "launched", "waited for"]
+
+
+def test_a_device_is_waited_for_also_if_the_launch_raises(memory: GuardedMemory, tensors: dict[str, Any]) -> None:
+    log: list[str] = []
+
+    def reject(**_: object) -> None:
+        raise ValueError("no such head dim")
+
+    launcher = JournalingLauncher(memory, ignore, synchronise=lambda: log.append("waited for"))
+    with pytest.raises(ValueError, match="no such head dim") as caught:
+        launcher.launch(Op("reject", reject, frozenset()), **tensors)
+    assert launcher.raised is caught.value
+    assert log == ["waited for", "waited for"]
+
+
+def test_an_error_that_waiting_brings_up_is_no_rejection(memory: GuardedMemory, tensors: dict[str, Any]) -> None:
+    waits = iter([None, RuntimeError("CUDA error: invalid configuration")])
+
+    def synchronise() -> None:
+        error = next(waits)
+        if error is not None:
+            raise error
+
+    launcher = JournalingLauncher(memory, ignore, synchronise=synchronise)
+    with pytest.raises(RuntimeError, match="invalid configuration"):
+        launcher.launch(ADD, amount=1, **tensors)
+    assert launcher.raised is None
+
+
+def test_launches_that_run_as_one_share_a_record_and_a_seal(memory: GuardedMemory, tensors: dict[str, Any]) -> None:
+    entries: list[bytes] = []
+    end = memory.copy("end", torch.tensor([0, 0]))
+    x, out = tensors["x"], tensors["out"]
+    launches = [
+        Launched(ADD, {"out": out, "x": x, "amount": 1}),
+        Launched(Op("next", add_into, frozenset({"out"})), {"out": end, "x": out, "amount": 1}),
+    ]
+
+    def work() -> None:
+        out.fill_(1)  # an input of the second, but an output of the first
+        x[1] = 7
+
+    launcher = JournalingLauncher(memory, entries.append)
+    launcher.begin_step(1, "decode")
+    launcher.run_sealed(launches, work)
+    record = LaunchRecord.decode(entries[-1])
+    assert (record.kernel, record.call) == ("add + next", -1)
+    assert [tensor.name for tensor in record.tensors] == ["out", "x", "end"]
+    assert [(seen.place, seen.kernel, seen.call) for seen in launcher.observations] == [("x", "add + next", -1)]

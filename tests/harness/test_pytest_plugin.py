@@ -3,10 +3,12 @@
 import subprocess
 import sys
 
+import fake_nvml
 import pytest
 
 from attnfuzz.harness.pytest_plugin import Budget
-from attnfuzz.kernels.native.build import cache_folder
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.library_cache import cache_folder
 
 TEST = """
 def test_fuzz(attn_fuzz):
@@ -26,7 +28,9 @@ def _compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--attn-backend", "trtllm_mah"], "unknown backend 'trtllm_mah'"),
         (["--attn-examples", "0"], "--attn-examples must be at least 1"),
         (["--attn-seed", "-1"], "--attn-seed must not be negative"),
-        (["--attn-device", "cuda"], "on the CPU only"),
+        (["--attn-device", "tpu"], "invalid choice: 'tpu'"),
+        (["--attn-device", "cuda"], "--attn-device cuda: trtllm_mha is hopper:trtllm_mha and"),
+        (["--attn-device", "cpu", "--attn-backend", "xqa"], "--attn-device cpu: xqa has nothing to run on cpu"),
         (["--attn-guard", "top"], "invalid choice: 'top'"),
         (["--attn-preset", "weekly"], "--attn-preset weekly: give one of quick, nightly, deep"),
         (["--attn-time", "1y"], "--attn-time: '1y' is no duration"),
@@ -51,6 +55,18 @@ def test_few_examples_make_few_shards(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEST)
     ran = pytester.runpytest_inprocess("--collect-only", "-q", "--attn-backend", "torch_sdpa", "--attn-examples", "2")
     ran.stdout.fnmatch_lines(["2 tests collected*"])
+
+
+def test_a_device_chooses_among_the_backends_of_a_name(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GpuBackend, "missing", lambda _: None)
+    fake_nvml.install(monkeypatch, [fake_nvml.H200])
+    pytester.makepyfile(TEST)
+    ran = pytester.runpytest_inprocess("--collect-only", "-q", "--attn-device", "cuda")
+    ran.stdout.fnmatch_lines(["*test_fuzz[[]hopper:trtllm_mha-1of4[]]", "*test_fuzz[[]hopper:trtllm_mla-1of4[]]"])
+    ran = pytester.runpytest_inprocess("--collect-only", "-q", "--attn-device", "cpu")
+    ran.stdout.fnmatch_lines(["*test_fuzz[[]trtllm_mha-1of4[]]", "*test_fuzz[[]torch_sdpa-1of4[]]"])
 
 
 def test_a_fixed_backend_passes(pytester: pytest.Pytester) -> None:

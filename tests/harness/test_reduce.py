@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from attnfuzz.harness.reduce import reduce
+from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import (
     Case,
     Guard,
@@ -207,20 +208,31 @@ def test_latents_and_chunks_shrink_together() -> None:
     assert sum(request.kv_len for request in reduced.steps[0].requests) < 50
 
 
-def test_only_possible_and_allowed_cases_are_tried() -> None:
+def test_only_cases_that_are_possible_and_covered_are_tried() -> None:
     tried: list[Case] = []
-
-    def allowed(case: Case) -> bool:
-        return case.geometry.page_size >= 8 and case.geometry.kv_dtype is DType.FLOAT8_E4M3
+    can = Capability(
+        modes=tuple(Mode),
+        graph_modes=(Mode.DRAFT_EXTEND,),
+        fp8_kv=True,
+        windows=True,
+        sinks=True,
+        soft_cap=True,
+        kv_scales=True,
+        padding=True,
+        page_sizes=(8, 16, 32),
+        layouts=(KvLayout.NHD,),
+        kv_views=tuple(KvView),
+    )
+    assert can.why_not(LARGE) is None
 
     def fails(case: Case) -> bool:
         tried.append(case)
         validate(case)
-        assert allowed(case)
+        assert can.why_not(case) is None
         return empty_beside_long(case)
 
-    reduced = reduce(LARGE, fails, allowed=allowed)
-    assert (reduced.geometry.page_size, reduced.geometry.kv_dtype) == (8, DType.FLOAT8_E4M3)
+    reduced = reduce(LARGE, fails, capability=can)
+    assert (reduced.geometry.page_size, reduced.geometry.kv_layout) == (8, KvLayout.NHD)
     assert len(tried) == len(set(tried))
 
 

@@ -5,10 +5,22 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
+import fake_nvml
 import pytest
 
 from attnfuzz.harness import registry
-from attnfuzz.harness.registry import BackendFileError, UnknownBackend, fixed, is_file, names, resolve
+from attnfuzz.harness.registry import (
+    BackendFileError,
+    UnknownBackend,
+    WrongDevice,
+    as_file_name,
+    fixed,
+    is_file,
+    names,
+    on_device,
+    resolve,
+)
+from attnfuzz.reference.device import Device
 
 Write = Callable[..., str]
 
@@ -59,6 +71,65 @@ def test_revisions_belong_to_a_fixed_backend() -> None:
     assert fixed("torch_sdpa") == "torch_sdpa"
 
 
+def test_names_with_an_architecture_are_names_like_others() -> None:
+    assert fixed("hopper:trtllm_mha@21649-before") == "hopper:trtllm_mha"
+    assert not is_file("hopper:trtllm_mha")
+    assert as_file_name("hopper:trtllm_mha@21649-before") == "hopper_trtllm_mha@21649-before"
+
+
+@pytest.mark.parametrize(
+    ("chip", "family"), [(fake_nvml.H200, "hopper"), (fake_nvml.B200, "blackwell")], ids=["H200", "B200"]
+)
+@pytest.mark.parametrize("name", ["trtllm_mha", "trtllm_mha@24566", "trtllm_mla"])
+def test_on_a_gpu_a_backend_is_that_of_its_architecture(
+    name: str, chip: fake_nvml.Chip, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_nvml.install(monkeypatch, [chip])
+    assert on_device(name, Device.CUDA) == f"{family}:{name}"
+    assert on_device(f"{family}:{name}", Device.CUDA) == f"{family}:{name}"
+    assert on_device(f"{family}:{name}", Device.CPU) == name
+
+
+@pytest.mark.parametrize("name", ["trtllm_mha", "xqa", "hopper:trtllm_mha", "torch_sdpa"])
+def test_without_a_device_a_name_stays(name: str) -> None:
+    assert on_device(name, None) == name
+
+
+@pytest.mark.parametrize(("name", "device"), [("xqa", Device.CUDA), ("torch_sdpa@175063", Device.CPU)])
+def test_a_backend_of_one_device_stays_there(name: str, device: Device) -> None:
+    assert on_device(name, device) == name
+
+
+def test_a_users_backend_stays_where_it_is(write: Write) -> None:
+    name = f"{write(GOOD)}:MINE"
+    assert on_device(name, Device.CPU) == name
+    with pytest.raises(WrongDevice, match="nothing to run on cuda"):
+        on_device(name, Device.CUDA)
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "words"),
+    [
+        ("torch_sdpa", Device.CUDA, "torch_sdpa has nothing to run on cuda: attnfuzz backends --device cuda lists"),
+        ("xqa", Device.CPU, "xqa has nothing to run on cpu"),
+        ("trtllm_mha+k_scale_twice", Device.CUDA, "has nothing to run on cuda"),
+        ("trtllm_mha", Device.CUDA, r"hopper:trtllm_mha and blackwell:trtllm_mha on a GPU, .* NVIDIA L4 \(SM 8\.9\)"),
+    ],
+)
+def test_a_backend_without_a_counterpart_is_refused(
+    name: str, device: Device, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_nvml.install(monkeypatch, [fake_nvml.L4])
+    with pytest.raises(WrongDevice, match=words):
+        on_device(name, device)
+
+
+def test_without_a_gpu_its_backends_have_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_nvml.install(monkeypatch)
+    with pytest.raises(WrongDevice, match="there is none here: name one of them, or ask for no device"):
+        on_device("trtllm_mha", Device.CUDA)
+
+
 def test_a_misspelt_name_gets_the_closest_ones() -> None:
     with pytest.raises(
         UnknownBackend,
@@ -70,7 +141,7 @@ def test_a_misspelt_name_gets_the_closest_ones() -> None:
 
 
 def test_a_name_unlike_all_others_gets_the_list() -> None:
-    with pytest.raises(UnknownBackend, match=r"give one of these, or FILE\.py:NAME\. Known: torch_sdpa, .*trtllm_mha,"):
+    with pytest.raises(UnknownBackend, match=r"give one of these, or FILE\.py:NAME\. Known: .*, trtllm_mha,"):
         resolve("???")
 
 

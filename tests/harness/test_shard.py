@@ -39,6 +39,7 @@ def wrong_here_and_there(kv_lens: list[int]) -> tuple[Observation, ...]:
 def _fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cases are drawn from the fake backend's, and what fails is left in a folder of the test's own."""
     monkeypatch.setattr(shard_module, "drawn_cases", lambda *_: fake_cases())
+    monkeypatch.setattr(shard_module, "resolve", lambda _: SimpleNamespace(capability=None))
     monkeypatch.chdir(tmp_path)
 
 

@@ -1,6 +1,7 @@
 """Shrinking pins the first failure, keeps within its budget, and asks often where one run does not tell."""
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 from harness_cases import CALLS, decode_case
@@ -9,8 +10,10 @@ from msgspec.structs import replace
 from attnfuzz.harness.campaign.messages import ShrinkBudget
 from attnfuzz.harness.failures import Kind, Observation, Verdict
 from attnfuzz.harness.shrink import SMALLER, Unsupported, shrink
-from attnfuzz.reference.case import Case, Guard
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Case, Guard, Mode
 from attnfuzz.reference.case_file import AnyCase
+from attnfuzz.reference.device import Device
 
 BUDGET = ShrinkBudget(runs=500, seconds=1e9)
 LARGE = decode_case("trtllm_mha", 6, 0, 30, 17)
@@ -101,7 +104,7 @@ def test_the_budget_bounds_the_runs() -> None:
 
 def test_nothing_is_made_or_run_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[AnyCase] = []
-    monkeypatch.setattr("attnfuzz.harness.shrink.why_not", lambda _, case: made.append(case))
+    monkeypatch.setattr(Capability, "why_not", lambda _, case: made.append(case))
     judge = Judge(long_ones)
     shrunk = shrink(LARGE, judge, budget=ShrinkBudget(runs=500, seconds=0))
     assert shrunk is not None
@@ -162,3 +165,23 @@ def test_where_calls_came_from_stays_known() -> None:
         again = shrink(case, AlwaysHanging(long_ones), budget=BUDGET)
         assert again is not None
         assert again.case == replace(CALLS, notes=notes)
+
+
+@pytest.mark.parametrize(
+    ("device", "asked", "kept"),
+    [(Device.CPU, False, False), (Device.CPU, True, True), (Device.CUDA, False, True)],
+)
+def test_calls_on_a_gpu_s_kernels_keep_their_shape_unasked(
+    monkeypatch: pytest.MonkeyPatch, device: Device, *, asked: bool, kept: bool
+) -> None:
+    seen = []
+
+    def reduced(case: AnyCase, *_: object, same_kernels: bool, **__: object) -> AnyCase:
+        seen.append(same_kernels)
+        return case
+
+    backend = SimpleNamespace(capability=Capability(modes=tuple(Mode), device=device))
+    monkeypatch.setattr("attnfuzz.harness.shrink.resolve", lambda _: backend)
+    monkeypatch.setattr("attnfuzz.harness.shrink.reduce_calls", reduced)
+    shrink(CALLS, AlwaysHanging(long_ones), budget=BUDGET, same_kernels=asked)
+    assert seen == [kept]

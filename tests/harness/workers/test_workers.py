@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import deadly_handlers
@@ -50,8 +51,17 @@ def running(pid: int) -> bool:
 
 
 def goes(pid: int) -> bool:
+    return _comes(lambda: not running(pid))
+
+
+def vanishes(pid: int) -> bool:
+    """Whether a process goes and is waited for by its parent."""
+    return _comes(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def _comes(true: Callable[[], bool]) -> bool:
     deadline = time.monotonic() + PATIENCE
-    while running(pid):
+    while not true():
         if time.monotonic() > deadline:
             return False
         time.sleep(0.01)
@@ -103,6 +113,25 @@ def test_an_exit_is_told_by_its_code(workers: Workers) -> None:
     left = death(workers, "leave 7")
     assert (left.signal, left.exit_code) == (None, 7)
     assert "exit code 7" in explain(left).message
+
+
+def test_a_worker_that_leaves_by_itself_is_told_like_any_other_death(workers: Workers) -> None:
+    before = pid_of(workers)
+    reply(workers, "print loud")
+    left = death(workers, "go 7")
+    assert (left.signal, left.exit_code, left.hang, left.output) == (None, 7, False, "")
+    assert pid_of(workers) != before
+    assert vanishes(before)
+
+
+def test_nobody_waits_for_a_worker_that_said_that_it_leaves(workers: Workers) -> None:
+    before = pid_of(workers)
+    left = death(workers, "linger 7")
+    assert running(before)
+    assert left.exit_code == 7
+    assert pid_of(workers) != before
+    os.kill(before, signal.SIGKILL)
+    assert vanishes(before)
 
 
 def test_a_hang_is_killed_and_told(workers: Workers) -> None:

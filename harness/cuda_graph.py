@@ -1,0 +1,52 @@
+"""Graphs on a GPU: CUDA keeps the launches, and a replay runs what it kept."""
+
+import torch
+
+from attnfuzz.harness.launcher import JournalingLauncher, Launched
+
+
+class CudaGraph:
+    """A torch.cuda.CUDAGraph behind the interface of `RecordedGraph`, with a pool of its own for what kernels allocate.
+
+    The launches are captured at the end of the `with` block, one behind the other: what a session does between them,
+    like filling a workspace, happens once and is no part of the graph, as on the CPU.
+    """
+
+    def __init__(self, launcher: JournalingLauncher) -> None:
+        self._launcher = launcher
+        # Their tensors stay alive for as long as the graph may read and write them.
+        self._launches: list[Launched] = []
+        self._graph = torch.cuda.CUDAGraph()
+
+    def record(self, launched: Launched) -> None:
+        """Keep one launch."""
+        self._launches.append(launched)
+
+    def finish(self) -> None:
+        """Capture the launches. Raises what a kernel's host code raises, and RuntimeError where it can't be captured.
+
+        Captured thread-locally: another thread of the process, like autograd's, may go on using the device.
+        """
+        error = self._capture()
+        if error is not None:
+            self._launcher.raised = error
+            raise error
+
+    def replay(self) -> None:
+        """Launch what CUDA captured, with all inputs of its launches sealed."""
+        self._launcher.run_sealed(self._launches, self._graph.replay)
+
+    def _capture(self) -> Exception | None:
+        """What went wrong first: ending a capture that has failed may raise as well, and tells less."""
+        first: Exception | None = None
+        try:
+            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+                try:
+                    for launched in self._launches:
+                        self._launcher.announce([launched])
+                        launched.call()
+                except Exception as error:  # noqa: BLE001 - the capture has to be ended whatever a kernel raises
+                    first = error
+        except RuntimeError as error:
+            first = first or error
+        return first

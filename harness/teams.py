@@ -1,0 +1,77 @@
+"""Workers for each kind of device, and the share of the GPUs that falls to this process."""
+
+import os
+import re
+
+from attnfuzz.harness.workers import core_dumps
+from attnfuzz.harness.workers.pool import Workers
+from attnfuzz.kernels.gpu import build_record
+from attnfuzz.kernels.gpu.visible import visible
+from attnfuzz.reference.device import Device
+
+_HANDLER = "attnfuzz.harness.execute:handle"
+_PRELOAD = ("attnfuzz.harness.execute:warm",)
+
+_SPARES_ON_A_GPU = 2
+"""A worker on a GPU takes seconds to begin, so that deaths in quick succession would otherwise wait for it."""
+
+
+class Teams:
+    """Workers that run cases, on the CPU and on one GPU; each team starts when it is first asked for.
+
+    With several GPUs visible, number `index` modulo their count is the one; without an index, workers of pytest-xdist
+    take theirs from their own number, and others the first.
+    """
+
+    def __init__(self, index: int | None = None) -> None:
+        self._index = _xdist_number() if index is None else index
+        self._teams: dict[Device, Workers] = {}
+
+    def of(self, device: Device, backends: tuple[str, ...] = ()) -> Workers:
+        """The workers of a device; those of a GPU are made ready for `backends` if the team starts now."""
+        if device not in self._teams:
+            self._teams[device] = self._start(device, backends)
+        return self._teams[device]
+
+    @property
+    def restarts(self) -> int:
+        """Workers that died so far."""
+        return sum(workers.restarts for workers in self._teams.values())
+
+    def renew(self) -> None:
+        """Have each device's next request go to a worker that has not been asked anything."""
+        for workers in self._teams.values():
+            workers.renew()
+
+    def close(self) -> None:
+        """End all workers."""
+        for workers in self._teams.values():
+            workers.close()
+
+    def _start(self, device: Device, backends: tuple[str, ...]) -> Workers:
+        if device is Device.CPU:
+            return Workers(_HANDLER, _PRELOAD)
+        return Workers(
+            _HANDLER,
+            (*_PRELOAD, "attnfuzz.harness.cuda_worker:preload"),
+            _SPARES_ON_A_GPU,
+            begin="attnfuzz.harness.cuda_worker:begin",
+            arguments=backends,
+            environment={**_one_gpu(self._index), **core_dumps.settings()},
+        )
+
+
+def _one_gpu(index: int) -> dict[str, str]:
+    """The environment of a process that sees but one of the GPUs that this one sees."""
+    gpus = visible()
+    if not gpus:
+        return {}
+    # FlashInfer names its cache for all architectures that it sees: the modules were compiled for all GPUs.
+    architectures = build_record.architectures()
+    return {"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)].uuid, build_record.ARCH_LIST: architectures}
+
+
+def _xdist_number() -> int:
+    """The N of pytest-xdist's worker gwN; 0 in any other process."""
+    found = re.fullmatch(r"gw(\d+)", os.environ.get("PYTEST_XDIST_WORKER", ""))
+    return int(found[1]) if found else 0

@@ -1,0 +1,55 @@
+"""What workers do before they are ready, and the nursery must not."""
+
+import pytest
+
+from attnfuzz.harness.workers.lifeline import NurseryError
+from attnfuzz.harness.workers.pool import Workers
+
+
+def answer(workers: Workers, request: str) -> list[str]:
+    reply = workers.run(request.encode(), timeout=60)
+    assert isinstance(reply, bytes)
+    return reply.decode().split()
+
+
+def test_each_worker_begins_by_itself_before_its_first_request() -> None:
+    with Workers("deadly_handlers:begun", begin="deadly_handlers:begin", arguments=("xqa", "fa2_paged")) as workers:
+        pid, *begun = answer(workers, "NOTHING")
+        assert begun == [pid, "xqa", "fa2_paged"]
+        workers.renew()
+        other, *begun = answer(workers, "NOTHING")
+        assert other != pid
+        assert begun == [other, "xqa", "fa2_paged"]
+
+
+def test_workers_have_the_environment_that_they_are_given() -> None:
+    with Workers("deadly_handlers:begun", environment={"CUDA_VISIBLE_DEVICES": "GPU-7"}) as workers:
+        assert answer(workers, "CUDA_VISIBLE_DEVICES")[-1] == "GPU-7"
+
+
+def test_a_hook_that_raises_is_told_like_a_nursery_that_can_not_start() -> None:
+    with Workers("deadly_handlers:begun", begin="deadly_handlers:begin_badly") as workers:
+        for _ in range(2):
+            with pytest.raises(NurseryError, match=r"workers can't start:\n(.|\n)*there is no device here"):
+                workers.run(b"", timeout=60)
+
+
+def test_a_hook_that_ends_its_process_is_told_with_its_last_words() -> None:
+    with (
+        Workers("deadly_handlers:begun", begin="deadly_handlers:begin_deadly") as workers,
+        pytest.raises(NurseryError, match="the driver gave up"),
+    ):
+        workers.run(b"", timeout=60)
+
+
+def test_a_hook_that_can_not_be_imported_is_told() -> None:
+    with (
+        Workers("deadly_handlers:begun", begin="deadly_handlers:no_such_hook") as workers,
+        pytest.raises(NurseryError, match="has no attribute 'no_such_hook'"),
+    ):
+        workers.run(b"", timeout=60)
+
+
+def test_a_hooks_name_is_checked_at_the_door() -> None:
+    with pytest.raises(ValueError, match="write module:function"):
+        Workers("deadly_handlers:begun", begin="begin")

@@ -1,0 +1,166 @@
+"""Workers that leave because a fault broke their CUDA context, and what the parent says of them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.memory.allocation import Allocation
+from attnfuzz.harness.workers import core_dumps, sticky
+from attnfuzz.harness.workers.death import Death
+from attnfuzz.harness.workers.journal import LaunchRecord
+from attnfuzz.harness.workers.pool import Workers
+from attnfuzz.harness.workers.postmortem import explain
+from attnfuzz.reference.case import Guard
+
+QUERY = Allocation("query", 1 << 46, 64, (2, 8), "float32", 4, (8, 1), Guard.RIGHT)
+LAUNCH = LaunchRecord(step=2, mode="decode", kernel="xqa", scalars={}, tensors=[QUERY], call=1)
+
+
+def death(exit_code: int, core_dump: str | None = None) -> Death:
+    return Death(
+        signal=None,
+        exit_code=exit_code,
+        hang=False,
+        seconds=0.1,
+        fault=None,
+        entry=LAUNCH.encode(),
+        output="CUDA_ERROR_SOMETHING: something happened",
+        core_dump=core_dump,
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (700, Kind.ILLEGAL_ACCESS),
+        (717, Kind.ILLEGAL_ACCESS),
+        (716, Kind.MISALIGNED),
+        (719, Kind.WORKER_DIED),
+        (710, Kind.WORKER_DIED),
+        (715, Kind.WORKER_DIED),
+        (214, Kind.WORKER_DIED),
+        (702, Kind.HANG),
+    ],
+)
+def test_an_error_is_told_by_the_exit_code(number: int, kind: Kind) -> None:
+    code = sticky.exit_code_of(number)
+    found = sticky.sticky_of(code)
+    assert found is not None
+    assert found.number == number
+    seen = explain(death(code))
+    assert seen.kind is kind
+    assert (seen.step, seen.mode, seen.kernel, seen.call) == (2, "decode", "xqa", 1)
+    assert f"{found.words} on the GPU (CUDA error {number})" in seen.message
+    assert seen.message.endswith("CUDA_ERROR_SOMETHING: something happened")
+
+
+def test_every_error_has_an_exit_code_of_its_own() -> None:
+    codes = [sticky.exit_code_of(each.number) for each in sticky.STICKY]
+    assert len(set(codes)) == len(codes)
+    # Shells and Python take 128 and above for signals.
+    assert max(codes) < 128
+
+
+def test_an_error_that_nobody_knows_is_a_death_like_others() -> None:
+    seen = explain(death(sticky.exit_code_of(12345)))
+    assert seen.kind is Kind.WORKER_DIED
+    assert seen.place == "an error on the GPU that CUDA does not recover from"
+
+
+@pytest.mark.parametrize("code", [None, 0, 1, 7, 100, 200])
+def test_other_exit_codes_mean_other_things(code: int | None) -> None:
+    assert sticky.sticky_of(code) is None
+
+
+def test_a_fault_without_an_address_names_the_tensors_and_the_way_to_an_address() -> None:
+    seen = explain(death(sticky.exit_code_of(700)))
+    assert seen.place == "unknown address"
+    assert seen.access is None
+    assert "one of query is likely" in seen.message
+    assert "ATTNFUZZ_CUDA_COREDUMP=FOLDER" in seen.message
+
+
+def test_a_core_dump_is_named_instead_of_the_way_to_one() -> None:
+    seen = explain(death(sticky.exit_code_of(700), core_dump="/dumps/attnfuzz-7.nvcudmp"))
+    assert "cuda-gdb -ex 'target cudacore /dumps/attnfuzz-7.nvcudmp'" in seen.message
+    assert core_dumps.VARIABLE not in seen.message
+
+
+class Left(BaseException):
+    """The process would have ended here."""
+
+
+def driver() -> Any:
+    return pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install attnfuzz[gpu]")
+
+
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The exit codes with which this process would have left."""
+    codes: list[int] = []
+
+    def leave(code: int) -> None:
+        codes.append(code)
+        raise Left
+
+    monkeypatch.setattr(sticky, "leave", leave)
+    monkeypatch.setattr(driver(), "cuGetErrorName", lambda result: (0, result.name.encode()))
+    monkeypatch.setattr(driver(), "cuGetErrorString", lambda _: (0, b"an illegal memory access was encountered"))
+    return codes
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, result: int) -> None:
+    """Let every synchronisation raise, the driver's context being as told."""
+
+    def fail() -> None:
+        raise RuntimeError("CUDA error")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", fail)
+    monkeypatch.setattr(driver(), "cuCtxSynchronize", lambda: (driver().CUresult(result),))
+
+
+def test_a_broken_context_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch, left: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken(monkeypatch, 700)
+    with pytest.raises(Left):
+        sticky.synchronise()
+    assert left == [sticky.exit_code_of(700)]
+    assert capsys.readouterr().err == "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered\n"
+
+
+def test_an_error_that_leaves_the_context_intact_is_raised(monkeypatch: pytest.MonkeyPatch, left: list[int]) -> None:
+    broken(monkeypatch, 0)
+    with pytest.raises(RuntimeError, match="CUDA error"):
+        sticky.synchronise()
+    assert left == []
+
+
+def test_the_driver_is_not_asked_where_nothing_was_raised(monkeypatch: pytest.MonkeyPatch, left: list[int]) -> None:
+    broken(monkeypatch, 700)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    sticky.synchronise()
+    assert left == []
+
+
+def test_the_core_dump_of_a_worker_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(core_dumps.VARIABLE, str(tmp_path / "dumps"))
+    pattern = core_dumps.settings()["CUDA_COREDUMP_FILE"]
+    with Workers("deadly_handlers:obey") as workers:
+        reply = workers.run(b"who", timeout=60)
+        assert isinstance(reply, bytes)
+        written = Path(pattern.replace("%p", reply.decode().split()[0]))
+        written.write_bytes(b"")
+        ended = workers.run(f"leave {sticky.exit_code_of(719)}".encode(), timeout=60)
+    assert isinstance(ended, Death)
+    assert ended.core_dump == str(written)
+    assert str(written) in explain(ended).message
+
+
+def test_without_being_asked_for_there_are_no_core_dumps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(core_dumps.VARIABLE, raising=False)
+    assert core_dumps.settings() == {}
+    assert core_dumps.written_by(1) is None
