@@ -20,7 +20,8 @@ def fixup_zero_kv_rows(
     arguments of other shapes or dtypes.
     """
     _check(out, lse, kv_lens, cum_seq_lens, max_seq_len)
-    first = cum_seq_lens[:-1]
+    # In 64 bits: a stated maximum may be as large as it likes.
+    first = cum_seq_lens[:-1].long()
     last = torch.minimum(cum_seq_lens[1:], first + max_seq_len)
     token = torch.arange(out.shape[0], device=out.device).unsqueeze(1)
     empty = ((kv_lens == 0) & (token >= first) & (token < last)).any(dim=1)

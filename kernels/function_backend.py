@@ -28,6 +28,8 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Bench, Op, Output
+from attnfuzz.kernels.gpu import guards, nvcc, visible
+from attnfuzz.kernels.gpu.arch import Arch
 from attnfuzz.kernels.page_table import PageTable
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.plan import Plan, Row, plan_rows
@@ -39,6 +41,7 @@ from attnfuzz.reference.calibration import Calibration
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode
 from attnfuzz.reference.contract import Contract
+from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import NoiseModel
@@ -80,7 +83,8 @@ class FunctionBackend:
 
     def noise(self, dtype: DType) -> NoiseModel:
         """What the calibration measured here, else the same for every dtype."""
-        measured = self.calibration.noise(dtype) if self.calibration is not None else None
+        on = visible.architecture() if self.capability.device is Device.CUDA else None
+        measured = self.calibration.noise(dtype, on) if self.calibration is not None else None
         return measured or self.theory(dtype)
 
     def theory(self, dtype: DType) -> NoiseModel:
@@ -94,11 +98,13 @@ class FunctionBackend:
         return {self.name: Op(name=self.name, function=self.function, writes=frozenset({"out", "lse"}))}
 
     def missing(self) -> str | None:
-        """None: a file that can be imported can run."""
-        return None
+        """None on the CPU, where a file that can be imported can run; on a GPU, why there is none."""
+        return visible.missing(frozenset(Arch), ()) if self.capability.device is Device.CUDA else None
 
     def prepare(self, progress: Callable[[str], None]) -> None:
-        """Nothing: the file has been imported."""
+        """Compile what guards a GPU's memory, if it runs there; the function's own file has been imported."""
+        if self.capability.device is Device.CUDA:
+            nvcc.build((guards.SOURCE,), progress=progress)
 
     def open(self, case: Case, bench: Bench) -> "FunctionSession":
         """A session on one case."""

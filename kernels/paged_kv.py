@@ -1,6 +1,7 @@
 """The server's KV cache: which pages a slot owns, what they hold, and how the pool lies in memory."""
 
 import random
+from typing import ClassVar
 
 import torch
 
@@ -23,25 +24,18 @@ class PagedKv:
     values. `pages` are the ids of the pages that each slot owns, in order; `poison_page` is the first spare one.
     """
 
+    finite_tails: ClassVar[bool] = False
+
     def __init__(self, case: Case, bench: Bench) -> None:
         self._case = case
-        geometry = case.geometry
-        self.page_size = geometry.page_size
+        self.page_size = case.geometry.page_size
         lengths = case.slot_lengths()
         self.pages = assign_pages(case, {slot: -(-length // self.page_size) for slot, length in lengths.items()})
         used = 1 + max((page for pages in self.pages.values() for page in pages), default=0)
         self.poison_page = used
         self.total_pages = used + case.pages.spare
 
-        self.tokens = SlotTokens(
-            case,
-            heads=geometry.kv_heads,
-            key_dim=geometry.head_dim_qk,
-            value_dim=geometry.head_dim_vo,
-            dtype=geometry.kv_dtype,
-            extra=self.page_size,
-            latent=geometry.latent is not None,
-        )
+        self.tokens = SlotTokens.cached(case, extra=self.page_size)
         self._share_prefixes()
         self._allocate(bench)
 
@@ -95,7 +89,7 @@ class PagedKv:
         """Bring the pool to the state in which `step` finds it.
 
         With `rejected_drafts`, what a verify wrote for draft tokens that were not accepted is still there: finite
-        numbers past a request's end, as far as its last page reaches.
+        numbers past a request's end, as far as its last page reaches. With `finite_tails` they are everywhere there.
         """
         page_ids, slots, tokens = [DUMMY_PAGE] * self.page_size, list(range(self.page_size)), list(self.tokens.extra)
         for request in step.requests:
@@ -107,18 +101,19 @@ class PagedKv:
             unused = -request.kv_len % self.page_size
             if unused:
                 del page_ids[-unused:], slots[-unused:]
-        if rejected_drafts:
+        if rejected_drafts or self.finite_tails:
             for (page, slot), token in self._drafts(step, set(zip(page_ids, slots, strict=True))).items():
                 page_ids.append(page)
                 slots.append(slot)
                 tokens.append(token)
-        at = torch.tensor((page_ids, slots))
+        at = torch.tensor((page_ids, slots)).to(self._pools[0][0].device)
         source = torch.tensor(tokens)
         nan = self._case.geometry.kv_dtype.nan
         for pool, values in self._pools:
             if self._written:
                 pool.fill_(nan)
-            pool[at[0], at[1]] = values[source]
+            # Indexed where the pool lies; tokens are drawn on the CPU.
+            pool[at[0], at[1]] = values[source].to(pool.device)
         self._written = True
 
     def _drafts(self, step: Step, taken: set[tuple[int, int]]) -> dict[tuple[int, int], int]:
@@ -126,12 +121,19 @@ class PagedKv:
         drafts = {}
         for request in step.requests:
             page_end = -(-request.kv_len // self.page_size) * self.page_size
-            end = min(request.kv_len - request.q_len + step.tokens_per_request, page_end)
+            drafts_end = request.kv_len - request.q_len + step.tokens_per_request
+            end = page_end if self.finite_tails else min(drafts_end, page_end)
             for position in range(request.kv_len, end):
                 page, slot = self.pages[request.slot][position // self.page_size], position % self.page_size
                 if (page, slot) not in taken:
                     drafts[page, slot] = self.tokens.extra[slot]
         return drafts
+
+
+class FiniteTails(PagedKv):
+    """A pool in which the rest of a request's last page holds numbers too, as a server's does: of whoever had it."""
+
+    finite_tails = True
 
 
 def assign_pages(case: Case, counts: dict[int, int]) -> dict[int, list[int]]:

@@ -39,18 +39,22 @@ def draw_queries(
     return queries
 
 
+def query_strides(case: Case, heads: int, head_dim: int) -> tuple[int, int, int] | None:
+    """The strides of [rows, heads, head_dim] that the case's view asks for; None where they are dense."""
+    match case.views.query:
+        case QueryView.CONTIGUOUS:
+            return None
+        case QueryView.FUSED_QKV:
+            row = heads * head_dim + case.geometry.kv_heads * (head_dim + case.geometry.head_dim_vo)
+            return row, head_dim, 1
+        case QueryView.HEAD_GAP:
+            return heads * (head_dim + HEAD_GAP), head_dim + HEAD_GAP, 1
+
+
 def place_queries(case: Case, bench: Bench, queries: torch.Tensor) -> torch.Tensor:
     """Queries [rows, q_heads, head_dim] in guarded memory, with the strides that the case's view asks for."""
     _, heads, head_dim = queries.shape
-    match case.views.query:
-        case QueryView.CONTIGUOUS:
-            stride = None
-        case QueryView.FUSED_QKV:
-            row = heads * head_dim + case.geometry.kv_heads * (head_dim + case.geometry.head_dim_vo)
-            stride = (row, head_dim, 1)
-        case QueryView.HEAD_GAP:
-            stride = (heads * (head_dim + HEAD_GAP), head_dim + HEAD_GAP, 1)
-    return bench.memory.copy("query", queries, stride=stride)
+    return bench.memory.copy("query", queries, stride=query_strides(case, heads, head_dim))
 
 
 def packed_rows(step: Step) -> list[int]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Self
 
 import torch
 
@@ -47,6 +48,20 @@ class SlotTokens:
         self.key = drawn(Role.KEY, key_dim)
         self.value = self.key[..., :value_dim] if latent else drawn(Role.VALUE, value_dim)
 
+    @classmethod
+    def cached(cls, case: Case, *, extra: int = 0) -> Self:
+        """The tokens as the KV cache of the case's geometry holds them: latents where it has latents."""
+        geometry = case.geometry
+        return cls(
+            case,
+            heads=geometry.kv_heads,
+            key_dim=geometry.head_dim_qk,
+            value_dim=geometry.head_dim_vo,
+            dtype=geometry.kv_dtype,
+            extra=extra,
+            latent=geometry.latent is not None,
+        )
+
     def keys(self, slot: int, length: int) -> torch.Tensor:
         """Keys of a slot's first `length` tokens [length, heads, dim_k]."""
         return self.key[self.spans[slot].start :][:length]
@@ -54,6 +69,15 @@ class SlotTokens:
     def values(self, slot: int, length: int) -> torch.Tensor:
         """Values of a slot's first `length` tokens [length, heads, dim_v]."""
         return self.value[self.spans[slot].start :][:length]
+
+    def packed(self, step: Step) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of all requests of `step`, one request behind the other: [kv tokens, heads, dim] each."""
+        lengths = [(request.slot, request.kv_len) for request in step.requests]
+        # The empty beginning is all that there is without requests.
+        return (
+            torch.cat([self.key[:0], *(self.keys(slot, length) for slot, length in lengths)]),
+            torch.cat([self.value[:0], *(self.values(slot, length) for slot, length in lengths)]),
+        )
 
     def attended(self, step: Step, query: torch.Tensor, first_rows: Sequence[int]) -> tuple[Attended, ...]:
         """What each request of `step` attends to; its queries lie in `query` [rows, ...] from its `first_rows` on."""

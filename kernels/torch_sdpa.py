@@ -43,17 +43,12 @@ class SdpaSession:
     With `call_without_keys`, a request without keys is a call as well.
     """
 
-    def __init__(self, case: Case, bench: Bench, *, call_without_keys: bool) -> None:
+    op: Op = SDPA
+
+    def __init__(self, case: Case, bench: Bench, *, call_without_keys: bool = False) -> None:
         self._call_without_keys = call_without_keys
         self._case, self._bench = case, bench
-        geometry = case.geometry
-        self._tokens = SlotTokens(
-            case,
-            heads=geometry.kv_heads,
-            key_dim=geometry.head_dim_qk,
-            value_dim=geometry.head_dim_vo,
-            dtype=geometry.kv_dtype,
-        )
+        self._tokens = SlotTokens.cached(case)
         self._scale = case.scales.softmax / math.sqrt(case.geometry.head_dim_qk)
 
     def forward(self, index: int) -> Output:
@@ -80,26 +75,29 @@ class SdpaSession:
         return Output(out=out, lse=None, attended=tuple(attended), bmm1_scale=self._scale, bmm2_scale=1.0)
 
     def _attend(self, entry: Attended, request: Request, out: torch.Tensor) -> None:
+        query, key, value, out = (
+            tokens.transpose(0, 1).unsqueeze(0) for tokens in (entry.query, entry.key, entry.value, out)
+        )
+        self._bench.launcher.launch(
+            self.op,
+            out=out,
+            query=query,
+            key=key,
+            value=value,
+            scale=self._scale,
+            enable_gqa=self._case.geometry.group > 1,
+            **self._masked(request),
+        )
+
+    def _masked(self, request: Request) -> dict[str, Any]:
+        """The arguments that say which keys a query sees."""
         window = self._case.geometry.window_left
         plain = window < 0 and request.q_len == request.kv_len
         mask = None
         if not plain:
             drawn = visible(request.q_len, request.kv_len, window)
             mask = self._bench.memory.copy("attn_mask", drawn.view(torch.uint8)).view(torch.bool)
-        query, key, value, out = (
-            tokens.transpose(0, 1).unsqueeze(0) for tokens in (entry.query, entry.key, entry.value, out)
-        )
-        self._bench.launcher.launch(
-            SDPA,
-            out=out,
-            query=query,
-            key=key,
-            value=value,
-            attn_mask=mask,
-            is_causal=plain,
-            scale=self._scale,
-            enable_gqa=True,
-        )
+        return {"attn_mask": mask, "is_causal": plain}
 
 
 def visible(q_len: int, kv_len: int, window_left: int) -> torch.Tensor:

@@ -16,10 +16,9 @@ from attnfuzz.kernels.plan import Row
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.trtllm.backends import MHA, TrtllmBackend
 from attnfuzz.kernels.trtllm.mha import MhaSession
-from attnfuzz.kernels.trtllm.workspace import SharedWorkspace
+from attnfuzz.kernels.workspace import NAN_BYTE, SharedWorkspace
 from attnfuzz.reference.case import Step, Workspace
 
-_NAN_BYTE = 0xFF
 _ALIGNMENT = 256
 
 
@@ -45,7 +44,7 @@ class LeavesSemaphoresDirty(SharedWorkspace):
 
     def _new(self, need: WorkspaceBytes) -> torch.Tensor:
         workspace = super()._new(need)
-        return workspace.fill_(_NAN_BYTE) if self._state is Workspace.DIRTY else workspace
+        return workspace.fill_(NAN_BYTE) if self._state is Workspace.DIRTY else workspace
 
 
 class MovesSemaphores(SharedWorkspace):
@@ -64,7 +63,7 @@ class SharesScratchWithPrefill(SharedWorkspace):
         """A workspace in which a call without semaphores has left its scratch."""
         workspace = super().take(need)
         if not need.semaphores:
-            workspace[:_ALIGNMENT].fill_(_NAN_BYTE)
+            workspace[:_ALIGNMENT].fill_(NAN_BYTE)
         return workspace
 
 

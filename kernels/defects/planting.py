@@ -16,7 +16,7 @@ from attnfuzz.kernels.trtllm.backends import MHA, MLA, TrtllmBackend
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.kernels.trtllm.prefill import MlaPrefill
-from attnfuzz.kernels.trtllm.workspace import SharedWorkspace
+from attnfuzz.kernels.workspace import SharedWorkspace
 
 Session = type[MhaSession] | type[MlaSession]
 Part = Session | type[MlaPrefill] | type[PageTable] | type[PagedKv] | type[SharedWorkspace]

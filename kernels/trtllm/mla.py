@@ -6,12 +6,15 @@ rows without keys unwritten, so a chunk in which some request has none is fixed 
 #22688). Draft extends are padded to a uniform stride; capture and replay agree on it (SGLang PR #21987).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 
 from attnfuzz.kernels.backend import Bench, Fill, Output
+from attnfuzz.kernels.graphs import Captured, capture, largest_bucket
 from attnfuzz.kernels.lengths import longest, place_int32
 from attnfuzz.kernels.ops_table import OpsTable
 from attnfuzz.kernels.page_table import PageTable
@@ -21,9 +24,8 @@ from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.scales import BmmScales, cached_scales
 from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
-from attnfuzz.kernels.trtllm.graphs import Captured, capture, largest_bucket
 from attnfuzz.kernels.trtllm.prefill import MlaPrefill
-from attnfuzz.kernels.trtllm.workspace import SharedWorkspace
+from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.case import Case, Launch, Mode, Step
 
 _TABLE_MULTIPLE_TOKENS = 128
@@ -37,6 +39,10 @@ class DecodePlan:
     seq_lens: torch.Tensor
     block_tables: torch.Tensor
     max_seq_len: int
+
+
+Replan = Callable[[Sequence[Row]], None]
+"""Brings the metadata that a graph reads to another batch."""
 
 
 class MlaSession:
@@ -56,7 +62,7 @@ class MlaSession:
         self._prefill = self.prefill_type(ops, case, bench, self._workspace)
         # The softmax scale is that of the per-head keys, which the latents stand for.
         self._scales = cached_scales(case, latent.nope + latent.rope)
-        self._captured: dict[tuple[Mode, int], Captured[DecodePlan]] = {}
+        self._captured: dict[tuple[Mode, int], Captured[Replan]] = {}
         self._static: DecodePlan | None = None
 
     def replay_stride(self, step: Step) -> int:
@@ -88,7 +94,7 @@ class MlaSession:
         """Decode and verify: planned after padding, every request with the same number of queries."""
         query = place_queries(self._case, self._bench, queries)
         results = self._place_results(step.padded_tokens)
-        self._decode(self._plan(Row.padded(step)), query, results)
+        self._attend(Row.padded(step), query, results)
         return self._output(step, query, results, packed_rows(step))
 
     def _draft_extend(self, step: Step, queries: torch.Tensor) -> Output:
@@ -102,7 +108,7 @@ class MlaSession:
         spread_query = self._bench.memory.tensor("padded_query", shape, query.dtype, fill=Fill.ZEROS)
         spread_query[at] = query[: step.tokens]
         spread = self._place_results(len(rows) * stride, prefix="padded_")
-        self._decode(self._plan(rows), spread_query, spread)
+        self._attend(rows, spread_query, spread)
         results = self._place_results(step.padded_tokens)
         for packed, source in ((results.out, spread.out), (results.lse, spread.lse)):
             self._bench.launcher.launch(GATHER_ROWS, out=packed[: step.tokens], source=source, rows=at)
@@ -114,8 +120,15 @@ class MlaSession:
         """The rows of a draft extend, with queries padded to the stride at which they are spread."""
         return pad_queries(Row.real(step), stride)
 
+    def _attend(self, rows: Sequence[Row], query: torch.Tensor, results: Results) -> None:
+        """Plan `rows`, which all have as many queries, and launch on the queries of all of them."""
+        self._decode(self._plan(rows), query, results)
+
     def _decode(self, plan: DecodePlan, query: torch.Tensor, results: Results) -> None:
         """Launch on query rows [batch * stride, heads, rank + rope], `batch` being the plan's."""
+        self._bench.launcher.launch(self._ops.mla_decode, **self._decode_arguments(plan, query, results))
+
+    def _decode_arguments(self, plan: DecodePlan, query: torch.Tensor, results: Results) -> dict[str, Any]:
         batch = plan.seq_lens.shape[0]
         stride = query.shape[0] // batch
         need = self._ops.decode_workspace(
@@ -126,22 +139,21 @@ class MlaSession:
             head_dim_vo=self._latent.rank,
             max_seq_len=plan.max_seq_len,
         )
-        self._bench.launcher.launch(
-            self._ops.mla_decode,
-            query=query.unflatten(0, (batch, stride)),
-            kv_cache=self._kv.cache,
-            workspace_buffer=self._workspace.take(need),
-            qk_nope_head_dim=self._latent.nope,
-            kv_lora_rank=self._latent.rank,
-            qk_rope_head_dim=self._latent.rope,
-            block_tables=plan.block_tables,
-            seq_lens=plan.seq_lens,
-            max_seq_len=plan.max_seq_len,
-            out=results.out.unflatten(0, (batch, stride)),
-            lse=results.lse,
-            return_lse=True,
+        return {
+            "query": query.unflatten(0, (batch, stride)),
+            "kv_cache": self._kv.cache,
+            "workspace_buffer": self._workspace.take(need),
+            "qk_nope_head_dim": self._latent.nope,
+            "kv_lora_rank": self._latent.rank,
+            "qk_rope_head_dim": self._latent.rope,
+            "block_tables": plan.block_tables,
+            "seq_lens": plan.seq_lens,
+            "max_seq_len": plan.max_seq_len,
+            "out": results.out.unflatten(0, (batch, stride)),
+            "lse": results.lse,
+            "return_lse": True,
             **self._launched_scales(),
-        )
+        }
 
     def _launched_scales(self) -> BmmScales:
         """The factors that a launch is told."""
@@ -170,7 +182,7 @@ class MlaSession:
         """Static metadata for the largest bucket, which every graph of the session slices."""
         if self._static is None:
             batch = largest_bucket(self._case)
-            context = longest(row.kv_len for step in self._case.steps for row in _widest_rows(step))
+            context = longest(row.kv_len for step in self._case.steps for row in widest_rows(step))
             table = torch.full((batch, self._width(context)), -1, dtype=torch.int32)
             self._static = DecodePlan(
                 seq_lens=self._bench.memory.tensor("seq_lens", (batch,), torch.int32, fill=Fill.ZEROS),
@@ -180,18 +192,24 @@ class MlaSession:
         return self._static
 
     def _capture(self, step: Step) -> None:
+        replan, launch = self._capturable(step)
+        self._captured[step.mode, step.padded_tokens] = capture(self._case, self._bench, step, replan, launch)
+
+    def _capturable(self, step: Step) -> tuple[Replan, Callable[[torch.Tensor, Results], None]]:
+        """How the metadata of a step's graph is planned again before each replay, and what the graph launches."""
         static, batch = self._static_plan(), step.padded_batch
         plan = replace(static, seq_lens=static.seq_lens[:batch], block_tables=static.block_tables[:batch])
-        self._captured[step.mode, step.padded_tokens] = capture(
-            self._case, self._bench, step, plan, lambda query, results: self._decode(plan, query, results)
-        )
+        return partial(self._refresh, plan), partial(self._decode, plan)
+
+    def _refresh(self, plan: DecodePlan, rows: Sequence[Row]) -> None:
+        """Write a batch into static metadata."""
+        plan.seq_lens.copy_(torch.tensor([row.kv_len for row in rows]))
+        plan.block_tables.copy_(table_rows(self._table, rows, plan.block_tables.shape[1]))
 
     def _replay(self, step: Step, queries: torch.Tensor) -> Output:
         """Replay a graph. Queries lie at the captured stride, also where a request accepted fewer tokens."""
         captured = self._captured[step.mode, step.padded_tokens]
-        plan, rows = captured.plan, pad_queries(Row.padded(step), self.replay_stride(step))
-        plan.seq_lens.copy_(torch.tensor([row.kv_len for row in rows]))
-        plan.block_tables.copy_(table_rows(self._table, rows, plan.block_tables.shape[1]))
+        captured.plan(pad_queries(Row.padded(step), self.replay_stride(step)))
         captured.replay(self._bench, queries)
         return self._output(step, captured.query, captured.results, _first_rows(step))
 
@@ -203,7 +221,7 @@ def _first_rows(step: Step) -> Sequence[int]:
     return range(0, len(step.requests) * step.tokens_per_request, step.tokens_per_request)
 
 
-def _widest_rows(step: Step) -> list[Row]:
+def widest_rows(step: Step) -> list[Row]:
     """A step's rows at the longest that a plan makes them: with queries padded to a draft's full stride."""
     rows = Row.padded(step)
     return pad_queries(rows, step.tokens_per_request) if step.mode.speculative else rows

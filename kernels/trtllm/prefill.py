@@ -15,7 +15,7 @@ from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.scales import BmmScales
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.kernels.trtllm.chunks import Chunk, chunk_prefixes
-from attnfuzz.kernels.trtllm.workspace import SharedWorkspace
+from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.case import Case, Step
 
 
@@ -94,6 +94,14 @@ class MlaPrefill:
             seq_lens=place_int32(self._bench, "seq_lens", chunk.lengths),
         )
         key, value = self._gather(queries.step, chunk)
+        self._launch(queries, chunk, (key, value), part, causal=causal)
+        return part
+
+    def _launch(
+        self, queries: Queries, chunk: Chunk, keys: tuple[torch.Tensor, torch.Tensor], part: Partial, *, causal: bool
+    ) -> None:
+        """Attend to a chunk's packed keys and values, with results in `part`."""
+        key, value = keys
         self._bench.launcher.launch(
             self._ops.ragged,
             query=queries.tensor,
@@ -115,7 +123,6 @@ class MlaPrefill:
             lse=part.results.lse,
             **self._launched_scales(),
         )
-        return part
 
     def _key_offsets(self, chunk: Chunk) -> list[int]:
         """Where the packed keys of each request begin, and where the last one's end."""

@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 
 import msgspec
@@ -11,6 +12,7 @@ import torch
 
 from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory
+from attnfuzz.harness.workers import channel, worker
 from attnfuzz.harness.workers.journal import Journal, LaunchRecord
 from attnfuzz.reference.case import Guard, Outputs
 
@@ -62,6 +64,12 @@ def obey(request: bytes, journal: Journal) -> bytes:
             os.abort()
         case "leave":
             os._exit(int(argument))
+        case "go":
+            worker.leave(int(argument))
+        case "linger":
+            assert worker._parent is not None
+            channel.send(worker._parent, channel.Message.LEAVING, argument.encode())
+            time.sleep(60)
         case "sleep":
             time.sleep(float(argument))
         case "raise":
@@ -87,6 +95,29 @@ def broken() -> None:
 
 def threaded() -> None:
     """A preload hook that leaves a thread behind."""
-    import threading  # noqa: PLC0415 - only this hook may bring threads
-
     threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+
+
+_begun: list[str] = []
+
+
+def begin(*arguments: str) -> None:
+    """A begin hook: keeps what it was called with, in which process, and starts the thread that only a worker may."""
+    _begun.extend((str(os.getpid()), *arguments))
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+
+
+def begin_badly() -> None:
+    """A begin hook that raises."""
+    raise RuntimeError("there is no device here")
+
+
+def begin_deadly() -> None:
+    """A begin hook that ends the process."""
+    os.write(2, b"the driver gave up\n")
+    os._exit(3)
+
+
+def begun(request: bytes, _: Journal) -> bytes:
+    """Reply with this process, what `begin` was called with, and the value of an environment variable."""
+    return " ".join((str(os.getpid()), *_begun, os.environ.get(request.decode(), ""))).encode()

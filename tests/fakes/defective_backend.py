@@ -94,15 +94,8 @@ class Session:
     def __init__(self, defect: str, case: Case, bench: Bench, op: Op) -> None:
         if defect == "OPEN":
             raise KeyError("no room")
-        geometry = case.geometry
         self._defect, self._case, self._bench, self._op = defect, case, bench, op
-        self._tokens = SlotTokens(
-            case,
-            heads=geometry.kv_heads,
-            key_dim=geometry.head_dim_qk,
-            value_dim=geometry.head_dim_vo,
-            dtype=geometry.kv_dtype,
-        )
+        self._tokens = SlotTokens.cached(case)
 
     def forward(self, index: int) -> Output:
         """Run one step."""

@@ -36,11 +36,12 @@ def start(cache: Path, source: Path, load: str = "load", **environment: str) -> 
     """A process that builds `source` in `cache` and prints what it is told, then the answer or the error."""
     script = f"""
         from pathlib import Path
+        from attnfuzz.kernels.library_cache import BuildFailed, NoCompiler
         from attnfuzz.kernels.native import build
         build.sources = lambda: (Path({str(source)!r}),)
         try:
             print("answer", build.{load}(print).answer())
-        except (build.NoCompiler, build.BuildFailed) as error:
+        except (NoCompiler, BuildFailed) as error:
             print(type(error).__name__, error)
     """
     return subprocess.Popen(
@@ -110,22 +111,6 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, tiny: Path) -> 
     (line,) = output(start(tmp_path / "file" / "cache", tiny))
     assert line.startswith("BuildFailed cannot write compiled kernels to")
     assert "ATTNFUZZ_CACHE" in line
-
-
-@pytest.fixture
-def no_cache_variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    monkeypatch.delenv("ATTNFUZZ_CACHE", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    return monkeypatch
-
-
-def test_the_cache_follows_the_environment(no_cache_variables: pytest.MonkeyPatch) -> None:
-    no_cache_variables.setenv("HOME", "/home/somebody")
-    assert build.cache_folder() == Path("/home/somebody/.cache/attnfuzz")
-    no_cache_variables.setenv("XDG_CACHE_HOME", "/caches")
-    assert build.cache_folder() == Path("/caches/attnfuzz")
-    no_cache_variables.setenv("ATTNFUZZ_CACHE", "/own")
-    assert build.cache_folder() == Path("/own")
 
 
 def test_a_module_is_loaded_once_in_a_process() -> None:

@@ -9,7 +9,7 @@ from small_cases import HEADS, step
 
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.ops_table import WorkspaceBytes
-from attnfuzz.kernels.trtllm.workspace import SharedWorkspace
+from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.case import Case, Mode, Workspace
 
 CASE = Case(backend="trtllm_mha", geometry=HEADS, steps=(step(Mode.DECODE, (1, 9)),))

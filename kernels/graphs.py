@@ -1,4 +1,4 @@
-"""Graphs of the TRT-LLM backends: captured once per mode and bucket, replayed on other metadata."""
+"""Graphs: captured once per mode and bucket, replayed on other metadata."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

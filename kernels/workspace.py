@@ -1,4 +1,4 @@
-"""The workspace that TRT-LLM's kernels share: semaphores, zero at first use, and scratch."""
+"""The workspace that kernels share: semaphores, zero at first use, and scratch."""
 
 import torch
 
@@ -6,8 +6,8 @@ from attnfuzz.kernels.backend import Bench, Fill
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.reference.case import Case, Workspace
 
-_NAN_BYTE = 0xFF
-"""Repeated, a NaN in every float."""
+NAN_BYTE = 0xFF
+"""Repeated, a NaN in every float, and a page or a request of id -1."""
 
 
 class SharedWorkspace:
@@ -19,9 +19,9 @@ class SharedWorkspace:
     trtllm_batch_decode_with_kv_cache_mla).
     """
 
-    def __init__(self, case: Case, bench: Bench) -> None:
+    def __init__(self, case: Case, bench: Bench, name: str = "workspace_buffer") -> None:
         self._state = case.workspace
-        self._bench = bench
+        self._bench, self._name = bench, name
         self._kept: torch.Tensor | None = None
 
     def take(self, need: WorkspaceBytes) -> torch.Tensor:
@@ -33,7 +33,7 @@ class SharedWorkspace:
         return self._kept
 
     def _new(self, need: WorkspaceBytes) -> torch.Tensor:
-        workspace = self._bench.memory.tensor("workspace_buffer", (need.total,), torch.uint8, fill=Fill.ZEROS)
+        workspace = self._bench.memory.tensor(self._name, (need.total,), torch.uint8, fill=Fill.ZEROS)
         if self._state is Workspace.DIRTY:
-            workspace[need.semaphores :].fill_(_NAN_BYTE)
+            workspace[need.semaphores :].fill_(NAN_BYTE)
         return workspace

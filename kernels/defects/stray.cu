@@ -1,0 +1,28 @@
+// One access of one thread to any address: what a kernel does that runs past the end of a tensor.
+#include <cuda_runtime.h>
+#include <tvm/ffi/extra/c_env_api.h>
+#include <tvm/ffi/extra/cuda/device_guard.h>
+#include <tvm/ffi/function.h>
+
+#include <cstdint>
+
+namespace attnfuzz {
+namespace {
+
+__global__ void access(volatile uint16_t* at, bool write) {
+  // A read whose value is used, or it would not take place; and nothing in memory has it both ways.
+  if (write || *at != *at) *at = 0x5a5a;
+}
+
+void stray(int64_t address, bool write, int64_t device) {
+  const tvm::ffi::CUDADeviceGuard guard(device);
+  const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device));
+  access<<<1, 1, 0, stream>>>(reinterpret_cast<volatile uint16_t*>(address), write);
+  TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
+}
+
+}  // namespace
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(stray, stray)
+
+}  // namespace attnfuzz

@@ -1,0 +1,102 @@
+"""What became of FlashInfer's modules on this machine, so that nobody has to import FlashInfer to know.
+
+A JSON file in attnfuzz's cache for each release of FlashInfer and each list of architectures. It may be deleted at any
+time: builds then find again what FlashInfer's own cache has.
+"""
+
+import functools
+import os
+import tempfile
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import msgspec
+
+from attnfuzz.kernels.gpu.visible import visible
+from attnfuzz.kernels.library_cache import BuildFailed, cache_folder
+
+ARCH_LIST = "FLASHINFER_CUDA_ARCH_LIST"
+WORKSPACE_BASE = "FLASHINFER_WORKSPACE_BASE"
+
+
+class Built(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one module: a `library`, or the `reason` why there is none.
+
+    A reason is `lasting` if it is about the module (nvcc's static_assert, a check of FlashInfer's), and not if another
+    try may go better (a missing header, the time limit). `seconds` is what it took, 0 if it was there. `base` is the
+    folder that holds FlashInfer's cache.
+    """
+
+    library: str = ""
+    reason: str = ""
+    lasting: bool = False
+    seconds: float = 0.0
+    base: str
+
+    @property
+    def settled(self) -> bool:
+        """Whether trying again would come to the same, and need no time here."""
+        if self.base != workspace_base():
+            return False
+        return Path(self.library).exists() if self.library else self.lasting
+
+
+def architectures() -> str:
+    """What FlashInfer compiles for, as it reads it from its environment: $FLASHINFER_CUDA_ARCH_LIST or the GPUs."""
+    return os.environ.get(ARCH_LIST) or " ".join(sorted({gpu.capability for gpu in visible()}))
+
+
+def workspace_base() -> str:
+    """The folder in which FlashInfer keeps its cache (flashinfer/jit/env.py, FLASHINFER_BASE_DIR)."""
+    return os.environ.get(WORKSPACE_BASE) or str(Path.home())
+
+
+def read(archs: str) -> Mapping[str, Built]:
+    """What is known of modules for `archs`, by their names; nothing if there is no record, or a damaged one."""
+    path = _path(archs)
+    try:
+        changed = path.stat().st_mtime_ns
+    except OSError:
+        return {}
+    return _read(path, changed)
+
+
+def add(archs: str, found: Mapping[str, Built]) -> None:
+    """Remember more. Of two processes that do so at the same time one may be forgotten, and builds again in no time.
+
+    Raises BuildFailed if the cache can't be written.
+    """
+    path = _path(archs)
+    content = msgspec.json.format(msgspec.json.encode({**read(archs), **found}), indent=1)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(content)
+        Path(file.name).replace(path)
+    except OSError as error:
+        raise BuildFailed(
+            f"cannot write to {path.parent}: {error.strerror}; set ATTNFUZZ_CACHE to a folder with space"
+        ) from error
+
+
+@functools.lru_cache(maxsize=4)
+def _read(path: Path, _changed: int) -> Mapping[str, Built]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Built])
+    except (OSError, msgspec.DecodeError):
+        return {}
+
+
+def _path(archs: str) -> Path:
+    # FlashInfer adds the letters of 9.0a and the like by itself.
+    numbers = "".join(letter for letter in archs if not letter.isalpha())
+    return cache_folder() / f"flashinfer-{_release()}-sm{'-'.join(numbers.split()) or '-none'}.json"
+
+
+@functools.cache
+def _release() -> str:
+    try:
+        return version("flashinfer-python")
+    except PackageNotFoundError:
+        return "unknown"

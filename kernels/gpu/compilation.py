@@ -1,0 +1,230 @@
+"""Compiles FlashInfer's modules in parallel; runs as a process of its own.
+
+    python -m attnfuzz.kernels.gpu.compilation JOBS SECONDS < modules.pickle
+
+Importing FlashInfer creates a CUDA context where there is a GPU, and whoever forks workers must not have one; so this
+process does it, and sees no GPU either. Each module is compiled by a fork of it, in a session that can be killed as a
+whole. Results are lines of JSON on standard output.
+
+A module is one file or a hundred (fmha_v2), so that neither modules nor files are what to count jobs in: all ninjas
+share JOBS slots through a GNU make job server, which ninja speaks from version 1.13 on.
+"""
+
+import contextlib
+import os
+import pickle
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection, get_context
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import ninja
+
+from attnfuzz.kernels.backend import Unsupported
+from attnfuzz.kernels.gpu.build_record import Built, workspace_base
+from attnfuzz.kernels.gpu.module import Module
+
+_POLL_SECONDS = 0.1
+_REASON_CHARACTERS = 300
+_FORK = get_context("fork")
+
+# FlashInfer refuses a combination, or does not have it: not a mistake in how it was asked.
+_REFUSALS = (Unsupported, AttributeError, NotImplementedError, RuntimeError, ValueError)
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of output: what came of the module `name`."""
+
+    name: str
+    built: Built
+
+
+class Slots:
+    """The slots that all compilers share. A process holds one while it runs, its ninja takes more as they are free."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        path = folder / "slots"
+        os.mkfifo(path)
+        self._pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+        os.write(self._pipe, b"+" * count)
+        self.flags = f" -j{count} --jobserver-auth=fifo:{path}"
+
+    def take(self) -> bool:
+        """Take one, if one is free."""
+        try:
+            return bool(os.read(self._pipe, 1))
+        except BlockingIOError:
+            return False
+
+    def give_back(self) -> None:
+        """Free one. What a killed ninja held stays lost: what is left goes on with fewer."""
+        os.write(self._pipe, b"+")
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A process that compiles the module `name` into `folder`, and what it says before it ends."""
+
+    name: str
+    folder: Path | None
+    process: ForkProcess
+    answer: Connection
+    started: float
+
+    def stalled(self, limit: float) -> bool:
+        """Whether it runs, and has finished no file for `limit` seconds."""
+        if time.time() - self.started <= limit or not self.process.is_alive():
+            return False
+        objects = self.folder.glob("*.o") if self.folder is not None else ()
+        return time.time() - max(map(_stamp, objects), default=0.0) > limit
+
+    def result(self) -> Built:
+        """What came of it; for a process that has ended."""
+        self.process.join()
+        if self.answer.poll():
+            with contextlib.suppress(EOFError):
+                return msgspec.json.decode(self.answer.recv_bytes(), type=Built)
+        return _failed(f"the compiler was killed (exit code {self.process.exitcode})")
+
+    def kill(self) -> None:
+        """End it, and all that it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid or 0, signal.SIGKILL)
+        # It has no session of its own yet if it has just begun.
+        self.process.kill()
+        self.process.join()
+
+
+def compiled(modules: Sequence[Module], slots: Slots, limit: float) -> Iterator[Told]:
+    """What comes of each module, as it comes. One that finishes no file for `limit` seconds is given up."""
+    # The longest go first, so that none is left for the end.
+    waiting = sorted(map(_sized, modules), key=lambda sized: sized.files, reverse=True)
+    running: list[Compiler] = []
+    parent = os.getppid()
+    try:
+        while waiting or running:
+            while waiting and slots.take():
+                running.append(_start(waiting.pop(0)))
+            connection.wait([each.process.sentinel for each in running], timeout=_POLL_SECONDS)
+            for each in list(running):
+                if each.stalled(limit):
+                    each.kill()
+                    built = _failed(f"no file of it was compiled for {limit:.0f} s")
+                elif each.process.is_alive():
+                    continue
+                else:
+                    built = each.result()
+                running.remove(each)
+                slots.give_back()
+                yield Told(name=each.name, built=built)
+            if os.getppid() != parent:
+                return
+    finally:
+        for each in running:
+            each.kill()
+
+
+class _Sized(NamedTuple):
+    """A module with the number of its files and the folder that they are compiled into, as far as these are known."""
+
+    module: Module
+    files: int
+    folder: Path | None
+
+
+def _sized(module: Module) -> _Sized:
+    try:
+        spec = module.spec()
+        return _Sized(module, len(spec.sources), spec.get_library_path().parent)
+    except Exception:  # noqa: BLE001 - it is told when its turn comes
+        return _Sized(module, 0, None)
+
+
+def _start(sized: _Sized) -> Compiler:
+    answer, say = _FORK.Pipe(duplex=False)
+    process = _FORK.Process(target=_compile, args=(sized.module, say))
+    process.start()
+    say.close()
+    return Compiler(sized.module.name, sized.folder, process, answer, time.time())
+
+
+def _compile(module: Module, say: Connection) -> None:
+    os.setsid()
+    start = time.monotonic()
+    try:
+        spec = module.spec()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this module's
+        say.send_bytes(msgspec.json.encode(_failed(_words(error), lasting=isinstance(error, _REFUSALS))))
+        return
+    before = _stamp(spec.get_library_path())
+    try:
+        if not spec.is_aot:
+            spec.build(verbose=False, need_lock=True)
+    except Exception as error:  # noqa: BLE001 - same
+        reason, lasting = first_error(str(error))
+        say.send_bytes(msgspec.json.encode(_failed(reason, lasting=lasting)))
+        return
+    library = spec.get_library_path()
+    seconds = 0.0 if _stamp(library) == before else time.monotonic() - start
+    say.send_bytes(msgspec.json.encode(Built(library=str(library), seconds=seconds, base=workspace_base())))
+
+
+def _stamp(path: Path) -> float:
+    """When a file was written, 0 if there is none."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _failed(reason: str, *, lasting: bool = False) -> Built:
+    return Built(reason=reason[:_REASON_CHARACTERS], lasting=lasting, base=workspace_base())
+
+
+def _words(error: Exception) -> str:
+    text = str(error).strip()
+    line = text.splitlines()[0] if text else ""
+    return line if isinstance(error, Unsupported) else f"{type(error).__name__}: {line}"
+
+
+def first_error(output: str) -> tuple[str, bool]:
+    """The first error in the output of ninja and the compilers, and whether it is one of a check in the code."""
+    for line in output.splitlines():
+        match = re.match(r"(?P<file>[^\s:(]+)[:(](?P<line>\d+)\)?(?::\d+)?:? (?:fatal )?error:?\s+(?P<what>.*)", line)
+        if match is not None:
+            where = f"{Path(match['file']).name}:{match['line']}"
+            return f"{where}: {match['what'].strip()}", "static assertion" in match["what"]
+    lines = [line for line in output.splitlines() if re.search(r"error|not found|killed", line, re.IGNORECASE)]
+    return (lines or output.strip().splitlines() or ["no output"])[0].strip(), False
+
+
+def main() -> None:
+    """Compile what is pickled on standard input."""
+    jobs, limit = int(sys.argv[1]), float(sys.argv[2])
+    modules: Sequence[Module] = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by our parent
+    # An exit ends the compilers, as an interrupt does.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    # Compilers and FlashInfer's log write where they like: only lines of ours go to the parent.
+    output = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    with tempfile.TemporaryDirectory(prefix="attnfuzz-build-") as folder:
+        slots = Slots(Path(folder), jobs)
+        os.environ["MAKEFLAGS"] = slots.flags
+        os.environ["PATH"] = f"{ninja.BIN_DIR}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        # FlashInfer would pass it on to each ninja, which then asks nobody for slots.
+        os.environ.pop("MAX_JOBS", None)
+        for told in compiled(modules, slots, limit):
+            print(msgspec.json.encode(told).decode(), file=output, flush=True)
+
+
+if __name__ == "__main__":
+    main()

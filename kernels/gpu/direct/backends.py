@@ -1,0 +1,32 @@
+"""The direct backends."""
+
+from typing import Final
+
+from attnfuzz.kernels.gpu.direct.cascade import CASCADE_MERGE
+from attnfuzz.kernels.gpu.direct.cudnn import CUDNN_DECODE, CUDNN_PREFILL
+from attnfuzz.kernels.gpu.direct.flex import FLEX_ATTENTION
+from attnfuzz.kernels.gpu.direct.fmha_v2 import FMHA_V2, FMHA_V2_AS_SERVED, FMHA_V2_LSE, FMHA_V2_NHD, FMHA_V2_PACKED
+from attnfuzz.kernels.gpu.direct.mla import MLA_FA2, MLA_FA3
+from attnfuzz.kernels.gpu.direct.sdpa import SDPA_CUDNN, SDPA_EFFICIENT, SDPA_FLASH
+from attnfuzz.kernels.gpu.direct.xqa import XQA, XQA_AS_SERVED, XQA_FP8
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+
+DIRECT_BACKENDS: Final[tuple[GpuBackend, ...]] = (
+    XQA,
+    XQA_AS_SERVED,
+    XQA_FP8,
+    FMHA_V2,
+    FMHA_V2_AS_SERVED,
+    FMHA_V2_NHD,
+    FMHA_V2_PACKED,
+    FMHA_V2_LSE,
+    MLA_FA2,
+    MLA_FA3,
+    CASCADE_MERGE,
+    CUDNN_DECODE,
+    CUDNN_PREFILL,
+    SDPA_FLASH,
+    SDPA_EFFICIENT,
+    SDPA_CUDNN,
+    FLEX_ATTENTION,
+)

@@ -1,0 +1,151 @@
+"""Attention computed in parts of the KV, on the GPU by torch, and merged by FlashInfer's cascade kernels.
+
+How the parts are merged follows from the mode: a chunked prefill and a verify merge in place, one part after another,
+as servers do with prefixes, a verify under a mask of the rows that have any keys in the part; an extend merges into new
+tensors; all others merge all parts at once, as split KV does.
+"""
+
+import math
+from typing import Any, Final
+
+import torch
+
+from attnfuzz.kernels.backend import Attended, Bench, Op, Output
+from attnfuzz.kernels.gpu import flashinfer_op
+from attnfuzz.kernels.gpu.arch import Arch
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.merge import MERGE_MODULE, MERGE_STATE_IN_PLACE
+from attnfuzz.kernels.gpu.plain_attention import attention
+from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
+from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.reference.bucket import Bucket
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Case, Mode, Step
+from attnfuzz.reference.contract import Contract, LseBase
+from attnfuzz.reference.device import Device
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.noise import NoiseModel
+
+_MODULE: Final = "flashinfer.cascade"
+_MOST_PARTS: Final = 6
+
+
+def merge_state(*, out: torch.Tensor, lse: torch.Tensor, **states: torch.Tensor) -> None:
+    """merge_state of v_a, s_a, v_b and s_b; FlashInfer allocates what it returns, which is copied to `out`, `lse`."""
+    merged, logsumexp = flashinfer_op.call(_MODULE, "merge_state", **states)
+    out.copy_(merged)
+    lse.copy_(logsumexp)
+
+
+def merge_states(*, out: torch.Tensor, lse: torch.Tensor, **states: torch.Tensor) -> None:
+    """merge_states of v [tokens, parts, heads, dim] and s [tokens, parts, heads], likewise."""
+    merged, logsumexp = flashinfer_op.call(_MODULE, "merge_states", **states)
+    out.copy_(merged)
+    lse.copy_(logsumexp)
+
+
+_INTO: Final = frozenset({"out", "lse"})
+MERGE_STATE: Final = Op("merge_state", merge_state, _INTO)
+MERGE_STATES: Final = Op("merge_states", merge_states, _INTO)
+
+
+class CascadeSession:
+    """Parts of `chunk_capacity` keys of each request, the last ones empty where a request is shorter than others."""
+
+    merge_state: Op = MERGE_STATE
+    merge_states: Op = MERGE_STATES
+    merge_in_place: Op = MERGE_STATE_IN_PLACE
+
+    def __init__(self, case: Case, bench: Bench) -> None:
+        self._case, self._bench = case, bench
+        self._tokens = SlotTokens.cached(case)
+        self._scale = case.scales.softmax / math.sqrt(case.geometry.head_dim_qk)
+
+    def forward(self, index: int) -> Output:
+        """Run one step."""
+        case, bench, step = self._case, self._bench, self._case.steps[index]
+        geometry = case.geometry
+        query = place_queries(case, bench, draw_queries(case, index, step.padded_tokens, geometry.head_dim_qk))
+        attended = self._tokens.attended(step, query, packed_rows(step))
+        parts = self._parts(step)
+        states = [self._attend(step, attended, begin, end) for begin, end in parts]
+        results = self._merged(step, states)
+        return Output(
+            out=results.out,
+            lse=results.lse,
+            attended=attended,
+            bmm1_scale=self._scale,
+            bmm2_scale=1.0,
+            roundings=len(parts),
+        )
+
+    def _parts(self, step: Step) -> list[tuple[int, int]]:
+        """Ranges of keys, two at least: the second may be empty for all."""
+        longest = max((request.kv_len for request in step.requests), default=0)
+        size = max(self._case.chunk_capacity, -(-longest // _MOST_PARTS), 1)
+        return [(begin, begin + size) for begin in range(0, max(longest, size + 1), size)]
+
+    def _attend(self, step: Step, attended: tuple[Attended, ...], begin: int, end: int) -> tuple[Results, torch.Tensor]:
+        """Attention to the keys from `begin` up to `end`, and the rows [tokens] of the requests that have any."""
+        results = Results.place(self._case, self._bench, step.padded_tokens, self._case.geometry.head_dim_vo)
+        results.clear()
+        present = torch.zeros(step.padded_tokens, dtype=torch.uint8)
+        for entry in attended:
+            rows = slice(entry.first_row, entry.first_row + len(entry.query))
+            if len(entry.key) > begin:
+                present[rows] = 1
+                results.out[rows], results.lse[rows] = attention(entry, self._scale, slice(begin, end))
+        return results, present
+
+    def _merged(self, step: Step, states: list[tuple[Results, torch.Tensor]]) -> Results:
+        launch, copy = self._bench.launcher.launch, self._bench.memory.copy
+        first = states[0][0]
+        if step.mode in (Mode.CHUNKED_PREFILL, Mode.TARGET_VERIFY):
+            for part, present in states[1:]:
+                mask = copy("mask", present).view(torch.bool) if step.mode is Mode.TARGET_VERIFY else None
+                launch(self.merge_in_place, v=first.out, s=first.lse, v_other=part.out, s_other=part.lse, mask=mask)
+            return first
+        if step.mode is Mode.EXTEND:
+            for part, _ in states[1:]:
+                merged = self._place(step)
+                sides = {"v_a": first.out, "s_a": first.lse, "v_b": part.out, "s_b": part.lse}
+                launch(self.merge_state, out=merged.out, lse=merged.lse, **sides)
+                first = merged
+            return first
+        merged = self._place(step)
+        v = copy("v", torch.stack([part.out for part, _ in states], dim=1))
+        s = copy("s", torch.stack([part.lse for part, _ in states], dim=1))
+        launch(self.merge_states, out=merged.out, lse=merged.lse, v=v, s=s)
+        return merged
+
+    def _place(self, step: Step) -> Results:
+        return Results.place(self._case, self._bench, step.padded_tokens, self._case.geometry.head_dim_vo)
+
+
+def _buckets() -> tuple[Bucket, ...]:
+    shared: dict[str, Any] = {
+        "heads": ((1, 1), (4, 2), (5, 1)),
+        "page_sizes": (16,),
+        "layouts": (KvLayout.HND,),
+    }
+    # fp16 and bf16, and these head dims (csrc/cascade.cu, DISPATCH_DLPACK_DTYPE_TO_CTYPE_FP16; DISPATCH_HEAD_DIM).
+    return tuple(
+        Bucket(dtype=dtype, kv_dtype=dtype, head_dim_qk=64, head_dim_vo=head_dim, **shared)
+        for dtype in (DType.BFLOAT16, DType.FLOAT16)
+        for head_dim in (64, 128, 256, 512)
+    )
+
+
+CASCADE_MERGE: Final = GpuBackend(
+    name="cascade_merge",
+    archs=frozenset(Arch),
+    capability=Capability(device=Device.CUDA, buckets=_buckets(), modes=tuple(Mode), padding=True),
+    contract=Contract(lse=LseBase.TWO),
+    session=CascadeSession,
+    kernels=(MERGE_STATE, MERGE_STATES, MERGE_STATE_IN_PLACE),
+    modules_of=lambda _: (MERGE_MODULE,),
+    # The parts are computed in fp64; the kernels scale and add them in fp32, with exp2 approximated (cascade.cuh).
+    theoretical=lambda _: NoiseModel.fp32_arithmetic(),
+)

@@ -1,0 +1,176 @@
+"""cuDNN's attention through FlashInfer: decode and prefill on pages."""
+
+from functools import partial
+from itertools import pairwise
+from typing import Any, Final
+
+import torch
+
+from attnfuzz.kernels.backend import Op, Unsupported
+from attnfuzz.kernels.gpu import flashinfer_op
+from attnfuzz.kernels.gpu.arch import Arch
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, OpenSession
+from attnfuzz.kernels.lengths import place_int32
+from attnfuzz.kernels.ops_table import WorkspaceBytes
+from attnfuzz.kernels.paged_session import PagedSession
+from attnfuzz.kernels.plan import Plan
+from attnfuzz.kernels.results import Results
+from attnfuzz.reference.bucket import Bucket
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import KvView, Mode, QueryView, Step
+from attnfuzz.reference.contract import Contract, LseBase
+from attnfuzz.reference.device import Device
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.noise import NoiseModel
+
+_WORKSPACE: Final = WorkspaceBytes(semaphores=0, scratch=128 << 20)
+"""FlashInfer: "128 MB is sufficient for typical" workloads (docstrings of both functions)."""
+
+
+def _call(name: str, /, **arguments: Any) -> None:
+    """Call it. What cuDNN has no engine for, it says when it builds the graph: nothing has been launched then."""
+    try:
+        flashinfer_op.call("flashinfer.cudnn", name, **arguments)
+    except Exception as error:
+        if type(error).__name__ == "cudnnGraphNotSupportedError":
+            raise Unsupported(f"cuDNN has no engine: {' '.join(str(error).split())[:200]}") from error
+        raise
+
+
+def _op(name: str) -> Op:
+    writes = frozenset({"out", "lse", "workspace_buffer"})
+    return Op(name, partial(_call, name), writes, "flashinfer.cudnn")
+
+
+DECODE_OP: Final = _op("cudnn_batch_decode_with_kv_cache")
+PREFILL_OP: Final = _op("cudnn_batch_prefill_with_kv_cache")
+
+
+class _CudnnSession(PagedSession):
+    def _shared(self, plan: Plan, query: torch.Tensor, results: Results) -> dict[str, Any]:
+        """What both functions are told. Lengths have four axes, as cuDNN's tensors do."""
+        cache = self._kv.cache
+        key, value = cache.unbind(dim=1) if isinstance(cache, torch.Tensor) else cache
+        return {
+            "q": query,
+            "k_cache": key,
+            "v_cache": value,
+            "scale": self._scales["bmm1_scale"],
+            "workspace_buffer": self._workspace.take(_WORKSPACE),
+            # cuDNN takes no table that is wider: "block table size must equal ceil(s_kv/block_size)".
+            "max_sequence_kv": plan.block_tables.shape[1] * self._case.geometry.page_size,
+            "actual_seq_lens_kv": plan.seq_lens.reshape(-1, 1, 1, 1),
+            "block_tables": plan.block_tables,
+            "return_lse": True,
+            "out": results.out,
+            "lse": results.lse,
+        }
+
+
+class CudnnDecodeSession(_CudnnSession):
+    """One launch for each step of as many queries per request."""
+
+    op: Op = DECODE_OP
+
+    def _attend(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> None:
+        rows = plan.batch * step.tokens_per_request
+        self._bench.launcher.launch(
+            self.op,
+            q_len_per_req=step.tokens_per_request,
+            window_left=self._case.geometry.window_left,
+            sinks=self._sinks,
+            **self._shared(plan, query[:rows], results[:rows]),
+        )
+
+
+class CudnnPrefillSession(_CudnnSession):
+    """One launch for each step, ragged. Offsets are in elements, the default."""
+
+    op: Op = PREFILL_OP
+
+    def _attend(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> None:
+        rows = plan.batch * step.tokens_per_request if step.mode.uniform else step.tokens
+        bench, geometry = self._bench, self._case.geometry
+        first_rows = plan.cum_seq_lens_q.tolist()
+
+        def offsets(name: str, row: int) -> torch.Tensor:
+            return place_int32(bench, name, [first * row for first in first_rows])
+
+        q_lens = [last - first for first, last in pairwise(first_rows)]
+        bench.launcher.launch(
+            self.op,
+            max_token_per_sequence=plan.max_q_len,
+            actual_seq_lens_q=place_int32(bench, "actual_seq_lens_q", q_lens).reshape(-1, 1, 1, 1),
+            causal=True,
+            batch_offsets_q=offsets("batch_offsets_q", geometry.q_heads * geometry.head_dim_qk),
+            batch_offsets_o=offsets("batch_offsets_o", geometry.q_heads * geometry.head_dim_vo),
+            batch_offsets_stats=offsets("batch_offsets_stats", geometry.q_heads),
+            **self._shared(plan, query[:rows], results[:rows]),
+        )
+
+
+def _bucket(dtype: DType, head_dim: int, **more: Any) -> Bucket:
+    return Bucket(
+        dtype=dtype,
+        kv_dtype=dtype,
+        head_dim_qk=head_dim,
+        head_dim_vo=head_dim,
+        heads=((1, 1), (4, 2)),
+        page_sizes=(16, 64),
+        layouts=(KvLayout.HND,),
+        **more,
+    )
+
+
+def _backend(name: str, session: OpenSession, op: Op, capability: Capability) -> GpuBackend:
+    return GpuBackend(
+        name=name,
+        archs=frozenset({Arch.AMPERE, Arch.ADA, Arch.HOPPER, Arch.BLACKWELL}),
+        capability=capability,
+        contract=Contract(lse=LseBase.TWO),
+        session=session,
+        kernels=(op,),
+        # cuDNN compiles what it needs by itself.
+        modules_of=lambda _: (),
+        theoretical=lambda _: NoiseModel.unknown_kernel(),
+        needs=("flashinfer", "cudnn"),
+    )
+
+
+CUDNN_DECODE: Final = _backend(
+    "cudnn_decode",
+    CudnnDecodeSession,
+    DECODE_OP,
+    Capability(
+        device=Device.CUDA,
+        buckets=(
+            _bucket(DType.BFLOAT16, 64, windows=(-1, 7, 100)),
+            _bucket(DType.FLOAT16, 128, windows=(-1, 7, 100)),
+            # Docstring: for sinks of a single query "the backend engine raises a not-supported error at graph build".
+            _bucket(
+                DType.BFLOAT16, 128, windows=(-1, 7), sinks=(True,), modes=(Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND_V2)
+            ),
+        ),
+        modes=(Mode.DECODE, Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND_V2),
+        padding=True,
+        # Docstring: "Every request needs kv_len >= q_len_per_req."
+        empty_kv=False,
+        kv_shorter_than_q=False,
+        query_views=tuple(QueryView),
+        kv_views=tuple(KvView),
+    ),
+)
+CUDNN_PREFILL: Final = _backend(
+    "cudnn_prefill",
+    CudnnPrefillSession,
+    PREFILL_OP,
+    Capability(
+        device=Device.CUDA,
+        # Docstring: head_dim_qk must be 128 or 192, head_dim_vo 128.
+        buckets=(_bucket(DType.BFLOAT16, 128), _bucket(DType.FLOAT16, 128)),
+        modes=tuple(Mode),
+        padding=True,
+        kv_views=tuple(KvView),
+    ),
+)

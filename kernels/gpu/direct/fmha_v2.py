@@ -1,0 +1,219 @@
+"""trtllm_fmha_v2_prefill, TRT-LLM's context kernel on Hopper: on pages, and on packed keys in two layouts.
+
+The layouts are backends of their own: only one returns softmax statistics, and each has a module that takes long to
+compile.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+import torch
+
+from attnfuzz.kernels.backend import Bench, Op, Output
+from attnfuzz.kernels.gpu.arch import Arch
+from attnfuzz.kernels.gpu.direct.packed import Packed, PackedSession
+from attnfuzz.kernels.gpu.fmha_v2 import FMHA_V2_LSE_OP, FMHA_V2_OP, WORKSPACE, masked, modules_of, noise
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, OpenSession
+from attnfuzz.kernels.paged_kv import FiniteTails
+from attnfuzz.kernels.paged_session import PagedSession
+from attnfuzz.kernels.plan import Plan, Row
+from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.sinks import place_sinks
+from attnfuzz.kernels.workspace import SharedWorkspace
+from attnfuzz.reference.bucket import Bucket
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Case, KvView, Mode, QueryView, Step
+from attnfuzz.reference.contract import Contract, LseBase
+from attnfuzz.reference.device import Device
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import KvLayout
+
+
+class FmhaV2Session(PagedSession):
+    """One launch for each step on a paired pool."""
+
+    op: Op = FMHA_V2_OP
+
+    def _attend(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> None:
+        geometry = self._case.geometry
+        rows = plan.batch * step.tokens_per_request if step.mode.uniform else step.tokens
+        self._bench.launcher.launch(
+            self.op,
+            qkv=(query[:rows], self._kv.cache),
+            input_layout=f"Q_PAGED_KV_{geometry.kv_layout.value}",
+            workspace_buffer=self._workspace.take(WORKSPACE),
+            seq_lens=plan.seq_lens,
+            max_q_len=plan.max_q_len,
+            # fmha_v2_run.cu asserts that the stated maximum of keys is not the smaller one.
+            max_kv_len=max(plan.max_kv_len, plan.max_q_len),
+            batch_size=plan.batch,
+            cum_seq_lens_q=plan.cum_seq_lens_q,
+            cum_seq_lens_kv=plan.cum_seq_lens_kv,
+            block_tables=plan.block_tables,
+            out=results.out[:rows],
+            sinks=self._sinks,
+            **masked(geometry),
+            **self._scales,
+        )
+
+    def _output(self, step: Step, planned: Sequence[Row], query: torch.Tensor, results: Results) -> Output:
+        return replace(super()._output(step, planned, query, results), lse=None)
+
+
+class FmhaV2AsServed(FmhaV2Session):
+    """Over a pool whose pages had other tokens before: the rest of a request's last page is no NaN."""
+
+    kv_type = FiniteTails
+
+
+class PackedFmhaV2Session(PackedSession):
+    """One launch for each step on keys and values of their own, SEPARATE_Q_K_V."""
+
+    op: Op = FMHA_V2_OP
+    layout = "SEPARATE_Q_K_V"
+
+    def __init__(self, case: Case, bench: Bench) -> None:
+        super().__init__(case, bench)
+        self._sinks = place_sinks(case, bench)
+        self._workspace = SharedWorkspace(case, bench)
+
+    def _tensors(self, packed: Packed) -> tuple[torch.Tensor, ...]:
+        key = self._bench.memory.copy("key", packed.key)
+        return packed.query, key, self._bench.memory.copy("value", packed.value)
+
+    def _attend(self, packed: Packed, results: Results) -> None:
+        self._bench.launcher.launch(
+            self.op,
+            qkv=self._tensors(packed),
+            input_layout=self.layout,
+            workspace_buffer=self._workspace.take(WORKSPACE),
+            seq_lens=packed.seq_lens,
+            max_q_len=packed.max_q_len,
+            max_kv_len=max(packed.max_kv_len, packed.max_q_len),
+            batch_size=packed.batch,
+            cum_seq_lens_q=packed.cum_seq_lens_q,
+            cum_seq_lens_kv=packed.cum_seq_lens_kv,
+            out=results.out,
+            **self._extras(results),
+            **masked(self._case.geometry),
+            **self._scales,
+        )
+
+    def _extras(self, results: Results) -> dict[str, Any]:
+        del results
+        return {"sinks": self._sinks}
+
+
+class ContiguousFmhaV2Session(PackedFmhaV2Session):
+    """One launch for each step on keys and values in one tensor, CONTIGUOUS_Q_KV, with the LSE."""
+
+    op: Op = FMHA_V2_LSE_OP
+    layout = "CONTIGUOUS_Q_KV"
+    returns_lse = True
+
+    def _tensors(self, packed: Packed) -> tuple[torch.Tensor, ...]:
+        return packed.query, self._bench.memory.copy("key_value", torch.stack((packed.key, packed.value), dim=1))
+
+    def _extras(self, results: Results) -> dict[str, Any]:
+        return {"lse": results.lse}
+
+
+def _bucket(head_dim_qk: int, head_dim_vo: int, **more: Any) -> Bucket:
+    return Bucket(
+        dtype=DType.BFLOAT16,
+        kv_dtype=DType.BFLOAT16,
+        head_dim_qk=head_dim_qk,
+        head_dim_vo=head_dim_vo,
+        heads=((1, 1), (4, 2), (8, 1), (3, 3)),
+        **more,
+    )
+
+
+_WINDOWS: Final = (-1, 0, 7, 100, 5000)
+_NO_PAGES: Final[dict[str, Any]] = {"page_sizes": (16,), "layouts": (KvLayout.HND,)}
+"""Kernels without pages are not told of them; a geometry has to name some."""
+
+
+def _paged(layout: KvLayout) -> tuple[Bucket, ...]:
+    shared: dict[str, Any] = {"layouts": (layout,), "windows": _WINDOWS, "sinks": (False, True)}
+    return tuple(_bucket(dim, dim, page_sizes=(16, 32, 128), soft_caps=(0.0, 20.0), **shared) for dim in (64, 128))
+
+
+_PACKED: Final = tuple(
+    _bucket(qk, vo, windows=_WINDOWS, sinks=(False, True), **_NO_PAGES) for qk, vo in ((64, 64), (128, 128))
+)
+_CONTIGUOUS: Final = tuple(_bucket(dim, dim, windows=_WINDOWS, **_NO_PAGES) for dim in (64, 128))
+
+
+def _backend(
+    name: str,
+    session: OpenSession,
+    op: Op,
+    layouts: tuple[str, ...],
+    capability: Capability,
+    lse: LseBase | None = None,
+) -> GpuBackend:
+    return GpuBackend(
+        name=name,
+        archs=frozenset({Arch.HOPPER}),
+        capability=capability,
+        contract=Contract(lse=lse),
+        session=session,
+        kernels=(op,),
+        modules_of=lambda bucket: modules_of(bucket, layouts),
+        theoretical=noise,
+    )
+
+
+def _capability(buckets: tuple[Bucket, ...], kv_view: KvView) -> Capability:
+    return Capability(
+        device=Device.CUDA,
+        buckets=buckets,
+        modes=tuple(Mode),
+        kv_scales=True,
+        padding=True,
+        query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
+        kv_views=(kv_view,),
+        # fmha/paged_kv_cache.h: shape [B, W, 2, M].
+        table_gaps=False,
+    )
+
+
+def _on_pages(name: str, layout: KvLayout) -> GpuBackend:
+    # Pools of their own would have to lie in one allocation (docstring): that is what a paired one is.
+    capability = _capability(_paged(layout), KvView.PAIRED)
+    return _backend(name, FmhaV2Session, FMHA_V2_OP, (f"Q_PAGED_KV_{layout.value}",), capability)
+
+
+FMHA_V2: Final = _on_pages("fmha_v2", KvLayout.HND)
+FMHA_V2_NHD: Final = _on_pages("fmha_v2_nhd", KvLayout.NHD)
+FMHA_V2_AS_SERVED: Final = replace(
+    FMHA_V2,
+    name="fmha_v2@as-served",
+    session=FmhaV2AsServed,
+    capability=msgspec.structs.replace(
+        FMHA_V2.capability,
+        kv_scales=False,
+        empty_kv=False,
+        kv_shorter_than_q=False,
+        query_views=(QueryView.CONTIGUOUS,),
+    ),
+)
+"""Asked no more than a server asks, so that what it fails at beyond that does not hide the rest."""
+FMHA_V2_PACKED: Final = _backend(
+    "fmha_v2_packed",
+    PackedFmhaV2Session,
+    FMHA_V2_OP,
+    ("SEPARATE_Q_K_V",),
+    _capability(_PACKED, KvView.SEPARATE),
+)
+FMHA_V2_LSE: Final = _backend(
+    "fmha_v2_lse",
+    ContiguousFmhaV2Session,
+    FMHA_V2_LSE_OP,
+    ("CONTIGUOUS_Q_KV",),
+    _capability(_CONTIGUOUS, KvView.SEPARATE),
+    LseBase.E,
+)

@@ -1,0 +1,295 @@
+// Repairs the rows of requests that have no keys: out = 0 and lse = -inf, in one launch, whatever the batch.
+//
+// A block has a piece of out: some whole tokens, or a part of one that has many bytes. Each of its warps finds out whose
+// tokens these are, so that nothing has to be passed between them, and most blocks end there. Zero is the same bits in
+// every element type, so out is bytes.
+#include <cuda_runtime.h>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/extra/c_env_api.h>
+#include <tvm/ffi/extra/cuda/device_guard.h>
+#include <tvm/ffi/function.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+namespace attnfuzz {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kLanes = 32;
+constexpr unsigned kAllLanes = 0xffffffffu;
+constexpr int kEnd = std::numeric_limits<int>::max();
+
+// Small pieces spread a small output over all SMs; large ones spare a large output thousands of blocks that do nothing.
+constexpr int64_t kSmallestPiece = 16 << 10;
+constexpr int64_t kLargestPiece = 512 << 10;
+constexpr int64_t kEnoughPieces = 4096;
+constexpr int64_t kMostTokens = 1024;  // of a block
+
+// From this many bytes on, a whole block clears one run at a time.
+constexpr int64_t kLongRun = 2 << 10;
+
+struct Integers {
+  const int32_t* data;
+  int64_t stride;
+
+  __device__ int at(int index) const { return data[index * stride]; }
+};
+
+struct Requests {
+  Integers kv_lens, starts;
+  int batch, max_seq_len;
+};
+
+// Tokens before `last` that have the same fate.
+struct Stretch {
+  int last;
+  bool empty;
+};
+
+// 32 consecutive requests, one per lane of a warp: where each begins, and how many keys it has.
+class Window {
+ public:
+  __device__ Window(const Requests& requests, int token) : requests_(requests), lane_(threadIdx.x % kLanes) {
+    seek(token);
+  }
+
+  // What becomes of `token` and of those after it. Tokens of no request are left alone.
+  __device__ Stretch at(int token) {
+    int position = last_begun(start_ <= token);
+    if (position == kLanes - 1) {
+      seek(token);
+      position = last_begun(start_ <= token);
+    }
+    const int first = __shfl_sync(kAllLanes, start_, position);
+    const int next = __shfl_sync(kAllLanes, start_, position + 1);
+    const int keys = __shfl_sync(kAllLanes, keys_, position);
+    // Starts that do not ascend must not keep the caller from going on.
+    if (position < 0 || keys != 0 || token - first >= requests_.max_seq_len) return {max(next, token + 1), false};
+    return {max(next - first > requests_.max_seq_len ? first + requests_.max_seq_len : next, token + 1), true};
+  }
+
+ private:
+  // The last lane whose request has begun, -1 if none has.
+  __device__ static int last_begun(bool begun) { return __popc(__ballot_sync(kAllLanes, begun)) - 1; }
+
+  // Moves the window to where `token` is: the 32 lanes divide what is left into 32 parts until it fits.
+  __device__ void seek(int token) {
+    int first = 0, count = requests_.batch + 1;
+    while (count >= kLanes) {
+      const int step = (count + kLanes - 1) / kLanes;
+      const int probe = first + lane_ * step;
+      const bool begun = probe < first + count && requests_.starts.at(probe) <= token;
+      const int part = max(last_begun(begun), 0);
+      first += part * step;
+      count = min(step, count - part * step);
+    }
+    const int request = first + lane_;
+    start_ = request <= requests_.batch ? requests_.starts.at(request) : kEnd;
+    keys_ = request < requests_.batch ? requests_.kv_lens.at(request) : kEnd;
+  }
+
+  const Requests& requests_;
+  const int lane_;
+  int start_, keys_;
+};
+
+// Clears `count` bytes, of which thread `rank` of `threads` does its share. Both ends are multiples of 2.
+__device__ void clear_bytes(char* at, int64_t count, int rank, int threads) {
+  const int64_t head = min(count, static_cast<int64_t>(-reinterpret_cast<uintptr_t>(at) & 15));
+  const int64_t tail = head + ((count - head) & ~int64_t{15});
+  for (int64_t i = 2 * rank; i < head; i += 2 * threads) *reinterpret_cast<uint16_t*>(at + i) = 0;
+#pragma unroll 4
+  for (int64_t i = head + 16 * rank; i < tail; i += 16 * threads) {
+    *reinterpret_cast<uint4*>(at + i) = make_uint4(0, 0, 0, 0);
+  }
+  for (int64_t i = tail + 2 * rank; i < count; i += 2 * threads) *reinterpret_cast<uint16_t*>(at + i) = 0;
+}
+
+// How the output is cut: a block has `tokens` tokens, or one of the `pieces` pieces of a token.
+struct Cut {
+  unsigned pieces;
+  int tokens;
+};
+
+// An output each of whose tokens is one run of bytes.
+struct Dense {
+  char* data;
+  int64_t token_stride, token_bytes, piece_bytes;
+
+  __device__ void clear(int first, int last, unsigned piece) const {
+    const int64_t begin = piece * piece_bytes;
+    if (token_stride == token_bytes && token_bytes <= piece_bytes) {
+      clear_bytes(data + first * token_stride, (last - first) * token_bytes, threadIdx.x, kThreads);
+      return;
+    }
+    for (int token = first; token < last; ++token) {
+      clear_bytes(data + token * token_stride + begin, min(piece_bytes, token_bytes - begin), threadIdx.x, kThreads);
+    }
+  }
+};
+
+// An output each of whose tokens is outer x inner short runs. A team of threads clears one run at a time.
+struct Scattered {
+  char* data;
+  int64_t token_stride, outer_stride, inner_stride, run_bytes;
+  unsigned runs, inner, piece_runs;
+  int team;
+
+  __device__ void clear(int first, int last, unsigned piece) const {
+    const unsigned begin = piece * piece_runs, count = min(piece_runs, runs - begin);
+    const unsigned all = (last - first) * count;
+    for (unsigned i = threadIdx.x / team; i < all; i += kThreads / team) {
+      const unsigned token = i / count, run = begin + i - token * count, outer = run / inner;
+      char* at = data + (first + token) * token_stride + outer * outer_stride + (run - outer * inner) * inner_stride;
+      clear_bytes(at, run_bytes, threadIdx.x % team, team);
+    }
+  }
+};
+
+struct Statistics {
+  float* data;
+  int64_t token_stride, head_stride;
+  unsigned heads;
+
+  __device__ void clear(int first, int last) const {
+    for (unsigned i = threadIdx.x; i < (last - first) * heads; i += kThreads) {
+      const unsigned token = i / heads;
+      data[(first + token) * token_stride + (i - token * heads) * head_stride] = -INFINITY;
+    }
+  }
+};
+
+template <typename Out>
+__global__ void __launch_bounds__(kThreads)
+    repair(const Requests requests, const Out out, const Statistics lse, const Cut cut, const int tokens) {
+  const unsigned group = blockIdx.x / cut.pieces, piece = blockIdx.x - group * cut.pieces;
+  int token = group * cut.tokens;
+  const int end = token + min(cut.tokens, tokens - token);
+  Window window(requests, token);
+  while (token < end) {
+    const Stretch stretch = window.at(token);
+    const int last = min(stretch.last, end);
+    if (stretch.empty) {
+      out.clear(token, last, piece);
+      if (piece == 0) lse.clear(token, last);
+    }
+    token = last;
+  }
+}
+
+using tvm::ffi::TensorView;
+
+#define REQUIRE(condition, message) \
+  if (!(condition)) TVM_FFI_THROW(ValueError) << message
+
+char* data_of(const TensorView& tensor) { return static_cast<char*>(tensor.data_ptr()) + tensor.byte_offset(); }
+
+bool is(const TensorView& tensor, int code, int bits) {
+  return tensor.dtype().code == code && tensor.dtype().bits == bits && tensor.dtype().lanes == 1;
+}
+
+void require_axes(const TensorView& tensor, const char* name, int axes, const TensorView& out) {
+  REQUIRE(tensor.device().device_type == kDLCUDA, name << " must be on a GPU");
+  REQUIRE(tensor.device().device_id == out.device().device_id, name << " must be on the GPU of out");
+  REQUIRE(tensor.ndim() == axes, name << " must have " << axes << " axes, not " << tensor.ndim());
+}
+
+Integers integers_of(const TensorView& tensor, const char* name, const TensorView& out) {
+  require_axes(tensor, name, 1, out);
+  REQUIRE(is(tensor, kDLInt, 32), name << " must be int32");
+  return {reinterpret_cast<const int32_t*>(data_of(tensor)), tensor.stride(0)};
+}
+
+Requests requests_of(const TensorView& kv_lens, const TensorView& cum_seq_lens, int64_t max_seq_len,
+                     const TensorView& out) {
+  const Integers lengths = integers_of(kv_lens, "kv_lens", out), starts = integers_of(cum_seq_lens, "cum_seq_lens", out);
+  const int64_t batch = kv_lens.size(0);
+  REQUIRE(batch < (1 << 30), "kv_lens must have less than " << (1 << 30) << " entries, not " << batch);
+  REQUIRE(cum_seq_lens.size(0) == batch + 1, "cum_seq_lens must have " << batch + 1
+                                                 << " entries (one more than kv_lens), not " << cum_seq_lens.size(0));
+  REQUIRE(max_seq_len >= 0, "max_seq_len must be 0 or more, not " << max_seq_len);
+  return {lengths, starts, static_cast<int>(batch), static_cast<int>(std::min<int64_t>(max_seq_len, kEnd))};
+}
+
+Statistics statistics_of(const TensorView& lse, const TensorView& out) {
+  require_axes(lse, "lse", 2, out);
+  REQUIRE(is(lse, kDLFloat, 32), "lse must be float32");
+  REQUIRE(lse.size(0) == out.size(0) && lse.size(1) == out.size(1),
+          "lse must have shape [" << out.size(0) << ", " << out.size(1) << "]");
+  return {reinterpret_cast<float*>(data_of(lse)), lse.stride(0), lse.stride(1), static_cast<unsigned>(lse.size(1))};
+}
+
+// The bytes of a token as outer x inner runs of `run` bytes, the inner ones closer together.
+struct Runs {
+  int64_t outer, inner, run, outer_stride, inner_stride;
+};
+
+Runs runs_of(const TensorView& out, int64_t element) {
+  int64_t outer = out.size(1), inner = out.size(2);
+  int64_t outer_stride = out.stride(1) * element, inner_stride = out.stride(2) * element;
+  if (inner == 1 || (outer != 1 && outer_stride < inner_stride)) {
+    std::swap(outer, inner);
+    std::swap(outer_stride, inner_stride);
+  }
+  if (inner != 1 && inner_stride != element) return {outer, inner, element, outer_stride, inner_stride};
+  const int64_t run = inner * element;
+  if (outer != 1 && outer_stride != run) return {1, outer, run, 0, outer_stride};
+  return {1, 1, outer * run, 0, 0};
+}
+
+int64_t divided(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+template <typename Out>
+void launch(const Requests& requests, const Out& out, const Statistics& lse, const Cut& cut, int tokens, int device) {
+  const int64_t blocks = divided(tokens, cut.tokens) * cut.pieces;
+  REQUIRE(blocks <= kEnd, "out has too many tokens and heads for one launch");
+  const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device));
+  repair<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(requests, out, lse, cut, tokens);
+  TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
+}
+
+void fixup_zero_kv_rows(TensorView out, TensorView lse, TensorView kv_lens, TensorView cum_seq_lens,
+                        int64_t max_seq_len) {
+  require_axes(out, "out", 3, out);
+  const bool two_bytes = is(out, kDLBfloat, 16) || is(out, kDLFloat, 16);
+  REQUIRE(two_bytes || is(out, kDLFloat, 32), "out must be float32, bfloat16 or float16");
+  const int64_t heads = out.size(1), element = two_bytes ? 2 : 4;
+  REQUIRE(std::max(heads, heads * out.size(2)) <= kEnd, "out must have less than 2^31 elements per token");
+  const Statistics statistics = statistics_of(lse, out);
+  const Requests requests = requests_of(kv_lens, cum_seq_lens, max_seq_len, out);
+  // No request reaches further than int32 starts can say.
+  const int tokens = static_cast<int>(std::min<int64_t>(out.size(0), kEnd - kMostTokens));
+  if (tokens == 0 || heads == 0 || requests.batch == 0 || max_seq_len == 0) return;
+  const int device = out.device().device_id;
+  const tvm::ffi::CUDADeviceGuard guard(device);
+
+  const Runs runs = runs_of(out, element);
+  const int64_t token_bytes = heads * out.size(2) * element, token_stride = out.stride(0) * element;
+  int64_t piece = kSmallestPiece;
+  while (piece < kLargestPiece && tokens * token_bytes > piece * kEnoughPieces) piece *= 2;
+  const int together = static_cast<int>(std::clamp<int64_t>(piece / std::max(token_bytes, heads), 1, kMostTokens));
+
+  const bool dense = runs.run == token_bytes && (token_bytes >= kLongRun || token_stride == token_bytes || tokens == 1);
+  if (dense || token_bytes == 0) {
+    const auto pieces = static_cast<unsigned>(std::max<int64_t>(divided(token_bytes, piece), 1));
+    launch(requests, Dense{data_of(out), token_stride, token_bytes, piece}, statistics, {pieces, together}, tokens,
+           device);
+    return;
+  }
+  const auto all = static_cast<unsigned>(runs.outer * runs.inner);
+  const auto piece_runs = static_cast<unsigned>(std::clamp<int64_t>(piece / runs.run, 1, all));
+  int team = 1;
+  while (team < (runs.run < kLongRun ? kLanes : kThreads) && team * 16 < runs.run) team *= 2;
+  const Scattered scattered{data_of(out), token_stride, runs.outer_stride, runs.inner_stride, runs.run,
+                            all, static_cast<unsigned>(runs.inner), piece_runs, team};
+  launch(requests, scattered, statistics, {static_cast<unsigned>(divided(all, piece_runs)), together}, tokens, device);
+}
+
+}  // namespace
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(fixup_zero_kv_rows, fixup_zero_kv_rows)
+
+}  // namespace attnfuzz

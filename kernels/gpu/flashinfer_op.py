@@ -1,0 +1,113 @@
+"""Ops of the installed FlashInfer, imported at their first launch and bound to the signatures that it has.
+
+FlashInfer's functions gain arguments from one release to the next. What a session passes is held against the installed
+signature (inspect.signature), so that an older release lacks features and does not fail.
+"""
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attnfuzz.kernels.backend import Op, Unsupported
+
+_Function = Callable[..., Any]
+
+
+@functools.cache
+def flashinfer_op(module: str, name: str, writes: frozenset[str]) -> Op:
+    """The function `name` of FlashInfer's `module`; a launch may write the arguments in `writes`.
+
+    An argument that the installed release does not have is left out where it is None, which is what FlashInfer's own
+    optional arguments default to. Otherwise the launch raises Unsupported, as it does where there is no such function.
+    """
+    return Op(name, functools.partial(call, module, name), writes, module)
+
+
+def call(module: str, name: str, /, **arguments: Any) -> Any:
+    """Call the installed function, or make an object of the class, with what of `arguments` it takes.
+
+    Raises:
+        Unsupported: the installed release has no such function, or lacks an argument that is not None.
+
+    """
+    function = _resolved(module, name)
+    return function(**_taken(function, name, arguments))
+
+
+def call_method(receiver: Any, name: str, /, **arguments: Any) -> Any:
+    """Call a method of one of FlashInfer's objects, like a wrapper's plan, as `call` does.
+
+    Raises:
+        Unsupported: as `call`.
+
+    """
+    kind = type(receiver)
+    if not hasattr(kind, name):
+        raise Unsupported(f"flashinfer {version()}: {kind.__name__} has no method {name}")
+    return getattr(receiver, name)(**_taken(getattr(kind, name), f"{kind.__name__}.{name}", arguments))
+
+
+def bind(module: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What of `arguments` the installed function takes. `name` may be a class's, or a method's like Wrapper.plan.
+
+    Raises:
+        Unsupported: as `call`.
+        TypeError: an argument that it needs is missing.
+
+    """
+    function = _resolved(module, name)
+    taken = _taken(function, name, arguments)
+    _signature(function).bind(**taken)
+    return taken
+
+
+def version() -> str:
+    """The installed release, like 0.7.2."""
+    return str(importlib.import_module("flashinfer").__version__)
+
+
+def _taken(function: _Function, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    names = _parameters(function)
+    if names is None or arguments.keys() <= names:
+        return dict(arguments)
+    lacking = [argument for argument, value in arguments.items() if argument not in names and value is not None]
+    if lacking:
+        raise Unsupported(f"flashinfer {version()}: {name} has no argument {', '.join(lacking)}")
+    return {argument: value for argument, value in arguments.items() if argument in names}
+
+
+@functools.cache
+def _parameters(function: _Function) -> frozenset[str] | None:
+    """The names that it can be called with; None if it takes any."""
+    parameters = _signature(function).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return frozenset(parameter.name for parameter in parameters if parameter.kind in by_name)
+
+
+@functools.cache
+def _signature(function: _Function) -> inspect.Signature:
+    """A method's without `self`. FlashInfer's decorators keep the signature of what they wrap (functools.wraps)."""
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())
+    if parameters and parameters[0].name == "self":
+        signature = signature.replace(parameters=parameters[1:])
+    return signature
+
+
+@functools.cache
+def _resolved(module: str, name: str) -> _Function:
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (AttributeError, ModuleNotFoundError) as error:
+        if isinstance(error, ModuleNotFoundError) and not module.startswith(error.name or module):
+            # FlashInfer's module is there, and lacks another.
+            raise
+        raise Unsupported(f"flashinfer {version()} has no {module}.{name}") from error
+    function: _Function = found
+    return function

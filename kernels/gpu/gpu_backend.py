@@ -1,0 +1,85 @@
+"""What all backends on a GPU have in common: an architecture, modules to compile, and ops from elsewhere."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnfuzz.kernels.backend import Bench, Op, Session, Unsupported
+from attnfuzz.kernels.gpu import guards, modules, nvcc, visible
+from attnfuzz.kernels.gpu.arch import Arch
+from attnfuzz.kernels.gpu.module import Module
+from attnfuzz.reference.bucket import Bucket
+from attnfuzz.reference.calibration import shipped_noise
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.contract import Contract
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.noise import NoiseModel
+
+OpenSession = Callable[[Case, Bench], Session]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuBackend:
+    """A backend over kernels that run on GPUs of `archs`.
+
+    `session` opens a session; `kernels` are its ops. `modules_of` gives the modules that a bucket's geometries need;
+    `theoretical` the noise of a correct run on queries of a dtype. `needs` names Python packages beside torch.
+    `own` are the .cu files of this project that it launches.
+    """
+
+    name: str
+    archs: frozenset[Arch]
+    capability: Capability
+    contract: Contract
+    session: OpenSession
+    kernels: tuple[Op, ...]
+    modules_of: Callable[[Bucket], tuple[Module, ...]]
+    theoretical: Callable[[DType], NoiseModel]
+    needs: tuple[str, ...] = ("flashinfer",)
+    own: tuple[Path, ...] = ()
+
+    def noise(self, dtype: DType) -> NoiseModel:
+        """What was measured on this GPU's architecture, else the theory."""
+        return shipped_noise(self.name, dtype, self.theory(dtype), visible.architecture())
+
+    def theory(self, dtype: DType) -> NoiseModel:
+        """What follows from what is known of its kernels."""
+        return self.theoretical(dtype)
+
+    @property
+    def ops(self) -> Mapping[str, Op]:
+        """Its kernels by name."""
+        return {op.name: op for op in self.kernels}
+
+    def missing(self) -> str | None:
+        """Why this machine can't run it. Creates no CUDA context, so that workers can still be forked."""
+        return visible.missing(self.archs, self.needs)
+
+    @property
+    def sources(self) -> tuple[Path, ...]:
+        """The .cu files of this project that a case on it needs; each is a library of its own."""
+        return (guards.SOURCE, *self.own)
+
+    def modules(self) -> tuple[Module, ...]:
+        """Everything that its buckets need, each once."""
+        return tuple(dict.fromkeys(module for bucket in self.capability.buckets for module in self.modules_of(bucket)))
+
+    def prepare(self, progress: Callable[[str], None]) -> None:
+        """Compile what is not in the caches yet. Loads nothing, so that workers can still be forked."""
+        for source in self.sources:
+            nvcc.build((source,), progress=progress)
+        modules.build(self.modules(), progress)
+
+    def open(self, case: Case, bench: Bench) -> Session:
+        """A session on one case.
+
+        Raises:
+            Unsupported: a module of the case's bucket could not be compiled; says which, and what the compiler said.
+
+        """
+        for bucket in self.capability.buckets:
+            if bucket.covers(case.geometry):
+                for name, reason in modules.rejected(self.modules_of(bucket)).items():
+                    raise Unsupported(f"{name} does not compile: {reason}")
+        return self.session(case, bench)

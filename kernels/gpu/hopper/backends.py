@@ -1,0 +1,158 @@
+"""The TRT-LLM backends on Hopper."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from attnfuzz.kernels.gpu import fmha_v2, mla_wrapper, xqa
+from attnfuzz.kernels.gpu.arch import Arch
+from attnfuzz.kernels.gpu.deepseek import DEEPSEEK_V3
+from attnfuzz.kernels.gpu.fixup import SOURCE
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.hopper.mha import HopperMhaAsServed, HopperMhaSession
+from attnfuzz.kernels.gpu.hopper.mla import BACKEND, HopperMlaSession
+from attnfuzz.kernels.gpu.hopper.ops import HOPPER
+from attnfuzz.kernels.gpu.merge import MERGE_MODULE
+from attnfuzz.kernels.gpu.module import Module
+from attnfuzz.kernels.gpu.revisions import with_revisions
+from attnfuzz.kernels.gpu.wrappers.modules import prefill_modules
+from attnfuzz.kernels.gpu.wrappers.ragged import FA3_RAGGED
+from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
+from attnfuzz.kernels.trtllm.revisions import MHA_REVISIONS, MLA_REVISIONS
+from attnfuzz.reference.bucket import Bucket
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import SPECULATIVE, KvView, Mode, QueryView
+from attnfuzz.reference.contract import Contract, LseBase
+from attnfuzz.reference.device import Device
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.noise import ROUNDOFF, NoiseModel
+
+_PLAIN = Bucket(
+    dtype=DType.BFLOAT16,
+    kv_dtype=DType.BFLOAT16,
+    head_dim_qk=64,
+    head_dim_vo=64,
+    heads=((2, 1), (4, 2), (16, 8)),
+    page_sizes=(16,),
+    # What SGLang hands over, and one module of fmha_v2, which takes an hour of one core to compile.
+    layouts=(KvLayout.HND,),
+    sinks=(False, True),
+    strides=(4,),
+)
+# XQA's module with a window is another than that without.
+_WINDOWED = msgspec.structs.replace(
+    _PLAIN, head_dim_qk=128, head_dim_vo=128, heads=((4, 1), (8, 2)), page_sizes=(64,), windows=(127, 31, 7, 0)
+)
+# There are many modules of XQA and few of fmha_v2: this geometry only decodes. An fp8 cache is computed in fp8, with
+# another error, and is left to the backend xqa_fp8.
+_HALVES = msgspec.structs.replace(
+    _PLAIN,
+    dtype=DType.FLOAT16,
+    kv_dtype=DType.FLOAT16,
+    heads=((1, 1), (4, 4)),
+    page_sizes=(32,),
+    layouts=(KvLayout.HND, KvLayout.NHD),
+    strides=(3,),
+    modes=(Mode.DECODE, Mode.TARGET_VERIFY),
+)
+
+
+def _mha_modules(bucket: Bucket) -> tuple[Module, ...]:
+    layouts = () if bucket.modes else tuple(f"Q_PAGED_KV_{layout.value}" for layout in bucket.layouts)
+    return (*xqa.modules_of(bucket, ragged=False), *fmha_v2.modules_of(bucket, layouts))
+
+
+def _mla_modules(bucket: Bucket) -> tuple[Module, ...]:
+    assert bucket.latent is not None
+    prefill = msgspec.structs.replace(
+        bucket, head_dim_qk=bucket.latent.nope + bucket.latent.rope, head_dim_vo=bucket.latent.vo, latent=None
+    )
+    decode = mla_wrapper.modules_of(bucket, BACKEND)
+    return (*decode, *prefill_modules(prefill, FA3_RAGGED.backend), MERGE_MODULE)
+
+
+def _mha_noise(dtype: DType) -> NoiseModel:
+    """Of XQA nothing better is known; fmha_v2 rounds `bmm2_scale` to the dtype of queries (fmha_v2_run.cu)."""
+    return msgspec.structs.replace(NoiseModel.unknown_kernel(), bias=ROUNDOFF[dtype.torch_dtype])
+
+
+def _mla_noise(dtype: DType) -> NoiseModel:
+    """Weights are rounded to the queries' dtype, at worst before they are summed."""
+    rounded = NoiseModel.rounded_probabilities(dtype.torch_dtype)
+    return msgspec.structs.replace(rounded, row_sum=ROUNDOFF[dtype.torch_dtype])
+
+
+_ARCHS: Final = frozenset({Arch.HOPPER})
+
+_MHA = GpuBackend(
+    name="hopper:trtllm_mha",
+    archs=_ARCHS,
+    capability=Capability(
+        device=Device.CUDA,
+        buckets=(_PLAIN, _WINDOWED, _HALVES),
+        modes=tuple(Mode),
+        graph_modes=SPECULATIVE,
+        kv_scales=True,
+        padding=True,
+        # fmha_v2 takes K and V in one contiguous pool (docstring of trtllm_fmha_v2_prefill), and both kernels take
+        # queries in one piece, which SGLang makes them (trtllm_mha_backend.py: q.contiguous()).
+        query_views=(QueryView.CONTIGUOUS,),
+        kv_views=(KvView.PAIRED,),
+        # XQA's page table is an array [batch][beam][2][pages] (xqa/mhaUtils.cuh, KVCacheList), fmha_v2's has the shape
+        # [B, W, 2, M] (fmha/paged_kv_cache.h): neither leaves room between rows.
+        table_gaps=False,
+    ),
+    contract=Contract(),
+    session=partial(HopperMhaSession, HOPPER),
+    kernels=(HOPPER.decode, HOPPER.context),
+    modules_of=_mha_modules,
+    theoretical=_mha_noise,
+)
+
+_MLA = GpuBackend(
+    name="hopper:trtllm_mla",
+    archs=_ARCHS,
+    capability=Capability(
+        device=Device.CUDA,
+        buckets=(DEEPSEEK_V3,),
+        modes=tuple(Mode),
+        graph_modes=SPECULATIVE,
+        padding=True,
+        query_views=tuple(QueryView),
+        kv_views=(KvView.SEPARATE, KvView.TOKEN_MAJOR),
+    ),
+    contract=Contract(lse=LseBase.TWO),
+    session=partial(HopperMlaSession, HOPPER),
+    kernels=(
+        HOPPER.mla_decode,
+        FA3_RAGGED.plan_op,
+        HOPPER.ragged,
+        HOPPER.merge_state_in_place,
+        HOPPER.fixup,
+        GATHER_ROWS,
+    ),
+    modules_of=_mla_modules,
+    theoretical=_mla_noise,
+    own=(SOURCE,),
+)
+
+# Asked no more than a server asks, so that what it fails at beyond that does not hide the rest.
+_MHA_AS_SERVED = replace(
+    _MHA,
+    name=f"{_MHA.name}@as-served",
+    session=partial(HopperMhaAsServed, HOPPER),
+    capability=msgspec.structs.replace(_MHA.capability, kv_scales=False, empty_kv=False, kv_shorter_than_q=False),
+)
+
+# FlashInfer compares the rows of fmha_v2's page table with its batch, and its own kernels write the rows of requests
+# without keys: what SGLang's PRs #21649 and #22688 report can't show here.
+_MHA_SHOWS, _MLA_SHOWS = "24566", "21987-before"
+
+HOPPER_BACKENDS = (
+    *with_revisions(_MHA, HopperMhaSession, HOPPER, {_MHA_SHOWS: MHA_REVISIONS[_MHA_SHOWS]}),
+    _MHA_AS_SERVED,
+    *with_revisions(_MLA, HopperMlaSession, HOPPER, {_MLA_SHOWS: MLA_REVISIONS[_MLA_SHOWS]}),
+)

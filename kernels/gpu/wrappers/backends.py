@@ -1,0 +1,157 @@
+"""The backends over FlashInfer's prefill and decode wrappers."""
+
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from attnfuzz.kernels.gpu.arch import Arch
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.wrappers.modules import decode_modules, prefill_modules
+from attnfuzz.kernels.gpu.wrappers.paged import DECODE, FA2_PAGED, FA3_PAGED
+from attnfuzz.kernels.gpu.wrappers.paged_session import PagedWrapperSession
+from attnfuzz.kernels.gpu.wrappers.ragged import FA2_RAGGED, FA3_RAGGED
+from attnfuzz.kernels.gpu.wrappers.ragged_session import RaggedSession
+from attnfuzz.reference.bucket import Bucket
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import SPECULATIVE, KvView, Mode, QueryView
+from attnfuzz.reference.contract import Contract, LseBase
+from attnfuzz.reference.device import Device
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.noise import ROUNDOFF, NoiseModel
+
+_LAYOUTS = (KvLayout.NHD, KvLayout.HND)
+_HEADS = ((1, 1), (4, 2), (3, 3), (7, 1), (8, 1), (16, 2))
+_PAGE_SIZES = (1, 5, 16, 64)
+
+_PLAIN = Bucket(
+    dtype=DType.BFLOAT16,
+    kv_dtype=DType.BFLOAT16,
+    head_dim_qk=64,
+    head_dim_vo=64,
+    heads=_HEADS,
+    page_sizes=_PAGE_SIZES,
+    layouts=_LAYOUTS,
+)
+_WIDE = msgspec.structs.replace(_PLAIN, head_dim_qk=128, head_dim_vo=128, heads=((1, 1), (4, 1), (6, 2)))
+_WINDOWS = (0, 7, 63, 200)
+_WINDOWED = msgspec.structs.replace(_WIDE, windows=_WINDOWS)
+_EIGHT_BITS = msgspec.structs.replace(_WINDOWED, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT8_E4M3)
+_CAPPED = msgspec.structs.replace(_WIDE, soft_caps=(30.0, 2.0))
+# Both docstrings of run promise sinks, of whatever backend.
+_WITH_SINKS = msgspec.structs.replace(_PLAIN, heads=((1, 1), (4, 2)), page_sizes=(16,), sinks=(True,))
+_LATENT_PREFILL = msgspec.structs.replace(_PLAIN, head_dim_qk=192, head_dim_vo=128, heads=((1, 1), (4, 4)))
+
+_ALL_MODES = tuple(Mode)
+_PREFILL_MODES = (Mode.EXTEND, Mode.CHUNKED_PREFILL)
+
+_CONTRACT = Contract(lse=LseBase.TWO)
+"""LSE in base 2: docstrings of run (lse_base of prefill; decode's is merged with those of prefill by cascade)."""
+
+
+def _fa2_noise(dtype: DType) -> NoiseModel:
+    """Weights are rounded before they are summed (m16k16_rowsum of s_frag_f16, attention/prefill.cuh).
+
+    They are rounded to the dtype of the queries, also over an 8-bit cache, whose elements are widened to it.
+    """
+    rounded = NoiseModel.rounded_probabilities(dtype.torch_dtype)
+    return msgspec.structs.replace(rounded, row_sum=ROUNDOFF[dtype.torch_dtype])
+
+
+def _fa3_noise(dtype: DType) -> NoiseModel:
+    """Weights are summed in fp32 and rounded after it (OnlineSoftmax and convert_type, attention/hopper)."""
+    return NoiseModel.rounded_probabilities(dtype.torch_dtype)
+
+
+def _decode_noise(dtype: DType) -> NoiseModel:
+    """CUDA cores: fp32 throughout, with ex2.approx.ftz and tanh.approx (attention/decode.cuh)."""
+    del dtype
+    return msgspec.structs.replace(
+        NoiseModel.fp32_arithmetic(), logits=2.0**-23, exponential=2.0**-21, tanh=2.0**-11, underflow=2.0**-126
+    )
+
+
+def _paged(modes: tuple[Mode, ...], graph_modes: tuple[Mode, ...], *buckets: Bucket) -> Capability:
+    return Capability(
+        device=Device.CUDA,
+        buckets=buckets,
+        modes=modes,
+        graph_modes=graph_modes,
+        kv_scales=True,
+        padding=True,
+        query_views=tuple(QueryView),
+        kv_views=tuple(KvView),
+    )
+
+
+_HOPPER = frozenset({Arch.HOPPER})
+_EVERYWHERE = frozenset(Arch)
+
+
+def _fa3_ragged(name: str, layout: KvLayout) -> GpuBackend:
+    """A backend for each layout: in HND most calls end their process, which would hide what NHD has to show."""
+    buckets = (msgspec.structs.replace(bucket, layouts=(layout,)) for bucket in (_PLAIN, _WINDOWED, _LATENT_PREFILL))
+    return GpuBackend(
+        name=name,
+        archs=_HOPPER,
+        capability=_paged(_PREFILL_MODES, (), *buckets),
+        contract=_CONTRACT,
+        session=partial(RaggedSession, FA3_RAGGED),
+        kernels=(FA3_RAGGED.plan_op, FA3_RAGGED.run_op),
+        modules_of=partial(prefill_modules, backend="fa3"),
+        theoretical=_fa3_noise,
+    )
+
+
+WRAPPER_BACKENDS: Final = (
+    GpuBackend(
+        name="fa2_paged",
+        archs=_EVERYWHERE,
+        capability=_paged(_ALL_MODES, SPECULATIVE, _PLAIN, _EIGHT_BITS, _CAPPED, _WITH_SINKS),
+        contract=_CONTRACT,
+        session=partial(PagedWrapperSession, FA2_PAGED),
+        kernels=(FA2_PAGED.plan_op, FA2_PAGED.run_op),
+        modules_of=partial(prefill_modules, backend="fa2"),
+        theoretical=_fa2_noise,
+    ),
+    GpuBackend(
+        name="fa3_paged",
+        archs=_HOPPER,
+        capability=_paged(_ALL_MODES, SPECULATIVE, _PLAIN, _WINDOWED, _WITH_SINKS),
+        contract=_CONTRACT,
+        session=partial(PagedWrapperSession, FA3_PAGED),
+        kernels=(FA3_PAGED.plan_op, FA3_PAGED.run_op),
+        modules_of=partial(prefill_modules, backend="fa3"),
+        theoretical=_fa3_noise,
+    ),
+    GpuBackend(
+        name="fa2_ragged",
+        archs=_EVERYWHERE,
+        capability=_paged(_PREFILL_MODES, (), _PLAIN, _EIGHT_BITS, _CAPPED, _LATENT_PREFILL),
+        contract=_CONTRACT,
+        session=partial(RaggedSession, FA2_RAGGED),
+        kernels=(FA2_RAGGED.plan_op, FA2_RAGGED.run_op),
+        modules_of=partial(prefill_modules, backend="fa2"),
+        theoretical=_fa2_noise,
+    ),
+    _fa3_ragged("fa3_ragged", KvLayout.NHD),
+    _fa3_ragged("fa3_ragged_hnd", KvLayout.HND),
+    GpuBackend(
+        name="batch_decode",
+        archs=_EVERYWHERE,
+        capability=_paged(
+            (Mode.DECODE,),
+            (Mode.DECODE,),
+            # Groups of 1, 2, 3, 4, 6, 8 and 16 are compiled (DISPATCH_GQA_GROUP_SIZE, utils.cuh).
+            msgspec.structs.replace(_PLAIN, heads=((1, 1), (4, 2), (3, 1), (8, 1), (6, 1), (16, 1), (8, 2))),
+            _EIGHT_BITS,
+            _WITH_SINKS,
+        ),
+        contract=_CONTRACT,
+        session=partial(PagedWrapperSession, DECODE),
+        kernels=(DECODE.plan_op, DECODE.run_op),
+        modules_of=decode_modules,
+        theoretical=_decode_noise,
+    ),
+)

@@ -1,0 +1,132 @@
+"""A server's attention layer on one of FlashInfer's wrappers for a paged KV cache.
+
+Servers plan for each forward pass, and run what was planned once for each layer. A graph has a wrapper of its own,
+whose metadata lies in buffers of a fixed size: it is planned again before each replay.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from attnfuzz.kernels.backend import Bench, Output
+from attnfuzz.kernels.gpu.wrappers.paged import PagedForm, PagedWrapper
+from attnfuzz.kernels.gpu.wrappers.pages import PageLists
+from attnfuzz.kernels.graphs import Captured, capture
+from attnfuzz.kernels.paged_session import PagedSession
+from attnfuzz.kernels.plan import Row
+from attnfuzz.kernels.queries import place_queries
+from attnfuzz.kernels.results import Results
+from attnfuzz.reference.case import Case, Launch, Mode, Step, Workspace
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """A graph, whose metadata are the buffers of its wrapper."""
+
+    captured: Captured[PageLists]
+    wrapper: PagedWrapper
+
+
+class PagedWrapperSession(PagedSession):
+    """One wrapper for each step if workspaces are FRESH, else one for the session.
+
+    A wrapper of the session is planned for another layer before it is planned for the one that is judged, and runs on
+    other queries before it runs on those: what either leaves behind must not matter.
+    """
+
+    def __init__(self, form: PagedForm, case: Case, bench: Bench) -> None:
+        super().__init__(case, bench)
+        self._form = form
+        self._sm_scale = case.scales.softmax / math.sqrt(case.geometry.head_dim_qk)
+        self._kept: PagedWrapper | None = None
+        self._graphs: dict[tuple[Mode, int], _Graph] = {}
+
+    def _eager(self, step: Step, queries: torch.Tensor) -> Output:
+        rows = self._planned_rows(step)
+        lists = PageLists.place(self._case, self._bench, self._table, rows)
+        wrapper = self._wrapper()
+        if wrapper is self._kept:
+            wrapper.plan_another_layer(lists)
+        wrapper.plan(lists)
+        if wrapper is self._kept:
+            self._run_another_layer(wrapper, rows, queries)
+        query = place_queries(self._case, self._bench, queries)
+        results = Results.place(self._case, self._bench, step.padded_tokens, self._case.geometry.head_dim_vo)
+        self._launch(wrapper, rows, query, results)
+        return self._rounded(self._output(step, rows, query, results), wrapper)
+
+    def _wrapper(self) -> PagedWrapper:
+        if self._case.workspace is Workspace.FRESH:
+            return PagedWrapper(self._form, self._case, self._bench, self._sm_scale)
+        if self._kept is None:
+            self._kept = PagedWrapper(self._form, self._case, self._bench, self._sm_scale)
+        return self._kept
+
+    def _run_another_layer(self, wrapper: PagedWrapper, rows: Sequence[Row], queries: torch.Tensor) -> None:
+        """Run what was planned on the same queries with their elements in reverse, into outputs that nobody reads."""
+        query = place_queries(self._case, self._bench, queries.flip(-1))
+        results = Results.place(
+            self._case, self._bench, query.shape[0], self._case.geometry.head_dim_vo, prefix="another_"
+        )
+        self._launch(wrapper, rows, query, results)
+
+    def _launch(self, wrapper: PagedWrapper, rows: Sequence[Row], query: torch.Tensor, results: Results) -> None:
+        """Run on the rows that were planned: wrappers reject a query of more."""
+        planned = sum(row.q_len for row in rows)
+        wrapper.run(
+            q=query[:planned],
+            paged_kv_cache=self._kv.cache,
+            k_scale=self._case.scales.k,
+            v_scale=self._case.scales.v,
+            out=results.out[:planned],
+            lse=results.lse[:planned],
+            return_lse=True,
+            sinks=self._sinks,
+        )
+
+    def _rounded(self, output: Output, wrapper: PagedWrapper) -> Output:
+        """The output, with the roundings of the kernel's and the one of v_scale, which is multiplied with it after."""
+        return replace(output, roundings=wrapper.roundings + (self._case.scales.v != 1))
+
+    def _capture(self, step: Step) -> None:
+        """Plan for padding alone and run once, as servers do before a capture, so that every kernel is loaded."""
+        case, bench, rows = self._case, self._bench, Row.padded(step)
+        self._kv.write(step)
+        replays = [each for each in case.steps if _key(each) == _key(step) and each.launch is Launch.REPLAY]
+        batches = [rows, *map(Row.padded, replays)]
+        buffers = PageLists.reserve(bench, step.padded_batch, self._stale_ids(batches))
+        wrapper = PagedWrapper(self._form, case, bench, self._sm_scale, buffers)
+        lists = PageLists.place(case, bench, self._table, rows)
+        wrapper.plan(lists)
+        # A graph's addresses are final. Only a wrapper that has been planned knows the most rows that it may be asked.
+        moved = [wrapper.reserve(PageLists.place(case, bench, self._table, batch)) for batch in batches]
+        if any(moved):
+            wrapper.plan(lists)
+        shape = (step.padded_tokens, case.geometry.q_heads, case.geometry.head_dim_qk)
+        warm = place_queries(case, bench, torch.zeros(shape, dtype=case.geometry.dtype.torch_dtype))
+        self._launch(
+            wrapper, rows, warm, Results.place(case, bench, shape[0], case.geometry.head_dim_vo, prefix="warm_")
+        )
+        captured = capture(
+            case, bench, step, buffers, lambda query, results: self._launch(wrapper, rows, query, results)
+        )
+        self._graphs[_key(step)] = _Graph(captured, wrapper)
+
+    def _stale_ids(self, batches: Sequence[Sequence[Row]]) -> torch.Tensor:
+        """What a buffer for the page ids of the largest batch holds at first, and beyond a smaller batch's."""
+        most = max(sum(self._table.pages_for(row.kv_len) for row in rows) for rows in batches)
+        slot = next(iter(self._kv.pages))
+        return self._table.rows([slot], [0], [0], max(most, 1) + self._case.pages.table_slack)[0]
+
+    def _replay(self, step: Step, queries: torch.Tensor) -> Output:
+        graph, rows = self._graphs[_key(step)], Row.padded(step)
+        graph.wrapper.plan(PageLists.place(self._case, self._bench, self._table, rows))
+        graph.captured.replay(self._bench, queries)
+        output = self._output(step, rows, graph.captured.query, graph.captured.results)
+        return self._rounded(output, graph.wrapper)
+
+
+def _key(step: Step) -> tuple[Mode, int]:
+    return step.mode, step.padded_tokens

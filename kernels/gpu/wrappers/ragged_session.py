@@ -1,0 +1,113 @@
+"""Prefill on FlashInfer's wrapper for packed keys and values, all of a request's at once."""
+
+import math
+from dataclasses import replace
+
+import torch
+
+from attnfuzz.kernels.backend import Bench, Output
+from attnfuzz.kernels.gpu.wrappers.ragged import RaggedLayer, RaggedWrapper
+from attnfuzz.kernels.gpu.wrappers.wrapper import Form
+from attnfuzz.kernels.lengths import place_int32, running_sum
+from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
+from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.reference.case import Case, KvView, Step, Workspace
+from attnfuzz.reference.geometry import KvLayout
+
+_Keys = tuple[torch.Tensor, torch.Tensor]
+
+
+class RaggedSession:
+    """One wrapper for each step if workspaces are FRESH, else one for the session, which plans another layer first.
+
+    K and V lie by themselves; PAIRED as halves of one tensor [tokens, 2, heads, dim]; TOKEN_MAJOR as [tokens, heads,
+    dim] whatever the layout, V with a gap after each head, as where it is a slice of what MLA projects K and V from.
+    k_scale and v_scale are those of 8-bit caches (docstring of run), so that no other cache is scaled.
+    """
+
+    def __init__(self, form: Form, case: Case, bench: Bench) -> None:
+        geometry = case.geometry
+        self._form, self._case, self._bench, self._geometry = form, case, bench, geometry
+        self._tokens = SlotTokens.cached(case)
+        quantised = geometry.kv_dtype.itemsize == 1
+        self._k_scale = case.scales.k if quantised else None
+        self._v_scale = case.scales.v if quantised else None
+        self._layer = RaggedLayer(
+            q_heads=geometry.q_heads,
+            kv_heads=geometry.kv_heads,
+            head_dim_qk=geometry.head_dim_qk,
+            head_dim_vo=geometry.head_dim_vo,
+            dtype=geometry.dtype.torch_dtype,
+            kv_dtype=geometry.kv_dtype.torch_dtype,
+            sm_scale=case.scales.softmax / math.sqrt(geometry.head_dim_qk),
+            window_left=geometry.window_left,
+            soft_cap=geometry.soft_cap,
+        )
+        self._kept: RaggedWrapper | None = None
+
+    def forward(self, index: int) -> Output:
+        """Run one step."""
+        step = self._case.steps[index]
+        queries = draw_queries(self._case, index, step.padded_tokens, self._geometry.head_dim_qk)
+        keys = self._place_keys(step)
+        wrapper = self._planned(step)
+        if wrapper is self._kept:
+            # Servers run what was planned once for every layer.
+            self._run(wrapper, step, queries.flip(-1), keys, prefix="another_")
+        query, results = self._run(wrapper, step, queries, keys)
+        results[step.tokens :].clear()
+        return Output(
+            out=results.out,
+            lse=results.lse,
+            attended=self._tokens.attended(step, query, packed_rows(step)),
+            bmm1_scale=self._layer.sm_scale * (self._k_scale or 1.0),
+            bmm2_scale=self._v_scale or 1.0,
+            # The kernel's, and that of v_scale, which is multiplied with the output.
+            roundings=wrapper.roundings + ((self._v_scale or 1.0) != 1),
+        )
+
+    def _planned(self, step: Step) -> RaggedWrapper:
+        qo_indptr = place_int32(self._bench, "qo_indptr", running_sum(request.q_len for request in step.requests))
+        kv_indptr = place_int32(self._bench, "kv_indptr", running_sum(request.kv_len for request in step.requests))
+        wrapper = self._kept or RaggedWrapper(self._form, self._case, self._bench, self._geometry.kv_layout)
+        if self._case.workspace is not Workspace.FRESH:
+            self._kept = wrapper
+            other = replace(self._layer, causal=False, sm_scale=2 * self._layer.sm_scale)
+            wrapper.plan(qo_indptr, kv_indptr, other)
+        wrapper.plan(qo_indptr, kv_indptr, self._layer)
+        return wrapper
+
+    def _run(
+        self, wrapper: RaggedWrapper, step: Step, queries: torch.Tensor, keys: _Keys, prefix: str = ""
+    ) -> tuple[torch.Tensor, Results]:
+        """Launch on the rows that were planned, since wrappers reject a query of more; the query as it was placed."""
+        query = place_queries(self._case, self._bench, queries)
+        results = Results.place(self._case, self._bench, step.padded_tokens, self._geometry.head_dim_vo, prefix=prefix)
+        planned = results[: step.tokens]
+        wrapper.run(
+            q=query[: step.tokens],
+            k=keys[0],
+            v=keys[1],
+            k_scale=self._k_scale,
+            v_scale=self._v_scale,
+            out=planned.out,
+            lse=planned.lse,
+        )
+        return query, results
+
+    def _place_keys(self, step: Step) -> _Keys:
+        """K and V of all requests, packed, with the layout and the strides that the case asks for."""
+        key, value = self._tokens.packed(step)
+        memory, view, (_, heads, dim) = self._bench.memory, self._case.views.kv, value.shape
+        head_major = self._geometry.kv_layout is KvLayout.HND
+        if view is KvView.PAIRED:
+            both = memory.copy("key_and_value", torch.stack((key, value), dim=1))
+            key, value = both[:, 0], both[:, 1]
+        elif view is KvView.TOKEN_MAJOR:
+            row = dim + self._geometry.head_dim_qk
+            key, value = memory.copy("key", key), memory.copy("value", value, stride=(heads * row, row, 1))
+        else:
+            order = (1, 0, 2) if head_major else (0, 1, 2)
+            return memory.copy("key", key.permute(order)), memory.copy("value", value.permute(order))
+        return (key.transpose(0, 1), value.transpose(0, 1)) if head_major else (key, value)

@@ -1,0 +1,117 @@
+"""An object of one of FlashInfer's wrapper classes in guarded memory: made, planned again and again, and run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from attnfuzz.kernels.backend import Bench, Op, Unsupported
+from attnfuzz.kernels.gpu.flashinfer_op import call, call_method
+from attnfuzz.kernels.gpu.wrappers.workspaces import RECOMMENDED, WorkspaceNeed, Workspaces
+from attnfuzz.reference.case import Case
+
+_WORKSPACES = frozenset({"float_workspace_buffer", "int_workspace_buffer"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """One of FlashInfer's wrapper classes, with one of its backends.
+
+    `lists` are the names that its plan has for the tensors of a batch, and `buffers` those that its constructor has for
+    them in a graph. `zero_floats`: see Workspaces. `splits`: whether its kernel may cut the keys of a request into
+    parts, whose results are rounded and then merged, where the wrapper can't be asked what a plan does.
+    """
+
+    module: str
+    name: str
+    backend: str
+    lists: Mapping[str, str]
+    buffers: Mapping[str, str]
+    zero_floats: bool = False
+    splits: bool = True
+
+    @property
+    def plan_op(self) -> Op:
+        """Its plan: it copies to the device, and into a graph's buffers."""
+        return Op(f"{self.name}.plan", _plan, _WORKSPACES.union(self.buffers.values()), self.module)
+
+    @property
+    def run_op(self) -> Op:
+        """Its run."""
+        return Op(f"{self.name}.run", run, _WORKSPACES | {"out", "lse"}, self.module)
+
+
+class Wrapper:
+    """A wrapper and its workspaces. With `buffers`, by the form's names, it is made for graphs: plans are copied there.
+
+    `roundings` is how often an element of the output is rounded to its dtype by the kernels of the last plan: once, and
+    once more if the keys of a request are split, whose partial results have the dtype of the output (tmp_v of
+    BatchPrefillWithPagedKVCacheDispatched, and so on). A plan that splits is one that needs a workspace of floats.
+    """
+
+    def __init__(
+        self, form: Form, case: Case, bench: Bench, kv_layout: str, buffers: Mapping[str, torch.Tensor] | None = None
+    ) -> None:
+        self._form, self._bench = form, bench
+        self._buffers = {} if buffers is None else {form.buffers[name]: buffers[name] for name in form.buffers}
+        self._workspaces = Workspaces(case, bench, zero_floats=form.zero_floats)
+        self._wrapper = call(
+            form.module,
+            form.name,
+            float_workspace_buffer=self._workspaces.floats,
+            kv_layout=kv_layout,
+            backend=form.backend,
+            use_cuda_graph=bool(self._buffers),
+            **self._buffers,
+        )
+        self._planned: dict[str, torch.Tensor] = {}
+        self.roundings = 1
+
+    def reserve(self, arguments: Mapping[str, Any]) -> bool:
+        """Make room for a plan; whether a workspace is another now, which undoes the plan before."""
+        need = self._need(arguments)
+        splits = self._form.splits if need is None else need.floats > 0
+        self.roundings = 2 if splits else 1
+        changed = self._workspaces.provide(need or RECOMMENDED)
+        if changed:
+            self._wrapper.reset_workspace_buffer(self._workspaces.floats, self._workspaces.ints)
+        return changed
+
+    def plan(self, arguments: Mapping[str, Any]) -> None:
+        """Plan a batch, with a workspace that is large enough."""
+        self.reserve(arguments)
+        self._planned = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
+        held = {**self._held_workspaces(), **self._buffers}
+        self._launch(self._form.plan_op, held, arguments)
+
+    def run(self, arguments: Mapping[str, Any]) -> None:
+        """Launch on what was planned. Without buffers, the kernel reads the very tensors that the plan was given."""
+        held = {**self._held_workspaces(), **(self._buffers or self._planned)}
+        self._launch(self._form.run_op, held, arguments)
+
+    def _held_workspaces(self) -> dict[str, torch.Tensor]:
+        assert self._workspaces.ints is not None
+        return {"float_workspace_buffer": self._workspaces.floats, "int_workspace_buffer": self._workspaces.ints}
+
+    def _launch(self, op: Op, held: Mapping[str, torch.Tensor], arguments: Mapping[str, Any]) -> None:
+        """Launch a method, with what the wrapper holds on record as well: it is read, and may be what a fault hits."""
+        self._bench.launcher.launch(op, wrapper=self._wrapper, held=frozenset(held), **held, **arguments)
+
+    def _need(self, arguments: Mapping[str, Any]) -> WorkspaceNeed | None:
+        """What the wrapper says that a plan needs; None if it does not say."""
+        try:
+            floats, ints = call_method(self._wrapper, "workspace_size", **arguments)
+        except (Unsupported, NotImplementedError):
+            return None
+        return WorkspaceNeed(floats=floats, ints=ints)
+
+
+def run(*, wrapper: Any, held: frozenset[str], **arguments: Any) -> None:
+    """Run a wrapper as it is planned. The arguments in `held` are for the record: it has them already."""
+    call_method(wrapper, "run", **{name: value for name, value in arguments.items() if name not in held})
+
+
+def _plan(*, wrapper: Any, held: frozenset[str], **arguments: Any) -> None:
+    """Plan, likewise."""
+    call_method(wrapper, "plan", **{name: value for name, value in arguments.items() if name not in held})

@@ -1,0 +1,124 @@
+"""What XQA, TRT-LLM's decode kernel, wants beside the usual arguments: a packed draft mask, and a workspace."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+from attnfuzz.kernels.gpu.module import Module
+from attnfuzz.kernels.ops_table import WorkspaceBytes
+from attnfuzz.reference.bucket import Bucket
+from attnfuzz.reference.case import Mode
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import KvLayout
+
+SEMAPHORES: Final = 8 << 20
+"""Bytes at the start of the workspace, zero at first use (docstring of decode.xqa_batch_decode_with_kv_cache)."""
+
+_WORD_BITS = 16
+_ROWS_PER_BLOCK = 32
+"""Query rows of a block in speculative decoding (mha.h, rowsPerBlock)."""
+_MERGING_WARPS = 4
+"""Warps of a block that merge partial outputs, each beginning with one of its own (mha.cu, ctaShapeInWarps.x)."""
+
+
+def _bucket(
+    dtype: DType,
+    kv_dtype: DType,
+    page: int,
+    head_dim: int,
+    heads: tuple[tuple[int, int], ...],
+    stride: int,
+    **more: Any,
+) -> Bucket:
+    return Bucket(
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        head_dim_qk=head_dim,
+        head_dim_vo=head_dim,
+        heads=heads,
+        page_sizes=(page,),
+        layouts=(KvLayout.HND, KvLayout.NHD),
+        sinks=(False, True),
+        strides=(stride,),
+        **more,
+    )
+
+
+UNIFORM: Final = (Mode.DECODE, Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND_V2)
+BUCKETS: Final = (
+    _bucket(DType.BFLOAT16, DType.BFLOAT16, 16, 64, ((2, 1), (4, 2), (8, 4)), 4, modes=(*UNIFORM, Mode.DRAFT_EXTEND)),
+    _bucket(DType.FLOAT16, DType.FLOAT16, 32, 64, ((1, 1), (3, 3)), 3, modes=UNIFORM),
+    _bucket(DType.BFLOAT16, DType.BFLOAT16, 64, 128, ((4, 1), (8, 2)), 4, modes=UNIFORM, windows=(0, 7, 100, 5000)),
+)
+"""What is compiled for XQA: each of its modules is for one page size, head dim, group, and number of queries. Ragged
+drafts need modules of their own."""
+FP8_BUCKETS: Final = (_bucket(DType.FLOAT16, DType.FLOAT8_E4M3, 32, 128, ((8, 1), (16, 2)), 4, modes=UNIFORM),)
+
+
+def draft_mask(q_lens: Sequence[int], longest: int) -> torch.Tensor:
+    """The causal mask among draft tokens: uint16 [sum of q_lens, ceil(longest / 32) * 2], a bit for each token.
+
+    Bit j % 16 of word j / 16 in the row of token i is set where i sees token j of its request (FlashInfer, docstring of
+    xqa.xqa: rows are packed one request after another, each as long as its own draft).
+    """
+    words = -(-longest // (2 * _WORD_BITS)) * 2
+    masks = [(2 << token) - 1 for q_len in q_lens for token in range(q_len)]
+    rows = [[mask >> _WORD_BITS * word & 0xFFFF for word in range(words)] for mask in masks]
+    return torch.tensor(rows, dtype=torch.int32).reshape(len(rows), words).to(torch.uint16)
+
+
+def workspace_bytes(
+    *, batch: int, q_len: int, q_heads: int, kv_heads: int, head_dim: int, processors: int
+) -> WorkspaceBytes:
+    """The semaphores, and a bound on the scratch that XQA's split KV takes on a GPU of so many multiprocessors.
+
+    FlashInfer says no size and checks none. mha.cu (launchMHAFlashInfer, kernel_mha_impl) splits a sequence into at
+    most processors / (batch * kv_heads) parts. Of each block of a part's rows, which in speculative decoding are 32, it
+    keeps the output in the query's dtype, and the maximum and the sum of each row; outputs are aligned to their size.
+    Where there are fewer parts than warps that merge them, the others read behind the last part (mha.cu, the first
+    loadBufAsync), and make no use of it.
+    """
+    rows = q_len * (q_heads // kv_heads)
+    blocks = -(-rows // _ROWS_PER_BLOCK) if q_len > 1 else 1
+    held = _ROWS_PER_BLOCK if q_len > 1 else rows
+    sequences = max(1, batch * kv_heads)
+    parts = max(1, processors // sequences) * sequences * blocks
+    statistics = 2 * 4 * -(-held // 32) * 32
+    output = 2 * held * head_dim
+    behind = (1 + _MERGING_WARPS) * output
+    return WorkspaceBytes(SEMAPHORES, parts * (statistics + output) + behind)
+
+
+def modules_of(bucket: Bucket, *, ragged: bool) -> tuple[Module, ...]:
+    """A bucket's modules: for one query, for each number of draft tokens, and with `ragged` for ragged drafts too."""
+    q_lens = [(1, False)] + [(q_len, packed) for q_len in bucket.strides for packed in (False, True)[: 1 + ragged]]
+    return tuple(
+        _module(bucket, page, group, sliding=sliding, q_len=q_len, ragged=packed)
+        for group in sorted({q_heads // kv_heads for q_heads, kv_heads in bucket.heads})
+        for page in bucket.page_sizes
+        for sliding in sorted({window >= 0 for window in bucket.windows})
+        for q_len, packed in q_lens
+    )
+
+
+def _module(bucket: Bucket, page: int, group: int, *, sliding: bool, q_len: int, ragged: bool) -> Module:
+    queries = f"{q_len} draft tokens{', ragged' if ragged else ''}" if q_len > 1 else "one query"
+    window = ", window" if sliding else ""
+    name = (
+        f"XQA {bucket.dtype} on {bucket.kv_dtype}, pages of {page}, head dim {bucket.head_dim_qk}, "
+        f"{group} heads per KV head{window}, {queries}"
+    )
+    dtype, kv_dtype = bucket.dtype.torch_dtype, bucket.kv_dtype.torch_dtype
+    sizes = (page, bucket.head_dim_qk, group)
+    return Module(name, partial(_spec, dtype, kv_dtype, sizes, sliding=sliding, q_len=q_len, ragged=ragged))
+
+
+def _spec(
+    dtype: torch.dtype, kv_dtype: torch.dtype, sizes: tuple[int, int, int], *, sliding: bool, q_len: int, ragged: bool
+) -> object:
+    from flashinfer.jit import xqa  # noqa: PLC0415 - it creates a CUDA context
+
+    extra = {"use_ragged_q": True} if ragged and xqa.ragged_q_changes_build(q_len, sizes[2]) else {}
+    return xqa.gen_xqa_module(dtype, kv_dtype, *sizes, sliding, dtype, q_len, **extra)

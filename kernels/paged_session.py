@@ -1,0 +1,130 @@
+"""A server's paged attention, whatever kernel computes it: eager steps, graphs, and the metadata of both.
+
+Graphs keep metadata in static buffers of the largest bucket, which a replay refreshes.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from attnfuzz.kernels.backend import Bench, Fill, Output
+from attnfuzz.kernels.graphs import Captured, capture, largest_bucket
+from attnfuzz.kernels.lengths import longest, running_sum
+from attnfuzz.kernels.page_table import PageTable
+from attnfuzz.kernels.paged_kv import PagedKv
+from attnfuzz.kernels.plan import Plan, Row, plan_rows, table_rows
+from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
+from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.scales import cached_scales
+from attnfuzz.kernels.sinks import place_sinks
+from attnfuzz.kernels.workspace import SharedWorkspace
+from attnfuzz.reference.case import Case, Launch, Mode, Step
+
+PLANNED_AFTER_PADDING = frozenset({Mode.DECODE, Mode.TARGET_VERIFY})
+"""The modes whose metadata covers padded rows as well (SGLang PR #24856); all others are planned before padding."""
+
+
+class PagedSession:
+    """An attention layer over one case. Subclasses launch a kernel in `_attend`."""
+
+    kv_type: type[PagedKv] = PagedKv
+    table_type: type[PageTable] = PageTable
+    workspace_type: type[SharedWorkspace] = SharedWorkspace
+
+    def __init__(self, case: Case, bench: Bench) -> None:
+        self._case, self._bench = case, bench
+        self._kv = self.kv_type(case, bench)
+        self._table = self.table_type(case, self._kv)
+        self._workspace = self.workspace_type(case, bench)
+        self._sinks = place_sinks(case, bench)
+        self._scales = cached_scales(case, case.geometry.head_dim_qk)
+        self._captured: dict[tuple[Mode, int], Captured[Plan]] = {}
+        self._static: Plan | None = None
+
+    def forward(self, index: int) -> Output | None:
+        """Run one step; None for a capture."""
+        step = self._case.steps[index]
+        if step.launch is Launch.CAPTURE:
+            self._capture(step)
+            return None
+        self._kv.write(step)
+        queries = draw_queries(self._case, index, step.padded_tokens, self._case.geometry.head_dim_qk)
+        return self._replay(step, queries) if step.launch is Launch.REPLAY else self._eager(step, queries)
+
+    def _attend(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> None:
+        """Launch on query [rows, q_heads, head_dim_qk], of which the plan covers the first."""
+        raise NotImplementedError
+
+    def _eager(self, step: Step, queries: torch.Tensor) -> Output:
+        rows = self._planned_rows(step)
+        plan = self._plan(rows)
+        query = place_queries(self._case, self._bench, queries)
+        results = Results.place(self._case, self._bench, step.padded_tokens, self._case.geometry.head_dim_vo)
+        self._attend(step, plan, query, results)
+        return self._output(step, rows, query, results)
+
+    def _planned_rows(self, step: Step) -> list[Row]:
+        """The rows that an eager step is planned for: with padding only where it is planned after padding."""
+        return Row.padded(step) if step.mode in PLANNED_AFTER_PADDING else Row.real(step)
+
+    def _plan(self, rows: Sequence[Row]) -> Plan:
+        return plan_rows(self._case, self._bench, self._table, rows)
+
+    def _output(self, step: Step, planned: Sequence[Row], query: torch.Tensor, results: Results) -> Output:
+        """What the step gave; rows that no plan covers are cleared, since servers assert on the whole output."""
+        results[sum(row.q_len for row in planned) :].clear()
+        attended = self._kv.tokens.attended(step, query, packed_rows(step))
+        return Output(out=results.out, lse=results.lse, attended=attended, sinks=self._sinks, **self._scales)
+
+    def _static_plan(self) -> Plan:
+        """Static metadata for the largest bucket, zeros at first, which every graph of the session slices."""
+        if self._static is None:
+            batch, context, bench = largest_bucket(self._case), self._context_length(), self._bench
+
+            def zeros(name: str, size: int) -> torch.Tensor:
+                return bench.memory.tensor(name, (size,), torch.int32, fill=Fill.ZEROS)
+
+            table = torch.zeros(batch, self._table.width(context), dtype=torch.int32)
+            self._static = Plan(
+                seq_lens=zeros("seq_lens", batch),
+                cum_seq_lens_q=zeros("cum_seq_lens_q", batch + 1),
+                cum_seq_lens_kv=zeros("cum_seq_lens_kv", batch + 1),
+                block_tables=self._table.place(bench, table),
+                max_q_len=1,
+                max_kv_len=context,
+            )
+        return self._static
+
+    def _context_length(self) -> int:
+        """The model's context length: no request of the case is longer, nor is a padded row."""
+        rows = [row.kv_len for step in self._case.steps for row in Row.padded(step)]
+        return longest(rows) + self._case.max_len_slack
+
+    def _capture(self, step: Step) -> None:
+        static, batch = self._static_plan(), step.padded_batch
+        plan = Plan(
+            seq_lens=static.seq_lens[:batch],
+            cum_seq_lens_q=static.cum_seq_lens_q[: batch + 1],
+            cum_seq_lens_kv=static.cum_seq_lens_kv[: batch + 1],
+            block_tables=static.block_tables[:batch],
+            max_q_len=step.tokens_per_request,
+            max_kv_len=static.max_kv_len,
+        )
+        self._captured[step.mode, step.padded_tokens] = capture(
+            self._case, self._bench, step, plan, lambda query, results: self._attend(step, plan, query, results)
+        )
+
+    def _replay(self, step: Step, queries: torch.Tensor) -> Output:
+        captured, rows = self._captured[step.mode, step.padded_tokens], Row.padded(step)
+        self._refresh(captured.plan, rows)
+        captured.replay(self._bench, queries)
+        return self._output(step, rows, captured.query, captured.results)
+
+    def _refresh(self, plan: Plan, rows: Sequence[Row]) -> None:
+        """Write a batch into static metadata. Columns beyond its longest request keep the pages of the step before."""
+        kv_lens = [row.kv_len for row in rows]
+        plan.seq_lens.copy_(torch.tensor(kv_lens))
+        plan.cum_seq_lens_q.copy_(torch.tensor(running_sum(row.q_len for row in rows)))
+        plan.cum_seq_lens_kv.copy_(torch.tensor(running_sum(kv_lens)))
+        width = self._table.pages_for(longest(kv_lens))
+        plan.block_tables[:, :width].copy_(table_rows(self._table, rows, width))

@@ -1,0 +1,228 @@
+"""The direct backends on the CPU: each call is bound to the installed signature, and answered from its own metadata.
+
+What a real function checks of its arguments, or only documents, is asserted here. The answers are the reference's, to
+the keys that the metadata names; only the merges are native kernels.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import torch
+from wrapper_backends import OnCpu
+
+from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.gpu import fmha_v2 as fmha
+from attnfuzz.kernels.gpu import xqa
+from attnfuzz.kernels.gpu.direct import cascade, cudnn, flex, fmha_v2, mla, sdpa
+from attnfuzz.kernels.gpu.direct import xqa as direct_xqa
+from attnfuzz.kernels.gpu.flashinfer_op import bind
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.merge import MERGE_STATE_IN_PLACE
+from attnfuzz.kernels.gpu.mla_wrapper import MlaWrapper
+from attnfuzz.kernels.native.ops import NATIVE
+from attnfuzz.kernels.torch_sdpa import attend_into
+from attnfuzz.reference.attention import Answer, Problem, attend, attend_paged, to_base2
+from attnfuzz.reference.device import Device
+from attnfuzz.reference.geometry import KvLayout
+
+
+def _lengths(cumulative: torch.Tensor) -> tuple[int, ...]:
+    return tuple(last - first for first, last in pairwise(cumulative.tolist()))
+
+
+def _xqa(**arguments: Any) -> None:
+    taken = bind("flashinfer.decode", "xqa_batch_decode_with_kv_cache", arguments)
+    query, lens, ragged, longest = (taken[name] for name in ("query", "seq_lens", "q_cu_seq_lens", "q_len_per_req"))
+    assert lens.dtype == torch.uint32
+    q_lens = (longest,) * len(lens) if ragged is None else _lengths(ragged)
+    assert sum(q_lens) == len(query)
+    assert max(q_lens, default=0) <= longest
+    if longest > 1:
+        rows = (len(lens), longest) if ragged is None else (len(query),)
+        assert taken["mask"].shape == (*rows, 2)
+        assert torch.equal(taken["mask"].reshape(-1, 2), xqa.draft_mask(q_lens, longest))
+    else:
+        assert ragged is None
+    assert not taken["workspace_buffer"][: xqa.SEMAPHORES].any()
+    answer = _paged(taken, taken["query"], taken["kv_cache"], taken["kv_layout"], q_lens, lens.view(torch.int32))
+    taken["out"].copy_(answer.out)
+
+
+def _paged(
+    taken: dict[str, Any], query: torch.Tensor, cache: Any, layout: str, q_lens: tuple[int, ...], lens: torch.Tensor
+) -> Answer:
+    """The answer for pages, a pool or a pair of pools."""
+    key, value = cache.unbind(dim=1) if isinstance(cache, torch.Tensor) else cache
+    return attend_paged(
+        query,
+        key,
+        value,
+        taken["block_tables"],
+        layout=KvLayout(layout),
+        q_lens=q_lens,
+        kv_lens=tuple(lens.flatten().tolist()),
+        bmm1_scale=taken["scale"] if "scale" in taken else taken["bmm1_scale"],
+        bmm2_scale=taken.get("bmm2_scale", 1.0),
+        window_left=taken.get("window_left", -1),
+        sinks=taken.get("sinks"),
+        soft_cap=taken.get("logits_soft_cap_scale") or 0.0,
+    )
+
+
+def _fmha_v2(**arguments: Any) -> None:
+    arguments["out"].copy_(_fmha_v2_answer(**arguments).out)
+
+
+def _fmha_v2_with_lse(*, lse: torch.Tensor, **arguments: Any) -> None:
+    answer = _fmha_v2_answer(**arguments)
+    arguments["out"].copy_(answer.out)
+    lse.copy_(answer.lse)
+
+
+def _fmha_v2_answer(**arguments: Any) -> Answer:
+    """Rows of metadata as the launcher and its Python wrapper take them."""
+    taken = bind("flashinfer.prefill", "trtllm_fmha_v2_prefill", arguments)
+    (query, *others), layout = taken["qkv"], taken["input_layout"]
+    q_lens, kv_lens = _lengths(taken["cum_seq_lens_q"]), tuple(taken["seq_lens"].tolist())
+    assert _lengths(taken["cum_seq_lens_kv"]) == kv_lens
+    assert len(q_lens) == taken["batch_size"]
+    assert max((*kv_lens, taken["max_q_len"])) <= taken["max_kv_len"]
+    assert max(q_lens, default=0) <= taken["max_q_len"]
+    assert taken["mask_mode"] == ("causal" if taken["window_left"] < 0 else "sliding_window")
+    assert taken["workspace_buffer"].numel() >= 16
+    if layout.startswith("Q_PAGED_KV"):
+        (pool,) = others
+        assert (pool.ndim, pool.shape[1]) == (5, 2)
+        assert len(taken["block_tables"]) == taken["batch_size"]
+        return _paged(taken, query, pool, layout.removeprefix("Q_PAGED_KV_"), q_lens, taken["seq_lens"])
+    key, value = others[0].unbind(dim=1) if layout == "CONTIGUOUS_Q_KV" else others
+    assert layout == "CONTIGUOUS_Q_KV" or not taken["logits_soft_cap_scale"]
+    return attend(
+        Problem(
+            query,
+            key,
+            value,
+            q_lens,
+            kv_lens,
+            taken["bmm1_scale"],
+            taken["bmm2_scale"],
+            window_left=taken["window_left"],
+            sinks=taken.get("sinks"),
+        )
+    )
+
+
+def _cudnn_decode(**arguments: Any) -> None:
+    taken = bind("flashinfer.cudnn", "cudnn_batch_decode_with_kv_cache", arguments)
+    query, lens, stride = taken["q"], taken["actual_seq_lens_kv"], taken["q_len_per_req"]
+    assert lens.shape == (len(query) // stride, 1, 1, 1)
+    assert (lens >= stride).all()
+    _write_both(taken, _paged(taken, query, (taken["k_cache"], taken["v_cache"]), "HND", (stride,) * len(lens), lens))
+
+
+def _cudnn_prefill(**arguments: Any) -> None:
+    taken = bind("flashinfer.cudnn", "cudnn_batch_prefill_with_kv_cache", arguments)
+    query, out, lse = taken["q"], taken["out"], taken["lse"]
+    q_lens = tuple(taken["actual_seq_lens_q"].flatten().tolist())
+    for name, tensor in (("q", query), ("o", out), ("stats", lse)):
+        row = tensor[0].numel() if len(tensor) else 1
+        assert _lengths(taken[f"batch_offsets_{name}"]) == tuple(q_len * row for q_len in q_lens)
+    assert query.is_contiguous()
+    assert lse.shape == query.shape[:2]
+    assert max(q_lens, default=0) <= taken["max_token_per_sequence"]
+    answer = _paged(taken, query, (taken["k_cache"], taken["v_cache"]), "HND", q_lens, taken["actual_seq_lens_kv"])
+    _write_both(taken, answer)
+
+
+def _write_both(taken: dict[str, Any], answer: Answer) -> None:
+    taken["out"].copy_(answer.out)
+    taken["lse"].copy_(to_base2(answer.lse))
+
+
+def _merge_in_place(**arguments: Any) -> None:
+    NATIVE.merge_state_in_place.function(**bind("flashinfer.cascade", "merge_state_in_place", arguments))
+
+
+def _merge_state(*, out: torch.Tensor, lse: torch.Tensor, **states: torch.Tensor) -> None:
+    taken = bind("flashinfer.cascade", "merge_state", states)
+    out.copy_(taken["v_a"])
+    lse.copy_(taken["s_a"])
+    _merge_in_place(v=out, s=lse, v_other=taken["v_b"], s_other=taken["s_b"])
+
+
+def _merge_states(*, out: torch.Tensor, lse: torch.Tensor, **states: torch.Tensor) -> None:
+    taken = bind("flashinfer.cascade", "merge_states", states)
+    assert all(tensor.is_contiguous() for tensor in taken.values())
+    weights = torch.softmax(taken["s"].double() * torch.tensor(2.0).log(), dim=1).nan_to_num(0.0)
+    out.copy_((weights.unsqueeze(3) * taken["v"]).sum(dim=1))
+    lse.copy_(to_base2(torch.logsumexp(taken["s"].double() * torch.tensor(2.0).log(), dim=1)))
+
+
+class _FakeMla(MlaWrapper):
+    module = "fake_mla"
+
+
+class _MlaSession(mla.MlaWrapperSession):
+    wrapper_type = _FakeMla
+
+
+def _sdpa(*, lower_right: bool = False, **arguments: Any) -> None:
+    """Any kernel of torch's. What aligns the last query to the last key is a mask here."""
+    if lower_right:
+        assert arguments["query"].shape[2] <= arguments["key"].shape[2]
+        q_len, kv_len = arguments["query"].shape[2], arguments["key"].shape[2]
+        arguments["attn_mask"] = torch.ones(q_len, kv_len, dtype=torch.bool).tril(kv_len - q_len)
+    attend_into(**arguments)
+
+
+_STAND_INS: dict[Op, Callable[..., Any]] = {
+    direct_xqa.XQA_OP: _xqa,
+    fmha.FMHA_V2_OP: _fmha_v2,
+    fmha.FMHA_V2_LSE_OP: _fmha_v2_with_lse,
+    cudnn.DECODE_OP: _cudnn_decode,
+    cudnn.PREFILL_OP: _cudnn_prefill,
+    MERGE_STATE_IN_PLACE: _merge_in_place,
+    cascade.MERGE_STATE: _merge_state,
+    cascade.MERGE_STATES: _merge_states,
+    sdpa.FLASH: _sdpa,
+    sdpa.EFFICIENT: _sdpa,
+    sdpa.CUDNN: _sdpa,
+    flex.FLEX: flex.attend_flexibly,
+}
+
+
+def on_cpu(backend: GpuBackend) -> OnCpu:
+    """The backend with its ops replaced by what answers for them."""
+    session: Any = backend.session
+    fields = {name: getattr(backend, name) for name in backend.__dataclass_fields__}
+    if isinstance(session, partial):
+        made: Any = partial(_MlaSession, **session.keywords)
+    else:
+        ops = {name: op for name in dir(session) if isinstance(op := getattr(session, name), Op)}
+        replaced = {name: replace(op, function=_STAND_INS[op]) for name, op in ops.items()}
+        made = type(session.__name__, (session,), replaced)
+    capability = msgspec.structs.replace(backend.capability, device=Device.CPU)
+    return OnCpu(**{**fields, "session": made, "capability": capability})
+
+
+XQA = on_cpu(direct_xqa.XQA)
+XQA_AS_SERVED = on_cpu(direct_xqa.XQA_AS_SERVED)
+XQA_FP8 = on_cpu(direct_xqa.XQA_FP8)
+FMHA_V2 = on_cpu(fmha_v2.FMHA_V2)
+FMHA_V2_AS_SERVED = on_cpu(fmha_v2.FMHA_V2_AS_SERVED)
+FMHA_V2_NHD = on_cpu(fmha_v2.FMHA_V2_NHD)
+FMHA_V2_PACKED = on_cpu(fmha_v2.FMHA_V2_PACKED)
+FMHA_V2_LSE = on_cpu(fmha_v2.FMHA_V2_LSE)
+MLA_FA2 = on_cpu(mla.MLA_FA2)
+MLA_FA3 = on_cpu(mla.MLA_FA3)
+CASCADE_MERGE = on_cpu(cascade.CASCADE_MERGE)
+CUDNN_DECODE = on_cpu(cudnn.CUDNN_DECODE)
+CUDNN_PREFILL = on_cpu(cudnn.CUDNN_PREFILL)
+SDPA_FLASH = on_cpu(sdpa.SDPA_FLASH)
+SDPA_EFFICIENT = on_cpu(sdpa.SDPA_EFFICIENT)
+SDPA_CUDNN = on_cpu(sdpa.SDPA_CUDNN)
+FLEX_ATTENTION = on_cpu(flex.FLEX_ATTENTION)

@@ -1,0 +1,58 @@
+"""FlashInfer's MLA wrapper without a GPU: it takes what the installed one takes, and computes what it was told."""
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from flashinfer.mla import MLAPlanMetadata
+
+from attnfuzz.kernels.gpu.flashinfer_op import bind
+from attnfuzz.reference.attention import Problem, attend, to_base2
+
+__all__ = ["BatchMLAPagedAttentionWrapper", "MLAPlanMetadata"]
+
+_NAME = "BatchMLAPagedAttentionWrapper"
+_METADATA = ("qo_indptr", "kv_indptr", "kv_indices", "kv_len_arr")
+
+
+class BatchMLAPagedAttentionWrapper:
+    """Plans are kept; in graph mode their metadata goes to the caller's buffers, and is read from there."""
+
+    def __init__(self, **arguments: Any) -> None:
+        self._made = bind("flashinfer.mla", _NAME, arguments)
+
+    def plan(self, **arguments: Any) -> None:
+        """Take canonical metadata, with the checks of the installed planner."""
+        self._planned = bind("flashinfer.mla", f"{_NAME}.plan", arguments)
+        self._metadata = {name: getattr(self._planned["metadata"], name) for name in _METADATA}
+        kv_lens, page = self._metadata["kv_len_arr"].tolist(), self._planned["page_size"]
+        assert kv_lens, "FA MLA native planning requires a nonempty batch."
+        pages = [last - first for first, last in pairwise(self._metadata["kv_indptr"].tolist())]
+        assert [-(-kv_len // page) for kv_len in kv_lens] == pages
+        if self._made.get("use_cuda_graph"):
+            for name, source in self._metadata.items():
+                target = self._made[name]
+                assert len(target) >= len(source) if name == "kv_indices" else target.shape == source.shape
+                target[: len(source)].copy_(source)
+                self._metadata[name] = target
+
+    def run(self, **arguments: Any) -> None:
+        """Causal attention in fp64."""
+        taken = bind("flashinfer.mla", f"{_NAME}.run", arguments)
+        query, pool, out, lse = taken["query"], taken["kv_cache"], taken["out"], taken["lse"]
+        rank = self._planned["head_dim_ckv"]
+        assert query.shape[-1] == pool.shape[-1] == rank + self._planned["head_dim_kpe"]
+        assert (pool.ndim, pool.shape[1]) == (3, self._planned["page_size"])
+        rows, kv_lens = self._metadata["qo_indptr"].tolist(), self._metadata["kv_len_arr"].tolist()
+        assert rows[-1] == len(query) == len(out) == len(lse)
+        pages = self._metadata["kv_indices"][: self._metadata["kv_indptr"][-1]].long()
+        by_page = pool[pages]
+        ends = pairwise(self._metadata["kv_indptr"].tolist())
+        held = [by_page[first:last].flatten(0, 1)[:n] for (first, last), n in zip(ends, kv_lens, strict=True)]
+        key = torch.cat(held).unsqueeze(1)
+        q_lens = tuple(last - first for first, last in pairwise(rows))
+        answer = attend(
+            Problem(query, key, key[..., :rank], q_lens, tuple(kv_lens), self._planned["sm_scale"], causal=True)
+        )
+        out.copy_(answer.out)
+        lse.copy_(to_base2(answer.lse))

@@ -1,0 +1,180 @@
+"""FlashInfer's wrapper classes on the CPU: they take what the installed ones take, and attend to what they are told.
+
+Metadata is read as the kernels read it: pages through the list of their ids, lengths through the indptr. What the real
+ones reject is rejected. Nothing of a plan is kept but the tensors, of which a graph's are the buffers.
+"""
+
+import inspect
+import itertools
+import math
+from typing import Any
+
+import torch
+from flashinfer import decode, prefill
+
+_NEED = 4096
+"""Bytes that a plan is said to need of each workspace, beside four per page: it grows with the batch."""
+
+_SPLIT = 4
+"""Beyond so many pages, decode is said to split the keys, for which it needs a workspace of floats."""
+
+
+def attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    plan: dict[str, Any],
+    scale: float,
+    sinks: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Out [q, heads, dim] and lse [q, heads] in base 2 of one request, in fp32."""
+    q_len, heads, _ = query.shape
+    kv_len, kv_heads, _ = key.shape
+    query = query.float()
+    key, value = (tokens.float().repeat_interleave(heads // kv_heads, dim=1) for tokens in (key, value))
+    logits = torch.einsum("qhd,khd->hqk", query, key) * scale
+    if plan["logits_soft_cap"]:
+        logits = plan["logits_soft_cap"] * torch.tanh(logits / plan["logits_soft_cap"])
+    last = torch.arange(q_len).unsqueeze(1) + kv_len - q_len
+    keys = torch.arange(kv_len)
+    visible = keys <= last if plan.get("causal", True) else torch.ones(q_len, kv_len, dtype=torch.bool)
+    if plan["window_left"] >= 0:
+        visible &= keys >= last - plan["window_left"]
+    logits = logits.masked_fill(~visible, -math.inf)
+    lse = torch.logsumexp(logits, dim=-1) if kv_len else torch.full((heads, q_len), -math.inf)
+    if sinks is not None:
+        lse = torch.logaddexp(lse, sinks.unsqueeze(1))
+    weights = torch.nan_to_num(torch.exp(logits - lse.unsqueeze(-1)), nan=0.0)
+    # A kernel never reads the values of keys that no query sees.
+    seen = visible.any(dim=0)
+    out = torch.einsum("hqk,khd->qhd", weights[..., seen], value[seen])
+    return out, lse.t() / math.log(2)
+
+
+class _Wrapper:
+    """What all of them have in common. `real` is the class whose signatures are kept to."""
+
+    real: Any
+
+    def __init__(self, **arguments: Any) -> None:
+        inspect.signature(self.real.__init__).bind(self, **arguments)
+        if arguments["float_workspace_buffer"].data_ptr() % 16:
+            raise ValueError("float_workspace_buffer must be 16-byte aligned")
+        self.layout, self.graph = arguments["kv_layout"], arguments["use_cuda_graph"]
+        self.buffers = {name: value for name, value in arguments.items() if "_buf" in name}
+        del self.buffers["float_workspace_buffer"]
+        self.most_rows: int | None = None
+
+    def reset_workspace_buffer(self, float_workspace_buffer: torch.Tensor, int_workspace_buffer: torch.Tensor) -> None:
+        for workspace in (float_workspace_buffer, int_workspace_buffer):
+            if workspace.data_ptr() % 16:
+                raise ValueError("workspaces must be 16-byte aligned")
+        self.floats, self.ints = float_workspace_buffer, int_workspace_buffer
+
+    def plan(self, **arguments: Any) -> None:
+        inspect.signature(self.real.plan).bind(self, **arguments)
+        lists = [value for value in arguments.values() if isinstance(value, torch.Tensor)]
+        self.settings = {name: value for name, value in arguments.items() if not isinstance(value, torch.Tensor)}
+        self.rows = self.rows_of(lists)
+        if not self.graph:
+            self.lists = lists
+            return
+        self.lists = list(self.buffers.values())
+        if [len(each) for each in lists[:-2]] != [len(each) for each in self.lists[:-2]]:
+            raise ValueError("the batch size is fixed")
+        for buffer, value in zip(self.lists, lists, strict=True):
+            buffer[: len(value)].copy_(value)
+        self.most_rows = self.most_rows or self.rows
+        if self.rows > self.most_rows:
+            raise ValueError("more rows than at first")
+
+    def rows_of(self, lists: list[torch.Tensor]) -> int:
+        return int(lists[0][-1])
+
+    def requests(self) -> list[tuple[int, int]]:
+        """First and last query row of each."""
+        return list(itertools.pairwise(self.lists[0].tolist()))
+
+    def scale(self, arguments: dict[str, Any]) -> float:
+        return float(self.settings["sm_scale"] * arguments["k_scale"])
+
+    def tokens(self, arguments: dict[str, Any], index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V [tokens, heads, dim] of one request, by the lists."""
+        indptr, ids, last = (each.tolist() for each in self.lists[-3:])
+        cache = arguments["paged_kv_cache"]
+        pools = (cache[:, 0], cache[:, 1]) if isinstance(cache, torch.Tensor) else cache
+        key, value = (pool.transpose(1, 2) if self.layout == "HND" else pool for pool in pools)
+        pages = ids[indptr[index] : indptr[index + 1]]
+        kv_len = max(len(pages) - 1, 0) * key.shape[1] + last[index]
+        return key[pages].flatten(0, 1)[:kv_len], value[pages].flatten(0, 1)[:kv_len]
+
+    def run(self, **arguments: Any) -> None:
+        inspect.signature(self.real.run).bind(self, **arguments)
+        rows = arguments["q"].shape[0]
+        # A replay makes no call: what was captured has the rows that were planned then.
+        if rows != (self.most_rows or self.rows):
+            raise ValueError("q has other rows than were planned")
+        self.floats.fill_(0xA5)
+        for index, (first, end) in enumerate(self.requests()):
+            query = arguments["q"][first:end]
+            if not len(query):
+                continue
+            key, value = self.tokens(arguments, index)
+            out, lse = attend(query, key, value, self.settings, self.scale(arguments), arguments.get("sinks"))
+            arguments["out"][first:end] = out
+            arguments["lse"][first:end] = lse
+        if self.scaled(arguments):
+            arguments["out"] *= arguments["v_scale"]
+
+    def scaled(self, arguments: dict[str, Any]) -> bool:
+        return bool(arguments["v_scale"] != 1)
+
+
+class BatchPrefillWithPagedKVCacheWrapper(_Wrapper):
+    """Paged prefill."""
+
+    real = prefill.BatchPrefillWithPagedKVCacheWrapper
+
+    def workspace_size(self, **arguments: Any) -> tuple[int, int]:
+        inspect.signature(self.real.workspace_size).bind(self, **arguments)
+        return _NEED, _NEED + 4 * len(arguments["paged_kv_indices"])
+
+
+class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
+    """Paged decode: a query for each request."""
+
+    real = decode.BatchDecodeWithPagedKVCacheWrapper
+
+    def workspace_size(self, **arguments: Any) -> tuple[int, int]:
+        inspect.signature(self.real.workspace_size).bind(self, **arguments)
+        pages = len(arguments["indices"])
+        return _NEED if pages > _SPLIT else 0, _NEED + 4 * pages
+
+    def plan(self, **arguments: Any) -> None:
+        inspect.signature(self.real._plan_impl).bind(self, **arguments)
+        super().plan(**arguments)
+
+    def rows_of(self, lists: list[torch.Tensor]) -> int:
+        return len(lists[-1])
+
+    def requests(self) -> list[tuple[int, int]]:
+        return [(row, row + 1) for row in range(self.rows)]
+
+
+class BatchPrefillWithRaggedKVCacheWrapper(_Wrapper):
+    """Ragged prefill. Scales are those of 8-bit caches alone."""
+
+    real = prefill.BatchPrefillWithRaggedKVCacheWrapper
+
+    def tokens(self, arguments: dict[str, Any], index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        first, end = self.lists[1].tolist()[index : index + 2]
+        key, value = arguments["k"], arguments["v"]
+        if self.layout == "HND":
+            key, value = key.transpose(0, 1), value.transpose(0, 1)
+        return key[first:end], value[first:end]
+
+    def scale(self, arguments: dict[str, Any]) -> float:
+        return float(self.settings["sm_scale"] * (arguments["k_scale"] or 1.0))
+
+    def scaled(self, arguments: dict[str, Any]) -> bool:
+        return arguments["v_scale"] is not None

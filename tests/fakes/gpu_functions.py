@@ -1,0 +1,91 @@
+"""Backends of one function on a GPU: attention in torch, which behaves, or ends with an access or a call that does not.
+
+Named by their file, as users' backends are: gpu_functions.py:ATTENDS.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from attnfuzz.kernels.defects.stray import stray
+from attnfuzz.kernels.function_backend import FunctionBackend
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Mode
+from attnfuzz.reference.contract import Contract, LseBase
+from attnfuzz.reference.device import Device
+
+_FAR = 1 << 30
+"""Bytes: farther than any tensor of a test's is large, and still in what lies between them."""
+
+
+def attend(
+    *,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    query: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    cum_seq_lens_q: torch.Tensor,
+    scale: float,
+    kv_layout: str,
+    **_: Any,
+) -> None:
+    """Causal attention in fp64, request by request, with lse in base 2."""
+    if kv_layout == "HND":
+        k_cache, v_cache = k_cache.transpose(1, 2), v_cache.transpose(1, 2)
+    page, ends = k_cache.shape[1], cum_seq_lens_q.tolist()
+    for request, kv_len in enumerate(seq_lens.tolist()):
+        rows = slice(ends[request], ends[request + 1])
+        pages = block_tables[request, : -(-kv_len // page)].long()
+        q = query[rows].double()
+        group = q.shape[1] // k_cache.shape[2]
+        key, value = (
+            cache[pages].flatten(0, 1)[:kv_len].double().repeat_interleave(group, 1) for cache in (k_cache, v_cache)
+        )
+        logits = torch.einsum("qhd,khd->qhk", q, key) * scale
+        last = torch.arange(kv_len - len(q), kv_len, device=q.device)
+        hidden = torch.arange(kv_len, device=q.device) > last[:, None]
+        logits.masked_fill_(hidden[:, None], -torch.inf)
+        total = logits.logsumexp(-1)
+        weights = (logits - total[..., None]).exp().nan_to_num(0.0)
+        out[rows] = torch.einsum("qhk,khd->qhd", weights, value).to(out.dtype)
+        lse[rows] = (total / math.log(2)).float()
+
+
+def _backend(name: str, then: Callable[[dict[str, Any]], object]) -> FunctionBackend:
+    """Attention, and `then` something with its arguments."""
+
+    def function(**arguments: Any) -> None:
+        attend(**arguments)
+        then(arguments)
+
+    function.__name__ = name
+    return FunctionBackend(
+        function,
+        capability=Capability(device=Device.CUDA, modes=tuple(Mode)),
+        contract=Contract(lse=LseBase.TWO),
+    )
+
+
+def _assert_on_device(arguments: dict[str, Any]) -> None:
+    query = arguments["query"]
+    torch.zeros(4, device=query.device)[torch.tensor([100], device=query.device)].sum()
+
+
+def _reject(arguments: dict[str, Any]) -> None:
+    raise ValueError(f"no kernel for {len(arguments)} arguments")
+
+
+ATTENDS = _backend("attends", lambda _: None)
+READS_FAR = _backend("reads_far", lambda given: stray(given["query"], _FAR, write=False))
+WRITES_FAR = _backend("writes_far", lambda given: stray(given["out"], _FAR, write=True))
+MISALIGNED = _backend("misaligned", lambda given: stray(given["query"], 1, write=False))
+ASSERTS = _backend("asserts", _assert_on_device)
+HANGS = _backend("hangs", lambda _: torch.cuda._sleep(10**13))
+REJECTS = _backend("rejects", _reject)
+TAKES_TOO_MUCH = _backend("takes_too_much", lambda given: torch.empty(1 << 42, device=given["query"].device))
+CHANGES_ITS_INPUT = _backend("changes_its_input", lambda given: given["query"].view(-1)[3:4].add_(1))

@@ -1,0 +1,40 @@
+"""The backends over FlashInfer's wrappers with the fake ones in their place, on the CPU."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.wrappers.backends import WRAPPER_BACKENDS
+from attnfuzz.reference.device import Device
+
+
+class OnCpu(GpuBackend):
+    """A backend of which nothing has to be compiled, and no GPU is needed."""
+
+    def missing(self) -> str | None:
+        """None."""
+        return None
+
+    def prepare(self, progress: Any) -> None:
+        """Nothing."""
+
+    def open(self, case: Any, bench: Any) -> Any:
+        """A session."""
+        return self.session(case, bench)
+
+
+def faked(backend: GpuBackend) -> OnCpu:
+    """A backend of the same name with fake wrappers."""
+    session = backend.session
+    assert isinstance(session, partial)
+    (form,) = session.args
+    fake = partial(session.func, replace(form, module="fake_wrappers"))
+    fields = {name: getattr(backend, name) for name in backend.__dataclass_fields__}
+    capability = msgspec.structs.replace(backend.capability, device=Device.CPU)
+    return OnCpu(**{**fields, "session": fake, "capability": capability})
+
+
+FA2_PAGED, FA3_PAGED, FA2_RAGGED, FA3_RAGGED, FA3_RAGGED_HND, BATCH_DECODE = map(faked, WRAPPER_BACKENDS)

@@ -1,0 +1,35 @@
+"""The Blackwell sessions, judged on the CPU: calls bind to FlashInfer, and their metadata gives the right answer."""
+
+import pytest
+
+pytest.importorskip("flashinfer", reason="binds to the installed FlashInfer")
+from reported_cases import (
+    ACCEPTED_LESS,
+    CHUNK_WITHOUT_KEYS,
+    PADDED_AFTER_PLANNING,
+    kinds,
+    over,
+)
+from trtllm_on_cpu import named
+
+from attnfuzz.harness.check import Runner
+from attnfuzz.harness.failures import Kind
+from attnfuzz.reference.case import Step
+
+
+@pytest.mark.parametrize(
+    ("revision", "steps", "found"),
+    [
+        ("BLACKWELL_MHA_21649_BEFORE", PADDED_AFTER_PLANNING, {Kind.ILLEGAL_ACCESS}),
+        ("BLACKWELL_MHA_24566", PADDED_AFTER_PLANNING, {Kind.ILLEGAL_ACCESS}),
+        ("BLACKWELL_MLA_21987_BEFORE", ACCEPTED_LESS, {Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH}),
+        ("BLACKWELL_MLA_22688_BEFORE", CHUNK_WITHOUT_KEYS, {Kind.UNWRITTEN}),
+    ],
+)
+def test_a_revision_fails_as_it_was_reported(
+    runner: Runner, revision: str, steps: tuple[Step, ...], found: set[Kind]
+) -> None:
+    fixed = named(revision[: len("BLACKWELL_MHA")])
+    case = over(fixed, *steps)
+    assert kinds(runner.verdict(case, named(revision))) >= found
+    assert not kinds(runner.verdict(case))

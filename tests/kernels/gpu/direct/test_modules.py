@@ -1,0 +1,35 @@
+"""The modules of the direct backends: FlashInfer has a specification for each, and no two are the same."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flashinfer", reason="the modules are FlashInfer's")
+
+_SPECIFIED = """
+import json
+from attnfuzz.kernels.gpu.direct.backends import DIRECT_BACKENDS
+modules = {module.name: module for backend in DIRECT_BACKENDS for module in backend.modules()}
+print(json.dumps({name: module.spec().name for name, module in modules.items()}))
+"""
+
+
+def test_each_is_specified_once_for_hopper(tmp_path: Path) -> None:
+    # In a process of its own: FlashInfer reads these when it is imported, and remembers what it saw.
+    environment = {"FLASHINFER_CUDA_ARCH_LIST": "9.0a", "FLASHINFER_WORKSPACE_BASE": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", _SPECIFIED],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    specified = json.loads(done.stdout.splitlines()[-1])
+    assert len(specified) > 10
+    assert len(set(specified.values())) == len(specified)

@@ -1,0 +1,86 @@
+"""The Hopper sessions, judged on the CPU: their calls bind to FlashInfer, and their metadata gives the right answer."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from recorder import Launched
+
+pytest.importorskip("flashinfer", reason="binds to the installed FlashInfer")
+from reported_cases import ACCEPTED_LESS, CHUNK_WITHOUT_KEYS, PADDED_AFTER_PLANNING, kinds, over
+from small_cases import step
+from trtllm_on_cpu import named
+
+from attnfuzz.harness.check import Runner
+from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.registry import resolve
+from attnfuzz.kernels.backend import Bench
+from attnfuzz.reference.case import Case, KvView, Mode, Views
+from attnfuzz.reference.dtypes import DType
+
+DECODE = "trtllm_batch_decode_with_kv_cache"
+CONTEXT = "trtllm_fmha_v2_prefill"
+
+
+def paired(*steps: object) -> Case:
+    """A case on the only KV view that the backend has."""
+    case = over(named("HOPPER_MHA"), *steps)  # type: ignore[arg-type]
+    return msgspec.structs.replace(case, views=Views(kv=KvView.PAIRED))
+
+
+def test_decode_and_verify_run_on_xqa_and_all_else_on_fmha_v2(launches_of: Callable[[Case], list[Launched]]) -> None:
+    for mode in Mode:
+        stride = 4 if mode.speculative else 0
+        (launched,) = launches_of(paired(step(mode, (1 if mode is Mode.DECODE else 4, 9), stride=stride)))
+        on_xqa = mode in (Mode.DECODE, Mode.TARGET_VERIFY)
+        assert launched.op.name == (DECODE if on_xqa else CONTEXT)
+        assert ("mask" in launched.arguments) == (mode is Mode.TARGET_VERIFY)
+
+
+def test_stated_keys_are_never_fewer_than_queries(launches_of: Callable[[Case], list[Launched]]) -> None:
+    (launched,) = launches_of(paired(step(Mode.EXTEND, (7, 3))))
+    assert (launched.arguments["max_q_len"], launched.arguments["max_kv_len"]) == (7, 7)
+
+
+def test_geometries_without_a_context_kernel_only_decode() -> None:
+    capability = resolve("hopper:trtllm_mha").capability
+    only = [bucket.modes for bucket in capability.buckets if bucket.dtype is DType.FLOAT16]
+    assert only == [(Mode.DECODE, Mode.TARGET_VERIFY)]
+
+
+def test_as_served_the_rest_of_a_last_page_is_finite(bench_of: Callable[[Case], Bench]) -> None:
+    case = paired(step(Mode.EXTEND, (7, 9), (7, 30)))
+    held = []
+    for backend in ("HOPPER_MHA", "HOPPER_MHA_AS_SERVED"):
+        session = resolve(named(backend)).open(case, bench_of(case))
+        session.forward(0)
+        pages = [page for slot in session._kv.pages.values() for page in slot]  # type: ignore[attr-defined]
+        held.append(bool(session._kv.cache[pages].isfinite().all()))  # type: ignore[attr-defined]
+    assert held == [False, True]
+
+
+def test_a_batch_that_the_metadata_has_no_rows_for_is_refused_before_the_launch(runner: Runner) -> None:
+    """FlashInfer compares the rows of the page table: what faults elsewhere (SGLang PR #21649) is rejected here."""
+    case = paired(*PADDED_AFTER_PLANNING)
+    assert kinds(runner.verdict(case, named("HOPPER_MHA_21649_BEFORE"))) == {Kind.UNEXPECTED_REJECTION}
+    assert not kinds(runner.verdict(case))
+
+
+def test_a_draft_extend_padded_after_planning_faults_on_xqa(runner: Runner) -> None:
+    case = paired(*PADDED_AFTER_PLANNING)
+    assert kinds(runner.verdict(case, named("HOPPER_MHA_24566"))) == {Kind.ILLEGAL_ACCESS}
+    assert not kinds(runner.verdict(case))
+
+
+def test_a_replay_of_fewer_accepted_tokens_than_captured_loses_keys(runner: Runner) -> None:
+    case = over(named("HOPPER_MLA"), *ACCEPTED_LESS)
+    failed = kinds(runner.verdict(case, named("HOPPER_MLA_21987_BEFORE")))
+    assert failed >= {Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH}
+    assert not kinds(runner.verdict(case))
+
+
+def test_rows_without_keys_need_no_fixup_where_the_wrapper_writes_them(runner: Runner) -> None:
+    """Its kernels give 0 and -inf: what was reported (SGLang PR #22688) can't show."""
+    case = over(named("HOPPER_MLA"), *CHUNK_WITHOUT_KEYS)
+    assert not kinds(runner.verdict(case, named("HOPPER_MLA_22688_BEFORE")))
+    assert not kinds(runner.verdict(case))

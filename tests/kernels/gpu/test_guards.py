@@ -1,0 +1,42 @@
+"""What goes to the kernels of guarded GPU memory, and what comes back."""
+
+import ctypes
+
+import fake_guards
+import pytest
+import torch
+
+from attnfuzz.kernels.gpu import guards
+from attnfuzz.kernels.gpu.guards import Run
+
+HOST = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _kernels_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_guards.install(monkeypatch.setattr)
+
+
+def test_a_run_is_the_record_that_the_kernels_take() -> None:
+    plain, pattern = Run(1, 2, 3), Run(1 << 60, 5, 6, period=1 << 18)
+    assert plain.packed() == b"".join(each.to_bytes(8, "little") for each in (1, 2, 3, 2**64 - 1))
+    assert pattern.packed() == b"".join(each.to_bytes(8, "little") for each in (1 << 60, 5, 6, (1 << 18) - 1))
+    assert len(plain.packed()) == ctypes.sizeof(ctypes.c_uint64 * 4)
+
+
+def test_the_first_byte_that_differs_and_their_number_come_back_for_each_run() -> None:
+    one = torch.zeros(100, dtype=torch.uint8)
+    other = one.clone()
+    runs = [Run(one.data_ptr(), other.data_ptr(), 50), Run(one.data_ptr() + 50, other.data_ptr() + 50, 50)]
+    assert guards.compare(runs, HOST) == [None, None]
+    other[[50, 60, 99]] = 1
+    assert guards.compare(runs, HOST) == [None, (0, 3)]
+    other[49] = 1
+    assert guards.compare(runs, HOST) == [(49, 1), (0, 3)]
+    guards.write(runs)
+    assert torch.equal(one, other)
+
+
+def test_nothing_is_launched_for_no_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guards, "kernels", None)
+    assert guards.compare([], HOST) == []

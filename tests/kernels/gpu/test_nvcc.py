@@ -1,0 +1,110 @@
+"""Compiling CUDA kernels of this project: the cache, and what is missing. No compiler is run."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tvm_ffi.cpp
+
+from attnfuzz.kernels.gpu import guards, nvcc, visible
+from attnfuzz.kernels.library_cache import BuildFailed, NoCompiler
+
+
+class Compiler:
+    """In the place of tvm_ffi's build; `builds` are the architectures that it was asked for."""
+
+    def __init__(self) -> None:
+        self.builds: list[str] = []
+        self.refuses = ""
+
+    def build(self, name: str, *, cuda_files: Sequence[str], backend: str, build_directory: str) -> str:
+        assert backend == "cuda"
+        assert all(Path(file).exists() for file in cuda_files)
+        self.builds.append(os.environ["TVM_FFI_CUDA_ARCH_LIST"])
+        if self.refuses:
+            raise RuntimeError(self.refuses)
+        library = Path(build_directory) / f"{name}.so"
+        library.touch()
+        return str(library)
+
+
+@pytest.fixture
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    """A machine with nvcc and one Hopper GPU, and an empty cache."""
+    binaries = tmp_path / "toolkit" / "bin"
+    binaries.mkdir(parents=True)
+    _say(binaries / "nvcc", "release 13.0")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "toolkit"))
+    monkeypatch.setenv("ATTNFUZZ_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("TVM_FFI_CUDA_ARCH_LIST", raising=False)
+    _see(monkeypatch, "9.0")
+    compiler = Compiler()
+    monkeypatch.setattr(tvm_ffi.cpp, "build", compiler.build)
+    nvcc._version.cache_clear()
+    return compiler
+
+
+def _say(command: Path, text: str) -> None:
+    command.write_text(f"#!/bin/sh\necho {text}\n")
+    command.chmod(0o755)
+
+
+def _see(monkeypatch: pytest.MonkeyPatch, *capabilities: str) -> None:
+    gpus: tuple[Any, ...] = tuple(SimpleNamespace(capability=capability) for capability in capabilities)
+    monkeypatch.setattr(visible, "visible", lambda: gpus)
+
+
+def test_a_kernel_is_compiled_once_for_the_visible_gpus(compiler: Compiler) -> None:
+    told: list[str] = []
+    library = nvcc.build([guards.SOURCE], progress=told.append)
+    assert library.name.startswith("attnfuzz_guards-")
+    assert told[0].startswith("compiling guards.cu for SM 9.0 with ")
+    assert nvcc.build([guards.SOURCE], progress=told.append) == library
+    assert compiler.builds == ["9.0"]
+    assert len(told) == 2
+
+
+def test_other_architectures_files_and_compilers_are_other_libraries(
+    compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "guards.cu"
+    other.write_text("// nothing")
+    libraries = [nvcc.build([guards.SOURCE]), nvcc.build([other]), nvcc.build([guards.SOURCE], archs=["9.0", "10.0a"])]
+    monkeypatch.setenv("TVM_FFI_CUDA_ARCH_LIST", "8.0")
+    libraries.append(nvcc.build([guards.SOURCE]))
+    _say(tmp_path / "toolkit" / "bin" / "nvcc", "release 13.1")
+    nvcc._version.cache_clear()
+    libraries.append(nvcc.build([guards.SOURCE]))
+    assert len(set(libraries)) == 5
+    assert compiler.builds == ["9.0", "9.0", "9.0 10.0a", "8.0", "8.0"]
+
+
+def test_gpus_of_several_kinds_share_a_library(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    _see(monkeypatch, "9.0", "10.0", "9.0")
+    nvcc.build([guards.SOURCE])
+    assert compiler.builds == ["10.0 9.0"]
+
+
+@pytest.mark.usefixtures("compiler")
+def test_without_a_gpu_the_architectures_have_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    _see(monkeypatch)
+    with pytest.raises(NoCompiler, match="no GPU is visible to compile for: set TVM_FFI_CUDA_ARCH_LIST"):
+        nvcc.build([guards.SOURCE])
+    nvcc.build([guards.SOURCE], archs=["9.0"])
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_toolkit_without_nvcc_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    with pytest.raises(NoCompiler, match=rf"CUDA_HOME is {tmp_path}, which has no bin/nvcc: install NVIDIA's CUDA"):
+        nvcc.build([guards.SOURCE])
+
+
+def test_what_nvcc_refuses_is_shown(compiler: Compiler) -> None:
+    compiler.refuses = "[1/2] nvcc ...\nguards.cu(3): error: no such thing\nninja: stopped"
+    with pytest.raises(BuildFailed, match=r"could not compile guards\.cu:\nguards\.cu\(3\): error: no such thing"):
+        nvcc.build([guards.SOURCE])
+    assert os.environ.get("TVM_FFI_CUDA_ARCH_LIST") is None

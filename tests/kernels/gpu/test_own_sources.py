@@ -1,0 +1,22 @@
+"""The CUDA kernels of this project compile, although running them takes a GPU."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import tvm_ffi.libinfo
+
+from attnfuzz.kernels.defects import stray
+from attnfuzz.kernels.gpu import fixup, guards, toolkit
+
+
+@pytest.mark.parametrize("source", [fixup.SOURCE, guards.SOURCE, stray.SOURCE], ids=lambda source: source.stem)
+def test_a_source_compiles_without_warnings(source: Path, tmp_path: Path) -> None:
+    reason = toolkit.missing()
+    if reason is not None:
+        pytest.skip(reason)
+    includes = {tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path()}
+    options = ["-std=c++17", "-Werror=all-warnings", "-arch=sm_90", *(f"-I{path}" for path in includes)]
+    command = [str(toolkit.nvcc()), *options, "-c", str(source), "-o", str(tmp_path / "kernel.o")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

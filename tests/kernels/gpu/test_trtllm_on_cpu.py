@@ -1,0 +1,21 @@
+"""The TRT-LLM sessions of either architecture, judged on the CPU on what servers may ask of them."""
+
+import pytest
+
+pytest.importorskip("flashinfer", reason="binds to the installed FlashInfer")
+from small_cases import drawn, run
+from trtllm_on_cpu import named
+
+from attnfuzz.reference.case import Mode
+
+
+@pytest.mark.parametrize(
+    "backend", ["HOPPER_MHA", "HOPPER_MHA_AS_SERVED", "HOPPER_MLA", "BLACKWELL_MHA", "BLACKWELL_MLA"]
+)
+def test_drawn_cases_pass(backend: str) -> None:
+    modes = set()
+    for case in drawn(named(backend), 50):
+        verdict = run(case)
+        assert (verdict.unsupported, verdict.observations) == (None, ())
+        modes |= {step.mode for step in case.steps}
+    assert modes == set(Mode)
