@@ -7,7 +7,7 @@ INSTALLED := build/installed
 SECONDS_OF_FUZZING ?= 60
 
 .DELETE_ON_ERROR:
-.PHONY: fuzz test test-long test-cluster lint types imports clean
+.PHONY: fuzz test test-long test-cluster test-gpu lint types imports clean
 
 fuzz: $(READY)
 	@echo "== 1/2  The fixed backends, for $(SECONDS_OF_FUZZING) s: they must pass."
@@ -28,6 +28,10 @@ test: lint types imports $(READY)
 # Minutes each: workers and jobs that are killed at random, campaigns that are killed and resumed.
 test-long: $(READY)
 	$(BIN)/pytest -n 2 -m long
+
+# On an NVIDIA GPU; `make test` skips them where there is none. scripts/gpu.sh does this and more without a network.
+test-gpu: $(READY)
+	$(BIN)/pytest -n 4 -rs tests/gpu
 
 # On a Ray cluster of several nodes on this machine. Ray takes some 400 MB, so it is installed for this alone.
 test-cluster: $(READY)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from attnfuzz.harness.defaults import DEFAULT_BACKENDS
+from attnfuzz.harness.defaults import DEFAULT_BACKENDS, DEFAULT_BACKENDS_ON_GPU
 
 if TYPE_CHECKING:
     from attnfuzz.harness.findings.ledger import Ledger
@@ -107,7 +107,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--attn-time", metavar="TIME", help="instead: time to search in all, like 90s, 10m or 1h30m")
     group.addoption("--attn-preset", metavar="NAME", help="instead: the budget of attnfuzz fuzz --preset NAME")
     group.addoption("--attn-ledger", type=Path, metavar="FILE", help="known failures, which are xfailed: a TOML file")
-    group.addoption("--attn-device", default="cpu", metavar="DEVICE", help="where backends run: cpu")
+    group.addoption(
+        "--attn-device",
+        choices=["cpu", "cuda"],
+        help="where to fuzz: with cuda, trtllm_mha is that of the visible GPU (default: where the backend's name says)",
+    )
     group.addoption("--attn-guard", choices=["left", "right"], help="edge to guard (default: either, by the case)")
     group.addoption("--attn-seed", type=int, metavar="N", help="seed of all shards (default: a new one)")
 
@@ -147,7 +151,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "attn_fuzz" not in metafunc.fixturenames:
         return
     config = metafunc.config
-    backends = dict.fromkeys(config.getoption("--attn-backend") or DEFAULT_BACKENDS)
+    backends = _backends(config)
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
     shares = _budget(config).shares(len(backends), workers)
     metafunc.parametrize(
@@ -207,9 +211,8 @@ def _check_options(config: pytest.Config) -> None:
     _budget(config)
     if (seed := config.getoption("--attn-seed")) is not None and seed < 0:
         raise pytest.UsageError("--attn-seed must not be negative")
-    if (device := config.getoption("--attn-device")) != "cpu":
-        raise pytest.UsageError(f"--attn-device {device}: backends run on the CPU only so far; use cpu")
-    _check_backends(config.getoption("--attn-backend") or ())
+    if config.getoption("--attn-backend") or config.getoption("--attn-device"):
+        _check_backends(_backends(config))
     if (ledger := config.getoption("--attn-ledger")) is not None:
         # Imported late: this module is loaded in every test run.
         from attnfuzz.harness.findings.ledger import Ledger, LedgerError  # noqa: PLC0415
@@ -220,9 +223,24 @@ def _check_options(config: pytest.Config) -> None:
             raise pytest.UsageError(f"--attn-ledger: {error}") from error
 
 
+def _backends(config: pytest.Config) -> tuple[str, ...]:
+    """What to fuzz, each once. Raises UsageError."""
+    named, device = config.getoption("--attn-backend"), config.getoption("--attn-device")
+    if device is None:
+        return tuple(dict.fromkeys(named or DEFAULT_BACKENDS))
+    # Imported late: this module is loaded in every test run.
+    from attnfuzz.harness.registry import BackendFileError, UnknownBackend, WrongDevice, on_device  # noqa: PLC0415
+    from attnfuzz.reference.device import Device  # noqa: PLC0415
+
+    names = named or (DEFAULT_BACKENDS_ON_GPU if device == "cuda" else DEFAULT_BACKENDS)
+    try:
+        return tuple(dict.fromkeys(on_device(name, Device(device)) for name in names))
+    except (BackendFileError, UnknownBackend, WrongDevice) as error:
+        raise pytest.UsageError(f"--attn-device {device}: {error}") from error
+
+
 def _check_backends(names: Sequence[str]) -> None:
-    if not names:
-        return
+    """Raise UsageError for what can't run here."""
     # Imported late: this module is loaded in every test run.
     from attnfuzz.harness.registry import BackendFileError, UnknownBackend, resolve  # noqa: PLC0415
 

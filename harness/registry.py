@@ -12,8 +12,11 @@ from typing import cast
 
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.defects.catalogue import planted
+from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
+from attnfuzz.kernels.gpu.visible import visible
 from attnfuzz.kernels.torch_sdpa import SDPA_BACKENDS
 from attnfuzz.kernels.trtllm.backends import TRTLLM_BACKENDS
+from attnfuzz.reference.device import Device
 
 ENTRY_POINTS = "attnfuzz.backends"
 """The entry point group in which an installed package offers a backend."""
@@ -25,13 +28,17 @@ class UnknownBackend(ValueError):
     """No backend has that name."""
 
 
+class WrongDevice(ValueError):
+    """A backend has no counterpart on the device that was asked for; the message says what to do."""
+
+
 class BackendFileError(ValueError):
     """A backend could not be loaded from a user's file or from an entry point."""
 
 
 def builtin() -> dict[str, Backend]:
     """The backends of this project and their revisions."""
-    backends: tuple[Backend, ...] = (*TRTLLM_BACKENDS, *SDPA_BACKENDS)
+    backends: tuple[Backend, ...] = (*TRTLLM_BACKENDS, *SDPA_BACKENDS, *GPU_BACKENDS)
     return {backend.name: backend for backend in backends}
 
 
@@ -43,6 +50,42 @@ def names() -> list[str]:
 def fixed(name: str) -> str:
     """The backend that `name` is a revision of, or has a defect planted in; `name` itself if it is neither."""
     return name if is_file(name) else re.split("[@+]", name, maxsplit=1)[0]
+
+
+def on_device(name: str, device: Device | None) -> str:
+    """The backend that is called `name` on a device: trtllm_mha is hopper:trtllm_mha on a GPU of that architecture.
+
+    Backends of one device only, a user's among them, keep their names there. None leaves every name as it is.
+
+    Raises:
+        WrongDevice: there is none on that device; says what there is.
+        UnknownBackend, BackendFileError: as `resolve`.
+
+    """
+    if device is None or resolve(name).capability.device is device:
+        return name
+    found = _on_gpu(name) if device is Device.CUDA else name.partition(":")[2]
+    if is_file(name) or found not in builtin():
+        raise WrongDevice(f"{name} has nothing to run on {device}: attnfuzz backends --device {device} lists what has")
+    return found
+
+
+def _on_gpu(name: str) -> str:
+    """The counterpart of `name` for the GPU that is visible, "" if there is none for any."""
+    counterparts = [backend for backend in GPU_BACKENDS if backend.name.partition(":")[2] == name]
+    gpus = visible()
+    if not counterparts:
+        return ""
+    have = " and ".join(backend.name for backend in counterparts)
+    if not gpus:
+        raise WrongDevice(f"{name} is {have} on a GPU, and there is none here: name one of them, or ask for no device")
+    for backend in counterparts:
+        if gpus[0].capability in backend.archs:
+            return backend.name
+    raise WrongDevice(
+        f"{name} is {have} on a GPU, and this one is an {gpus[0].name} (SM {gpus[0].capability}): "
+        "attnfuzz backends --device cuda lists what runs on it"
+    )
 
 
 def is_file(name: str) -> bool:

@@ -1,51 +1,104 @@
 """`attnfuzz backends`: what can be tested here."""
 
+from collections.abc import Iterable
+
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from attnfuzz.harness.cli.given import device_option
 from attnfuzz.harness.cli.noise_words import noise_words
 from attnfuzz.harness.registry import fixed, names, resolve
+from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import KvView, QueryView
+from attnfuzz.reference.case import KvView, Mode, QueryView
+from attnfuzz.reference.device import Device
 
 
 @click.command()
 @click.option("--runnable", is_flag=True, help="Only print the names of those that run here, without revisions.")
-def backends(*, runnable: bool) -> None:
+@device_option("Only those of this device.")
+def backends(*, runnable: bool, device: Device | None) -> None:
     """List the backends: what each supports, and whether it runs on this machine."""
+    listed = [name for name in names() if device is None or resolve(name).capability.device is device]
     if runnable:
-        for name in names():
+        for name in listed:
             if name == fixed(name) and resolve(name).missing() is None:
                 click.echo(name)
         return
     console = Console(highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("backend", overflow="fold", min_width=16)
+    table.add_column("backend", no_wrap=True)
     table.add_column("here", no_wrap=True)
+    table.add_column("on", no_wrap=True)
     table.add_column("supports", overflow="fold", ratio=1)
-    for name in names():
-        why_not = resolve(name).missing()
-        reason = f"{why_not}\n" if why_not else ""
-        table.add_row(name, "no" if why_not else "yes", reason + supports(name))
+    why_not: dict[str, list[str]] = {}
+    for name in sorted(listed, key=lambda name: (resolve(name).capability.device is Device.CUDA, name)):
+        backend = resolve(name)
+        reason = backend.missing()
+        if reason is not None:
+            why_not.setdefault(reason, []).append(name)
+        table.add_row(Text(name), "no" if reason else "yes", where(backend), Text(supports(name)))
     console.print(table)
+    for reason, lacking in why_not.items():
+        console.print(Text.assemble("\nNot here: ", (", ".join(lacking), "bold"), f"\n  {reason}"))
+
+
+def where(backend: Backend) -> str:
+    """The device that its kernels run on, in a few letters."""
+    if not isinstance(backend, GpuBackend):
+        return "GPU" if backend.capability.device is Device.CUDA else "CPU"
+    numbers = sorted((arch.value.replace(".", "") for arch in backend.archs), key=int)
+    return f"SM{numbers[0]}" + ("" if len(numbers) == 1 else f"-{numbers[-1]}")
 
 
 def supports(name: str) -> str:
     """What the backend called `name` supports, in words; for a revision that supports the same, a reference."""
-    can = resolve(name).capability
+    backend = resolve(name)
+    can = backend.capability
     if name != fixed(name) and can == resolve(fixed(name)).capability:
         return f"As {fixed(name)}."
-    graphs = f"Graphs of {', '.join(can.graph_modes)}. " if can.graph_modes else ""
-    noise = noise_words(resolve(name))
-    return f"{', '.join(can.modes)}. {graphs}{', '.join((*can.dtypes, *_features(can)))}. {noise.capitalize()}."
+    modes = "Every mode" if set(can.modes) == set(Mode) else ", ".join(can.modes).capitalize()
+    graphs = f", graphs of {', '.join(can.graph_modes)}" if can.graph_modes else ""
+    features = ", ".join(_features(can)) or "Nothing else"
+    lse = f"LSE base {backend.contract.lse}" if backend.contract.lse else "No LSE"
+    pages = f"pages of {_listed(can.page_sizes)}"
+    return f"{modes}{graphs}.\n{_numbers(can)}; {pages}.\n{features}.\n{lse}; {noise_words(backend)}."
+
+
+def _numbers(can: Capability) -> str:
+    """The dtypes, and which head dims go with each."""
+    if not can.buckets:
+        return f"{', '.join(can.dtypes)}; head dims up to {can.max_head_dim}"
+    dims: dict[str, list[str]] = {}
+    for bucket in can.buckets:
+        dims.setdefault(_dtypes(bucket), []).append(_head_dims(bucket))
+    return "; ".join(f"{dtypes} with head dim {_listed(found)}" for dtypes, found in dims.items())
+
+
+def _dtypes(bucket: Bucket) -> str:
+    kv = f" over {bucket.kv_dtype} KV" if bucket.kv_dtype is not bucket.dtype else ""
+    return f"{bucket.dtype}{kv}"
+
+
+def _head_dims(bucket: Bucket) -> str:
+    if bucket.head_dim_qk == bucket.head_dim_vo:
+        return str(bucket.head_dim_qk)
+    return f"{bucket.head_dim_qk}/{bucket.head_dim_vo}"
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ", ".join(dict.fromkeys(map(str, values)))
 
 
 def _features(can: Capability) -> list[str]:
     features = {
-        "fp8 KV": can.fp8_kv,
+        "fp8 KV": can.fp8_kv and not can.buckets,
         "latents": can.latent,
-        "head_dim_qk != head_dim_vo": can.unequal_head_dims,
+        "head_dim_qk != head_dim_vo": can.unequal_head_dims and not can.buckets,
         "windows": can.windows,
         "sinks": can.sinks,
         "soft cap": can.soft_cap,

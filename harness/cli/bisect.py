@@ -27,7 +27,7 @@ from attnfuzz.harness.durable import write_durably
 from attnfuzz.harness.export import CannotExport, Target, export_script
 from attnfuzz.harness.report.printable import shortened
 from attnfuzz.harness.wording import count
-from attnfuzz.kernels.native.build import cache_folder
+from attnfuzz.kernels.library_cache import cache_folder
 from attnfuzz.reference.case_file import case_id
 
 _MOST_CHARACTERS = 300

@@ -13,11 +13,17 @@ from rich.text import Text
 from attnfuzz.harness.bugs import Bug, Project, load_bugs
 from attnfuzz.harness.check import Runner
 from attnfuzz.harness.cli.exits import BadInput, Exit
-from attnfuzz.harness.cli.given import tell
+from attnfuzz.harness.cli.given import device_option, tell
+from attnfuzz.harness.counterparts import shown_on
 from attnfuzz.harness.describe_calls import describe_any
 from attnfuzz.harness.failures import Observation
+from attnfuzz.harness.registry import WrongDevice, fixed, on_device, resolve
 from attnfuzz.harness.wording import count
 from attnfuzz.kernels.defects.defect import BugClass
+from attnfuzz.kernels.gpu import visible
+from attnfuzz.kernels.gpu.arch import Arch
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.device import Device
 
 
 class ListByDefault(click.Group):
@@ -57,12 +63,17 @@ def list_bugs(**chosen_by: Any) -> None:
     table = _table("bug", "what goes wrong, its class, and what shows it")
     chosen = _chosen(**chosen_by)
     for bug in chosen:
-        shown = f"shown by {bug.shown_by}" if bug.reproduced else f"not here: {bug.why_not_here}"
+        shown = f"shown by {bug.shown_by}" if bug.missing is None else f"not here: {_wanting(bug)}"
         table.add_row(bug.name, Text.assemble(f"{bug.title}\n", (f"{bug.bug_class}; {shown}", "dim")))
     console = Console(highlight=False)
     console.print(table)
-    here = sum(bug.reproduced for bug in chosen)
+    here = sum(bug.missing is None for bug in chosen)
     console.print(f"\n{count(len(chosen), 'bug')}: {here} can be seen to fail here, {len(chosen) - here} can't.")
+
+
+def _wanting(bug: Bug) -> str:
+    """What this machine lacks to show a bug, and what would show it there."""
+    return f"{bug.missing}; shown by {bug.shown_by}" if bug.reproduced else bug.why_not_here
 
 
 @bugs.command("show")
@@ -89,7 +100,7 @@ def _facts(bug: Bug) -> list[tuple[str, str]]:
         ("affected", bug.affected),
         ("fixed in", bug.fixed_in),
         ("shown by", bug.shown_by),
-        ("not here", bug.why_not_here),
+        ("not here", bug.missing),
         ("sources", "\n".join(bug.sources)),
     ]
     return [(label, text) for label, text in facts if text]
@@ -97,19 +108,23 @@ def _facts(bug: Bug) -> list[tuple[str, str]]:
 
 @bugs.command("run")
 @_filters
+@device_option("Run those that have a counterpart there on that, on cases that it can run.")
 @click.pass_context
-def run_bugs(ctx: click.Context, /, **chosen_by: Any) -> None:
+def run_bugs(ctx: click.Context, /, *, device: Device | None, **chosen_by: Any) -> None:
     """Run reported bugs (all, if none is named) before and after their fix.
 
     Exits with 0 if each that can be run here fails before its fix in a way that the report describes, and passes after
-    it; 1 if not.
+    it, if there is a backend without the bug; 1 if not. With --device cuda, what has no kernels on the GPU runs on
+    native ones, and is said to.
     """
     chosen = _chosen(**chosen_by)
-    here = [bug for bug in chosen if bug.reproduced]
+    if device is Device.CUDA and (lacking := visible.missing(frozenset(Arch), ())) is not None:
+        raise BadInput(f"--device cuda {lacking}")
+    here = {bug.name: _backend(bug, device) for bug in chosen if bug.missing is None}
     console = Console(highlight=False)
-    backends = tuple(dict.fromkeys(name for bug in here for name in (bug.backend_before, bug.backend_after)))
+    backends = tuple(dict.fromkeys(name for before in here.values() for name in (before, fixed(before))))
     with Runner(backends, progress=tell) as runner:
-        runs = [_run(console, runner, bug) for bug in here]
+        runs = [_run(console, runner, bug, here[bug.name], device) for bug in chosen if bug.name in here]
     console.print(_results(chosen, {run.bug.name: run for run in runs}))
     wrong = [run.bug.name for run in runs if not run.shown]
     console.print(f"\n{count(len(runs) - len(wrong), 'bug')} shown, {len(chosen) - len(runs)} can't run here.")
@@ -118,14 +133,31 @@ def run_bugs(ctx: click.Context, /, **chosen_by: Any) -> None:
     ctx.exit(Exit.FOUND if wrong else Exit.CLEAN)
 
 
+def _backend(bug: Bug, device: Device | None) -> str:
+    """The backend that has the bug on a device; the one of its entry if there is none, or the case can't be moved."""
+    if not isinstance(bug.case, Case):
+        return bug.backend_before
+    try:
+        return on_device(bug.backend_before, device)
+    except WrongDevice:
+        return bug.backend_before
+
+
 @dataclass(frozen=True)
 class Run:
-    """What a bug's case did `before` its fix and `after` it: the failures, or why it can't be run."""
+    """What came of a bug on `backend`, `before` its fix and `after` it: the failures, or why it can't be run.
+
+    `after` is None where there is no backend without the bug, which is `fixed`. `remark` says which case it was, or on
+    what kernels, if that is not what the entry says.
+    """
 
     bug: Bug
+    backend: str
     before: tuple[Observation, ...]
-    after: tuple[Observation, ...]
+    after: tuple[Observation, ...] | None
     unsupported: str | None
+    remark: str = ""
+    fixed: str = ""
 
     @property
     def fails(self) -> bool:
@@ -134,7 +166,7 @@ class Run:
 
     @property
     def passes(self) -> bool:
-        """Whether it runs and passes after the fix."""
+        """Whether it runs, and passes after the fix as far as there is one."""
         return not self.after and self.unsupported is None
 
     @property
@@ -143,15 +175,45 @@ class Run:
         return self.fails and self.passes
 
 
-def _run(console: Console, runner: Runner, bug: Bug) -> Run:
-    """Run `bug` on both backends and print what happened."""
-    before, after = (runner.verdict(case) for case in (bug.case_before, bug.case_after))
-    run = Run(bug, before.failures, after.failures, after.unsupported or before.unsupported)
+def _run(console: Console, runner: Runner, bug: Bug, backend: str, device: Device | None) -> Run:
+    """Run `bug` on `backend` and without the bug, and print what happened."""
+    run = _on_own_case(runner, bug, device) if backend == bug.backend_before else _on_counterpart(runner, bug, backend)
     console.print(Text.assemble((bug.name, "bold"), f"  {bug.title}"))
-    console.print(Text(f"  before  {bug.backend_before}: {_result(run.before)}", style="green" if run.fails else "red"))
-    found = run.unsupported or _result(run.after)
-    console.print(Text(f"  after   {bug.backend_after}: {found}", style="green" if run.passes else "red"))
+    if run.remark:
+        console.print(Text(f"  {run.remark}"))
+    lacking = run.unsupported if run.after is None else None
+    console.print(Text(f"  before  {backend}: {lacking or _result(run.before)}", style="green" if run.fails else "red"))
+    if run.after is not None:
+        found = run.unsupported or _result(run.after)
+        console.print(Text(f"  after   {run.fixed or fixed(backend)}: {found}", style="green" if run.passes else "red"))
     return run
+
+
+def _on_own_case(runner: Runner, bug: Bug, device: Device | None) -> Run:
+    before = runner.verdict(bug.case_before)
+    if not bug.backend_after:
+        return Run(bug, bug.backend_before, before.failures, None, before.unsupported)
+    after = runner.verdict(bug.case_after)
+    native = device is not None and resolve(bug.backend_before).capability.device is not device
+    remark = f"on native kernels: there are none of {bug.backend_before} for this GPU" if native else ""
+    return Run(
+        bug, bug.backend_before, before.failures, after.failures, after.unsupported or before.unsupported, remark
+    )
+
+
+def _on_counterpart(runner: Runner, bug: Bug, backend: str) -> Run:
+    assert isinstance(bug.case, Case)
+    found = shown_on(backend, bug.case, bug.kinds, runner)
+    unsupported = found.after.unsupported if found.after is not None else "not run, since nothing failed before"
+    return Run(
+        bug,
+        backend,
+        found.before.failures if found.before is not None else (),
+        found.after.failures if found.after is not None else (),
+        unsupported,
+        found.remark,
+        found.fixed,
+    )
 
 
 def _result(failures: Sequence[Observation]) -> str:
@@ -162,15 +224,17 @@ def _result(failures: Sequence[Observation]) -> str:
 
 def _results(chosen: Sequence[Bug], runs: dict[str, Run]) -> Table:
     """What came of each bug in a line."""
-    table = _table("bug", "before the fix", "after it")
+    table = _table("bug", "on", "before the fix", "after it")
     for bug in chosen:
         run = runs.get(bug.name)
         if run is None:
-            table.add_row(bug.name, Text(f"not here: {bug.why_not_here}", style="dim"), "")
+            table.add_row(bug.name, "", Text(f"not here: {bug.missing}", style="dim"), "")
             continue
-        before, after = (_in_short(failures) for failures in (run.before, run.after))
+        before = _in_short(run.before)
+        after = "" if run.after is None else _in_short(run.after)
         table.add_row(
             bug.name,
+            resolve(run.backend).capability.device,
             Text(before, style="" if run.fails else "red"),
             Text("can't run" if run.unsupported else after, style="" if run.passes else "red"),
         )
@@ -196,7 +260,9 @@ def _chosen(names: tuple[str, ...], *, project: str | None, bug_class: str | Non
     found = [
         bug
         for bug in _named(names, load_bugs())
-        if project in (None, bug.project) and bug_class in (None, bug.bug_class) and runnable in (None, bug.reproduced)
+        if project in (None, bug.project)
+        and bug_class in (None, bug.bug_class)
+        and runnable in (None, bug.missing is None)
     ]
     if not found:
         raise BadInput("no bug is all of that: take an option away; attnfuzz bugs list shows them all")

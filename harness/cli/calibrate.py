@@ -9,13 +9,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from attnfuzz.harness.calibrate.calibrate import Measured, calibration, measure
+from attnfuzz.harness.calibrate.calibrate import Measured, architecture_of, calibration, measure
 from attnfuzz.harness.calibrate.sample import CannotCalibrate
 from attnfuzz.harness.cli.campaign import prepare
 from attnfuzz.harness.cli.exits import BadInput
 from attnfuzz.harness.cli.given import backends_option, tell
 from attnfuzz.harness.registry import resolve
-from attnfuzz.reference.calibration import architecture, file_name, save
+from attnfuzz.reference.calibration import file_name, save
 
 FEWEST_ROWS = 1000
 """What is needed to fit anything at all."""
@@ -46,17 +46,16 @@ def calibrate(*, backends: tuple[str, ...], rows: int, seed: int | None, out: Pa
     """
     if plots is not None and importlib.util.find_spec("matplotlib") is None:
         raise BadInput("--plot needs matplotlib: pip install 'attnfuzz[plots]'")
-    names = tuple(dict.fromkeys(backends))
-    prepare(names)
+    prepare(backends)
     drawn = secrets.randbits(32) if seed is None else seed
     console = Console(highlight=False)
-    for name in names:
+    for name in backends:
         measured = _measured(name, rows, drawn)
         command = f"attnfuzz calibrate --backend {shlex.quote(name)} --rows {rows} --seed {drawn}"
         fits = {one.dtype: one.fit for one in measured}
-        path = out / file_name(name)
+        path = out / file_name(name, architecture_of(name))
         save(path, calibration(name, fits, seed=drawn, command=command))
-        console.print(f"[bold]{name}[/] on {architecture()}")
+        console.print(f"[bold]{name}[/] on {architecture_of(name)}")
         console.print(_table(measured))
         console.print(f"Written to {path}", soft_wrap=True, markup=False)
         if plots is not None:

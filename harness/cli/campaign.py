@@ -35,7 +35,11 @@ from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.registry import resolve
 from attnfuzz.harness.report.files import write_reports
 from attnfuzz.harness.wording import clock, count
+from attnfuzz.harness.workers import core_dumps
+from attnfuzz.kernels.gpu import modules
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.device import Device
 
 
 def start_campaign(plan: Plan) -> Exit:
@@ -59,11 +63,17 @@ def resume_campaign(folder: Path, *, jobs: int | None, ray: str | None, database
 
 def prepare(backends: Sequence[str]) -> None:
     """Find out what can't run, and compile, before there are jobs: they would all do it, and out of sight."""
-    for name in backends:
-        backend = resolve(name)
+    resolved = {name: resolve(name) for name in backends}
+    for name, backend in resolved.items():
         why_not = backend.missing()
         if why_not is not None:
             raise CannotRun(f"{name} can't run here: {why_not}")
+    if any(one.capability.device is Device.CUDA for one in resolved.values()):
+        # Makes the folder of core dumps, if one is named: a job would tell out of sight that it can't be made.
+        core_dumps.settings()
+    # Those of all backends at the same time; what is left to each is then quick.
+    modules.build((each for one in resolved.values() if isinstance(one, GpuBackend) for each in one.modules()), tell)
+    for backend in resolved.values():
         backend.prepare(tell)
 
 

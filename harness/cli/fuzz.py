@@ -98,7 +98,7 @@ def fuzz(
     ctx.exit(
         start_campaign(
             Plan(
-                backends=tuple(dict.fromkeys(backends)),
+                backends=backends,
                 examples=examples,
                 seconds=seconds,
                 seed=secrets.randbits(32) if seed is None else seed,

@@ -1,5 +1,6 @@
-"""What several commands are given: durations, backends that can run here, cases from files."""
+"""What several commands are given: durations, devices, backends that can run here, cases from files."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ from msgspec.structs import replace
 from attnfuzz.harness.campaign.plan import parse_duration
 from attnfuzz.harness.check import why_not
 from attnfuzz.harness.cli.exits import BadInput
-from attnfuzz.harness.defaults import DEFAULT_BACKENDS
+from attnfuzz.harness.defaults import DEFAULT_BACKENDS, DEFAULT_BACKENDS_ON_GPU
 from attnfuzz.harness.findings.finding import case_path
-from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.registry import on_device, resolve
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case_file import AnyCase
+from attnfuzz.reference.device import Device
 
 
 class Duration(click.ParamType[float]):
@@ -39,17 +41,38 @@ contract_option = click.option(
 )
 
 
-def backends_option(meaning: str) -> Callable[..., Any]:
-    """The option --backend, given any number of times, as `backends`."""
+def device_option(meaning: str) -> Callable[..., Any]:
+    """The option --device, as `device`: a Device, or None."""
     return click.option(
-        "--backend",
-        "backends",
-        multiple=True,
-        default=DEFAULT_BACKENDS,
-        show_default=True,
-        metavar="NAME",
-        help=f"{meaning}; may be given several times. FILE.py:NAME is a backend of yours.",
+        "--device",
+        type=click.Choice([device.value for device in Device]),
+        callback=lambda _ctx, _option, value: None if value is None else Device(value),
+        help=meaning,
     )
+
+
+def backends_option(meaning: str) -> Callable[..., Any]:
+    """The option --backend, given any number of times, as `backends`; --device makes them those of a device."""
+
+    def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def with_backends(*args: Any, backends: tuple[str, ...], device: Device | None, **others: Any) -> Any:
+            named = backends or (DEFAULT_BACKENDS_ON_GPU if device is Device.CUDA else DEFAULT_BACKENDS)
+            return command(*args, backends=tuple(dict.fromkeys(on_device(name, device) for name in named)), **others)
+
+        option = click.option(
+            "--backend",
+            "backends",
+            multiple=True,
+            metavar="NAME",
+            help=f"{meaning}; may be given several times. FILE.py:NAME is a backend of yours.  "
+            f"[default: {', '.join(DEFAULT_BACKENDS)}; with --device cuda {', '.join(DEFAULT_BACKENDS_ON_GPU)}]",
+        )
+        where = device_option("Where: on a Hopper GPU, trtllm_mha is hopper:trtllm_mha.  [default: by the name]")
+        decorated: Callable[..., Any] = option(where(with_backends))
+        return decorated
+
+    return with_options
 
 
 def tell(message: str) -> None:

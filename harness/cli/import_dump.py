@@ -12,6 +12,7 @@ from rich.text import Text
 
 from attnfuzz.harness.cli.exits import BadInput
 from attnfuzz.harness.cli.given import tell
+from attnfuzz.harness.dumps.backend_of import importable
 from attnfuzz.harness.dumps.case_of_call import make_sequence
 from attnfuzz.harness.dumps.choice import chosen_call, with_earlier
 from attnfuzz.harness.dumps.contents import Contents
@@ -19,6 +20,8 @@ from attnfuzz.harness.dumps.find_calls import read_dump
 from attnfuzz.harness.dumps.pictured import form_of
 from attnfuzz.harness.dumps.recorded import DumpError, RecordedCall
 from attnfuzz.harness.dumps.understood import breaches_of
+from attnfuzz.harness.dumps.wrapper_calls import as_function, function_of
+from attnfuzz.harness.registry import resolve
 from attnfuzz.harness.report.printable import printable
 from attnfuzz.harness.wording import count
 from attnfuzz.kernels.entry_points import Breach
@@ -37,7 +40,7 @@ _WIDEST = 100
     "--call",
     "number",
     type=click.IntRange(min=1),
-    help="Import this one of the list; default: the last that crashed.",
+    help="Import this one of the list; default: the last that crashed, of those that there is a backend for.",
 )
 @click.option(
     "--earlier", type=click.IntRange(min=0), default=0, show_default=True, help="With so many calls before it."
@@ -76,8 +79,13 @@ def import_dump(
         if listing:
             _list(dump.calls)
             return
-        index = chosen_call(dump.calls, number)
-        calls = with_earlier(dump.calls, index, earlier)
+        has = importable() if backend is None else resolve(backend).ops
+
+        def runs(call: RecordedCall) -> bool:
+            return function_of(call) in has
+
+        index = chosen_call(dump.calls, number, runs)
+        calls = [as_function(dump.calls, call) for call in with_earlier(dump.calls, index, earlier, runs)]
         case = make_sequence(calls, backend=backend, contents=Contents(contents), seed=seed)
         breaches = breaches_of(calls[-1])
     except DumpError as error:
@@ -97,7 +105,7 @@ def _list(calls: Sequence[RecordedCall]) -> None:
         table.add_column(name, overflow="fold", justify="right" if name in ("call", "breaches") else "left")
     for index, call in enumerate(calls):
         function = call.function if call.self_id is None else f"{call.function} (of object {call.self_id:#x})"
-        forms = (form_of(call, "query", "q"), form_of(call, "kv_cache", "key", "k"))
+        forms = (form_of(call, "query", "q"), form_of(call, "kv_cache", "paged_kv_cache", "key", "k"))
         cells = (str(index + 1), function, call.status, *forms, _breach_count(call))
         table.add_row(*(Text(printable(cell)) for cell in cells))
     Console(highlight=False).print(table)

@@ -14,6 +14,7 @@ from attnfuzz.harness.check import CannotRun
 from attnfuzz.harness.cli.backends import backends
 from attnfuzz.harness.cli.bisect import bisect
 from attnfuzz.harness.cli.bugs import bugs
+from attnfuzz.harness.cli.build import build
 from attnfuzz.harness.cli.calibrate import calibrate
 from attnfuzz.harness.cli.corpus import corpus
 from attnfuzz.harness.cli.defects import defects
@@ -29,10 +30,10 @@ from attnfuzz.harness.cli.triage import triage
 from attnfuzz.harness.corpus import CorpusError, DatabaseError
 from attnfuzz.harness.defects.results import DefectScoreError
 from attnfuzz.harness.findings.ledger import LedgerError
-from attnfuzz.harness.registry import BackendFileError, UnknownBackend
+from attnfuzz.harness.registry import BackendFileError, UnknownBackend, WrongDevice
 from attnfuzz.harness.report.printable import printable
 from attnfuzz.harness.report.sources import NoCampaignError
-from attnfuzz.kernels.native.build import BuildFailed, NoCompiler
+from attnfuzz.kernels.library_cache import BuildFailed, NoCompiler
 from attnfuzz.reference.calibration import CalibrationError
 from attnfuzz.reference.case_file import CaseFileError
 
@@ -57,6 +58,7 @@ for command in (
     bugs,
     defects,
     backends,
+    build,
     calibrate,
 ):
     cli.add_command(command)
@@ -106,6 +108,7 @@ _USERS_MISTAKES = (
     NoCompiler,
     RayError,
     UnknownBackend,
+    WrongDevice,
 )
 
 _OF_THE_MACHINE = {

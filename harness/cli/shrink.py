@@ -37,6 +37,11 @@ from attnfuzz.reference import case_file
     show_default=True,
     help="Run each case up to so many times: one that fails now and then fails.",
 )
+@click.option(
+    "--same-kernels",
+    is_flag=True,
+    help="Keep head dims, page size and heads per KV head of calls, so that they run on the kernels that they ran on.",
+)
 @contract_option
 @click.pass_context
 def shrink_case(
@@ -49,6 +54,7 @@ def shrink_case(
     seconds: float,
     backend: str | None,
     repeat: int,
+    same_kernels: bool,
     contract: str,
 ) -> None:
     """Write the smallest case that fails like a given one.
@@ -68,7 +74,8 @@ def shrink_case(
     alpha = spent_per_output(ALPHA, cases=1)
     with Runner([case.backend], contract=contract, alpha=alpha, progress=tell) as runner:
         try:
-            shrunk = shrink(case, runner, budget=ShrinkBudget(runs=runs, seconds=seconds), repeat=repeat)
+            budget = ShrinkBudget(runs=runs, seconds=seconds)
+            shrunk = shrink(case, runner, budget=budget, repeat=repeat, same_kernels=same_kernels)
         except Unsupported as error:
             raise BadInput(f"{case.backend} rejects this case: {error}. Try another --backend.") from error
     if shrunk is None:

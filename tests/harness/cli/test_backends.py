@@ -1,19 +1,61 @@
-"""What `attnfuzz backends` tells scripts."""
+"""What `attnfuzz backends` tells people and scripts."""
 
 from collections.abc import Callable
 from typing import Any
 
+import fake_nvml
 import pytest
 
 from attnfuzz.harness.defaults import DEFAULT_BACKENDS
+from attnfuzz.harness.registry import builtin
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.torch_sdpa import SdpaBackend
+from attnfuzz.reference.device import Device
+
+Attnfuzz = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_nvml.install(monkeypatch)
 
 
 def test_scripts_get_the_names_of_what_runs_here_without_revisions(
-    attnfuzz: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran = attnfuzz("backends", "--runnable")
     assert ran.code == 0
     assert ran.out.split() == sorted(DEFAULT_BACKENDS)
     monkeypatch.setattr(SdpaBackend, "missing", lambda _: "no GPU")
     assert "torch_sdpa" not in attnfuzz("backends", "--runnable").out
+
+
+def test_scripts_get_what_runs_on_a_device(attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GpuBackend, "missing", lambda _: None)
+    on_gpu = attnfuzz("backends", "--runnable", "--device", "cuda").out.split()
+    assert {"hopper:trtllm_mha", "xqa", "fa2_paged", "cuda_fixup"} <= set(on_gpu)
+    assert not set(DEFAULT_BACKENDS) & set(on_gpu)
+    assert attnfuzz("backends", "--runnable", "--device", "cpu").out.split() == sorted(DEFAULT_BACKENDS)
+
+
+def test_those_of_a_device_are_listed_within_80_columns(attnfuzz: Attnfuzz) -> None:
+    ran = attnfuzz("backends", "--device", "cuda")
+    assert ran.code == 0
+    first = {line.split()[0] for line in ran.out.splitlines() if line.strip() and not line.startswith(" ")}
+    wanted = {name for name, backend in builtin().items() if backend.capability.device is Device.CUDA}
+    short = {name for name in wanted if len(name) <= 26}
+    assert short <= first
+    assert max(map(len, ran.out.splitlines())) <= 80
+
+
+def test_a_reason_is_told_once_for_all_that_it_keeps_from_running(attnfuzz: Attnfuzz) -> None:
+    out = " ".join(attnfuzz("backends").out.split())
+    assert out.count("needs a GPU of Hopper (SM90), which this machine lacks") == 1
+    assert "Not here: " in out
+
+
+def test_what_modules_there_are_for_is_listed(attnfuzz: Attnfuzz) -> None:
+    out = " ".join(attnfuzz("backends", "--device", "cuda").out.split())
+    assert "float16 over float8_e4m3fn KV with head dim 128" in out
+    assert "LSE base 2" in out
+    assert "No LSE" in out

@@ -13,6 +13,8 @@ from attnfuzz.harness.campaign.events import CampaignStarted, Event
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.log import EventLog
 from attnfuzz.harness.cli.main import cli
+from attnfuzz.harness.workers import core_dumps
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 
 Attnfuzz = Callable[..., Any]
 
@@ -64,6 +66,15 @@ def test_a_backend_file_that_fails_to_import_says_how(attnfuzz: Attnfuzz, tmp_pa
 def test_a_backend_that_cannot_run_here_says_why(attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnfuzz.kernels.torch_sdpa.SdpaBackend.missing", lambda _: "no compiler: install g++")
     refused(attnfuzz("fuzz", "--backend", "torch_sdpa"), "torch_sdpa", "no compiler: install g++")
+
+
+def test_a_folder_for_core_dumps_that_is_a_file_is_told_before_anything_is_compiled(
+    attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "taken").touch()
+    monkeypatch.setattr(GpuBackend, "missing", lambda _: None)
+    monkeypatch.setenv(core_dumps.VARIABLE, str(tmp_path / "taken"))
+    refused(attnfuzz("fuzz", "--backend", "xqa"), "taken", "name a folder, not a file")
 
 
 def test_an_out_folder_that_is_a_file_is_named(attnfuzz: Attnfuzz, tmp_path: Path) -> None:

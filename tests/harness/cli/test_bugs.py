@@ -2,19 +2,24 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import fake_nvml
 import pytest
 
 from attnfuzz.harness.bugs import Bug, Project, load_bugs
+from attnfuzz.harness.counterparts import shown_on
 from attnfuzz.harness.failures import Kind, Observation, Verdict
 from attnfuzz.kernels.defects.defect import BugClass
+from attnfuzz.kernels.gpu import visible
 
 Attnfuzz = Callable[..., Any]
 
 SHOWN = "sglang-21649"
 ELSEWHERE = "vllm-50781"
+ON_GPU = "sglang-31667"
 
 
 PASSED = Verdict(rows=1)
@@ -27,7 +32,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes the command judge cases by these verdicts of their backends, and run nothing."""
 
     def judge(verdicts: dict[str, Verdict]) -> None:
-        runner = SimpleNamespace(verdict=lambda case: verdicts[case.backend])
+        runner = SimpleNamespace(verdict=lambda case: verdicts[case.backend], renew=lambda: None)
         monkeypatch.setattr("attnfuzz.harness.cli.bugs.Runner", lambda *_, **__: nullcontext(runner))
 
     return judge
@@ -78,10 +83,48 @@ def test_bugs_of_a_class_are_listed(attnfuzz: Attnfuzz) -> None:
     assert listed(ran) == wanted
 
 
-@pytest.mark.parametrize(("option", "reproduced"), [("--runnable", True), ("--not-runnable", False)])
-def test_bugs_that_can_be_run_here_are_told_from_others(attnfuzz: Attnfuzz, option: str, *, reproduced: bool) -> None:
+@pytest.mark.parametrize(("option", "runnable"), [("--runnable", True), ("--not-runnable", False)])
+def test_bugs_that_can_be_run_here_are_told_from_others(attnfuzz: Attnfuzz, option: str, *, runnable: bool) -> None:
     ran = attnfuzz("bugs", "list", option)
-    assert listed(ran) == {each.name for each in load_bugs() if each.reproduced is reproduced}
+    assert listed(ran) == {each.name for each in load_bugs() if (each.missing is None) is runnable}
+
+
+def test_a_bug_of_a_gpu_s_kernel_is_listed_with_what_it_needs(
+    attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visible, "missing", lambda *_: "needs a Hopper")
+    ran = attnfuzz("bugs", ON_GPU)
+    assert "not here: needs a Hopper; shown by xqa" in " ".join(ran.out.split())
+    assert ran.out.splitlines()[-1] == "1 bug: 0 can be seen to fail here, 1 can't."
+    assert "needs a Hopper" in attnfuzz("bugs", "show", ON_GPU).out
+    ran = attnfuzz("bugs", "run", ON_GPU)
+    assert ran.code == 0
+    assert ran.out.splitlines()[-1] == "0 bugs shown, 1 can't run here."
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words", "code"),
+    [
+        (MISMATCH, "before xqa: fails, OutputMismatch: 1 instead of 2", 0),
+        (PASSED, "before xqa: passes", 1),
+        (FAULT, "before xqa: fails, IllegalAccess: read at seq_lens", 1),
+        (Verdict(unsupported="XQA does not compile"), "before xqa: XQA does not compile", 1),
+    ],
+)
+def test_a_bug_of_a_gpu_s_kernel_needs_no_run_without_it(
+    attnfuzz: Attnfuzz,
+    judged: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    verdict: Verdict,
+    words: str,
+    code: int,
+) -> None:
+    monkeypatch.setattr(visible, "missing", lambda *_: None)
+    judged({"xqa": verdict})
+    ran = attnfuzz("bugs", "run", ON_GPU)
+    assert ran.code == code
+    assert words in " ".join(ran.out.split())
+    assert "after xqa" not in " ".join(ran.out.split())
 
 
 def test_filters_and_names_hold_together(attnfuzz: Attnfuzz) -> None:
@@ -113,7 +156,7 @@ def test_a_bug_is_run_before_and_after_its_fix(attnfuzz: Attnfuzz) -> None:
     words = " ".join(ran.out.split())
     assert "before trtllm_mha@21649-before: fails, IllegalAccess: read at cum_seq_lens_q" in words
     assert "after trtllm_mha: passes" in words
-    assert f"{SHOWN} IllegalAccess at cum_seq_lens_q passes" in words
+    assert f"{SHOWN} cpu IllegalAccess at cum_seq_lens_q passes" in words
     assert f"{ELSEWHERE} not here: {bug(ELSEWHERE).why_not_here}" in words
     assert ran.out.splitlines()[-1] == "1 bug shown, 1 can't run here."
 
@@ -152,7 +195,7 @@ def test_a_case_that_the_fixed_backend_rejects_says_why(attnfuzz: Attnfuzz, judg
     judged({"trtllm_mha@21649-before": FAULT, "trtllm_mha": Verdict(unsupported="trtllm_mha does not support that")})
     ran = attnfuzz("bugs", "run", SHOWN)
     assert "after   trtllm_mha: trtllm_mha does not support that" in ran.out
-    assert f"{SHOWN}  IllegalAccess at seq_lens  can't run" in ran.out
+    assert f"{SHOWN}  cpu  IllegalAccess at seq_lens  can't run" in ran.out
 
 
 def test_bugs_that_cannot_run_here_are_no_failure(attnfuzz: Attnfuzz, judged: Callable[..., None]) -> None:
@@ -185,3 +228,44 @@ def test_filters_that_leave_nothing_say_so(attnfuzz: Attnfuzz) -> None:
 
 def test_show_wants_a_name(attnfuzz: Attnfuzz) -> None:
     refused(attnfuzz("bugs", "show"), "NAME")
+
+
+def test_on_a_gpu_a_bug_is_run_on_its_kernels_and_others_on_native_ones(
+    attnfuzz: Attnfuzz, judged: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_nvml.install(monkeypatch, [fake_nvml.H200])
+    monkeypatch.setattr(visible, "missing", lambda *_: None)
+    judged(
+        {
+            "hopper:trtllm_mha@24566": FAULT,
+            "hopper:trtllm_mha@as-served": PASSED,
+            "trtllm_mla@22688-before": MISMATCH,
+            "trtllm_mla": PASSED,
+        }
+    )
+    ran = attnfuzz("bugs", "run", "--device", "cuda", "sglang-24566", "sglang-22688")
+    assert ran.code == 0
+    words = " ".join(ran.out.split())
+    assert "its case, moved into a geometry that there are modules for before hopper:trtllm_mha@24566: fails" in words
+    assert "after hopper:trtllm_mha@as-served: passes" in words
+    assert "on native kernels: there are none of trtllm_mla@22688-before for this GPU" in words
+    assert "sglang-24566 cuda IllegalAccess at seq_lens passes" in words
+    assert "sglang-22688 cpu OutputMismatch at out passes" in words
+
+
+def test_a_bug_that_nothing_shows_on_a_gpu_is_not_shown(
+    attnfuzz: Attnfuzz, judged: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_nvml.install(monkeypatch, [fake_nvml.H200])
+    monkeypatch.setattr(visible, "missing", lambda *_: None)
+    monkeypatch.setattr("attnfuzz.harness.cli.bugs.shown_on", partial(shown_on, examples=5))
+    judged({"hopper:trtllm_mha@24566": PASSED, "hopper:trtllm_mha": PASSED})
+    ran = attnfuzz("bugs", "run", "--device", "cuda", "sglang-24566")
+    assert ran.code == 1
+    assert "neither its case nor one of 5 drawn ones fails as reported" in ran.out
+    assert "1 bug not shown: sglang-24566." in ran.out
+
+
+def test_without_a_gpu_there_is_nothing_to_run_bugs_on(attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_nvml.install(monkeypatch)
+    refused(attnfuzz("bugs", "run", "--device", "cuda", SHOWN), "--device cuda needs an NVIDIA GPU")

@@ -8,6 +8,7 @@ import pytest
 from harness_cases import draft_extend_case
 from msgspec.structs import replace
 
+from attnfuzz.harness.reduce.compiled import compiled_for
 from attnfuzz.reference import case_file
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
@@ -62,6 +63,16 @@ def test_a_finding_and_calls_are_shrunk_where_they_are_asked_for(
     assert f"{small.name} is there already" in ran.err.replace("\n", "")
     assert attnfuzz("shrink", ".", "-o", "../smaller.json", "--runs", "1").code == 1
     assert isinstance(case_file.load(tmp_path / "smaller.json"), CallCase)
+
+
+def test_calls_keep_the_shape_of_their_kernels_if_asked(attnfuzz: Callable[..., Any], tmp_path: Path) -> None:
+    large = case_file.load(MALFORMED)
+    assert attnfuzz("shrink", str(MALFORMED), "--same-kernels", "-o", "small.json").code == 1
+    small = case_file.load(tmp_path / "small.json")
+    assert isinstance(large, CallCase)
+    assert isinstance(small, CallCase)
+    assert compiled_for(small) == compiled_for(large)
+    assert len(case_file.encode(small)) < len(case_file.encode(large))
 
 
 def test_no_file_is_written_over_unasked(attnfuzz: Callable[..., Any], failing: Path) -> None:

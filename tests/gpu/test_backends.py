@@ -1,0 +1,112 @@
+"""Every backend that runs on this GPU: drawn cases pass or are known to fail, and guards see what kernels do wrong."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import stray_backend
+from small_cases import drawn
+
+from attnfuzz.harness.bugs import Bug, load_bugs
+from attnfuzz.harness.check import Runner, render_failure
+from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.findings.ledger import DEFAULT_NAME, Ledger
+from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.registry import fixed, resolve
+from attnfuzz.kernels.gpu import modules
+from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
+from attnfuzz.reference.case import Case, Guard, Launch
+
+pytestmark = pytest.mark.gpu
+
+CASES, REPLAYS, ENOUGH = 30, 3, 400
+
+
+@pytest.fixture(scope="module")
+def ledger() -> Ledger:
+    """What is known, as docs/findings tells."""
+    path = Path(__file__).parents[2] / DEFAULT_NAME
+    return Ledger.load(path) if path.exists() else Ledger()
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    with Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(params=[backend.name for backend in GPU_BACKENDS if fixed(backend.name) == backend.name])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Each backend in turn; one that can't run here is skipped, and says why."""
+    name: str = request.param
+    skip_unless_built(name)
+    return name
+
+
+def skip_unless_built(name: str) -> None:
+    """Skip what this GPU can't run, and what would first have to be compiled: that takes minutes."""
+    (backend,) = (each for each in GPU_BACKENDS if each.name == name)
+    reason = backend.missing()
+    if reason is not None:
+        pytest.skip(reason)
+    if modules.unbuilt(backend.modules()):
+        pytest.skip(f"not compiled yet: attnfuzz build --backend {name}")
+
+
+def check(runner: Runner, ledger: Ledger, case: Case) -> bool:
+    """Judge a case, and tell whether the backend supports it.
+
+    Its worst failure has to be in the ledger, as a campaign has it: the rest may follow from that.
+    """
+    verdict = runner.verdict(case)
+    if verdict.failures:
+        worst = Fingerprint.of(case.backend, verdict.failures[0])
+        assert ledger.reason(worst, case) is not None, render_failure(case, verdict)
+    return verdict.unsupported is None
+
+
+def test_drawn_cases_pass_or_are_known(backend: str, runner: Runner, ledger: Ledger) -> None:
+    supported = [check(runner, ledger, case) for case in drawn(backend, CASES)]
+    # A module that does not compile makes every case an unsupported one.
+    assert any(supported)
+
+
+def test_graphs_replay(backend: str, runner: Runner, ledger: Ledger) -> None:
+    if not resolve(backend).capability.graph_modes:
+        pytest.skip(f"{backend} has no graphs")
+    replaying = [case for case in drawn(backend, ENOUGH) if any(step.launch is Launch.REPLAY for step in case.steps)]
+    assert len(replaying) >= REPLAYS
+    for case in replaying[:REPLAYS]:
+        check(runner, ledger, case)
+
+
+@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("astray", ["cuda_fixup", "hopper:trtllm_mha"])
+def test_an_access_behind_any_tensor_of_a_launch_is_seen(astray: str, number: int, runner: Runner) -> None:
+    skip_unless_built(astray)
+    plain = next(
+        case
+        for case in drawn(astray, ENOUGH)
+        if case.relation is None
+        and len(case.steps) == 1
+        and case.steps[0].launch is Launch.EAGER
+        and case.steps[0].tokens
+    )
+    for write, guard, kind in (
+        (False, Guard.RIGHT, Kind.ILLEGAL_ACCESS),
+        (True, Guard.LEFT, Kind.CANARY_OVERWRITTEN),
+    ):
+        name = f"{stray_backend.__file__}:{stray_backend.attribute_of(astray, number, write=write)}"
+        verdict = runner.verdict(msgspec.structs.replace(plain, backend=name, guard=guard))
+        assert [failure.kind for failure in verdict.failures] == [kind], render_failure(plain, verdict)
+
+
+@pytest.mark.parametrize(
+    "bug", [bug for bug in load_bugs() if bug.reproduced and not bug.backend_after], ids=lambda bug: bug.name
+)
+def test_a_reported_bug_of_a_real_kernel_fails_as_reported(bug: Bug, runner: Runner) -> None:
+    skip_unless_built(bug.backend_before)
+    verdict = runner.verdict(bug.case_before)
+    assert verdict.failures
+    assert any(failure.kind in bug.kinds for failure in verdict.failures), render_failure(bug.case_before, verdict)

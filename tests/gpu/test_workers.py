@@ -1,0 +1,127 @@
+"""Workers on a GPU: verdicts, faults that end a worker, and what the parent says of them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness_cases import decode_case
+
+from attnfuzz.harness.check import Runner
+from attnfuzz.harness.failures import Kind, Observation
+from attnfuzz.kernels.defects import stray
+from attnfuzz.kernels.gpu import nvcc
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.device import Device
+
+pytestmark = pytest.mark.gpu
+
+FILE = Path(__file__).parents[1] / "fakes" / "gpu_functions.py"
+
+
+def case_of(function: str, *kv_lens: int) -> Case:
+    return decode_case(f"{FILE}:{function}", *kv_lens, padded=len(kv_lens) or 3)
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    # A worker would compile it while its time runs.
+    nvcc.build((stray.SOURCE,))
+    with Runner([f"{FILE}:ATTENDS"], timeout=20) as runner:
+        yield runner
+
+
+def seen(runner: Runner, function: str) -> Observation:
+    return runner.verdict(case_of(function)).observations[0]
+
+
+def passes(runner: Runner) -> bool:
+    verdict = runner.verdict(case_of("ATTENDS"))
+    return verdict.rows > 0 and not verdict.observations
+
+
+@pytest.mark.parametrize("kv_lens", [(), (0,), (0, 5), (17, 0, 64), (300, 1)])
+def test_correct_attention_passes(runner: Runner, kv_lens: tuple[int, ...]) -> None:
+    verdict = runner.verdict(case_of("ATTENDS", *kv_lens))
+    assert verdict.observations == ()
+    assert verdict.rows > 0
+    assert min(verdict.seconds.values()) > 0
+
+
+def test_the_process_that_forks_has_no_cuda_context(runner: Runner) -> None:
+    lifeline = runner._teams.of(Device.CUDA)._lifeline
+    assert lifeline is not None
+    nursery = Path(f"/proc/{lifeline._process.pid}")
+    assert len(list((nursery / "task").iterdir())) == 1
+    assert "/dev/nvidia" not in (nursery / "maps").read_text()
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        ("READS_FAR", Kind.ILLEGAL_ACCESS),
+        ("WRITES_FAR", Kind.ILLEGAL_ACCESS),
+        ("MISALIGNED", Kind.MISALIGNED),
+        ("ASSERTS", Kind.WORKER_DIED),
+    ],
+)
+def test_a_fault_ends_the_worker_and_the_next_case_passes(runner: Runner, function: str, kind: Kind) -> None:
+    before = runner.restarts
+    found = seen(runner, function)
+    assert found.kind is kind
+    assert (found.step, found.mode, found.kernel, found.call) == (0, "decode", function.lower(), 0)
+    assert runner.restarts == before + 1
+    assert passes(runner)
+
+
+def test_a_fault_names_the_tensors_of_the_launch(runner: Runner) -> None:
+    found = seen(runner, "READS_FAR")
+    assert found.place == "unknown address"
+    assert "query" in found.message
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in found.message
+
+
+def test_a_kernel_that_never_ends_is_a_hang(runner: Runner) -> None:
+    assert seen(runner, "HANGS").kind is Kind.HANG
+    assert passes(runner)
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [("REJECTS", Kind.UNEXPECTED_REJECTION), ("CHANGES_ITS_INPUT", Kind.INPUT_MUTATED)],
+)
+def test_what_breaks_nothing_leaves_the_worker_alive(runner: Runner, function: str, kind: Kind) -> None:
+    before = runner.restarts
+    assert seen(runner, function).kind is kind
+    assert runner.restarts == before
+    assert passes(runner)
+
+
+def test_want_of_memory_is_nobodys_fault(runner: Runner) -> None:
+    verdict = runner.verdict(case_of("TAKES_TOO_MUCH"))
+    assert verdict.observations == ()
+    assert verdict.unsupported is not None
+    assert "memory" in verdict.unsupported
+    assert passes(runner)
+
+
+def test_ten_deaths_in_a_row_are_ten_deaths(runner: Runner) -> None:
+    assert {seen(runner, "READS_FAR").kind for _ in range(10)} == {Kind.ILLEGAL_ACCESS}
+    assert passes(runner)
+
+
+def test_the_calls_of_a_run_can_be_traced_and_run_again(runner: Runner) -> None:
+    verdict, calls = runner.trace(case_of("ATTENDS"))
+    assert verdict.observations == ()
+    assert calls is not None
+    assert calls.answer is not None
+    again = runner.verdict(calls)
+    assert again.observations == ()
+    assert again.rows == verdict.rows
+
+
+def test_the_calls_of_a_run_that_died_can_be_traced(runner: Runner) -> None:
+    verdict, calls = runner.trace(case_of("READS_FAR"))
+    assert verdict.observations[0].kind is Kind.ILLEGAL_ACCESS
+    assert calls is not None
+    assert [call.op for call in calls.calls] == ["reads_far"]
+    assert runner.verdict(calls).observations[0].kind is Kind.ILLEGAL_ACCESS

@@ -1,0 +1,145 @@
+"""`attnfuzz build`: what is compiled, for what, and what is told of it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import fake_nvml
+import pytest
+
+from attnfuzz.harness.registry import resolve
+from attnfuzz.kernels.gpu import build_record, modules, nvcc, toolkit
+from attnfuzz.kernels.gpu.build_record import Built
+from attnfuzz.kernels.gpu.compilation import Told
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.module import Module
+
+Attnfuzz = Callable[..., Any]
+
+MIB = 1 << 20
+
+
+@dataclass
+class Compiled:
+    """What was asked of compilers that do nothing."""
+
+    sources: list[str] = field(default_factory=list)
+    modules: list[str] = field(default_factory=list)
+    archs: set[str] = field(default_factory=set)
+    parallel: int | None = None
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Compiled:
+    """Compilers that compile the first module, reject the second, and have all others."""
+    asked = Compiled()
+    library = tmp_path / "library.so"
+    library.write_bytes(bytes(3 * MIB))
+
+    def own(files: Sequence[Path], *, archs: Sequence[str], progress: Callable[[str], None]) -> Path:
+        del progress
+        asked.sources += [file.name for file in files]
+        asked.archs |= set(archs)
+        return library
+
+    def all_modules(wanted: Sequence[Module], *, archs: str, parallel: int | None) -> Iterator[Told]:
+        asked.modules += [module.name for module in wanted]
+        asked.archs.add(archs)
+        asked.parallel = parallel
+        base = build_record.workspace_base()
+        first, second, *others = wanted
+        yield Told(name=second.name, built=Built(reason="mha.cu:12: static assertion failed", base=base))
+        yield Told(name=first.name, built=Built(library=str(library), seconds=41.0, base=base))
+        for each in others:
+            yield Told(name=each.name, built=Built(library=str(library), base=base))
+
+    monkeypatch.setattr(nvcc, "build", own)
+    monkeypatch.setattr(modules, "compile_all", all_modules)
+    monkeypatch.setattr(toolkit, "missing", lambda: None)
+    monkeypatch.delenv(build_record.ARCH_LIST, raising=False)
+    fake_nvml.install(monkeypatch, [fake_nvml.H200])
+    return asked
+
+
+def names_of(backend: str) -> list[str]:
+    found = resolve(backend)
+    assert isinstance(found, GpuBackend)
+    return [module.name for module in found.modules()]
+
+
+def test_everything_for_the_visible_gpu_is_compiled(attnfuzz: Attnfuzz, compiled: Compiled) -> None:
+    assert attnfuzz("build").code == 0
+    assert set(names_of("hopper:trtllm_mha")) | set(names_of("fa2_paged")) <= set(compiled.modules)
+    assert not set(names_of("blackwell:trtllm_mha")) & set(compiled.modules)
+    assert {"guards.cu", "fixup.cu"} <= set(compiled.sources)
+    assert len(compiled.modules) == len(set(compiled.modules))
+    assert compiled.archs == {"9.0"}
+
+
+def test_named_backends_are_compiled_and_no_others(attnfuzz: Attnfuzz, compiled: Compiled) -> None:
+    assert attnfuzz("build", "--backend", "trtllm_mha", "--backend", "fa2_paged", "--jobs", "3").code == 0
+    assert compiled.modules == [*names_of("hopper:trtllm_mha"), *names_of("fa2_paged")]
+    assert compiled.parallel == 3
+
+
+def test_an_architecture_can_be_named_without_a_gpu(
+    attnfuzz: Attnfuzz, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_nvml.install(monkeypatch)
+    assert attnfuzz("build", "--arch", "10.0a").code == 0
+    assert set(names_of("blackwell:trtllm_mha")) <= set(compiled.modules)
+    assert not set(names_of("fa3_paged")) & set(compiled.modules)
+    assert compiled.archs == {"10.0", "10.0a"}
+
+
+def test_a_name_is_that_of_the_architectures_that_are_named(
+    attnfuzz: Attnfuzz, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_nvml.install(monkeypatch)
+    assert attnfuzz("build", "--arch", "10.0a", "--backend", "trtllm_mha", "--backend", "fa2_paged").code == 0
+    assert compiled.modules == [*names_of("blackwell:trtllm_mha"), *names_of("fa2_paged")]
+
+
+def test_each_module_is_told_of_with_its_time_and_size_or_the_reason(attnfuzz: Attnfuzz, compiled: Compiled) -> None:
+    ran = attnfuzz("build", "--backend", "fa2_paged")
+    assert ran.code == 0
+    lines = [" ".join(line.split()) for line in ran.out.splitlines()]
+    first, second, third = compiled.modules[:3]
+    assert f"{first} 41 s 3.0 MiB" in lines
+    assert lines[lines.index(second) + 1] == "mha.cu:12: static assertion failed"
+    assert f"{third} there 3.0 MiB" in lines
+    assert "1 can't be compiled." in ran.out.splitlines()[-1]
+    assert max(map(len, ran.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "no GPU is visible to compile for: name an architecture, like --arch 9.0a"),
+        (["--arch", "nine"], "--arch nine"),
+        (["--arch", "9.0a", "--backend", "torch_sdpa"], "torch_sdpa has nothing to run on cuda"),
+        (["--arch", "9.0a", "--backend", "xqaa"], "unknown backend 'xqaa'"),
+        (["--arch", "12.3"], "no backend runs on SM 12.3: give --arch one of 8.0, 8.9, 9.0, 10.0, 10.3, 12.0"),
+        (["--arch", "8.0", "--backend", "xqa"], "xqa runs on SM 9.0, not on 8.0: leave it out"),
+    ],
+)
+def test_what_can_not_be_compiled_for_is_told_in_a_line(
+    arguments: list[str], words: str, attnfuzz: Attnfuzz, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_nvml.install(monkeypatch)
+    ran = attnfuzz("build", *arguments)
+    assert ran.code == 2
+    assert "Traceback" not in ran.err
+    assert words in ran.err.splitlines()[-1]
+    assert compiled.modules == []
+
+
+def test_a_missing_compiler_is_told_before_anything_is_done(
+    attnfuzz: Attnfuzz, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolkit, "missing", lambda: "no nvcc on PATH: install NVIDIA's CUDA toolkit")
+    ran = attnfuzz("build")
+    assert ran.code == 2
+    assert "no nvcc on PATH" in ran.err
+    assert compiled.sources == compiled.modules == []
