@@ -1,7 +1,8 @@
 """The reported bugs: for each where it was reported, and a case that shows it where this machine can.
 
 The entries are JSON files in bugs/. What shows a bug is a backend of ours, as it was before the fix or with the mistake
-planted in it, or a released package. What it is fixed in is the same backend without that.
+planted in it, a kernel on a GPU that has it, or a released package. What it is fixed in is the same backend without
+that; a kernel that is not ours has no such counterpart.
 """
 
 import re
@@ -14,9 +15,10 @@ from msgspec.structs import replace
 
 import attnfuzz
 from attnfuzz.harness.failures import Kind
-from attnfuzz.harness.registry import fixed
+from attnfuzz.harness.registry import builtin, fixed, resolve
 from attnfuzz.kernels.defects.defect import BugClass
 from attnfuzz.reference.case_file import AnyCase, validate_any
+from attnfuzz.reference.device import Device
 
 FOLDER = Path(attnfuzz.__file__).parent / "bugs"
 
@@ -40,13 +42,14 @@ class Project(StrEnum):
 class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One report.
 
-    `sources` are URLs: the report, then its fix if that is another page. `kinds` are the failures that the report
-    describes; seeing one of them counts as showing the bug. `shown_by` is the backend that has it (a revision like
-    trtllm_mha@21649-before, a planted defect like trtllm_mha+k_scale_twice), or a release of a package like
-    flashinfer-python==0.6.8. `affected` and `fixed_in` are versions of `project`, "" where nobody said.
+    `sources` are URLs: the report, then its fix if that is another page; of what was found here and has no report, the
+    page in docs/findings. `kinds` are the failures that the report describes; seeing one of them counts as showing the
+    bug. `shown_by` is the backend that has it (a revision like trtllm_mha@21649-before, a planted defect like
+    trtllm_mha+k_scale_twice, a kernel on a GPU like xqa), or a release of a package like flashinfer-python==0.6.8.
+    `affected` and `fixed_in` are versions of `project`, "" where nobody said.
 
-    An entry without `why_not_here` has a case and a backend, and fails on any machine. `why_not_here` is a clause that
-    says what the others need.
+    An entry without `why_not_here` has a case and a backend, and fails wherever that can run. `why_not_here` is a
+    clause that says what the others need.
     """
 
     name: str
@@ -64,8 +67,15 @@ class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     @property
     def reproduced(self) -> bool:
-        """Whether it can be seen to fail here: it has a case, and what shows it is a backend of ours."""
+        """Whether it can be seen to fail: it has a case, and what shows it is a backend of ours."""
         return self.case is not None and self.backend_before != ""
+
+    @property
+    def missing(self) -> str | None:
+        """Why it can't be seen to fail on this machine, in a clause; None if it can. Native kernels run on any."""
+        if not self.reproduced:
+            return self.why_not_here
+        return resolve(self.backend_before).missing() if _on_gpu(self.backend_before) else None
 
     @property
     def backend_before(self) -> str:
@@ -74,8 +84,9 @@ class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     @property
     def backend_after(self) -> str:
-        """The same backend without the bug, "" if none of ours has it."""
-        return fixed(self.backend_before)
+        """The same backend without the bug, "" if there is none: for a kernel that is not ours, or has no entry."""
+        after = fixed(self.backend_before)
+        return after if after != self.backend_before else ""
 
     @property
     def case_before(self) -> AnyCase:
@@ -125,5 +136,10 @@ def _troubles(bug: Bug, stem: str) -> Iterator[str]:
         yield "has a case that fails here, and says why it can't: leave why_not_here out"
     if not bug.reproduced and not bug.why_not_here:
         yield "can't fail here: give it a case and a backend, or say in why_not_here what it needs"
-    if bug.reproduced and bug.backend_after == bug.backend_before:
-        yield f"is shown by {bug.shown_by}, which has no bug: name a revision or a planted defect"
+    if bug.reproduced and not bug.backend_after and not _on_gpu(bug.shown_by):
+        yield f"is shown by {bug.shown_by}, which has no bug: name a revision, a planted defect or a kernel on a GPU"
+
+
+def _on_gpu(name: str) -> bool:
+    found = builtin().get(name)
+    return found is not None and found.capability.device is Device.CUDA

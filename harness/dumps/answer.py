@@ -63,7 +63,7 @@ def answer_to(asked: Asked, shelf: Shelf) -> tuple[Answer, list[str]]:
         )
     if unsound:
         notes.append(f"Requests whose queries, keys or values are not finite ({in_ranges(unsound)}) are not judged.")
-    lse = _rows_of(asked.views["lse"], 2)
+    lse = _rows_of(asked.views["lse"], 2) if "lse" in asked.views else None
     answer = Answer(
         out=out,
         lse=lse,
@@ -174,11 +174,13 @@ def _rows_of(view: View, ndim: int) -> View:
         raise Unanswerable(str(error)) from error
 
 
-def _cleared(judged: Iterable[Span], out: View, lse: View, shelf: Shelf) -> Iterator[Buffer]:
-    """What clears the rows that no judged request has: 0 in `out`, -inf in `lse`."""
+def _cleared(judged: Iterable[Span], out: View, lse: View | None, shelf: Shelf) -> Iterator[Buffer]:
+    """What clears the rows that no judged request has: 0 in `out`, -inf in `lse` if there is one."""
     owned = {row for span in judged for row in range(span.first_row, span.first_row + span.q_len)}
     others = [row for row in range(out.shape[0]) if row not in owned]
     for view, number in ((out, 0.0), (lse, -math.inf)):
+        if view is None:
+            continue
         dtype, size = shelf.dtype(view), math.prod(view.shape[1:])
         cleared = torch.full((size,), number, dtype=dtype.torch_dtype).view(torch.uint8)
         row = bytes(cleared.tolist())

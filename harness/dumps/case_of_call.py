@@ -46,7 +46,11 @@ def make_sequence(
     known = [nbytes for nbytes in used if nbytes is not None]
     workspaces = Workspaces(shelf, max(known) if len(known) == len(used) else None)
     prefixes = [f"call_{index}_" if len(calls) > 1 else "" for index in range(len(calls))]
-    made = [PlacedCall(each, shelf, workspaces, prefix) for each, prefix in zip(asked, prefixes, strict=True)]
+    judges_lse = chosen.contract.lse is not None
+    made = [
+        PlacedCall(each, shelf, workspaces, prefix, judges_lse=judges_lse)
+        for each, prefix in zip(asked, prefixes, strict=True)
+    ]
     literal = tuple(each.call() for each in made)
     answer = made[-1].answer()
     case = CallCase(

@@ -21,12 +21,18 @@ from attnfuzz.reference.case import Guard
 
 
 class PlacedCall:
-    """One call on its way into a case: `notes` say what was changed. Its buffers are named `prefix` + argument."""
+    """One call on its way into a case: `notes` say what was changed. Its buffers are named `prefix` + argument.
 
-    def __init__(self, asked: Understood, shelf: Shelf, workspaces: Workspaces, prefix: str) -> None:
+    `judges_lse` tells whether the backend's kernels give an LSE, so that they are asked for it to be judged.
+    """
+
+    def __init__(
+        self, asked: Understood, shelf: Shelf, workspaces: Workspaces, prefix: str, *, judges_lse: bool
+    ) -> None:
         self._call, self._given, self._parameters = asked.call, asked.given, asked.parameters
         self._spans, self._breaches = asked.spans, asked.breaches
         self._shelf, self._workspaces, self._prefix = shelf, workspaces, prefix
+        self._judges_lse = judges_lse
         self.notes = [_origin(asked.call), *asked.call.lost]
         self._literal: dict[str, Argument] = {}
         self._views: dict[str, View] = {}
@@ -132,7 +138,7 @@ class PlacedCall:
             dtype = wanted if isinstance(wanted, torch.dtype) else query.dtype
             self._views["out"] = self._shelf.output(f"{self._prefix}out", (*query.shape[:-1], self._value_dim()), dtype)
             added.append("out")
-        if "lse" not in self._views and (self._given.get("return_lse") or not self._breaches):
+        if "lse" not in self._views and (self._given.get("return_lse") or (self._judges_lse and not self._breaches)):
             rows = (math.prod(query.shape[:-2]), query.shape[-2])
             self._views["lse"] = self._shelf.output(f"{self._prefix}lse", rows, torch.float32)
             added.append("lse")

@@ -12,6 +12,7 @@ from attnfuzz.harness.campaign.messages import AnyMessage, Caught, Lost, ShrinkB
 from attnfuzz.harness.check import RUNS_IF_KILLED, Runner
 from attnfuzz.harness.failures import Kind, Verdict
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.device import Device
 
 
 def cheap_cases(backend: str) -> SearchStrategy[Case]:
@@ -20,7 +21,7 @@ def cheap_cases(backend: str) -> SearchStrategy[Case]:
 
 
 def workers_of(runner: Runner) -> list[int]:
-    lifeline = runner._workers._lifeline
+    lifeline = runner._teams.of(Device.CPU)._lifeline
     return [] if lifeline is None else children(lifeline._process.pid)
 
 

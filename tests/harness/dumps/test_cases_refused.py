@@ -1,7 +1,6 @@
 """What can't be made into a case is refused with one line that says what to do."""
 
 import contextlib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,16 +119,9 @@ def test_arguments_that_no_case_holds_but_that_change_nothing_are_told() -> None
     assert "request_order was [None] (list): no case holds that, its default applies." in case.notes
 
 
-def method(name: str, folder: str, self_id: int = 5, **changes: Any) -> RecordedCall:
-    return recorded_call(name, {}, self_id=self_id, folder=Path(folder), **changes)
-
-
-def test_a_method_is_told_with_the_calls_of_its_object() -> None:
-    calls = [method("W.__init__", "a"), method("W.plan", "b", 6), method("W.plan", "c"), method("W.run", "d")]
-    with pytest.raises(DumpError, match=r"W\.run is a method .* GPU.* W\.__init__ in a, W\.plan in c, W\.run in d"):
-        chosen_call(calls, None)
+def test_a_method_that_no_function_stands_for_is_refused() -> None:
     with pytest.raises(DumpError, match=r"W\.run is a method of an object"):
-        make_case(calls[-1])
+        make_case(recorded_call("W.run", {}, self_id=5))
 
 
 def test_the_last_call_that_crashed_is_chosen_else_the_last() -> None:
@@ -141,9 +133,30 @@ def test_the_last_call_that_crashed_is_chosen_else_the_last() -> None:
         chosen_call([done, crashed, done], 4)
 
 
+def test_calls_that_no_backend_has_are_chosen_only_if_there_are_no_others() -> None:
+    outer, inner = recorded_call(DECODE, {}), recorded_call("xqa", {})
+    done = recorded_call(DECODE, {}, status=Status.COMPLETED)
+
+    def has(call: RecordedCall) -> bool:
+        return call.function == DECODE
+
+    assert chosen_call([outer, inner], None, has) == 0
+    assert chosen_call([outer, inner, done, inner], None, has) == 0
+    assert chosen_call([done, inner, inner], None, has) == 0
+    assert chosen_call([inner, inner], None, has) == 1
+    assert chosen_call([outer, inner], 2, has) == 1
+
+
 def test_earlier_calls_are_those_of_the_same_process() -> None:
     calls = [recorded_call(DECODE, {}, process=process) for process in (1, 2, 1, 1)]
     assert with_earlier(calls, 3, 2) == [calls[0], calls[2], calls[3]]
     assert with_earlier(calls, 1, 0) == [calls[1]]
-    with pytest.raises(DumpError, match="only 2 calls came before call 4 in its process: lower --earlier"):
+    with pytest.raises(DumpError, match=r"only 2 calls came before call 4 in its process .*: lower --earlier"):
         with_earlier(calls, 3, 3)
+
+
+def test_calls_within_earlier_calls_are_not_counted() -> None:
+    calls = [recorded_call(function, {}) for function in (DECODE, "xqa", DECODE, "xqa")]
+    assert with_earlier(calls, 2, 1, lambda call: call.function == DECODE) == [calls[0], calls[2]]
+    with pytest.raises(DumpError, match="only 1 calls came before call 3"):
+        with_earlier(calls, 2, 2, lambda call: call.function == DECODE)

@@ -1,6 +1,6 @@
 """NVIDIA's tools: their command lines, and what they print.
 
-The texts are made up, line by line after published output of real runs; no tool has printed them.
+The texts are made up, line by line after published output of real runs, but for ON_H200, which memcheck printed.
 """
 
 import os
@@ -31,6 +31,23 @@ some line of the script
 =========     by thread (30,0,0) in block (0,2,0)
 =========
 ========= ERROR SUMMARY: 2 errors
+"""
+ON_H200 = """\
+========= COMPUTE-SANITIZER
+torch 2.11.0+cu130, flashinfer 0.7.2.post1, on NVIDIA H200
+========= Invalid __global__ read of size 16 bytes
+=========     at kernel_mha(unsigned int, float, const float *, KVCacheList<(bool)1>, unsigned int *, void *)+0x1ea0
+=========     by thread (0,0,1) in block (0,0,1)
+=========     Access to 0x7fd6b0bf4000 is out of bounds
+=========     and is 68,616,652,797 bytes after the nearest allocation at 0x7fc6b6e03800 of size 4 bytes
+=========
+========= Invalid __global__ read of size 16 bytes
+=========     at kernel_mha(unsigned int, float, const float *, KVCacheList<(bool)1>, unsigned int *, void *)+0x1ea0
+=========     by thread (1,0,1) in block (0,0,1)
+=========
+terminate called after throwing an instance of 'c10::AcceleratorError'
+========= ERROR SUMMARY: 16 errors
+========= ERROR SUMMARY: 14 errors were not printed. Use --print-limit option to adjust the number of printed errors
 """
 INITCHECK = """\
 ========= COMPUTE-SANITIZER
@@ -105,6 +122,11 @@ def test_child_processes_are_checked_too() -> None:
     ]
 
 
+def test_memcheck_leaves_out_what_cuda_bindings_asks_the_driver_in_vain() -> None:
+    command = sanitizer_command("memcheck", Path("repro.py"))
+    assert command[command.index("--report-api-errors") + 1] == "no"
+
+
 def test_without_a_gpu_the_tools_are_named_and_not_run(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     report = ask_tools(SHORT_SEQ_LENS, runner)
@@ -154,3 +176,10 @@ def test_a_tool_that_does_not_end_is_stopped_with_what_it_started(tmp_path: Path
 def test_tools_see_every_tensor_by_itself(tmp_path: Path) -> None:
     stand_in(tmp_path, "tool", "true")
     assert sanitizer._run([str(tmp_path / "tool")], sanitizer.SEE_EVERY_TENSOR, seconds=60) == "caching off: 1\n"
+
+
+def test_of_a_real_memcheck_the_kernel_is_told_without_its_parameters() -> None:
+    assert in_words(ON_H200) == (
+        "Invalid __global__ read of size 16 bytes, at kernel_mha+0x1ea0, by thread (0,0,1) in block (0,0,1), "
+        "68,616,652,797 bytes after an allocation of 4 bytes, the first of 16"
+    )

@@ -1,0 +1,222 @@
+"""Runs of FlashInfer's wrapper objects, as calls of the functions that do the same without a plan.
+
+A wrapper is planned for the pages of its requests, and run on queries and a cache. The functions for TRT-LLM's kernels
+are told both at once: lists of pages become rows of a page table, and what lies on the last of them makes a length.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+import torch
+
+from attnfuzz.harness.dumps.pictured import is_tensor
+from attnfuzz.harness.dumps.recorded import DumpError, Recorded, RecordedCall
+from attnfuzz.harness.dumps.tensor_files import entries_of
+
+
+@dataclass(frozen=True)
+class _Wrapper:
+    """A class of wrappers: the function that does what its run does, and what its plan calls the lists of pages."""
+
+    function: str
+    prefix: str
+    head_dim: str
+
+
+_WRAPPERS: Final = {
+    "BatchDecodeWithPagedKVCacheWrapper": _Wrapper("trtllm_batch_decode_with_kv_cache", "", "head_dim"),
+    "BatchPrefillWithPagedKVCacheWrapper": _Wrapper("trtllm_batch_context_with_kv_cache", "paged_kv_", "head_dim_qk"),
+}
+
+_LISTS: Final = ("indptr", "indices", "last_page_len")
+_CARRIED: Final = frozenset({"q", "paged_kv_cache", "out", "lse", "return_lse", "sinks", "window_left", "sm_scale"}) | {
+    *("q_scale", "k_scale", "v_scale", "q_len_per_req", "causal", "qo_indptr"),
+    *(wrapper.prefix + name for wrapper in _WRAPPERS.values() for name in _LISTS),
+}
+"""Arguments of plan and run that the function is told."""
+
+_IMMATERIAL: Final = frozenset(
+    {"num_qo_heads", "num_kv_heads", "head_dim", "head_dim_qk", "head_dim_vo", "page_size"}
+) | {
+    # Told by the tensors, or by the lists once more.
+    *("q_data_type", "kv_data_type", "o_data_type", "data_type", "seq_lens", "seq_lens_q", "block_tables"),
+    *("max_token_per_sequence", "max_sequence_kv", "uniform_q_len"),
+    # How it is computed.
+    *("non_blocking", "fixed_split_size", "disable_split_kv", "use_fp16_qk_reduction", "enable_pdl"),
+    # Of embeddings that are refused.
+    *("rope_scale", "rope_theta"),
+}
+_NEUTRAL: Final[Mapping[str, Recorded]] = {
+    "pos_encoding_mode": "NONE",
+    "logits_soft_cap": 0.0,
+    "window_right": 0,
+    "token_pos_in_items_len": 0,
+}
+"""What options that no function has must be."""
+
+
+@dataclass(frozen=True)
+class _Made:
+    """Integers that follow from a plan: a `ForeignTensor`."""
+
+    tensor: torch.Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.tensor.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.tensor.dtype
+
+    @property
+    def stride(self) -> tuple[int, ...]:
+        return self.tensor.stride()
+
+    def read(self) -> torch.Tensor:
+        return self.tensor
+
+    def rows(self, indices: torch.Tensor) -> torch.Tensor:
+        return entries_of(self.tensor, indices)
+
+
+def function_of(call: RecordedCall) -> str:
+    """The function that does what a call does: its own, or one for the run of a wrapper."""
+    return _WRAPPERS[_class(call)].function if _is_run(call) else call.function
+
+
+def as_function(calls: Sequence[RecordedCall], call: RecordedCall) -> RecordedCall:
+    """`call` as one of `function_of(call)`; `calls` are those of the dump. Others than runs stay as they are.
+
+    Raises DumpError for a run whose object's __init__ or plan was not dumped, or which no function can be asked for.
+    """
+    if not _is_run(call):
+        return call
+    begun, plan = (_last(calls, call, name) for name in ("__init__", "plan"))
+    for each in (plan, call):
+        _check_options(each)
+    known = {**plan.arguments, **{name: value for name, value in call.arguments.items() if value is not None}}
+    wrapper = _WRAPPERS[_class(call)]
+    pages = _Pages.of(plan, known, wrapper)
+    arguments: dict[str, Recorded] = {
+        "query": known["q"],
+        "kv_cache": known["paged_kv_cache"],
+        "workspace_buffer": begun.arguments["float_workspace_buffer"],
+        "kv_layout": begun.arguments.get("kv_layout", "NHD"),
+        "window_left": known.get("window_left", -1),
+        **_scales(call, known, wrapper),
+        **{name: known[name] for name in ("out", "lse", "return_lse", "sinks") if name in known},
+        **(pages.context(plan, known) if "qo_indptr" in known else pages.decode(known)),
+    }
+    note = f"That function stands for the run of a {_class(call)}, and is told the pages of {plan.folder.name}."
+    return replace(call, function=wrapper.function, arguments=arguments, self_id=None, lost=(note, *call.lost))
+
+
+def _is_run(call: RecordedCall) -> bool:
+    return call.self_id is not None and call.function.endswith(".run") and _class(call) in _WRAPPERS
+
+
+def _class(call: RecordedCall) -> str:
+    return call.function.partition(".")[0]
+
+
+def _last(calls: Sequence[RecordedCall], call: RecordedCall, method: str) -> RecordedCall:
+    """The last call of a method of the same object before this one."""
+    name = f"{_class(call)}.{method}"
+    for each in reversed(calls[: calls.index(call)]):
+        if (each.process, each.self_id, each.function) == (call.process, call.self_id, name):
+            return each
+    raise DumpError(f"{call.folder}: its object's {name} is not in the dump; dump that as well, or import another call")
+
+
+def _check_options(call: RecordedCall) -> None:
+    for name, value in call.arguments.items():
+        neutral = not is_tensor(value) and (value is None or value == _NEUTRAL.get(name))
+        if name not in _CARRIED | _IMMATERIAL and not neutral:
+            raise DumpError(
+                f"{call.folder}: {call.function} was given {name}, which no function that needs no plan takes; import "
+                "another call"
+            )
+
+
+def _scales(call: RecordedCall, known: Mapping[str, Recorded], wrapper: _Wrapper) -> dict[str, Recorded]:
+    """As run has it: scales of queries and keys multiply the softmax scale, that of values the output."""
+    head_dim = known.get(wrapper.head_dim)
+    if not isinstance(head_dim, int) or head_dim < 1:
+        raise DumpError(f"{call.folder}: its object was planned without {wrapper.head_dim}; import another call")
+    factors = {"sm_scale": 1 / math.sqrt(head_dim), "q_scale": 1.0, "k_scale": 1.0, "v_scale": 1.0}
+    for name in factors:
+        value = known.get(name)
+        if value is not None:
+            if not isinstance(value, int | float):
+                raise DumpError(f"{call.folder}: {name} is no plain number, which functions want; import another call")
+            factors[name] = value
+    return {
+        "bmm1_scale": factors["sm_scale"] * factors["q_scale"] * factors["k_scale"],
+        "bmm2_scale": factors["v_scale"],
+    }
+
+
+@dataclass(frozen=True)
+class _Pages:
+    """What a plan says of each request: a row of a page table [requests, most pages], and its number of keys."""
+
+    table: torch.Tensor
+    lengths: torch.Tensor
+
+    @classmethod
+    def of(cls, plan: RecordedCall, known: Mapping[str, Recorded], wrapper: _Wrapper) -> "_Pages":
+        first, ids, last = (_integers(plan, known, wrapper.prefix + name) for name in _LISTS)
+        page_size = known.get("page_size")
+        counts = [end - begin for begin, end in pairwise(first)]
+        if not isinstance(page_size, int) or len(last) != len(counts):
+            raise DumpError(f"{plan.folder}: its lists and its page size don't fit together; import another call")
+        if first[:1] != [0] or min(counts, default=0) < 0 or first[-1] > len(ids):
+            raise DumpError(
+                f"{plan.folder}: {wrapper.prefix}indptr does not cut {len(ids)} page ids into lists, so that there is "
+                "no page table; import another call"
+            )
+        table = torch.zeros(len(counts), max(counts, default=0), dtype=torch.int32)
+        for row, (begin, end) in enumerate(pairwise(first)):
+            table[row, : end - begin] = torch.tensor(ids[begin:end], dtype=torch.int32)
+        # flashinfer/page.cuh, paged_kv_t::get_length.
+        lengths = [(count - 1) * page_size + rest if count else 0 for count, rest in zip(counts, last, strict=True)]
+        return cls(table, torch.tensor(lengths, dtype=torch.int32))
+
+    def decode(self, known: Mapping[str, Recorded]) -> dict[str, Recorded]:
+        """Arguments of trtllm_batch_decode_with_kv_cache."""
+        return {
+            "block_tables": _Made(self.table),
+            "seq_lens": _Made(self.lengths),
+            "max_seq_len": self._longest,
+            "q_len_per_req": known.get("q_len_per_req", 1),
+        }
+
+    def context(self, plan: RecordedCall, known: Mapping[str, Recorded]) -> dict[str, Recorded]:
+        """Arguments of trtllm_batch_context_with_kv_cache."""
+        first = _integers(plan, known, "qo_indptr")
+        if not known.get("causal", False):
+            raise DumpError(f"{plan.folder} is not causal, as the function is; import another call")
+        return {
+            "block_tables": _Made(self.table),
+            "seq_lens": _Made(self.lengths),
+            "max_q_len": max((end - begin for begin, end in pairwise(first)), default=0),
+            "max_kv_len": self._longest,
+            "batch_size": len(self.lengths),
+            "cum_seq_lens_q": _Made(torch.tensor(first, dtype=torch.int32)),
+            "cum_seq_lens_kv": _Made(torch.tensor([0, *self.lengths.cumsum(0).tolist()], dtype=torch.int32)),
+        }
+
+    @property
+    def _longest(self) -> int:
+        return max(self.lengths.tolist(), default=0)
+
+
+def _integers(plan: RecordedCall, known: Mapping[str, Recorded], name: str) -> list[int]:
+    value = known.get(name)
+    if not is_tensor(value) or value.dtype not in (torch.int32, torch.int64) or len(value.shape) != 1:
+        raise DumpError(f"{plan.folder}: {name} is no list of integers; import another call")
+    return [int(number) for number in value.read().tolist()]

@@ -1,0 +1,152 @@
+"""Runs of wrapper objects become calls of functions that are told the same, or are refused in a line."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from recorded_calls import recorded_call
+
+from attnfuzz.harness.check import Runner
+from attnfuzz.harness.dumps.case_of_call import make_case
+from attnfuzz.harness.dumps.pictured import pictured
+from attnfuzz.harness.dumps.recorded import DumpError, RecordedCall, Status
+from attnfuzz.harness.dumps.wrapper_calls import as_function, function_of
+
+DECODE, PREFILL = "BatchDecodeWithPagedKVCacheWrapper", "BatchPrefillWithPagedKVCacheWrapper"
+DIM, PAGE = 16, 4
+LISTS = {
+    "indptr": torch.tensor([0, 2, 2, 3], dtype=torch.int32),
+    "indices": torch.tensor([5, 1, 3], dtype=torch.int32),
+    "last_page_len": torch.tensor([3, 0, 4], dtype=torch.int32),
+}
+"""Of three requests with 7, 0 and 4 keys."""
+DECODE_PLAN = LISTS | {"num_qo_heads": 4, "num_kv_heads": 2, "head_dim": DIM, "page_size": PAGE}
+PREFILL_PLAN = {f"paged_kv_{name}": value for name, value in LISTS.items()} | {
+    "qo_indptr": torch.tensor([0, 3, 4, 6], dtype=torch.int32),
+    "head_dim_qk": DIM,
+    "page_size": PAGE,
+    "causal": True,
+}
+
+
+def tensors(rows: int) -> dict[str, Any]:
+    """What run is given, in the layout NHD."""
+    generator = torch.Generator().manual_seed(3)
+    pools = tuple(torch.randn(6, PAGE, 2, DIM, generator=generator) for _ in range(2))
+    return {"q": torch.randn(rows, 4, DIM, generator=generator), "paged_kv_cache": pools}
+
+
+def method(name: str, arguments: dict[str, Any], self_id: int = 9) -> RecordedCall:
+    return recorded_call(name, arguments, self_id=self_id, folder=Path(name), status=Status.COMPLETED)
+
+
+def life(
+    wrapper: str,
+    plan: dict[str, Any],
+    run: dict[str, Any] | None = None,
+    begin: dict[str, Any] | None = None,
+    rows: int = 3,
+) -> list[RecordedCall]:
+    """A wrapper's __init__, plan and run, with these arguments beside the usual ones."""
+    workspace = {"float_workspace_buffer": torch.zeros(1 << 16, dtype=torch.uint8)}
+    return [
+        method(f"{wrapper}.__init__", workspace | (begin or {})),
+        method(f"{wrapper}.plan", plan),
+        method(f"{wrapper}.run", tensors(rows) | (run or {})),
+    ]
+
+
+def told(calls: list[RecordedCall]) -> dict[str, Any]:
+    """What the function is told that stands for the last call."""
+    return pictured(as_function(calls, calls[-1]))
+
+
+def test_a_decode_has_the_plan_s_pages_as_rows_and_its_keys_counted(runner: Runner) -> None:
+    calls = life(DECODE, DECODE_PLAN)
+    given = told(calls)
+    assert given["block_tables"].tolist() == [[5, 1], [0, 0], [3, 0]]
+    assert given["seq_lens"].tolist() == [7, 0, 4]
+    assert {name: given[name] for name in ("max_seq_len", "q_len_per_req", "window_left", "kv_layout")} == {
+        "max_seq_len": 7,
+        "q_len_per_req": 1,
+        "window_left": -1,
+        "kv_layout": "NHD",
+    }
+    assert runner.verdict(make_case(as_function(calls, calls[-1]))).failures == ()
+
+
+def test_a_causal_prefill_has_its_rows_and_keys_in_sums(runner: Runner) -> None:
+    calls = life(PREFILL, PREFILL_PLAN, rows=6)
+    given = told(calls)
+    assert given["cum_seq_lens_q"].tolist() == [0, 3, 4, 6]
+    assert given["cum_seq_lens_kv"].tolist() == [0, 7, 7, 11]
+    assert (given["max_q_len"], given["max_kv_len"], given["batch_size"]) == (3, 7, 3)
+    assert runner.verdict(make_case(as_function(calls, calls[-1]))).failures == ()
+
+
+@pytest.mark.parametrize(
+    ("plan", "run", "bmm1_scale", "bmm2_scale", "window_left"),
+    [
+        ({}, {}, 1 / math.sqrt(DIM), 1.0, -1),
+        ({"sm_scale": 0.5, "window_left": 6}, {}, 0.5, 1.0, 6),
+        ({"window_left": 6}, {"q_scale": 2.0, "k_scale": 4.0, "v_scale": 0.25, "window_left": 3}, 2.0, 0.25, 3),
+        ({"sm_scale": 0.5}, {"k_scale": None}, 0.5, 1.0, -1),
+    ],
+)
+def test_scales_and_windows_are_those_of_run_before_those_of_plan(
+    plan: dict[str, Any], run: dict[str, Any], bmm1_scale: float, bmm2_scale: float, window_left: int
+) -> None:
+    given = told(life(DECODE, DECODE_PLAN | plan, run))
+    assert (given["bmm1_scale"], given["bmm2_scale"], given["window_left"]) == (bmm1_scale, bmm2_scale, window_left)
+
+
+def test_a_run_belongs_to_the_last_plan_of_its_own_object() -> None:
+    begin, plan, run = life(DECODE, DECODE_PLAN, begin={"kv_layout": "HND"})
+    older = method(f"{DECODE}.plan", DECODE_PLAN | {"sm_scale": 9.0})
+    another = method(f"{DECODE}.plan", DECODE_PLAN | {"sm_scale": 8.0}, self_id=8)
+    given = told([begin, older, plan, another, run])
+    assert (given["bmm1_scale"], given["kv_layout"]) == (1 / math.sqrt(DIM), "HND")
+
+
+def test_the_note_names_the_wrapper_and_its_plan() -> None:
+    calls = life(DECODE, DECODE_PLAN)
+    assert as_function(calls, calls[-1]).lost[0] == (
+        f"That function stands for the run of a {DECODE}, and is told the pages of {DECODE}.plan."
+    )
+
+
+def test_other_calls_stay_what_they_are() -> None:
+    plain = recorded_call("xqa", {})
+    begin, plan, run = life(DECODE, DECODE_PLAN)
+    other = method("BatchMLAPagedAttentionWrapper.run", {})
+    for call in (plain, begin, plan, other):
+        assert as_function([begin, plan, run, plain, other], call) is call
+        assert function_of(call) == call.function
+    assert function_of(run) == "trtllm_batch_decode_with_kv_cache"
+
+
+@pytest.mark.parametrize(
+    ("calls", "words"),
+    [
+        (life(DECODE, DECODE_PLAN)[1:], f"its object's {DECODE}.__init__ is not in the dump"),
+        (life(DECODE, DECODE_PLAN)[::2], f"its object's {DECODE}.plan is not in the dump"),
+        (life(DECODE, DECODE_PLAN | {"logits_soft_cap": 30.0}), "plan was given logits_soft_cap"),
+        (life(DECODE, DECODE_PLAN | {"pos_encoding_mode": "ALIBI"}), "plan was given pos_encoding_mode"),
+        (life(DECODE, DECODE_PLAN, {"kv_cache_sf": torch.ones(2)}), "run was given kv_cache_sf"),
+        (life(DECODE, DECODE_PLAN, {"k_scale": torch.ones(1)}), "k_scale is no plain number"),
+        (life(DECODE, DECODE_PLAN | {"head_dim": None}), "planned without head_dim"),
+        (life(DECODE, DECODE_PLAN | {"indptr": torch.tensor([0, 2, 2, 4])}), "does not cut 3 page ids into lists"),
+        (life(DECODE, DECODE_PLAN | {"indptr": torch.tensor([0, 2, 1, 3])}), "does not cut 3 page ids into lists"),
+        (life(DECODE, DECODE_PLAN | {"indptr": torch.tensor([0, 3])}), "don't fit together"),
+        (life(DECODE, DECODE_PLAN | {"indices": torch.ones(3)}), "indices is no list of integers"),
+        (life(PREFILL, PREFILL_PLAN | {"causal": False}, rows=6), "is not causal"),
+        (life(PREFILL, PREFILL_PLAN | {"custom_mask": torch.ones(3)}, rows=6), "plan was given custom_mask"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_no_function_can_be_told_is_refused(calls: list[RecordedCall], words: str) -> None:
+    with pytest.raises(DumpError) as refused:
+        as_function(calls, calls[-1])
+    assert words in str(refused.value)
