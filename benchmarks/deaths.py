@@ -6,15 +6,13 @@ from itertools import cycle, islice
 from statistics import median
 
 import click
-from measurement import count_option, quantile, sample, seconds_of, seed_option, show
+from measurement import Decorator, count_option, known_backend, quantile, sample, seconds_of, seed_option, show
 
 from attnfuzz.harness.campaign.tally import DEATHS
 from attnfuzz.harness.check import Runner
 from attnfuzz.harness.failures import Kind
 from attnfuzz.reference.case import Case
 
-DEADLY = "trtllm_mha@21649-before"
-HEALTHY = "trtllm_mha"
 CALM = 5
 """Healthy cases between two measured deaths, in which a spare gets ready."""
 
@@ -22,28 +20,35 @@ HEALTHY_CASES = 20
 """Cases among which the quickest healthy one is chosen."""
 
 
+def _backend_option(name: str, default: str, what: str) -> Decorator:
+    """An option for one backend, which has to exist and to run here."""
+    return click.option(name, default=default, show_default=True, metavar="NAME", callback=known_backend, help=what)
+
+
 @click.command()
 @count_option("--deaths", 50, "Deaths to measure one by one, and then in a row.")
 @count_option("--starts", 3, "Cold starts to measure.")
 @count_option("--cases", 200, "Cases among which deadly ones are looked for.")
+@_backend_option("--deadly", "trtllm_mha@21649-before", "A backend of which some cases kill their worker.")
+@_backend_option("--healthy", "trtllm_mha", "One on the same device whose cases pass.")
 @seed_option
-def main(*, deaths: int, starts: int, cases: int, seed: int) -> None:
+def main(*, deaths: int, starts: int, cases: int, deadly: str, healthy: str, seed: int) -> None:
     """Measure how soon after a death the next verdict comes, against a cold start.
 
-    The deaths are segmentation faults in real kernels. The clock starts when the deadly case is asked for, so that
-    what it does before it dies is counted too.
+    By default the deaths are segmentation faults in real kernels. The clock starts when the deadly case is asked for,
+    so that what it does before it dies is counted too.
     """
-    with Runner((DEADLY, HEALTHY)) as runner:
-        deadly = _deadly(runner, sample(DEADLY, cases, seed))
-        healthy = _quickest(runner, seed)
+    with Runner((deadly, healthy)) as runner:
+        killing = _deadly(runner, sample(deadly, cases, seed))
+        quickest = _quickest(runner, healthy, seed)
         alone, through_death = [], []
-        for case in islice(cycle(deadly), deaths):
-            alone += [seconds_of(partial(runner.verdict, healthy)) for _ in range(CALM)]
-            through_death.append(seconds_of(lambda case=case: _both(runner, case, healthy)))  # type: ignore[misc]
+        for case in islice(cycle(killing), deaths):
+            alone += [seconds_of(partial(runner.verdict, quickest)) for _ in range(CALM)]
+            through_death.append(seconds_of(lambda case=case: _both(runner, case, quickest)))  # type: ignore[misc]
         before = runner.restarts
-        in_a_row = seconds_of(lambda: [runner.verdict(case) for case in islice(cycle(deadly), deaths)])
+        in_a_row = seconds_of(lambda: [runner.verdict(case) for case in islice(cycle(killing), deaths)])
         died = runner.restarts - before
-    cold = [seconds_of(partial(_cold_start, healthy)) for _ in range(starts)]
+    cold = [seconds_of(partial(_cold_start, quickest)) for _ in range(starts)]
     show(
         "Deaths",
         ("", "aim", "median", "95 %"),
@@ -53,7 +58,7 @@ def main(*, deaths: int, starts: int, cases: int, seed: int) -> None:
             ("a cold start to the first verdict", "", *_milliseconds(cold)),
             ("a death is quicker by", "", f"{median(cold) / median(through_death):.0f} x", ""),
             (f"verdicts per second, {died} deaths in a row", ">= 10", f"{deaths / in_a_row:.0f}", ""),
-            ("different deadly cases among them", "", f"{min(len(deadly), deaths)}", ""),
+            ("different deadly cases among them", "", f"{min(len(killing), deaths)}", ""),
         ],
     )
 
@@ -67,9 +72,9 @@ def _deadly(runner: Runner, cases: Iterable[Case]) -> list[Case]:
     return deadly
 
 
-def _quickest(runner: Runner, seed: int) -> Case:
+def _quickest(runner: Runner, healthy: str, seed: int) -> Case:
     """The case of a sample that runs quickest: what is measured is the death, not it."""
-    return min(sample(HEALTHY, HEALTHY_CASES, seed), key=lambda case: seconds_of(partial(runner.verdict, case)))
+    return min(sample(healthy, HEALTHY_CASES, seed), key=lambda case: seconds_of(partial(runner.verdict, case)))
 
 
 def _both(runner: Runner, deadly: Case, healthy: Case) -> None:

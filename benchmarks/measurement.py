@@ -45,15 +45,19 @@ def backends_option(default: Sequence[str] = DEFAULT_BACKENDS) -> Decorator:
     )
 
 
-def _known(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-    for name in names:
-        try:
-            reason = resolve(name).missing()
-        except (UnknownBackend, BackendFileError) as error:
-            raise click.BadParameter(str(error)) from error
-        if reason is not None:
-            raise click.BadParameter(f"{name} can't run here: {reason}")
-    return tuple(dict.fromkeys(names))
+def known_backend(_ctx: click.Context, _parameter: click.Parameter, name: str) -> str:
+    """Check an option's backend, which has to exist and to run here."""
+    try:
+        reason = resolve(name).missing()
+    except (UnknownBackend, BackendFileError) as error:
+        raise click.BadParameter(str(error)) from error
+    if reason is not None:
+        raise click.BadParameter(f"{name} can't run here: {reason}")
+    return name
+
+
+def _known(ctx: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(known_backend(ctx, parameter, name) for name in names))
 
 
 def count_option(name: str, default: int, what: str) -> Decorator:

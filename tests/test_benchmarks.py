@@ -9,6 +9,7 @@ from campaign_events import started
 
 from attnfuzz.harness.campaign.events import Progress
 from attnfuzz.harness.campaign.log import EventLog
+from attnfuzz.kernels.gpu.visible import visible
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -49,6 +50,8 @@ MEASURES = {
     "judging_cost": ("1,024 keys", "reference", "tiers", "probe"),
 }
 
+ON_A_GPU = ("gpu_fixup", "gpu_guarding", "gpu_rates", "gpu_routes", "gpu_strays")
+
 RAISING = """
 from attnfuzz.kernels.torch_sdpa import SdpaBackend
 
@@ -82,6 +85,15 @@ def test_a_benchmark_tells_its_options(name: str) -> None:
     assert done.returncode == 0, done.stderr
     for option in TINY[name][::2]:
         assert option in done.stdout
+
+
+@pytest.mark.skipif(bool(visible()), reason="this machine has a GPU: scripts/gpu.sh bench runs them")
+@pytest.mark.parametrize("name", ON_A_GPU)
+def test_what_needs_a_gpu_says_so_in_a_line(name: str) -> None:
+    done = run(name)
+    assert done.returncode in (1, 2)
+    assert "GPU" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_an_unknown_backend_is_one_clear_line() -> None:

@@ -1,0 +1,28 @@
+"""For benchmarks/deaths.py: a backend on a GPU whose kernel reads far outside of its tensors, in every case."""
+
+from dataclasses import replace
+
+from attnfuzz.kernels.backend import Output
+from attnfuzz.kernels.defects import stray
+from attnfuzz.kernels.gpu.fixup_backend import CUDA_FIXUP, FixupSession
+
+_FAR = 1 << 40
+
+
+class DeadlySession(FixupSession):
+    """The fixup's session, up to a stray read."""
+
+    def forward(self, index: int) -> Output:
+        """Run one step, which ends the worker."""
+        output = super().forward(index)
+        self._bench.launcher.launch(stray.STRAY, tensor=output.out, distance=_FAR, write=False)
+        return output
+
+
+DEADLY = replace(
+    CUDA_FIXUP,
+    name="DEADLY",
+    session=DeadlySession,
+    kernels=(*CUDA_FIXUP.kernels, stray.STRAY),
+    own=(*CUDA_FIXUP.own, stray.SOURCE),
+)

@@ -1,0 +1,73 @@
+"""The CUDA fixup against torch.zero_ of the same bytes."""
+
+from itertools import accumulate
+from pathlib import Path
+
+import click
+import torch
+from gpu_measurement import Table, captured, in_pairs, require_gpu
+from measurement import count_option, json_option
+
+from attnfuzz.kernels.gpu import nvcc
+from attnfuzz.kernels.gpu.fixup import SOURCE
+
+HEADS = DIM = 128
+ROW_BYTES = HEADS * (DIM * 2 + 4)
+"""What a token has: a row of out in bf16, and its statistics in fp32."""
+
+TOKENS = (64, 256, 1024, 4096, 8192, 32768, 131072)
+
+BATCHES = {
+    "one empty among 64 requests of 128": ([128] * 64, {0}),
+    "one empty among 64 requests of 2,048": ([2048] * 64, {63}),
+    "none empty among 64 requests of 128": ([128] * 64, set()),
+    "one of 131,008 among 64 of 1, all empty": ([1] * 32 + [131008] + [1] * 32, set(range(65))),
+}
+
+BYTES_PER_ROUND = 1 << 30
+
+
+@click.command()
+@count_option("--rounds", 60, "Pairs of measurements of each size.")
+@json_option
+def main(*, rounds: int, json_file: Path | None) -> None:
+    """Time the fixup and one zero_ over as many bytes, launched from Python and in a graph.
+
+    The bytes are those of out [tokens, 128, 128] in bf16 and of lse [tokens, 128] in fp32 that the fixup has to write;
+    zero_ writes them as one tensor. Each number is a median over pairs, and so are the ratios.
+    """
+    require_gpu()
+    kernel = nvcc.load(SOURCE).fixup_zero_kv_rows
+    out = torch.empty(max(TOKENS), HEADS, DIM, dtype=torch.bfloat16, device="cuda")
+    lse = torch.empty(max(TOKENS), HEADS, device="cuda")
+    flat = torch.empty(max(TOKENS) * ROW_BYTES, dtype=torch.uint8, device="cuda")
+
+    def measure(table: Table, name: str, lengths: list[int], empty: set[int]) -> None:
+        kv_lens = torch.tensor([0 if index in empty else 9 for index in range(len(lengths))], dtype=torch.int32).cuda()
+        starts = torch.tensor(list(accumulate(lengths, initial=0)), dtype=torch.int32).cuda()
+        tokens, cleared = sum(lengths), sum(lengths[index] for index in empty)
+        size = max(cleared, 1) * ROW_BYTES
+        calls = max(1, min(20, BYTES_PER_ROUND // size))
+        here, zeroed = (out[:tokens], lse[:tokens]), flat[:size]
+
+        def fixup() -> None:
+            kernel(*here, kv_lens, starts, max(lengths))
+
+        mine, theirs, ratio = in_pairs(fixup, zeroed.zero_, rounds=rounds, calls=calls)
+        graphs = captured(fixup, calls), captured(zeroed.zero_, calls)
+        my_work, their_work, work_ratio = in_pairs(*graphs, rounds=rounds, calls=1)
+        times = (mine, theirs, my_work / calls, their_work / calls)
+        launched, zero, work, zero_work = (f"{seconds * 1e6:.1f}" for seconds in times)
+        rate = f"{cleared * ROW_BYTES / (my_work / calls) / 1e12:.2f}"
+        table.row(name, launched, zero, f"{ratio:.2f}", work, zero_work, f"{work_ratio:.2f}", rate)
+
+    columns = ("", "fixup, us", "zero_, us", "zero_ over it", "in a graph", "zero_", "zero_ over it", "TB/s")
+    table = Table("The fixup and zero_", columns, json_file)
+    for tokens in TOKENS:
+        measure(table, f"{tokens:,} tokens of one empty request", [tokens], {0})
+    for name, (lengths, empty) in BATCHES.items():
+        measure(table, name, lengths, empty)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""What the benchmarks on a GPU share: times in pairs, and tables of which a stop keeps what was measured."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+import click
+import torch
+
+from attnfuzz.kernels.gpu.visible import visible
+
+_MIN_WIDTH = 9
+
+
+class Table:
+    """A table whose rows are printed when they are known, and kept in a file of JSON lines if one is named."""
+
+    def __init__(self, title: str, columns: Sequence[str], json_file: Path | None = None) -> None:
+        self._title, self._columns, self._file = title, tuple(columns), json_file
+        first, *others = columns
+        self._widths = [max(len(first), 40), *(max(len(column), _MIN_WIDTH) for column in others)]
+        click.echo(f"\n{title} ({machine()})")
+        self._print(columns)
+
+    def row(self, *cells: str) -> None:
+        """Add a row."""
+        self._print(cells)
+        if self._file is not None:
+            # Columns may have the same name, so that no cell is named by its own.
+            entry = {"table": self._title, "machine": machine(), "columns": self._columns, "cells": cells}
+            with self._file.open("a") as file:
+                file.write(json.dumps(entry) + "\n")
+
+    def _print(self, cells: Sequence[str]) -> None:
+        first, *others = (
+            cell.ljust(width) if index == 0 else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(cells, self._widths, strict=True))
+        )
+        click.echo("  ".join((first, *others)).rstrip())
+
+
+def machine() -> str:
+    """The GPU and the software that a table was measured with."""
+    names = ", ".join(sorted({gpu.name for gpu in visible()}))
+    return f"{names}, torch {torch.__version__}, CUDA {torch.version.cuda}"
+
+
+def require_gpu() -> None:
+    """Raise click.ClickException if there is no GPU to measure."""
+    if not visible():
+        raise click.ClickException("this machine has no NVIDIA GPU: attnfuzz backends says what it can run")
+    if torch.version.cuda is None:
+        raise click.ClickException("PyTorch is a build without CUDA: install one with it")
+
+
+def in_pairs(
+    first: Callable[[], object], second: Callable[[], object], *, rounds: int, calls: int
+) -> tuple[float, float, float]:
+    """The medians of the seconds that one call of each takes on the GPU, and that of second over first in each round.
+
+    A round times `calls` calls of one and then of the other between two events, launches included; who begins changes
+    from round to round.
+    """
+    for warmup in (first, second, first, second):
+        warmup()
+    times = []
+    for index in range(rounds):
+        order = (first, second) if index % 2 else (second, first)
+        taken = [_seconds(each, calls) for each in order]
+        times.append(taken if index % 2 else taken[::-1])
+    return median(a for a, _ in times), median(b for _, b in times), median(b / a for a, b in times)
+
+
+def captured(work: Callable[[], object], calls: int) -> Callable[[], object]:
+    """A graph of so many calls of `work`: what they take on the GPU alone."""
+    work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            work()
+    return graph.replay
+
+
+def _seconds(work: Callable[[], object], calls: int) -> float:
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    for _ in range(calls):
+        work()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / calls / 1e3

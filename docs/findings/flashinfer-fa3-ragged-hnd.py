@@ -1,0 +1,62 @@
+"""FlashInfer's ragged prefill on FA3 takes tokens for heads in the layout HND. Needs FlashInfer and a Hopper GPU.
+
+Queries are 0, so that each gives the mean of V over the keys that it sees. V holds 10 times its head plus its token.
+Each call is made in a process of its own, since it can end that.
+"""
+
+import signal
+import subprocess
+import sys
+
+try:
+    import flashinfer
+    import torch
+except ImportError as error:
+    print(f"{error}: pip install flashinfer-python")
+    sys.exit(2)
+
+HEADS, DIM = 4, 64
+
+
+def call(backend: str, layout: str, tokens: int) -> None:
+    """One call, on as many queries as keys, causal; print its last row."""
+    indptr = torch.tensor([0, tokens], dtype=torch.int32, device="cuda")
+    query = torch.zeros(tokens, HEADS, DIM, dtype=torch.bfloat16, device="cuda")
+    key = torch.zeros(tokens, HEADS, DIM, dtype=torch.bfloat16, device="cuda")
+    value = torch.arange(tokens, device="cuda").view(-1, 1) + 10 * torch.arange(HEADS, device="cuda")
+    value = value.unsqueeze(2).expand(-1, -1, DIM).to(torch.bfloat16)
+    k, v = (each if layout == "NHD" else each.transpose(0, 1).contiguous() for each in (key, value))
+    workspace = torch.zeros(128 << 20, dtype=torch.uint8, device="cuda")
+    wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(workspace, layout, backend=backend)
+    wrapper.plan(indptr, indptr, HEADS, HEADS, DIM, causal=True, q_data_type=torch.bfloat16)
+    print([round(head, 1) for head in wrapper.run(query, k, v)[-1, :, 0].tolist()])
+
+
+def main() -> int:
+    """The exit code: 1 if a call dies or its last row is wrong."""
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
+        print("needs a Hopper GPU")
+        return 2
+    wrong = False
+    for tokens in (2, 24):
+        expected = [(tokens - 1) / 2 + 10 * head for head in range(HEADS)]
+        for backend, layout in (("fa2", "HND"), ("fa3", "NHD"), ("fa3", "HND")):
+            command = [sys.executable, __file__, backend, layout, str(tokens)]
+            child = subprocess.run(command, capture_output=True, text=True, check=False)
+            if child.returncode < 0:
+                wrong, seen = True, f"death of {signal.Signals(-child.returncode).name}"
+            elif child.returncode > 0:
+                wrong, seen = True, child.stderr.splitlines()[-1]
+            else:
+                seen = child.stdout.splitlines()[-1]
+                numbers = [float(number) for number in seen.strip("[]").split(",")]
+                wrong |= any(abs(a - b) > 0.5 for a, b in zip(numbers, expected, strict=True))
+            print(f"{backend}, {layout}, {tokens} tokens: expected {expected}, seen {seen}", flush=True)
+    return int(wrong)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        call(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    else:
+        sys.exit(main())

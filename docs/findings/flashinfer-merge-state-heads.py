@@ -1,0 +1,54 @@
+"""FlashInfer's merging of two attention states fails from 65 heads on. Needs FlashInfer and a GPU.
+
+Two states of equal weights and the outputs 1 and 3: merged, they are 2.
+"""
+
+import contextlib
+import sys
+
+try:
+    import flashinfer
+    import torch
+except ImportError as error:
+    print(f"{error}: pip install flashinfer-python")
+    sys.exit(2)
+
+if not torch.cuda.is_available():
+    print("needs a GPU")
+    sys.exit(2)
+
+HEAD_DIM = 128
+
+
+def in_place(heads: int) -> float:
+    """merge_state_in_place, as servers merge the chunks of a long prompt."""
+    first, other = (torch.full((1, heads, HEAD_DIM), value, dtype=torch.bfloat16, device="cuda") for value in (1, 3))
+    lse, other_lse = torch.zeros(1, heads, device="cuda"), torch.zeros(1, heads, device="cuda")
+    flashinfer.merge_state_in_place(first, lse, other, other_lse)
+    torch.cuda.synchronize()
+    return first[0, -1, 0].item()
+
+
+def apart(heads: int) -> float:
+    """merge_state, which returns the merged state."""
+    first, other = (torch.full((1, heads, HEAD_DIM), value, dtype=torch.bfloat16, device="cuda") for value in (1, 3))
+    lse = torch.zeros(1, heads, device="cuda")
+    merged, _ = flashinfer.merge_state(first, lse, other, lse.clone())
+    torch.cuda.synchronize()
+    return merged[0, -1, 0].item()
+
+
+wrong = False
+for name, merge in (("merge_state_in_place", in_place), ("merge_state", apart)):
+    for heads in (64, 65, 128):
+        try:
+            seen = merge(heads)
+        except RuntimeError as error:
+            wrong, seen = True, f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            # The error of a failed launch is told once more by the next one.
+            with contextlib.suppress(RuntimeError):
+                torch.zeros(1, device="cuda")
+        else:
+            wrong |= seen != 2
+        print(f"{name}, {heads} heads: expected 2.0, seen {seen}", flush=True)
+sys.exit(wrong)

@@ -1,0 +1,51 @@
+"""FlashInfer's paged wrappers take attention sinks and leave them out. Needs FlashInfer and a GPU.
+
+A request has one key, of which the logit is 0, and a sink of 0 beside it: half of the weight is the key's.
+"""
+
+import sys
+
+try:
+    import flashinfer
+    import torch
+except ImportError as error:
+    print(f"{error}: pip install flashinfer-python")
+    sys.exit(2)
+
+if not torch.cuda.is_available():
+    print("needs a GPU")
+    sys.exit(2)
+
+ONE = torch.tensor([0, 1], dtype=torch.int32, device="cuda")
+PAGE = torch.zeros(1, dtype=torch.int32, device="cuda")
+LAST = torch.ones(1, dtype=torch.int32, device="cuda")
+CACHE = torch.ones(1, 2, 16, 1, 64, dtype=torch.bfloat16, device="cuda")
+QUERY = torch.zeros(1, 1, 64, dtype=torch.bfloat16, device="cuda")
+SINKS = torch.zeros(1, device="cuda")
+LAYER = {"q_data_type": torch.bfloat16, "kv_data_type": torch.bfloat16}
+
+
+def workspace() -> torch.Tensor:
+    """As large as the docstrings recommend."""
+    return torch.zeros(128 << 20, dtype=torch.uint8, device="cuda")
+
+
+Wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper | flashinfer.BatchDecodeWithPagedKVCacheWrapper
+
+
+def wrong(name: str, wrapper: Wrapper) -> bool:
+    """Run what was planned, and print the first element: whether the sink was left out."""
+    out, lse = (result.flatten()[0].item() for result in wrapper.run(QUERY, CACHE, return_lse=True, sinks=SINKS))
+    print(f"{name}: expected out 0.5 and lse 1.0, seen out {out} and lse {lse}")
+    return abs(out - 0.5) > 0.01 or abs(lse - 1) > 0.01
+
+
+seen = []
+for backend in ("fa2", *(("fa3",) if torch.cuda.get_device_capability()[0] == 9 else ())):
+    prefill = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace(), "NHD", backend=backend)
+    prefill.plan(ONE, ONE, PAGE, LAST, 1, 1, 64, 16, causal=True, **LAYER)
+    seen.append(wrong(f"prefill on {backend}", prefill))
+decode = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace(), "NHD")
+decode.plan(ONE, PAGE, LAST, 1, 1, 64, 16, **LAYER)
+seen.append(wrong("decode on CUDA cores", decode))
+sys.exit(any(seen))

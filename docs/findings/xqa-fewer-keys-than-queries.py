@@ -1,0 +1,47 @@
+"""XQA with fewer keys than draft tokens drops the mask. Needs FlashInfer and a Hopper GPU.
+
+Four draft tokens, of which the last is aligned to the last key. With zero queries all visible keys weigh the same, and
+values of 1, 2, 3, ... give the mean of those that each token sees: none is 0.
+"""
+
+import sys
+
+try:
+    import torch
+    from flashinfer.decode import trtllm_batch_decode_with_kv_cache
+except ImportError as error:
+    print(f"{error}: pip install flashinfer-python")
+    sys.exit(2)
+
+if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
+    print("needs a Hopper GPU")
+    sys.exit(2)
+
+HEAD_DIM, PAGE, DRAFT = 64, 16, 4
+
+query = torch.zeros(DRAFT, 2, HEAD_DIM, dtype=torch.bfloat16, device="cuda")
+kv_cache = torch.zeros(1, 2, 1, PAGE, HEAD_DIM, dtype=torch.bfloat16, device="cuda")
+kv_cache[0, 1, 0] = torch.arange(1, PAGE + 1, device="cuda").unsqueeze(1)
+# Bit j in the row of token i: i sees j (docstring of flashinfer.xqa.xqa).
+mask = torch.tensor([[[(2 << token) - 1, 0] for token in range(DRAFT)]], dtype=torch.int32).to(torch.uint16).cuda()
+
+wrong = False
+for keys in (5, 4, 3, 1):
+    out = trtllm_batch_decode_with_kv_cache(
+        query=query,
+        kv_cache=kv_cache,
+        workspace_buffer=torch.zeros(32 << 20, dtype=torch.uint8, device="cuda"),
+        block_tables=torch.zeros(1, 1, dtype=torch.int32, device="cuda"),
+        seq_lens=torch.tensor([keys], dtype=torch.int32, device="cuda"),
+        max_seq_len=keys,
+        bmm1_scale=HEAD_DIM**-0.5,
+        bmm2_scale=1.0,
+        q_len_per_req=DRAFT,
+        mask=mask,
+    )
+    counts = [max(0, keys - DRAFT + 1 + token) for token in range(DRAFT)]
+    expected = [(count + 1) / 2 if count else 0.0 for count in counts]
+    seen = [round(row, 3) for row in out[:, 0, 0].tolist()]
+    wrong |= any(abs(row - right) > 0.05 for row, right in zip(seen, expected, strict=True))
+    print(f"{keys} keys: expected {expected}, seen {seen}")
+sys.exit(wrong)
