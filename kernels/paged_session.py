@@ -3,6 +3,7 @@
 Graphs keep metadata in static buffers of the largest bucket, which a replay refreshes.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -24,7 +25,36 @@ PLANNED_AFTER_PADDING = frozenset({Mode.DECODE, Mode.TARGET_VERIFY})
 """The modes whose metadata covers padded rows as well (SGLang PR #24856); all others are planned before padding."""
 
 
-class PagedSession:
+class GraphedSession(ABC):
+    """What a session with a pool of pages does with a step: captures it, or runs it on what the pool then holds."""
+
+    _case: Case
+    _kv: PagedKv
+
+    def forward(self, index: int) -> Output | None:
+        """Run one step; None for a capture."""
+        step = self._case.steps[index]
+        if step.launch is Launch.CAPTURE:
+            self._capture(step)
+            return None
+        self._kv.write(step)
+        queries = draw_queries(self._case, index, step.padded_tokens, self._case.geometry.head_dim_qk)
+        return self._replay(step, queries) if step.launch is Launch.REPLAY else self._eager(step, queries)
+
+    @abstractmethod
+    def _capture(self, step: Step) -> None:
+        """Capture a graph for later steps."""
+
+    @abstractmethod
+    def _replay(self, step: Step, queries: torch.Tensor) -> Output:
+        """Replay a graph on queries [rows, q_heads, head_dim_qk]."""
+
+    @abstractmethod
+    def _eager(self, step: Step, queries: torch.Tensor) -> Output:
+        """Plan and launch, on queries [rows, q_heads, head_dim_qk]."""
+
+
+class PagedSession(GraphedSession):
     """An attention layer over one case. Subclasses launch a kernel in `_attend`."""
 
     kv_type: type[PagedKv] = PagedKv
@@ -40,16 +70,6 @@ class PagedSession:
         self._scales = cached_scales(case, case.geometry.head_dim_qk)
         self._captured: dict[tuple[Mode, int], Captured[Plan]] = {}
         self._static: Plan | None = None
-
-    def forward(self, index: int) -> Output | None:
-        """Run one step; None for a capture."""
-        step = self._case.steps[index]
-        if step.launch is Launch.CAPTURE:
-            self._capture(step)
-            return None
-        self._kv.write(step)
-        queries = draw_queries(self._case, index, step.padded_tokens, self._case.geometry.head_dim_qk)
-        return self._replay(step, queries) if step.launch is Launch.REPLAY else self._eager(step, queries)
 
     def _attend(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> None:
         """Launch on query [rows, q_heads, head_dim_qk], of which the plan covers the first."""

@@ -9,6 +9,12 @@ from attnfuzz.kernels.backend import Bench, Fill
 from attnfuzz.reference.case import Case
 
 
+def place_out(case: Case, bench: Bench, rows: int, dim: int, *, prefix: str = "") -> torch.Tensor:
+    """The output [rows, q_heads, dim] alone, in the geometry's dtype, that holds what the case lets outputs hold."""
+    shape = (rows, case.geometry.q_heads, dim)
+    return bench.memory.tensor(f"{prefix}out", shape, case.geometry.dtype.torch_dtype, fill=Fill.OUTPUT)
+
+
 @dataclass(frozen=True)
 class Results:
     """Outputs: out [rows, q_heads, dim] in the geometry's dtype, and lse [rows, q_heads] float32."""
@@ -19,11 +25,8 @@ class Results:
     @classmethod
     def place(cls, case: Case, bench: Bench, rows: int, dim: int, *, prefix: str = "") -> "Results":
         """Results in guarded memory, named `prefix` + "out" and "lse", that hold what the case lets outputs hold."""
-        shape = (rows, case.geometry.q_heads, dim)
-        return cls(
-            out=bench.memory.tensor(f"{prefix}out", shape, case.geometry.dtype.torch_dtype, fill=Fill.OUTPUT),
-            lse=bench.memory.tensor(f"{prefix}lse", shape[:2], torch.float32, fill=Fill.OUTPUT),
-        )
+        out = place_out(case, bench, rows, dim, prefix=prefix)
+        return cls(out, bench.memory.tensor(f"{prefix}lse", out.shape[:2], torch.float32, fill=Fill.OUTPUT))
 
     def __getitem__(self, rows: slice) -> "Results":
         """A view of some rows."""

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Attended, Bench, Fill, Op, Output
+from attnfuzz.kernels.backend import Attended, Bench, Op, Output
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
+from attnfuzz.kernels.results import place_out
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
@@ -56,8 +57,7 @@ class SdpaSession:
         step, geometry, memory = self._case.steps[index], self._case.geometry, self._bench.memory
         drawn = draw_queries(self._case, index, step.padded_tokens, geometry.head_dim_qk)
         query = place_queries(self._case, self._bench, drawn)
-        shape = (step.padded_tokens, geometry.q_heads, geometry.head_dim_vo)
-        out = memory.tensor("out", shape, geometry.dtype.torch_dtype, fill=Fill.OUTPUT)
+        out = place_out(self._case, self._bench, step.padded_tokens, geometry.head_dim_vo)
         attended = []
         for first, request in zip(packed_rows(step), step.requests, strict=True):
             entry = Attended(

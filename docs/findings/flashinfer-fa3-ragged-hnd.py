@@ -33,7 +33,7 @@ def call(backend: str, layout: str, tokens: int) -> None:
 
 
 def main() -> int:
-    """The exit code: 1 if a call dies or its last row is wrong."""
+    """The exit code: 1 if a call dies or its last row is wrong, 2 if one can't be made."""
     if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
         print("needs a Hopper GPU")
         return 2
@@ -46,7 +46,8 @@ def main() -> int:
             if child.returncode < 0:
                 wrong, seen = True, f"death of {signal.Signals(-child.returncode).name}"
             elif child.returncode > 0:
-                wrong, seen = True, child.stderr.splitlines()[-1]
+                print(f"{backend}, {layout}, {tokens} tokens: the call can't be made: {child.stderr.splitlines()[-1]}")
+                return 2
             else:
                 seen = child.stdout.splitlines()[-1]
                 numbers = [float(number) for number in seen.strip("[]").split(",")]

@@ -107,11 +107,6 @@ def sentinel_bytes(dtype: torch.dtype, nbytes: int) -> bytes:
     return sentinel(dtype).content(nbytes)
 
 
-def stale_bytes(dtype: torch.dtype, nbytes: int) -> bytes:
-    """Stale numbers for `nbytes` of a tensor of `dtype`. ValueError as for `poison`."""
-    return stale(dtype).content(nbytes)
-
-
 def unwritten(tensor: torch.Tensor) -> torch.Tensor:
     """Mask, bool of the tensor's shape, of the elements that still hold the sentinel's bits. ValueError as above."""
     if tensor.dtype not in _SENTINEL:

@@ -38,7 +38,7 @@ _REASON_CHARACTERS = 300
 _FORK = get_context("fork")
 
 # FlashInfer refuses a combination, or does not have it: not a mistake in how it was asked.
-_REFUSALS = (Unsupported, AttributeError, NotImplementedError, RuntimeError, ValueError)
+_REFUSALS = (Unsupported, AttributeError, NotImplementedError, ValueError)
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):

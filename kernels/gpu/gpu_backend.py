@@ -75,11 +75,15 @@ class GpuBackend:
         """A session on one case.
 
         Raises:
-            Unsupported: a module of the case's bucket could not be compiled; says which, and what the compiler said.
+            Unsupported: each bucket that a step could run on has a module that can't be compiled; says which, and what
+                the compiler said.
 
         """
-        for bucket in self.capability.buckets:
-            if bucket.covers(case.geometry):
-                for name, reason in modules.rejected(self.modules_of(bucket)).items():
-                    raise Unsupported(f"{name} does not compile: {reason}")
+        covering = [bucket for bucket in self.capability.buckets if bucket.covers(case.geometry)]
+        rejected = {bucket: modules.rejected(self.modules_of(bucket)) for bucket in covering}
+        for step in case.steps:
+            reasons = [rejected[bucket] for bucket in covering if bucket.why_not_step(step) is None]
+            if reasons and all(reasons):
+                name, reason = next(iter(reasons[0].items()))
+                raise Unsupported(f"{name} does not compile: {reason}")
         return self.session(case, bench)

@@ -128,7 +128,8 @@ void in_parts(const tvm::ffi::Bytes& packed, const char* what, Launch launch) {
     uint64_t largest = 1;
     for (size_t i = 0; i < size; ++i) largest = std::max(largest, part.run[i].nbytes);
     const uint64_t blocks = std::min(kMaxBlocks, (largest + kBytesOfBlock - 1) / kBytesOfBlock);
-    // A launch that failed before, whoever made it, was told of then: its error must not be taken for one of this one.
+    // The error of a launch that failed before must not be taken for one of this launch. Who made that tells of it, or
+    // leaves its output unwritten.
     static_cast<void>(cudaGetLastError());
     launch(dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(size)), part, first);
     check(cudaGetLastError(), what);

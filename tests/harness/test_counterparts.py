@@ -4,12 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
+from msgspec.structs import replace
 
 from attnfuzz.harness.bugs import load_bugs
-from attnfuzz.harness.counterparts import cases_like, shown_on
+from attnfuzz.harness.counterparts import cases_like, shown_on, without_bug
 from attnfuzz.harness.failures import Kind, Observation, Verdict
 from attnfuzz.harness.registry import builtin, resolve
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.case import Case, Scales
 from attnfuzz.reference.validity import validate
 
 BACKEND = "blackwell:trtllm_mha@21649-before"
@@ -86,6 +87,13 @@ def test_the_nearest_case_is_tried_first_and_run_without_the_bug_too() -> None:
         (BACKEND, nearest.geometry),
         ("blackwell:trtllm_mha", nearest.geometry),
     ]
+
+
+def test_the_fix_is_shown_as_served_where_more_is_known_to_fail() -> None:
+    case = replace(cases_like(reported("sglang-24566"), "hopper:trtllm_mha")[0], backend="hopper:trtllm_mha@24566")
+    assert without_bug(case) == "hopper:trtllm_mha@as-served"
+    assert without_bug(replace(case, scales=Scales(v=0.5))) == "hopper:trtllm_mha"
+    assert without_bug(replace(case, backend="blackwell:trtllm_mha@24566")) == "blackwell:trtllm_mha"
 
 
 def test_a_case_that_is_not_moved_is_said_to_be_its_own() -> None:

@@ -11,12 +11,13 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Fill, Op, Output
+from attnfuzz.kernels.backend import Bench, Op, Output
 from attnfuzz.kernels.gpu.arch import Arch
 from attnfuzz.kernels.gpu.direct.sdpa import dense_buckets
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.lengths import place_int32
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
+from attnfuzz.kernels.results import place_out
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode, QueryView, Step
@@ -75,8 +76,7 @@ class FlexSession:
         step, geometry, memory = self._case.steps[index], self._case.geometry, self._bench.memory
         drawn = draw_queries(self._case, index, step.padded_tokens, geometry.head_dim_qk)
         query = place_queries(self._case, self._bench, drawn)
-        shape = (step.padded_tokens, geometry.q_heads, geometry.head_dim_vo)
-        out = memory.tensor("out", shape, geometry.dtype.torch_dtype, fill=Fill.OUTPUT)
+        out = place_out(self._case, self._bench, step.padded_tokens, geometry.head_dim_vo)
         attended = self._tokens.attended(step, query, packed_rows(step))
         if any(request.kv_len for request in step.requests) and step.padded_tokens:
             key, value = self._tokens.packed(step)

@@ -15,9 +15,9 @@ from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.mla_wrapper import MLA_RUN, MlaBatch, MlaWrapper, StaticSize
 from attnfuzz.kernels.graphs import Captured, capture
 from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.paged_session import PLANNED_AFTER_PADDING
+from attnfuzz.kernels.paged_session import PLANNED_AFTER_PADDING, GraphedSession
 from attnfuzz.kernels.plan import Row
-from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
+from attnfuzz.kernels.queries import packed_rows, place_queries
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.scales import cached_scales
 from attnfuzz.reference.capability import Capability
@@ -28,7 +28,7 @@ from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import NoiseModel
 
 
-class MlaWrapperSession:
+class MlaWrapperSession(GraphedSession):
     """Plans each step and runs it. A wrapper is made anew for each step, unless the case reuses its workspace."""
 
     wrapper_type: type[MlaWrapper] = MlaWrapper
@@ -42,16 +42,6 @@ class MlaWrapperSession:
         self._scales = cached_scales(case, latent.nope + latent.rope)
         self._kept: MlaWrapper | None = None
         self._captured: dict[tuple[Mode, int], Captured[MlaWrapper]] = {}
-
-    def forward(self, index: int) -> Output | None:
-        """Run one step; None for a capture."""
-        step = self._case.steps[index]
-        if step.launch is Launch.CAPTURE:
-            self._capture(step)
-            return None
-        self._kv.write(step)
-        queries = draw_queries(self._case, index, step.padded_tokens, self._case.geometry.head_dim_qk)
-        return self._replay(step, queries) if step.launch is Launch.REPLAY else self._eager(step, queries)
 
     def _eager(self, step: Step, queries: torch.Tensor) -> Output:
         rows = Row.padded(step) if step.mode in PLANNED_AFTER_PADDING else Row.real(step)

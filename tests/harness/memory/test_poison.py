@@ -52,11 +52,11 @@ def test_a_computed_nan_counts_as_written(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_stale_numbers_are_finite_varied_and_the_same_each_time(dtype: torch.dtype) -> None:
-    content = poison.stale_bytes(dtype, 4096)
+    content = poison.stale(dtype).content(4096)
     numbers = elements(content, dtype)
     assert numbers.float().isfinite().all()
     assert len(set(numbers.float().tolist())) > (1 if dtype == torch.bool else 16)
-    assert content == poison.stale_bytes(dtype, 4096)
+    assert content == poison.stale(dtype).content(4096)
     assert not poison.unwritten(numbers).any()
 
 
@@ -64,7 +64,7 @@ def test_patterns_longer_than_their_period_start_anew() -> None:
     nbytes = (1 << 18) + 24
     target = torch.zeros(nbytes, dtype=torch.uint8)
     poison.stale(torch.float32).write(target.data_ptr(), nbytes)
-    content = poison.stale_bytes(torch.float32, nbytes)
+    content = poison.stale(torch.float32).content(nbytes)
     assert target.numpy().tobytes() == content
     assert content[1 << 18 :] == content[:24]
 
@@ -73,6 +73,6 @@ def test_a_dtype_without_poison_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="complex64"):
         poison.poison_bytes(torch.complex64, 8)
     with pytest.raises(ValueError, match="complex64"):
-        poison.stale_bytes(torch.complex64, 8)
+        poison.stale(torch.complex64).content(8)
     with pytest.raises(ValueError, match="float64"):
         poison.unwritten(torch.zeros(2, dtype=torch.float64))
