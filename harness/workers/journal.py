@@ -97,10 +97,14 @@ class Journal:
         """Forget the last entry: what happens from now on is no launch."""
         self.write(b"")
 
+    @property
+    def entries(self) -> int:
+        """How many entries were written so far, by whichever process."""
+        return int(_NUMBER.unpack_from(self._map, _FAULT_BYTES)[0])
+
     def read(self) -> bytes:
         """The last entry that was written whole; empty if there is none."""
-        (sequence,) = _NUMBER.unpack_from(self._map, _FAULT_BYTES)
-        slot = self._slot(sequence)
+        slot = self._slot(self.entries)
         (size,) = _NUMBER.unpack_from(self._map, slot)
         start = slot + _NUMBER.size
         return self._map[start : start + size]

@@ -28,6 +28,12 @@ several, and a fork costs little.
 """
 
 
+_PATIENCE = 20
+"""How many times its timeout a request may take in all, as long as it goes on launching kernels. What runs hundreds of
+launches on a GPU that many processes share is slow, and no hang.
+"""
+
+
 class HandlerError(RuntimeError):
     """The handler raised: a fault of the harness, not of what it tests. The message is the worker's traceback."""
 
@@ -86,13 +92,16 @@ class Worker:
         return tail(self._output)
 
     def ask(self, request: bytes, *, timeout: float) -> bytes | Death:
-        """Send a request and wait at most `timeout` seconds for the reply, or for its end. HandlerError as it says."""
+        """Send a request and wait for the reply, or for its end. HandlerError as it says.
+
+        It hangs if it neither replies nor writes to its journal for `timeout` seconds.
+        """
         self.fresh = False
         started = time.monotonic()
-        deadline = started + timeout
         try:
-            channel.send(self._channel, Message.REQUEST, request, deadline)
-            message, reply = channel.receive(self._channel, deadline)
+            channel.send(self._channel, Message.REQUEST, request, started + timeout)
+            self._await_words(timeout)
+            message, reply = channel.receive(self._channel, time.monotonic() + timeout)
         except ChannelClosed:
             return self._death(hang=False, seconds=time.monotonic() - started)
         except TimeoutError:
@@ -103,6 +112,16 @@ class Worker:
         if message is Message.LEAVING:
             return self._death(hang=False, seconds=time.monotonic() - started, exit_code=int(reply))
         return reply
+
+    def _await_words(self, timeout: float) -> None:
+        """Wait until it says something. TimeoutError once it hangs, or when all patience is spent."""
+        poll, given_up = select.poll(), time.monotonic() + _PATIENCE * timeout
+        poll.register(self._channel, select.POLLIN)
+        entries = self._journal.entries
+        while not poll.poll(1000 * timeout):
+            before, entries = entries, self._journal.entries
+            if entries == before or time.monotonic() > given_up:
+                raise TimeoutError
 
     def dispose(self) -> None:
         """End it, if it hasn't ended, and free what it used."""
@@ -190,7 +209,10 @@ class Workers:
         self.close()
 
     def run(self, request: bytes, *, timeout: float) -> bytes | Death:
-        """The handler's reply, or what is left of the worker if it dies or takes more than `timeout` seconds.
+        """The handler's reply, or what is left of the worker if it dies or hangs.
+
+        It hangs if it neither replies nor launches anything for `timeout` seconds, and at the latest after 20 times
+        as long.
 
         Raises:
             HandlerError: the handler raised. The worker lives on.

@@ -50,7 +50,14 @@ def touch(request: bytes, journal: Journal) -> bytes:
             ctypes.memset(address, 1, 4)
         else:
             ctypes.string_at(address, 4)
-        return "; ".join(str(damage) for damage in memory.damage()).encode()
+        return "; ".join(str(damage) for damage in memory.damage().result()).encode()
+
+
+def _launch(seconds: float, journal: Journal) -> None:
+    """An entry each tenth of a second."""
+    for _ in range(round(seconds * 10)):
+        journal.write(b"")
+        time.sleep(0.1)
 
 
 def obey(request: bytes, journal: Journal) -> bytes:
@@ -70,6 +77,8 @@ def obey(request: bytes, journal: Journal) -> bytes:
             assert worker._parent is not None
             channel.send(worker._parent, channel.Message.LEAVING, argument.encode())
             time.sleep(60)
+        case "launch":
+            _launch(float(argument), journal)
         case "sleep":
             time.sleep(float(argument))
         case "raise":

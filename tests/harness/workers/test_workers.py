@@ -144,6 +144,15 @@ def test_a_hang_is_killed_and_told(workers: Workers) -> None:
     assert reply(workers, "echo next").endswith("next")
 
 
+def test_a_request_that_goes_on_launching_does_not_hang(workers: Workers) -> None:
+    assert reply(workers, "launch 4", timeout=2.5)
+
+
+def test_a_request_that_launches_for_ever_does(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_PATIENCE", 1.5)
+    assert death(workers, "launch 60", timeout=0.4).hang
+
+
 def test_an_exception_in_the_handler_is_the_harnesss_own_and_not_a_death(workers: Workers) -> None:
     worker = pid_of(workers)
     with pytest.raises(HandlerError, match="KeyError: 'planted'"):
