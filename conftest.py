@@ -1,9 +1,16 @@
 """What all tests share."""
 
-from hypothesis.internal.conjecture import providers
+from collections.abc import Iterator
+
+import pytest
+
+from attnfuzz.harness.campaign.constants import without_constants_of_sources
 
 pytest_plugins = ["pytester"]
 
-# Hypothesis draws numbers from the sources of the modules that are loaded, and these depend on the tests that ran
-# before. Without them a seed draws the same in every run, however the tests are shared out among processes.
-providers._get_local_constants = lambda: providers._local_constants  # noqa: SLF001 - there is no setting for it
+
+@pytest.fixture(scope="session", autouse=True)
+def _seeds_draw_the_same() -> Iterator[None]:
+    """Which modules are loaded depends on the tests that ran before, and on how they are shared out among processes."""
+    with without_constants_of_sources():
+        yield

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings, target
 from hypothesis.strategies import SearchStrategy
 
+from attnfuzz.harness.campaign.constants import without_constants_of_sources
 from attnfuzz.harness.campaign.remembered import SliceExamples
 from attnfuzz.reference.case import Case
 
@@ -30,7 +31,7 @@ def run_examples(
     that failed although it raises nothing.
 
     No setting is left to a profile: the one that Hypothesis loads where CI is set would draw the same cases in every
-    run. Exceptions that are no `Exception` pass through at once.
+    run. Nothing is drawn because it stands in a loaded module. Exceptions that are no `Exception` pass through at once.
     """
     phases = {
         Phase.reuse: remembered is not None,
@@ -58,7 +59,8 @@ def run_examples(
         else:
             _visit_remembered(visit, case, remembered)
 
-    example()
+    with without_constants_of_sources():
+        example()
 
 
 def _visit_remembered(visit: Callable[[Case], object], case: Case, remembered: SliceExamples) -> None:
