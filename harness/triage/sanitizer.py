@@ -1,7 +1,7 @@
 """NVIDIA's tools on an exported script: compute-sanitizer's memcheck, initcheck and racecheck, and GPU core dumps.
 
-Command lines follow the Compute Sanitizer and CUDA-GDB manuals, the parsers what they and others have published
-of real runs. Of the tools, memcheck has been run, on an H200.
+Command lines follow the Compute Sanitizer manual, the parsers what it and others have published of real runs. Of the
+tools, memcheck has been run, on an H200.
 """
 
 import os
@@ -19,6 +19,7 @@ import torch
 
 from attnfuzz.harness.check import Runner
 from attnfuzz.harness.export import CannotExport, Target, export_script
+from attnfuzz.harness.workers import gpu_core
 from attnfuzz.reference.case_file import AnyCase
 
 SECONDS = 300.0
@@ -66,11 +67,6 @@ def core_environment(core: Path) -> dict[str, str]:
     return {"CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1", "CUDA_COREDUMP_FILE": str(core)}
 
 
-def debugger_command(core: Path) -> list[str]:
-    """Have CUDA-GDB say where the kernel of a core dump stopped."""
-    return ["cuda-gdb", "-batch", "-ex", f"target cudacore {core}", "-ex", "backtrace"]
-
-
 def ask_tools(case: AnyCase, runner: Runner, seconds: float = SECONDS) -> Report:
     """Run what is exported of a case under every tool that is here."""
     absent = {tool: why for tool in _TOOLS if (why := why_missing(tool)) is not None}
@@ -99,8 +95,8 @@ def _core_dump(script: Path, core: Path, seconds: float) -> str:
         return _too_long("the script", seconds)
     if not core.exists():
         return "no kernel ended with an exception"
-    output = _run(debugger_command(core), {}, seconds)
-    return _too_long("cuda-gdb", seconds) if output is None else core_in_words(output)
+    output = _run(gpu_core.command(core), {}, seconds)
+    return _too_long("cuda-gdb", seconds) if output is None else gpu_core.understood(output).words
 
 
 def _too_long(what: str, seconds: float) -> str:
@@ -176,17 +172,3 @@ def _details(lines: Sequence[str]) -> Iterator[str]:
             yield f"{near['distance']} bytes {near['side']} an allocation of {near['size']} bytes"
         elif other := _OTHER.match(line):
             yield f"and {other['other']}"
-
-
-_EXCEPTION = re.compile(r"CUDA Exception: (?P<what>.+)")
-_FRAME = re.compile(r"^#0\s+(?:0x[0-9a-fA-F]+ in )?(?P<kernel>.+)$", re.MULTILINE)
-
-
-def core_in_words(output: str) -> str:
-    """What CUDA-GDB printed of a core dump, as a clause: the exception, and where the kernel stopped."""
-    what, frame = _EXCEPTION.search(output), _FRAME.search(output)
-    if what is None:
-        return "it can't be read: " + next(
-            (line for line in output.splitlines() if line.strip()), "nothing was printed"
-        )
-    return what["what"].strip() + (f", in {frame['kernel'].strip()}" if frame else "")

@@ -6,8 +6,9 @@ import msgspec
 
 from attnfuzz.harness.failures import Access, Kind, Observation
 from attnfuzz.harness.memory.allocation import Location, locate
-from attnfuzz.harness.workers import core_dumps
+from attnfuzz.harness.workers import core_dumps, gpu_core
 from attnfuzz.harness.workers.death import Death
+from attnfuzz.harness.workers.gpu_core import Core
 from attnfuzz.harness.workers.journal import Fault, LaunchRecord
 
 _BUS_ADRALN = 1
@@ -20,16 +21,18 @@ _ACCESS = {1: "read", 2: "write"}
 def explain(death: Death) -> Observation:
     """The failure that a worker's death is."""
     launch = _last_launch(death.entry)
-    kind = _kind(death)
+    core = None if death.core_dump is None else gpu_core.read(death.core_dump)
+    kind = _kind(death, core)
     place = death.cause if kind is Kind.WORKER_DIED else ""
     what = death.cause
+    fault = _on_gpu(core, launch) if death.sticky else death.fault
     if kind in (Kind.ILLEGAL_ACCESS, Kind.MISALIGNED):
-        location = _on_gpu(death, launch) if death.sticky else _location(death.fault, launch)
+        location = _unknown(core, launch) if death.sticky and fault is None else _location(fault, launch)
         place = location.place
-        what = f"{_access(death.fault)} at {location} ({death.cause})"
+        what = f"{_access(fault)} at {location} ({death.cause})"
     message = f"{what}, {_circumstances(launch)}"
-    if death.core_dump is not None:
-        message += f"\nthe GPU's state: cuda-gdb -ex 'target cudacore {death.core_dump}'"
+    if core is not None:
+        message += f"\nthe GPU's core dump, {death.core_dump}: {core.words}"
     if death.output:
         message += f"\nits last words:\n{death.output}"
     return Observation(
@@ -40,13 +43,15 @@ def explain(death: Death) -> Observation:
         mode=launch.mode if launch else "",
         kernel=launch.kernel if launch else "",
         call=launch.call if launch else -1,
-        access=_stray(death.fault, launch) if kind in (Kind.ILLEGAL_ACCESS, Kind.MISALIGNED) else None,
+        access=_stray(fault, launch) if kind in (Kind.ILLEGAL_ACCESS, Kind.MISALIGNED) else None,
     )
 
 
-def _kind(death: Death) -> Kind:
+def _kind(death: Death, core: Core | None) -> Kind:
     if death.hang:
         return Kind.HANG
+    if core is not None and (core.illegal or core.misaligned):
+        return Kind.MISALIGNED if core.misaligned else Kind.ILLEGAL_ACCESS
     if death.sticky is not None:
         return death.sticky.kind
     if death.signal == signal.SIGBUS and death.fault is not None and death.fault.code == _BUS_ADRALN:
@@ -66,12 +71,25 @@ def _last_launch(entry: bytes) -> LaunchRecord | None:
         return None
 
 
-def _on_gpu(death: Death, launch: LaunchRecord | None) -> Location:
-    """What can be said of a fault on a GPU, which has no address outside of a core dump."""
+def _on_gpu(core: Core | None, launch: LaunchRecord | None) -> Fault | None:
+    """A fault on a GPU as its core dump has it; None without one, or if the thread whose address it has did no wrong.
+
+    That may be another thread of the warp than the one that went astray.
+    """
+    if core is None or core.address is None:
+        return None
+    inside = any(not tensor.distance(core.address) for tensor in (launch.tensors if launch else ()) if tensor.nbytes)
+    if inside and not core.misaligned:
+        return None
+    return Fault(signal=0, code=_BUS_ADRALN, address=core.address, access=2 if core.write else 1)
+
+
+def _unknown(core: Core | None, launch: LaunchRecord | None) -> Location:
+    """What can be said of a fault on a GPU without an address."""
     names = dict.fromkeys(tensor.name for tensor in launch.tensors) if launch else ()
     words = f"one of {', '.join(names)} is likely" if names else "no tensor was on record"
-    if death.core_dump is None:
-        words += f"; run it with {core_dumps.VARIABLE}=FOLDER for a core dump, which has the address"
+    if core is None:
+        words += f"; run it with {core_dumps.VARIABLE}=FOLDER for a core dump, which may have the address"
     return Location("unknown address", words)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from attnfuzz.harness.check import Runner
 from attnfuzz.harness.triage import sanitizer
-from attnfuzz.harness.triage.sanitizer import ask_tools, core_in_words, in_words, sanitizer_command, why_missing
+from attnfuzz.harness.triage.sanitizer import ask_tools, in_words, sanitizer_command, why_missing
 from attnfuzz.reference import case_file
 
 SHORT_SEQ_LENS = case_file.load(Path(__file__).parents[1] / "short_seq_lens.json")
@@ -65,14 +65,6 @@ RACECHECK = """\
 =========
 ========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
 """
-CORE = """\
-Opening GPU coredump: kernel.nvcudmp
-[Current focus set to CUDA kernel 0, grid 12, block (0,2,0), thread (31,0,0), device 0, sm 4, warp 0, lane 31]
-
-CUDA Exception: Warp Illegal Address
-The exception was triggered at PC 0x7f3c1ad0 (mha.cu:1203)
-#0  0x00007f3c1ad0 in kernel_mha<<<(1,8,1),(128,1,1)>>> ()
-"""
 
 
 @pytest.mark.parametrize(
@@ -107,11 +99,6 @@ The exception was triggered at PC 0x7f3c1ad0 (mha.cu:1203)
 )
 def test_what_a_check_prints_becomes_a_clause(output: str, words: str) -> None:
     assert in_words(output) == words
-
-
-def test_a_core_dump_is_told_by_its_exception_and_its_kernel() -> None:
-    assert core_in_words(CORE) == "Warp Illegal Address, in kernel_mha<<<(1,8,1),(128,1,1)>>> ()"
-    assert core_in_words("no such file\n") == "it can't be read: no such file"
 
 
 def test_child_processes_are_checked_too() -> None:

@@ -1,5 +1,6 @@
 """Workers that leave because a fault broke their CUDA context, and what the parent says of them."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ import torch
 
 from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.memory.allocation import Allocation
-from attnfuzz.harness.workers import core_dumps, sticky
+from attnfuzz.harness.workers import core_dumps, gpu_core, sticky
 from attnfuzz.harness.workers.death import Death
+from attnfuzz.harness.workers.gpu_core import Core
 from attnfuzz.harness.workers.journal import LaunchRecord
 from attnfuzz.harness.workers.pool import Workers
 from attnfuzz.harness.workers.postmortem import explain
@@ -83,9 +85,10 @@ def test_a_fault_without_an_address_names_the_tensors_and_the_way_to_an_address(
     assert "ATTNFUZZ_CUDA_COREDUMP=FOLDER" in seen.message
 
 
-def test_a_core_dump_is_named_instead_of_the_way_to_one() -> None:
+def test_a_core_dump_is_named_and_read_instead_of_the_way_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_core, "read", lambda path: Core(f"what {path} tells"))
     seen = explain(death(sticky.exit_code_of(700), core_dump="/dumps/attnfuzz-7.nvcudmp"))
-    assert "cuda-gdb -ex 'target cudacore /dumps/attnfuzz-7.nvcudmp'" in seen.message
+    assert "the GPU's core dump, /dumps/attnfuzz-7.nvcudmp: what /dumps/attnfuzz-7.nvcudmp tells" in seen.message
     assert core_dumps.VARIABLE not in seen.message
 
 
@@ -126,16 +129,17 @@ def test_a_broken_context_ends_the_process(
     monkeypatch: pytest.MonkeyPatch, left: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken(monkeypatch, 700)
+    last: list[str] = []
     with pytest.raises(Left):
-        sticky.synchronise()
-    assert left == [sticky.exit_code_of(700)]
+        sticky.synchronise(lambda: last.append("last"))
+    assert (left, last) == ([sticky.exit_code_of(700)], ["last"])
     assert capsys.readouterr().err == "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered\n"
 
 
 def test_an_error_that_leaves_the_context_intact_is_raised(monkeypatch: pytest.MonkeyPatch, left: list[int]) -> None:
     broken(monkeypatch, 0)
     with pytest.raises(RuntimeError, match="CUDA error"):
-        sticky.synchronise()
+        sticky.synchronise(lambda: pytest.fail("the process goes on"))
     assert left == []
 
 
@@ -144,6 +148,50 @@ def test_the_driver_is_not_asked_where_nothing_was_raised(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     sticky.synchronise()
     assert left == []
+
+
+@pytest.mark.parametrize(
+    ("core", "kind", "place", "said"),
+    [
+        (Core("Warp Illegal Address", QUERY.address + 64), Kind.ILLEGAL_ACCESS, "query", "read at query: 0 bytes past"),
+        (
+            Core("Warp MMU Fault", QUERY.address - 8, write=True),
+            Kind.ILLEGAL_ACCESS,
+            "query",
+            "write at query: 8 bytes",
+        ),
+        (Core("Warp Misaligned Address", QUERY.address + 1), Kind.MISALIGNED, "query", "read at query: 1 bytes inside"),
+        # The thread that is known did no wrong: another of its warp did.
+        (Core("Warp Illegal Address", QUERY.address + 8), Kind.ILLEGAL_ACCESS, "unknown address", "one of query"),
+        (Core("Warp Illegal Address"), Kind.ILLEGAL_ACCESS, "unknown address", "one of query is likely"),
+        (Core("Device Assert"), Kind.WORKER_DIED, "", "does not recover from"),
+    ],
+)
+def test_what_a_core_dump_tells_is_the_fault(
+    monkeypatch: pytest.MonkeyPatch, core: Core, kind: Kind, place: str, said: str
+) -> None:
+    """Also where CUDA told no error of it, and the worker left for its dump alone."""
+    monkeypatch.setattr(gpu_core, "read", lambda _: core)
+    seen = explain(death(sticky.exit_code_of(0), core_dump="/dumps/attnfuzz-7.nvcudmp"))
+    assert seen.kind is kind
+    assert said in seen.message
+    if kind is not Kind.WORKER_DIED:
+        assert seen.place == place
+        offset = core.address - QUERY.address if core.address is not None and place == "query" else None
+        assert (seen.access.offsets["query"] if seen.access else None) == offset
+
+
+def test_a_worker_leaves_for_its_core_dump_whatever_cuda_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[int] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(sticky, "leave", left.append)
+    sticky.synchronise()
+    monkeypatch.setenv("CUDA_COREDUMP_FILE", str(tmp_path / "of-%p"))
+    sticky.synchronise()
+    assert left == []
+    (tmp_path / f"of-{os.getpid()}").touch()
+    sticky.synchronise(lambda: left.append(-1))
+    assert left == [-1, sticky.exit_code_of(0)]
 
 
 def test_the_core_dump_of_a_worker_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
