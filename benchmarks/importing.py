@@ -21,7 +21,7 @@ from dump_maker import DECODE, Dumper, rewrite, sparse_safetensors
 
 from attnfuzz.harness.dumps.case_of_call import make_case
 from attnfuzz.harness.dumps.contents import Contents
-from attnfuzz.harness.dumps.find_calls import find_calls
+from attnfuzz.harness.dumps.find_calls import read_dump
 from attnfuzz.reference import case_file
 
 REQUESTS = 16
@@ -103,7 +103,7 @@ def _import(dump: Path, contents: Contents) -> None:
     with own_memory() as peak:
         if dump.is_dir():
             path = dump / "case.json"
-            case_file.save(path, make_case(find_calls(dump)[0], contents=contents))
+            case_file.save(path, make_case(read_dump(dump).calls[0], contents=contents))
             size = sum(file.stat().st_size for file in dump.glob("case.*"))
     seconds = os.times().elapsed - start
     print(f"{seconds:.1f} {max(peak) >> 10} {size / (1 << 20):.1f}")

@@ -44,8 +44,11 @@ def _buffers(case: CallCase) -> dict[str, Buffer]:
 
 
 def _validate_content(buffer: Buffer) -> None:
-    if sum(content is not None for content in (buffer.values, buffer.bits, buffer.drawn, buffer.payload)) > 1:
-        raise ImpossibleCase(f"content of {buffer.name}", "given twice", "must be values, bits, drawn or payload")
+    given = (buffer.values, buffer.zeros or None, buffer.bits, buffer.drawn, buffer.payload)
+    if sum(content is not None for content in given) > 1:
+        raise ImpossibleCase(
+            f"content of {buffer.name}", "given twice", "must be values, zeros, bits, drawn or payload"
+        )
     try:
         content_of(buffer)
     except ValueError as error:
@@ -56,7 +59,7 @@ def _validate_write(write: Buffer, buffers: dict[str, Buffer]) -> None:
     target = buffers.get(write.name)
     if target is None or target.dtype is not write.dtype or not 0 <= write.offset <= target.size - write.size:
         raise ImpossibleCase(f"write to {write.name}", (write.offset, write.size), "must lie in a buffer of its dtype")
-    if write.values is None and write.bits is None and write.payload is None:
+    if write.values is None and not write.zeros and write.bits is None and write.payload is None:
         raise ImpossibleCase(f"write to {write.name}", None, "must have content")
     _validate_content(write)
 

@@ -26,9 +26,9 @@ class Drawn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Memory of one allocation: `size` elements of `dtype`, or (in a call's `writes`) as many of them from `offset` on.
 
-    Its content is `values` (integers), `bits` (base64 of the zlib-compressed bytes, little-endian) or `drawn` (floating
-    point numbers). Without content it is filled as an output is. In a file, `payload` instead names an entry of the
-    safetensors file beside the case.
+    Its content is `values` (integers), `zeros`, `bits` (base64 of the zlib-compressed bytes, little-endian) or `drawn`
+    (floating point numbers). Without content it is filled as an output is. In a file, `payload` instead names an entry
+    of the safetensors file beside the case.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     size: int
     offset: int = 0
     values: tuple[int, ...] | None = None
+    zeros: bool = False
     bits: str | None = None
     drawn: Drawn | None = None
     payload: str | None = None
@@ -177,6 +178,8 @@ def content_of(buffer: Buffer) -> torch.Tensor | None:
             raise ValueError(f"values that are no {buffer.dtype}: {error}") from error
     if buffer.drawn is not None:
         return _draw(buffer.drawn, buffer.size, buffer.dtype)
+    if buffer.zeros:
+        return torch.zeros(buffer.size, dtype=dtype)
     if buffer.bits is None:
         return None
     nbytes = buffer.size * buffer.dtype.itemsize

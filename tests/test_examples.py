@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from readable_calls import readable_calls
 from small_cases import HEADS, run, step
 
 from attnfuzz.harness.check import Runner
 from attnfuzz.harness.dumps.case_of_call import make_case
-from attnfuzz.harness.dumps.find_calls import find_calls
 from attnfuzz.harness.dumps.understood import breaches_of
 from attnfuzz.harness.failures import Kind
 from attnfuzz.reference.case import Case, Mode, Scales
@@ -53,7 +53,7 @@ def test_the_crashing_call_dumps_itself_and_fails_as_told(tmp_path: Path) -> Non
         text=True,
     )
     assert ran.stderr.endswith("RuntimeError: the kernel's turn\n")
-    (call,) = find_calls(tmp_path / "dump")
+    (call,) = readable_calls(tmp_path / "dump")
     assert [breach.text.partition(",")[0] for breach in breaches_of(call)] == ["batch_size is 12"]
     with Runner() as runner:
         (failure,) = runner.verdict(make_case(call)).failures

@@ -24,19 +24,6 @@ class Dump:
     unreadable: tuple[DumpError, ...]
 
 
-def find_calls(folder: Path) -> list[RecordedCall]:
-    """The calls in a dump, or in the folder of one of its calls: those that `read_dump` can read.
-
-    Raises:
-        DumpError: there is none; the message is about the first that can't be read.
-
-    """
-    dump = read_dump(folder)
-    if not dump.calls:
-        raise dump.unreadable[0]
-    return list(dump.calls)
-
-
 def read_dump(folder: Path) -> Dump:
     """The calls in a dump, or in the folder of one of its calls.
 

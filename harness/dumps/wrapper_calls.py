@@ -126,7 +126,8 @@ def _class(call: RecordedCall) -> str:
 def _last(calls: Sequence[RecordedCall], call: RecordedCall, method: str) -> RecordedCall:
     """The last call of a method of the same object before this one."""
     name = f"{_class(call)}.{method}"
-    for each in reversed(calls[: calls.index(call)]):
+    place = next(index for index, each in enumerate(calls) if each is call)
+    for each in reversed(calls[:place]):
         if (each.process, each.self_id, each.function) == (call.process, call.self_id, name):
             return each
     raise DumpError(f"{call.folder}: its object's {name} is not in the dump; dump that as well, or import another call")

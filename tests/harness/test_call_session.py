@@ -119,7 +119,7 @@ def test_a_buffer_is_flat_where_no_view_says_more(views: tuple[View, ...]) -> No
 
 def test_gaps_between_elements_are_guarded() -> None:
     with placed(with_views(WITH_GAP)) as memory:
-        assert memory.damage() == []
+        assert memory.damage().result() == []
 
 
 def test_what_only_the_answer_needs_is_not_guarded(runner: Runner) -> None:

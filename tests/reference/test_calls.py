@@ -74,6 +74,9 @@ def test_contents_keep_every_bit() -> None:
     assert content is not None
     assert bytes(content.view(torch.uint8).tolist()) == bits
     assert content_of(Buffer(name="x", dtype=DType.BFLOAT16, size=2)) is None
+    zeros = content_of(Buffer(name="x", dtype=DType.FLOAT8_E4M3, size=3, zeros=True))
+    assert zeros is not None
+    assert (zeros.dtype, bytes(zeros.view(torch.uint8).tolist())) == (torch.float8_e4m3fn, bytes(3))
     empty = content_of(Buffer(name="x", dtype=DType.INT32, size=0, bits=pack(b"")))
     assert empty is not None
     assert empty.dtype == torch.int32
@@ -124,6 +127,7 @@ def with_request(**changes: object) -> CallCase:
         (with_buffer(size=MAX_BYTES), f"all may have {MAX_BYTES} bytes"),
         (with_buffer(values=None, bits="%"), "content of seq_lens is 'damaged'"),
         (with_buffer(bits=pack(bytes(4))), "content of seq_lens is 'given twice'"),
+        (with_buffer(zeros=True), "content of seq_lens is 'given twice'"),
         (with_buffer(values=None, payload="x"), "load the case from its file"),
         (with_argument(view("nobody", 2)), "must name one of the buffers q, kv, seq_lens"),
         (with_argument(view("q", 3, 2, 4)), "must end within the 16 elements there are"),

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import torch
+from readable_calls import readable_calls
 
 from attnfuzz.harness.check import Runner
-from attnfuzz.harness.dumps.find_calls import find_calls
 from attnfuzz.harness.dumps.recorded import Status
 from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.literal_arguments import literal_arguments
@@ -101,7 +101,7 @@ def imported(attnfuzz: Attnfuzz, dump: Path) -> tuple[CallCase, Any]:
 
 def test_calls_within_calls_are_all_read(dumped: Callable[[str], Path]) -> None:
     # XQA returns nothing that would be copied, so that its crash shows in the call around it only.
-    assert [(call.function, call.status) for call in find_calls(dumped("crashed"))] == [
+    assert [(call.function, call.status) for call in readable_calls(dumped("crashed"))] == [
         (DECODE, Status.CRASHED),
         ("xqa_batch_decode_with_kv_cache", Status.CRASHED),
         ("xqa", Status.COMPLETED),

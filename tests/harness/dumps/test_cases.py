@@ -1,5 +1,6 @@
 """A recorded call becomes a case that ends as the call did."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from attnfuzz.harness.failures import FAULTS, Kind, Verdict
 from attnfuzz.harness.literal_arguments import literal_arguments
 from attnfuzz.harness.registry import resolve
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
+from attnfuzz.reference import case_file
 from attnfuzz.reference.calls import CallCase, View
 from attnfuzz.reference.case import Case, Guard
 from attnfuzz.strategies.cases import cases
@@ -228,6 +230,17 @@ def test_a_workspace_is_cut_to_what_the_kernel_uses() -> None:
     exact = torch.arange(8192).to(torch.uint8)
     kept = literal_arguments(make_case(decode(workspace_buffer=exact)), 0)["workspace_buffer"]
     assert torch.equal(kept, exact)
+
+
+def test_a_workspace_of_zeros_that_is_kept_whole_takes_no_room_in_the_case(tmp_path: Path) -> None:
+    """On a GPU nobody knows how much of it is used."""
+    call = decode(workspace_buffer=torch.zeros(64 << 20, dtype=torch.uint8))
+    case = make_case(call, backend="hopper:trtllm_mha")
+    (space,) = (buffer for buffer in case.buffers if buffer.name == "workspace_buffer")
+    assert (space.size, space.zeros, space.bits) == (64 << 20, True, None)
+    case_file.save(tmp_path / "case.json", case)
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 50_000
+    assert case_file.load(tmp_path / "case.json") == case
 
 
 def test_a_scale_in_a_tensor_becomes_a_number() -> None:

@@ -15,8 +15,8 @@ import torch
 from dump_maker import DECODE, Dumper, rewrite, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from readable_calls import readable_calls
 
-from attnfuzz.harness.dumps.find_calls import find_calls
 from attnfuzz.harness.dumps.recorded import DumpError, OtherValue, RecordedCall
 from attnfuzz.harness.dumps.tensor_files import StoredTensor
 
@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 def complaint(folder: Path, read: Callable[[RecordedCall], object] = lambda _: None) -> str:
     """What is said about a dump that can't be read: a line that names something in the folder."""
     with pytest.raises(DumpError) as caught:
-        read(find_calls(folder)[0])
+        read(readable_calls(folder)[0])
     message = str(caught.value)
     assert message.isprintable()
     assert len(message) < 1000
@@ -175,7 +175,7 @@ def test_what_is_cut_off_or_flipped_is_read_or_refused_in_one_line(
 
 
 def _read_all(folder: Path) -> None:
-    for call in find_calls(folder):
+    for call in readable_calls(folder):
         for value in [*call.arguments.values(), *call.outputs.values()]:
             for member in value if isinstance(value, tuple) else (value,):
                 if isinstance(member, StoredTensor):
@@ -199,7 +199,7 @@ def test_a_folder_that_is_a_link_out_of_the_dump_is_not_followed(tmp_path: Path,
 def test_links_within_the_dump_are_followed(folder: Path) -> None:
     (folder / "inputs.pt").rename(folder / "kept.pt")
     (folder / "inputs.pt").symlink_to("kept.pt")
-    assert find_calls(folder)
+    assert readable_calls(folder)
 
 
 def test_a_link_to_itself_is_said_to_lead_nowhere(folder: Path) -> None:
@@ -227,7 +227,7 @@ def test_paths_in_the_metadata_are_not_followed(tmp_path: Path, folder: Path) ->
     session = folder.parent / "session.jsonl"
     session.write_text(json.dumps({"dump_dir": str(outside)}) + "\n")
     before = sorted(tmp_path.rglob("*"))
-    (call,) = find_calls(folder.parent)
+    (call,) = readable_calls(folder.parent)
     assert torch.equal(read_query(call), QUERY)
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -260,7 +260,7 @@ def test_values_that_are_barely_not_nested_too_deeply_to_be_parsed_do_no_harm(fo
         nested = json.dumps(record | {"input_metadata": {"arg_1": {"type": "x", "items": ["?"]}}})
         (folder / "metadata.jsonl").write_text(nested.replace('"?"', "[" * depth + "]" * depth))
         with contextlib.suppress(DumpError):
-            find_calls(folder)
+            readable_calls(folder)
 
 
 def test_a_record_that_is_too_long_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +312,7 @@ def test_metadata_that_does_not_fit_is_refused(folder: Path, changes: dict[str, 
 
 def test_keys_of_another_version_are_passed_over(folder: Path) -> None:
     rewrite(folder, a_new_key={"a": [1]}, timestamp=None, versions=None, module=None, graph_capture=None)
-    assert find_calls(folder)[0].versions == {}
+    assert readable_calls(folder)[0].versions == {}
 
 
 def test_texts_of_a_dump_do_not_reach_a_terminal_as_commands(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_texts_of_a_dump_do_not_reach_a_terminal_as_commands(tmp_path: Path) -> 
         "kwarg_y": {"type": "enum", "name": "\x07.\x07"},
     }
     rewrite(folder, input_metadata=values, versions={"\x1b[2J": "\x1b[2J\n"})
-    (call,) = find_calls(folder)
+    (call,) = readable_calls(folder)
     texts = [call.module, *call.versions, *call.versions.values(), *call.lost]
     for name in ("x", "y"):
         value = call.arguments[name]
@@ -358,7 +358,7 @@ def test_what_may_not_be_read_is_named(folder: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_file_that_can_no_longer_be_opened_is_named(folder: Path) -> None:
-    (call,) = find_calls(folder)
+    (call,) = readable_calls(folder)
     (folder / "inputs.pt").unlink()
     with pytest.raises(DumpError, match=r"can't read .*inputs.pt: No such file"):
         read_query(call)

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 from dump_maker import DECODE, Dumper, rewrite, stored
+from readable_calls import readable_calls
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnfuzz.harness.dumps.find_calls import find_calls, read_dump
+from attnfuzz.harness.dumps.find_calls import read_dump
 from attnfuzz.harness.dumps.recorded import DumpError, OtherValue, RecordedCall, Status
 from attnfuzz.harness.dumps.signatures import Positional, parse
 
@@ -18,7 +19,7 @@ QUERY = torch.arange(4 * 2 * 8, dtype=torch.float32).view(4, 2, 8)
 
 
 def only_call(folder: Path) -> RecordedCall:
-    (call,) = find_calls(folder)
+    (call,) = readable_calls(folder)
     return call
 
 
@@ -90,7 +91,7 @@ def test_without_a_recorded_signature_that_of_the_installed_flashinfer_is_taken(
     dumper = Dumper(tmp_path)
     assert set(only_call(dumper.call(DECODE, QUERY, signature="<unavailable>")).arguments) == {"query"}
     with pytest.raises(DumpError, match=r"has 2 positional arguments, but .* takes 1"):
-        find_calls(dumper.call(DECODE, QUERY, QUERY, signature="<unavailable>"))
+        readable_calls(dumper.call(DECODE, QUERY, QUERY, signature="<unavailable>"))
 
 
 @pytest.mark.parametrize("installed", [None, ModuleType("flashinfer.decode")], ids=["missing", "another version"])
@@ -108,7 +109,7 @@ def test_a_function_that_nobody_knows_needs_its_recorded_signature_for_positiona
     dumper = Dumper(tmp_path)
     assert set(only_call(dumper.call("f", signature="", key=1)).arguments) == {"key"}
     with pytest.raises(DumpError, match="the arguments of f can't be named"):
-        find_calls(dumper.call("f", 1, signature=""))
+        readable_calls(dumper.call("f", 1, signature=""))
 
 
 def test_values_that_are_no_tensors_are_what_they_were(tmp_path: Path) -> None:
@@ -165,7 +166,7 @@ def test_what_was_lost_is_said(tmp_path: Path) -> None:
         "Which of its tensors shared memory is not recorded.",
     )
     assert only_call(dumper.call(DECODE, QUERY.transpose(0, 1))).lost == ()
-    captured = find_calls(dumper.captured(DECODE, (QUERY,), QUERY, [((QUERY,), QUERY)]))[0]
+    captured = readable_calls(dumper.captured(DECODE, (QUERY,), QUERY, [((QUERY,), QUERY)]))[0]
     assert stored(captured.arguments["query"]).stride == (16, 8, 1)
     assert captured.lost == ("Inputs are recorded as they were after a replay: what that wrote over is lost.",)
 
@@ -182,9 +183,9 @@ def test_calls_are_ordered_by_process_then_as_the_session_has_them(tmp_path: Pat
     session = tmp_path / "session.jsonl"
     session.write_text(session.read_text().replace("_043000_002", "_043000_001"))
     ordered = [(9, name) for name in names] + [(20, name) for name in names]
-    assert [(call.process, call.function) for call in find_calls(tmp_path)] == ordered
+    assert [(call.process, call.function) for call in readable_calls(tmp_path)] == ordered
     session.unlink()
-    assert [call.function for call in find_calls(tmp_path)] == ["W.plan", "W.run", "W.run"] * 2
+    assert [call.function for call in readable_calls(tmp_path)] == ["W.plan", "W.run", "W.run"] * 2
 
 
 def test_a_session_with_broken_lines_is_no_obstacle(tmp_path: Path) -> None:
@@ -193,9 +194,9 @@ def test_a_session_with_broken_lines_is_no_obstacle(tmp_path: Path) -> None:
     with (tmp_path / "session.jsonl").open("ab") as file:
         file.write(b'{"dump_dir": "\xff\n[1]\n{"dump_dir": 3}\n\n')
     dumper.call("a", x=1)
-    assert [call.function for call in find_calls(tmp_path)] == ["b", "a"]
+    assert [call.function for call in readable_calls(tmp_path)] == ["b", "a"]
     (tmp_path / "session.jsonl").write_text('{"dump')
-    assert [call.function for call in find_calls(tmp_path)] == ["b", "a"]
+    assert [call.function for call in readable_calls(tmp_path)] == ["b", "a"]
 
 
 def test_a_dump_may_be_moved(tmp_path: Path) -> None:
@@ -203,7 +204,7 @@ def test_a_dump_may_be_moved(tmp_path: Path) -> None:
     dumper.call(DECODE, QUERY)
     dumper.captured(DECODE, (QUERY,), QUERY, [((QUERY + 1,), QUERY), ((QUERY + 2,), QUERY)])
     moved = (tmp_path / "before").rename(tmp_path / "after")
-    calls = find_calls(moved)
+    calls = readable_calls(moved)
     assert [call.snapshot for call in calls] == [None, 1, 2]
     assert [stored(call.arguments["query"]).read()[0, 0, 0] for call in calls] == [0, 1, 2]
     assert all(call.folder.is_relative_to(moved) for call in calls)

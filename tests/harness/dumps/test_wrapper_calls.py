@@ -9,7 +9,9 @@ import torch
 from recorded_calls import recorded_call
 
 from attnfuzz.harness.check import Runner
-from attnfuzz.harness.dumps.case_of_call import make_case
+from attnfuzz.harness.dumps.backend_of import importable
+from attnfuzz.harness.dumps.case_of_call import make_case, make_sequence
+from attnfuzz.harness.dumps.choice import with_earlier
 from attnfuzz.harness.dumps.pictured import pictured
 from attnfuzz.harness.dumps.recorded import DumpError, RecordedCall, Status
 from attnfuzz.harness.dumps.wrapper_calls import as_function, function_of
@@ -108,6 +110,20 @@ def test_a_run_belongs_to_the_last_plan_of_its_own_object() -> None:
     another = method(f"{DECODE}.plan", DECODE_PLAN | {"sm_scale": 8.0}, self_id=8)
     given = told([begin, older, plan, another, run])
     assert (given["bmm1_scale"], given["kv_layout"]) == (1 / math.sqrt(DIM), "HND")
+
+
+def test_an_earlier_run_comes_along_across_the_plan_between(runner: Runner) -> None:
+    begin, plan, run = life(DECODE, DECODE_PLAN)
+    moved = DECODE_PLAN | {"indices": torch.tensor([0, 2, 4], dtype=torch.int32)}
+    _, again, last = life(DECODE, moved)
+    calls = [begin, plan, run, again, last]
+    both = with_earlier(calls, 4, 1, lambda call: function_of(call) in importable())
+    assert both == [run, last]
+    tables = [pictured(as_function(calls, call))["block_tables"].tolist() for call in both]
+    assert tables == [[[5, 1], [0, 0], [3, 0]], [[0, 2], [0, 0], [4, 0]]]
+    case = make_sequence([as_function(calls, call) for call in both])
+    assert len(case.calls) == 2
+    assert runner.verdict(case).failures == ()
 
 
 def test_the_note_names_the_wrapper_and_its_plan() -> None:
