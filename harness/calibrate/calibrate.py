@@ -1,7 +1,7 @@
 """Calibrates a backend: one fit for each dtype of queries, tested on rows that the fit did not see."""
 
 import platform
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol, runtime_checkable
@@ -11,7 +11,7 @@ import torch
 import attnfuzz
 from attnfuzz.harness.calibrate.fit import fit
 from attnfuzz.harness.calibrate.margins import Spread, largest_margins, quantiles, spread
-from attnfuzz.harness.calibrate.sample import CannotCalibrate, Sample, draw_samples
+from attnfuzz.harness.calibrate.sample import CannotCalibrate, Sample, draw_samples, rows_of
 from attnfuzz.harness.campaign.examples import derive_seed
 from attnfuzz.harness.registry import resolve
 from attnfuzz.kernels.gpu import visible
@@ -40,10 +40,11 @@ class Measured:
     fitted: Spread
 
 
-def measure(name: str, dtype: DType, *, rows: int, seed: int, tell: Callable[[str], None]) -> Measured:
+def measure(name: str, dtype: DType, *, rows: int, seed: int) -> Iterator[str | Measured]:
     """Fit the backend called `name` for `dtype`, to one half of `rows`, and hold the fit to the other half.
 
-    Runs in this process, whose torch has one thread from then on, as workers have.
+    Gives what is going on, in words, and at last what was measured. Runs in this process, whose torch has one thread
+    from then on, as workers have: `measure_apart` is for those who must live on.
 
     Raises:
         UnknownBackend, BackendFileError: there is no such backend.
@@ -53,27 +54,22 @@ def measure(name: str, dtype: DType, *, rows: int, seed: int, tell: Callable[[st
     torch.set_num_threads(1)
     backend = resolve(name)
     theory = backend.theory(dtype) if isinstance(backend, HasTheory) else backend.noise(dtype)
-
-    def half(part: str, done: int) -> list[Sample]:
-        return draw_samples(
-            name,
-            backend,
-            dtype,
-            theory,
-            rows=rows // 2,
-            seed=derive_seed(seed, part),
-            tell=lambda found: tell(f"{name} {dtype}: {min(done + found, rows):,} of {rows:,} rows"),
-        )
-
-    ours, held_out = half("fit", 0), half("held out", rows // 2)
+    halves: list[list[Sample]] = []
+    for part in ("fit", "held out"):
+        half: list[Sample] = []
+        for half in draw_samples(name, backend, dtype, theory, rows=rows // 2, seed=derive_seed(seed, part)):
+            done = len(halves) * (rows // 2) + rows_of(half)
+            yield f"{name} {dtype}: {min(done, rows):,} of {rows:,} rows"
+        halves.append(half)
+    ours, held_out = halves
     _check(name, dtype, [*ours, *held_out], theory)
-    tell(f"{name} {dtype}: fitting")
+    yield f"{name} {dtype}: fitting"
     noise, names = fit(ours, held_out, theory)
     before, after = spread(held_out, theory), spread(held_out, noise)
-    return Measured(
+    yield Measured(
         dtype=dtype,
         fit=Fit(
-            rows=sum(sample.rows for sample in (*ours, *held_out)),
+            rows=rows_of((*ours, *held_out)),
             longest=max(sample.longest for sample in held_out),
             noise=noise,
             theory=theory,

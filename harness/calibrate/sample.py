@@ -1,6 +1,6 @@
 """What a fit is made of: outputs of a kernel beside their exact answers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -55,35 +55,37 @@ class Sample:
 
 
 def draw_samples(
-    name: str, backend: Backend, dtype: DType, noise: NoiseModel, *, rows: int, seed: int, tell: Callable[[int], None]
-) -> list[Sample]:
+    name: str, backend: Backend, dtype: DType, noise: NoiseModel, *, rows: int, seed: int
+) -> Iterator[list[Sample]]:
     """Run drawn cases with queries of `dtype` in this process until there are `rows` rows, then long ones.
 
-    `tell` is told the number of rows so far. Raises CannotCalibrate if a case raises, or none has rows.
+    Gives all samples so far again and again, so that somebody can be told. Raises CannotCalibrate if a case raises, or
+    none has rows.
     """
     samples: list[Sample] = []
-    found = 0
 
     def visit(case: Case) -> None:
-        nonlocal found
-        for sample in _samples(case, backend, noise):
-            samples.append(sample)
-            found += sample.rows
-        tell(found)
+        samples.extend(_samples(case, backend, noise))
 
     buckets = tuple(bucket for bucket in backend.capability.buckets if bucket.dtype is dtype)
     can = msgspec.structs.replace(backend.capability, dtypes=(dtype,), buckets=buckets)
     drawn = cases(can, name)
     part = 0
-    while found < rows:
-        before = found
+    while rows_of(samples) < rows:
+        before = len(samples)
         run_examples(drawn, visit, examples=_EXAMPLES_AT_ONCE, seed_of=derive_seed(seed, name, dtype, part))
         part += 1
-        if found == before:
+        if len(samples) == before:
             raise CannotCalibrate(f"{name}: {_EXAMPLES_AT_ONCE} cases of {dtype} gave no row to measure")
+        yield samples
     for case in long_cases(name, can, dtype, derive_seed(seed, "long") >> 2):
         visit(case)
-    return samples
+        yield samples
+
+
+def rows_of(samples: Iterable[Sample]) -> int:
+    """The rows of samples."""
+    return sum(sample.rows for sample in samples)
 
 
 def _samples(case: Case, backend: Backend, noise: NoiseModel) -> Iterator[Sample]:
@@ -95,7 +97,7 @@ def _samples(case: Case, backend: Backend, noise: NoiseModel) -> Iterator[Sample
         for index, step in enumerate(case.steps):
             launcher.begin_step(index, step.mode.value)
             output = session.forward(index)
-            sample = None if output is None else _sample(on_host(output), case, backend, noise)
+            sample = None if output is None else _sample(on_host(output).result(), case, backend, noise)
             if sample is not None:
                 yield sample
     except Unsupported:

@@ -115,22 +115,33 @@ def run_bugs(ctx: click.Context, /, *, device: Device | None, **chosen_by: Any) 
 
     Exits with 0 if each that can be run here fails before its fix in a way that the report describes, and passes after
     it, if there is a backend without the bug; 1 if not. With --device cuda, what has no kernels on the GPU runs on
-    native ones, and is said to.
+    native ones, and is said to; with --device cpu, what only kernels on a GPU have is left out.
     """
     chosen = _chosen(**chosen_by)
     if device is Device.CUDA and (lacking := visible.missing(frozenset(Arch), ())) is not None:
         raise BadInput(f"--device cuda {lacking}")
-    here = {bug.name: _backend(bug, device) for bug in chosen if bug.missing is None}
+    here = {bug.name: _backend(bug, device) for bug in chosen if _why_not(bug, device) is None}
     console = Console(highlight=False)
     backends = tuple(dict.fromkeys(name for before in here.values() for name in (before, fixed(before))))
     with Runner(backends, progress=tell) as runner:
         runs = [_run(console, runner, bug, here[bug.name], device) for bug in chosen if bug.name in here]
-    console.print(_results(chosen, {run.bug.name: run for run in runs}))
+    console.print(_results(chosen, {run.bug.name: run for run in runs}, device))
     wrong = [run.bug.name for run in runs if not run.shown]
     console.print(f"\n{count(len(runs) - len(wrong), 'bug')} shown, {len(chosen) - len(runs)} can't run here.")
     if wrong:
         console.print(Text(f"{count(len(wrong), 'bug')} not shown: {', '.join(wrong)}.", style="red"))
     ctx.exit(Exit.FOUND if wrong else Exit.CLEAN)
+
+
+def _why_not(bug: Bug, device: Device | None) -> str | None:
+    """Why a bug can't be seen to fail here, or is left out on this device, in a clause; None if it is run."""
+    if bug.missing is None and device is Device.CPU and _on_gpu(_backend(bug, device)):
+        return "a kernel on a GPU has it, and --device cpu was asked for"
+    return bug.missing
+
+
+def _on_gpu(backend: str) -> bool:
+    return resolve(backend).capability.device is Device.CUDA
 
 
 def _backend(bug: Bug, device: Device | None) -> str:
@@ -222,13 +233,13 @@ def _result(failures: Sequence[Observation]) -> str:
     return f"fails, {failures[0].kind}: {failures[0].message.splitlines()[0]}"
 
 
-def _results(chosen: Sequence[Bug], runs: dict[str, Run]) -> Table:
+def _results(chosen: Sequence[Bug], runs: dict[str, Run], device: Device | None) -> Table:
     """What came of each bug in a line."""
     table = _table("bug", "on", "before the fix", "after it")
     for bug in chosen:
         run = runs.get(bug.name)
         if run is None:
-            table.add_row(bug.name, "", Text(f"not here: {bug.missing}", style="dim"), "")
+            table.add_row(bug.name, "", Text(f"not here: {_why_not(bug, device)}", style="dim"), "")
             continue
         before = _in_short(run.before)
         after = "" if run.after is None else _in_short(run.after)

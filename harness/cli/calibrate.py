@@ -9,7 +9,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from attnfuzz.harness.calibrate.calibrate import Measured, architecture_of, calibration, measure
+from attnfuzz.harness.calibrate.apart import measure_apart
+from attnfuzz.harness.calibrate.calibrate import Measured, architecture_of, calibration
 from attnfuzz.harness.calibrate.sample import CannotCalibrate
 from attnfuzz.harness.cli.campaign import prepare
 from attnfuzz.harness.cli.exits import BadInput
@@ -42,7 +43,7 @@ FEWEST_ROWS = 1000
 def calibrate(*, backends: tuple[str, ...], rows: int, seed: int | None, out: Path, plots: Path | None) -> None:
     """Measure the error of correct backends on this machine, and fit their noise models to it.
 
-    A fit only tightens the model that a backend has without it. The cases run in this process: calibrate what passes.
+    A fit only tightens the model that a backend has without it. Calibrate what passes.
     """
     if plots is not None and importlib.util.find_spec("matplotlib") is None:
         raise BadInput("--plot needs matplotlib: pip install 'attnfuzz[plots]'")
@@ -72,7 +73,7 @@ def _measured(name: str, rows: int, seed: int) -> list[Measured]:
         with status.status(f"{name}: drawing", spinner="dots") as shown:
             found = []
             for dtype in resolve(name).capability.dtypes:
-                found.append(measure(name, dtype, rows=rows, seed=seed, tell=shown.update))
+                found.append(measure_apart(name, dtype, rows=rows, seed=seed, tell=shown.update))
                 tell(f"{name}, {dtype}: {found[-1].fit.rows:,} rows")
             return found
     except CannotCalibrate as error:

@@ -1,14 +1,21 @@
 """Fits to what a real kernel computes on drawn cases."""
 
+from pathlib import Path
+
 import pytest
 
 from attnfuzz.harness.calibrate import sample
-from attnfuzz.harness.calibrate.calibrate import measure
+from attnfuzz.harness.calibrate.apart import measure_apart
+from attnfuzz.harness.calibrate.calibrate import Measured, measure
 from attnfuzz.harness.calibrate.fit import PARAMETERS
+from attnfuzz.harness.calibrate.margins import quantiles
 from attnfuzz.harness.calibrate.sample import CannotCalibrate
 from attnfuzz.kernels.torch_sdpa import SdpaBackend
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel, Origin
+
+EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "my_backend.py"
+CAPABILITY = "Capability(modes=(Mode.DECODE,), layouts=(KvLayout.NHD,), dtypes=(DType.FLOAT32,), max_head_dim=32)"
 
 
 @pytest.fixture(autouse=True)
@@ -18,8 +25,15 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample, "long_cases", lambda *_: ())
 
 
+def measured(backend: str, dtype: DType, *, rows: int, seed: int) -> Measured:
+    *told, last = measure(backend, dtype, rows=rows, seed=seed)
+    assert all(isinstance(each, str) for each in told)
+    assert isinstance(last, Measured)
+    return last
+
+
 def test_a_fit_tightens_and_holds_for_the_rows_held_out() -> None:
-    found = measure("trtllm_mha", DType.FLOAT32, rows=2000, seed=1, tell=lambda _: None).fit
+    found = measured("trtllm_mha", DType.FLOAT32, rows=2000, seed=1).fit
     assert found.rows >= 2000
     assert found.noise.origin is Origin.CALIBRATED
     assert found.fitted
@@ -28,7 +42,7 @@ def test_a_fit_tightens_and_holds_for_the_rows_held_out() -> None:
 
 
 def test_the_same_seed_gives_the_same_fit() -> None:
-    first, second = (measure("torch_sdpa", DType.FLOAT32, rows=1000, seed=3, tell=lambda _: None) for _ in range(2))
+    first, second = (measured("torch_sdpa", DType.FLOAT32, rows=1000, seed=3) for _ in range(2))
     assert first.fit == second.fit
 
 
@@ -36,7 +50,7 @@ def test_errors_above_the_theory_are_no_calibration(monkeypatch: pytest.MonkeyPa
     tight = NoiseModel(probabilities=1e-12, logits=1e-12, accumulate=1e-12, exponential=1e-12)
     monkeypatch.setattr(SdpaBackend, "theory", lambda *_: tight)
     with pytest.raises(CannotCalibrate, match="fuzz it first"):
-        measure("torch_sdpa", DType.BFLOAT16, rows=1000, seed=1, tell=lambda _: None)
+        measured("torch_sdpa", DType.BFLOAT16, rows=1000, seed=1)
 
 
 def test_a_backend_that_raises_cannot_be_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,4 +59,32 @@ def test_a_backend_that_raises_cannot_be_calibrated(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(SdpaBackend, "open", broken)
     with pytest.raises(CannotCalibrate, match="broken"):
-        measure("torch_sdpa", DType.FLOAT32, rows=1000, seed=1, tell=lambda _: None)
+        measured("torch_sdpa", DType.FLOAT32, rows=1000, seed=1)
+
+
+def small_backend(folder: Path, first: str = "pass") -> str:
+    """A file with the backend of the examples, for small heads in fp32 alone, that does something at `first`."""
+    text = EXAMPLE.read_text().replace("    for b, kv_len", f"    {first}\n    for b, kv_len")
+    text = text.replace("FunctionBackend(attend)", f"FunctionBackend(attend, capability={CAPABILITY})")
+    (folder / "small.py").write_text(f"import os\nfrom attnfuzz.kernels.function_backend import *\n{text}")
+    return f"{folder / 'small.py'}:MINE"
+
+
+def test_in_a_worker_it_is_told_what_is_measured_and_kept_bit_for_bit(tmp_path: Path) -> None:
+    told: list[str] = []
+    found = measure_apart(small_backend(tmp_path), DType.FLOAT32, rows=300, seed=3, tell=told.append)
+    assert told[-1].endswith("fitting")
+    assert told[-2].endswith("300 of 300 rows")
+    assert found.fit.rows >= 300
+    assert found.fitted.largest == found.fit.margins
+    for tier, seen in found.fit.seen.items():
+        assert (quantiles(found.theory.rows[tier]), quantiles(found.fitted.rows[tier])) == (seen.theory, seen.fitted)
+
+
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [("raise RuntimeError('broken')", "raises RuntimeError on a drawn case"), ("os.abort()", "killed by SIGABRT")],
+)
+def test_a_backend_that_raises_or_dies_in_its_worker_is_refused(tmp_path: Path, first: str, words: str) -> None:
+    with pytest.raises(CannotCalibrate, match=words):
+        measure_apart(small_backend(tmp_path, first), DType.FLOAT32, rows=300, seed=3, tell=lambda _: None)

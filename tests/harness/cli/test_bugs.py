@@ -238,7 +238,7 @@ def test_on_a_gpu_a_bug_is_run_on_its_kernels_and_others_on_native_ones(
     judged(
         {
             "hopper:trtllm_mha@24566": FAULT,
-            "hopper:trtllm_mha@as-served": PASSED,
+            "hopper:trtllm_mha_as_served": PASSED,
             "trtllm_mla@22688-before": MISMATCH,
             "trtllm_mla": PASSED,
         }
@@ -247,7 +247,7 @@ def test_on_a_gpu_a_bug_is_run_on_its_kernels_and_others_on_native_ones(
     assert ran.code == 0
     words = " ".join(ran.out.split())
     assert "its case, moved into a geometry that there are modules for before hopper:trtllm_mha@24566: fails" in words
-    assert "after hopper:trtllm_mha@as-served: passes" in words
+    assert "after hopper:trtllm_mha_as_served: passes" in words
     assert "on native kernels: there are none of trtllm_mla@22688-before for this GPU" in words
     assert "sglang-24566 cuda IllegalAccess at seq_lens passes" in words
     assert "sglang-22688 cpu OutputMismatch at out passes" in words
@@ -269,3 +269,16 @@ def test_a_bug_that_nothing_shows_on_a_gpu_is_not_shown(
 def test_without_a_gpu_there_is_nothing_to_run_bugs_on(attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_nvml.install(monkeypatch)
     refused(attnfuzz("bugs", "run", "--device", "cuda", SHOWN), "--device cuda needs an NVIDIA GPU")
+
+
+def test_on_the_cpu_a_bug_of_a_gpu_s_kernel_is_left_out_where_there_is_one(
+    attnfuzz: Attnfuzz, judged: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_nvml.install(monkeypatch, [fake_nvml.H200])
+    monkeypatch.setattr(visible, "missing", lambda *_: None)
+    judged({"trtllm_mha@21649-before": FAULT, "trtllm_mha": PASSED})
+    ran = attnfuzz("bugs", "run", "--device", "cpu", SHOWN, "flashinfer-xqa-bmm2-scale")
+    assert ran.code == 0, ran.out
+    words = " ".join(ran.out.split())
+    assert "flashinfer-xqa-bmm2-scale not here: a kernel on a GPU has it, and --device cpu was asked for" in words
+    assert ran.out.splitlines()[-1] == "1 bug shown, 1 can't run here."

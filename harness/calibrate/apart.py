@@ -1,0 +1,115 @@
+"""A calibration in a worker, as campaigns have them: what dies there ends no command, and no context is made here."""
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+import torch
+
+from attnfuzz.harness.calibrate.calibrate import Measured, measure
+from attnfuzz.harness.calibrate.margins import Spread
+from attnfuzz.harness.calibrate.sample import CannotCalibrate
+from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.teams import workers_on
+from attnfuzz.harness.workers.death import Death
+from attnfuzz.harness.workers.journal import Journal
+from attnfuzz.reference.calibration import Fit
+from attnfuzz.reference.dtypes import DType
+
+_HANDLER = f"{__name__}:handle"
+
+_SECONDS = 900.0
+"""Of one step of a calibration, at most: the longest are a fit to many rows, and a case of 65,536 keys."""
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """The first request of a calibration; the others are empty, and ask for its next step."""
+
+    backend: str
+    dtype: DType
+    rows: int
+    seed: int
+
+
+class Told(msgspec.Struct, frozen=True, tag=True):
+    """What is going on."""
+
+    text: str
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """Why there can't be a calibration."""
+
+    reason: str
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """A Spread: for each tier the bytes of its fp64 values."""
+
+    values: dict[str, bytes]
+    largest: dict[str, float]
+
+    @classmethod
+    def of(cls, spread: Spread) -> "Rows":
+        """What a spread holds."""
+        return cls({tier: values.numpy().tobytes() for tier, values in spread.rows.items()}, spread.largest)
+
+    def spread(self) -> Spread:
+        """The spread."""
+        rows = {tier: torch.frombuffer(bytearray(data), dtype=torch.float64) for tier, data in self.values.items()}
+        return Spread(rows, self.largest)
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """What was measured."""
+
+    fit: Fit
+    theory: Rows
+    fitted: Rows
+
+
+_steps: Iterator[str | Measured] = iter(())
+"""Of the calibration that this worker is at."""
+
+
+def measure_apart(name: str, dtype: DType, *, rows: int, seed: int, tell: Callable[[str], None]) -> Measured:
+    """`measure` in a worker. `tell` is told what is going on.
+
+    Raises:
+        UnknownBackend, BackendFileError, CannotCalibrate: as `measure`; the last also if the worker dies.
+        HandlerError, NurseryError: the harness failed.
+
+    """
+    request = msgspec.msgpack.encode(Wanted(name, dtype, rows, seed))
+    with workers_on(resolve(name).capability.device, _HANDLER, (name,)) as workers:
+        while True:
+            reply = workers.run(request, timeout=_SECONDS)
+            if isinstance(reply, Death):
+                raise CannotCalibrate(f"{name}, {dtype}: {reply.cause}. Fuzz it first: only what passes is calibrated")
+            match msgspec.msgpack.decode(reply, type=Told | Refused | Done):
+                case Told(text):
+                    tell(text)
+                case Refused(reason):
+                    raise CannotCalibrate(reason)
+                case Done(fit, theory, fitted):
+                    return Measured(dtype, fit, theory.spread(), fitted.spread())
+            request = b""
+
+
+def handle(request: bytes, journal: Journal) -> bytes:
+    """In the worker: begin a calibration, or take its next step."""
+    del journal
+    global _steps  # noqa: PLW0603 - a worker is at one calibration at a time
+    if request:
+        wanted = msgspec.msgpack.decode(request, type=Wanted)
+        _steps = measure(wanted.backend, wanted.dtype, rows=wanted.rows, seed=wanted.seed)
+    return msgspec.msgpack.encode(_next_step())
+
+
+def _next_step() -> Told | Refused | Done:
+    try:
+        step = next(_steps)
+    except CannotCalibrate as reason:
+        return Refused(str(reason))
+    if isinstance(step, str):
+        return Told(step)
+    return Done(step.fit, Rows.of(step.theory), Rows.of(step.fitted))
