@@ -13,9 +13,6 @@ from attnfuzz.harness.check import Runner
 from attnfuzz.harness.failures import Kind
 from attnfuzz.reference.case import Case
 
-CALM = 5
-"""Healthy cases between two measured deaths, in which a spare gets ready."""
-
 HEALTHY_CASES = 20
 """Cases among which the quickest healthy one is chosen."""
 
@@ -27,12 +24,13 @@ def _backend_option(name: str, default: str, what: str) -> Decorator:
 
 @click.command()
 @count_option("--deaths", 50, "Deaths to measure one by one, and then in a row.")
+@count_option("--calm", 5, "Healthy cases between two deaths, in which a spare gets ready: more on a GPU.")
 @count_option("--starts", 3, "Cold starts to measure.")
 @count_option("--cases", 200, "Cases among which deadly ones are looked for.")
 @_backend_option("--deadly", "trtllm_mha@21649-before", "A backend of which some cases kill their worker.")
 @_backend_option("--healthy", "trtllm_mha", "One on the same device whose cases pass.")
 @seed_option
-def main(*, deaths: int, starts: int, cases: int, deadly: str, healthy: str, seed: int) -> None:
+def main(*, deaths: int, calm: int, starts: int, cases: int, deadly: str, healthy: str, seed: int) -> None:
     """Measure how soon after a death the next verdict comes, against a cold start.
 
     By default the deaths are segmentation faults in real kernels. The clock starts when the deadly case is asked for,
@@ -43,7 +41,7 @@ def main(*, deaths: int, starts: int, cases: int, deadly: str, healthy: str, see
         quickest = _quickest(runner, healthy, seed)
         alone, through_death = [], []
         for case in islice(cycle(killing), deaths):
-            alone += [seconds_of(partial(runner.verdict, quickest)) for _ in range(CALM)]
+            alone += [seconds_of(partial(runner.verdict, quickest)) for _ in range(calm)]
             through_death.append(seconds_of(lambda case=case: _both(runner, case, quickest)))  # type: ignore[misc]
         before = runner.restarts
         in_a_row = seconds_of(lambda: [runner.verdict(case) for case in islice(cycle(killing), deaths)])

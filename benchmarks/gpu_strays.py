@@ -171,7 +171,7 @@ def _guarded(access: Access) -> None:
     tensor = tensors.pop(access.tensor)
     launcher.launch(stray.STRAY, tensor=tensor, distance=_offset(access, tensor), write=access.write, **tensors)
     noticed = [observation.kind.value for observation in launcher.observations]
-    noticed += ["canary" for _ in memory.damage()]
+    noticed += ["canary" for _ in memory.damage().result()]
     click.echo(json.dumps({"noticed": ", ".join(noticed) or _NOTHING}))
 
 

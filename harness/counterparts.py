@@ -15,6 +15,7 @@ from attnfuzz.harness.fingerprint import Fingerprint
 from attnfuzz.harness.reduce.geometry import on_pages
 from attnfuzz.harness.reduce.lengths import with_drafts
 from attnfuzz.harness.registry import builtin, fixed, resolve
+from attnfuzz.kernels.gpu.as_served import name_as_served
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
@@ -76,7 +77,7 @@ def without_bug(case: Case) -> str:
     As served, if there is such a one: asked for more, its kernels may fail in ways that are known and hide the fix.
     """
     plain = fixed(case.backend)
-    served = builtin().get(f"{plain}@as-served")
+    served = builtin().get(name_as_served(plain))
     if served is None or served.capability.why_not(replace(case, backend=served.name)) is not None:
         return plain
     return served.name

@@ -1,8 +1,16 @@
 """Graphs on a GPU: CUDA keeps the launches, and a replay runs what it kept."""
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
 import torch
 
 from attnfuzz.harness.launcher import JournalingLauncher, Launched
+
+_MOST_RESERVED = 1 << 30
+"""Bytes of torch's allocator beyond which a capture has it give back what the pools of dead graphs hold."""
 
 
 class CudaGraph:
@@ -40,13 +48,53 @@ class CudaGraph:
         """What went wrong first: ending a capture that has failed may raise as well, and tells less."""
         first: Exception | None = None
         try:
-            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            with _without_garbage(), capturing(self._graph):
                 try:
                     for launched in self._launches:
                         self._launcher.announce([launched])
                         launched.call()
+                        self._launcher.notice_failed_launch([launched])
                 except Exception as error:  # noqa: BLE001 - the capture has to be ended whatever a kernel raises
                     first = error
         except RuntimeError as error:
             first = first or error
         return first
+
+
+@contextmanager
+def capturing(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+    """Capture what is launched. Torch's own torch.cuda.graph gives all idle memory back each time.
+
+    That includes the host's page-locked memory, which copies would have to lock anew, for milliseconds of each case.
+    """
+    torch.cuda.synchronize()
+    if torch.cuda.memory_reserved() > _MOST_RESERVED:
+        torch.cuda.empty_cache()
+    with torch.cuda.stream(_stream()):
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            yield
+        finally:
+            graph.capture_end()
+
+
+@cache
+def _stream() -> torch.cuda.Stream:
+    """What captures are made on: the default stream can't be captured."""
+    return torch.cuda.Stream()
+
+
+@contextmanager
+def _without_garbage() -> Iterator[None]:
+    """Keep the collector of garbage away.
+
+    Sessions refer to themselves, so that it is what destroys the graphs of earlier cases, at any time; a graph that is
+    destroyed during a capture breaks it (PyTorch PR #161037).
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -3,12 +3,13 @@
 import contextlib
 import importlib
 import os
+import sys
 
 import torch
 
 from attnfuzz.harness import registry
-from attnfuzz.harness.places import place_of
-from attnfuzz.kernels.gpu import guards
+from attnfuzz.harness.warm_up import judge_one
+from attnfuzz.kernels.gpu import loading, nvcc
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.reference.device import Device
 
@@ -35,16 +36,21 @@ def preload() -> None:
 
 
 def begin(*names: str) -> None:
-    """Create the CUDA context, load what guards memory, and import what the backends of these names need.
+    """Create the CUDA context, judge a case, and load what the backends of these names need.
 
     Called in the worker and never in the nursery: neither a context nor the threads that come with it survive a fork.
     """
     torch.cuda.init()
     torch.ones(1, device="cuda").add_(1)
     torch.cuda.synchronize()
-    guards.kernels()
-    place_of(Device.CUDA)
+    judge_one(Device.CUDA)
     for backend in map(registry.resolve, names):
         backend.prepare(lambda _: None)
-        for package in backend.needs if isinstance(backend, GpuBackend) else ():
-            importlib.import_module(package)
+        if isinstance(backend, GpuBackend):
+            for package in backend.needs:
+                importlib.import_module(package)
+            for source in backend.sources:
+                nvcc.load(source)
+            loading.load(backend.modules())
+    if "flashinfer" in sys.modules:
+        loading.trust_the_cache()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import NamedTuple, TextIO, TypeVar
 
 import msgspec
 import torch
@@ -21,6 +21,7 @@ from attnfuzz.harness.judge import ALL_TIERS, ALPHA, Tier, judge
 from attnfuzz.harness.judge.judge import Allowed
 from attnfuzz.harness.judge.metamorphic import compare
 from attnfuzz.harness.launcher import LaunchError
+from attnfuzz.harness.memory.damage import Damage
 from attnfuzz.harness.memory.plain import AnyMemory
 from attnfuzz.harness.memory.reservation import OutOfMemory
 from attnfuzz.harness.on_host import on_host
@@ -29,6 +30,7 @@ from attnfuzz.harness.trace import FileTracer
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.kernels.backend import Backend, Bench, Output, Session, Unsupported
 from attnfuzz.kernels.library_cache import BuildFailed
+from attnfuzz.kernels.transfers import Pending
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
@@ -92,10 +94,17 @@ def _backend(name: str) -> Backend:
     return backend
 
 
+class _Stepped(NamedTuple):
+    """What a step gave, where its kernels wrote it and as it is judged."""
+
+    output: Output
+    on_host: Pending[Output]
+
+
 class Execution:
     """One run of one case, on guarded memory unless `memory` is given. `write` puts an entry into the journal.
 
-    `place` is where its backend runs.
+    The task's backend runs it, or a `backend` that has no name to be found by. `place` is where that runs.
     """
 
     def __init__(
@@ -104,11 +113,12 @@ class Execution:
         write: Callable[[bytes], None],
         trace: TextIO | None = None,
         memory: AnyMemory | None = None,
+        backend: Backend | None = None,
     ) -> None:
         case = task.case
         self._case, self._strict, self._write = case, task.strict, write
         self._alpha, self._tiers = task.alpha, ALL_TIERS.difference(task.without)
-        self._backend = _backend(task.backend)
+        self._backend = backend or _backend(task.backend)
         self.place = place_of(self._backend.capability.device)
         self._unsupported: tuple[type[Exception], ...] = (Unsupported, *self.place.too_large)
         self._passed_on: tuple[type[Exception], ...] = (*_NOT_THE_BACKENDS, *self._unsupported)
@@ -160,15 +170,15 @@ class Execution:
             if self._failed():
                 return
             assert session is not None
-            output = self._step(session, index, mode)
-            if output is None:
+            stepped = self._step(session, index, mode)
+            if stepped is None:
                 continue
             # A death from now on is no kernel's, and must not be blamed on the one that was launched last.
             self._write(b"")
             geometry = case.geometry if isinstance(case, Case) else answered_geometry(case)
             if self._tracer is not None:
-                self._tracer.output(output, geometry)
-            hear(on_host(output), geometry, index, mode)
+                self._tracer.output(stepped.output, geometry)
+            hear(stepped.on_host.result(), geometry, index, mode)
 
     def _run_related(self) -> None:
         """Run the related case and compare. Whatever fails in it, its message says that it failed there."""
@@ -208,14 +218,24 @@ class Execution:
             return CallSession(case, self._backend, bench)
         return self._attempt(lambda: self._backend.open(case, bench), -1, "")
 
-    def _step(self, session: Session, index: int, mode: str) -> Output | None:
+    def _step(self, session: Session, index: int, mode: str) -> _Stepped | None:
         self._launcher.begin_step(index, mode)
-        output = self._attempt(lambda: session.forward(index), index, mode)
+        damage: list[Pending[list[Damage]]] = []
+
+        def forward() -> _Stepped | None:
+            try:
+                output = session.forward(index)
+                return None if output is None else _Stepped(output, on_host(output))
+            finally:
+                damage.append(self._memory.damage())
+
+        # The one wait in it is for the output and the damage as well.
+        stepped = self._attempt(forward, index, mode)
         self._seconds["kernel"] += self._launcher.kernel_seconds
         self._launcher.kernel_seconds = 0.0
         self._observations += self._launcher.observations
-        self._observations += self._damage(index, mode)
-        return output
+        self._observations += [self._overwritten(each, index, mode) for found in damage for each in found.result()]
+        return stepped
 
     def _attempt(self, work: Callable[[], _Made], index: int, mode: str) -> _Made | None:
         """What the backend makes; None if it raises, which is observed."""
@@ -243,18 +263,15 @@ class Execution:
             kernel=self._launcher.kernel,
         )
 
-    def _damage(self, index: int, mode: str) -> list[Observation]:
-        return [
-            Observation(
-                kind=Kind.CANARY_OVERWRITTEN,
-                place=damage.name,
-                message=str(damage),
-                step=index,
-                mode=mode,
-                kernel=self._launcher.kernel,
-            )
-            for damage in self._memory.damage()
-        ]
+    def _overwritten(self, damage: Damage, index: int, mode: str) -> Observation:
+        return Observation(
+            kind=Kind.CANARY_OVERWRITTEN,
+            place=damage.name,
+            message=str(damage),
+            step=index,
+            mode=mode,
+            kernel=self._launcher.kernel,
+        )
 
     def _judge(self, output: Output, geometry: Geometry, index: int, mode: str) -> None:
         judgement = judge(

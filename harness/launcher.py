@@ -9,6 +9,7 @@ import torch
 
 from attnfuzz.harness.failures import Kind, Observation
 from attnfuzz.harness.memory.plain import AnyMemory
+from attnfuzz.harness.memory.seal import Seal
 from attnfuzz.harness.workers.journal import LaunchRecord
 from attnfuzz.kernels.backend import Op
 
@@ -82,8 +83,39 @@ class RecordedGraph:
             self._launcher.launch(op, **arguments)
 
 
-def _already_done() -> None:
-    """Wait for a kernel that ran before its call returned."""
+class Stopwatch(Protocol):
+    """Sees a launch to its end on its device."""
+
+    def start(self) -> None:
+        """What is queued from now on is the launch."""
+        ...
+
+    def stop(self) -> None:
+        """What is queued from now on is not the launch any more."""
+        ...
+
+    def wait(self) -> float:
+        """Wait until all that was queued is done; the seconds that the launch took. No return if the device broke."""
+        ...
+
+
+class HostStopwatch:
+    """For kernels that have run when their call returns."""
+
+    def __init__(self) -> None:
+        self._started = self._stopped = 0.0
+
+    def start(self) -> None:
+        """As `Stopwatch` says."""
+        self._started = time.perf_counter()
+
+    def stop(self) -> None:
+        """As `Stopwatch` says."""
+        self._stopped = time.perf_counter()
+
+    def wait(self) -> float:
+        """As `Stopwatch` says."""
+        return self._stopped - self._started
 
 
 class JournalingLauncher:
@@ -91,8 +123,8 @@ class JournalingLauncher:
 
     `kernel` is the entry point launched last in a step, `raised` what it raised, `observations` what the checks of the
     step's launches found, `kernel_seconds` the time spent in kernels. `run` goes on record as `LaunchRecord.run`. A
-    `tracer` is shown every launch. `synchronise` waits for what runs on another device, and does not return if a fault
-    broke that device; `new_graph` makes the graph of a capture.
+    `tracer` is shown every launch, `stopwatch` sees it to its end, and `new_graph` makes the graph of a capture.
+    `failed_launch` says what the device's runtime keeps of a launch that failed, "" if there was none, and forgets it.
     """
 
     def __init__(
@@ -101,14 +133,16 @@ class JournalingLauncher:
         write: Callable[[bytes], None],
         tracer: Tracer | None = None,
         *,
-        synchronise: Callable[[], None] = _already_done,
+        stopwatch: Stopwatch | None = None,
         new_graph: Callable[["JournalingLauncher"], CapturedGraph] = RecordedGraph,
+        failed_launch: Callable[[], str] = lambda: "",
     ) -> None:
         self._memory = memory
         self._write = write
         self._tracer = tracer
-        self._synchronise = synchronise
+        self._stopwatch = stopwatch or HostStopwatch()
         self._new_graph = new_graph
+        self._failed_launch = failed_launch
         self._recording: CapturedGraph | None = None
         self._step, self._mode, self._call = -1, "", -1
         self.run = ""
@@ -154,23 +188,35 @@ class JournalingLauncher:
         tensors = [(op, name, tensor) for op, arguments in launches for name, tensor in tensors_of(arguments)]
         written = [tensor for op, name, tensor in tensors if name in op.writes]
         seal = self._memory.seal([tensor for op, name, tensor in tensors if name not in op.writes], writable=written)
-        # What came before is over: it must neither count as the kernel's time nor be blamed on it.
-        self._synchronise()
         self.announce(launches)
         self._show(launches)
-        start = time.perf_counter()
+        # What nobody asked for until now is not of this launch.
+        self._failed_launch()
         try:
-            return work()
+            self._stopwatch.start()
+            result = work()
         except Exception as error:
             self.raised = error
             raise
+        else:
+            self.notice_failed_launch(launches)
+            return result
         finally:
-            self._synchronise()
-            self.kernel_seconds += time.perf_counter() - start
+            broken = self._see_through(seal)
             if self._tracer is not None:
                 self._tracer.returned()
             call = self._known_call(launches)
-            self.observations += [self._mutated(name, element, call) for name, element in seal.broken()]
+            self.observations += [self._mutated(name, element, call) for name, element in broken]
+
+    def _see_through(self, seal: Seal) -> list[tuple[str, int]]:
+        """Wait for a launch; what of its inputs it changed. One wait is for both."""
+        try:
+            self._stopwatch.stop()
+            broken = seal.broken()
+        finally:
+            # Also if a broken device made the comparison fail.
+            self.kernel_seconds += self._stopwatch.wait()
+        return broken.result()
 
     def announce(self, launches: Sequence[Launched]) -> None:
         """Put launches on record before they run, with the tensors that they know of: no other can be blamed.
@@ -195,6 +241,22 @@ class JournalingLauncher:
         )
         with self._on_record():
             self._write(record.encode())
+
+    def notice_failed_launch(self, launches: Sequence[Launched]) -> None:
+        """After calls that raised nothing: observe that a kernel of theirs could not be launched, and so never ran."""
+        error = self._failed_launch()
+        if error:
+            self.observations.append(
+                Observation(
+                    kind=Kind.RAISED,
+                    place=error.partition(":")[0],
+                    message=f"{self.kernel} did not tell of the error of its own launch, {error}",
+                    step=self._step,
+                    mode=self._mode,
+                    kernel=self.kernel,
+                    call=self._known_call(launches),
+                )
+            )
 
     def _show(self, launches: Sequence[Launched]) -> None:
         if self._tracer is not None:

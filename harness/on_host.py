@@ -7,32 +7,40 @@ import torch
 
 from attnfuzz.harness.memory import layout
 from attnfuzz.kernels.backend import Output
+from attnfuzz.kernels.transfers import Pending, done, to_host
 
 _ALIGNMENT = 8
 """Bytes: no element is larger."""
 
 
-def on_host(output: Output) -> Output:
-    """The same output with all of its tensors in the host's memory, strides and shared storage included."""
+def on_host(output: Output) -> Pending[Output]:
+    """The same output with all of its tensors in the host's memory, strides and shared storage included.
+
+    Their numbers are those after all that was queued before this call.
+    """
     tensors = [output.out, output.lse, output.sinks]
     tensors += [each for entry in output.attended for each in (entry.query, entry.key, entry.value)]
-    moved = Moved(tensor for tensor in tensors if tensor is not None and not tensor.is_cpu)
-    if not moved:
-        return output
-    return replace(
-        output,
-        out=moved.of(output.out),
-        lse=None if output.lse is None else moved.of(output.lse),
-        sinks=None if output.sinks is None else moved.of(output.sinks),
-        attended=tuple(
-            replace(entry, query=moved.of(entry.query), key=moved.of(entry.key), value=moved.of(entry.value))
-            for entry in output.attended
-        ),
-    )
+    moving = Moving(tensor for tensor in tensors if tensor is not None and not tensor.is_cpu)
+    if not moving:
+        return done(output)
+
+    def moved() -> Output:
+        return replace(
+            output,
+            out=moving.of(output.out),
+            lse=None if output.lse is None else moving.of(output.lse),
+            sinks=None if output.sinks is None else moving.of(output.sinks),
+            attended=tuple(
+                replace(entry, query=moving.of(entry.query), key=moving.of(entry.key), value=moving.of(entry.value))
+                for entry in output.attended
+            ),
+        )
+
+    return Pending(moving.wait, moved)
 
 
-class Moved:
-    """Copies of what some tensors reach over, one for each storage: the queries of all requests are one copy."""
+class Moving:
+    """Copies under way of what some tensors reach over, one for each storage: the queries of all requests are one."""
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         spans: dict[int, tuple[torch.UntypedStorage, int, int]] = {}
@@ -48,13 +56,18 @@ class Moved:
     def __len__(self) -> int:
         return len(self._copies)
 
+    def wait(self) -> None:
+        """Wait until all copies are there."""
+        for _, copy in self._copies.values():
+            copy.wait()
+
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The same elements in a copy; `tensor` itself if its storage was not copied."""
+        """The same elements in a copy, once it is there; `tensor` itself if its storage is not copied."""
         first, copy = self._copies.get(tensor.untyped_storage().data_ptr(), (0, None))
         if copy is None:
             return tensor
         offset = tensor.storage_offset() - first // tensor.itemsize
-        return torch.empty(0, dtype=tensor.dtype).set_(copy, offset, tensor.shape, tensor.stride())
+        return torch.empty(0, dtype=tensor.dtype).set_(copy.read(), offset, tensor.shape, tensor.stride())
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
@@ -64,6 +77,6 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
     return first * tensor.itemsize // _ALIGNMENT * _ALIGNMENT, end * tensor.itemsize
 
 
-def _copied(storage: torch.UntypedStorage, first: int, end: int) -> torch.UntypedStorage:
+def _copied(storage: torch.UntypedStorage, first: int, end: int) -> Pending[torch.UntypedStorage]:
     whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-    return whole[first:end].to("cpu", copy=True).untyped_storage()
+    return to_host(whole[first:end]).then(torch.Tensor.untyped_storage)

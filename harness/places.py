@@ -54,15 +54,20 @@ def _host() -> Place:
 def _gpu() -> Place:
     # Imported only where a worker has a GPU.
     from attnfuzz.harness.cuda_graph import CudaGraph  # noqa: PLC0415
+    from attnfuzz.harness.cuda_stopwatch import CudaStopwatch  # noqa: PLC0415
     from attnfuzz.harness.memory.cuda.arena import CudaArena  # noqa: PLC0415
     from attnfuzz.harness.memory.cuda.memory import CudaMemory  # noqa: PLC0415
     from attnfuzz.harness.memory.cuda.plain import PlainCudaMemory  # noqa: PLC0415
     from attnfuzz.harness.workers.sticky import synchronise  # noqa: PLC0415
+    from attnfuzz.kernels.gpu import guards  # noqa: PLC0415
 
     arena = CudaArena()
 
     def launcher(memory: AnyMemory, write: Callable[[bytes], None], tracer: Tracer | None) -> JournalingLauncher:
-        return JournalingLauncher(memory, write, tracer, synchronise=synchronise, new_graph=CudaGraph)
+        stopwatch = CudaStopwatch(disown=lambda: write(b""))
+        return JournalingLauncher(
+            memory, write, tracer, stopwatch=stopwatch, new_graph=CudaGraph, failed_launch=guards.failed_launch
+        )
 
     return Place(
         device=arena.device,

@@ -49,16 +49,24 @@ class Teams:
             workers.close()
 
     def _start(self, device: Device, backends: tuple[str, ...]) -> Workers:
-        if device is Device.CPU:
-            return Workers(_HANDLER, _PRELOAD)
-        return Workers(
-            _HANDLER,
-            (*_PRELOAD, "attnfuzz.harness.cuda_worker:preload"),
-            _SPARES_ON_A_GPU,
-            begin="attnfuzz.harness.cuda_worker:begin",
-            arguments=backends,
-            environment={**_one_gpu(self._index), **core_dumps.settings()},
-        )
+        spares = 1 if device is Device.CPU else _SPARES_ON_A_GPU
+        return workers_on(device, _HANDLER, backends, index=self._index, spares=spares)
+
+
+def workers_on(
+    device: Device, handler: str, backends: tuple[str, ...] = (), *, index: int = 0, spares: int = 0
+) -> Workers:
+    """Workers of a device with a handler of their own; the GPU of this index is theirs, made ready for `backends`."""
+    if device is Device.CPU:
+        return Workers(handler, _PRELOAD, spares)
+    return Workers(
+        handler,
+        (*_PRELOAD, "attnfuzz.harness.cuda_worker:preload"),
+        spares,
+        begin="attnfuzz.harness.cuda_worker:begin",
+        arguments=backends,
+        environment={**_one_gpu(index), **core_dumps.settings()},
+    )
 
 
 def _one_gpu(index: int) -> dict[str, str]:

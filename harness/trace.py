@@ -22,7 +22,7 @@ from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
 
 READABLE = 256
-"""Integer buffers of up to this many elements are written as numbers, others as bits."""
+"""Integer buffers of up to this many elements are written as numbers, others as zeros or as bits."""
 
 
 class Untraceable(ValueError):
@@ -184,11 +184,13 @@ class FileTracer:
 
 
 def literal_buffer(name: str, dtype: DType, content: bytes, offset: int = 0) -> Buffer:
-    """A buffer with this content: as numbers where a person would read them, else as bits."""
+    """A buffer with this content: as numbers where a person would read them, as zeros if it is long, else as bits."""
     size = len(content) // dtype.itemsize
     if dtype in (DType.INT32, DType.INT64) and size <= READABLE:
         values = torch.frombuffer(bytearray(content), dtype=dtype.torch_dtype).tolist() if content else []
         return Buffer(name=name, dtype=dtype, size=size, offset=offset, values=tuple(values))
+    if size > READABLE and content.count(0) == len(content):
+        return Buffer(name=name, dtype=dtype, size=size, offset=offset, zeros=True)
     return Buffer(name=name, dtype=dtype, size=size, offset=offset, bits=pack(content))
 
 

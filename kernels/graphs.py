@@ -9,6 +9,7 @@ import torch
 from attnfuzz.kernels.backend import Bench, Graph
 from attnfuzz.kernels.queries import place_queries
 from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.transfers import write
 from attnfuzz.reference.case import Case, Launch, Step
 
 Metadata = TypeVar("Metadata")
@@ -25,7 +26,7 @@ class Captured(Generic[Metadata]):
 
     def replay(self, bench: Bench, queries: torch.Tensor) -> None:
         """Run the graph on `queries` [rows, q_heads, head_dim_qk] and what the plan's tensors hold now."""
-        self.query.copy_(queries)
+        write(self.query, queries)
         self.results.renew(bench)
         self.graph.replay()
 

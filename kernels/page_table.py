@@ -46,7 +46,7 @@ class PageTable:
                 continue
             row = self._kv.pages[slot][:own]
             row = row + [DUMMY_PAGE] * (min(last, width) - len(row))
-            table.append(row + [self._beyond() for _ in range(width - len(row))])
+            table.append(row + self._beyond(width - len(row)))
         return torch.tensor(table, dtype=torch.int32).reshape(len(table), width)
 
     def place(self, bench: Bench, table: torch.Tensor) -> torch.Tensor:
@@ -54,13 +54,13 @@ class PageTable:
         width = table.shape[1]
         return bench.memory.copy("block_tables", table, stride=(width + self._gap, 1))
 
-    def _beyond(self) -> int:
+    def _beyond(self, count: int) -> list[int]:
         match self._tail:
             case TableTail.ZEROS:
-                return DUMMY_PAGE
+                return [DUMMY_PAGE] * count
             case TableTail.MINUS_ONE:
-                return -1
+                return [-1] * count
             case TableTail.POISON:
-                return self._kv.poison_page
+                return [self._kv.poison_page] * count
             case TableTail.STALE:
-                return self._random.choice(self._owned)
+                return [self._random.choice(self._owned) for _ in range(count)]

@@ -7,6 +7,7 @@ import torch
 
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.kernels.transfers import to_device
 from attnfuzz.reference.case import Case, KvView, PageOrder, Step
 from attnfuzz.reference.geometry import KvLayout
 
@@ -106,14 +107,14 @@ class PagedKv:
                 page_ids.append(page)
                 slots.append(slot)
                 tokens.append(token)
-        at = torch.tensor((page_ids, slots)).to(self._pools[0][0].device)
+        at = to_device(torch.tensor((page_ids, slots)), self._pools[0][0].device)
         source = torch.tensor(tokens)
         nan = self._case.geometry.kv_dtype.nan
         for pool, values in self._pools:
             if self._written:
                 pool.fill_(nan)
             # Indexed where the pool lies; tokens are drawn on the CPU.
-            pool[at[0], at[1]] = values[source].to(pool.device)
+            pool[at[0], at[1]] = to_device(values[source], pool.device)
         self._written = True
 
     def _drafts(self, step: Step, taken: set[tuple[int, int]]) -> dict[tuple[int, int], int]:

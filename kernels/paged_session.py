@@ -18,6 +18,7 @@ from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.scales import cached_scales
 from attnfuzz.kernels.sinks import place_sinks
+from attnfuzz.kernels.transfers import write
 from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.case import Case, Launch, Mode, Step
 
@@ -143,8 +144,8 @@ class PagedSession(GraphedSession):
     def _refresh(self, plan: Plan, rows: Sequence[Row]) -> None:
         """Write a batch into static metadata. Columns beyond its longest request keep the pages of the step before."""
         kv_lens = [row.kv_len for row in rows]
-        plan.seq_lens.copy_(torch.tensor(kv_lens))
-        plan.cum_seq_lens_q.copy_(torch.tensor(running_sum(row.q_len for row in rows)))
-        plan.cum_seq_lens_kv.copy_(torch.tensor(running_sum(kv_lens)))
+        write(plan.seq_lens, torch.tensor(kv_lens))
+        write(plan.cum_seq_lens_q, torch.tensor(running_sum(row.q_len for row in rows)))
+        write(plan.cum_seq_lens_kv, torch.tensor(running_sum(kv_lens)))
         width = self._table.pages_for(longest(kv_lens))
-        plan.block_tables[:, :width].copy_(table_rows(self._table, rows, width))
+        write(plan.block_tables[:, :width], table_rows(self._table, rows, width))

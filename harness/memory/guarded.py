@@ -11,6 +11,7 @@ from attnfuzz.harness.memory.arena import Arena, Slab
 from attnfuzz.harness.memory.placed import PlacedMemory, Room, Span
 from attnfuzz.harness.memory.poison import Pattern
 from attnfuzz.harness.memory.seal import CopySeal, Seal
+from attnfuzz.kernels.transfers import Pending, done
 from attnfuzz.reference.case import Guard, Outputs
 
 
@@ -40,8 +41,8 @@ class GuardedMemory(PlacedMemory):
     def _write(self, pattern: Pattern, address: int, nbytes: int) -> None:
         pattern.write(address, nbytes)
 
-    def _differences(self, spans: Sequence[Span]) -> list[tuple[int, int] | None]:
-        return [None if _as_expected(span) else _difference(span) for span in spans]
+    def _differences(self, spans: Sequence[Span]) -> Pending[list[tuple[int, int] | None]]:
+        return done([None if _as_expected(span) else _difference(span) for span in spans])
 
     def _sealed(self, allocations: Sequence[Allocation]) -> Seal:
         return CopySeal(allocations)

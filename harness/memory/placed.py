@@ -15,6 +15,7 @@ from attnfuzz.harness.memory.damage import Damage
 from attnfuzz.harness.memory.poison import Pattern
 from attnfuzz.harness.memory.seal import Seal
 from attnfuzz.kernels.backend import Fill
+from attnfuzz.kernels.transfers import Pending, write
 from attnfuzz.reference.case import Guard, Outputs
 
 
@@ -110,7 +111,7 @@ class PlacedMemory(ABC):
         placed = self._place(name, tuple(value.shape), value.dtype, stride)
         if placed is None:
             return torch.empty_like(value, device=self._device)
-        return placed.tensor.copy_(value)
+        return write(placed.tensor, value)
 
     def allocations(self) -> list[Allocation]:
         """Every tensor of this memory, in the order of their making, those without elements last."""
@@ -137,20 +138,23 @@ class PlacedMemory(ABC):
         if self._output_pattern is poison.sentinel and tensor.numel():
             self._fill_output(self._placed_of(tensor))
 
-    def damage(self) -> list[Damage]:
-        """The bytes beside and between elements that somebody wrote to, after all launches so far."""
+    def damage(self) -> Pending[list[Damage]]:
+        """The bytes beside and between elements that somebody wrote to, up to and with the launches so far."""
         spans = []
         for placed in self._placed:
             allocation = placed.allocation
             spans.append((allocation, Span(placed.slack_address, placed.slack_bytes, placed.pattern)))
             if placed.gaps:
                 spans.append((allocation, Span(allocation.address, allocation.nbytes, self._intact(placed))))
-        differences = self._differences([span for _, span in spans])
-        return [
-            Damage(allocation.name, span.address + difference[0] - allocation.address, difference[1], allocation.nbytes)
-            for (allocation, span), difference in zip(spans, differences, strict=True)
-            if difference is not None
-        ]
+
+        def damaged(differences: Sequence[tuple[int, int] | None]) -> list[Damage]:
+            return [
+                Damage(each.name, span.address + difference[0] - each.address, difference[1], each.nbytes)
+                for (each, span), difference in zip(spans, differences, strict=True)
+                if difference is not None
+            ]
+
+        return self._differences([span for _, span in spans]).then(damaged)
 
     def seal(self, tensors: Iterable[torch.Tensor], *, writable: Iterable[torch.Tensor] = ()) -> Seal:
         """Remember the allocations that `tensors` are views of, except those that `writable` ones are views of.
@@ -197,7 +201,7 @@ class PlacedMemory(ABC):
         """Fill `nbytes` at `address`."""
 
     @abstractmethod
-    def _differences(self, spans: Sequence[Span]) -> Sequence[tuple[int, int] | None]:
+    def _differences(self, spans: Sequence[Span]) -> Pending[list[tuple[int, int] | None]]:
         """For each span, the offset of the first byte that is not as expected and how many are not; None if none."""
 
     @abstractmethod
@@ -235,7 +239,7 @@ class PlacedMemory(ABC):
         pattern = self._output_pattern(tensor.dtype)
         if placed.gaps:
             content = torch.frombuffer(bytearray(pattern.content(tensor.nbytes)), dtype=tensor.dtype)
-            tensor.copy_(content.view(tensor.shape))
+            write(tensor, content.view(tensor.shape))
         else:
             self._write(pattern, allocation.address, allocation.nbytes)
 

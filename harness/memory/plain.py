@@ -13,6 +13,7 @@ from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.harness.memory.poison import Pattern
 from attnfuzz.harness.memory.seal import CopySeal, Seal
 from attnfuzz.kernels.backend import Fill
+from attnfuzz.kernels.transfers import Pending, done, write
 from attnfuzz.reference.case import Outputs
 
 
@@ -51,7 +52,7 @@ class PlainMemory:
 
     def copy(self, name: str, value: torch.Tensor, *, stride: Sequence[int] | None = None) -> torch.Tensor:
         """A tensor with the values, shape and dtype of `value`."""
-        return self.tensor(name, value.shape, value.dtype, stride=stride).copy_(value)
+        return write(self.tensor(name, value.shape, value.dtype, stride=stride), value)
 
     def on_record(self, arguments: Iterable[tuple[str, torch.Tensor]]) -> list[Allocation]:
         """None, likewise."""
@@ -71,9 +72,9 @@ class PlainMemory:
         """ValueError: plain tensors are not on record."""
         raise ValueError(f"plain memory keeps no record of a tensor of shape {tuple(tensor.shape)}: use guarded memory")
 
-    def damage(self) -> list[Damage]:
+    def damage(self) -> Pending[list[Damage]]:
         """None: nothing is guarded."""
-        return []
+        return done([])
 
     def seal(self, tensors: Iterable[torch.Tensor], *, writable: Iterable[torch.Tensor] = ()) -> Seal:
         """A seal over nothing, which never breaks."""

@@ -6,13 +6,17 @@ from typing import Protocol
 
 from attnfuzz.harness.memory import raw_bytes
 from attnfuzz.harness.memory.allocation import Allocation
+from attnfuzz.kernels.transfers import Pending, done
 
 
 class Seal(Protocol):
     """Remembers what tensors held when it was made."""
 
-    def broken(self) -> list[tuple[str, int]]:
-        """The tensors that changed since, each with the first element (counted in memory) that differs."""
+    def broken(self) -> Pending[list[tuple[str, int]]]:
+        """The tensors that changed up to now, each with the first element (counted in memory) that differs.
+
+        On a GPU, up to now means by anything that was queued so far.
+        """
         ...
 
 
@@ -25,13 +29,15 @@ class CopySeal:
     def __init__(self, allocations: Iterable[Allocation]) -> None:
         self._sealed = [(each, ctypes.string_at(each.address, each.nbytes)) for each in allocations]
 
-    def broken(self) -> list[tuple[str, int]]:
+    def broken(self) -> Pending[list[tuple[str, int]]]:
         """As `Seal` says."""
-        return [
-            (allocation.name, _first_difference(allocation, before) // allocation.itemsize)
-            for allocation, before in self._sealed
-            if not raw_bytes.same_as(allocation.address, before)
-        ]
+        return done(
+            [
+                (allocation.name, _first_difference(allocation, before) // allocation.itemsize)
+                for allocation, before in self._sealed
+                if not raw_bytes.same_as(allocation.address, before)
+            ]
+        )
 
 
 def _first_difference(allocation: Allocation, before: bytes) -> int:

@@ -49,20 +49,6 @@ def call_method(receiver: Any, name: str, /, **arguments: Any) -> Any:
     return getattr(receiver, name)(**_taken(getattr(kind, name), f"{kind.__name__}.{name}", arguments))
 
 
-def bind(module: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What of `arguments` the installed function takes. `name` may be a class's, or a method's like Wrapper.plan.
-
-    Raises:
-        Unsupported: as `call`.
-        TypeError: an argument that it needs is missing.
-
-    """
-    function = _resolved(module, name)
-    taken = _taken(function, name, arguments)
-    _signature(function).bind(**taken)
-    return taken
-
-
 def version() -> str:
     """The installed release, like 0.7.2."""
     return str(importlib.import_module("flashinfer").__version__)

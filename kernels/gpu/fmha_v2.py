@@ -8,11 +8,13 @@ import torch
 
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.gpu import flashinfer_op
+from attnfuzz.kernels.gpu.direct.packed import Packed
 from attnfuzz.kernels.gpu.module import Module
 from attnfuzz.kernels.ops_table import WorkspaceBytes
+from attnfuzz.kernels.plan import Plan
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.geometry import Geometry, KvLayout
 from attnfuzz.reference.noise import ROUNDOFF, NoiseModel
 
 _MODULE: Final = "flashinfer.prefill"
@@ -39,13 +41,35 @@ FMHA_V2_OP: Final = flashinfer_op.flashinfer_op(_MODULE, _FUNCTION, _WRITES)
 FMHA_V2_LSE_OP: Final = Op(f"{_FUNCTION}_with_lse", prefill_with_lse, _WRITES | {"lse"})
 
 
-def masked(geometry: Geometry) -> dict[str, Any]:
-    """The arguments that say which keys a query sees, and what alters its logits."""
+def told(batch: Plan | Packed, geometry: Geometry) -> dict[str, Any]:
+    """The arguments that say how long requests are, which keys a query sees, and what alters its logits."""
     return {
+        "seq_lens": batch.seq_lens,
+        "max_q_len": batch.max_q_len,
+        # fmha_v2_run.cu asserts that the stated maximum of keys is not the smaller one.
+        "max_kv_len": max(batch.max_kv_len, batch.max_q_len),
+        "batch_size": batch.batch,
+        "cum_seq_lens_q": batch.cum_seq_lens_q,
+        "cum_seq_lens_kv": batch.cum_seq_lens_kv,
         "mask_mode": "sliding_window" if geometry.window_left >= 0 else "causal",
         "window_left": geometry.window_left,
         "logits_soft_cap_scale": geometry.soft_cap or None,
     }
+
+
+def told_on_pages(plan: Plan, geometry: Geometry, query: torch.Tensor, cache: Any) -> dict[str, Any]:
+    """Those, for queries [tokens, q_heads, head_dim_qk] on a paired pool."""
+    return {
+        "qkv": (query, cache),
+        "input_layout": paged_layout(geometry.kv_layout),
+        "block_tables": plan.block_tables,
+        **told(plan, geometry),
+    }
+
+
+def paged_layout(layout: KvLayout) -> str:
+    """The input layout of a paired pool."""
+    return f"Q_PAGED_KV_{layout.value}"
 
 
 def noise(dtype: DType) -> NoiseModel:

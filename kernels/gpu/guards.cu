@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <string>
 
 namespace attnfuzz {
 namespace {
@@ -128,8 +129,7 @@ void in_parts(const tvm::ffi::Bytes& packed, const char* what, Launch launch) {
     uint64_t largest = 1;
     for (size_t i = 0; i < size; ++i) largest = std::max(largest, part.run[i].nbytes);
     const uint64_t blocks = std::min(kMaxBlocks, (largest + kBytesOfBlock - 1) / kBytesOfBlock);
-    // The error of a launch that failed before must not be taken for one of this launch. Who made that tells of it, or
-    // leaves its output unwritten.
+    // The error of a launch that failed before must not be taken for one of this launch. Whoever wants it asks before.
     static_cast<void>(cudaGetLastError());
     launch(dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(size)), part, first);
     check(cudaGetLastError(), what);
@@ -160,8 +160,18 @@ void compare(tvm::ffi::Bytes packed, tvm::ffi::TensorView results, int64_t strea
   });
 }
 
+// What the CUDA runtime keeps of the last call of this thread that failed, and forgets with that: "" if none did. A kernel
+// that could not be launched leaves its error there, for a caller that may not look.
+tvm::ffi::String failed_launch() {
+  const cudaError_t error = cudaGetLastError();
+  // That an event is still to come is an answer.
+  if (error == cudaSuccess || error == cudaErrorNotReady) return "";
+  return std::string(cudaGetErrorName(error)) + ": " + cudaGetErrorString(error);
+}
+
 }  // namespace
 
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(failed_launch, failed_launch)
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(write, write)
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(compare, compare)
 

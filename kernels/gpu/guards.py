@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from attnfuzz.kernels.gpu import nvcc
+from attnfuzz.kernels.transfers import Pending, done, to_host
 
 SOURCE = Path(__file__).with_name("guards.cu")
 
@@ -39,21 +40,37 @@ def kernels() -> Any:
 
 def write(runs: Iterable[Run]) -> None:
     """Write each run, on the current stream. Does not wait for it."""
-    kernels().write(b"".join(run.packed() for run in runs), _stream())
+    kernels().write(b"".join(run.packed() for run in runs), stream())
 
 
-def compare(runs: Sequence[Run], device: torch.device) -> list[tuple[int, int] | None]:
-    """For each run, the offset of the first byte that differs and how many do; None if none does. Synchronises."""
+def compare(runs: Sequence[Run], device: torch.device) -> Pending[list[tuple[int, int] | None]]:
+    """For each run, the offset of the first byte that differs and how many do; None if none does.
+
+    What counts is what the runs hold after all that is on the current stream so far.
+    """
     if not runs:
-        return []
+        return done([])
     results = torch.empty((len(runs), 2), dtype=torch.int64, device=device)
-    kernels().compare(b"".join(run.packed() for run in runs), results, _stream())
-    # What is left of a run from its first difference on, and how many bytes differ.
-    return [
-        (run.nbytes - left, count) if count else None for run, (left, count) in zip(runs, results.tolist(), strict=True)
-    ]
+    kernels().compare(b"".join(run.packed() for run in runs), results, stream())
+
+    def differences(results: torch.Tensor) -> list[tuple[int, int] | None]:
+        # What is left of a run from its first difference on, and how many bytes differ.
+        pairs = zip(runs, results.tolist(), strict=True)
+        return [(run.nbytes - left, count) if count else None for run, (left, count) in pairs]
+
+    return to_host(results).then(differences)
 
 
-def _stream() -> int:
-    handle: int = torch.cuda.current_stream().cuda_stream
+def failed_launch() -> str:
+    """The error of the last launch that failed and was not asked for since, which is forgotten; "" if there is none.
+
+    Libraries whose CUDA runtime is linked into them keep theirs to themselves.
+    """
+    return str(kernels().failed_launch())
+
+
+def stream() -> int:
+    """The cudaStream_t of torch's current stream."""
+    # As code that torch compiles asks for it: torch.cuda.current_stream() makes an object, which takes longer.
+    handle: int = torch._C._cuda_getCurrentRawStream(torch.cuda.current_device())  # noqa: SLF001
     return handle

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import torch
 
@@ -22,9 +23,32 @@ from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.geometry import KvLayout, Latent
 
+_MODULE = "flashinfer.mla"
 _WRAPPER = "BatchMLAPagedAttentionWrapper"
+_LISTS = ("qo_indptr", "kv_indptr", "kv_indices", "kv_len_arr")
 
-MLA_RUN = Op(f"{_WRAPPER}.run", run, frozenset({"out", "lse", "float_workspace_buffer"}))
+
+def _plan(*, wrapper: Any, held: frozenset[str], **arguments: Any) -> None:
+    """Plan a wrapper for the lists of a batch. The arguments in `held` are for the record: it has them already."""
+    metadata = flashinfer_op.call(_MODULE, "MLAPlanMetadata.csr", **{name: arguments[name] for name in _LISTS})
+    told = {name: value for name, value in arguments.items() if name not in held.union(_LISTS)}
+    try:
+        flashinfer_op.call_method(wrapper, "plan", metadata=metadata, **told)
+    except ValueError as error:
+        # FlashInfer's "backend preflight rejection before launch" (mla/_batch_mla/_backends/_capabilities.py).
+        if type(error).__name__ == "_BackendPlanUnsupportedError":
+            raise Unsupported(f"FlashInfer refuses the plan: {error}") from error
+        raise
+
+
+def _buffer(name: str) -> str:
+    """What a launch calls the buffer of a graph that a list is copied to."""
+    return f"{name}_buf"
+
+
+MLA_PLAN = Op(f"{_WRAPPER}.plan", _plan, frozenset({"float_workspace_buffer", *map(_buffer, _LISTS)}), _MODULE)
+"""It copies to the device, and the lists of a batch into a graph's buffers."""
+MLA_RUN = Op(f"{_WRAPPER}.run", run, frozenset({"out", "lse", "float_workspace_buffer"}), _MODULE)
 """Of query [tokens, heads, rank + rope], kv_cache [pages, page, rank + rope], out [tokens, heads, rank], lse [tokens,
 heads] in base 2, and what the wrapper holds."""
 
@@ -72,7 +96,7 @@ class _Metadata:
         """Buffers for plans of so many requests and up to so many pages. The rest of the page ids stay poison."""
 
         def buffer(name: str, size: int) -> torch.Tensor:
-            return bench.memory.tensor(f"{name}_buf", (size,), torch.int32)
+            return bench.memory.tensor(_buffer(name), (size,), torch.int32)
 
         return cls(
             qo_indptr=buffer("qo_indptr", requests + 1),
@@ -98,18 +122,20 @@ class MlaWrapper:
     the captured batch shape cannot change). What it keeps in its integer workspace is FlashInfer's own allocation.
     """
 
-    module = "flashinfer.mla"
+    module = _MODULE
 
     def __init__(self, case: Case, bench: Bench, backend: str, static: StaticSize | None = None) -> None:
         latent = case.geometry.latent
         assert latent is not None
         self._case, self._bench, self._latent = case, bench, latent
         need = WorkspaceBytes(0, workspace_bytes(latent, processors(bench.device)))
-        buffers = {} if static is None else vars(_Metadata.static(bench, static.requests, static.pages))
-        self._kept = {"float_workspace_buffer": SharedWorkspace(case, bench).take(need), **buffers}
-        self._held: dict[str, torch.Tensor] = {}
-        graph = {"use_cuda_graph": True} if buffers else {}
-        self._wrapper = flashinfer_op.call(self.module, _WRAPPER, backend=backend, **self._kept, **graph)
+        self._buffers = {} if static is None else vars(_Metadata.static(bench, static.requests, static.pages))
+        self._workspace = {"float_workspace_buffer": SharedWorkspace(case, bench).take(need)}
+        self._planned: dict[str, torch.Tensor] = {}
+        graph = {"use_cuda_graph": True} if self._buffers else {}
+        self._wrapper = flashinfer_op.call(
+            self.module, _WRAPPER, backend=backend, **self._workspace, **self._buffers, **graph
+        )
 
     def plan(self, batch: MlaBatch, sm_scale: float) -> None:
         """Plan causal attention of a batch of at least one request: FlashInfer plans no empty one.
@@ -117,29 +143,24 @@ class MlaWrapper:
         Raises Unsupported for a batch that FlashInfer refuses: on FA2 some lengths would lose keys at a tile's edge.
         """
         geometry = self._case.geometry
-        metadata = vars(_Metadata.place(self._bench, batch))
-        try:
-            flashinfer_op.call_method(
-                self._wrapper,
-                "plan",
-                metadata=flashinfer_op.call(self.module, "MLAPlanMetadata.csr", **metadata),
-                num_heads=geometry.q_heads,
-                head_dim_ckv=self._latent.rank,
-                head_dim_kpe=self._latent.rope,
-                page_size=geometry.page_size,
-                causal=True,
-                sm_scale=sm_scale,
-                q_data_type=geometry.dtype.torch_dtype,
-                kv_data_type=geometry.kv_dtype.torch_dtype,
-                lse_mode="base2",
-            )
-        except ValueError as error:
-            # FlashInfer's "backend preflight rejection before launch" (mla/_batch_mla/_backends/_capabilities.py).
-            if type(error).__name__ == "_BackendPlanUnsupportedError":
-                raise Unsupported(f"FlashInfer refuses the plan: {error}") from error
-            raise
-        # A graph's buffers stand for what was copied to them.
-        self._held = {**metadata, **self._kept}
+        self._planned = vars(_Metadata.place(self._bench, batch))
+        held = {**self._workspace, **{_buffer(name): tensor for name, tensor in self._buffers.items()}}
+        self._bench.launcher.launch(
+            MLA_PLAN,
+            wrapper=self._wrapper,
+            held=frozenset(held),
+            **held,
+            **self._planned,
+            num_heads=geometry.q_heads,
+            head_dim_ckv=self._latent.rank,
+            head_dim_kpe=self._latent.rope,
+            page_size=geometry.page_size,
+            causal=True,
+            sm_scale=sm_scale,
+            q_data_type=geometry.dtype.torch_dtype,
+            kv_data_type=geometry.kv_dtype.torch_dtype,
+            lse_mode="base2",
+        )
 
     def launch(self, query: torch.Tensor, kv_cache: torch.Tensor, results: Results) -> None:
         """Run on queries [tokens, heads, rank + rope] and a pool that has one head, in either layout.
@@ -147,11 +168,13 @@ class MlaWrapper:
         What the wrapper holds is on record as well: it is read, and may be what a fault hits.
         """
         head_axis = 1 if self._case.geometry.kv_layout is KvLayout.HND else 2
+        # A graph's buffers stand for what was copied to them.
+        held = {**self._workspace, **(self._buffers or self._planned)}
         self._bench.launcher.launch(
             MLA_RUN,
             wrapper=self._wrapper,
-            held=frozenset(self._held),
-            **self._held,
+            held=frozenset(held),
+            **held,
             query=query,
             kv_cache=kv_cache.squeeze(head_axis),
             out=results.out,

@@ -6,6 +6,7 @@ import torch
 
 from attnfuzz.kernels.backend import Attended
 from attnfuzz.kernels.torch_sdpa import visible
+from attnfuzz.kernels.transfers import to_device
 
 EVERY_KEY = slice(None)
 
@@ -17,10 +18,10 @@ def attention(entry: Attended, scale: float, keys: slice = EVERY_KEY) -> tuple[t
     """
     device, group = entry.query.device, entry.query.shape[1] // entry.key.shape[1]
     key, value = (
-        tokens[keys].to(device).double().repeat_interleave(group, dim=1).transpose(0, 1)
+        to_device(tokens[keys], device).double().repeat_interleave(group, dim=1).transpose(0, 1)
         for tokens in (entry.key, entry.value)
     )
-    mask = visible(len(entry.query), len(entry.key), -1)[:, keys].to(device)
+    mask = to_device(visible(len(entry.query), len(entry.key), -1)[:, keys], device)
     logits = entry.query.double().transpose(0, 1) @ key.transpose(1, 2) * scale
     logits.masked_fill_(~mask, -torch.inf)
     lse = logits.logsumexp(dim=2, keepdim=True)

@@ -23,6 +23,7 @@ from attnfuzz.kernels.plan import Row, pad_queries, table_rows
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.scales import BmmScales, cached_scales
+from attnfuzz.kernels.transfers import write
 from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
 from attnfuzz.kernels.trtllm.prefill import MlaPrefill
 from attnfuzz.kernels.workspace import SharedWorkspace
@@ -203,8 +204,8 @@ class MlaSession:
 
     def _refresh(self, plan: DecodePlan, rows: Sequence[Row]) -> None:
         """Write a batch into static metadata."""
-        plan.seq_lens.copy_(torch.tensor([row.kv_len for row in rows]))
-        plan.block_tables.copy_(table_rows(self._table, rows, plan.block_tables.shape[1]))
+        write(plan.seq_lens, torch.tensor([row.kv_len for row in rows]))
+        write(plan.block_tables, table_rows(self._table, rows, plan.block_tables.shape[1]))
 
     def _replay(self, step: Step, queries: torch.Tensor) -> Output:
         """Replay a graph. Queries lie at the captured stride, also where a request accepted fewer tokens."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import torch
+from bound_call import bind
 from wrapper_backends import OnCpu
 
 from attnfuzz.kernels.backend import Op
@@ -19,7 +20,6 @@ from attnfuzz.kernels.gpu import fmha_v2 as fmha
 from attnfuzz.kernels.gpu import xqa
 from attnfuzz.kernels.gpu.direct import cascade, cudnn, flex, fmha_v2, mla, sdpa
 from attnfuzz.kernels.gpu.direct import xqa as direct_xqa
-from attnfuzz.kernels.gpu.flashinfer_op import bind
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.merge import MERGE_STATE_IN_PLACE
 from attnfuzz.kernels.gpu.mla_wrapper import MlaWrapper

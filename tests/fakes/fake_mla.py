@@ -4,9 +4,9 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from bound_call import bind
 from flashinfer.mla import MLAPlanMetadata
 
-from attnfuzz.kernels.gpu.flashinfer_op import bind
 from attnfuzz.reference.attention import Problem, attend, to_base2
 
 __all__ = ["BatchMLAPagedAttentionWrapper", "MLAPlanMetadata"]

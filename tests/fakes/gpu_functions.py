@@ -5,16 +5,22 @@ Named by their file, as users' backends are: gpu_functions.py:ATTENDS.
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from attnfuzz.kernels.backend import Bench, Output
 from attnfuzz.kernels.defects.stray import stray
-from attnfuzz.kernels.function_backend import FunctionBackend
+from attnfuzz.kernels.function_backend import FunctionBackend, FunctionSession
+from attnfuzz.kernels.gpu import nvcc
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Mode
+from attnfuzz.reference.case import Case, Mode
 from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.device import Device
+
+UNLAUNCHED_SOURCE = Path(__file__).with_name("unlaunched.cu")
 
 _FAR = 1 << 30
 """Bytes: farther than any tensor of a test's is large, and still in what lies between them."""
@@ -76,6 +82,11 @@ def _assert_on_device(arguments: dict[str, Any]) -> None:
     torch.zeros(4, device=query.device)[torch.tensor([100], device=query.device)].sum()
 
 
+def _leave_a_launch_unchecked(arguments: dict[str, Any]) -> None:
+    del arguments
+    nvcc.load(UNLAUNCHED_SOURCE).unlaunched()
+
+
 def _reject(arguments: dict[str, Any]) -> None:
     raise ValueError(f"no kernel for {len(arguments)} arguments")
 
@@ -87,5 +98,31 @@ MISALIGNED = _backend("misaligned", lambda given: stray(given["query"], 1, write
 ASSERTS = _backend("asserts", _assert_on_device)
 HANGS = _backend("hangs", lambda _: torch.cuda._sleep(10**13))
 REJECTS = _backend("rejects", _reject)
+UNLAUNCHED = _backend("unlaunched", _leave_a_launch_unchecked)
 TAKES_TOO_MUCH = _backend("takes_too_much", lambda given: torch.empty(1 << 42, device=given["query"].device))
 CHANGES_ITS_INPUT = _backend("changes_its_input", lambda given: given["query"].view(-1)[3:4].add_(1))
+
+
+class _HastySession(FunctionSession):
+    """Reads far outside of a tensor by itself, a while after its kernel is queued behind that."""
+
+    def forward(self, index: int) -> Output:
+        beside = self._bench.memory.tensor("beside", (1,), torch.float32)
+        torch.cuda._sleep(10**8)
+        stray(beside, _FAR, write=False)
+        return super().forward(index)
+
+
+@dataclass(frozen=True)
+class _HastyBackend(FunctionBackend):
+    def open(self, case: Case, bench: Bench) -> FunctionSession:
+        return _HastySession(self, case, bench)
+
+
+def _writes_zeros(*, out: torch.Tensor, lse: torch.Tensor, **_: Any) -> None:
+    """Queue, without a wait."""
+    out.zero_()
+    lse.zero_()
+
+
+FAULTS_BEFORE = _HastyBackend(_writes_zeros, capability=ATTENDS.capability, contract=ATTENDS.contract)

@@ -66,14 +66,14 @@ def play(memory: PlacedMemory, script: list[Made], poke: Poke) -> list[Any]:
     # Those without elements have no address, and come last.
     placed = sorted((each for each in memory.allocations() if each.nbytes), key=lambda each: each.name)
     said: list[Any] = [(each.name, each.shape, each.stride, memory.content(each)) for each in placed]
-    said.append([str(damage) for damage in memory.damage()])
+    said.append([str(damage) for damage in memory.damage().result()])
     seal = memory.seal(tensors)
-    said.append(seal.broken())
+    said.append(seal.broken().result())
     addresses = {each.name: each.address for each in placed}
     for index, made in enumerate(script):
         for offset in made.strays:
             poke(addresses[f"t{index}"] + offset, b"\x01")
-    said += [[str(damage) for damage in memory.damage()], seal.broken()]
+    said += [[str(damage) for damage in memory.damage().result()], seal.broken().result()]
     said += [memory.content(each) for each in placed]
     return said
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 import torch
+from bound_call import bind
 from flashinfer.utils import get_trtllm_gen_multi_ctas_kv_counter_bytes
 
 from attnfuzz.kernels.backend import Bench, Fill, Op
 from attnfuzz.kernels.gpu.blackwell.backends import BLACKWELL_BACKENDS
 from attnfuzz.kernels.gpu.blackwell.ops import BLACKWELL
-from attnfuzz.kernels.gpu.flashinfer_op import bind
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.hopper.backends import HOPPER_BACKENDS
 from attnfuzz.kernels.gpu.hopper.mha import HopperMhaSession

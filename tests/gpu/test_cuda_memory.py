@@ -17,6 +17,7 @@ from attnfuzz.harness.memory.cuda.memory import CudaMemory
 from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.kernels.gpu import guards
 from attnfuzz.kernels.gpu.guards import Run
+from attnfuzz.kernels.transfers import to_device, to_host
 from attnfuzz.reference.case import Guard, Outputs
 
 pytestmark = pytest.mark.gpu
@@ -34,7 +35,7 @@ memory = CudaMemory(CudaArena(), Guard(side), Outputs.POISONED)
 tensor, other = memory.copy("kv", torch.ones(1000)), memory.copy("other", torch.ones(8))
 edge = tensor.data_ptr() + tensor.nbytes + distance - 4 if side == "right" else tensor.data_ptr() - distance
 runs = {"read": (other.data_ptr(), edge, 4), "write": (edge, other.data_ptr(), 4)}
-assert not memory.damage()
+assert not memory.damage().result()
 print("legal use is fine")
 guards.write([guards.Run(*runs[access])])
 try:
@@ -93,15 +94,15 @@ def test_runs_are_written_and_compared_whatever_their_alignment(offset: int, oth
     expected = torch.zeros_like(content)
     expected[offset : offset + nbytes] = content[other_offset : other_offset + nbytes]
     assert torch.equal(target.cpu(), expected)
-    assert guards.compare([run], target.device) == [None]
+    assert guards.compare([run], target.device).result() == [None]
     if nbytes:
         places = {0, nbytes // 2, nbytes - 1}
         for place in places:
             target[offset + place] ^= 1
-        assert guards.compare([run], target.device) == [(0, len(places))]
+        assert guards.compare([run], target.device).result() == [(0, len(places))]
         target[offset] ^= 1
         rest = sorted(places - {0})
-        assert guards.compare([run], target.device) == [(rest[0], len(rest)) if rest else None]
+        assert guards.compare([run], target.device).result() == [(rest[0], len(rest)) if rest else None]
 
 
 def test_more_runs_than_fit_one_launch_keep_their_order() -> None:
@@ -109,7 +110,7 @@ def test_more_runs_than_fit_one_launch_keep_their_order() -> None:
     other = target.clone()
     runs = [Run(target.data_ptr() + 4 * index, other.data_ptr() + 4 * index, 4) for index in range(1000)]
     target[[3, 64, 999]] = -1
-    found = guards.compare(runs, target.device)
+    found = guards.compare(runs, target.device).result()
     assert [index for index, each in enumerate(found) if each is not None] == [3, 64, 999]
     guards.write(runs)
     assert torch.equal(target, other)
@@ -124,7 +125,39 @@ def test_fills_and_seals_can_be_captured(arena: CudaArena) -> None:
         tensor += 1
         graph.replay()
         assert torch.equal(copied, tensor)
-        assert memory.damage() == []
+        assert memory.damage().result() == []
+
+
+@pytest.mark.parametrize("count", [1 << 16, 20 << 20])
+def test_copies_hold_what_was_there_when_they_were_asked_for(arena: CudaArena, count: int) -> None:
+    with CudaMemory(arena, Guard.RIGHT, Outputs.POISONED) as memory:
+        # What is queued after this has not begun when the host goes on.
+        torch.cuda._sleep(10**8)
+        value = torch.arange(count, dtype=torch.int32)
+        placed, moved = memory.copy("a", value), to_device(value, arena.device)
+        back = to_host(placed)
+        value.zero_()
+        placed.zero_()
+        # Memory of the host that was given back serves nobody while a copy from it is under way.
+        to_device(torch.zeros(count, dtype=torch.int32), arena.device)
+        expected = torch.arange(count, dtype=torch.int32)
+        assert torch.equal(back.result(), expected)
+        assert torch.equal(moved.cpu(), expected)
+
+
+def test_no_copy_and_no_comparison_waits(arena: CudaArena) -> None:
+    # The second time, all memory is there.
+    for _ in range(2):
+        with CudaMemory(arena, Guard.RIGHT, Outputs.POISONED) as memory:
+            torch.cuda.synchronize()
+            torch.cuda._sleep(10**9)
+            tensor = memory.copy("a", torch.arange(1000.0))
+            memory.copy("b", torch.ones(3, 4), stride=(7, 1))
+            broken, damage, back = memory.seal([tensor]).broken(), memory.damage(), to_host(tensor)
+            under_way = not torch.cuda.current_stream().query()
+            assert (broken.result(), damage.result(), back.result()[-1]) == ([], [], 999)
+            del tensor
+    assert under_way
 
 
 def test_cases_one_after_another_use_the_same_memory(arena: CudaArena) -> None:

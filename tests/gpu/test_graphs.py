@@ -69,7 +69,7 @@ def test_a_capture_computes_nothing_and_a_replay_sees_what_tensors_hold_then(
         assert torch.equal(end.cpu(), (COUNT + shift + 3) * 2)
     assert launcher.observations == []
     assert LaunchRecord.decode(entries[-1]).kernel == "add + double"
-    assert memory.damage() == []
+    assert memory.damage().result() == []
 
 
 def test_an_input_that_a_replay_changes_is_observed(launcher: JournalingLauncher, tensors: dict[str, Any]) -> None:

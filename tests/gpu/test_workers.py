@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import gpu_functions
 import pytest
 from harness_cases import decode_case
 
@@ -25,7 +26,8 @@ def case_of(function: str, *kv_lens: int) -> Case:
 @pytest.fixture(scope="module")
 def runner() -> Iterator[Runner]:
     # A worker would compile it while its time runs.
-    nvcc.build((stray.SOURCE,))
+    for source in (stray.SOURCE, gpu_functions.UNLAUNCHED_SOURCE):
+        nvcc.build((source,))
     with Runner([f"{FILE}:ATTENDS"], timeout=20) as runner:
         yield runner
 
@@ -80,6 +82,14 @@ def test_a_fault_names_the_tensors_of_the_launch(runner: Runner) -> None:
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in found.message
 
 
+def test_a_fault_of_what_came_before_a_launch_is_not_blamed_on_it(runner: Runner) -> None:
+    found = seen(runner, "FAULTS_BEFORE")
+    assert found.kind is Kind.ILLEGAL_ACCESS
+    assert (found.step, found.kernel) == (-1, "")
+    assert "outside of any launch" in found.message
+    assert passes(runner)
+
+
 def test_a_kernel_that_never_ends_is_a_hang(runner: Runner) -> None:
     assert seen(runner, "HANGS").kind is Kind.HANG
     assert passes(runner)
@@ -93,6 +103,13 @@ def test_what_breaks_nothing_leaves_the_worker_alive(runner: Runner, function: s
     before = runner.restarts
     assert seen(runner, function).kind is kind
     assert runner.restarts == before
+    assert passes(runner)
+
+
+def test_a_kernel_that_could_not_be_launched_is_told_where_its_caller_does_not(runner: Runner) -> None:
+    found = seen(runner, "UNLAUNCHED")
+    assert (found.kind, found.place, found.kernel) == (Kind.RAISED, "cudaErrorInvalidValue", "unlaunched")
+    assert "did not tell of the error of its own launch" in found.message
     assert passes(runner)
 
 

@@ -91,7 +91,7 @@ def test_the_nearest_case_is_tried_first_and_run_without_the_bug_too() -> None:
 
 def test_the_fix_is_shown_as_served_where_more_is_known_to_fail() -> None:
     case = replace(cases_like(reported("sglang-24566"), "hopper:trtllm_mha")[0], backend="hopper:trtllm_mha@24566")
-    assert without_bug(case) == "hopper:trtllm_mha@as-served"
+    assert without_bug(case) == "hopper:trtllm_mha_as_served"
     assert without_bug(replace(case, scales=Scales(v=0.5))) == "hopper:trtllm_mha"
     assert without_bug(replace(case, backend="blackwell:trtllm_mha@24566")) == "blackwell:trtllm_mha"
 

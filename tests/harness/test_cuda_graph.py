@@ -1,12 +1,14 @@
 """Graphs of CUDA behind the launcher's interface, with a stand-in for torch's."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 
+from attnfuzz.harness import cuda_graph
 from attnfuzz.harness.cuda_graph import CudaGraph
 from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.launcher import JournalingLauncher
@@ -26,20 +28,16 @@ class FakeGraph:
         self.kernels: list[Any] = []
         self.modes: list[str] = []
 
+    def capture_begin(self, *, capture_error_mode: str) -> None:
+        FakeGraph.capturing = self
+        self.modes.append(capture_error_mode)
+
+    def capture_end(self) -> None:
+        FakeGraph.capturing = None
+
     def replay(self) -> None:
         for kernel in self.kernels:
             kernel()
-
-
-@contextmanager
-def captured(graph: FakeGraph, *, capture_error_mode: str) -> Iterator[None]:
-    """torch.cuda.graph."""
-    FakeGraph.capturing = graph
-    graph.modes.append(capture_error_mode)
-    try:
-        yield
-    finally:
-        FakeGraph.capturing = None
 
 
 def add_into(*, out: torch.Tensor, x: torch.Tensor, amount: int) -> None:
@@ -54,10 +52,25 @@ ADD = Op("add", add_into, frozenset({"out"}))
 AGAIN = Op("again", add_into, frozenset({"out"}))
 
 
+class Allocator:
+    """Torch's, with so many bytes `reserved`."""
+
+    reserved = 0
+
+    def give_back(self) -> None:
+        self.reserved = 0
+
+
 @pytest.fixture(autouse=True)
-def _fake_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
+    allocator = Allocator()
     monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
-    monkeypatch.setattr(torch.cuda, "graph", captured)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: allocator.reserved)
+    monkeypatch.setattr(torch.cuda, "empty_cache", allocator.give_back)
+    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+    monkeypatch.setattr(cuda_graph, "_stream", lambda: None)
+    return allocator
 
 
 @pytest.fixture
@@ -117,6 +130,16 @@ def test_other_threads_may_use_the_device_during_a_capture(
     assert made.modes == ["thread_local"]
 
 
+@pytest.mark.parametrize("reserved", [1 << 20, 8 << 30])
+def test_memory_of_dead_graphs_is_given_back_only_when_it_is_much(
+    launcher: JournalingLauncher, tensors: dict[str, Any], allocator: Allocator, reserved: int
+) -> None:
+    allocator.reserved = reserved
+    with launcher.capture():
+        launcher.launch(ADD, amount=1, **tensors)
+    assert allocator.reserved == (reserved if reserved < 1 << 30 else 0)
+
+
 def test_the_record_of_a_replay_names_all_of_its_launches(
     launcher: JournalingLauncher, memory: GuardedMemory, tensors: dict[str, Any], entries: list[bytes]
 ) -> None:
@@ -155,19 +178,24 @@ def test_an_input_that_a_replay_changes_is_observed(launcher: JournalingLauncher
     assert [(seen.kind, seen.place) for seen in launcher.observations] == [(Kind.INPUT_MUTATED, "x")]
 
 
+def ends_with(message: str) -> Callable[[FakeGraph], None]:
+    """The end of a capture that CUDA refuses."""
+
+    def capture_end(graph: FakeGraph) -> None:
+        del graph
+        FakeGraph.capturing = None
+        raise RuntimeError(message)
+
+    return capture_end
+
+
 def test_what_a_kernel_rejects_during_a_capture_is_its_rejection(
     launcher: JournalingLauncher, tensors: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @contextmanager
-    def failing(graph: FakeGraph, *, capture_error_mode: str) -> Iterator[None]:
-        with captured(graph, capture_error_mode=capture_error_mode):
-            yield
-        raise RuntimeError("the capture was invalidated")
-
     def reject(**_: object) -> None:
         raise ValueError("no such head dim")
 
-    monkeypatch.setattr(torch.cuda, "graph", failing)
+    monkeypatch.setattr(FakeGraph, "capture_end", ends_with("the capture was invalidated"))
     with pytest.raises(ValueError, match="no such head dim") as caught, launcher.capture():
         launcher.launch(Op("reject", reject, frozenset({"out"})), **tensors)
     assert launcher.raised is caught.value
@@ -177,17 +205,41 @@ def test_what_a_kernel_rejects_during_a_capture_is_its_rejection(
 def test_a_kernel_that_can_not_be_captured_is_told(
     launcher: JournalingLauncher, tensors: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @contextmanager
-    def invalidated(graph: FakeGraph, *, capture_error_mode: str) -> Iterator[None]:
-        with captured(graph, capture_error_mode=capture_error_mode):
-            yield
-        raise RuntimeError("operation not permitted when stream is capturing")
-
-    monkeypatch.setattr(torch.cuda, "graph", invalidated)
+    invalidated = ends_with("operation not permitted when stream is capturing")
+    monkeypatch.setattr(FakeGraph, "capture_end", invalidated)
     with pytest.raises(RuntimeError, match="not permitted"), launcher.capture():
         launcher.launch(ADD, amount=1, **tensors)
     launcher.launch(ADD, amount=1, **tensors)
     assert tensors["out"].tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_no_garbage_is_collected_during_a_capture(
+    launcher: JournalingLauncher, tensors: dict[str, Any], *, raises: bool
+) -> None:
+    collecting = []
+
+    def look(**_: object) -> None:
+        collecting.append(gc.isenabled())
+        if raises:
+            raise ValueError("no such head dim")
+
+    with pytest.raises(ValueError, match="no such") if raises else nullcontext(), launcher.capture():
+        launcher.launch(Op("look", look, frozenset({"out"})), **tensors)
+    assert collecting == [False]
+    assert gc.isenabled()
+
+
+def test_a_launch_that_fails_unnoticed_is_observed_of_a_capture_too(
+    memory: GuardedMemory, tensors: dict[str, Any]
+) -> None:
+    errors = ["cudaErrorInvalidConfiguration: invalid configuration argument", ""]
+    launcher = JournalingLauncher(memory, lambda _: None, new_graph=CudaGraph, failed_launch=lambda: errors.pop(0))
+    launcher.begin_step(0, "decode")
+    with launcher.capture():
+        for op in (ADD, AGAIN):
+            launcher.launch(op, amount=1, **tensors)
+    assert [(found.kind, found.kernel, found.call) for found in launcher.observations] == [(Kind.RAISED, "add", 0)]
 
 
 def test_a_block_that_raises_captures_nothing(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,8 +12,10 @@ from attnfuzz.harness import execute
 from attnfuzz.harness.execute import Execution, Task
 from attnfuzz.harness.failures import Kind, Verdict
 from attnfuzz.harness.launcher import LaunchError
+from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.harness.memory.plain import PlainMemory
 from attnfuzz.harness.memory.reservation import OutOfMemory
+from attnfuzz.harness.on_host import on_host
 from attnfuzz.harness.places import place_of
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.kernels.library_cache import BuildFailed, NoCompiler
@@ -116,6 +119,22 @@ def test_an_error_that_a_device_tells_late_is_the_backends(defective: str, monke
     (found,) = Execution(task(defective, "NONE"), ignore).run().observations
     # The first was waited for after the session had been opened, the second after the step.
     assert (found.kind, found.step, found.message) == (Kind.RAISED, 0, "RuntimeError: CUDA error: invalid argument")
+
+
+def test_one_wait_is_for_the_output_of_a_step_and_for_its_damage(
+    defective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: list[str] = []
+
+    def noted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *arguments: log.append(name) or function(*arguments)
+
+    on(monkeypatch, lambda: log.append("waited for"))
+    monkeypatch.setattr(execute, "on_host", noted("output", on_host))
+    monkeypatch.setattr(GuardedMemory, "damage", noted("damage", GuardedMemory.damage))
+    Execution(task(defective, "NONE"), ignore).run()
+    # The first is for the opened session.
+    assert log == ["waited for", "output", "damage", "waited for"]
 
 
 def test_nothing_of_a_backend_that_raised_is_still_running(defective: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.harness.workers.journal import LaunchRecord
 from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.transfers import Pending
 from attnfuzz.reference.case import Guard, Outputs
 
 
@@ -121,15 +122,48 @@ def test_only_the_tensors_that_a_kernel_is_given_are_on_record(memory: GuardedMe
     ]
 
 
-def test_a_device_is_waited_for_before_a_launch_is_on_record_and_after_it(
-    memory: GuardedMemory, tensors: dict[str, Any]
+class LoggedStopwatch:
+    """Keeps in `log` what it is told, and takes 2 seconds for any launch, or raises `error` at its end."""
+
+    def __init__(self, log: list[str], error: Exception | None = None) -> None:
+        self._log, self._error = log, error
+
+    def start(self) -> None:
+        self._log.append("start")
+
+    def stop(self) -> None:
+        self._log.append("stop")
+
+    def wait(self) -> float:
+        self._log.append("waited for")
+        if self._error is not None:
+            raise self._error
+        return 2.0
+
+
+class LoggedSeal:
+    """Keeps in `log` when it is compared, and when somebody asks what came of it."""
+
+    def __init__(self, log: list[str], error: Exception | None = None) -> None:
+        self._log, self._error = log, error
+
+    def broken(self) -> Pending[list[tuple[str, int]]]:
+        self._log.append("compare")
+        if self._error is not None:
+            raise self._error
+        return Pending(lambda: self._log.append("compared"), lambda: [("x", 1)])
+
+
+def test_a_device_is_waited_for_once_for_a_launch_and_its_seal(
+    memory: GuardedMemory, tensors: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log: list[str] = []
-    launcher = JournalingLauncher(
-        memory, lambda _: log.append("on record"), synchronise=lambda: log.append("waited for")
-    )
+    monkeypatch.setattr(memory, "seal", lambda *_, **__: LoggedSeal(log))
+    launcher = JournalingLauncher(memory, lambda _: log.append("on record"), stopwatch=LoggedStopwatch(log))
     launcher.launch(Op("note", lambda **_: log.append("launched"), frozenset({"out"})), **tensors)
-    assert log == ["waited for", "on record", "launched", "waited for"]
+    assert log == ["on record", "start", "launched", "stop", "compare", "waited for", "compared"]
+    assert launcher.kernel_seconds == 2.0
+    assert [found.place for found in launcher.observations] == ["x"]
 
 
 def test_a_device_is_waited_for_also_if_the_launch_raises(memory: GuardedMemory, tensors: dict[str, Any]) -> None:
@@ -138,22 +172,29 @@ def test_a_device_is_waited_for_also_if_the_launch_raises(memory: GuardedMemory,
     def reject(**_: object) -> None:
         raise ValueError("no such head dim")
 
-    launcher = JournalingLauncher(memory, ignore, synchronise=lambda: log.append("waited for"))
+    launcher = JournalingLauncher(memory, ignore, stopwatch=LoggedStopwatch(log))
     with pytest.raises(ValueError, match="no such head dim") as caught:
         launcher.launch(Op("reject", reject, frozenset()), **tensors)
     assert launcher.raised is caught.value
-    assert log == ["waited for", "waited for"]
+    assert log == ["start", "stop", "waited for"]
+
+
+def test_a_device_that_can_compare_nothing_any_more_is_waited_for(
+    memory: GuardedMemory, tensors: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: list[str] = []
+    broken = RuntimeError("CUDA error: an illegal memory access was encountered")
+    monkeypatch.setattr(memory, "seal", lambda *_, **__: LoggedSeal(log, broken))
+    # On a GPU there is no return from this wait.
+    launcher = JournalingLauncher(memory, ignore, stopwatch=LoggedStopwatch(log))
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        launcher.launch(ADD, amount=1, **tensors)
+    assert log == ["start", "stop", "compare", "waited for"]
 
 
 def test_an_error_that_waiting_brings_up_is_no_rejection(memory: GuardedMemory, tensors: dict[str, Any]) -> None:
-    waits = iter([None, RuntimeError("CUDA error: invalid configuration")])
-
-    def synchronise() -> None:
-        error = next(waits)
-        if error is not None:
-            raise error
-
-    launcher = JournalingLauncher(memory, ignore, synchronise=synchronise)
+    error = RuntimeError("CUDA error: invalid configuration")
+    launcher = JournalingLauncher(memory, ignore, stopwatch=LoggedStopwatch([], error))
     with pytest.raises(RuntimeError, match="invalid configuration"):
         launcher.launch(ADD, amount=1, **tensors)
     assert launcher.raised is None
@@ -179,3 +220,32 @@ def test_launches_that_run_as_one_share_a_record_and_a_seal(memory: GuardedMemor
     assert (record.kernel, record.call) == ("add + next", -1)
     assert [tensor.name for tensor in record.tensors] == ["out", "x", "end"]
     assert [(seen.place, seen.kernel, seen.call) for seen in launcher.observations] == [("x", "add + next", -1)]
+
+
+def test_a_launch_that_fails_unnoticed_is_observed_and_only_that(
+    memory: GuardedMemory, tensors: dict[str, Any]
+) -> None:
+    """What a call told of itself, and what was left before it, is not."""
+    left = [""]
+
+    def failed_launch() -> str:
+        error, left[0] = left[0], ""
+        return error
+
+    def fail(*, told: bool, **_: object) -> None:
+        left[0] = "cudaErrorInvalidConfiguration: invalid configuration argument"
+        if told:
+            raise RuntimeError("launch failed")
+
+    launcher = JournalingLauncher(memory, ignore, failed_launch=failed_launch)
+    launcher.begin_step(2, "decode")
+    fails = Op("fails", fail, frozenset({"out"}))
+    with pytest.raises(RuntimeError, match="launch failed"):
+        launcher.launch(fails, told=True, **tensors)
+    launcher.launch(ADD, amount=1, **tensors)
+    assert launcher.observations == []
+    launcher.launch(fails, told=False, **tensors)
+    (found,) = launcher.observations
+    assert (found.kind, found.place, found.kernel) == (Kind.RAISED, "cudaErrorInvalidConfiguration", "fails")
+    assert (found.step, found.call) == (2, 2)
+    assert "fails did not tell of the error of its own launch, cudaErrorInvalidConfiguration: inv" in found.message

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attnfuzz.harness.on_host import Moved, on_host
+from attnfuzz.harness.on_host import Moving, on_host
 from attnfuzz.kernels.backend import Attended, Output
 from attnfuzz.reference.dtypes import DType
 
@@ -18,9 +18,9 @@ def random_bits(dtype: DType, *shape: int) -> torch.Tensor:
 def test_every_bit_of_every_view_is_moved(dtype: DType) -> None:
     whole = random_bits(dtype, 7, 5, 3)
     views = [whole, whole[2:4], whole[:, 1:3], whole.transpose(0, 2), whole[6], whole[3:3], whole[:, 4, 2]]
-    moved = Moved(views)
+    moving = Moving(views)
     for view in views:
-        copy = moved.of(view)
+        copy = moving.of(view)
         assert (copy.shape, copy.stride(), copy.dtype) == (view.shape, view.stride(), view.dtype)
         assert torch.equal(copy.view(dtype.bits), view.view(dtype.bits))
         assert not copy.numel() or copy.data_ptr() != view.data_ptr()
@@ -29,11 +29,11 @@ def test_every_bit_of_every_view_is_moved(dtype: DType) -> None:
 def test_views_of_one_storage_share_one_copy() -> None:
     whole = torch.arange(24.0).reshape(6, 4)
     first, second = whole[1:3], whole[2:5]
-    moved = Moved([first, second])
-    assert len(moved) == 1
-    copy = moved.of(first)
+    moving = Moving([first, second])
+    assert len(moving) == 1
+    copy = moving.of(first)
     copy[1] = -1
-    assert moved.of(second)[0].tolist() == [-1] * 4
+    assert moving.of(second)[0].tolist() == [-1] * 4
     # From the first of their bytes to the last, not the whole storage.
     assert copy.untyped_storage().nbytes() == 4 * 4 * 4
 
@@ -41,15 +41,15 @@ def test_views_of_one_storage_share_one_copy() -> None:
 def test_tensors_of_other_dtypes_may_share_a_storage() -> None:
     storage = torch.arange(64, dtype=torch.uint8)
     halves, numbers = storage[6:20].view(torch.bfloat16), storage[24:40].view(torch.float32)
-    moved = Moved([halves, numbers])
-    assert len(moved) == 1
-    assert torch.equal(moved.of(halves).view(torch.int16), halves.view(torch.int16))
-    assert torch.equal(moved.of(numbers).view(torch.int32), numbers.view(torch.int32))
+    moving = Moving([halves, numbers])
+    assert len(moving) == 1
+    assert torch.equal(moving.of(halves).view(torch.int16), halves.view(torch.int16))
+    assert torch.equal(moving.of(numbers).view(torch.int32), numbers.view(torch.int32))
 
 
 def test_what_lies_on_the_host_stays_where_it_is() -> None:
     out = torch.zeros(2, 1, 4)
     entry = Attended(first_row=0, query=out, key=out, value=out)
     output = Output(out=out, lse=None, attended=(entry,), bmm1_scale=1.0, bmm2_scale=1.0)
-    assert on_host(output) is output
-    assert Moved([torch.ones(3)]).of(out) is out
+    assert on_host(output).result() is output
+    assert Moving([torch.ones(3)]).of(out) is out

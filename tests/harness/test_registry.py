@@ -20,6 +20,7 @@ from attnfuzz.harness.registry import (
     on_device,
     resolve,
 )
+from attnfuzz.kernels.gpu.as_served import name_as_served
 from attnfuzz.reference.device import Device
 
 Write = Callable[..., str]
@@ -69,6 +70,16 @@ def test_revisions_belong_to_a_fixed_backend() -> None:
         assert name in names()
         assert fixed(name) in {"trtllm_mha", "trtllm_mla"}
     assert fixed("torch_sdpa") == "torch_sdpa"
+
+
+@pytest.mark.parametrize("whole", ["xqa", "fmha_v2", "hopper:trtllm_mha"])
+def test_a_backend_as_served_is_no_revision_and_supports_less(whole: str) -> None:
+    name = name_as_served(whole)
+    assert fixed(name) == name
+    served, all_of_it = resolve(name).capability, resolve(whole).capability
+    narrower = {field for field in served.__struct_fields__ if getattr(served, field) != getattr(all_of_it, field)}
+    assert "kv_scales" in narrower
+    assert narrower <= {"kv_scales", "empty_kv", "kv_shorter_than_q", "query_views"}
 
 
 def test_names_with_an_architecture_are_names_like_others() -> None:

@@ -79,11 +79,6 @@ class CudaArena:
         return self._space.page
 
     @property
-    def reserved_bytes(self) -> int:
-        """Bytes of address space that the driver granted."""
-        return self._space.nbytes
-
-    @property
     def resting_bytes(self) -> int:
         """Bytes of memory that slabs hold while no tensor lives in them."""
         self.settle()

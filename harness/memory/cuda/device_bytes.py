@@ -10,6 +10,7 @@ from attnfuzz.harness.memory.placed import Span
 from attnfuzz.harness.memory.poison import PERIOD, Pattern
 from attnfuzz.kernels.gpu import guards
 from attnfuzz.kernels.gpu.guards import Run
+from attnfuzz.kernels.transfers import Pending
 
 _ALIGNMENT = 16
 
@@ -25,8 +26,8 @@ def fill(pattern: Pattern, address: int, nbytes: int, device: torch.device) -> N
     guards.write([Run(address, uploaded(pattern, device).data_ptr(), nbytes, PERIOD)])
 
 
-def differences(spans: Sequence[Span], device: torch.device) -> list[tuple[int, int] | None]:
-    """As PlacedMemory says, in one launch. Synchronises."""
+def differences(spans: Sequence[Span], device: torch.device) -> Pending[list[tuple[int, int] | None]]:
+    """As PlacedMemory says, in one launch."""
     return guards.compare([_run(span, device) for span in spans], device)
 
 
@@ -55,10 +56,13 @@ class DeviceSeal:
         if self._runs:
             guards.write(self._runs)
 
-    def broken(self) -> list[tuple[str, int]]:
-        """As `Seal` says. Synchronises."""
+    def broken(self) -> Pending[list[tuple[str, int]]]:
+        """As `Seal` says."""
+        return guards.compare(self._runs, self._device).then(self._names)
+
+    def _names(self, differences: list[tuple[int, int] | None]) -> list[tuple[str, int]]:
         return [
             (allocation.name, difference[0] // allocation.itemsize)
-            for allocation, difference in zip(self._allocations, guards.compare(self._runs, self._device), strict=True)
+            for allocation, difference in zip(self._allocations, differences, strict=True)
             if difference is not None
         ]

@@ -11,13 +11,14 @@ from attnfuzz.harness.memory.cuda.device_bytes import DeviceSeal
 from attnfuzz.harness.memory.placed import PlacedMemory, Room, Span
 from attnfuzz.harness.memory.poison import Pattern
 from attnfuzz.harness.memory.seal import Seal
+from attnfuzz.kernels.transfers import Pending
 from attnfuzz.reference.case import Guard, Outputs
 
 
 class CudaMemory(PlacedMemory):
     """`PlacedMemory` in an arena's slabs, whose slack is what a tensor leaves of them: up to 2 MiB for a small one.
 
-    `damage`, `content` and a seal's `broken` synchronise. A tensor's memory serves others only when nobody holds its
+    `content` synchronises. A tensor's memory serves others only when nobody holds its
     storage any more, be it torch, a graph or FlashInfer, also after `release`.
     """
 
@@ -47,7 +48,7 @@ class CudaMemory(PlacedMemory):
     def _write(self, pattern: Pattern, address: int, nbytes: int) -> None:
         device_bytes.fill(pattern, address, nbytes, self._device)
 
-    def _differences(self, spans: Sequence[Span]) -> list[tuple[int, int] | None]:
+    def _differences(self, spans: Sequence[Span]) -> Pending[list[tuple[int, int] | None]]:
         return device_bytes.differences(spans, self._device)
 
     def _sealed(self, allocations: Sequence[Allocation]) -> Seal:

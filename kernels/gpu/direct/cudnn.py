@@ -123,10 +123,15 @@ def _bucket(dtype: DType, head_dim: int, **more: Any) -> Bucket:
     )
 
 
+# docs.nvidia.com/cudnn, operations/Attention: SM80 or newer, and its table has pages on Ampere, Ada, Hopper and
+# Blackwell (B200, B300).
+_ARCHS: Final = frozenset({Arch.AMPERE, Arch.ADA, Arch.HOPPER, Arch.BLACKWELL, Arch.BLACKWELL_ULTRA})
+
+
 def _backend(name: str, session: OpenSession, op: Op, capability: Capability) -> GpuBackend:
     return GpuBackend(
         name=name,
-        archs=frozenset({Arch.AMPERE, Arch.ADA, Arch.HOPPER, Arch.BLACKWELL}),
+        archs=_ARCHS,
         capability=capability,
         contract=Contract(lse=LseBase.TWO),
         session=session,

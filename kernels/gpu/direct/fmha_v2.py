@@ -8,13 +8,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Bench, Op, Output
 from attnfuzz.kernels.gpu.arch import Arch
+from attnfuzz.kernels.gpu.as_served import as_served
 from attnfuzz.kernels.gpu.direct.packed import Packed, PackedSession
-from attnfuzz.kernels.gpu.fmha_v2 import FMHA_V2_LSE_OP, FMHA_V2_OP, WORKSPACE, masked, modules_of, noise
+from attnfuzz.kernels.gpu.fmha_v2 import (
+    FMHA_V2_LSE_OP,
+    FMHA_V2_OP,
+    WORKSPACE,
+    modules_of,
+    noise,
+    paged_layout,
+    told,
+    told_on_pages,
+)
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, OpenSession
 from attnfuzz.kernels.paged_kv import FiniteTails
 from attnfuzz.kernels.paged_session import PagedSession
@@ -37,24 +46,13 @@ class FmhaV2Session(PagedSession):
     op: Op = FMHA_V2_OP
 
     def _attend(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> None:
-        geometry = self._case.geometry
         rows = plan.batch * step.tokens_per_request if step.mode.uniform else step.tokens
         self._bench.launcher.launch(
             self.op,
-            qkv=(query[:rows], self._kv.cache),
-            input_layout=f"Q_PAGED_KV_{geometry.kv_layout.value}",
             workspace_buffer=self._workspace.take(WORKSPACE),
-            seq_lens=plan.seq_lens,
-            max_q_len=plan.max_q_len,
-            # fmha_v2_run.cu asserts that the stated maximum of keys is not the smaller one.
-            max_kv_len=max(plan.max_kv_len, plan.max_q_len),
-            batch_size=plan.batch,
-            cum_seq_lens_q=plan.cum_seq_lens_q,
-            cum_seq_lens_kv=plan.cum_seq_lens_kv,
-            block_tables=plan.block_tables,
             out=results.out[:rows],
             sinks=self._sinks,
-            **masked(geometry),
+            **told_on_pages(plan, self._case.geometry, query[:rows], self._kv.cache),
             **self._scales,
         )
 
@@ -89,15 +87,9 @@ class PackedFmhaV2Session(PackedSession):
             qkv=self._tensors(packed),
             input_layout=self.layout,
             workspace_buffer=self._workspace.take(WORKSPACE),
-            seq_lens=packed.seq_lens,
-            max_q_len=packed.max_q_len,
-            max_kv_len=max(packed.max_kv_len, packed.max_q_len),
-            batch_size=packed.batch,
-            cum_seq_lens_q=packed.cum_seq_lens_q,
-            cum_seq_lens_kv=packed.cum_seq_lens_kv,
             out=results.out,
             **self._extras(results),
-            **masked(self._case.geometry),
+            **told(packed, self._case.geometry),
             **self._scales,
         )
 
@@ -184,24 +176,19 @@ def _capability(buckets: tuple[Bucket, ...], kv_view: KvView) -> Capability:
 def _on_pages(name: str, layout: KvLayout) -> GpuBackend:
     # Pools of their own would have to lie in one allocation (docstring): that is what a paired one is.
     capability = _capability(_paged(layout), KvView.PAIRED)
-    return _backend(name, FmhaV2Session, FMHA_V2_OP, (f"Q_PAGED_KV_{layout.value}",), capability)
+    return _backend(name, FmhaV2Session, FMHA_V2_OP, (paged_layout(layout),), capability)
 
 
 FMHA_V2: Final = _on_pages("fmha_v2", KvLayout.HND)
 FMHA_V2_NHD: Final = _on_pages("fmha_v2_nhd", KvLayout.NHD)
-FMHA_V2_AS_SERVED: Final = replace(
+FMHA_V2_AS_SERVED: Final = as_served(
     FMHA_V2,
-    name="fmha_v2@as-served",
-    session=FmhaV2AsServed,
-    capability=msgspec.structs.replace(
-        FMHA_V2.capability,
-        kv_scales=False,
-        empty_kv=False,
-        kv_shorter_than_q=False,
-        query_views=(QueryView.CONTIGUOUS,),
-    ),
+    FmhaV2AsServed,
+    kv_scales=False,
+    empty_kv=False,
+    kv_shorter_than_q=False,
+    query_views=(QueryView.CONTIGUOUS,),
 )
-"""Asked no more than a server asks, so that what it fails at beyond that does not hide the rest."""
 FMHA_V2_PACKED: Final = _backend(
     "fmha_v2_packed",
     PackedFmhaV2Session,

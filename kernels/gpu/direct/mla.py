@@ -12,7 +12,7 @@ from attnfuzz.kernels.gpu import mla_wrapper
 from attnfuzz.kernels.gpu.arch import Arch
 from attnfuzz.kernels.gpu.deepseek import DEEPSEEK_V3
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.mla_wrapper import MLA_RUN, MlaBatch, MlaWrapper, StaticSize
+from attnfuzz.kernels.gpu.mla_wrapper import MLA_PLAN, MLA_RUN, MlaBatch, MlaWrapper, StaticSize
 from attnfuzz.kernels.graphs import Captured, capture
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.paged_session import PLANNED_AFTER_PADDING, GraphedSession
@@ -116,12 +116,14 @@ def _backend(name: str, backend: str, archs: frozenset[Arch]) -> GpuBackend:
         ),
         contract=Contract(lse=LseBase.TWO),
         session=partial(MlaWrapperSession, backend=backend),
-        kernels=(MLA_RUN,),
+        kernels=(MLA_PLAN, MLA_RUN),
         modules_of=lambda bucket: mla_wrapper.modules_of(bucket, backend),
         # Weights enter the second product in the cache's dtype; nothing is said of the denominator.
         theoretical=lambda _: NoiseModel.unknown_kernel(),
     )
 
 
-MLA_FA2: Final = _backend("mla_fa2", "fa2", frozenset({Arch.AMPERE, Arch.HOPPER, Arch.BLACKWELL}))
+# "fa2 MLA requires SM80 or newer", "fa3 MLA requires SM90" (_fa_common.py, _validate_generated_fa_plan, which refuses a
+# plan whose tiles find no shared memory).
+MLA_FA2: Final = _backend("mla_fa2", "fa2", frozenset(Arch))
 MLA_FA3: Final = _backend("mla_fa3", "fa3", frozenset({Arch.HOPPER}))

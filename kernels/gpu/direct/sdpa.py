@@ -93,13 +93,17 @@ def dense_buckets(
     )
 
 
+# ATen, transformers/cuda/sdp_utils.cpp: FlashAttention-2 and cuDNN on [sm80, sm121], the others from sm50 on.
+_ARCHS: Final = frozenset(Arch)
+
+
 def _backend(
     name: str, session: type[SdpaSession], buckets: tuple[Bucket, ...], theory: Callable[[DType], NoiseModel]
 ) -> GpuBackend:
     masked = not issubclass(session, UnmaskedSession)
     return GpuBackend(
         name=name,
-        archs=frozenset({Arch.AMPERE, Arch.ADA, Arch.HOPPER, Arch.BLACKWELL}),
+        archs=_ARCHS,
         capability=Capability(
             device=Device.CUDA,
             buckets=buckets,

@@ -10,6 +10,7 @@ import torch
 from attnfuzz.kernels.backend import Op, Output, Unsupported
 from attnfuzz.kernels.gpu import xqa
 from attnfuzz.kernels.gpu.arch import Arch
+from attnfuzz.kernels.gpu.as_served import as_served
 from attnfuzz.kernels.gpu.flashinfer_op import flashinfer_op
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.module import Module
@@ -124,13 +125,6 @@ def _backend(name: str, buckets: tuple[Bucket, ...]) -> GpuBackend:
 
 
 XQA: Final = _backend("xqa", xqa.BUCKETS)
-XQA_AS_SERVED: Final = replace(
-    XQA,
-    name="xqa@as-served",
-    capability=msgspec.structs.replace(
-        XQA.capability, kv_scales=False, kv_shorter_than_q=False, query_views=(QueryView.CONTIGUOUS,)
-    ),
-)
-"""Asked no more than a server asks, so that what it fails at beyond that does not hide the rest."""
+XQA_AS_SERVED: Final = as_served(XQA, kv_scales=False, kv_shorter_than_q=False, query_views=(QueryView.CONTIGUOUS,))
 XQA_FP8: Final = _backend("xqa_fp8", xqa.FP8_BUCKETS)
 """On an e4m3 cache it is another kernel, with another error: it computes in fp8."""

@@ -1,6 +1,5 @@
 """The TRT-LLM backends on Hopper."""
 
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -8,6 +7,7 @@ import msgspec
 
 from attnfuzz.kernels.gpu import fmha_v2, mla_wrapper, xqa
 from attnfuzz.kernels.gpu.arch import Arch
+from attnfuzz.kernels.gpu.as_served import as_served
 from attnfuzz.kernels.gpu.deepseek import DEEPSEEK_V3
 from attnfuzz.kernels.gpu.fixup import SOURCE
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
@@ -15,6 +15,7 @@ from attnfuzz.kernels.gpu.hopper.mha import HopperMhaAsServed, HopperMhaSession
 from attnfuzz.kernels.gpu.hopper.mla import BACKEND, HopperMlaSession
 from attnfuzz.kernels.gpu.hopper.ops import HOPPER
 from attnfuzz.kernels.gpu.merge import MERGE_MODULE
+from attnfuzz.kernels.gpu.mla_wrapper import MLA_PLAN
 from attnfuzz.kernels.gpu.module import Module
 from attnfuzz.kernels.gpu.revisions import with_revisions
 from attnfuzz.kernels.gpu.wrappers.modules import prefill_modules
@@ -61,7 +62,7 @@ _HALVES = msgspec.structs.replace(
 
 
 def _mha_modules(bucket: Bucket) -> tuple[Module, ...]:
-    layouts = () if bucket.modes else tuple(f"Q_PAGED_KV_{layout.value}" for layout in bucket.layouts)
+    layouts = () if bucket.modes else tuple(map(fmha_v2.paged_layout, bucket.layouts))
     return (*xqa.modules_of(bucket, ragged=False), *fmha_v2.modules_of(bucket, layouts))
 
 
@@ -127,6 +128,7 @@ _MLA = GpuBackend(
     contract=Contract(lse=LseBase.TWO),
     session=partial(HopperMlaSession, HOPPER),
     kernels=(
+        MLA_PLAN,
         HOPPER.mla_decode,
         FA3_RAGGED.plan_op,
         HOPPER.ragged,
@@ -139,12 +141,8 @@ _MLA = GpuBackend(
     own=(SOURCE,),
 )
 
-# Asked no more than a server asks, so that what it fails at beyond that does not hide the rest.
-_MHA_AS_SERVED = replace(
-    _MHA,
-    name=f"{_MHA.name}@as-served",
-    session=partial(HopperMhaAsServed, HOPPER),
-    capability=msgspec.structs.replace(_MHA.capability, kv_scales=False, empty_kv=False, kv_shorter_than_q=False),
+_MHA_AS_SERVED = as_served(
+    _MHA, partial(HopperMhaAsServed, HOPPER), kv_scales=False, empty_kv=False, kv_shorter_than_q=False
 )
 
 # FlashInfer compares the rows of fmha_v2's page table with its batch, and its own kernels write the rows of requests

@@ -38,23 +38,15 @@ class HopperMhaSession(MhaSession):
         return arguments
 
     def _context_arguments(self, step: Step, plan: Plan, told: dict[str, Any]) -> dict[str, Any]:
-        """fmha_v2's arguments, which are others. It asserts that no query is longer than the stated keys."""
+        """fmha_v2's arguments, which are others."""
         return {
-            "qkv": (told["query"], told["kv_cache"]),
-            "input_layout": f"Q_PAGED_KV_{told['kv_layout']}",
+            **fmha_v2.told_on_pages(plan, self._case.geometry, told["query"], told["kv_cache"]),
             "workspace_buffer": self._context_workspace.take(self._ops.prefill_workspace),
-            "seq_lens": plan.seq_lens,
-            "max_q_len": plan.max_q_len,
-            "max_kv_len": max(plan.max_q_len, plan.max_kv_len),
             "bmm1_scale": told["bmm1_scale"],
             "bmm2_scale": told["bmm2_scale"],
             "batch_size": self.context_batch(step, plan),
-            "cum_seq_lens_q": plan.cum_seq_lens_q,
-            "cum_seq_lens_kv": plan.cum_seq_lens_kv,
-            "block_tables": plan.block_tables,
             "out": told["out"],
             "sinks": told["sinks"],
-            **fmha_v2.masked(self._case.geometry),
         }
 
     def _output(self, step: Step, planned: Sequence[Row], query: torch.Tensor, results: Results) -> Output:

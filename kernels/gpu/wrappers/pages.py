@@ -30,8 +30,9 @@ class PageLists:
     def place(cls, case: Case, bench: Bench, table: PageTable, rows: Sequence[Row]) -> "PageLists":
         """Those of a batch, in tensors of exactly its size. A padded row has the dummy page throughout."""
         counts = [table.pages_for(row.kv_len) for row in rows]
-        ids = table_rows(table, rows, max(counts, default=0))
-        owned = [page for line, count in zip(ids.tolist(), counts, strict=True) for page in line[:count]]
+        # Each row as wide as its own pages: what a table has beyond them is not in a list.
+        lines = [table_rows(table, [row], count) for row, count in zip(rows, counts, strict=True)]
+        owned = [page for line in lines for page in line.flatten().tolist()]
         size = case.geometry.page_size
         return cls(
             qo_indptr=place_int32(bench, "qo_indptr", running_sum(row.q_len for row in rows)),

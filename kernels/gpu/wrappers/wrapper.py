@@ -9,6 +9,7 @@ import torch
 from attnfuzz.kernels.backend import Bench, Op, Unsupported
 from attnfuzz.kernels.gpu.flashinfer_op import call, call_method
 from attnfuzz.kernels.gpu.wrappers.workspaces import RECOMMENDED, WorkspaceNeed, Workspaces
+from attnfuzz.kernels.transfers import Pending, done, to_host
 from attnfuzz.reference.case import Case
 
 _WORKSPACES = frozenset({"float_workspace_buffer", "int_workspace_buffer"})
@@ -100,8 +101,14 @@ class Wrapper:
 
     def _need(self, arguments: Mapping[str, Any]) -> WorkspaceNeed | None:
         """What the wrapper says that a plan needs; None if it does not say."""
+        # Which are planned on the host: the wrapper would fetch one after another, and wait for each.
+        told: dict[str, Pending[Any]] = {
+            name: to_host(each) if isinstance(each, torch.Tensor) else done(each) for name, each in arguments.items()
+        }
         try:
-            floats, ints = call_method(self._wrapper, "workspace_size", **arguments)
+            floats, ints = call_method(
+                self._wrapper, "workspace_size", **{name: each.result() for name, each in told.items()}
+            )
         except (Unsupported, NotImplementedError):
             return None
         return WorkspaceNeed(floats=floats, ints=ints)

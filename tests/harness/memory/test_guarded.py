@@ -51,7 +51,7 @@ def test_fills(memory: GuardedMemory, dtype: torch.dtype) -> None:
     assert unwritten(memory.tensor("c", (2, 3), dtype, fill=Fill.OUTPUT)).all()
     value = torch.arange(6).view(2, 3).to(dtype)
     assert content(memory.copy("d", value)) == content(value)
-    assert memory.damage() == []
+    assert memory.damage().result() == []
 
 
 def test_outputs_can_hold_stale_numbers(arena: Arena) -> None:
@@ -61,7 +61,7 @@ def test_outputs_can_hold_stale_numbers(arena: Arena) -> None:
         assert out.float().std() > 0.5
         gapped = memory.tensor("gapped", (4, 4), torch.bfloat16, stride=(8, 1), fill=Fill.OUTPUT)
         assert gapped.isfinite().all()
-        assert memory.damage() == []
+        assert memory.damage().result() == []
 
 
 @pytest.mark.parametrize("fill", list(Fill))
@@ -70,7 +70,7 @@ def test_gaps_hold_poison_whatever_the_tensor_holds(memory: GuardedMemory, fill:
     tensor.copy_(torch.ones(3, 2))
     gap = ctypes.string_at(tensor.data_ptr() + 8, 12)
     assert gap == poison_bytes(torch.float32, 12)
-    assert memory.damage() == []
+    assert memory.damage().result() == []
     assert memory.allocations()[0].nbytes == 12 * 4
 
 
@@ -86,13 +86,13 @@ def test_a_write_beside_a_tensor_is_damage_with_its_place(arena: Arena) -> None:
         tensor = memory.tensor("out", (10,), torch.float32)
         memory.tensor("intact", (10,), torch.float32)
         ctypes.memset(tensor.data_ptr() - 12, 0, 8)
-        (damage,) = memory.damage()
+        (damage,) = memory.damage().result()
         assert (damage.name, damage.offset, damage.count) == ("out", -12, 8)
         assert str(damage) == "8 bytes overwritten before out, from 12 bytes before its start"
     with GuardedMemory(arena, Guard.LEFT, Outputs.POISONED) as memory:
         tensor = memory.tensor("out", (10,), torch.float32)
         ctypes.memset(tensor.data_ptr() + 44, 0, 4)
-        assert str(memory.damage()[0]) == "4 bytes overwritten after out, from 4 bytes past its end"
+        assert str(memory.damage().result()[0]) == "4 bytes overwritten after out, from 4 bytes past its end"
 
 
 @pytest.mark.parametrize("element", [0x7FC0, 0xFFC0, 0, 0x7FDB])
@@ -100,13 +100,13 @@ def test_damage_by_a_computed_nan_or_the_sentinel_is_seen(memory: GuardedMemory,
     tensor = memory.tensor("out", (10,), torch.bfloat16)
     slack = tensor.data_ptr() - 2 if memory.allocations()[0].guard is Guard.RIGHT else tensor.data_ptr() + 20
     ctypes.c_uint16.from_address(slack).value = element
-    assert len(memory.damage()) == 1
+    assert len(memory.damage().result()) == 1
 
 
 def test_a_write_into_a_gap_is_damage(memory: GuardedMemory) -> None:
     tensor = memory.tensor("q", (3, 2), torch.float32, stride=(5, 1), fill=Fill.ZEROS)
     ctypes.memset(tensor.data_ptr() + 28, 0, 12)
-    (damage,) = memory.damage()
+    (damage,) = memory.damage().result()
     assert str(damage) == "12 bytes overwritten in the gaps of q, from 28 bytes after its start"
 
 
@@ -115,9 +115,9 @@ def test_damage_of_one_case_is_not_seen_in_the_next_and_its_values_are_gone(aren
         with GuardedMemory(arena, Guard.RIGHT, Outputs.POISONED) as memory:
             tensor = memory.tensor("q", (10,), torch.int32)
             assert set(tensor.tolist()) == {0x00BADBAD}
-            assert memory.damage() == []
+            assert memory.damage().result() == []
             ctypes.memset(tensor.data_ptr() - 100, 0, 140)
-            assert len(memory.damage()) == 1
+            assert len(memory.damage().result()) == 1
 
 
 def test_memory_in_use_is_never_handed_out_again(memory: GuardedMemory) -> None:
@@ -150,34 +150,34 @@ def test_a_seal_names_the_tensor_and_element_that_changed(memory: GuardedMemory)
     q = memory.copy("q", torch.zeros(4, 8))
     lens = memory.copy("lens", torch.zeros(7, dtype=torch.int32))
     seal = memory.seal([q, lens])
-    assert seal.broken() == []
+    assert seal.broken().result() == []
     lens[5] = 3
-    assert seal.broken() == [("lens", 5)]
+    assert seal.broken().result() == [("lens", 5)]
     q[2, 1] = -0.0
-    assert seal.broken() == [("q", 17), ("lens", 5)]
+    assert seal.broken().result() == [("q", 17), ("lens", 5)]
     lens[5] = 0
-    assert seal.broken() == [("q", 17)]
+    assert seal.broken().result() == [("q", 17)]
 
 
 def test_a_seal_on_a_view_covers_the_whole_allocation(memory: GuardedMemory) -> None:
     pool = memory.copy("kv", torch.zeros(4, 2, 8))
     seal = memory.seal([pool[:, 1]])
     pool[3, 0, 0] = 1
-    assert seal.broken() == [("kv", 48)]
+    assert seal.broken().result() == [("kv", 48)]
 
 
 def test_a_seal_sees_poison_replaced_by_another_nan(memory: GuardedMemory) -> None:
     tensor = memory.tensor("q", (8,), torch.float32)
     seal = memory.seal([tensor])
     tensor[3] = float("nan")
-    assert seal.broken() == [("q", 3)]
+    assert seal.broken().result() == [("q", 3)]
 
 
 def test_what_may_be_written_is_not_sealed(memory: GuardedMemory) -> None:
     fused = memory.copy("qkv", torch.zeros(4, 8))
     seal = memory.seal([fused[:, :4]], writable=[fused[:, 4:]])
     fused.fill_(1)
-    assert seal.broken() == []
+    assert seal.broken().result() == []
 
 
 def test_a_tensor_outside_of_guarded_memory_cannot_be_sealed(memory: GuardedMemory) -> None:
@@ -192,8 +192,8 @@ def test_tensors_without_elements_have_no_memory(memory: GuardedMemory) -> None:
     assert copied.shape == (3, 0)
     assert empty.data_ptr() == 0
     assert [(each.name, each.nbytes) for each in memory.allocations()] == [("q", 0), ("k", 0)]
-    assert memory.seal([empty, copied]).broken() == []
-    assert memory.damage() == []
+    assert memory.seal([empty, copied]).broken().result() == []
+    assert memory.damage().result() == []
 
 
 def test_a_scalar_tensor_is_an_allocation(memory: GuardedMemory) -> None:

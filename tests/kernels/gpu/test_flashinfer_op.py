@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from bound_call import bind
 
 from attnfuzz.kernels.backend import Unsupported
-from attnfuzz.kernels.gpu.flashinfer_op import bind, call, call_method, flashinfer_op, version
+from attnfuzz.kernels.gpu.flashinfer_op import call, call_method, flashinfer_op, version
 
 Release = Callable[..., str]
 

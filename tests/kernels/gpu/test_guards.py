@@ -28,15 +28,15 @@ def test_the_first_byte_that_differs_and_their_number_come_back_for_each_run() -
     one = torch.zeros(100, dtype=torch.uint8)
     other = one.clone()
     runs = [Run(one.data_ptr(), other.data_ptr(), 50), Run(one.data_ptr() + 50, other.data_ptr() + 50, 50)]
-    assert guards.compare(runs, HOST) == [None, None]
+    assert guards.compare(runs, HOST).result() == [None, None]
     other[[50, 60, 99]] = 1
-    assert guards.compare(runs, HOST) == [None, (0, 3)]
+    assert guards.compare(runs, HOST).result() == [None, (0, 3)]
     other[49] = 1
-    assert guards.compare(runs, HOST) == [(49, 1), (0, 3)]
+    assert guards.compare(runs, HOST).result() == [(49, 1), (0, 3)]
     guards.write(runs)
     assert torch.equal(one, other)
 
 
 def test_nothing_is_launched_for_no_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guards, "kernels", None)
-    assert guards.compare([], HOST) == []
+    assert guards.compare([], HOST).result() == []

@@ -75,12 +75,16 @@ def test_what_a_wrapper_holds_is_on_record_with_a_launch(
     query = bench.memory.copy("query", torch.ones(1, geometry.q_heads, 576, dtype=torch.bfloat16))
     assert isinstance(kv.cache, torch.Tensor)
     wrapper.launch(query, kv.cache, Results.place(case, bench, 1, 512))
-    (launched,) = recorder.launches
-    assert launched.arguments["float_workspace_buffer"].numel() == workspace_bytes(Latent(), processors=132)
+    planned, launched = recorder.launches
+    for each in (planned, launched):
+        assert each.arguments["float_workspace_buffer"].numel() == workspace_bytes(Latent(), processors=132)
+        assert "float_workspace_buffer" in each.op.writes
+        assert each.op.writes.isdisjoint(wrapper.metadata)
     for name, tensor in wrapper.metadata.items():
         assert torch.equal(launched.arguments[name], tensor)
-    assert "float_workspace_buffer" in launched.op.writes
-    assert launched.op.writes.isdisjoint(wrapper.metadata)
+        assert torch.equal(planned.arguments[name], tensor[: len(planned.arguments[name])])
+    buffers = {name for name in planned.op.writes if name in planned.arguments} - {"float_workspace_buffer"}
+    assert buffers == ({f"{name}_buf" for name in wrapper.metadata} if static else set())
 
 
 class _BackendPlanUnsupportedError(ValueError):

@@ -93,7 +93,7 @@ def test_no_address_space_is_a_clear_error() -> None:
 def test_a_reservation_takes_what_the_driver_grants(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeDriver(addresses=200 << 30).install(monkeypatch.setattr)
     with CudaArena(device=HOST) as arena:
-        assert arena.reserved_bytes == 128 << 30
+        assert arena._space.nbytes == 128 << 30
         arena.take(1)
 
 

@@ -62,7 +62,7 @@ def test_all_of_a_slab_is_watched(memory: CudaMemory, arena: CudaArena) -> None:
     right = memory.allocations()[0].guard is Guard.RIGHT
     farthest = tensor.data_ptr() + 40 - arena.page if right else tensor.data_ptr() + arena.page - 1
     poke(farthest, b"\x00")
-    (damage,) = memory.damage()
+    (damage,) = memory.damage().result()
     assert (damage.offset, damage.count) == (farthest - tensor.data_ptr(), 1)
 
 
@@ -72,7 +72,7 @@ def test_outputs_can_hold_stale_numbers(arena: CudaArena) -> None:
             out = memory.tensor("out", (7, 33), torch.bfloat16, stride=stride, fill=Fill.OUTPUT)
             assert out.isfinite().all()
             assert out.float().std() > 0.5
-        assert memory.damage() == []
+        assert memory.damage().result() == []
 
 
 def test_a_tensors_storage_ends_where_it_ends(memory: CudaMemory) -> None:
@@ -104,9 +104,9 @@ def test_damage_of_one_case_is_not_seen_in_the_next_and_its_values_are_gone(aren
             tensor = memory.tensor("q", (10,), torch.int32)
             seen.add(tensor.data_ptr())
             assert set(tensor.tolist()) == {0x00BADBAD}
-            assert memory.damage() == []
+            assert memory.damage().result() == []
             poke(tensor.data_ptr() - 100, bytes(140))
-            assert len(memory.damage()) == 1
+            assert len(memory.damage().result()) == 1
         del tensor
     assert len(seen) == 1
 
@@ -117,8 +117,8 @@ def test_tensors_without_elements_have_no_memory(memory: CudaMemory) -> None:
     assert (empty.shape, copied.shape) == ((0, 8), (3, 0))
     assert [(each.name, each.nbytes) for each in memory.allocations()] == [("q", 0), ("k", 0)]
     assert [memory.content(each) for each in memory.allocations()] == [b"", b""]
-    assert memory.seal([empty, copied]).broken() == []
-    assert memory.damage() == []
+    assert memory.seal([empty, copied]).broken().result() == []
+    assert memory.damage().result() == []
 
 
 def test_a_renewed_output_holds_its_sentinel_again(memory: CudaMemory) -> None:

@@ -1,0 +1,20 @@
+"""Holds a call against the signature that the installed FlashInfer has, as a launch does, without making it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from attnfuzz.kernels.gpu import flashinfer_op
+
+
+def bind(module: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What of `arguments` the installed function takes. `name` may be a class's, or a method's like Wrapper.plan.
+
+    Raises:
+        Unsupported: as `flashinfer_op.call`.
+        TypeError: an argument that it needs is missing.
+
+    """
+    function = flashinfer_op._resolved(module, name)
+    taken = flashinfer_op._taken(function, name, arguments)
+    flashinfer_op._signature(function).bind(**taken)
+    return taken
