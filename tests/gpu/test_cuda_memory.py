@@ -155,7 +155,7 @@ def test_no_copy_and_no_comparison_waits(arena: CudaArena) -> None:
             memory.copy("b", torch.ones(3, 4), stride=(7, 1))
             broken, damage, back = memory.seal([tensor]).broken(), memory.damage(), to_host(tensor)
             under_way = not torch.cuda.current_stream().query()
-            assert (broken.result(), damage.result(), back.result()[-1]) == ([], [], 999)
+            assert (broken.result(), damage.result(), back.result()[-1].item()) == ([], [], 999)
             del tensor
     assert under_way
 

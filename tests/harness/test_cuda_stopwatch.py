@@ -6,8 +6,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from attnfuzz.harness import cuda_stopwatch
 from attnfuzz.harness.cuda_stopwatch import CudaStopwatch
+from attnfuzz.harness.workers import sticky
+from attnfuzz.kernels.gpu import guards
 
 QUEUE = 0x5EED
 
@@ -42,7 +43,11 @@ class Gpu:
 
     def launch(self) -> None:
         """Queue a kernel, which faults if the fault is the launch's."""
-        self._queue.append(lambda: self.fault != "launch" or self._queue.clear())
+        self._queue.append(self._run)
+
+    def _run(self) -> None:
+        if self.fault == "launch":
+            self._queue.clear()
 
     def synchronise(self, before_leaving: Callable[[], None]) -> None:
         if self.fault != "before":
@@ -58,9 +63,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     driver = pytest.importorskip("cuda.bindings.driver", reason="replaces a function of cuda-bindings")
     gpu, word = Gpu(), torch.zeros(1, dtype=torch.int32)
     monkeypatch.setattr(driver, "cuStreamWriteValue32", gpu.write_value)
-    monkeypatch.setattr(cuda_stopwatch.sticky, "synchronise", gpu.synchronise)
+    monkeypatch.setattr(sticky, "synchronise", gpu.synchronise)
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(cuda_stopwatch.guards, "stream", lambda: QUEUE)
+    monkeypatch.setattr(guards, "stream", lambda: QUEUE)
     # There is no page-locked memory without a GPU.
     monkeypatch.setattr(torch, "zeros", lambda *_, **__: word)
     return gpu

@@ -127,7 +127,11 @@ def test_one_wait_is_for_the_output_of_a_step_and_for_its_damage(
     log: list[str] = []
 
     def noted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *arguments: log.append(name) or function(*arguments)
+        def call(*arguments: Any) -> Any:
+            log.append(name)
+            return function(*arguments)
+
+        return call
 
     on(monkeypatch, lambda: log.append("waited for"))
     monkeypatch.setattr(execute, "on_host", noted("output", on_host))
