@@ -55,7 +55,7 @@ def stored(name: str, compiled: Callable[[str], str]) -> Path:
         return library
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(library.with_suffix(".lock")):
+        with locked(library.with_suffix(".lock")):
             if not library.exists():
                 with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=folder) as build_folder:
                     Path(compiled(build_folder)).replace(library)
@@ -90,7 +90,7 @@ def essence(output: str) -> str:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on `path`. The kernel drops it with the process, however that ends."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,17 +1,15 @@
 """Released versions, each installed by pip into a site of its own, once."""
 
-import fcntl
-import importlib.util
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from packaging.version import Version
 
 from attnfuzz.harness.bisect.sites import Site, SiteError, site_at
+from attnfuzz.kernels.library_cache import locked
+from attnfuzz.kernels.pip import NoPip, PipFailed, pip
 
 
 class CannotBeHad(RuntimeError):
@@ -37,7 +35,7 @@ def installed(package: str, version: Version, cache: Path, progress: Callable[[s
     folder = site_folder(cache, package, version)
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with _locked(folder.with_name(f"{folder.name}.lock")):
+        with locked(folder.with_name(f"{folder.name}.lock")):
             if not folder.exists():
                 progress(f"Installing {package} {version} (once).")
                 draft = folder.with_name(f".draft-{folder.name}")
@@ -51,31 +49,11 @@ def installed(package: str, version: Version, cache: Path, progress: Callable[[s
         raise CannotBeHad(str(error)) from error
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def _pip_install(requirement: str, target: Path) -> None:
-    """Have this Python's pip install it; $PIP_INDEX_URL and the like hold. Raises CannotBeHad."""
-    if importlib.util.find_spec("pip") is None:
-        raise CannotBeHad("this Python has no pip: python -m ensurepip, or name its folder with --site")
-    options = ("--quiet", "--no-input", "--disable-pip-version-check", "--no-deps", "--target", str(target))
-    ran = subprocess.run(
-        [sys.executable, "-m", "pip", "install", *options, requirement],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if ran.returncode:
-        raise CannotBeHad(_reason(ran.stderr) or f"pip ended with {ran.returncode}")
-
-
-def _reason(errors: str) -> str:
-    """The last error that pip printed, or else its last line."""
-    lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    told = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    return next(reversed(told or lines), "")
+    """Have pip install it. Raises CannotBeHad."""
+    try:
+        pip("install", "--quiet", "--no-deps", "--target", str(target), requirement)
+    except NoPip as error:
+        raise CannotBeHad(f"{error}, or name its folder with --site") from error
+    except PipFailed as error:
+        raise CannotBeHad(str(error)) from error

@@ -1,0 +1,21 @@
+"""Ranges of versions, for tables of what differs between releases."""
+
+from dataclasses import dataclass
+
+from packaging.version import Version
+
+
+@dataclass(frozen=True)
+class Span:
+    """The versions from `since` on and before `before`, which is None while the newest known one is in it."""
+
+    since: Version
+    before: Version | None = None
+
+    def __contains__(self, version: Version) -> bool:
+        return self.since <= version and (self.before is None or version < self.before)
+
+
+def span(since: str, before: str | None = None) -> Span:
+    """A range, from the texts of its versions."""
+    return Span(Version(since), Version(before) if before else None)

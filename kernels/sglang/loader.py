@@ -1,0 +1,237 @@
+"""A release, imported without a server: a bare package, stubs for what is not needed, Triton's interpreter.
+
+Module names of two releases collide, so a process loads one. Importing starts no thread (seen with 0.5.9 to 0.5.23), so
+a nursery may do it before it forks.
+"""
+
+import importlib
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import torch
+
+from attnfuzz.kernels.sglang import process, wheel
+from attnfuzz.kernels.sglang.adaptations.changes import Change, changes_in
+from attnfuzz.kernels.sglang.adaptations.stubbed import stubbed_in
+from attnfuzz.kernels.sglang.errors import CannotImport, Moved, ReleaseError, WrongHash
+from attnfuzz.kernels.sglang.release import Release
+from attnfuzz.kernels.sglang.stubs import Note, Stubs
+
+_NOT_KNOWN = "attnfuzz does not know yet where this version has it, see kernels/sglang/adaptations"
+_MHA = "sglang.srt.layers.attention.trtllm_mha_backend"
+_MLA = "sglang.srt.layers.attention.trtllm_mla_backend"
+
+_CLASSES = {
+    _MHA: ("TRTLLMHAAttnBackend",),
+    _MLA: ("TRTLLMMLABackend",),
+    "sglang.srt.model_executor.forward_batch_info": ("ForwardBatch", "ForwardMode"),
+}
+"""Without which there is nothing to test."""
+
+_AHEAD = (
+    "sglang.srt.mem_cache.memory_pool",
+    "sglang.srt.model_executor.forward_batch_info",
+    "sglang.srt.models.deepseek_common.attention_forward_methods.forward_mha",
+    "sglang.srt.speculative.eagle_info",
+    "sglang.srt.speculative.spec_info",
+)
+"""What sessions need beside the backends: imported before anybody forks or listens, where a release has it."""
+
+ENVIRONMENT: Final[Mapping[str, str]] = {
+    # Read where a kernel is decorated (triton/runtime/jit.py), so before a release is imported.
+    "TRITON_INTERPRET": "1",
+}
+"""What load() sets in this process."""
+
+_loaded: "list[Loaded]" = []
+"""The release of this process, once there is one."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A release's modules, with what it is told instead of by a server.
+
+    Attributes:
+        release: Which it is.
+        mha: The module of TRTLLMHAAttnBackend.
+        mla: The module of TRTLLMMLABackend.
+
+    """
+
+    release: Release
+    mha: Any
+    mla: Any
+    _stubs: Stubs
+
+    def module(self, name: str) -> Any:
+        """Another module of the release. Raises ReleaseError if it has moved or can't be imported."""
+        return _imported(self.release, name)
+
+    def listen(self, note: Note | None) -> None:
+        """Have `note` told of each name that is asked of a stub from now on."""
+        self._stubs.note = note
+
+    def begin(
+        self, place: process.Place, model_config: Any, *, workspace_bytes: int | None = None, **arguments: Any
+    ) -> Any:
+        """Begin as the process of a new server; gives its ServerArgs (process.begin)."""
+        return process.begin(self, place, model_config, arguments, workspace_bytes)
+
+
+def load(release: Release, *, interpret: bool = True) -> Loaded:
+    """Import a release; the same one again if this process has it already.
+
+    `interpret` has Triton's kernels run in its interpreter, on the CPU.
+
+    Raises:
+        CannotImport: it does not import, with the first reason.
+        Moved: what its version was known to have is not where it was.
+        WrongHash: a file of a fetched release was edited since.
+        ReleaseError: this process has another release.
+
+    """
+    if _loaded:
+        if _loaded[0].release != release:
+            raise ReleaseError(f"this process has {_loaded[0].release.name}: {release.name} needs another process")
+        return _loaded[0]
+    if "sglang" in sys.modules:
+        raise ReleaseError(f"this process has imported sglang already: {release.name} needs a process of its own")
+    os.environ.update(ENVIRONMENT)
+    if not interpret:
+        del os.environ["TRITON_INTERPRET"]
+    stubs = Stubs(stubbed_in(release.version))
+    stubs.install()
+    try:
+        _install_bare_package(release)
+        with _no_gpu():
+            loaded = Loaded(release, _imported(release, _MHA), _imported(release, _MLA), stubs)
+            for name in _AHEAD:
+                if _is_there(release, name):
+                    _imported(release, name)
+            _check_classes(release)
+            _check_unedited(release)
+            for change in changes_in(release.version):
+                _make(release, change)
+    except BaseException:
+        stubs.remove()
+        for name in [name for name in sys.modules if name.partition(".")[0] == "sglang" or stubs.serve(name)]:
+            del sys.modules[name]
+        raise
+    _loaded.append(loaded)
+    return loaded
+
+
+@contextmanager
+def _no_gpu() -> Iterator[None]:
+    """Let a release take this machine for one without a GPU, and not complain of it.
+
+    On a GPU it would need sgl_kernel, and import FlashInfer by itself. What it asks later, it asks the real machine.
+    """
+    said, logger = torch.cuda.is_available, logging.getLogger("sglang")
+    level = logger.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logger.setLevel(logging.ERROR)
+        torch.cuda.is_available = lambda: False
+        try:
+            yield
+        finally:
+            torch.cuda.is_available = said
+            logger.setLevel(level)
+
+
+def _install_bare_package(release: Release) -> None:
+    """The package `sglang` without its __init__, which imports the language frontend and the server."""
+    package = ModuleType("sglang")
+    folder = str(release.root / "sglang")
+    package.__path__ = [folder]
+    package.__spec__ = ModuleSpec("sglang", None, is_package=True)
+    package.__spec__.submodule_search_locations = [folder]
+    sys.modules["sglang"] = package
+
+
+def _imported(release: Release, name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ReleaseError:
+        raise
+    except ModuleNotFoundError as error:
+        raise _absent(release, name, error) from error
+    # Modules run anything when they are imported, and SystemExit would end the worker without a word.
+    except (Exception, SystemExit) as error:
+        reason = str(error).splitlines() or [""]
+        raise CannotImport(
+            f"{release.name}: {name} fails at import, {_place(release, error)}: {type(error).__name__}: {reason[0]}"
+        ) from error
+
+
+def _is_there(release: Release, name: str) -> bool:
+    return release.root.joinpath(*name.split(".")).with_suffix(".py").is_file()
+
+
+def _absent(release: Release, name: str, error: ModuleNotFoundError) -> ReleaseError:
+    missing = error.name or ""
+    if missing == name or name.startswith(f"{missing}."):
+        return Moved(f"{release.name} has no module {name}: {_NOT_KNOWN}")
+    if missing.partition(".")[0] == "sglang":
+        return CannotImport(f"{release.name}: {name} needs {missing}, which the tree lacks: is it complete?")
+    return CannotImport(
+        f"{release.name}: {name} needs {missing} ({_place(release, error)}): pip install 'attnfuzz[sglang]', "
+        f"or pip install {missing.partition('.')[0]} if it is new to SGLang"
+    )
+
+
+def _place(release: Release, error: BaseException) -> str:
+    """The last line of the release that an error came through, or that Python could not read."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f"{os.path.relpath(error.filename, release.root)}:{error.lineno}"
+    trace, place = error.__traceback__, "outside of its files"
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if file.startswith(str(release.root)):
+            place = f"{os.path.relpath(file, release.root)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return place
+
+
+def _check_classes(release: Release) -> None:
+    """Raise Moved if a class is not where all known versions have it."""
+    for name, classes in _CLASSES.items():
+        for each in classes:
+            if not hasattr(_imported(release, name), each):
+                raise Moved(f"{release.name} has no {each} in {name}: {_NOT_KNOWN}")
+
+
+def _make(release: Release, change: Change) -> None:
+    """Give a name of the release its other value. Raises ReleaseError if what it is in has moved."""
+    owner = _imported(release, f"sglang.srt.{change.module}")
+    *path, last = change.name.split(".")
+    for part in path:
+        owner = getattr(owner, part, None)
+    # A value in a place that nobody looks at any more would change nothing, in silence.
+    if not hasattr(owner, last) and not change.on_gpus:
+        raise Moved(f"{release.name} has no {change.name} in sglang.srt.{change.module}: {change.reason}; {_NOT_KNOWN}")
+    setattr(owner, last, change.value)
+
+
+def _check_unedited(release: Release) -> None:
+    """Raise WrongHash if what was imported of a fetched release is not what its wheel had."""
+    if not release.name.startswith("sglang=="):
+        return
+    files = (getattr(module, "__file__", None) for name, module in sys.modules.items() if name.startswith("sglang."))
+    imported = [Path(file) for file in files if file is not None]
+    edited = wheel.edited(release.root, imported)
+    if edited:
+        raise WrongHash(
+            f"{edited[0]} is not as {release.name} has it: remove {release.root} to fetch it anew, "
+            f"or copy it elsewhere and test the copy with --sglang PATH"
+        )

@@ -1,0 +1,170 @@
+"""Released wheels of SGLang: fetched by pip without their dependencies, checked by hash, unpacked into the cache.
+
+The cache's folder sglang/ has a folder for each version, and beside it the hash of the wheel that it came from, as
+`sha256sum` writes it. Hashes of known versions are pinned in wheels.json; those of others are kept at the first fetch
+and must be the same from then on, also after the folder was deleted.
+"""
+
+import base64
+import csv
+import functools
+import hashlib
+import json
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path, PurePosixPath
+
+from packaging.version import InvalidVersion, Version
+
+from attnfuzz.kernels.library_cache import cache_folder, locked
+from attnfuzz.kernels.pip import PipFailed, pip
+from attnfuzz.kernels.sglang.errors import CannotFetch, NoSuchRelease, WrongHash
+from attnfuzz.kernels.sglang.naming import OLDEST
+
+_ONE_WHEEL = ("--only-binary=:all:", "--python-version=3.11", "--platform=manylinux_2_34_x86_64")
+"""The wheel that the pinned hashes are of, whatever machine this is: nothing compiled in it is used."""
+
+_NEEDED = frozenset({".py", ".cu", ".cuh", ".h", ".hpp"})
+_NOT_NEEDED = ("sglang/multimodal_gen/", "sglang/test/")
+
+
+def version_of(text: str) -> Version:
+    """The version that `text` says. Raises NoSuchRelease."""
+    try:
+        version = Version(text)
+    except InvalidVersion:
+        raise NoSuchRelease(f"{text!r} is no version of SGLang, as {OLDEST} is one") from None
+    if version < OLDEST:
+        raise NoSuchRelease(f"SGLang {version} is older than what can be driven: {OLDEST} or newer")
+    return version
+
+
+def released() -> list[Version]:
+    """All versions since 0.5.9 that pip can have, oldest first; no pre-releases. Raises CannotFetch."""
+    try:
+        told = pip("index", "versions", "sglang", *_ONE_WHEEL)
+    except PipFailed as error:
+        raise CannotFetch(f"cannot tell which versions of SGLang there are: {error}") from error
+    line = next((line for line in told.splitlines() if line.startswith("Available versions:")), "")
+    names = filter(None, map(str.strip, line.partition(":")[2].split(",")))
+    return sorted(version for name in names if (version := Version(name)) >= OLDEST)
+
+
+def cached() -> list[Version]:
+    """The versions that need no network, oldest first."""
+    return sorted(Version(path.parent.name) for path in _folder().glob("*/sglang"))
+
+
+def unpacked(version: Version, progress: Callable[[str], None] = lambda _: None) -> Path:
+    """The folder that holds a version's `sglang`, fetched unless the cache has it; `progress` is told of a fetch.
+
+    Several processes may ask at once: one fetches. A folder gets its name when it is complete.
+
+    Raises:
+        NoSuchRelease: pip knows others, but not this one.
+        CannotFetch: no network and not in the cache, or the cache can't be written to.
+        WrongHash: what came is not what is known of this version.
+
+    """
+    root = _folder() / str(version)
+    if root.is_dir():
+        return root
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        with locked(root.with_name(f"{root.name}.lock")):
+            if not root.is_dir():
+                progress(f"Fetching SGLang {version} (once).")
+                with tempfile.TemporaryDirectory(prefix=f".{version}-", dir=root.parent) as draft:
+                    wheel = _fetched(version, Path(draft))
+                    _check(wheel, version)
+                    unpack(wheel, Path(draft, "root"))
+                    Path(draft, "root").rename(root)
+    except OSError as error:
+        raise CannotFetch(
+            f"cannot write SGLang {version} to {root.parent}: {error.strerror}; "
+            "set ATTNFUZZ_CACHE to a folder with space"
+        ) from error
+    return root
+
+
+def unpack(wheel: Path, root: Path) -> None:
+    """Unpack the package's sources and its metadata. Raises CannotFetch if a file's name leaves the folder."""
+    with zipfile.ZipFile(wheel) as archive:
+        for member in archive.infolist():
+            path = PurePosixPath(member.filename)
+            if not _is_needed(path):
+                continue
+            if path.is_absolute() or ".." in path.parts or "\\" in member.filename:
+                raise CannotFetch(f"{wheel.name} would write {member.filename!r}, outside of its folder: do not use it")
+            archive.extract(member, root)
+
+
+def edited(root: Path, files: Iterable[Path]) -> list[Path]:
+    """Those of a wheel's unpacked files that are not as the wheel had them, so that they say nothing of its release."""
+    hashes = _recorded(root)
+    return [file for file in files if hashes.get(file.relative_to(root).as_posix()) != _record_hash(file.read_bytes())]
+
+
+def _is_needed(path: PurePosixPath) -> bool:
+    name = path.as_posix()
+    if path.parts[0].endswith(".dist-info"):
+        return path.name in {"METADATA", "RECORD"}
+    return name.startswith("sglang/") and path.suffix in _NEEDED and not name.startswith(_NOT_NEEDED)
+
+
+def _fetched(version: Version, folder: Path) -> Path:
+    requirement = f"sglang=={version}"
+    try:
+        pip("download", "--quiet", "--no-deps", *_ONE_WHEEL, "--dest", str(folder), requirement)
+    except PipFailed as error:
+        try:
+            known = released()
+        except CannotFetch:
+            have = _listed(cached()) or "nothing"
+            raise CannotFetch(
+                f"cannot fetch {requirement}, which is not in {_folder()}: {error}; "
+                f"without a network, name what is there ({have}), or --sglang PATH of a source tree"
+            ) from error
+        if version not in known:
+            raise NoSuchRelease(f"there is no SGLang {version}; the newest are {_listed(known[-4:])}") from error
+        raise CannotFetch(f"cannot fetch {requirement}: {error}") from error
+    return next(folder.glob("sglang-*.whl"))
+
+
+def _listed(versions: Iterable[Version]) -> str:
+    return ", ".join(map(str, versions))
+
+
+def _check(wheel: Path, version: Version) -> None:
+    """Compare a wheel with what is known of its version, and remember it. Raises WrongHash."""
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    kept = _folder() / f"{version}.sha256"
+    known = pinned().get(str(version)) or (kept.read_text().split()[0] if kept.is_file() else None)
+    if known is not None and digest != known:
+        raise WrongHash(
+            f"{wheel.name} has the hash {digest[:16]}..., and SGLang {version} is known by {known[:16]}...: "
+            "do not use it, and look at where pip takes it from (python -m pip config list)"
+        )
+    kept.write_text(f"{digest}  {wheel.name}\n")
+
+
+@functools.cache
+def pinned() -> Mapping[str, str]:
+    """The SHA-256 of the wheels of known versions."""
+    hashes: dict[str, str] = json.loads(Path(__file__).with_name("wheels.json").read_text())
+    return hashes
+
+
+def _recorded(root: Path) -> Mapping[str, str]:
+    """The hash of each file, as the wheel's RECORD has it (PEP 376: URL-safe base64 without padding)."""
+    with next(root.glob("sglang-*.dist-info/RECORD")).open(newline="") as file:
+        return {name: digest.removeprefix("sha256=") for name, digest, _ in csv.reader(file)}
+
+
+def _record_hash(content: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
+
+
+def _folder() -> Path:
+    return cache_folder() / "sglang"

@@ -1,0 +1,191 @@
+"""A release imported without a server: a bare package, stubs, and what is told where it does not fit."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import fake_sglang
+import pytest
+from fake_releases import needs_pip, pip_has_only
+from fake_wheels import make_wheel
+
+from attnfuzz.kernels.sglang import loader
+from attnfuzz.kernels.sglang.errors import CannotImport, Moved, ReleaseError, WrongHash
+from attnfuzz.kernels.sglang.loader import load
+from attnfuzz.kernels.sglang.release import Release, release_of
+
+_ATTENTION = Path("python", "sglang", "srt", "layers", "attention")
+
+
+@pytest.fixture(autouse=True)
+def process_without_a_release(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let each test be a process that has imported nothing of SGLang, and leave none of it behind."""
+    before, finders = dict(sys.modules), list(sys.meta_path)
+    monkeypatch.setattr(loader, "_loaded", [])
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    for name in before:
+        if name.partition(".")[0] == "sglang":
+            del sys.modules[name]
+    yield
+    sys.meta_path[:] = finders
+    for name in set(sys.modules) - set(before):
+        del sys.modules[name]
+    sys.modules.update(before)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    return fake_sglang.copy_tree(tmp_path / "checkout")
+
+
+def _release(checkout: Path) -> Release:
+    return release_of(f"sglang@{checkout}")
+
+
+def _append(checkout: Path, module: str, line: str) -> None:
+    with (checkout / _ATTENTION / f"{module}.py").open("a") as file:
+        file.write(f"\n{line}\n")
+
+
+def test_both_backends_are_imported_once_and_the_package_never_begins_a_server(checkout: Path) -> None:
+    (checkout / "python" / "sglang" / "__init__.py").write_text("raise RuntimeError('a server would begin here')\n")
+    loaded = load(_release(checkout))
+    assert loaded.mha.TRTLLMHAAttnBackend.__module__ == "sglang.srt.layers.attention.trtllm_mha_backend"
+    assert loaded.mla.__name__ == "sglang.srt.layers.attention.trtllm_mla_backend"
+    assert loaded.module("sglang.srt.server_args").ServerArgs
+    assert load(_release(checkout)) is loaded
+
+
+def test_a_process_has_one_release(checkout: Path, tmp_path: Path) -> None:
+    load(_release(checkout))
+    other = fake_sglang.copy_tree(tmp_path / "other")
+    with pytest.raises(ReleaseError, match=f"this process has sglang@{checkout}: sglang@{other} needs another process"):
+        load(_release(other))
+
+
+def test_a_process_that_has_imported_sglang_by_itself_is_not_used(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sglang", sys)
+    with pytest.raises(ReleaseError, match="imported sglang already"):
+        load(_release(checkout))
+
+
+def test_a_stub_stands_for_what_no_backend_runs_even_where_it_is_installed(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "transformers.py").write_text("raise RuntimeError('the real one')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    _append(
+        checkout,
+        "trtllm_mha_backend",
+        "from transformers.models.auto import AutoConfig\n"
+        "class Config(AutoConfig): pass\n"
+        "def table(a: AutoConfig | None, b: 'list[AutoConfig]') -> AutoConfig[int]: return [*AutoConfig]\n"
+        "@AutoConfig.register('mine')\n"
+        "def registered(): return 1\n",
+    )
+    mha = load(_release(checkout)).mha
+    assert issubclass(mha.Config, mha.AutoConfig)
+    assert mha.registered() == 1
+
+
+def test_what_is_asked_of_a_stub_is_noted_while_somebody_listens(checkout: Path) -> None:
+    _append(checkout, "trtllm_mha_backend", "import transformers\ndef ask(): return transformers.AutoConfig.small")
+    loaded = load(_release(checkout))
+    noted: list[str] = []
+    loaded.listen(noted.append)
+    loaded.mha.ask()
+    assert noted == ["transformers.AutoConfig", "transformers.AutoConfig.small"]
+    loaded.listen(None)
+    loaded.mha.ask()
+    assert len(noted) == 2
+
+
+def test_a_module_of_a_stub_has_no_special_names_that_it_was_not_given(checkout: Path) -> None:
+    _append(checkout, "trtllm_mha_backend", "import transformers")
+    transformers = load(_release(checkout)).mha.transformers
+    assert not hasattr(transformers, "__version__")
+    assert not hasattr(transformers.AutoConfig, "__wrapped__")
+
+
+def test_a_package_that_is_not_installed_says_where_it_is_imported_and_how_to_have_it(checkout: Path) -> None:
+    _append(checkout, "trtllm_mha_backend", "import a_package_of_next_year")
+    with pytest.raises(CannotImport) as refused:
+        load(_release(checkout))
+    line = str(refused.value)
+    assert "needs a_package_of_next_year (sglang/srt/layers/attention/trtllm_mha_backend.py:" in line
+    assert "pip install a_package_of_next_year" in line
+    assert len(line.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("raise ValueError('first\\nsecond')", "ValueError: first"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("import sglang.srt.layers.nowhere", "needs sglang.srt.layers.nowhere, which the tree lacks"),
+        ("def f(:", "layers/attention/trtllm_mha_backend.py:"),
+    ],
+)
+def test_a_tree_that_fails_to_import_says_where_in_a_line(checkout: Path, line: str, told: str) -> None:
+    _append(checkout, "trtllm_mha_backend", line)
+    with pytest.raises(CannotImport) as refused:
+        load(_release(checkout))
+    assert told in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_a_tree_that_was_mended_after_it_failed_is_imported(checkout: Path) -> None:
+    broken = checkout / _ATTENTION / "trtllm_mla_backend.py"
+    text = broken.read_text()
+    broken.write_text("import transformers, a_package_of_next_year\n")
+    with pytest.raises(CannotImport):
+        load(_release(checkout))
+    assert not [name for name in sys.modules if name.partition(".")[0] in {"sglang", "transformers"}]
+    broken.write_text(text + "\nMENDED = True\n")
+    assert load(_release(checkout)).mla.MENDED
+
+
+def test_a_backend_that_moved_is_told(checkout: Path) -> None:
+    (checkout / _ATTENTION / "trtllm_mla_backend.py").unlink()
+    with pytest.raises(Moved, match=r"has no module sglang\.srt\.layers\.attention\.trtllm_mla_backend"):
+        load(_release(checkout))
+
+
+def test_a_class_that_moved_is_told(checkout: Path) -> None:
+    file = checkout / _ATTENTION / "trtllm_mha_backend.py"
+    file.write_text(file.read_text().replace("class TRTLLMHAAttnBackend", "class TRTLLMAttentionBackend"))
+    with pytest.raises(Moved, match=r"has no TRTLLMHAAttnBackend in sglang\.srt\.layers\.attention\.trtllm_mha_b"):
+        load(_release(checkout))
+
+
+def test_a_name_that_would_be_given_another_value_and_moved_is_told(checkout: Path) -> None:
+    file = checkout / _ATTENTION / "flashinfer_backend.py"
+    file.write_text(file.read_text().replace("class FlashInferIndicesUpdaterDecode", "class PlansDecodes"))
+    with pytest.raises(
+        Moved, match=r"has no FlashInferIndicesUpdaterDecode in sglang\.srt\.layers\.attention\.flashinf"
+    ):
+        load(_release(checkout))
+
+
+def test_a_module_that_a_release_has_no_more_is_told_when_it_is_asked_for(checkout: Path) -> None:
+    loaded = load(_release(checkout))
+    with pytest.raises(Moved, match=r"has no module sglang\.srt\.somewhere\.else_"):
+        loaded.module("sglang.srt.somewhere.else_")
+
+
+@needs_pip
+def test_a_fetched_release_that_somebody_edited_is_not_taken_for_it(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATTNFUZZ_CACHE", str(tmp_path / "cache"))
+    python = checkout / "python"
+    sources = {path.relative_to(python).as_posix(): path.read_text() for path in python.rglob("*.py")}
+    make_wheel(tmp_path / "wheels", "0.5.99", sources)
+    pip_has_only(tmp_path / "wheels", monkeypatch)
+    release = release_of("sglang==0.5.99")
+    edited = release.root / _ATTENTION.relative_to("python") / "trtllm_mha_backend.py"
+    edited.write_text(edited.read_text() + "print('looking')\n")
+    with pytest.raises(WrongHash, match=r"trtllm_mha_backend\.py is not as sglang==0\.5\.99 has it: remove "):
+        load(release)

@@ -1,0 +1,193 @@
+"""Released wheels: fetched once, checked by hash, unpacked as far as they are needed."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from fake_releases import needs_pip, pip_has_only
+from fake_wheels import SOURCES, make_wheel
+from packaging.version import Version
+
+from attnfuzz.kernels.sglang import wheel
+from attnfuzz.kernels.sglang.errors import CannotFetch, NoSuchRelease, ReleaseError, WrongHash
+from attnfuzz.kernels.sglang.release import release_of
+
+NEW = Version("0.5.99")
+"""A version whose hash nobody has pinned."""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache: the folder that versions are kept in."""
+    monkeypatch.setenv("ATTNFUZZ_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "sglang"
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that pip takes all from."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    pip_has_only(folder, monkeypatch)
+    return folder
+
+
+@needs_pip
+def test_a_release_is_fetched_once_and_needs_no_network_then(cache: Path, wheels: Path) -> None:
+    file = make_wheel(wheels, str(NEW), pins="flashinfer_python[cu13]==0.7.2")
+    told: list[str] = []
+    release = release_of("sglang==0.5.99", told.append)
+    assert (release.root, release.version, release.flashinfer) == (cache / "0.5.99", NEW, Version("0.7.2"))
+    file.unlink()
+    assert release_of("sglang==0.5.99", told.append) == release
+    assert told == ["Fetching SGLang 0.5.99 (once)."]
+    assert wheel.cached() == [NEW]
+
+
+@needs_pip
+@pytest.mark.usefixtures("cache")
+def test_a_release_in_a_cache_that_cannot_be_written_is_used(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_only(_: Path) -> None:
+        raise PermissionError
+
+    make_wheel(wheels, str(NEW))
+    root = wheel.unpacked(NEW)
+    monkeypatch.setattr(wheel, "locked", read_only)
+    assert wheel.unpacked(NEW) == root
+
+
+@needs_pip
+def test_only_the_sources_of_the_package_and_its_metadata_are_unpacked(cache: Path, wheels: Path) -> None:
+    make_wheel(wheels, str(NEW))
+    root = wheel.unpacked(NEW)
+    assert sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()) == [
+        "sglang-0.5.99.dist-info/METADATA",
+        "sglang-0.5.99.dist-info/RECORD",
+        "sglang/__init__.py",
+        "sglang/srt/layers/attention/trtllm_mha_backend.py",
+        "sglang/srt/layers/attention/trtllm_mla_backend.py",
+    ]
+    assert sorted(path.name for path in cache.iterdir()) == ["0.5.99", "0.5.99.lock", "0.5.99.sha256"]
+
+
+@needs_pip
+@pytest.mark.usefixtures("cache")
+def test_a_known_version_with_another_hash_is_refused(wheels: Path) -> None:
+    make_wheel(wheels, "0.5.9")
+    with pytest.raises(WrongHash, match=r"sglang-0\.5\.9-py3-none-any\.whl .* do not use it") as refused:
+        wheel.unpacked(Version("0.5.9"))
+    assert len(str(refused.value).splitlines()) == 1
+    assert wheel.cached() == []
+
+
+@needs_pip
+def test_a_version_that_became_another_since_its_first_fetch_is_refused(cache: Path, wheels: Path) -> None:
+    make_wheel(wheels, str(NEW))
+    shutil.rmtree(wheel.unpacked(NEW))
+    make_wheel(wheels, str(NEW), {**SOURCES, "sglang/more.py": ""})
+    with pytest.raises(WrongHash):
+        wheel.unpacked(NEW)
+    assert not (cache / "0.5.99").exists()
+
+
+@needs_pip
+@pytest.mark.parametrize("name", ["sglang/../../outside.py", "sglang/..\\outside.py"])
+def test_a_wheel_that_would_write_outside_of_its_folder_is_refused(cache: Path, wheels: Path, name: str) -> None:
+    make_wheel(wheels, str(NEW), {**SOURCES, name: ""})
+    with pytest.raises(CannotFetch, match="outside of its folder: do not use it"):
+        wheel.unpacked(NEW)
+    assert not list(cache.parent.rglob("*outside.py"))
+
+
+@needs_pip
+def test_an_interrupted_fetch_is_not_taken_for_a_whole_one(
+    cache: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: Path, root: Path) -> None:
+        (root / "sglang").mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    make_wheel(wheels, str(NEW))
+    with monkeypatch.context() as patched:
+        patched.setattr(wheel, "unpack", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            wheel.unpacked(NEW)
+    assert [path.name for path in cache.iterdir() if path.is_dir()] == []
+    assert (wheel.unpacked(NEW) / "sglang" / "__init__.py").exists()
+
+
+@needs_pip
+@pytest.mark.usefixtures("cache")
+def test_a_version_that_was_never_released_is_told_with_the_newest_ones(wheels: Path) -> None:
+    for version in ("0.5.20", "0.5.21", "0.5.22", "0.5.23", "0.5.24rc1"):
+        make_wheel(wheels, version)
+    with pytest.raises(NoSuchRelease) as refused:
+        wheel.unpacked(NEW)
+    assert str(refused.value) == "there is no SGLang 0.5.99; the newest are 0.5.20, 0.5.21, 0.5.22, 0.5.23"
+
+
+@needs_pip
+@pytest.mark.usefixtures("cache")
+def test_without_a_network_it_says_what_there_is_without_one(wheels: Path) -> None:
+    file = make_wheel(wheels, str(NEW))
+    wheel.unpacked(NEW)
+    file.unlink()
+    with pytest.raises(
+        CannotFetch, match=r"without a network, name what is there \(0\.5\.99\), or --sglang"
+    ) as refused:
+        wheel.unpacked(Version("0.5.98"))
+    assert len(str(refused.value).splitlines()) == 1
+
+
+@needs_pip
+@pytest.mark.usefixtures("cache")
+def test_released_versions_are_those_that_can_be_driven_the_oldest_first(wheels: Path) -> None:
+    for version in ("0.5.8", "0.5.10.post1", "0.5.9", "0.5.10", "0.5.11rc1"):
+        make_wheel(wheels, version)
+    assert [str(version) for version in wheel.released()] == ["0.5.9", "0.5.10", "0.5.10.post1"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_cache_that_cannot_be_written_says_which_variable_to_set(cache: Path) -> None:
+    cache.mkdir(parents=True)
+    cache.chmod(0o500)
+    with pytest.raises(CannotFetch, match="set ATTNFUZZ_CACHE"):
+        wheel.unpacked(NEW)
+
+
+def test_a_cache_that_is_a_file_says_which_variable_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ATTNFUZZ_CACHE", str(tmp_path / "file"))
+    with pytest.raises(CannotFetch, match="set ATTNFUZZ_CACHE"):
+        wheel.unpacked(NEW)
+
+
+@needs_pip
+@pytest.mark.usefixtures("cache")
+def test_a_file_that_was_edited_or_added_after_the_fetch_is_seen(wheels: Path) -> None:
+    make_wheel(wheels, str(NEW))
+    root = wheel.unpacked(NEW)
+    files = [root / name for name in SOURCES if name.endswith("_backend.py")]
+    assert wheel.edited(root, files) == []
+    files[0].write_text("class TRTLLMHAAttnBackend: broken = True\n")
+    added = root / "sglang" / "added.py"
+    added.touch()
+    assert wheel.edited(root, [*files, added]) == [files[0], added]
+
+
+@pytest.mark.parametrize("text", ["0.5.8", "newest", ""])
+def test_a_version_that_cannot_be_driven_is_refused_in_a_line(text: str) -> None:
+    with pytest.raises(NoSuchRelease, match=r"0\.5\.9"):
+        wheel.version_of(text)
+
+
+def test_the_hashes_that_are_pinned_are_of_versions_that_can_be_driven() -> None:
+    assert Version("0.5.9") in [wheel.version_of(version) for version in wheel.pinned()]
+    assert all(len(bytes.fromhex(digest)) == 32 for digest in wheel.pinned().values())
+
+
+@pytest.mark.parametrize("name", ["sglang", "trtllm_mha", "sglang==", "sglang==0.5.8"])
+def test_a_name_of_no_release_is_refused(name: str) -> None:
+    with pytest.raises(ReleaseError):
+        release_of(name)
