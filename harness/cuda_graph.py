@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -29,6 +30,16 @@ class CudaGraph:
     def record(self, launched: Launched) -> None:
         """Keep one launch."""
         self._launches.append(launched)
+
+    @contextmanager
+    def all_of_it(self) -> Iterator[None]:
+        """Capture a block. What is copied and computed in it changes inputs of its launches: none of them is sealed."""
+        # Relaxed: what a library asks the driver for on the way is its own business.
+        with _without_garbage(), capturing(self._graph, "relaxed"):
+            yield
+        self._launches = [
+            Launched(replace(op, writes=frozenset(arguments)), arguments) for op, arguments in self._launches
+        ]
 
     def finish(self) -> None:
         """Capture the launches. Raises what a kernel's host code raises, and RuntimeError where it can't be captured.
@@ -62,16 +73,17 @@ class CudaGraph:
 
 
 @contextmanager
-def capturing(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-    """Capture what is launched. Torch's own torch.cuda.graph gives all idle memory back each time.
+def capturing(graph: torch.cuda.CUDAGraph, errors: str = "thread_local") -> Iterator[None]:
+    """Capture what is launched; `errors` is torch's capture_error_mode.
 
-    That includes the host's page-locked memory, which copies would have to lock anew, for milliseconds of each case.
+    Torch's own torch.cuda.graph gives all idle memory back each time. That includes the host's page-locked memory,
+    which copies would have to lock anew, for milliseconds of each case.
     """
     torch.cuda.synchronize()
     if torch.cuda.memory_reserved() > _MOST_RESERVED:
         torch.cuda.empty_cache()
     with torch.cuda.stream(_stream()):
-        graph.capture_begin(capture_error_mode="thread_local")
+        graph.capture_begin(capture_error_mode=errors)
         try:
             yield
         finally:

@@ -15,8 +15,9 @@ import torch
 from msgspec.structs import replace
 
 from attnfuzz.harness import registry
+from attnfuzz.harness.broken_contracts import with_broken
 from attnfuzz.harness.call_session import CallSession, answered_geometry
-from attnfuzz.harness.failures import Kind, Observation, Verdict
+from attnfuzz.harness.failures import REACHED_BY, Kind, Observation, Verdict
 from attnfuzz.harness.judge import ALL_TIERS, ALPHA, Tier, judge
 from attnfuzz.harness.judge.judge import Allowed
 from attnfuzz.harness.judge.metamorphic import compare
@@ -30,6 +31,7 @@ from attnfuzz.harness.trace import FileTracer
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.kernels.backend import Backend, Bench, Output, Session, Unsupported
 from attnfuzz.kernels.library_cache import BuildFailed
+from attnfuzz.kernels.sglang.errors import ReleaseError
 from attnfuzz.kernels.transfers import Pending
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
@@ -40,8 +42,10 @@ from attnfuzz.reference.related import related
 REJECTIONS = (ValueError, TypeError, NotImplementedError)
 """What a kernel raises for arguments that it does not take."""
 
-_NOT_THE_BACKENDS = (LaunchError, OutOfMemory)
-"""What comes through a backend without being a failure of it: faults of the harness."""
+_NOT_THE_BACKENDS = (LaunchError, OutOfMemory, ReleaseError)
+"""What comes through a backend without being a failure of it: faults of the harness, and releases of SGLang that are
+not what they are taken for.
+"""
 
 _Made = TypeVar("_Made")
 
@@ -170,15 +174,21 @@ class Execution:
             if self._failed():
                 return
             assert session is not None
+            before = len(self._observations)
             stepped = self._step(session, index, mode)
-            if stepped is None:
-                continue
-            # A death from now on is no kernel's, and must not be blamed on the one that was launched last.
-            self._write(b"")
-            geometry = case.geometry if isinstance(case, Case) else answered_geometry(case)
-            if self._tracer is not None:
-                self._tracer.output(stepped.output, geometry)
-            hear(stepped.on_host.result(), geometry, index, mode)
+            if stepped is not None:
+                # A death from now on is no kernel's, and must not be blamed on the one that was launched last.
+                self._write(b"")
+                geometry = case.geometry if isinstance(case, Case) else answered_geometry(case)
+                if self._tracer is not None:
+                    self._tracer.output(stepped.output, geometry)
+                hear(stepped.on_host.result(), geometry, index, mode)
+            found = with_broken(self._observations[before:], self._launcher.broken)
+            self._observations[before:] = map(self._with_way, found)
+
+    def _with_way(self, found: Observation) -> Observation:
+        way = self._launcher.way
+        return replace(found, message=f"{found.message}\n{REACHED_BY}{way}") if way else found
 
     def _run_related(self) -> None:
         """Run the related case and compare. Whatever fails in it, its message says that it failed there."""

@@ -8,6 +8,9 @@ from enum import StrEnum
 
 import msgspec
 
+REACHED_BY = "a server gets there so: "
+"""Begins the line of a failure's text that says what makes the backend's server do the step."""
+
 
 class Kind(StrEnum):
     """What went wrong, in DESIGN.md's words."""
@@ -29,6 +32,7 @@ class Kind(StrEnum):
     NONDETERMINISTIC = "Nondeterministic"
     METAMORPHIC_MISMATCH = "MetamorphicMismatch"
     UNEXPECTED_REJECTION = "UnexpectedRejection"
+    CONTRACT_BROKEN = "ContractBroken"
 
 
 FAULTS = frozenset({Kind.ILLEGAL_ACCESS, Kind.MISALIGNED})

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -62,6 +62,10 @@ class CapturedGraph(Protocol):
         """Launch again what was captured."""
         ...
 
+    def all_of_it(self) -> AbstractContextManager[None]:
+        """Capture all that a block does on the device, with the launches that were kept meanwhile."""
+        ...
+
 
 class RecordedGraph:
     """A CUDA graph's semantics on the CPU: scalars are frozen at capture, tensors are live at replay."""
@@ -73,6 +77,10 @@ class RecordedGraph:
     def record(self, launched: Launched) -> None:
         """Keep one launch."""
         self._launches.append(launched)
+
+    def all_of_it(self) -> AbstractContextManager[None]:
+        """NotImplementedError: only launches are recorded."""
+        raise NotImplementedError("on the CPU launches alone are recorded: attnfuzz.kernels.sglang.recording has all")
 
     def finish(self) -> None:
         """Nothing: the record is the graph."""
@@ -122,8 +130,9 @@ class JournalingLauncher:
     """Launches kernels for one case.
 
     `kernel` is the entry point launched last in a step, `raised` what it raised, `observations` what the checks of the
-    step's launches found, `kernel_seconds` the time spent in kernels. `run` goes on record as `LaunchRecord.run`. A
-    `tracer` is shown every launch, `stopwatch` sees it to its end, and `new_graph` makes the graph of a capture.
+    step's launches found, `broken` what was reported of them before they ran, `way` how a server comes to make them, if
+    the backend told, `kernel_seconds` the time spent in kernels. `run` goes on record as `LaunchRecord.run`. A `tracer`
+    is shown every launch, `stopwatch` sees it to its end, and `new_graph` makes the graph of a capture.
     `failed_launch` says what the device's runtime keeps of a launch that failed, "" if there was none, and forgets it.
     """
 
@@ -144,17 +153,21 @@ class JournalingLauncher:
         self._new_graph = new_graph
         self._failed_launch = failed_launch
         self._recording: CapturedGraph | None = None
+        self._capturing: CapturedGraph | None = None
         self._step, self._mode, self._call = -1, "", -1
-        self.run = ""
+        self._reported: list[tuple[str, str]] = []
+        self.run = self.way = ""
         self.kernel = ""
         self.raised: Exception | None = None
         self.observations: list[Observation] = []
+        self.broken: list[Observation] = []
         self.kernel_seconds = 0.0
 
     def begin_step(self, index: int, mode: str) -> None:
         """Say which step the following launches belong to."""
         self._step, self._mode, self._call = index, mode, -1
-        self.kernel, self.raised, self.observations = "", None, []
+        self.kernel, self.raised, self.observations, self.broken, self._reported = "", None, [], [], []
+        self.way = ""
         if self._tracer is not None:
             self._tracer.begin_step(index, mode)
 
@@ -167,10 +180,22 @@ class JournalingLauncher:
 
         """
         launched = Launched(op, arguments)
+        if self._capturing is not None:
+            self._capturing.record(launched)
+            self.announce([launched])
+            return launched.call()
         if self._recording is not None:
             self._recording.record(launched)
             return None
         return self.run_sealed([launched], launched.call)
+
+    def reached_by(self, words: str) -> None:
+        """Say how a server comes to make the launches that follow in this step."""
+        self.way = words
+
+    def report(self, place: str, text: str) -> None:
+        """Remember that the next launch breaks a precondition: it is launched all the same."""
+        self._reported.append((place, text))
 
     @contextmanager
     def capture(self) -> Iterator[CapturedGraph]:
@@ -182,6 +207,17 @@ class JournalingLauncher:
         finally:
             self._recording = None
         graph.finish()
+
+    @contextmanager
+    def capture_all(self) -> Iterator[CapturedGraph]:
+        """Capture what the block does, launches among it: each is on record, and called at once."""
+        graph = self._new_graph(self)
+        self._capturing = graph
+        try:
+            with graph.all_of_it():
+                yield graph
+        finally:
+            self._capturing = None
 
     def run_sealed(self, launches: Sequence[Launched], work: Callable[[], Any]) -> Any:
         """Do `work`, which is these launches, on record and with all of their inputs sealed. Raises as `launch`."""
@@ -203,10 +239,10 @@ class JournalingLauncher:
             return result
         finally:
             broken = self._see_through(seal)
-            if self._tracer is not None:
+            if self._tracer is not None and not all(op.own for op, _ in launches):
                 self._tracer.returned()
-            call = self._known_call(launches)
-            self.observations += [self._mutated(name, element, call) for name, element in broken]
+            known = self._known_call(launches)
+            self.observations += [self._mutated(name, element, known) for name, element in broken]
 
     def _see_through(self, seal: Seal) -> list[tuple[str, int]]:
         """Wait for a launch; what of its inputs it changed. One wait is for both."""
@@ -225,6 +261,12 @@ class JournalingLauncher:
         """
         self._call += len(launches)
         self.kernel = " + ".join(dict.fromkeys(op.name for op, _ in launches))
+        reported: list[tuple[str, str]] = []
+        if not all(op.own for op, _ in launches):
+            # Contracts are those of entry points, not of a backend's own code before it.
+            reported, self._reported = self._reported, []
+        call = self._known_call(launches)
+        self.broken += [self._broken(place, text, call) for place, text in reported]
         record = LaunchRecord(
             step=self._step,
             mode=self._mode,
@@ -236,8 +278,10 @@ class JournalingLauncher:
                 if isinstance(value, Scalar)
             },
             tensors=self._memory.on_record(each for _, arguments in launches for each in tensors_of(arguments)),
-            call=self._known_call(launches),
+            call=call,
             run=self.run,
+            way=self.way,
+            broken=tuple(text for _, text in reported),
         )
         with self._on_record():
             self._write(record.encode())
@@ -262,7 +306,8 @@ class JournalingLauncher:
         if self._tracer is not None:
             with self._on_record():
                 for op, arguments in launches:
-                    self._tracer.launch(op, arguments)
+                    if not op.own:
+                        self._tracer.launch(op, arguments)
 
     @contextmanager
     def _on_record(self) -> Iterator[None]:
@@ -273,6 +318,17 @@ class JournalingLauncher:
 
     def _known_call(self, launches: Sequence[Launched]) -> int:
         return self._call if len(launches) == 1 else -1
+
+    def _broken(self, place: str, text: str, call: int) -> Observation:
+        return Observation(
+            kind=Kind.CONTRACT_BROKEN,
+            place=place,
+            message=f"a call of {self.kernel} breaks its contract: {text}",
+            step=self._step,
+            mode=self._mode,
+            kernel=self.kernel,
+            call=call,
+        )
 
     def _mutated(self, name: str, element: int, call: int) -> Observation:
         return Observation(

@@ -51,6 +51,10 @@ class Memory(Protocol):
         """A guarded tensor with the values, shape and dtype of `value`."""
         ...
 
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether `tensor`, which has elements, lies in this memory."""
+        ...
+
     def renew(self, tensor: torch.Tensor) -> None:
         """Before a static output is written again: its sentinel, or nothing where the case wants stale numbers."""
         ...
@@ -61,13 +65,15 @@ class Op:
     """One kernel entry point: `function` takes the arguments of FlashInfer's function of that `name`.
 
     `writes` names the arguments that it may write; all others must come out unchanged, bit for bit. `module` is the
-    FlashInfer module that has the function, None for what only this project has.
+    FlashInfer module that has the function, None for what only this project has. One that is `own` is code of the
+    backend itself: its faults are on record like any other's, but no trace has its calls, only what they wrote.
     """
 
     name: str
     function: Callable[..., Any]
     writes: frozenset[str]
     module: str | None = None
+    own: bool = False
 
 
 class Graph(Protocol):
@@ -85,8 +91,20 @@ class Launcher(Protocol):
         """Call `op`. While a graph captures, the call is recorded and not run, and None is returned."""
         ...
 
+    def reached_by(self, words: str) -> None:
+        """Say how a server comes to make the launches that follow in this step, for the text of what fails in it."""
+        ...
+
+    def report(self, place: str, text: str) -> None:
+        """Say that the next launch breaks what its function asks for: in the arguments `place`, as `text` says."""
+        ...
+
     def capture(self) -> AbstractContextManager[Graph]:
         """Record every launch inside the `with` block; the graph can be replayed after it."""
+        ...
+
+    def capture_all(self) -> AbstractContextManager[Graph]:
+        """Capture all that the `with` block does on a GPU, launches and torch's own operations."""
         ...
 
 

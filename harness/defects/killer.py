@@ -7,9 +7,10 @@ _CATCHES = {
     "exception": (Kind.RAISED, Kind.UNEXPECTED_REJECTION),
     "watchdog": (Kind.HANG,),
     "worker": (Kind.WORKER_DIED,),
+    "contract": (Kind.CONTRACT_BROKEN,),
 }
 
 
 def killer(observation: Observation) -> str:
-    """A tier of the judge, or what else catches failures of this kind: "guards", "exception", "watchdog", "worker"."""
+    """A tier of the judge, or what else catches failures of this kind, by its name above."""
     return observation.tier or next(name for name, kinds in _CATCHES.items() if observation.kind in kinds)

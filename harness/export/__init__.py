@@ -43,6 +43,8 @@ class Exporter:
             raise CannotExport(f"no kernel was launched{f' ({self._unsupported})' if self._unsupported else ''}")
         if seen is not None and seen.tier == Tier.T6:
             raise CannotExport("two runs differ, and each is right by itself: the calls of one do not show it")
+        if seen is not None and seen.kind is Kind.CONTRACT_BROKEN:
+            raise CannotExport("its kernels give the right answer: what a call asks of them breaks its contract")
         if seen is not None and seen.kind in _JUDGED_BY_ANSWER and calls.answer is None:
             raise CannotExport(
                 f"{calls.backend} changes what its kernels return: their calls alone do not show the failure"

@@ -121,6 +121,10 @@ class PlacedMemory(ABC):
         """The allocation that `tensor`, which has elements, is a view of. ValueError if it is none of this memory."""
         return self._placed_of(tensor).allocation
 
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether `tensor`, which has elements, is a view of an allocation of this memory."""
+        return self._find(tensor) is not None
+
     def on_record(self, arguments: Iterable[tuple[str, torch.Tensor]]) -> list[Allocation]:
         """The allocations that arguments, given by name, are views of: each once, empty ones by the argument's name.
 
@@ -257,6 +261,15 @@ class PlacedMemory(ABC):
         return Allocation(name, 0, 0, shape, dtype, tensor.itemsize, stride, self._guard)
 
     def _placed_of(self, tensor: torch.Tensor) -> _Placed:
+        found = self._find(tensor)
+        if found is None:
+            raise ValueError(
+                f"a tensor of shape {tuple(tensor.shape)} lies outside of guarded memory: allocate it with "
+                "memory.tensor"
+            )
+        return found
+
+    def _find(self, tensor: torch.Tensor) -> _Placed | None:
         address = tensor.data_ptr()
         exact = self._by_address.get(address)
         if exact is not None:
@@ -265,6 +278,4 @@ class PlacedMemory(ABC):
             allocation = placed.allocation
             if allocation.address <= address < allocation.address + allocation.nbytes:
                 return placed
-        raise ValueError(
-            f"a tensor of shape {tuple(tensor.shape)} lies outside of guarded memory: allocate it with memory.tensor"
-        )
+        return None

@@ -13,7 +13,8 @@ class Message(IntEnum):
     """What a message is: REQUEST goes to the worker, the others come from it.
 
     READY is the first, with the worker's process id; ERROR holds the traceback of a handler that raised, or, as the
-    first, of what kept the worker from beginning. LEAVING is the last of a worker that ends itself, with its exit code.
+    first, of what kept the worker from beginning. REFUSAL is as ERROR for what a user can mend, and holds one line.
+    LEAVING is the last of a worker that ends itself, with its exit code.
     """
 
     READY = 1
@@ -21,6 +22,7 @@ class Message(IntEnum):
     REPLY = 3
     ERROR = 4
     LEAVING = 5
+    REFUSAL = 6
 
 
 class ChannelClosed(ConnectionError):

@@ -32,7 +32,8 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel that is about to be launched: the entry point, its scalar arguments, and where every tensor lies.
 
     `call` counts the launches of the step, from 0. `run` says which run of the case it belongs to, in words that end a
-    sentence; empty for the first.
+    sentence; empty for the first. `way` says how a server comes to make the call, if the backend told. `broken` has
+    what the call was seen to do wrong before it was launched.
     """
 
     step: int
@@ -42,6 +43,8 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     tensors: list[Allocation]
     call: int = -1
     run: str = ""
+    way: str = ""
+    broken: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
         """The journal entry for it."""

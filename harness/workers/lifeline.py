@@ -28,6 +28,10 @@ class NurseryError(RuntimeError):
     """Workers can't be had: an import failed, or the nursery is gone. The message says which, with its traceback."""
 
 
+class CannotStart(NurseryError):
+    """Workers can't be had for a reason that a user can mend; the message is one line that says what to do."""
+
+
 class Lifeline:
     """A nursery and the socket to it. The nursery starts at once, and imports while the parent does other things.
 
@@ -87,6 +91,8 @@ class Lifeline:
         answer: Answer | None = None
         with contextlib.suppress(NurseryError, OSError):
             answer = self._receive(socket.MSG_DONTWAIT)
+        if isinstance(answer, Failed) and answer.advice:
+            return CannotStart(answer.advice)
         if isinstance(answer, Failed):
             return NurseryError(f"workers can't start:\n{answer.trace}")
         words = "\n".join(filter(None, (tail(self._log), words)))

@@ -33,18 +33,21 @@ MESSAGE_BYTES = 1 << 17
 Life = Callable[[socket.socket, Journal, int], None]
 """What a worker does with its channel, its journal and the file for its output."""
 
+Hook = str | tuple[str, ...]
+"""A function that is called before workers are forked: "module:function", or that and its arguments."""
+
 _PR_SET_PDEATHSIG = 1
 _LOOK_FOR_PARENT_SECONDS = 1.0
 
 
 class Setup(msgspec.Struct, tag=True, frozen=True):
-    """The first message: what to import, from where. `handler`, `preload` and `begin` are "module:function".
+    """The first message: what to import, from where. `handler` and `begin` are "module:function".
 
-    `begin` is called in each worker with `arguments`, before it is ready.
+    `preload` is called once. `begin` is called in each worker with `arguments`, before it is ready.
     """
 
     handler: str
-    preload: Sequence[str]
+    preload: Sequence[Hook]
     path: list[str]
     begin: str | None = None
     arguments: Sequence[str] = ()
@@ -73,9 +76,13 @@ class Reaped(msgspec.Struct, tag=True, frozen=True):
 
 
 class Failed(msgspec.Struct, tag=True, frozen=True):
-    """The nursery can't start: an import or a preload hook raised."""
+    """The nursery can't start: an import or a preload hook raised.
+
+    `advice` is a line for the user, if it is one that a user can mend.
+    """
 
     trace: str
+    advice: str = ""
 
 
 Order = Setup | Fork | Reap | Bury
@@ -96,8 +103,9 @@ def main() -> None:
     try:
         handler, begin = _prepare(setup)
         recorder = _fault_recorder()
-    except BaseException:  # noqa: BLE001 - user code is imported here: whatever it raises is the parent's to show
-        control.send(msgspec.json.encode(Failed(traceback.format_exc()[-MESSAGE_BYTES // 2 :])))
+    except BaseException as error:  # noqa: BLE001 - user code is imported here: whatever it raises is the parent's to show
+        advice = str(error) if isinstance(error, worker.FOR_THE_USER) else ""
+        control.send(msgspec.json.encode(Failed(traceback.format_exc()[-MESSAGE_BYTES // 2 :], advice)))
         return
     # What is alive now is shared by all workers: collecting garbage in it would only copy its pages.
     gc.collect()
@@ -115,13 +123,15 @@ def _prepare(setup: Setup) -> tuple[worker.Handler, worker.Begin]:
     # Builds of torch for CUDA start some as they are imported, which idle and which no worker needs.
     before = _threads()
     for hook in setup.preload:
-        _resolve(hook)()
+        function, *arguments = (hook,) if isinstance(hook, str) else hook
+        _resolve(function)(*arguments)
     handler = _resolve(setup.handler)
     begin = partial(_resolve(setup.begin), *setup.arguments) if setup.begin is not None else _nothing
     threads = _threads()
     if len(threads) > len(before):
+        loaded = (*(hook if isinstance(hook, str) else " ".join(hook) for hook in setup.preload), setup.handler)
         raise RuntimeError(
-            f"{len(threads) - len(before)} threads run after {', '.join((*setup.preload, setup.handler))} was loaded "
+            f"{len(threads) - len(before)} threads run after {', '.join(loaded)} was loaded "
             f"({', '.join(threads)}): a fork would lose them, and hang on their locks; start threads in the handler "
             "instead"
         )

@@ -16,8 +16,8 @@ from attnfuzz.harness.workers import channel, core_dumps
 from attnfuzz.harness.workers.channel import ChannelClosed, Message
 from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.journal import Journal
-from attnfuzz.harness.workers.lifeline import Lifeline, NurseryError, tail
-from attnfuzz.harness.workers.nursery import Setup
+from attnfuzz.harness.workers.lifeline import CannotStart, Lifeline, NurseryError, tail
+from attnfuzz.harness.workers.nursery import Hook, Setup
 
 _START_SECONDS = 600.0
 """How long a nursery may take to import, and to compile kernels, before it is given up."""
@@ -36,6 +36,10 @@ launches on a GPU that many processes share is slow, and no hang.
 
 class HandlerError(RuntimeError):
     """The handler raised: a fault of the harness, not of what it tests. The message is the worker's traceback."""
+
+
+class Refused(HandlerError):
+    """The handler raised what a user can mend; the message is one line that says what to do."""
 
 
 class _Stillborn(Exception):
@@ -72,6 +76,8 @@ class Worker:
                 raise _Stillborn from None
             except TimeoutError:
                 raise self._lifeline.failure() from None
+            if message is Message.REFUSAL:
+                raise CannotStart(payload.decode())
             if message is Message.ERROR:
                 raise NurseryError(f"workers can't start:\n{payload.decode()}")
             self._pid = int(payload)
@@ -107,6 +113,8 @@ class Worker:
         except TimeoutError:
             self._kill()
             return self._death(hang=True, seconds=timeout)
+        if message is Message.REFUSAL:
+            raise Refused(reply.decode())
         if message is Message.ERROR:
             raise HandlerError(f"the handler raised in the worker:\n{reply.decode()}")
         if message is Message.LEAVING:
@@ -167,7 +175,8 @@ class Workers:
     """Runs requests in a process that may die.
 
     `handler` ("module:function") is called in the worker as handler(request, journal) and returns the reply; `preload`
-    names functions that are called once, before workers are forked: to import, compile and warm up. `spares` workers
+    names functions that are called once, before workers are forked: to import, compile and warm up (one that takes
+    arguments is a tuple, they come after its name). `spares` workers
     stand ready behind the one at work, so that a death costs no start. `begin` names a function that each worker calls
     with `arguments` before it is ready; `environment` is what the environment of workers has beside this process's. One
     request runs at a time. A process that was forked off this one gets workers of its own. `restarts` is the number of
@@ -177,14 +186,15 @@ class Workers:
     def __init__(
         self,
         handler: str,
-        preload: Sequence[str] = (),
+        preload: Sequence[Hook] = (),
         spares: int = 1,
         *,
         begin: str | None = None,
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        for name in (handler, *preload, *filter(None, [begin])):
+        hooks = (hook if isinstance(hook, str) else hook[0] for hook in preload)
+        for name in (handler, *hooks, *filter(None, [begin])):
             if not all(name.partition(":")):
                 raise ValueError(f"{name!r} names no function: write module:function")
         if spares < 0:
@@ -215,7 +225,7 @@ class Workers:
         as long.
 
         Raises:
-            HandlerError: the handler raised. The worker lives on.
+            HandlerError: the handler raised (Refused: what a user can mend). The worker lives on.
             NurseryError: no worker can be had.
 
         """

@@ -4,7 +4,7 @@ import signal
 
 import msgspec
 
-from attnfuzz.harness.failures import Access, Kind, Observation
+from attnfuzz.harness.failures import REACHED_BY, Access, Kind, Observation
 from attnfuzz.harness.memory.allocation import Location, locate
 from attnfuzz.harness.workers import core_dumps, gpu_core
 from attnfuzz.harness.workers.death import Death
@@ -31,6 +31,9 @@ def explain(death: Death) -> Observation:
         place = location.place
         what = f"{_access(fault)} at {location} ({death.cause})"
     message = f"{what}, {_circumstances(launch)}"
+    if launch is not None:
+        message += f"\n{REACHED_BY}{launch.way}" if launch.way else ""
+        message += "".join(f"\nbefore that, the call was seen to break its contract: {text}" for text in launch.broken)
     if core is not None:
         message += f"\nthe GPU's core dump, {death.core_dump}: {core.words}"
     if death.output:

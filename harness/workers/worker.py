@@ -13,6 +13,8 @@ from typing import NoReturn
 from attnfuzz.harness.workers import channel
 from attnfuzz.harness.workers.channel import ChannelClosed, Message
 from attnfuzz.harness.workers.journal import Journal
+from attnfuzz.kernels.library_cache import BuildFailed, NoCompiler
+from attnfuzz.kernels.sglang.errors import ReleaseError
 
 Handler = Callable[[bytes, Journal], bytes]
 """Turns a request into a reply. It writes the journal before it does what may kill the worker."""
@@ -22,6 +24,9 @@ Begin = Callable[[], object]
 
 FaultRecorder = Callable[[int], None]
 """Notes the fault that ends the process at the address that it is given."""
+
+FOR_THE_USER = (BuildFailed, NoCompiler, ReleaseError)
+"""Errors that a user can mend: their message is one line that says what to do."""
 
 _parent: socket.socket | None = None
 """The channel of the worker that this process is."""
@@ -44,8 +49,8 @@ def serve(
     os.dup2(output, sys.stderr.fileno())
     try:
         begin()
-    except BaseException:  # noqa: BLE001 - whatever it is, the parent has to hear why there is no worker
-        channel.send(requests, Message.ERROR, traceback.format_exc().encode())
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the parent has to hear why there is no worker
+        channel.send(requests, *_told(error))
         return
     # Collecting what was imported would only cost time.
     gc.freeze()
@@ -88,5 +93,11 @@ def leave(exit_code: int) -> NoReturn:
 def _answer(handler: Handler, request: bytes, journal: Journal) -> tuple[Message, bytes]:
     try:
         return Message.REPLY, handler(request, journal)
-    except BaseException:  # noqa: BLE001 - whatever it is, also SystemExit, the parent has to hear of it
-        return Message.ERROR, traceback.format_exc().encode()
+    except BaseException as error:  # noqa: BLE001 - whatever it is, also SystemExit, the parent has to hear of it
+        return _told(error)
+
+
+def _told(error: BaseException) -> tuple[Message, bytes]:
+    if isinstance(error, FOR_THE_USER):
+        return Message.REFUSAL, str(error).encode()
+    return Message.ERROR, "".join(traceback.format_exception(error)).encode()

@@ -14,6 +14,7 @@ from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.harness.workers import channel, worker
 from attnfuzz.harness.workers.journal import Journal, LaunchRecord
+from attnfuzz.kernels.sglang.errors import ReleaseError
 from attnfuzz.reference.case import Guard, Outputs
 
 _arena = Arena()
@@ -53,11 +54,19 @@ def touch(request: bytes, journal: Journal) -> bytes:
         return "; ".join(str(damage) for damage in memory.damage().result()).encode()
 
 
-def _launch(seconds: float, journal: Journal) -> None:
-    """An entry each tenth of a second."""
-    for _ in range(round(seconds * 10)):
-        journal.write(b"")
-        time.sleep(0.1)
+def _wait(order: str, argument: str, journal: Journal) -> None:
+    """Take time: after saying farewell, launching something each tenth of a second, or doing nothing."""
+    match order:
+        case "linger":
+            assert worker._parent is not None
+            channel.send(worker._parent, channel.Message.LEAVING, argument.encode())
+            time.sleep(60)
+        case "launch":
+            for _ in range(round(float(argument) * 10)):
+                journal.write(b"")
+                time.sleep(0.1)
+        case "sleep":
+            time.sleep(float(argument))
 
 
 def obey(request: bytes, journal: Journal) -> bytes:
@@ -73,16 +82,12 @@ def obey(request: bytes, journal: Journal) -> bytes:
             os._exit(int(argument))
         case "go":
             worker.leave(int(argument))
-        case "linger":
-            assert worker._parent is not None
-            channel.send(worker._parent, channel.Message.LEAVING, argument.encode())
-            time.sleep(60)
-        case "launch":
-            _launch(float(argument), journal)
-        case "sleep":
-            time.sleep(float(argument))
+        case "linger" | "launch" | "sleep":
+            _wait(order, argument, journal)
         case "raise":
             raise KeyError(argument)
+        case "refuse":
+            refuse(argument)
         case "exit":
             sys.exit(argument)
         case "print":
@@ -114,6 +119,16 @@ def begin(*arguments: str) -> None:
     """A begin hook: keeps what it was called with, in which process, and starts the thread that only a worker may."""
     _begun.extend((str(os.getpid()), *arguments))
     threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+
+
+def warm(*arguments: str) -> None:
+    """A preload hook: keeps what it was called with, in which process, after what other hooks kept."""
+    _begun.extend((*(["then"] if _begun else []), str(os.getpid()), *arguments))
+
+
+def refuse(words: str) -> None:
+    """A preload hook that finds what a user can mend."""
+    raise ReleaseError(words)
 
 
 def begin_badly() -> None:

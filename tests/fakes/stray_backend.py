@@ -39,8 +39,17 @@ class StrayLauncher:
         self.launcher.launch(stray.STRAY, tensor=tensor, distance=distance, write=self.write)
         return returned
 
+    def reached_by(self, words: str) -> None:
+        self.launcher.reached_by(words)
+
+    def report(self, place: str, text: str) -> None:
+        self.launcher.report(place, text)
+
     def capture(self) -> AbstractContextManager[Graph]:
         return self.launcher.capture()
+
+    def capture_all(self) -> AbstractContextManager[Graph]:
+        return self.launcher.capture_all()
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:

@@ -1,6 +1,7 @@
 """The way to a kernel: on record before it runs, checked after it, and recorded while a graph captures."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -220,6 +221,25 @@ def test_launches_that_run_as_one_share_a_record_and_a_seal(memory: GuardedMemor
     assert (record.kernel, record.call) == ("add + next", -1)
     assert [tensor.name for tensor in record.tensors] == ["out", "x", "end"]
     assert [(seen.place, seen.kernel, seen.call) for seen in launcher.observations] == [("x", "add + next", -1)]
+
+
+def test_a_reported_breach_is_told_with_the_launch_that_follows_and_no_other(
+    memory: GuardedMemory, tensors: dict[str, Any]
+) -> None:
+    entries: list[bytes] = []
+    launcher = JournalingLauncher(memory, entries.append)
+    launcher.begin_step(0, "decode")
+    launcher.launch(ADD, **tensors, amount=1)
+    launcher.report("x", "x has 2 rows for 3 requests")
+    launcher.launch(replace(ADD, own=True), **tensors, amount=1)
+    launcher.launch(ADD, **tensors, amount=1)
+    launcher.launch(ADD, **tensors, amount=1)
+    assert [LaunchRecord.decode(entry).broken for entry in entries] == [(), (), ("x has 2 rows for 3 requests",), ()]
+    (broken,) = launcher.broken
+    assert (broken.kind, broken.place, broken.kernel, broken.call) == (Kind.CONTRACT_BROKEN, "x", "add", 2)
+    assert broken.message == "a call of add breaks its contract: x has 2 rows for 3 requests"
+    launcher.begin_step(1, "decode")
+    assert launcher.broken == []
 
 
 def test_a_launch_that_fails_unnoticed_is_observed_and_only_that(

@@ -16,6 +16,7 @@ KILLERS = {
     Kind.UNEXPECTED_REJECTION: "exception",
     Kind.HANG: "watchdog",
     Kind.WORKER_DIED: "worker",
+    Kind.CONTRACT_BROKEN: "contract",
 }
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from attnfuzz.harness.workers.lifeline import NurseryError
-from attnfuzz.harness.workers.pool import Workers
+from attnfuzz.harness.workers.lifeline import CannotStart, NurseryError
+from attnfuzz.harness.workers.pool import Refused, Workers
 
 
 def answer(workers: Workers, request: str) -> list[str]:
@@ -50,6 +50,38 @@ def test_a_hook_that_can_not_be_imported_is_told() -> None:
         workers.run(b"", timeout=60)
 
 
+def test_a_preload_hook_has_its_arguments_in_the_process_that_workers_are_forked_from() -> None:
+    preload = ("deadly_handlers:warm", ("deadly_handlers:warm", "sglang==0.5.9", "a b"))
+    with Workers("deadly_handlers:begun", preload) as workers:
+        pid, nursery, *told = answer(workers, "NOTHING")
+        assert told == ["then", nursery, "sglang==0.5.9", "a", "b"]
+        assert pid != nursery
+
+
+def test_what_a_user_can_mend_is_told_in_its_one_line() -> None:
+    with (
+        Workers("deadly_handlers:begun", [("deadly_handlers:refuse", "no such release: name another")]) as workers,
+        pytest.raises(CannotStart, match=r"^no such release: name another$"),
+    ):
+        workers.run(b"", timeout=60)
+
+
+def test_what_a_user_can_mend_is_told_so_by_a_worker_that_begins_and_by_one_at_work() -> None:
+    with (
+        Workers(
+            "deadly_handlers:begun", begin="deadly_handlers:refuse", arguments=["no driver: install one"]
+        ) as workers,
+        pytest.raises(CannotStart, match=r"^no driver: install one$"),
+    ):
+        workers.run(b"", timeout=60)
+    with Workers("deadly_handlers:obey") as workers:
+        with pytest.raises(Refused, match=r"^name another release$"):
+            workers.run(b"refuse name another release", timeout=60)
+        assert workers.run(b"hello", timeout=60) != b""
+
+
 def test_a_hooks_name_is_checked_at_the_door() -> None:
     with pytest.raises(ValueError, match="write module:function"):
         Workers("deadly_handlers:begun", begin="begin")
+    with pytest.raises(ValueError, match="'warm' names no function"):
+        Workers("deadly_handlers:begun", [("warm", "deadly_handlers:warm")])
