@@ -1,0 +1,128 @@
+"""The backends of a release of SGLang, or of a source tree: its own classes, on the kernels of this project."""
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from packaging.version import Version
+
+from attnfuzz.kernels.backend import Backend, Bench, Op, Session
+from attnfuzz.kernels.native import build
+from attnfuzz.kernels.native.ops import NATIVE
+from attnfuzz.kernels.ops_table import OpsTable
+from attnfuzz.kernels.sglang import tree
+from attnfuzz.kernels.sglang.naming import Named
+from attnfuzz.kernels.sglang.orders.table import orders_of
+from attnfuzz.kernels.sglang.release import Release, release_of
+from attnfuzz.reference.calibration import shipped_noise
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Case, KvView, Mode, QueryView
+from attnfuzz.reference.contract import Contract, Holds
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.noise import NoiseModel
+
+_NEEDS: Final = ("triton", "flashinfer", "orjson", "psutil", "pybase64", "zmq", "PIL", "starlette", "pydantic")
+"""What a release imports beside torch, by the names that it is imported by."""
+
+_CONTRACT: Final = Contract(
+    padded_rows=Holds.ANYTHING,
+    sources={
+        "padded_rows": "a padded row attends to whatever row 0 of req_to_token, or the request that was there before, "
+        "points at (0.5.9: model_executor/input_buffers.py:157); a server's pool holds old keys there, ours NaN"
+    },
+)
+"""SGLang returns no LSE."""
+
+_DTYPES: Final = (DType.BFLOAT16, DType.FLOAT16)
+"""What models are served in. The kernels of latent attention give bfloat16, whatever they are asked (FlashInfer 0.6.3,
+mla.py, trtllm_batch_decode_with_kv_cache_mla)."""
+
+
+@dataclass(frozen=True)
+class SglangBackend:
+    """An attention backend of a release. `named` says which, `table` has the kernels below it."""
+
+    named: Named
+    capability: Capability
+    table: OpsTable = NATIVE
+    contract: Contract = _CONTRACT
+
+    @property
+    def name(self) -> str:
+        """Like sglang==0.5.9:trtllm_mha."""
+        return str(self.named)
+
+    @property
+    def release(self) -> Release:
+        """The release or the tree, fetched if it is not in the cache. Raises ReleaseError."""
+        return release_of(self.named.release)
+
+    def noise(self, dtype: DType) -> NoiseModel:
+        """That of the native kernels in fp32: a calibration of our own backend on them is one of this, too."""
+        return shipped_noise(self.named.kind, dtype, NoiseModel.fp32_arithmetic())
+
+    @property
+    def ops(self) -> Mapping[str, Op]:
+        """The kernels of its table."""
+        return {op.name: op for op in self.table.ops()}
+
+    def missing(self) -> str | None:
+        """What has to be installed for SGLang's modules to import, or why the native kernels can't be compiled."""
+        absent = [package for package in _NEEDS if importlib.util.find_spec(package) is None]
+        if absent:
+            return f"needs {', '.join(absent)}: pip install 'attnfuzz[sglang]'"
+        return build.missing()
+
+    def prepare(self, progress: Callable[[str], None]) -> None:
+        """Fetch the release, and compile or load the kernels."""
+        release_of(self.named.release, progress=progress)
+        self.table.prepare(progress)
+
+    def open(self, case: Case, bench: Bench) -> Session:
+        """A session on one case. Imports the release, if this process has not."""
+        # Its imports are those of a release: only a process that runs one needs what they need.
+        from attnfuzz.kernels.sglang.loader import load  # noqa: PLC0415
+        from attnfuzz.kernels.sglang.mha import MhaSession  # noqa: PLC0415
+        from attnfuzz.kernels.sglang.mla import MlaSession  # noqa: PLC0415
+
+        session = MlaSession if self.capability.latent else MhaSession
+        return session(load(self.release), self.table, case, bench)
+
+
+def backend_of(named: Named) -> Backend:
+    """The backend that a name says. Fetches and imports nothing. Raises ReleaseError for a tree that is none."""
+    version = named.version
+    if version is None:
+        assert named.tree is not None
+        version = tree.at(named.tree).version
+    return SglangBackend(named, capability_of(named.kind, version))
+
+
+def capability_of(kind: str, version: Version) -> Capability:
+    """What cases a version's backend of this kind (`trtllm_mha` or `trtllm_mla`) supports.
+
+    Servers have no request that attends to fewer keys than it has queries. Page sizes are those that server_args.py
+    leaves as they are (0.5.9: lines 1884 and 1904; 0.5.23: arg_groups/overrides.py:1159 and 1183).
+    """
+    orders = orders_of(version)
+    latent = kind == "trtllm_mla"
+    widest = () if latent or version < Version("0.5.23") else (128,)
+    return Capability(
+        modes=tuple(mode for mode in Mode if mode in orders.eager),
+        graph_modes=tuple(mode for mode in Mode if mode in orders.graphs[kind]),
+        dtypes=_DTYPES[:1] if latent else _DTYPES,
+        latent=latent,
+        max_head_dim=576 if latent else 256,
+        page_sizes=(32, 64) if latent else (16, 32, 64, *widest),
+        layouts=(KvLayout.HND,),
+        windows=not latent,
+        sinks=not latent,
+        padding=True,
+        empty_kv=False,
+        kv_shorter_than_q=False,
+        query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
+        kv_views=(KvView.TOKEN_MAJOR,),
+        table_gaps=False,
+    )

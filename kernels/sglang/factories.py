@@ -1,0 +1,96 @@
+"""Tensors that a release makes for itself: from guarded memory, so that a kernel that leaves them faults."""
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from attnfuzz.kernels.backend import Bench, Fill
+from attnfuzz.kernels.sglang import recording
+
+_ZEROS: Final = {torch.zeros, torch.zeros_like, torch.Tensor.new_zeros}
+_EMPTY: Final = {torch.empty, torch.empty_like, torch.Tensor.new_empty}
+_FILLED: Final = {torch.full, torch.full_like, torch.Tensor.new_full, torch.ones, torch.ones_like, torch.arange}
+_KNOWN_DTYPES: Final = frozenset(
+    {torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.int32, torch.int64, torch.uint8}
+)
+
+
+class GuardedFactories(TorchFunctionMode):
+    """While it is active, torch's factories take memory from `bench`, and what is asked for on a GPU lies there too.
+
+    What torch.empty gives holds poison: nobody may read it before it is written. A tensor is named after the line that
+    made it.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__()
+        self._bench = bench
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Make a tensor in guarded memory instead of calling `func`, if that is what it does; else call it."""
+        arguments = self._on_device(dict(kwargs or {}))
+        if recording.paused():
+            return func(*args, **arguments)
+        if func in _ZEROS or func in _EMPTY:
+            return self._made(func, args, arguments)
+        made = func(*args, **arguments)
+        if func in _FILLED and self._guards(made):
+            return self._copied(made)
+        return made
+
+    def _on_device(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Arguments for the bench's device: where it is the CPU, nothing is pinned and nothing lies on a GPU."""
+        if self._bench.device.type == "cpu":
+            if arguments.get("pin_memory"):
+                del arguments["pin_memory"]
+            device = arguments.get("device")
+            if device is not None and torch.device(device).type == "cuda":
+                arguments["device"] = self._bench.device
+        return arguments
+
+    def _made(self, func: Callable[..., Any], args: tuple[Any, ...], arguments: dict[str, Any]) -> torch.Tensor:
+        # On the meta device a tensor has a form and no memory.
+        form: torch.Tensor = func(*args, **{**arguments, "device": "meta"})
+        device = torch.device(arguments.get("device") or _device_of(args) or self._bench.device)
+        if device.type != self._bench.device.type or not _placeable(form):
+            unguarded: torch.Tensor = func(*args, **arguments)
+            return unguarded
+        fill = Fill.OUTPUT if form.dtype.is_floating_point else Fill.POISON
+        with recording.outside():
+            made = self._bench.memory.tensor(_name(), form.shape, form.dtype, stride=form.stride(), fill=fill)
+        return made.zero_() if func in _ZEROS else made
+
+    def _copied(self, value: torch.Tensor) -> torch.Tensor:
+        with recording.outside():
+            made = self._bench.memory.tensor(_name(), value.shape, value.dtype)
+        return made.copy_(value)
+
+    def _guards(self, tensor: torch.Tensor) -> bool:
+        return tensor.device.type == self._bench.device.type and _placeable(tensor)
+
+
+def _placeable(form: torch.Tensor) -> bool:
+    return form.dtype in _KNOWN_DTYPES and form.numel() > 0
+
+
+def _device_of(args: tuple[Any, ...]) -> torch.device | None:
+    """Of zeros_like and new_zeros, whose first argument says it."""
+    return next((each.device for each in args[:1] if isinstance(each, torch.Tensor)), None)
+
+
+def _name() -> str:
+    """The line that asks for a tensor, such as "trtllm_mha_backend.py:112"."""
+    frame = sys._getframe(1)  # noqa: SLF001 - the frames that called a function are not to be had otherwise
+    while frame.f_back is not None and _is_between(frame.f_code.co_filename):
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def _is_between(filename: str) -> bool:
+    return filename in (__file__, recording.__file__) or "/torch/" in filename

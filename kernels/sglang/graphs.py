@@ -1,0 +1,188 @@
+"""Graphs as a release's runners capture and replay them: static buffers, the backend's planners, its forward pass."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import torch
+
+from attnfuzz.kernels.backend import Bench
+from attnfuzz.kernels.sglang import boundary
+from attnfuzz.kernels.sglang.batch import forward_batch, new_keys
+from attnfuzz.kernels.sglang.graph_buffers import GraphBuffers
+from attnfuzz.kernels.sglang.inputs import Inputs
+from attnfuzz.kernels.sglang.orders.order import GraphPlanner
+from attnfuzz.kernels.sglang.recording import Recording, record
+from attnfuzz.kernels.sglang.runner import Server
+from attnfuzz.reference.case import Case, Launch, Mode, Step
+
+Attend = Callable[[Any, Any, Inputs], torch.Tensor]
+"""The forward pass of a backend, on a batch and what the model hands over: out [rows, q_heads, head_dim_vo]."""
+
+
+class _Planner(Protocol):
+    """How a backend is told of a graph's batch."""
+
+    def capture(self, backend: Any, batch: Any) -> None:
+        """Before a graph is captured."""
+        ...
+
+    def within(self, backend: Any, batch: Any) -> None:
+        """What is captured of it."""
+        ...
+
+    def replay(self, backend: Any, batch: Any, buffers: GraphBuffers, size: int) -> None:
+        """Before a graph of `size` requests is replayed on `batch`, which is in `buffers` already."""
+        ...
+
+
+class _ByArguments:
+    """To 0.5.12 (0.5.9: cuda_graph_runner.py:689 and :830, eagle_draft_extend_cuda_graph_runner.py:334 and :458)."""
+
+    def capture(self, backend: Any, batch: Any) -> None:
+        backend.init_forward_metadata_capture_cuda_graph(
+            batch.batch_size,
+            batch.input_ids.shape[0],
+            batch.req_pool_indices,
+            batch.seq_lens,
+            None,
+            batch.forward_mode,
+            batch.spec_info,
+        )
+
+    def within(self, backend: Any, batch: Any) -> None:
+        pass
+
+    def replay(self, backend: Any, batch: Any, buffers: GraphBuffers, size: int) -> None:
+        # The runner of draft extends hands over all of its buffers, and the other one the graph's slices.
+        end = None if buffers.draft else size
+        backend.init_forward_metadata_replay_cuda_graph(
+            size,
+            buffers.req_pool_indices[:end],
+            buffers.seq_lens[:end],
+            batch.seq_lens_sum + (size - batch.batch_size) * buffers.fill,
+            None,
+            batch.forward_mode,
+            batch.spec_info,
+            seq_lens_cpu=buffers.seq_lens_cpu[:end],
+        )
+
+
+_PASSED_ON = ("out_cache_loc_virtual", "kv_loc_plan", "kv_loc_cols", "max_seq_len_host", "out_cache_loc_dsv4")
+"""What later versions hand on of a batch as it is (0.5.23: model_executor/runner/decode_cuda_graph_runner.py:219)."""
+
+
+class _InAndOut:
+    """From 0.5.13 on.
+
+    0.5.14: model_executor/runner/decode_cuda_graph_runner.py:772 and :950, and for draft extends
+    speculative/eagle_draft_extend_cuda_graph_runner.py:415 and :553.
+    """
+
+    def capture(self, backend: Any, batch: Any) -> None:
+        backend.init_forward_metadata_out_graph(batch, in_capture=True)
+
+    def within(self, backend: Any, batch: Any) -> None:
+        backend.init_forward_metadata_in_graph(batch)
+
+    def replay(self, backend: Any, batch: Any, buffers: GraphBuffers, size: int) -> None:
+        end = None if buffers.draft else size
+        tokens = None if buffers.draft else size * buffers.stride
+        backend.init_forward_metadata_out_graph(
+            SimpleNamespace(
+                batch_size=size,
+                forward_mode=batch.forward_mode,
+                actual_forward_mode=batch.forward_mode,
+                input_ids=batch.input_ids if buffers.draft else buffers.input_ids[:tokens],
+                positions=buffers.positions[: size * buffers.stride],
+                req_pool_indices=buffers.req_pool_indices[:end],
+                seq_lens=buffers.seq_lens[:end],
+                seq_lens_sum=batch.seq_lens_sum + (size - batch.batch_size) * buffers.fill,
+                seq_lens_cpu=buffers.seq_lens_cpu[:end],
+                num_padding=size - batch.batch_size,
+                encoder_lens=None,
+                out_cache_loc=batch.out_cache_loc,
+                spec_info=batch.spec_info,
+                **{name: getattr(batch, name) for name in _PASSED_ON if hasattr(batch, name)},
+            )
+        )
+
+
+_PLANNERS: dict[GraphPlanner, _Planner] = {
+    GraphPlanner.ARGUMENTS: _ByArguments(),
+    GraphPlanner.IN_AND_OUT: _InAndOut(),
+}
+
+
+@dataclass(frozen=True)
+class _Captured:
+    """A graph, what it reads beside its runner's buffers, and what it writes.
+
+    `metadata` is what MLA's planners keep for the graph, and `layout` how it laid queries out at the capture.
+    """
+
+    graph: Recording
+    inputs: Inputs
+    out: torch.Tensor
+    metadata: Any
+    layout: Mapping[str, int]
+
+
+class ServedGraphs:
+    """The graphs of a session, by mode and rows. Each mode has a runner of its own, with its buffers."""
+
+    def __init__(self, server: Server, planner: GraphPlanner, case: Case, bench: Bench) -> None:
+        self._server, self._kind, self._case, self._bench = server, planner, case, bench
+        self._planner = _PLANNERS[planner]
+        self._buffers: dict[Mode, GraphBuffers] = {}
+        self._captured: dict[tuple[Mode, int], _Captured] = {}
+
+    def capture(self, backend: Any, index: int, attend: Attend) -> None:
+        """Capture the graph of step `index`.
+
+        The runs that warm it up (0.5.9: model_executor/cuda_graph_runner.py:725) are left out: nobody sees what they
+        give, and metadata that a replay fills in is not consistent yet.
+        """
+        step, geometry = self._case.steps[index], self._case.geometry
+        buffers = self._runner(backend, step)
+        batch = forward_batch(self._server, index)
+        buffers.describe(batch, step.padded_batch)
+        rows = step.padded_tokens
+        query = torch.zeros((rows, geometry.q_heads, geometry.head_dim_qk), dtype=geometry.dtype.torch_dtype)
+        inputs = Inputs.place(self._case, self._bench, query, new_keys(self._server, step, rows))
+        self._planner.capture(backend, batch)
+        metadata = getattr(backend, "forward_decode_metadata", None)
+        layout = boundary.frozen_layout(metadata)
+        with record(self._bench, host=(buffers.seq_lens_cpu,)) as graph:
+            self._planner.within(backend, batch)
+            out = attend(backend, batch, inputs)
+        self._captured[step.mode, rows] = _Captured(graph, inputs, out, metadata, layout)
+
+    def replay(self, backend: Any, batch: Any, step: Step, inputs: Inputs) -> tuple[Inputs, torch.Tensor]:
+        """Replay the graph of a step's bucket on a batch: the queries that it read, and what it gave."""
+        buffers, captured = self._buffers[step.mode], self._captured[step.mode, step.padded_tokens]
+        size = step.padded_batch
+        buffers.fill_from(batch, size)
+        captured.inputs.fill(inputs)
+        self._planner.replay(backend, batch, buffers, size)
+        for breach in boundary.layout_breaches(captured.layout, captured.metadata):
+            self._bench.launcher.report(", ".join(breach.arguments), breach.text)
+        captured.graph.replay()
+        return captured.inputs, captured.out
+
+    def _runner(self, backend: Any, step: Step) -> GraphBuffers:
+        """The buffers of a mode's runner, and the backend's own, for the largest batch that the case captures."""
+        if step.mode not in self._buffers:
+            sizes = (
+                each.padded_batch
+                for each in self._case.steps
+                if each.launch is Launch.CAPTURE and each.mode is step.mode
+            )
+            most, stride = max(sizes), step.tokens_per_request
+            backend.init_cuda_graph_state(most, most * stride)
+            fill = backend.get_cuda_graph_seq_len_fill_value()
+            self._buffers[step.mode] = GraphBuffers.allocate(
+                self._bench, self._kind, step.mode, batch=most, stride=stride, fill=fill
+            )
+        return self._buffers[step.mode]

@@ -1,0 +1,56 @@
+"""The attention layer of a model: the release's own RadixAttention, with the scales of a checkpoint."""
+
+import math
+from typing import Any
+
+import torch
+
+from attnfuzz.kernels.backend import Bench, Unsupported
+from attnfuzz.reference.case import Case
+
+LAYER_ID = 0
+"""A case has one layer."""
+
+
+def scaling(case: Case) -> float:
+    """What multiplies the logits: 1 / sqrt of the head dim of the per-head keys, times the case's factor."""
+    latent = case.geometry.latent
+    dim = latent.nope + latent.rope if latent else case.geometry.head_dim_qk
+    return case.scales.softmax / math.sqrt(dim)
+
+
+def attention_layer(loaded: Any, case: Case, bench: Bench) -> Any:
+    """A layer over the KV cache, of latents where the case has them (DeepSeek's attn_mqa)."""
+    geometry = case.geometry
+    if geometry.window_left == 0:
+        # 0.5.9: layers/radix_attention.py:78.
+        raise Unsupported("SGLang's layers take a window of one key for none")
+    return _layer(
+        loaded,
+        case,
+        bench,
+        num_kv_heads=geometry.kv_heads,
+        head_dim=geometry.head_dim_qk,
+        v_head_dim=geometry.head_dim_vo,
+        sliding_window_size=geometry.window_left,
+    )
+
+
+def prefill_layer(loaded: Any, case: Case, bench: Bench) -> Any:
+    """A layer over keys and values that are projected from the latents, for each head its own (DeepSeek's attn_mha)."""
+    latent = case.geometry.latent
+    assert latent is not None
+    heads = case.geometry.q_heads
+    return _layer(loaded, case, bench, num_kv_heads=heads, head_dim=latent.nope + latent.rope, v_head_dim=latent.vo)
+
+
+def _layer(loaded: Any, case: Case, bench: Bench, **told: Any) -> Any:
+    radix_attention = loaded.module("sglang.srt.layers.radix_attention").RadixAttention
+    layer = radix_attention(num_heads=case.geometry.q_heads, scaling=scaling(case), layer_id=LAYER_ID, **told)
+    quantised = case.geometry.kv_dtype is not case.geometry.dtype
+    if quantised or (case.scales.k, case.scales.v) != (1, 1):
+        # As its loader leaves them for a checkpoint that has some (0.5.9: layers/quantization/kv_cache.py:78).
+        for name, value in (("k_scale", case.scales.k), ("v_scale", case.scales.v)):
+            setattr(layer, name, bench.memory.copy(name, torch.tensor([value], dtype=torch.float32)).squeeze())
+            setattr(layer, f"{name}_float", value)
+    return layer

@@ -1,0 +1,53 @@
+"""The ranks around this one, among which a release pads its batches.
+
+SGLang aligns each rank's tokens to its attention group, and raises them to the maximum over data-parallel ranks unless
+some rank of them extends: then each keeps its own (0.5.9: layers/dp_attention.py:64, DpPaddingMode). A case says how
+many rows a step is to have; ranks are made up that bring the release to as many, or to the next number that it pads to.
+"""
+
+from dataclasses import dataclass
+
+from attnfuzz.reference.case import Case, Launch, Mode, Step
+
+_ATTENTION_GROUPS = (1, 2, 4, 8, 16)
+_DATA_PARALLEL = 4
+"""With three ranks as large as the largest, raising all to the maximum is the cheaper way, also where one is idle."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """How many ranks share an attention layer, and how many such groups there are."""
+
+    attention: int = 1
+    data_parallel: int = 1
+
+    def tokens(self, step: Step) -> list[int]:
+        """The tokens that each data-parallel rank has in a step, this one's first; before they are aligned."""
+        if extends(step) or self.data_parallel == 1:
+            return [step.tokens] * self.data_parallel
+        stride, requests = step.tokens_per_request, len(step.requests)
+        due = max(-(-step.padded_tokens // stride), requests) * stride
+        # A rank counts whole requests before it forwards them: a ragged draft extend has fewer tokens of its own.
+        return [requests * stride, *[due] * (self.data_parallel - 1)]
+
+
+def ranks_of(case: Case) -> Ranks:
+    """Ranks that pad the case's eager steps as it says, as many of them as one server can; none if none is padded."""
+    padded = [step for step in case.steps if step.launch is Launch.EAGER and step.padded]
+    if not padded:
+        return Ranks()
+    return Ranks(
+        attention=max(_ATTENTION_GROUPS, key=lambda group: (sum(_gives(group, step) for step in padded), -group)),
+        data_parallel=1 if all(extends(step) for step in padded) else _DATA_PARALLEL,
+    )
+
+
+def extends(step: Step) -> bool:
+    """Whether a step is one that a server calls an extend: ranks keep their own numbers of tokens."""
+    return step.mode in (Mode.EXTEND, Mode.CHUNKED_PREFILL)
+
+
+def _gives(group: int, step: Step) -> bool:
+    """Whether an attention group of that size makes as many rows of a step as it is to have."""
+    tokens = step.tokens if extends(step) else step.padded_tokens
+    return -(-tokens // group) * group == step.padded_tokens

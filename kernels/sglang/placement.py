@@ -1,0 +1,91 @@
+"""Tensors of a release, put into guarded memory for a launch: an access past a tensor's own end then faults."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from attnfuzz.kernels.backend import Fill, Memory
+
+
+class Placement:
+    """The arguments of one launch.
+
+    What lies in guarded memory stays where it is, since others may look at the same bytes. Anything else gets a place
+    of its own with the same values and strides. `load` brings the values there, and `store` what the kernel wrote back:
+    both may happen many times, as a graph is replayed.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._placed: dict[tuple[object, ...], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._written: dict[tuple[object, ...], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._results: list[torch.Tensor] = []
+
+    def argument(self, name: str, value: Any, *, written: bool = False) -> Any:
+        """An argument in guarded memory: a tensor, or those in a tuple or list."""
+        if isinstance(value, torch.Tensor):
+            return self._tensor(name, value, written=written)
+        if isinstance(value, tuple | list):
+            return type(value)(self.argument(name, item, written=written) for item in value)
+        return value
+
+    def result(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """A tensor that the kernel writes, and that nobody has written before."""
+        made = self._memory.tensor(name, shape, dtype, fill=Fill.OUTPUT)
+        self._results.append(made)
+        return made
+
+    def renew(self) -> None:
+        """Let results hold nothing of value again."""
+        for result in self._results:
+            self._memory.renew(result)
+
+    def load(self) -> None:
+        """Copy the values of what was placed to where the kernel reads them."""
+        for source, target in self._placed.values():
+            _copy(target, source)
+
+    def store(self) -> None:
+        """Copy what the kernel may have written to where the release looks for it."""
+        for source, target in self._written.values():
+            _copy(source, target)
+
+    def _tensor(self, name: str, tensor: torch.Tensor, *, written: bool) -> torch.Tensor:
+        if not tensor.numel() or self._memory.holds(tensor):
+            return tensor
+        # One tensor that is passed as several arguments stays one.
+        key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+        if key not in self._placed:
+            self._placed[key] = (tensor, self._place(name, tensor))
+        if written:
+            self._written[key] = self._placed[key]
+        return self._placed[key][1]
+
+    def _place(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of the same shape and strides. An axis that was expanded has one place for all of its indices."""
+        expanded = [axis for axis, size in enumerate(tensor.shape) if size > 1 and tensor.stride(axis) == 0]
+        shape = [1 if axis in expanded else size for axis, size in enumerate(tensor.shape)]
+        stride = [
+            1 if axis in expanded or tensor.shape[axis] == 1 else step for axis, step in enumerate(tensor.stride())
+        ]
+        dtype = tensor.dtype if tensor.dtype in _WITH_POISON else _BITS[tensor.itemsize]
+        placed = self._memory.tensor(name, shape, dtype, stride=stride).view(tensor.dtype)
+        return placed.expand(tensor.shape) if expanded else placed.as_strided(tensor.shape, tensor.stride())
+
+
+def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Bit by bit, NaNs with their payloads; of an expanded axis only what is there once."""
+    for axis in _expanded(target):
+        target, source = target.narrow(axis, 0, 1), source.narrow(axis, 0, 1)
+    bits = _BITS[target.itemsize]
+    target.view(bits).copy_(source.view(bits))
+
+
+def _expanded(tensor: torch.Tensor) -> Iterator[int]:
+    return (axis for axis, size in enumerate(tensor.shape) if size > 1 and tensor.stride(axis) == 0)
+
+
+_BITS = {1: torch.uint8, 2: torch.uint16, 4: torch.int32, 8: torch.int64}
+_WITH_POISON = frozenset({torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.int32, torch.int64})
+"""Kinds that memory knows a poison for; others are placed as bits."""

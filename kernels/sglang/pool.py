@@ -1,0 +1,172 @@
+"""The release's own pools over guarded memory: what is in the KV cache before a step, and where its tokens go."""
+
+import random
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+
+from attnfuzz.kernels.backend import Bench, Fill, Unsupported
+from attnfuzz.kernels.paged_kv import PagedKv
+from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.reference.case import Case, KvView, Mode, PageOrder, Request, Step, TableTail
+from attnfuzz.reference.geometry import KvLayout
+
+DUMMY_LOCATION = 0
+"""The slot of the pool that padded tokens are written to (0.5.9: mem_cache/memory_pool.py:808)."""
+
+
+class ServerPool:
+    """A pool of KV pages in SGLang's layout, as a server's allocator has handed it out.
+
+    `keys` and `values` are [pages * page_size, kv_heads, head_dim], token-major (`values` None for latents). The tokens
+    of request slot s, position p, lie at row `locations(s)[p]`.
+    """
+
+    def __init__(self, case: Case, bench: Bench) -> None:
+        geometry = case.geometry
+        if case.views.kv is not KvView.TOKEN_MAJOR or geometry.kv_layout is not KvLayout.HND:
+            raise Unsupported("SGLang's pools are token-major, and seen as HND")
+        self._case = case
+        self.paged = PagedKv(case, bench)
+        self.page_size = geometry.page_size
+        cache = self.paged.cache
+        parts = (cache,) if isinstance(cache, torch.Tensor) else cache
+        rows = [part.permute(0, 2, 1, 3).flatten(0, 1) for part in parts]
+        self.keys, self.values = rows[0], (rows[1] if len(rows) > 1 else None)
+
+    @property
+    def tokens(self) -> SlotTokens:
+        """What the slots' positions hold once they are written."""
+        return self.paged.tokens
+
+    @property
+    def size(self) -> int:
+        """Tokens that a server's allocator can hand out: all but the dummy page."""
+        return (self.paged.total_pages - 1) * self.page_size
+
+    def locations(self, slot: int) -> list[int]:
+        """Where each position that slot comes to hold lies, to the end of its last page."""
+        pages = self.paged.pages[slot]
+        return [page * self.page_size + offset for page in pages for offset in range(self.page_size)]
+
+    def new_locations(self, step: Step) -> list[int]:
+        """Where the tokens that `step` adds are written, request by request: what a server calls out_cache_loc."""
+        return [
+            location
+            for request in step.requests
+            for location in self.locations(request.slot)[first_new(request) : request.kv_len]
+        ]
+
+    def new_tokens(self, step: Step) -> list[int]:
+        """Which of `tokens` these are."""
+        return [
+            self.tokens.spans[request.slot].start + position
+            for request in step.requests
+            for position in range(first_new(request), request.kv_len)
+        ]
+
+    def write_before(self, step: Step) -> None:
+        """Bring the pool to the state in which a forward of `step` finds it: without the tokens that it writes itself.
+
+        What a draft or a verify wrote and nobody accepted is still there, where the server's queries reach it.
+        """
+        before = tuple(replace(request, q_len=0, kv_len=first_new(request)) for request in step.requests)
+        self.paged.write(replace(step, requests=before), rejected_drafts=step.mode is Mode.DRAFT_EXTEND)
+
+
+def first_new(request: Request) -> int:
+    """The first position that a step writes; a request with fewer keys than queries has no prefix."""
+    return max(0, request.kv_len - request.q_len)
+
+
+class RequestRows:
+    """The release's req_to_token: a row per request, with the location of each of its tokens.
+
+    `of` says which row a slot has. Columns past what a request was ever given hold what an earlier owner of the row
+    left there, as the case's table tail says.
+    """
+
+    def __init__(self, case: Case, bench: Bench, pool: ServerPool, release_pool: Any) -> None:
+        self._case, self._pool = case, pool
+        shape = release_pool.req_to_token.shape
+        table = bench.memory.tensor("req_to_token", shape, torch.int32, fill=Fill.ZEROS)
+        release_pool.req_to_token = self.table = table
+        free = list(release_pool.free_slots)
+        chance = random.Random(case.seed)
+        if case.pages.order is PageOrder.SHUFFLED:
+            chance.shuffle(free)
+        elif case.pages.order is PageOrder.REVERSED:
+            free.reverse()
+        self.of = dict(zip(case.slot_lengths(), free, strict=False))
+        self.table.copy_(self._garbage())
+
+    def _garbage(self) -> torch.Tensor:
+        """What all rows hold before a request is given one."""
+        owned = [location for slot in self.of for location in self._pool.locations(slot)] or [DUMMY_LOCATION]
+        rows, width = self.table.shape
+        match self._case.pages.tail:
+            case TableTail.ZEROS | TableTail.MINUS_ONE:
+                # The table begins as zeros, and nobody writes -1 to it.
+                return torch.full((rows, width), DUMMY_LOCATION)
+            case TableTail.POISON:
+                first = self._pool.paged.poison_page * self._pool.page_size
+                return (first + torch.arange(width) % self._pool.page_size).expand(rows, width)
+            case TableTail.STALE:
+                source = torch.Generator().manual_seed(self._case.seed)
+                return torch.tensor(owned)[torch.randint(len(owned), (rows, width), generator=source)]
+
+    def write_before(self, step: Step) -> None:
+        """Write what a server has written by the time that it forwards `step`: the locations of its new tokens too.
+
+        A verify allocates all its drafts. Where few of them were accepted, the rest's locations are still there.
+        """
+        for request in step.requests:
+            end = max(request.kv_len, first_new(request) + step.tokens_per_request)
+            held = self._pool.locations(request.slot)[:end]
+            held += [DUMMY_LOCATION] * (min(end, self.table.shape[1]) - len(held))
+            self.table[self.of[request.slot], : len(held)] = torch.tensor(held, dtype=torch.int32)
+
+
+def release_kv_pool(loaded: Any, case: Case, pool: ServerPool, dtype: torch.dtype) -> Any:
+    """The release's own MHATokenToKVPool or MLATokenToKVPool, built by its __init__, over `pool`'s memory.
+
+    Its buffers are exchanged where it makes them, so that all else is as it made it; only the addresses that it keeps
+    for moving and transferring tokens are of nothing.
+    """
+    geometry, memory = case.geometry, loaded.module("sglang.srt.mem_cache.memory_pool")
+    parent: Any = memory.MLATokenToKVPool if geometry.latent else memory.MHATokenToKVPool
+
+    class GuardedPool(parent):  # type: ignore[misc] # a class of the release
+        def _create_buffers(self) -> None:
+            # A second pool would only take time.
+            self.device = "meta"
+            super()._create_buffers()
+            self.device = str(pool.keys.device)
+            for name, ours in (("kv_buffer", pool.keys), ("k_buffer", pool.keys), ("v_buffer", pool.values)):
+                theirs = getattr(self, name, None)
+                if not theirs:
+                    continue
+                assert ours is not None
+                if theirs[0].shape != ours.shape:
+                    raise Unsupported(f"the release's {name} is {tuple(theirs[0].shape)}, not {tuple(ours.shape)}")
+                setattr(self, name, [ours.view(self.store_dtype)])
+
+    told: dict[str, Any] = {
+        "size": pool.size,
+        "page_size": pool.page_size,
+        "dtype": dtype,
+        "layer_num": 1,
+        "device": str(pool.keys.device),
+        "enable_memory_saver": False,
+    }
+    if geometry.latent:
+        told |= {"kv_lora_rank": geometry.latent.rank, "qk_rope_head_dim": geometry.latent.rope}
+    else:
+        told |= {
+            "head_num": geometry.kv_heads,
+            "head_dim": geometry.head_dim_qk,
+            "v_head_dim": geometry.head_dim_vo,
+            "enable_alt_stream": False,
+        }
+    return GuardedPool(**told)

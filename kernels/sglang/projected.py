@@ -1,0 +1,177 @@
+"""A latent prefill: the release's own way through chunks of the prefix, over keys and values of ours.
+
+DeepSeek's layers attend to a request's new tokens, then to its prefix in chunks: latents are fetched by the locations
+that the release made of req_to_token, projected to keys and values per head, attended to, and merged. What lies in the
+release's mixin runs as it is. In place of the model's projection, each location has keys and values of its own.
+"""
+
+import contextlib
+from typing import Any
+
+import torch
+
+from attnfuzz.kernels.backend import Bench, Output
+from attnfuzz.kernels.queries import draw_queries, packed_rows
+from attnfuzz.kernels.scales import BmmScales
+from attnfuzz.kernels.sglang.errors import Moved
+from attnfuzz.kernels.sglang.inputs import Inputs
+from attnfuzz.kernels.sglang.layer import scaling
+from attnfuzz.kernels.sglang.loader import Loaded
+from attnfuzz.kernels.sglang.pool import first_new
+from attnfuzz.kernels.sglang.runner import Server
+from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.reference.case import Case, Step
+from attnfuzz.reference.geometry import Latent
+
+_METHODS = "sglang.srt.models.deepseek_common.attention_forward_methods.forward_mha"
+_MERGES = ("sglang.srt.layers.attention.triton_ops.merge_state", "sglang.kernels.ops.attention.merge_state")
+"""Where versions have the merge in Triton, the second from 0.5.16 on."""
+
+
+class ProjectedAttention:
+    """Prefills of one case, with keys [nope + rope] and values [vo] for each head and location of the pool."""
+
+    def __init__(self, loaded: Loaded, server: Server, case: Case, bench: Bench) -> None:
+        self._loaded, self._server, self._case, self._bench = loaded, server, case, bench
+        latent = case.geometry.latent
+        assert latent is not None
+        self._latent = latent
+        self._drawn: _Located | None = None
+
+    @property
+    def _located(self) -> "_Located":
+        if self._drawn is None:
+            self._drawn = _Located(self._server, self._case, self._latent)
+        return self._drawn
+
+    def inputs(self, index: int, rows: int) -> Inputs:
+        """Queries of step `index` and the keys and values of its new tokens, projected; those of padding are finite."""
+        step = self._case.steps[index]
+        queries = draw_queries(self._case, index, rows, self._latent.nope + self._latent.rope)
+        key, value = self._located.new(step, rows)
+        memory = self._bench.memory
+        return Inputs(memory.copy("query", queries), memory.copy("key", key), memory.copy("value", value))
+
+    def attend(self, backend: Any, batch: Any, inputs: Inputs) -> torch.Tensor:
+        """Out [rows, q_heads, vo]."""
+        # 128 Ki tokens in a server (0.5.9: model_executor/forward_batch_deepseek_mha_mixin.py:45).
+        capacity = max(self._case.chunk_capacity, batch.batch_size)
+        batch.get_max_chunk_capacity = lambda: capacity
+        layer = _layer_of(self._loaded, _Projection(backend, self._server, self._located, self._latent))
+        out: torch.Tensor = layer.forward_normal_chunked_kv_core(inputs.query, inputs.key, inputs.value, batch)
+        return out.view(-1, self._case.geometry.q_heads, self._latent.vo)
+
+    def output(self, step: Step, inputs: Inputs, out: torch.Tensor) -> Output:
+        """The output of a step: rounded once, and once more by each merge."""
+        prefix = max((first_new(request) for request in step.requests), default=0)
+        requests = max(1, sum(request.q_len > 0 for request in step.requests))
+        return Output(
+            out=out,
+            lse=None,
+            attended=self._located.tokens.attended(step, inputs.query, packed_rows(step)),
+            roundings=1 + -(-prefix // max(1, self._case.chunk_capacity // requests)),
+            # What is projected from the cache is not quantised.
+            **BmmScales(bmm1_scale=scaling(self._case), bmm2_scale=1.0),
+        )
+
+
+class _Located:
+    """Keys [n, q_heads, nope + rope] and values [n, q_heads, vo] of all tokens, by where the pool has them."""
+
+    def __init__(self, server: Server, case: Case, latent: Latent) -> None:
+        self._pool = server.pool
+        geometry = case.geometry
+        self.tokens = SlotTokens(
+            case,
+            heads=geometry.q_heads,
+            key_dim=latent.nope + latent.rope,
+            value_dim=latent.vo,
+            dtype=geometry.dtype,
+            part=1,
+            extra=1,
+        )
+        self._at = torch.full((server.pool.keys.shape[0],), -1, dtype=torch.long)
+        for slot, span in self.tokens.spans.items():
+            for location, token in zip(server.pool.locations(slot), span, strict=False):
+                first = int(self._at[location])
+                if first < 0:
+                    self._at[location] = token
+                    continue
+                # Slots that share a page share what lies in it.
+                self.tokens.key[token] = self.tokens.key[first]
+                self.tokens.value[token] = self.tokens.value[first]
+
+    def new(self, step: Step, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of the tokens that a step adds, and finite ones up to `rows`."""
+        spans = self.tokens.spans
+        new = [
+            spans[request.slot].start + position
+            for request in step.requests
+            for position in range(first_new(request), request.kv_len)
+        ]
+        at = torch.tensor([*new, *[self.tokens.extra.start] * (rows - len(new))], dtype=torch.long)
+        return self.tokens.key[at], self.tokens.value[at]
+
+    def at(self, locations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of what lies at some locations, NaN where nobody's tokens do."""
+        tokens = self._at[locations.long()]
+        key, value = self.tokens.key[tokens], self.tokens.value[tokens]
+        nobody = (tokens < 0)[:, None, None]
+        return key.masked_fill(nobody, torch.nan), value.masked_fill(nobody, torch.nan)
+
+
+class _Projection:
+    """What the release's mixin asks of a DeepSeek layer. Latents are stood for by their locations.
+
+    A file and line is that of 0.5.9's models/deepseek_common/attention_forward_methods/forward_mha.py.
+    """
+
+    def __init__(self, backend: Any, server: Server, located: _Located, latent: Latent) -> None:
+        self._backend, self._server, self._located = backend, server, located
+        self.num_local_heads = server.case.geometry.q_heads
+        self.kv_lora_rank, self.qk_nope_head_dim = latent.rank, latent.nope
+        self.qk_rope_head_dim, self.v_head_dim = latent.rope, latent.vo
+
+    def attn_mha(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: Any, **told: Any) -> Any:
+        """The layer over projected keys; what a later version says beside is for its own kernels."""
+        return self._backend.forward(
+            q, k, v, self._server.prefill_layer, batch, save_kv_cache=told.get("save_kv_cache", False)
+        )
+
+    def _get_mla_kv_buffer(
+        self, kv_indices: torch.Tensor, dst_dtype: torch.dtype, forward_batch: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Latents by location, and the rotated part of their keys (line 405)."""
+        del dst_dtype, forward_batch
+        key, _ = self._located.at(kv_indices)
+        return kv_indices, key[..., self.qk_nope_head_dim :]
+
+    def kv_b_proj(self, latents: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Keys without their rotated part, and values, side by side for each head (line 370)."""
+        key, value = self._located.at(latents)
+        return torch.cat([key[..., : self.qk_nope_head_dim], value], dim=-1), None
+
+    def o_proj(self, out: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """The model's next layer: nothing."""
+        return out, None
+
+
+def _layer_of(loaded: Loaded, projection: _Projection) -> Any:
+    """A layer with the release's own methods, around a projection."""
+    methods = loaded.module(_METHODS)
+    # The kernel of sgl_kernel needs CUDA. The release's own stand-in for it takes logarithms to the same base e
+    # (sgl-kernel/csrc/attention/merge_attn_states.cu), where FlashInfer's are to base 2: SGLang issue #40903.
+    if not hasattr(methods, "merge_state_v2"):
+        methods.merge_state_v2 = _merge_of(loaded)
+    layer: Any = type("DeepseekLayer", (_Projection, methods.DeepseekMHAForwardMixin), {})
+    made = layer.__new__(layer)
+    made.__dict__.update(projection.__dict__)
+    return made
+
+
+def _merge_of(loaded: Loaded) -> Any:
+    *others, last = _MERGES
+    for name in others:
+        with contextlib.suppress(Moved):
+            return loaded.module(name).merge_state_triton
+    return loaded.module(last).merge_state_triton

@@ -1,0 +1,255 @@
+"""A CUDA graph of a whole forward: what a capture sees is recorded and not run, and a replay runs it.
+
+As on a GPU, the Python code runs once, at the capture: its numbers are frozen. Tensors are live: a replay reads what
+they hold then, and writes the same outputs. What a stream refuses while it captures is refused: a number or a shape
+that depends on what a tensor holds. Tensors of the host are no part of a graph: what is computed of them alone is
+computed at the capture. On a GPU, a real graph is captured of what was recorded.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, ClassVar, Final, Self
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from attnfuzz.kernels.backend import Bench, Graph, Launcher
+
+
+class NotCapturable(RuntimeError):
+    """Something that a CUDA stream does not permit while it captures."""
+
+
+class Recording:
+    """Records what torch is asked to do inside of it, and whatever else is given to `keep`, in its order.
+
+    Results are there at once and hold nothing of value: their forms follow from those of the arguments. `host` are the
+    tensors that a server keeps on the host.
+    """
+
+    _active: ClassVar["list[Recording]"] = []
+
+    def __init__(self, host: Sequence[torch.Tensor] = ()) -> None:
+        self._work: list[Callable[[], object]] = []
+        self._before: list[Callable[[], object]] = []
+        self._graph: Graph | None = None
+        # Kept, so that no other tensor gets the address of one.
+        self._host = {tensor.untyped_storage().data_ptr(): tensor for tensor in host}
+        self._modes = ExitStack()
+
+    @classmethod
+    def current(cls) -> "Recording | None":
+        """The recording that is under way, if any."""
+        return cls._active[-1] if cls._active else None
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        operations = _Operations()  # type: ignore[no-untyped-call]
+        operations.record = self.operation
+        self._modes.enter_context(operations)
+        self._modes.enter_context(_HostAccess(self._is_host))
+        self._active.append(self)
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        """End."""
+        self._active.remove(self)
+        self._modes.close()
+
+    def keep(self, work: Callable[[], object]) -> None:
+        """Let a replay do `work` at this point."""
+        self._work.append(work)
+
+    def before(self, work: Callable[[], object]) -> None:
+        """Let every replay begin with `work`, which is no part of the graph."""
+        self._before.append(work)
+
+    def capture(self, launcher: Launcher) -> None:
+        """Make a graph of a GPU of what was recorded."""
+        with outside(), torch.no_grad(), launcher.capture_all() as self._graph:
+            self._run()
+
+    def replay(self) -> None:
+        """Do again all that was recorded."""
+        with outside(), torch.no_grad():
+            for work in self._before:
+                work()
+            if self._graph is not None:
+                self._graph.replay()
+            else:
+                self._run()
+
+    def _run(self) -> None:
+        for work in self._work:
+            work()
+
+    def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record one operation of torch. Raises NotCapturable."""
+        tensors = list(_tensors((args, kwargs)))
+        if func is torch.ops.aten.lift_fresh.default or (tensors and all(map(self._is_host, tensors))):
+            return self._on_host(func(*args, **kwargs))
+        _refuse_what_synchronises(func, args)
+        if _is_view(func):
+            return func(*args, **kwargs)
+        written = _written(func, args, kwargs)
+        if written is not None:
+            self.keep(lambda: func(*args, **kwargs))
+            return written
+        return self._recorded(func, args, kwargs)
+
+    def _recorded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The results of an operation that writes nothing else: a replay computes them anew, into the same memory."""
+        results = _like(_form(func, args, kwargs), _device(args, kwargs))
+        targets = list(_tensors(results))
+
+        def work() -> None:
+            for target, value in zip(targets, _tensors(func(*args, **kwargs)), strict=True):
+                target.copy_(value)
+
+        self.keep(work)
+        return results
+
+    def _is_host(self, tensor: torch.Tensor) -> bool:
+        return tensor.untyped_storage().data_ptr() in self._host
+
+    def _on_host(self, results: Any) -> Any:
+        self._host.update({tensor.untyped_storage().data_ptr(): tensor for tensor in _tensors(results)})
+        return results
+
+
+class _Operations(TorchDispatchMode):
+    """Hands every operation to `record`."""
+
+    record: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Record it, unless it is our own."""
+        if paused():
+            return func(*args, **(kwargs or {}))
+        return self.record(func, args, dict(kwargs or {}))
+
+
+class _HostAccess(TorchFunctionMode):
+    """Refuses to hand a tensor's values to the host, where torch asks no operation for them since all lie there."""
+
+    def __init__(self, is_host: Callable[[torch.Tensor], bool]) -> None:
+        super().__init__()
+        self._is_host = is_host
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Refuse, or go on."""
+        if func in _TO_THE_HOST and not paused() and not self._is_host(args[0]):
+            raise NotCapturable(f"Tensor.{func.__name__}() while a graph is captured: the host waits for a value")
+        return func(*args, **(kwargs or {}))
+
+
+_TO_THE_HOST: Final = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.cpu, torch.Tensor.__array__)
+_outside = 0
+
+
+def paused() -> bool:
+    """Whether what happens now is our own doing and not the release's."""
+    return _outside > 0
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Have what follows done at once, and as torch does it: it is not the release that asks for it."""
+    global _outside  # noqa: PLW0603 - a mode of the process, like torch's own
+    _outside += 1
+    try:
+        yield
+    finally:
+        _outside -= 1
+
+
+def _refuse_what_synchronises(func: Any, args: tuple[Any, ...]) -> None:
+    """NotCapturable for numbers and shapes that are only known when the stream has done its work."""
+    tags = func.tags
+    if torch.Tag.data_dependent_output in tags:
+        raise NotCapturable(
+            f"{func} while a graph is captured: the host waits for a value of a stream that runs nothing"
+        )
+    shapes = torch.Tag.dynamic_output_shape in tags
+    if shapes and (func.overloadpacket is not torch.ops.aten.index or any(map(_is_mask, args[1]))):
+        raise NotCapturable(f"{func} while a graph is captured: the shape of its result depends on values")
+
+
+def _is_mask(index: torch.Tensor | None) -> bool:
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
+def _is_view(func: Any) -> bool:
+    """Whether a result looks at the memory of an argument."""
+    aliases = [each.alias_info for each in func._schema.returns]  # noqa: SLF001 - torch has no other way to ask
+    return any(alias is not None and not alias.is_write for alias in aliases)
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What an operation that writes to its arguments returns: those that it writes; None if it writes to none."""
+    names = [each for each in func._schema.arguments if each.alias_info is not None and each.alias_info.is_write]  # noqa: SLF001
+    if not names:
+        return None
+    order = [each.name for each in func._schema.arguments]  # noqa: SLF001
+    given = {**dict(zip(order, args, strict=False)), **kwargs}
+    written = [given[each.name] for each in names]
+    return written[0] if len(func._schema.returns) <= 1 else tuple(written)  # noqa: SLF001
+
+
+def _form(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Results without memory: what an operation gives on the meta device."""
+    meta = _on_meta(kwargs)
+    if any(argument.name == "device" for argument in func._schema.arguments):  # noqa: SLF001
+        meta["device"] = torch.device("meta")
+    return func(*_on_meta(args), **meta)
+
+
+def _on_meta(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    if isinstance(value, tuple | list):
+        return type(value)(_on_meta(item) for item in value)
+    if isinstance(value, dict):
+        return {name: _on_meta(item) for name, item in value.items()}
+    return value
+
+
+def _like(form: Any, device: torch.device) -> Any:
+    """Memory for results."""
+    if isinstance(form, torch.Tensor):
+        return torch.empty_strided(form.shape, form.stride(), dtype=form.dtype, device=device)
+    if isinstance(form, tuple | list):
+        return type(form)(_like(item, device) for item in form)
+    return form
+
+
+def _device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
+    named = kwargs.get("device")
+    if named is not None:
+        return torch.device(named)
+    return next((tensor.device for tensor in _tensors((args, kwargs))), torch.get_default_device())
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _tensors(item)
+
+
+@contextmanager
+def record(bench: Bench, host: Sequence[torch.Tensor] = ()) -> Iterator[Recording]:
+    """Record a whole forward of a release: what runs in here is done by each `replay`."""
+    with Recording(host) as recording:
+        yield recording
+    if bench.device.type == "cuda":
+        recording.capture(bench.launcher)

@@ -1,0 +1,185 @@
+"""What a release's attention backend asks of its model runner, and what a server would answer.
+
+A file and line is that of SGLang 0.5.9 unless another version is named.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from attnfuzz.kernels.backend import Bench
+from attnfuzz.kernels.sglang.answers import ABSENT, ASKED, Told
+from attnfuzz.kernels.sglang.layer import attention_layer, prefill_layer, scaling
+from attnfuzz.kernels.sglang.padding import ranks_of
+from attnfuzz.kernels.sglang.pool import RequestRows, ServerPool, release_kv_pool
+from attnfuzz.kernels.sglang.process import Place
+from attnfuzz.kernels.sglang.workspace import native_workspace
+from attnfuzz.reference.case import Case, Step
+
+EXTRA_CONTEXT = 4
+"""Columns of req_to_token beyond the context length and the drafts (model_runner_kv_cache_mixin.py:424)."""
+
+
+class Server:
+    """Everything around a release's backend for one case: a new server's process begins with each.
+
+    Attributes:
+        model_runner: What the backend takes for its ModelRunner. Whoever builds one sets its `attn_backend`.
+        args: The release's own ServerArgs.
+        pool: The KV cache; `model_runner.token_to_kv_pool` is the release's own pool over it.
+        rows: req_to_token; `model_runner.req_to_token_pool` is the release's own around it.
+        layer: The release's RadixAttention over the cache; `prefill_layer` over projected keys, None without latents.
+        ranks: Those around this one.
+        draft_tokens: Tokens that a request drafts, 0 without speculation.
+        context_len: The model's context length: no request of the case is longer.
+
+    """
+
+    def __init__(self, loaded: Any, case: Case, bench: Bench) -> None:
+        self.loaded, self.case, self.bench = loaded, case, bench
+        ASKED.watch(loaded.release.root, loaded.release.version)
+        loaded.listen(ASKED.note)
+        self.pool = ServerPool(case, bench)
+        self.ranks = ranks_of(case)
+        strides = [step.tokens_per_request for step in case.steps if step.mode.speculative]
+        self.draft_tokens = max((stride for stride in strides if stride > 1), default=0)
+        # A padded row of a verify has one key and its drafts: no model's context is that short.
+        self.context_len = max(1 + self.draft_tokens, *case.slot_lengths().values()) + case.max_len_slack
+        config = self._model_config()
+        place = Place(attn_tp_size=self.ranks.attention, dp_size=self.ranks.data_parallel)
+        # On a GPU a release sizes its workspaces as it does for a server.
+        workspace = native_workspace(case) if bench.device.type == "cpu" else None
+        self.args = loaded.begin(place, config, workspace_bytes=workspace, **self._arguments())
+        own_rows = loaded.module("sglang.srt.mem_cache.memory_pool").ReqToTokenPool(
+            size=max(len(case.slot_lengths()), *(step.padded_batch for step in case.steps)),
+            max_context_len=self.context_len + EXTRA_CONTEXT + self.draft_tokens,
+            device=str(bench.device),
+            enable_memory_saver=False,
+        )
+        self.rows = RequestRows(case, bench, self.pool, own_rows)
+        self.model_runner: Any = self._model_runner(config, own_rows)
+        self.layer = attention_layer(loaded, case, bench)
+        self.prefill_layer: Any = prefill_layer(loaded, case, bench) if case.geometry.latent else None
+
+    def prepare_step(self, step: Step) -> None:
+        """Bring pool and request rows to the state in which a forward of `step` finds them."""
+        self.pool.write_before(step)
+        self.rows.write_before(step)
+
+    def forwarding(self) -> AbstractContextManager[Any]:
+        """What a server has around each forward of the model runner's backend: from 0.5.14 on, layers ask it for that.
+
+        0.5.14: model_executor/forward_context.py.
+        """
+        if not _has(self.loaded, "model_executor/forward_context.py"):
+            return nullcontext()
+        context = self.loaded.module("sglang.srt.model_executor.forward_context")
+        entered: AbstractContextManager[Any] = context.forward_context(
+            context.ForwardContext(attn_backend=self.model_runner.attn_backend)
+        )
+        return entered
+
+    def _arguments(self) -> dict[str, Any]:
+        """What the server was started with, by the fields of ServerArgs."""
+        mla, drafts = self.case.geometry.latent is not None, self.draft_tokens
+        arguments: dict[str, Any] = {
+            "attention_backend": "trtllm_mla" if mla else "trtllm_mha",
+            "page_size": self.case.geometry.page_size,
+        }
+        if _has(self.loaded, "model_executor/cuda_graph_config.py"):
+            # A server derives it from its GPU (0.5.23: arg_groups/fields/exec_.py:606). Here prefills run eagerly.
+            graphs = self.loaded.module("sglang.srt.model_executor.cuda_graph_config")
+            arguments["cuda_graph_config"] = graphs.CudaGraphConfig()
+        if drafts:
+            arguments |= {
+                "speculative_algorithm": "EAGLE",
+                "speculative_eagle_topk": 1,
+                "speculative_num_draft_tokens": drafts,
+                "speculative_num_steps": drafts - 1,
+            }
+        return arguments
+
+    def _model_runner(self, config: Told, own_rows: Any) -> Told:
+        geometry = self.case.geometry
+        kv_dtype = geometry.kv_dtype.torch_dtype
+        own_pool = release_kv_pool(self.loaded, self.case, self.pool, kv_dtype)
+        # Slots are what a table says, and no virtual ones (0.5.17: unified_mem_hooks.py:62).
+        allocator = Told("token_to_kv_pool_allocator", get_kvcache=lambda: own_pool, full_v2p_page_table=ABSENT)
+        algorithm = self.loaded.module("sglang.srt.speculative.spec_info").SpeculativeAlgorithm
+        return Told(
+            "model_runner",
+            model_config=config,
+            server_args=self.args,
+            kv_cache_dtype=kv_dtype,
+            dtype=geometry.dtype.torch_dtype,
+            page_size=geometry.page_size,
+            device=str(self.bench.device),
+            # One pool for all layers, as where every layer has a window (model_config.py, is_hybrid_swa).
+            sliding_window_size=None if geometry.window_left < 0 else geometry.window_left,
+            req_to_token_pool=own_rows,
+            token_to_kv_pool=own_pool,
+            token_to_kv_pool_allocator=allocator,
+            kv_index_translator=self._translator(own_rows, own_pool, allocator),
+            max_running_requests=own_rows.size,
+            prefill_attention_backend_str=self._arguments()["attention_backend"],
+            decode_attention_backend_str=self._arguments()["attention_backend"],
+            model=Told("model", modules=lambda: [self.layer]),
+            # No Mamba layers, and activations that are whole on each rank (0.5.23: model_runner.py).
+            mambaish_config=None,
+            attn_tp_sequence_sharded=lambda _: False,
+            enable_elastic_ep=False,
+            is_draft_worker=False,
+            spec_algorithm=algorithm.from_string("EAGLE" if self.draft_tokens else None),
+            attn_backend=None,
+        )
+
+    def _translator(self, own_rows: Any, own_pool: Any, allocator: Told) -> Any | None:
+        """The release's own KVIndexTranslator, where it has one (0.5.23: model_runner.py:954)."""
+        if not _has(self.loaded, "mem_cache/kv_index_translator.py"):
+            return None
+        return self.loaded.module("sglang.srt.mem_cache.kv_index_translator").KVIndexTranslator(
+            req_to_token=own_rows.req_to_token,
+            token_to_kv_pool_allocator=allocator,
+            token_to_kv_pool=own_pool,
+            page_size=self.case.geometry.page_size,
+            device=str(self.bench.device),
+        )
+
+    def _model_config(self) -> Told:
+        geometry, group = self.case.geometry, self.ranks.attention
+        dims = {"head_dim": geometry.head_dim_qk, "v_head_dim": geometry.head_dim_vo}
+        if geometry.latent:
+            dims = {
+                "kv_lora_rank": geometry.latent.rank,
+                "qk_nope_head_dim": geometry.latent.nope,
+                "qk_rope_head_dim": geometry.latent.rope,
+                "head_dim": geometry.latent.nope + geometry.latent.rope,
+                "v_head_dim": geometry.latent.vo,
+            }
+        architecture = "DeepseekV3ForCausalLM" if geometry.latent else "LlamaForCausalLM"
+        return Told(
+            "model_config",
+            # The model's heads are shared out among the ranks of a group; a case has what one of them has.
+            num_attention_heads=geometry.q_heads * group,
+            get_max_num_attention_heads=lambda: geometry.q_heads * group,
+            get_num_kv_heads=lambda *_, **__: geometry.kv_heads,
+            context_len=self.context_len,
+            hidden_size=geometry.q_heads * group * geometry.head_dim_vo,
+            scaling=scaling(self.case),
+            is_multimodal=False,
+            is_encoder_decoder=False,
+            # Neither of these has Mamba layers (0.5.14: layers/dp_attention.py:287, forward_batch_info.py:1181).
+            hf_config=Told(
+                "hf_config",
+                architectures=[architecture],
+                hybrid_override_pattern=None,
+                mtp_hybrid_override_pattern=None,
+            ),
+            dtype=geometry.dtype.torch_dtype,
+            **dims,
+        )
+
+
+def _has(loaded: Any, file: str) -> bool:
+    """Whether the release has a file below sglang/srt."""
+    there: bool = (loaded.release.root / "sglang" / "srt" / file).is_file()
+    return there

@@ -1,0 +1,146 @@
+"""A case on a release: each step becomes the events that the release's own workers produce."""
+
+import dis
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from attnfuzz.kernels.backend import Bench, Output, Unsupported
+from attnfuzz.kernels.ops_table import OpsTable
+from attnfuzz.kernels.queries import draw_queries
+from attnfuzz.kernels.sglang.answers import ASKED
+from attnfuzz.kernels.sglang.batch import forward_batch, new_keys, pad
+from attnfuzz.kernels.sglang.entry_points_below import Below, below
+from attnfuzz.kernels.sglang.graphs import ServedGraphs
+from attnfuzz.kernels.sglang.inputs import Inputs
+from attnfuzz.kernels.sglang.loader import Loaded
+from attnfuzz.kernels.sglang.orders.order import Event, Order, Worker
+from attnfuzz.kernels.sglang.orders.table import orders_of
+from attnfuzz.kernels.sglang.runner import Server
+from attnfuzz.reference.case import Case, Launch, Mode, Step
+
+_WORKERS = {Mode.DRAFT_EXTEND: Worker.SPEC_V1, Mode.DRAFT_EXTEND_V2: Worker.SPEC_V2}
+"""Whose draft extends have a mode."""
+
+_OF_DRAFTS = frozenset({Mode.TARGET_VERIFY, *_WORKERS})
+
+_FEWEST_DRAFTS = 2
+"""With topk 1, which the TRT-LLM backends need, draft tokens are steps + 1 (0.5.9: server_args.py:2450)."""
+
+
+class SglangSession(ABC):
+    """An attention backend of a release at work on one case. Subclasses say how a model calls it.
+
+    Each model that a server runs has its own instance, which holds its metadata from one step to the next: the target
+    of a server with speculation and that of one without, and the draft model of either worker. What requests attend to
+    is what the case says and not what the release's pool holds: a KV write that goes wrong shows.
+    """
+
+    def __init__(self, loaded: Loaded, ops: OpsTable, case: Case, bench: Bench) -> None:
+        if any(step.mode in _OF_DRAFTS and step.tokens_per_request < _FEWEST_DRAFTS for step in case.steps):
+            raise Unsupported("SGLang's servers have two draft tokens or more, or none")
+        self._loaded, self._ops, self._case, self._bench = loaded, ops, case, bench
+        self._orders = orders_of(loaded.release.version)
+        self._backends: dict[Mode, Any] = {}
+        with self._running():
+            self._server = Server(loaded, case, bench)
+        self._graphs = ServedGraphs(self._server, self._orders.planner, case, bench)
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """`trtllm_mha` or `trtllm_mla`."""
+
+    @abstractmethod
+    def _build(self) -> Any:
+        """An instance of the release's backend."""
+
+    @abstractmethod
+    def _attend(self, backend: Any, batch: Any, inputs: Inputs) -> torch.Tensor:
+        """What a model's attention layer does: out [rows, q_heads, head_dim_vo]."""
+
+    @abstractmethod
+    def _finish(self, step: Step, inputs: Inputs, out: torch.Tensor) -> Output:
+        """The output of a step that ran on `inputs`."""
+
+    def forward(self, index: int) -> Output | None:
+        """Run one step; None for a capture."""
+        try:
+            with self._running():
+                output = self._run(index, self._case.steps[index])
+        except (ValueError, NotImplementedError) as error:
+            if self._is_rejection(error):
+                raise Unsupported(f"the release says: {error}") from error
+            raise
+        ASKED.check()
+        return output
+
+    def _is_rejection(self, error: Exception) -> bool:
+        """Whether a `raise` of the release's own says no: a ValueError that Python raises in its lines is a crash."""
+        trace = error.__traceback__
+        assert trace is not None
+        while trace.tb_next is not None:
+            trace = trace.tb_next
+        code = trace.tb_frame.f_code
+        raised = code.co_code[trace.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+        return raised and code.co_filename.startswith(f"{self._loaded.release.root}/")
+
+    def _running(self) -> AbstractContextManager[Below]:
+        """Whatever runs the release's code does so inside of this."""
+        return below(self._loaded, self._bench, self._ops.ops())
+
+    def _run(self, index: int, step: Step) -> Output | None:
+        backend = self._backend(step.mode)
+        with self._server.forwarding():
+            return self._with(backend, index, step)
+
+    def _with(self, backend: Any, index: int, step: Step) -> Output | None:
+        if step.launch is Launch.CAPTURE:
+            self._graphs.capture(backend, index, self._attend)
+            return None
+        self._server.prepare_step(step)
+        batch = forward_batch(self._server, index)
+        if step.launch is Launch.REPLAY:
+            self._bench.launcher.reached_by(self._orders.graphs[self.kind][step.mode].words())
+            inputs = self._inputs(index, step.padded_tokens)
+            static, out = self._graphs.replay(backend, batch, step, inputs)
+            return self._finish(step, static, out)
+        return self._eager(index, backend, batch)
+
+    def _eager(self, index: int, backend: Any, batch: Any) -> Output:
+        step = self._case.steps[index]
+        order = self._order(step)
+        self._bench.launcher.reached_by(order.words(padded=step.padded))
+        for event, _ in order.events:
+            if event is Event.PLAN:
+                backend.init_forward_metadata(batch)
+            elif step.padded:
+                pad(self._server, batch, step)
+        inputs = self._inputs(index, batch.input_ids.shape[0])
+        out = self._attend(backend, batch, inputs)
+        return self._finish(step, inputs, out)
+
+    def _order(self, step: Step) -> Order:
+        """The order of an eager step. Of a verify's two it is that of the worker whose draft extends the case has."""
+        orders = self._orders.eager[step.mode]
+        workers = {_WORKERS[each.mode] for each in self._case.steps if each.mode in _WORKERS}
+        fitting = [order for order in orders if order.worker in workers]
+        return fitting[0] if len(fitting) == 1 else orders[self._case.seed % len(orders)]
+
+    def _backend(self, mode: Mode) -> Any:
+        """The instance that serves a mode."""
+        if not mode.speculative:
+            verifies = any(step.mode is Mode.TARGET_VERIFY for step in self._case.steps)
+            mode = Mode.TARGET_VERIFY if verifies else Mode.DECODE
+        if mode not in self._backends:
+            self._backends[mode] = self._build()
+        # Padding asks the runner for its backend, and batches have it.
+        self._server.model_runner.attn_backend = self._backends[mode]
+        return self._backends[mode]
+
+    def _inputs(self, index: int, rows: int) -> Inputs:
+        step = self._case.steps[index]
+        queries = draw_queries(self._case, index, rows, self._case.geometry.head_dim_qk)
+        return Inputs.place(self._case, self._bench, queries, new_keys(self._server, step, rows))

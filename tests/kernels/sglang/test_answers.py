@@ -1,0 +1,173 @@
+"""What nobody told a mock is answered by None, noted, and ends the run unless somebody has looked at it."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.version import Version
+
+from attnfuzz.kernels.sglang import answers, repin
+from attnfuzz.kernels.sglang.answers import ABSENT, Asked, NotTold, Told, pinned
+from attnfuzz.kernels.sglang.errors import ReleaseError
+
+_V = Version("0.5.9")
+
+_BACKEND = """
+def init(runner):
+    return runner.enable_x
+
+def careful(runner):
+    try:
+        return runner.enable_x
+    except Exception:
+        return None
+
+def probe(runner):
+    return hasattr(runner, "enable_x")
+"""
+
+
+class _World:
+    """A release of one file, and the log of a process that has it."""
+
+    def __init__(self, root: Path, pins: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.file = root / "sglang" / "srt" / "backend.py"
+        self.file.parent.mkdir(parents=True)
+        self.file.write_text(_BACKEND)
+        self.asked = Asked()
+        monkeypatch.setattr(answers, "ASKED", self.asked)
+        monkeypatch.setattr(answers, "pinned", lambda _: pins)
+        self.asked.watch(root, _V)
+
+    def run(self, name: str, runner: Told) -> Any:
+        """Call a function of the release on a mock."""
+        names: dict[str, Callable[[Any], Any]] = {}
+        exec(compile(self.file.read_text(), str(self.file), "exec"), names)  # noqa: S102 - its frames have to lie in the file
+        return names[name](runner)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _World:
+    """A release of which nothing is pinned."""
+    monkeypatch.delenv(answers.RECORD, raising=False)
+    return _World(tmp_path, {}, monkeypatch)
+
+
+def _pinned_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> _World:
+    monkeypatch.delenv(answers.RECORD, raising=False)
+    return _World(tmp_path, {"model_runner.enable_x": [place]}, monkeypatch)
+
+
+def test_what_is_told_is_answered_and_asks_nothing(world: _World) -> None:
+    assert world.run("init", Told("model_runner", enable_x=3)) == 3
+    world.asked.check()
+
+
+def test_a_question_that_nobody_looked_at_ends_the_run_and_says_what_was_asked_and_where(world: _World) -> None:
+    said = "SGLang 0.5.9 asks for model_runner.enable_x (sglang/srt/backend.py:3)"
+    with pytest.raises(NotTold, match=re.escape(said)):
+        world.run("init", Told("model_runner"))
+
+
+def test_a_failure_to_tell_is_no_finding_in_the_release() -> None:
+    assert issubclass(NotTold, ReleaseError)
+
+
+def test_a_question_whose_refusal_the_release_swallows_ends_the_run_later(world: _World) -> None:
+    assert world.run("careful", Told("model_runner")) is None
+    with pytest.raises(NotTold, match=r"model_runner\.enable_x"):
+        world.asked.check()
+
+
+def test_a_question_is_complained_of_once_per_check_and_refused_each_time(world: _World) -> None:
+    for _ in range(2):
+        with pytest.raises(NotTold):
+            world.run("init", Told("model_runner"))
+    with pytest.raises(NotTold):
+        world.asked.check()
+    world.asked.check()
+
+
+def test_a_pinned_question_is_answered_by_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = _pinned_world(tmp_path, monkeypatch, "sglang/srt/backend.py:3")
+    assert world.run("init", Told("model_runner")) is None
+    world.asked.check()
+
+
+def test_a_pinned_question_may_move_to_another_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = _pinned_world(tmp_path, monkeypatch, "sglang/srt/backend.py:700")
+    assert world.run("init", Told("model_runner")) is None
+
+
+def test_a_pinned_question_from_another_file_is_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = _pinned_world(tmp_path, monkeypatch, "sglang/srt/other.py:3")
+    with pytest.raises(NotTold):
+        world.run("init", Told("model_runner"))
+
+
+def test_what_a_server_does_not_have_either_is_absent_and_asks_nothing(world: _World) -> None:
+    assert world.run("probe", Told("model_runner", enable_x=ABSENT)) is False
+    world.asked.check()
+
+
+def test_what_the_release_sets_by_itself_is_told(world: _World) -> None:
+    runner = Told("model_runner")
+    setattr(runner, "enable_x", 5)  # noqa: B010 - a mock has no declared attributes
+    assert world.run("init", runner) == 5
+
+
+def test_questions_of_our_own_code_are_nobodys_branch(world: _World) -> None:
+    assert Told("model_runner").enable_x is None
+    world.asked.check()
+
+
+def test_a_module_that_is_being_imported_decides_nothing(world: _World) -> None:
+    exec(compile("asked.note('transformers.AutoConfig')", str(world.file), "exec"), {"asked": world.asked})  # noqa: S102
+    world.asked.check()
+
+
+def test_recording_refuses_nothing_and_its_record_is_what_gets_pinned(
+    world: _World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded, pins = tmp_path / "recorded", tmp_path / "pins"
+    recorded.mkdir()
+    pins.mkdir()
+    monkeypatch.setenv(answers.RECORD, str(recorded))
+    for _ in range(2):
+        assert world.run("init", Told("model_runner")) is None
+    world.asked.check()
+    assert repin.repin(recorded, pins) == ["0.5.9"]
+    assert json.loads((pins / "0.5.9.json").read_text()) == {"model_runner.enable_x": ["sglang/srt/backend.py:3"]}
+
+
+def test_a_release_that_asks_nothing_is_pinned_with_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(answers.RECORD, str(tmp_path))
+    Asked().watch(tmp_path / "release", _V)
+    assert repin.repin(tmp_path, tmp_path) == ["0.5.9"]
+    assert json.loads((tmp_path / "0.5.9.json").read_text()) == {}
+
+
+def test_processes_that_record_the_same_question_pin_it_once(tmp_path: Path) -> None:
+    line = json.dumps({"release": "0.5.9", "what": "x.y", "place": "sglang/a.py:1"})
+    other = json.dumps({"release": "0.5.9", "what": "x.y", "place": "sglang/a.py:9"})
+    (tmp_path / answers.RECORDED).write_text(f"{line}\n{other}\n{line}\n")
+    repin.repin(tmp_path, tmp_path)
+    assert json.loads((tmp_path / "0.5.9.json").read_text()) == {"x.y": ["sglang/a.py:1", "sglang/a.py:9"]}
+
+
+@pytest.mark.parametrize("version", ["0.5.9", "0.5.10.post1", "0.5.11", "0.5.14", "0.5.23"])
+def test_a_release_that_must_work_asks_nothing_that_it_is_not_told(version: str) -> None:
+    assert (Path(answers.__file__).parent / "pinned" / f"{version}.json").is_file()
+    assert pinned(Version(version)) == {}
+
+
+def test_a_version_without_pins_has_those_of_the_one_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pinned").mkdir()
+    for version in ("0.5.9", "0.5.11", "0.5.10.post1"):
+        (tmp_path / "pinned" / f"{version}.json").write_text(json.dumps({version: ["sglang/a.py:1"]}))
+    monkeypatch.setattr(answers, "files", lambda _: tmp_path)
+    found = [list(pinned(Version(text))) for text in ("0.5.8", "0.5.9", "0.5.10", "0.5.10.post2", "0.5.24.dev3")]
+    assert found == [[], ["0.5.9"], ["0.5.9"], ["0.5.10.post1"], ["0.5.11"]]

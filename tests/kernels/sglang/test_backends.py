@@ -1,0 +1,61 @@
+"""What a release's backend says of itself, without the release."""
+
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+from attnfuzz.kernels.native import build
+from attnfuzz.kernels.sglang import backends
+from attnfuzz.kernels.sglang.backends import backend_of, capability_of
+from attnfuzz.kernels.sglang.errors import NotATree
+from attnfuzz.kernels.sglang.naming import Named
+from attnfuzz.reference.case import Mode
+from attnfuzz.reference.dtypes import DType
+
+
+def test_a_backend_is_named_as_it_was_asked_for() -> None:
+    assert backend_of(Named.parse("sglang==0.5.9:trtllm_mla")).name == "sglang==0.5.9:trtllm_mla"
+
+
+def test_its_modes_are_those_that_the_versions_workers_have_an_order_for() -> None:
+    assert set(capability_of("trtllm_mha", Version("0.5.9")).modes) == set(Mode)
+    assert Mode.DRAFT_EXTEND not in capability_of("trtllm_mha", Version("0.5.14")).modes
+
+
+def test_its_graphs_are_those_that_the_versions_runners_capture() -> None:
+    assert Mode.DRAFT_EXTEND_V2 not in capability_of("trtllm_mha", Version("0.5.11")).graph_modes
+    assert Mode.DRAFT_EXTEND_V2 in capability_of("trtllm_mha", Version("0.5.14")).graph_modes
+
+
+def test_its_page_sizes_are_those_that_a_servers_arguments_keep() -> None:
+    assert capability_of("trtllm_mha", Version("0.5.14")).page_sizes == (16, 32, 64)
+    assert capability_of("trtllm_mha", Version("0.5.23")).page_sizes == (16, 32, 64, 128)
+    assert capability_of("trtllm_mla", Version("0.5.23")).page_sizes == (32, 64)
+
+
+def test_latent_attention_is_in_bfloat16_alone() -> None:
+    assert capability_of("trtllm_mla", Version("0.5.9")).dtypes == (DType.BFLOAT16,)
+
+
+def test_no_request_has_fewer_keys_than_queries() -> None:
+    can = capability_of("trtllm_mha", Version("0.5.9"))
+    assert not can.empty_kv
+    assert not can.kv_shorter_than_q
+
+
+def test_what_is_not_installed_is_told_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "_NEEDS", ("no_such_package", "torch"))
+    missing = backend_of(Named.parse("sglang==0.5.9:trtllm_mha")).missing()
+    assert missing == "needs no_such_package: pip install 'attnfuzz[sglang]'"
+
+
+def test_where_all_is_installed_the_native_kernels_are_what_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "_NEEDS", ())
+    monkeypatch.setattr(build, "missing", lambda: "no compiler")
+    assert backend_of(Named.parse("sglang==0.5.9:trtllm_mha")).missing() == "no compiler"
+
+
+def test_a_folder_without_a_source_of_sglang_is_no_backend(tmp_path: Path) -> None:
+    with pytest.raises(NotATree):
+        backend_of(Named.parse(f"sglang@{tmp_path}:trtllm_mha"))

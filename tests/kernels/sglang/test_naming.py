@@ -1,0 +1,83 @@
+"""Names of backends of SGLang's releases and source trees."""
+
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+from attnfuzz.kernels.sglang.naming import BadName, Named, in_tree, is_sglang, of_tree, release_in
+
+
+def test_a_name_says_release_and_backend() -> None:
+    named = Named.parse("sglang==0.5.10.post1:trtllm_mla")
+    assert (named.release, named.kind) == ("sglang==0.5.10.post1", "trtllm_mla")
+    assert (named.version, named.tree) == (Version("0.5.10.post1"), None)
+    assert str(named) == "sglang==0.5.10.post1:trtllm_mla"
+
+
+@pytest.mark.parametrize("path", ["/home/me/sglang/python", "/odd/a==b", "/odd/c:d@e+f", "/odd/with space"])
+def test_a_source_tree_is_named_by_its_path(path: str) -> None:
+    named = Named.parse(f"sglang@{path}:trtllm_mha")
+    assert (named.version, named.tree, named.kind) == (None, Path(path), "trtllm_mha")
+    assert release_in(str(named)) == f"sglang@{path}"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("sglang", "names no backend of SGLang: add :trtllm_mha or :trtllm_mla"),
+        ("sglang==0.5.9", "names no backend of SGLang"),
+        (
+            "sglang:trtllm_mha",
+            r"does not say which SGLang: name a release as in sglang==0\.5\.9:trtllm_mha, or .*--sglang",
+        ),
+        ("sglang@python:trtllm_mla", r"does not say which SGLang: .* sglang:trtllm_mla and --sglang PATH"),
+        ("sglang@:trtllm_mla", "does not say which SGLang"),
+        ("sglang==0.5.9:flashinfer", "trtllm_mha and trtllm_mla can be tested, and 'flashinfer' is neither"),
+        ("sglang==newest:trtllm_mha", "'newest' is no version"),
+        ("sglang==:trtllm_mha", "'' is no version"),
+        ("sglang==0.5.10post1:trtllm_mha", r"write that version as 0\.5\.10\.post1"),
+        ("sglang==0.5.8.post1:trtllm_mha", r"can be tested from 0\.5\.9 on"),
+        ("sglang==0.5.9rc1:trtllm_mha", r"can be tested from 0\.5\.9 on"),
+    ],
+)
+def test_what_is_wrong_with_a_name_is_said_in_one_line(name: str, words: str) -> None:
+    assert is_sglang(name)
+    with pytest.raises(BadName, match=words) as raised:
+        Named.parse(name)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["trtllm_mha", "hopper:trtllm_mha", "sglang_of_mine", "mine.py:sglang", "trtllm_mha@24566"]
+)
+def test_other_names_are_left_alone(name: str) -> None:
+    assert not is_sglang(name)
+    assert release_in(name) is None
+
+
+def test_a_tree_is_named_absolutely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    expected = f"sglang@{tmp_path.resolve()}/sglang:trtllm_mla"
+    assert in_tree("sglang:trtllm_mla", Path("sglang")) == expected
+    assert in_tree("sglang==0.5.9:trtllm_mla", Path("sglang")) == expected
+    assert in_tree("sglang@/elsewhere:trtllm_mla", Path("sglang")) == expected
+
+
+def test_a_tree_has_no_backends_but_sglangs(tmp_path: Path) -> None:
+    with pytest.raises(BadName, match=r"'trtllm_mha' is no backend of SGLang.*give sglang:trtllm_mha"):
+        in_tree("trtllm_mha", tmp_path)
+
+
+def test_without_a_name_a_tree_stands_for_all_that_it_has(tmp_path: Path) -> None:
+    assert of_tree(tmp_path, ()) == (f"sglang@{tmp_path}:trtllm_mha", f"sglang@{tmp_path}:trtllm_mla")
+
+
+def test_only_names_without_a_release_become_those_of_the_tree(tmp_path: Path) -> None:
+    named = ("trtllm_mha", "sglang==0.5.9:trtllm_mha", "sglang:trtllm_mha")
+    assert of_tree(tmp_path, named) == (*named[:2], f"sglang@{tmp_path}:trtllm_mha")
+
+
+def test_a_tree_that_nothing_is_asked_of_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadName, match="says where sglang:trtllm_mha is, and none is asked for"):
+        of_tree(tmp_path, ("sglang==0.5.9:trtllm_mha",))

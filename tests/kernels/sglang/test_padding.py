@@ -1,0 +1,74 @@
+"""Ranks are made up around a case that pad it as it says, by the rule of SGLang's DpPaddingMode."""
+
+import pytest
+
+from attnfuzz.kernels.sglang.padding import Ranks, ranks_of
+from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
+from attnfuzz.reference.geometry import Geometry
+
+_GEOMETRY = Geometry(q_heads=2, kv_heads=1, head_dim_qk=8, head_dim_vo=8, page_size=4)
+
+
+def _case(*steps: Step) -> Case:
+    return Case(backend="sglang", geometry=_GEOMETRY, steps=steps)
+
+
+def _decode(requests: int, rows: int, launch: Launch = Launch.EAGER) -> Step:
+    return Step(
+        mode=Mode.DECODE,
+        requests=tuple(Request(slot, 1, 5) for slot in range(requests)),
+        padded_tokens=rows,
+        tokens_per_request=1,
+        launch=launch,
+    )
+
+
+def _extend(tokens: int, rows: int) -> Step:
+    return Step(mode=Mode.EXTEND, requests=(Request(0, tokens, tokens),), padded_tokens=rows)
+
+
+def test_a_case_without_padding_runs_on_one_rank() -> None:
+    assert ranks_of(_case(_decode(3, 3), _extend(5, 5))) == Ranks(attention=1, data_parallel=1)
+
+
+def test_a_graph_pads_by_its_bucket_and_needs_no_other_rank() -> None:
+    capture = Step(mode=Mode.DECODE, requests=(), padded_tokens=8, tokens_per_request=1, launch=Launch.CAPTURE)
+    assert ranks_of(_case(capture, _decode(3, 8, Launch.REPLAY))) == Ranks(attention=1, data_parallel=1)
+
+
+def test_a_decode_is_raised_to_what_other_ranks_have() -> None:
+    ranks = ranks_of(_case(_decode(3, 7)))
+    assert ranks == Ranks(attention=1, data_parallel=4)
+    assert ranks.tokens(_decode(3, 7)) == [3, 7, 7, 7]
+
+
+def test_raising_an_idle_rank_is_the_cheaper_way_for_its_group() -> None:
+    tokens = ranks_of(_case(_decode(1, 7))).tokens(_decode(1, 7))
+    assert sum(tokens) * 2 > max(tokens) * len(tokens)
+
+
+@pytest.mark.parametrize(("tokens", "rows", "group"), [(5, 6, 2), (5, 8, 4), (9, 16, 8), (1, 16, 16)])
+def test_an_extend_is_aligned_to_the_least_attention_group_that_makes_as_many_rows(
+    tokens: int, rows: int, group: int
+) -> None:
+    ranks = ranks_of(_case(_extend(tokens, rows)))
+    assert ranks == Ranks(attention=group, data_parallel=1)
+    assert ranks.tokens(_extend(tokens, rows)) == [tokens]
+
+
+def test_an_extend_that_no_group_pads_to_as_many_rows_keeps_its_own() -> None:
+    assert ranks_of(_case(_extend(5, 23))) == Ranks(attention=1, data_parallel=1)
+
+
+def test_an_attention_group_is_one_for_all_steps() -> None:
+    assert ranks_of(_case(_extend(5, 8), _decode(3, 8))) == Ranks(attention=4, data_parallel=4)
+
+
+def test_a_ragged_draft_extend_is_counted_and_padded_by_whole_requests() -> None:
+    step = Step(
+        mode=Mode.DRAFT_EXTEND,
+        requests=(Request(0, 1, 9), Request(1, 2, 9)),
+        padded_tokens=9,
+        tokens_per_request=4,
+    )
+    assert ranks_of(_case(step)).tokens(step) == [8, 12, 12, 12]

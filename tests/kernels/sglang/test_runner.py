@@ -1,0 +1,101 @@
+"""What a server would answer a release's backend, for a case."""
+
+from typing import Any
+
+import pytest
+from harness_cases import GEOMETRY, LATENT
+from loaded_tree import LoadedTree, served, served_case
+
+from attnfuzz.kernels.sglang.answers import ASKED
+from attnfuzz.reference.case import Launch, Mode, Request, Step
+
+_DECODE = Step(mode=Mode.DECODE, requests=(Request(0, 1, 5),), padded_tokens=1, tokens_per_request=1)
+_VERIFY = Step(mode=Mode.TARGET_VERIFY, requests=(Request(0, 4, 9),), padded_tokens=4, tokens_per_request=4)
+
+
+def test_a_server_of_a_case_without_drafts_does_not_speculate(loaded: LoadedTree) -> None:
+    server = served(loaded, served_case(GEOMETRY, _DECODE))
+    assert dict(loaded.arguments) == {"attention_backend": "trtllm_mha", "page_size": 4}
+    assert server.model_runner.spec_algorithm.is_none()
+
+
+def test_a_server_drafts_as_many_tokens_as_the_longest_stride_of_a_case(loaded: LoadedTree) -> None:
+    server = served(loaded, served_case(LATENT, _DECODE, _VERIFY))
+    assert dict(loaded.arguments) == {
+        "attention_backend": "trtllm_mla",
+        "page_size": 4,
+        "speculative_algorithm": "EAGLE",
+        "speculative_eagle_topk": 1,
+        "speculative_num_draft_tokens": 4,
+        "speculative_num_steps": 3,
+    }
+    assert server.model_runner.server_args is server.args
+    assert not server.model_runner.spec_algorithm.is_none()
+
+
+def test_no_request_is_longer_than_the_models_context_and_drafts_fit_into_a_row(loaded: LoadedTree) -> None:
+    server = served(loaded, served_case(GEOMETRY, _VERIFY, max_len_slack=3))
+    assert server.model_runner.model_config.context_len == 12
+    assert server.rows.table.shape[1] == 12 + 4 + 4
+
+
+def test_a_padded_row_of_a_verify_is_no_longer_than_the_models_context(loaded: LoadedTree) -> None:
+    capture = Step(mode=Mode.TARGET_VERIFY, requests=(), padded_tokens=8, tokens_per_request=8, launch=Launch.CAPTURE)
+    assert served(loaded, served_case(GEOMETRY, _DECODE, capture)).context_len == 9
+
+
+def test_rows_are_enough_for_the_largest_batch(loaded: LoadedTree) -> None:
+    padded = Step(mode=Mode.DECODE, requests=(Request(0, 1, 5),), padded_tokens=6, tokens_per_request=1)
+    assert served(loaded, served_case(GEOMETRY, padded)).rows.table.shape[0] == 6
+
+
+def test_the_models_heads_are_those_of_all_ranks_of_an_attention_group(loaded: LoadedTree) -> None:
+    extend = Step(mode=Mode.EXTEND, requests=(Request(0, 3, 3),), padded_tokens=4)
+    config = served(loaded, served_case(GEOMETRY, extend)).model_runner.model_config
+    assert loaded.place is not None
+    assert config.num_attention_heads // loaded.place.attn_tp_size == GEOMETRY.q_heads
+    assert config.get_max_num_attention_heads() == config.num_attention_heads
+    assert config.get_num_kv_heads(loaded.place.attn_tp_size, dcp_size=1) == GEOMETRY.kv_heads
+
+
+def test_a_release_without_a_forward_context_is_given_none(loaded: LoadedTree) -> None:
+    with served(loaded, served_case(GEOMETRY, _DECODE)).forwarding() as entered:
+        assert entered is None
+
+
+def test_a_release_with_a_forward_context_is_given_the_backend_that_runs(loaded: LoadedTree) -> None:
+    file = loaded.release.root / "sglang" / "srt" / "model_executor" / "forward_context.py"
+    file.write_text(
+        "from contextlib import nullcontext\n"
+        "class ForwardContext:\n"
+        "    def __init__(self, attn_backend):\n"
+        "        self.attn_backend = attn_backend\n"
+        "forward_context = nullcontext\n"
+    )
+    server = served(loaded, served_case(GEOMETRY, _DECODE))
+    server.model_runner.attn_backend = "the backend"
+    with server.forwarding() as context:
+        assert context.attn_backend == "the backend"
+
+
+def test_what_a_server_derives_from_its_gpu_is_given_where_a_release_has_it(loaded: LoadedTree) -> None:
+    file = loaded.release.root / "sglang" / "srt" / "model_executor" / "cuda_graph_config.py"
+    file.write_text("class CudaGraphConfig:\n    pass\n")
+    served(loaded, served_case(GEOMETRY, _DECODE))
+    assert type(loaded.arguments["cuda_graph_config"]).__name__ == "CudaGraphConfig"
+
+
+def test_slots_are_named_by_the_releases_own_translator_where_it_has_one(loaded: LoadedTree) -> None:
+    file = loaded.release.root / "sglang" / "srt" / "mem_cache" / "kv_index_translator.py"
+    file.write_text("class KVIndexTranslator:\n    def __init__(self, **told):\n        self.told = told\n")
+    server = served(loaded, served_case(GEOMETRY, _DECODE))
+    told = server.model_runner.kv_index_translator.told
+    assert told["req_to_token"] is server.rows.table
+    assert told["token_to_kv_pool"] is server.model_runner.token_to_kv_pool
+
+
+def test_stubs_tell_the_log_what_they_are_asked(loaded: LoadedTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Any] = []
+    monkeypatch.setattr(loaded, "listen", heard.append)
+    served(loaded, served_case(GEOMETRY, _DECODE))
+    assert heard == [ASKED.note]
