@@ -7,7 +7,7 @@ INSTALLED := build/installed
 SECONDS_OF_FUZZING ?= 60
 
 .DELETE_ON_ERROR:
-.PHONY: fuzz test test-long test-cluster test-gpu lint types imports clean
+.PHONY: fuzz test test-long test-cluster test-gpu test-sglang pin-sglang lint types imports clean
 
 fuzz: $(READY)
 	@echo "== 1/2  The fixed backends, for $(SECONDS_OF_FUZZING) s: they must pass."
@@ -37,6 +37,18 @@ test-gpu: $(READY)
 test-cluster: $(READY)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,ray]'
 	$(BIN)/pytest -m cluster tests/cluster
+
+# Releases of SGLang, which are downloaded once, without what they depend on. Triton alone takes 1 GB.
+test-sglang: $(READY)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,sglang]'
+	$(BIN)/pytest -n 2 -m sglang tests/sglang
+
+# What releases ask without being told, after it was looked at: records a run of the tests, in which nothing is refused.
+pin-sglang: $(READY)
+	rm -rf build/asked
+	mkdir -p build/asked
+	ATTNFUZZ_SGLANG_ASKED=$(CURDIR)/build/asked $(BIN)/pytest -n 2 -m sglang tests/sglang
+	$(BIN)/python -m attnfuzz.kernels.sglang.repin build/asked
 
 lint: $(READY)
 	$(BIN)/ruff check

@@ -2,7 +2,7 @@
 
 The entries are JSON files in bugs/. What shows a bug is a backend of ours, as it was before the fix or with the mistake
 planted in it, a kernel on a GPU that has it, or a released package. What it is fixed in is the same backend without
-that; a kernel that is not ours has no such counterpart.
+that; a kernel that is not ours has no such counterpart. A bug of SGLang may have a release that shows it too.
 """
 
 import re
@@ -17,6 +17,7 @@ import attnfuzz
 from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.registry import builtin, fixed, resolve
 from attnfuzz.kernels.defects.defect import BugClass
+from attnfuzz.kernels.sglang.naming import BadName, Named
 from attnfuzz.reference.case_file import AnyCase, validate_any
 from attnfuzz.reference.device import Device
 
@@ -48,6 +49,10 @@ class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     trtllm_mha+k_scale_twice, a kernel on a GPU like xqa), or a release of a package like flashinfer-python==0.6.8.
     `affected` and `fixed_in` are versions of `project`, "" where nobody said.
 
+    `release` is the backend of a release that has it, like sglang==0.5.9:trtllm_mha; that of the version `fixed_in` has
+    it no more. `release_case` shows it there where `case` does not: a release may have it in another mode than our
+    revision, and interprets Triton kernels, which takes long.
+
     An entry without `why_not_here` has a case and a backend, and fails wherever that can run. `why_not_here` is a
     clause that says what the others need.
     """
@@ -60,10 +65,12 @@ class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     symptom: str
     kinds: tuple[Kind, ...]
     shown_by: str = ""
+    release: str = ""
     affected: str = ""
     fixed_in: str = ""
     why_not_here: str = ""
     case: AnyCase | None = None
+    release_case: AnyCase | None = None
 
     @property
     def reproduced(self) -> bool:
@@ -87,6 +94,16 @@ class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         """The same backend without the bug, "" if there is none: for a kernel that is not ours, or has no entry."""
         after = fixed(self.backend_before)
         return after if after != self.backend_before else ""
+
+    @property
+    def release_after(self) -> str:
+        """The backend of the release that fixed it; "" if no release of it can be run, or none has the fix."""
+        return f"sglang=={self.fixed_in}:{Named.parse(self.release).kind}" if self.release and self.fixed_in else ""
+
+    @property
+    def case_in_release(self) -> AnyCase | None:
+        """The case that fails in `release`, as of any backend; None if there is none."""
+        return self.release_case or self.case if self.release else None
 
     @property
     def case_before(self) -> AnyCase:
@@ -115,8 +132,9 @@ def load_bugs(folder: Path = FOLDER) -> list[Bug]:
 def _load(path: Path) -> Bug:
     try:
         bug = msgspec.json.decode(path.read_bytes(), type=Bug)
-        if bug.case is not None:
-            validate_any(bug.case)
+        for case in (bug.case, bug.release_case):
+            if case is not None:
+                validate_any(case)
     except (OSError, msgspec.DecodeError, ValueError) as error:
         raise BugFileError(f"bug entry {path.name} can't be read: {error}") from error
     for trouble in _troubles(bug, path.stem):
@@ -138,6 +156,19 @@ def _troubles(bug: Bug, stem: str) -> Iterator[str]:
         yield "can't fail here: give it a case and a backend, or say in why_not_here what it needs"
     if bug.reproduced and not bug.backend_after and not _on_gpu(bug.shown_by):
         yield f"is shown by {bug.shown_by}, which has no bug: name a revision, a planted defect or a kernel on a GPU"
+    if bug.release and bug.case_in_release is None:
+        yield f"is in the release {bug.release}, and has no case that it could run: give it one"
+    if bug.release_case is not None and not bug.release:
+        yield "has a case for a release, and names none: give it a release"
+    if bug.release:
+        yield from _wrong_release(bug)
+
+
+def _wrong_release(bug: Bug) -> Iterator[str]:
+    try:
+        Named.parse(bug.release_after or bug.release)
+    except BadName as error:
+        yield f"names a release that can't be: {error}"
 
 
 def _on_gpu(name: str) -> bool:

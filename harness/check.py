@@ -26,6 +26,7 @@ from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.pool import Workers
 from attnfuzz.harness.workers.postmortem import explain
 from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.sglang.naming import release_in
 from attnfuzz.reference import case_file
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
@@ -34,6 +35,9 @@ from attnfuzz.reference.device import Device
 
 TIMEOUT_SECONDS = 30.0
 """A small case takes milliseconds: what runs this long hangs."""
+
+PATIENCE_WITH_RELEASES = 4
+"""How many times longer a release of SGLang may take: its Triton kernels run in an interpreter, program by program."""
 
 TRACE_SECONDS = 30.0
 """What a traced run may take longer: it writes down all that a step sees."""
@@ -85,9 +89,9 @@ class Runner:
         for name in backends:
             self._prepare(name)
         self._teams = Teams(device_index)
-        for device in {registry.resolve(name).capability.device for name in backends} or {Device.CPU}:
+        for team in dict.fromkeys(map(_team, backends)) or [(Device.CPU, None)]:
             # They start now, while others are still drawing their first case.
-            self._teams.of(device, self._on(device))
+            self._workers(*team)
 
     def __enter__(self) -> Self:
         return self
@@ -108,7 +112,8 @@ class Runner:
 
     def start(self, backend: str) -> None:
         """Wait until a worker stands ready for `backend`. Raises as `verdict` does."""
-        self._workers_of(self._prepare(backend)).renew()
+        self._prepare(backend)
+        self._workers(*_team(backend)).renew()
 
     def verdict(self, case: AnyCase, backend: str | None = None) -> Verdict:
         """Run a case on its backend, or on another one; a death becomes an observation.
@@ -152,10 +157,16 @@ class Runner:
                 trace=trace,
             )
         )
-        answer = self._answer(self._workers_of(backend), task, self._timeout + (TRACE_SECONDS if trace else 0.0))
+        answer = self._answer(
+            self._workers(*_team(name)), task, self._patience(name) + (TRACE_SECONDS if trace else 0.0)
+        )
         if isinstance(answer, Death):
             return Verdict(observations=(explain(answer),))
         return msgspec.json.decode(answer, type=Verdict)
+
+    def _patience(self, name: str) -> float:
+        """The seconds after which a case on a backend hangs."""
+        return self._timeout * (1 if release_in(name) is None else PATIENCE_WITH_RELEASES)
 
     def _answer(self, workers: Workers, task: bytes, timeout: float) -> bytes | Death:
         answer = workers.run(task, timeout=timeout)
@@ -166,13 +177,10 @@ class Runner:
             answer = workers.run(task, timeout=timeout)
         return answer
 
-    def _workers_of(self, backend: Backend) -> Workers:
-        device = backend.capability.device
-        return self._teams.of(device, self._on(device))
-
-    def _on(self, device: Device) -> tuple[str, ...]:
-        """The backends on a device that were prepared so far."""
-        return tuple(sorted(name for name in self._ready if registry.resolve(name).capability.device is device))
+    def _workers(self, device: Device, release: str | None) -> Workers:
+        # A team on a GPU is made ready for what was prepared so far.
+        team = tuple(sorted(name for name in self._ready if _team(name) == (device, release)))
+        return self._teams.of(device, team, release)
 
     def _prepare(self, name: str) -> Backend:
         """Compile what a backend needs, in sight: workers then find it in the cache."""
@@ -185,6 +193,11 @@ class Runner:
         backend.prepare(self._progress)
         self._ready.add(name)
         return backend
+
+
+def _team(name: str) -> tuple[Device, str | None]:
+    """Whose workers run the backend called `name`: those of its device, and of its release if it is one of SGLang's."""
+    return registry.resolve(name).capability.device, release_in(name)
 
 
 def why_not(backend: Backend, case: AnyCase) -> str | None:

@@ -47,10 +47,13 @@ class Shown:
     fixed: str = ""
 
 
-def shown_on(backend: str, case: Case, kinds: Collection[Kind], judge: Judge, *, examples: int = EXAMPLES) -> Shown:
+def shown_on(
+    backend: str, case: Case, kinds: Collection[Kind], judge: Judge, *, after: str = "", examples: int = EXAMPLES
+) -> Shown:
     """Have `backend` fail in one of these ways: on `case`, on `case` in geometries that it has, or on a drawn one.
 
-    Those that are drawn lean to what `case` shows, and are always the same.
+    What fails is run on `after` then, or if that is "" on the same backend without its bug. Those that are drawn lean
+    to what `case` shows, and are always the same.
     """
     nearest: Verdict | None = None
     for moved in cases_like(case, backend)[:_TRIES]:
@@ -59,15 +62,15 @@ def shown_on(backend: str, case: Case, kinds: Collection[Kind], judge: Judge, *,
         if _fails(verdict, kinds):
             own = moved == replace(case, backend=backend)
             remark = "its own case" if own else "its case, moved into a geometry that there are modules for"
-            return _shown(remark, verdict, moved, judge)
+            return _shown(remark, verdict, moved, judge, after)
     found = _drawn(backend, case, kinds, judge, examples)
     if found is not None:
-        return _shown("a case that was searched for", found.verdict, found.case, judge)
+        return _shown("a case that was searched for", found.verdict, found.case, judge, after)
     return Shown(f"neither its case nor one of {examples} drawn ones fails as reported", nearest, None)
 
 
-def _shown(remark: str, before: Verdict, case: Case, judge: Judge) -> Shown:
-    after = without_bug(case)
+def _shown(remark: str, before: Verdict, case: Case, judge: Judge, after: str) -> Shown:
+    after = after or without_bug(case)
     return Shown(remark, before, judge.verdict(replace(case, backend=after)), after)
 
 
@@ -124,19 +127,25 @@ def cases_like(case: Case, backend: str) -> list[Case]:
     """
     can = resolve(backend).capability
     case = replace(case, backend=backend)
+    viewed = with_views_of(can, case)
+    moved = [case, viewed]
+    for bucket in sorted(can.buckets, key=lambda bucket: len(bucket.differences(case.geometry))):
+        there = _moved(viewed, bucket)
+        moved.append(there)
+        for stride in bucket.strides:
+            moved += with_drafts(there, stride)
+    return [each for each in dict.fromkeys(moved) if _runs(each, can)]
+
+
+def with_views_of(can: Capability, case: Case) -> Case:
+    """`case` over tensors that lie as a backend takes them: as they do now, or else in the first way that it has."""
     views = replace(
         case.views,
         query=_nearest(case.views.query, can.query_views),
         kv=_nearest(case.views.kv, can.kv_views),
         table_gap=case.views.table_gap if can.table_gaps else 0,
     )
-    moved = [case, replace(case, views=views)]
-    for bucket in sorted(can.buckets, key=lambda bucket: len(bucket.differences(case.geometry))):
-        there = _moved(replace(case, views=views), bucket)
-        moved.append(there)
-        for stride in bucket.strides:
-            moved += with_drafts(there, stride)
-    return [each for each in dict.fromkeys(moved) if _runs(each, can)]
+    return replace(case, views=views)
 
 
 def _moved(case: Case, bucket: Bucket) -> Case:

@@ -99,6 +99,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help=f"backend to fuzz; may be given several times (default: {', '.join(DEFAULT_BACKENDS)})",
     )
     group.addoption(
+        "--attn-sglang",
+        type=Path,
+        metavar="PATH",
+        help="source tree of SGLang: what --attn-backend sglang:trtllm_mha is, or, without a backend, what is fuzzed",
+    )
+    group.addoption(
         "--attn-examples",
         type=int,
         metavar="N",
@@ -211,7 +217,7 @@ def _check_options(config: pytest.Config) -> None:
     _budget(config)
     if (seed := config.getoption("--attn-seed")) is not None and seed < 0:
         raise pytest.UsageError("--attn-seed must not be negative")
-    if config.getoption("--attn-backend") or config.getoption("--attn-device"):
+    if any(config.getoption(option) for option in ("--attn-backend", "--attn-device", "--attn-sglang")):
         _check_backends(_backends(config))
     if (ledger := config.getoption("--attn-ledger")) is not None:
         # Imported late: this module is loaded in every test run.
@@ -225,7 +231,9 @@ def _check_options(config: pytest.Config) -> None:
 
 def _backends(config: pytest.Config) -> tuple[str, ...]:
     """What to fuzz, each once. Raises UsageError."""
-    named, device = config.getoption("--attn-backend"), config.getoption("--attn-device")
+    named, device, tree = (config.getoption(f"--attn-{name}") for name in ("backend", "device", "sglang"))
+    if tree is not None:
+        named = _of_tree(tree, named or ())
     if device is None:
         return tuple(dict.fromkeys(named or DEFAULT_BACKENDS))
     # Imported late: this module is loaded in every test run.
@@ -239,15 +247,29 @@ def _backends(config: pytest.Config) -> tuple[str, ...]:
         raise pytest.UsageError(f"--attn-device {device}: {error}") from error
 
 
+def _of_tree(tree: Path, named: Sequence[str]) -> tuple[str, ...]:
+    """The backends with those of the source tree. Raises UsageError."""
+    # Imported late: this module is loaded in every test run.
+    from attnfuzz.kernels.sglang.naming import BadName, of_tree  # noqa: PLC0415
+
+    if not tree.is_dir():
+        raise pytest.UsageError(f"--attn-sglang {tree} is no folder: name a checkout of SGLang")
+    try:
+        return of_tree(tree, named)
+    except BadName as error:
+        raise pytest.UsageError(f"--attn-sglang: {error}") from error
+
+
 def _check_backends(names: Sequence[str]) -> None:
     """Raise UsageError for what can't run here."""
     # Imported late: this module is loaded in every test run.
     from attnfuzz.harness.registry import BackendFileError, UnknownBackend, resolve  # noqa: PLC0415
+    from attnfuzz.kernels.sglang.errors import ReleaseError  # noqa: PLC0415
 
     for name in names:
         try:
             why_not = resolve(name).missing()
-        except (UnknownBackend, BackendFileError) as error:
+        except (UnknownBackend, BackendFileError, ReleaseError) as error:
             raise pytest.UsageError(f"--attn-backend: {error}") from error
         if why_not is not None:
             raise pytest.UsageError(f"--attn-backend {name} can't run here: {why_not}")

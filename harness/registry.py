@@ -1,6 +1,7 @@
-"""Backends by name: those of this project, of installed packages, and of a user's file."""
+"""Backends by name: those of this project, of SGLang's releases, of installed packages, and of a user's file."""
 
 import difflib
+import hashlib
 import importlib.util
 import re
 import sys
@@ -14,12 +15,16 @@ from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.defects.catalogue import planted
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.visible import visible
+from attnfuzz.kernels.sglang.backends import backend_of
+from attnfuzz.kernels.sglang.naming import BadName, Named, is_sglang
 from attnfuzz.kernels.torch_sdpa import SDPA_BACKENDS
 from attnfuzz.kernels.trtllm.backends import TRTLLM_BACKENDS
 from attnfuzz.reference.device import Device
 
 ENTRY_POINTS = "attnfuzz.backends"
 """The entry point group in which an installed package offers a backend."""
+
+_LONGEST_IN_A_FILE_NAME = 100
 
 _REQUIRED = ("name", "capability", "contract", "noise", "ops", "missing", "prepare", "open")
 
@@ -43,13 +48,18 @@ def builtin() -> dict[str, Backend]:
 
 
 def names() -> list[str]:
-    """Every backend that can be named without a file."""
+    """Every backend that can be named without a file or a release."""
     return sorted({*builtin(), *entry_points(group=ENTRY_POINTS).names})
 
 
 def fixed(name: str) -> str:
     """The backend that `name` is a revision of, or has a defect planted in; `name` itself if it is neither."""
-    return name if is_file(name) else re.split("[@+]", name, maxsplit=1)[0]
+    return name if is_file(name) or is_sglang(name) else re.split("[@+]", name, maxsplit=1)[0]
+
+
+def family(name: str) -> str:
+    """What the versions of one backend have in common: its revisions, or releases of SGLang."""
+    return f"sglang:{Named.parse(name).kind}" if is_sglang(name) else fixed(name)
 
 
 def on_device(name: str, device: Device | None) -> str:
@@ -94,8 +104,15 @@ def is_file(name: str) -> bool:
 
 
 def as_file_name(name: str) -> str:
-    """A backend's name as part of a file's: what could mean something in a path becomes "_", or would hide the file."""
-    return re.sub(r"^\.+|[^A-Za-z0-9_.@+-]+", "_", name)
+    """A backend's name as part of a file's: what could mean something in a path becomes "_", or would hide the file.
+
+    Of a name that holds a long path, the end and a hash stay: file names have at most 255 bytes, and there is more in
+    one than the backend.
+    """
+    safe = re.sub(r"^\.+|[^A-Za-z0-9_.@+-]+", "_", name)
+    if len(safe) <= _LONGEST_IN_A_FILE_NAME:
+        return safe
+    return f"{hashlib.sha256(name.encode()).hexdigest()[:8]}-{safe[-_LONGEST_IN_A_FILE_NAME:]}"
 
 
 @cache
@@ -109,6 +126,8 @@ def resolve(name: str) -> Backend:
     if is_file(name):
         path, _, attribute = name.rpartition(":")
         return _checked(name, _attribute(_import(path), path, attribute))
+    if is_sglang(name):
+        return _of_sglang(name)
     found = builtin().get(name) or planted().get(name)
     if found is not None:
         return found
@@ -119,6 +138,13 @@ def resolve(name: str) -> Backend:
             raise BackendFileError(f"backend {name}: its entry point {point.value} fails: {_brief(error)}") from error
         return _checked(name, found)
     raise UnknownBackend(_unknown(name))
+
+
+def _of_sglang(name: str) -> Backend:
+    try:
+        return backend_of(Named.parse(name))
+    except BadName as error:
+        raise UnknownBackend(str(error)) from None
 
 
 def _unknown(name: str) -> str:

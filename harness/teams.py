@@ -1,4 +1,4 @@
-"""Workers for each kind of device, and the share of the GPUs that falls to this process."""
+"""Workers for each kind of device and each release of SGLang, and the share of the GPUs that falls to this process."""
 
 import os
 import re
@@ -12,6 +12,8 @@ from attnfuzz.reference.device import Device
 _HANDLER = "attnfuzz.harness.execute:handle"
 _PRELOAD = ("attnfuzz.harness.execute:warm",)
 
+_LOAD_RELEASE = "attnfuzz.harness.sglang_worker:load_release"
+
 _SPARES_ON_A_GPU = 2
 """A worker on a GPU takes seconds to begin, so that deaths in quick succession would otherwise wait for it."""
 
@@ -19,19 +21,25 @@ _SPARES_ON_A_GPU = 2
 class Teams:
     """Workers that run cases, on the CPU and on one GPU; each team starts when it is first asked for.
 
+    Modules of two releases of SGLang have the same names, so each release has a team of its own on a device.
+
     With several GPUs visible, number `index` modulo their count is the one; without an index, workers of pytest-xdist
     take theirs from their own number, and others the first.
     """
 
     def __init__(self, index: int | None = None) -> None:
         self._index = _xdist_number() if index is None else index
-        self._teams: dict[Device, Workers] = {}
+        self._teams: dict[tuple[Device, str | None], Workers] = {}
 
-    def of(self, device: Device, backends: tuple[str, ...] = ()) -> Workers:
-        """The workers of a device; those of a GPU are made ready for `backends` if the team starts now."""
-        if device not in self._teams:
-            self._teams[device] = self._start(device, backends)
-        return self._teams[device]
+    def of(self, device: Device, backends: tuple[str, ...] = (), release: str | None = None) -> Workers:
+        """The workers of a device, for a release of SGLang (as `release_in` a backend's name) or for all else.
+
+        Those of a GPU are made ready for `backends` if the team starts now.
+        """
+        team = (device, release)
+        if team not in self._teams:
+            self._teams[team] = self._start(device, backends, release)
+        return self._teams[team]
 
     @property
     def restarts(self) -> int:
@@ -39,7 +47,7 @@ class Teams:
         return sum(workers.restarts for workers in self._teams.values())
 
     def renew(self) -> None:
-        """Have each device's next request go to a worker that has not been asked anything."""
+        """Have each team's next request go to a worker that has not been asked anything."""
         for workers in self._teams.values():
             workers.renew()
 
@@ -48,17 +56,27 @@ class Teams:
         for workers in self._teams.values():
             workers.close()
 
-    def _start(self, device: Device, backends: tuple[str, ...]) -> Workers:
+    def _start(self, device: Device, backends: tuple[str, ...], release: str | None) -> Workers:
         spares = 1 if device is Device.CPU else _SPARES_ON_A_GPU
-        return workers_on(device, _HANDLER, backends, index=self._index, spares=spares)
+        return workers_on(device, _HANDLER, backends, release=release, index=self._index, spares=spares)
 
 
 def workers_on(
-    device: Device, handler: str, backends: tuple[str, ...] = (), *, index: int = 0, spares: int = 0
+    device: Device,
+    handler: str,
+    backends: tuple[str, ...] = (),
+    *,
+    release: str | None = None,
+    index: int = 0,
+    spares: int = 0,
 ) -> Workers:
-    """Workers of a device with a handler of their own; the GPU of this index is theirs, made ready for `backends`."""
+    """Workers of a device with a handler of their own; the GPU of this index is theirs, made ready for `backends`.
+
+    On a CPU they may have a release of SGLang, by its name, imported before they are forked.
+    """
     if device is Device.CPU:
-        return Workers(handler, _PRELOAD, spares)
+        # Importing a release starts no thread, so that it is done once.
+        return Workers(handler, _PRELOAD if release is None else (*_PRELOAD, (_LOAD_RELEASE, release)), spares)
     return Workers(
         handler,
         (*_PRELOAD, "attnfuzz.harness.cuda_worker:preload"),

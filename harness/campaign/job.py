@@ -11,6 +11,8 @@ import msgspec
 
 from attnfuzz.harness.campaign.hunter import Hunter
 from attnfuzz.harness.campaign.messages import AnyMessage, Setup, Slice
+from attnfuzz.harness.workers.lifeline import CannotStart
+from attnfuzz.harness.workers.pool import Refused
 
 
 class _ToldToLeave(BaseException):
@@ -46,4 +48,8 @@ def _leave(signum: int, _frame: FrameType | None) -> None:
 
 if __name__ == "__main__":
     with contextlib.suppress(_ToldToLeave):
-        main()
+        try:
+            main()
+        except (CannotStart, Refused) as for_the_user:
+            # The main process shows what is on standard error: here the one line says it all.
+            sys.exit(str(for_the_user))

@@ -1,17 +1,20 @@
 """`attnfuzz backends`: what can be tested here."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attnfuzz.harness.cli.given import device_option
+from attnfuzz.harness.cli.given import device_option, tree_option
 from attnfuzz.harness.cli.noise_words import noise_words
 from attnfuzz.harness.registry import fixed, names, resolve
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.sglang import wheel
+from attnfuzz.kernels.sglang.naming import KINDS, OLDEST, of_tree
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import KvView, Mode, QueryView
@@ -21,9 +24,15 @@ from attnfuzz.reference.device import Device
 @click.command()
 @click.option("--runnable", is_flag=True, help="Only print the names of those that run here, without revisions.")
 @device_option("Only those of this device.")
-def backends(*, runnable: bool, device: Device | None) -> None:
-    """List the backends: what each supports, and whether it runs on this machine."""
-    listed = [name for name in names() if device is None or resolve(name).capability.device is device]
+@tree_option("Those of this source tree of SGLang.")
+@click.argument("named", nargs=-1, metavar="[NAME ...]")
+def backends(*, runnable: bool, device: Device | None, sglang: Path | None, named: tuple[str, ...]) -> None:
+    """List the backends (all that need no file, tree or release, if none is named).
+
+    Says what each supports, and whether it runs on this machine.
+    """
+    chosen = named if sglang is None else of_tree(sglang, named)
+    listed = [name for name in chosen or names() if device is None or resolve(name).capability.device is device]
     if runnable:
         for name in listed:
             if name == fixed(name) and resolve(name).missing() is None:
@@ -45,6 +54,17 @@ def backends(*, runnable: bool, device: Device | None) -> None:
     console.print(table)
     for reason, lacking in why_not.items():
         console.print(Text.assemble("\nNot here: ", (", ".join(lacking), "bold"), f"\n  {reason}"))
+    if not chosen and device is not Device.CUDA:
+        console.print(Text(f"\n{_releases()}"))
+
+
+def _releases() -> str:
+    """How backends of SGLang's releases are named, and which releases are here."""
+    cached = ", ".join(map(str, wheel.cached()))
+    return (
+        f"Releases of SGLang from {OLDEST} on have {' and '.join(KINDS)}: --backend sglang==VERSION:{KINDS[0]}.\n"
+        f"Here without a network: {cached or 'none, the first use of one fetches it'}. A source tree: --sglang PATH."
+    )
 
 
 def where(backend: Backend) -> str:

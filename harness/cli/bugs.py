@@ -16,7 +16,7 @@ from attnfuzz.harness.cli.exits import BadInput, Exit
 from attnfuzz.harness.cli.given import device_option, tell
 from attnfuzz.harness.counterparts import shown_on
 from attnfuzz.harness.describe_calls import describe_any
-from attnfuzz.harness.failures import Observation
+from attnfuzz.harness.failures import Kind, Observation
 from attnfuzz.harness.registry import WrongDevice, fixed, on_device, resolve
 from attnfuzz.harness.wording import count
 from attnfuzz.kernels.defects.defect import BugClass
@@ -100,6 +100,7 @@ def _facts(bug: Bug) -> list[tuple[str, str]]:
         ("affected", bug.affected),
         ("fixed in", bug.fixed_in),
         ("shown by", bug.shown_by),
+        ("in release", bug.release),
         ("not here", bug.missing),
         ("sources", "\n".join(bug.sources)),
     ]
@@ -109,8 +110,9 @@ def _facts(bug: Bug) -> list[tuple[str, str]]:
 @bugs.command("run")
 @_filters
 @device_option("Run those that have a counterpart there on that, on cases that it can run.")
+@click.option("--releases", is_flag=True, help="Run those that a release of SGLang has on that, and on the fixed one.")
 @click.pass_context
-def run_bugs(ctx: click.Context, /, *, device: Device | None, **chosen_by: Any) -> None:
+def run_bugs(ctx: click.Context, /, *, device: Device | None, releases: bool, **chosen_by: Any) -> None:
     """Run reported bugs (all, if none is named) before and after their fix.
 
     Exits with 0 if each that can be run here fails before its fix in a way that the report describes, and passes after
@@ -120,9 +122,12 @@ def run_bugs(ctx: click.Context, /, *, device: Device | None, **chosen_by: Any) 
     chosen = _chosen(**chosen_by)
     if device is Device.CUDA and (lacking := visible.missing(frozenset(Arch), ())) is not None:
         raise BadInput(f"--device cuda {lacking}")
-    here = {bug.name: _backend(bug, device) for bug in chosen if _why_not(bug, device) is None}
+    if releases:
+        chosen, here = _in_releases(chosen, device)
+    else:
+        here = {bug.name: _backend(bug, device) for bug in chosen if _why_not(bug, device) is None}
     console = Console(highlight=False)
-    backends = tuple(dict.fromkeys(name for before in here.values() for name in (before, fixed(before))))
+    backends = () if releases else tuple(dict.fromkeys(each for name in here.values() for each in (name, fixed(name))))
     with Runner(backends, progress=tell) as runner:
         runs = [_run(console, runner, bug, here[bug.name], device) for bug in chosen if bug.name in here]
     console.print(_results(chosen, {run.bug.name: run for run in runs}, device))
@@ -131,6 +136,16 @@ def run_bugs(ctx: click.Context, /, *, device: Device | None, **chosen_by: Any) 
     if wrong:
         console.print(Text(f"{count(len(wrong), 'bug')} not shown: {', '.join(wrong)}.", style="red"))
     ctx.exit(Exit.FOUND if wrong else Exit.CLEAN)
+
+
+def _in_releases(chosen: Sequence[Bug], device: Device | None) -> tuple[list[Bug], dict[str, str]]:
+    """Those that a release has, and the backends that have them. BadInput if there is none."""
+    if device is not None:
+        raise BadInput("--releases are run where they run: leave --device out")
+    found = [bug for bug in chosen if bug.release]
+    if not found:
+        raise BadInput("none of these bugs is in a release that can be run: attnfuzz bugs show says where each is")
+    return found, {bug.name: bug.release for bug in found}
 
 
 def _why_not(bug: Bug, device: Device | None) -> str | None:
@@ -173,7 +188,7 @@ class Run:
     @property
     def fails(self) -> bool:
         """Whether it fails before the fix, in a way that the report describes."""
-        return any(failure.kind in self.bug.kinds for failure in self.before)
+        return any(failure.kind in _kinds(self.bug, self.backend) for failure in self.before)
 
     @property
     def passes(self) -> bool:
@@ -213,8 +228,9 @@ def _on_own_case(runner: Runner, bug: Bug, device: Device | None) -> Run:
 
 
 def _on_counterpart(runner: Runner, bug: Bug, backend: str) -> Run:
-    assert isinstance(bug.case, Case)
-    found = shown_on(backend, bug.case, bug.kinds, runner)
+    case, after = (bug.case_in_release, bug.release_after) if backend == bug.release else (bug.case, "")
+    assert isinstance(case, Case)
+    found = shown_on(backend, case, _kinds(bug, backend), runner, after=after)
     unsupported = found.after.unsupported if found.after is not None else "not run, since nothing failed before"
     return Run(
         bug,
@@ -225,6 +241,11 @@ def _on_counterpart(runner: Runner, bug: Bug, backend: str) -> Run:
         found.remark,
         found.fixed,
     )
+
+
+def _kinds(bug: Bug, backend: str) -> tuple[Kind, ...]:
+    """The failures by which a bug is known on a backend. The arguments that a release hands over may tell of it too."""
+    return (*bug.kinds, Kind.CONTRACT_BROKEN) if backend == bug.release else bug.kinds
 
 
 def _result(failures: Sequence[Observation]) -> str:

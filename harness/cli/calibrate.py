@@ -16,6 +16,7 @@ from attnfuzz.harness.cli.campaign import prepare
 from attnfuzz.harness.cli.exits import BadInput
 from attnfuzz.harness.cli.given import backends_option, tell
 from attnfuzz.harness.registry import resolve
+from attnfuzz.kernels.sglang.naming import is_sglang
 from attnfuzz.reference.calibration import file_name, save
 
 FEWEST_ROWS = 1000
@@ -47,6 +48,8 @@ def calibrate(*, backends: tuple[str, ...], rows: int, seed: int | None, out: Pa
     """
     if plots is not None and importlib.util.find_spec("matplotlib") is None:
         raise BadInput("--plot needs matplotlib: pip install 'attnfuzz[plots]'")
+    if releases := list(filter(is_sglang, backends)):
+        raise BadInput(f"{releases[0]} has the kernels of trtllm_mha and trtllm_mla on this machine: calibrate those")
     prepare(backends)
     drawn = secrets.randbits(32) if seed is None else seed
     console = Console(highlight=False)

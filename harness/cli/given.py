@@ -14,6 +14,7 @@ from attnfuzz.harness.cli.exits import BadInput
 from attnfuzz.harness.defaults import DEFAULT_BACKENDS, DEFAULT_BACKENDS_ON_GPU
 from attnfuzz.harness.findings.finding import case_path
 from attnfuzz.harness.registry import on_device, resolve
+from attnfuzz.kernels.sglang.naming import KINDS, in_tree, is_sglang, of_tree
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case_file import AnyCase
 from attnfuzz.reference.device import Device
@@ -51,13 +52,27 @@ def device_option(meaning: str) -> Callable[..., Any]:
     )
 
 
+def tree_option(meaning: str) -> Callable[..., Any]:
+    """The option --sglang, as `sglang`: the folder of a source tree, or None."""
+    return click.option(
+        "--sglang", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="PATH", help=meaning
+    )
+
+
 def backends_option(meaning: str) -> Callable[..., Any]:
-    """The option --backend, given any number of times, as `backends`; --device makes them those of a device."""
+    """The option --backend, given any number of times, as `backends`.
+
+    --device makes them those of a device, and --sglang says which source tree sglang:trtllm_mha is in.
+    """
 
     def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
-        def with_backends(*args: Any, backends: tuple[str, ...], device: Device | None, **others: Any) -> Any:
+        def with_backends(
+            *args: Any, backends: tuple[str, ...], device: Device | None, sglang: Path | None, **others: Any
+        ) -> Any:
             named = backends or (DEFAULT_BACKENDS_ON_GPU if device is Device.CUDA else DEFAULT_BACKENDS)
+            if sglang is not None:
+                named = of_tree(sglang, backends)
             return command(*args, backends=tuple(dict.fromkeys(on_device(name, device) for name in named)), **others)
 
         option = click.option(
@@ -65,11 +80,15 @@ def backends_option(meaning: str) -> Callable[..., Any]:
             "backends",
             multiple=True,
             metavar="NAME",
-            help=f"{meaning}; may be given several times. FILE.py:NAME is a backend of yours.  "
+            help=f"{meaning}; may be given several times. FILE.py:NAME is a backend of yours, and "
+            f"sglang==VERSION:{KINDS[0]} or :{KINDS[1]} that of a release.  "
             f"[default: {', '.join(DEFAULT_BACKENDS)}; with --device cuda {', '.join(DEFAULT_BACKENDS_ON_GPU)}]",
         )
         where = device_option("Where: on a Hopper GPU, trtllm_mha is hopper:trtllm_mha.  [default: by the name]")
-        decorated: Callable[..., Any] = option(where(with_backends))
+        tree = tree_option(
+            "A source tree of SGLang: what --backend sglang:trtllm_mha is, or, without --backend, what is tested."
+        )
+        decorated: Callable[..., Any] = option(where(tree(with_backends)))
         return decorated
 
     return with_options
@@ -80,14 +99,20 @@ def tell(message: str) -> None:
     click.echo(message, err=True)
 
 
-def case_at(path: Path, backend: str | None = None) -> AnyCase:
+def case_at(path: Path, backend: str | None = None, sglang: Path | None = None) -> AnyCase:
     """The case in a file or in a finding's folder, for another `backend` if one is given.
+
+    With a source tree of `sglang`, a backend of any release is that of the tree instead.
 
     Raises CaseFileError, or UnknownBackend, BackendFileError, BadInput if the backend can't run it.
     """
     case = case_file.load(case_path(path))
     if backend is not None:
         case = replace(case, backend=backend)
+    if sglang is not None:
+        if not is_sglang(case.backend):
+            raise BadInput(f"{case.backend} is no backend of SGLang: leave --sglang out, or add --backend sglang:KIND")
+        case = replace(case, backend=in_tree(case.backend, sglang))
     lacking = why_not(resolve(case.backend), case)
     if lacking is not None:
         raise BadInput(f"{case.backend} does not support {lacking}, which this case has. Try another --backend.")

@@ -11,7 +11,7 @@ from attnfuzz.harness.campaign.messages import ShrinkBudget
 from attnfuzz.harness.campaign.plan import ALPHA, spent_per_output
 from attnfuzz.harness.check import Runner
 from attnfuzz.harness.cli.exits import BadInput, Exit
-from attnfuzz.harness.cli.given import Duration, case_at, contract_option, tell
+from attnfuzz.harness.cli.given import Duration, case_at, contract_option, tell, tree_option
 from attnfuzz.harness.describe_calls import describe_any
 from attnfuzz.harness.shrink import Shrunk, Unsupported, shrink
 from attnfuzz.harness.wording import count
@@ -30,6 +30,7 @@ from attnfuzz.reference import case_file
 @click.option("--runs", type=click.IntRange(min=1), default=2000, show_default=True, help="Run at most so many cases.")
 @click.option("--time", "seconds", type=Duration(), default="10m", show_default=True, help="Take no longer.")
 @click.option("--backend", metavar="NAME", help="Shrink what fails on another backend.")
+@tree_option("Shrink what fails on this source tree of SGLang, whatever release it was found in.")
 @click.option(
     "--repeat",
     type=click.IntRange(min=1),
@@ -53,6 +54,7 @@ def shrink_case(
     runs: int,
     seconds: float,
     backend: str | None,
+    sglang: Path | None,
     repeat: int,
     same_kernels: bool,
     contract: str,
@@ -69,7 +71,7 @@ def shrink_case(
         raise BadInput(f"{target.parent} is no folder: name a file in one with -o.")
     if target.exists() and not force:
         raise BadInput(f"{target} is there already: name another file with -o, or write over it with --force.")
-    case = case_at(path, backend)
+    case = case_at(path, backend, sglang)
     console = Console(highlight=False)
     alpha = spent_per_output(ALPHA, cases=1)
     with Runner([case.backend], contract=contract, alpha=alpha, progress=tell) as runner:

@@ -13,7 +13,7 @@ from rich.text import Text
 from attnfuzz.harness.campaign.plan import ALPHA, spent_per_output
 from attnfuzz.harness.check import Runner
 from attnfuzz.harness.cli.exits import Exit
-from attnfuzz.harness.cli.given import case_at, contract_option, tell
+from attnfuzz.harness.cli.given import case_at, contract_option, tell, tree_option
 from attnfuzz.harness.report.printable import printable
 from attnfuzz.harness.triage import Fault, Outcome, Triage
 from attnfuzz.harness.triage import triage as triage_of
@@ -26,6 +26,7 @@ _STYLES = {Fault.CALLER: "bold red", Fault.KERNEL: "bold red", Fault.UNCLEAR: "b
 @click.command()
 @click.argument("path", type=click.Path(exists=True, path_type=Path), metavar="CASE.json | FINDING_DIR")
 @click.option("--backend", metavar="NAME", help="Run the case on another backend.")
+@tree_option("Run the case on this source tree of SGLang, whatever release it was found in.")
 @click.option(
     "--times",
     type=click.IntRange(min=2),
@@ -36,7 +37,16 @@ _STYLES = {Fault.CALLER: "bold red", Fault.KERNEL: "bold red", Fault.UNCLEAR: "b
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @contract_option
 @click.pass_context
-def triage(ctx: click.Context, *, path: Path, backend: str | None, times: int, as_json: bool, contract: str) -> None:
+def triage(
+    ctx: click.Context,
+    *,
+    path: Path,
+    backend: str | None,
+    sglang: Path | None,
+    times: int,
+    as_json: bool,
+    contract: str,
+) -> None:
     """Say whose fault a failing case is: its caller's or the kernel's, and why.
 
     Runs it with guards on either side, with other outputs, contents and workspaces, eagerly and in a graph, alone,
@@ -44,7 +54,7 @@ def triage(ctx: click.Context, *, path: Path, backend: str | None, times: int, a
 
     Exits with 0 if it passes in every way, 1 if it fails in one, 2 if it could not be run.
     """
-    case = case_at(path, backend)
+    case = case_at(path, backend, sglang)
     # As `attnfuzz replay` judges it.
     alpha = spent_per_output(ALPHA, cases=1)
     with Runner([case.backend], contract=contract, alpha=alpha, progress=tell) as runner:

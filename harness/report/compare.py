@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.campaign.events import AnyFinding, CampaignStarted, Pair
 from attnfuzz.harness.campaign.standing import Score, Standing
 from attnfuzz.harness.fingerprint import fine
-from attnfuzz.harness.registry import fixed
+from attnfuzz.harness.registry import family
 from attnfuzz.harness.wording import clock
 
 
@@ -124,8 +124,8 @@ def _partners(before: Iterable[str], after: Iterable[str]) -> dict[str, str]:
     old, new = list(before), list(after)
     partners = {name: name for name in new if name in old}
     for name in new:
-        others = [other for other in old if other not in new and fixed(other) == fixed(name)]
-        rivals = [rival for rival in new if rival not in old and fixed(rival) == fixed(name)]
+        others = [other for other in old if other not in new and family(other) == family(name)]
+        rivals = [rival for rival in new if rival not in old and family(rival) == family(name)]
         if name not in partners and len(others) == len(rivals) == 1:
             partners[name] = others[0]
     return {name: partners[name] for name in new if name in partners}

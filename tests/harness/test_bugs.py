@@ -9,8 +9,10 @@ import pytest
 
 from attnfuzz.harness.bugs import FOLDER, Bug, BugFileError, Project, load_bugs
 from attnfuzz.harness.check import Runner, why_not
+from attnfuzz.harness.counterparts import cases_like
 from attnfuzz.harness.registry import fixed, resolve
 from attnfuzz.kernels.gpu import visible
+from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 
 BUGS = load_bugs()
@@ -97,7 +99,7 @@ def test_a_bug_that_a_release_shows_is_not_reproduced_here(tmp_path: Path) -> No
 
 
 def test_a_bug_without_a_case_has_none_to_run(tmp_path: Path) -> None:
-    bug = load(tmp_path, entry(case=None, why_not_here="needs SM100"))
+    bug = load(tmp_path, entry(case=None, release=None, why_not_here="needs SM100"))
     assert not bug.reproduced
     with pytest.raises(ValueError, match="sglang-21649 has no case"):
         _ = bug.case_before
@@ -147,3 +149,33 @@ def test_an_entry_with_an_impossible_case_is_named(tmp_path: Path) -> None:
     fields["case"]["steps"][0]["padded_tokens"] = 39
     with pytest.raises(BugFileError, match=r"bug entry sglang-21649\.json can't be read: .*padded_tokens"):
         load(tmp_path, fields)
+
+
+def test_a_bug_of_a_release_is_compared_with_the_release_that_fixed_it() -> None:
+    by_name = {bug.name: bug for bug in BUGS}
+    assert by_name["sglang-21649"].release == "sglang==0.5.9:trtllm_mha"
+    assert by_name["sglang-21649"].release_after == "sglang==0.5.10.post1:trtllm_mha"
+    assert by_name["sglang-21649"].case_in_release == by_name["sglang-21649"].case
+    assert by_name["sglang-21987"].case_in_release != by_name["sglang-21987"].case
+    assert by_name["sglang-24566"].release_after == ""
+
+
+@pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.release], ids=lambda bug: bug.name)
+def test_the_release_that_has_a_bug_and_the_fixed_one_support_its_case(bug: Bug) -> None:
+    for name in (bug.release, bug.release_after):
+        assert isinstance(bug.case_in_release, Case)
+        assert cases_like(bug.case_in_release, name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"release": "sglang==0.5.8:trtllm_mha"}, r"names a release that can't be: .* from 0\.5\.9 on"),
+        ({"release": "sglang==0.5.9"}, "names a release that can't be"),
+        ({"release": None, "release_case": entry()["case"]}, "names none: give it a release"),
+        ({"case": None, "shown_by": None, "why_not_here": "needs a server"}, "has no case that it could run"),
+    ],
+)
+def test_a_wrong_release_of_an_entry_is_told(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(BugFileError, match=words):
+        load(tmp_path, entry(**changes))

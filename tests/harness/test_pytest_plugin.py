@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import fake_nvml
+import fake_sglang
 import pytest
 
 from attnfuzz.harness.pytest_plugin import Budget
@@ -31,6 +33,10 @@ def _compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--attn-device", "tpu"], "invalid choice: 'tpu'"),
         (["--attn-device", "cuda"], "--attn-device cuda: trtllm_mha is hopper:trtllm_mha and"),
         (["--attn-device", "cpu", "--attn-backend", "xqa"], "--attn-device cpu: xqa has nothing to run on cpu"),
+        (["--attn-backend", "sglang:trtllm_mha"], "--attn-backend: 'sglang:trtllm_mha' does not say which SGLang"),
+        (["--attn-sglang", "absent"], "--attn-sglang absent is no folder: name a checkout of SGLang"),
+        (["--attn-sglang", "."], "--attn-backend: * holds no source of SGLang"),
+        (["--attn-sglang", ".", "--attn-backend", "trtllm_mha"], "--attn-sglang: a source tree says where"),
         (["--attn-guard", "top"], "invalid choice: 'top'"),
         (["--attn-preset", "weekly"], "--attn-preset weekly: give one of quick, nightly, deep"),
         (["--attn-time", "1y"], "--attn-time: '1y' is no duration"),
@@ -67,6 +73,19 @@ def test_a_device_chooses_among_the_backends_of_a_name(
     ran.stdout.fnmatch_lines(["*test_fuzz[[]hopper:trtllm_mha-1of4[]]", "*test_fuzz[[]hopper:trtllm_mla-1of4[]]"])
     ran = pytester.runpytest_inprocess("--collect-only", "-q", "--attn-device", "cpu")
     ran.stdout.fnmatch_lines(["*test_fuzz[[]trtllm_mha-1of4[]]", "*test_fuzz[[]torch_sdpa-1of4[]]"])
+
+
+def test_a_source_tree_of_sglang_is_fuzzed_by_its_path(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake_sglang.need_nothing(monkeypatch)
+    tree = fake_sglang.copy_tree(tmp_path / "sglang")
+    pytester.makepyfile(TEST)
+    options = ["--attn-sglang", str(tree), "--attn-backend", "sglang:trtllm_mha"]
+    ran = pytester.runpytest_inprocess("--collect-only", "-q", *options)
+    ran.stdout.fnmatch_lines([f"*test_fuzz[[]sglang@{tree}:trtllm_mha-1of4[]]"])
+    ran = pytester.runpytest_inprocess(*options, "--attn-examples", "1", "--attn-seed", "1")
+    ran.assert_outcomes(passed=1)
 
 
 def test_a_fixed_backend_passes(pytester: pytest.Pytester) -> None:

@@ -14,6 +14,7 @@ from attnfuzz.harness.registry import (
     UnknownBackend,
     WrongDevice,
     as_file_name,
+    family,
     fixed,
     is_file,
     names,
@@ -21,6 +22,7 @@ from attnfuzz.harness.registry import (
     resolve,
 )
 from attnfuzz.kernels.gpu.as_served import name_as_served
+from attnfuzz.kernels.sglang.errors import ReleaseError
 from attnfuzz.reference.device import Device
 
 Write = Callable[..., str]
@@ -99,6 +101,53 @@ def test_on_a_gpu_a_backend_is_that_of_its_architecture(
     assert on_device(name, Device.CUDA) == f"{family}:{name}"
     assert on_device(f"{family}:{name}", Device.CUDA) == f"{family}:{name}"
     assert on_device(f"{family}:{name}", Device.CPU) == name
+
+
+@pytest.mark.parametrize("release", ["sglang==0.5.9", "sglang==0.5.23"])
+@pytest.mark.parametrize("kind", ["trtllm_mha", "trtllm_mla"])
+def test_backends_of_a_release_are_named_by_it_and_need_no_network(release: str, kind: str) -> None:
+    name = f"{release}:{kind}"
+    assert resolve(name).name == name
+    assert resolve(name) is resolve(name)
+    assert name not in names()
+
+
+@pytest.mark.parametrize("name", ["sglang==0.5.9:trtllm_mha", "sglang@/home/me/a+b@c/python:trtllm_mha"])
+def test_a_release_is_no_revision_and_no_file(name: str) -> None:
+    assert fixed(name) == name
+    assert not is_file(name)
+    assert family(name) == "sglang:trtllm_mha"
+
+
+def test_revisions_are_of_one_family() -> None:
+    assert family("trtllm_mha@24566") == family("trtllm_mha+k_scale_twice") == "trtllm_mha"
+
+
+def test_a_release_has_nothing_to_run_on_a_gpu() -> None:
+    with pytest.raises(WrongDevice, match="has nothing to run on cuda"):
+        on_device("sglang==0.5.9:trtllm_mha", Device.CUDA)
+
+
+@pytest.mark.parametrize("name", ["sglang", "sglang==0.5.9", "sglang==0.5.8:trtllm_mha", "sglang:trtllm_mha"])
+def test_a_wrong_name_of_a_release_is_unknown_in_one_line(name: str) -> None:
+    with pytest.raises(UnknownBackend, match=r"^'sglang") as raised:
+        resolve(name)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_tree_that_is_none_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ReleaseError, match="holds no source of SGLang"):
+        resolve(f"sglang@{tmp_path}:trtllm_mha")
+
+
+def test_names_of_files_say_the_release_and_stay_short() -> None:
+    assert as_file_name("sglang==0.5.10.post1:trtllm_mha") == "sglang_0.5.10.post1_trtllm_mha"
+    deep = [f"sglang@/home/{'me/' * 100}{tree}/python:trtllm_mha" for tree in ("one", "two")]
+    short = [as_file_name(name) for name in deep]
+    assert short[0].endswith("_one_python_trtllm_mha")
+    assert max(map(len, short)) < 120
+    alike = [as_file_name(name.replace("/python", "/python" * 20)) for name in deep]
+    assert alike[0] != alike[1]
 
 
 @pytest.mark.parametrize("name", ["trtllm_mha", "xqa", "hopper:trtllm_mha", "torch_sdpa"])

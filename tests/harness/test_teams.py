@@ -17,7 +17,7 @@ class Started:
     """Workers that only remember how they were started."""
 
     def __init__(self, handler: str, preload: tuple[str, ...], spares: int = 1, **options: Any) -> None:
-        self.spares, self.options = spares, options
+        self.preload, self.spares, self.options = preload, spares, options
         self.restarts, self.renewed, self.closed = 3, 0, False
 
     def renew(self) -> None:
@@ -54,6 +54,21 @@ def test_a_team_starts_when_it_is_first_asked_for_and_stays() -> None:
 def test_workers_of_the_cpu_begin_without_a_gpu() -> None:
     cpu: Any = Teams().of(Device.CPU)
     assert (cpu.spares, cpu.options) == (1, {})
+
+
+def test_each_release_of_sglang_has_workers_of_its_own() -> None:
+    teams = Teams()
+    old, new, none = (teams.of(Device.CPU, release=name) for name in ("sglang==0.5.9", "sglang==0.5.11", None))
+    assert len({id(old), id(new), id(none)}) == 3
+    assert teams.of(Device.CPU, release="sglang==0.5.9") is old
+    assert teams.of(Device.CPU) is none
+
+
+def test_a_release_is_imported_before_its_workers_are_forked() -> None:
+    teams = Teams()
+    started: Any = teams.of(Device.CPU, release="sglang@/home/me/a:b")
+    others: Any = teams.of(Device.CPU)
+    assert started.preload == (*others.preload, ("attnfuzz.harness.sglang_worker:load_release", "sglang@/home/me/a:b"))
 
 
 def test_workers_of_a_gpu_begin_there_and_have_more_spares() -> None:

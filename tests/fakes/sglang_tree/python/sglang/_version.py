@@ -1,0 +1,3 @@
+"""What a build leaves of the version."""
+
+__version__ = "0.5.9"

@@ -1,0 +1,1 @@
+"""The groups of processes that this one is in; a loader sets them."""

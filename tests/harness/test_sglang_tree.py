@@ -1,0 +1,92 @@
+"""The general strategies on a source tree of a few lines that is built as SGLang 0.5.9 is."""
+
+from pathlib import Path
+
+import fake_sglang
+import pytest
+from msgspec.structs import replace
+
+from attnfuzz.harness.campaign.draw import drawn_cases
+from attnfuzz.harness.campaign.hunt import Hunt
+from attnfuzz.harness.campaign.messages import AnyMessage, Caught, ShrinkBudget, Slice, SliceDone
+from attnfuzz.harness.check import Runner
+from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.workers.pool import Refused
+from attnfuzz.reference.case import Case, KvView, Mode, Request, Step, Views
+from attnfuzz.reference.geometry import Geometry
+
+SMALL = Case(
+    backend="trtllm_mha",
+    geometry=Geometry(q_heads=2, kv_heads=1, head_dim_qk=64, head_dim_vo=64, page_size=16),
+    steps=(
+        Step(mode=Mode.DECODE, requests=(Request(slot=0, q_len=1, kv_len=40),), padded_tokens=1, tokens_per_request=1),
+    ),
+    views=Views(kv=KvView.TOKEN_MAJOR),
+)
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    fake_sglang.need_nothing(monkeypatch)
+    return fake_sglang.copy_tree(tmp_path / "checkout")
+
+
+def hunt(tree: Path, examples: int) -> tuple[SliceDone, list[Caught]]:
+    name = f"sglang@{tree}:trtllm_mha"
+    told: list[AnyMessage] = []
+    task = Slice(
+        backend=name,
+        index=0,
+        seed=5,
+        examples=examples,
+        known=(),
+        shrink=ShrinkBudget(runs=10, seconds=2.0),
+        first_only=True,
+    )
+    with Runner([name]) as runner:
+        done = Hunt(task, runner, told.append, capability=resolve(name).capability).run(drawn_cases(name))
+    return done, [message for message in told if isinstance(message, Caught)]
+
+
+def test_a_tree_that_is_right_passes_what_is_drawn(tree: Path) -> None:
+    done, caught = hunt(tree, 8)
+    assert not caught
+    assert done.searched == 8
+    assert not done.unsupported
+
+
+def test_the_mistake_of_a_tree_is_found_and_the_arguments_that_show_it_are_named(tree: Path) -> None:
+    fake_sglang.plan_for_the_padded_batch(tree)
+    _, caught = hunt(tree, 40)
+    (first,) = caught
+    kinds = {failure.kind for failure in first.verdict.failures}
+    assert kinds & {Kind.ILLEGAL_ACCESS, Kind.CONTRACT_BROKEN}
+    text = first.verdict.failures[0].message
+    assert "batch_size is" in text
+    # As the source says that a server comes to pad a batch that it has planned.
+    assert "a server gets there so: " in text
+    assert "eagle" in text
+    assert first.fingerprint.backend == f"sglang@{tree}:trtllm_mha"
+
+
+def test_two_trees_and_other_backends_run_side_by_side(tree: Path, tmp_path: Path) -> None:
+    wrong = fake_sglang.copy_tree(tmp_path / "other")
+    file = wrong / "python/sglang/srt/layers/attention/trtllm_mha_backend.py"
+    file.write_text(file.read_text().replace('"bmm1_scale": layer.scaling', '"bmm1_scale": 2 * layer.scaling'))
+    with Runner() as runner:
+        assert not runner.verdict(SMALL).failures
+        assert not runner.verdict(replace(SMALL, backend=f"sglang@{tree}:trtllm_mha")).failures
+        (found, *_) = runner.verdict(replace(SMALL, backend=f"sglang@{wrong}:trtllm_mha")).failures
+    assert found.kind is Kind.OUTPUT_MISMATCH
+    assert "a server gets there so: " in found.message
+
+
+def test_a_question_that_nobody_answered_ends_the_run_in_one_line(tree: Path) -> None:
+    file = tree / "python/sglang/srt/layers/attention/trtllm_mha_backend.py"
+    file.write_text(
+        file.read_text().replace("self.planned: Metadata | None = None", "self.planned = model_runner.new_option")
+    )
+    name = f"sglang@{tree}:trtllm_mha"
+    with Runner([name]) as runner, pytest.raises(Refused, match=r"model_runner\.new_option .*trtllm_mha_backend"):
+        runner.verdict(replace(SMALL, backend=name))
