@@ -1,14 +1,15 @@
 """What the outcomes of versions say together: where a fault began and where it ended."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import groupby, pairwise
-
-from packaging.version import Version
+from typing import TypeVar
 
 from attnfuzz.harness.bisect.outcome import Ending, Outcome
 
+V = TypeVar("V", bound=Hashable)
 
-def in_words(outcomes: Mapping[Version, Outcome]) -> str:
+
+def in_words(outcomes: Mapping[V, Outcome]) -> str:
     """A sentence about `outcomes`, which are in the order of their versions."""
     judged = [(version, outcome.ending) for version, outcome in outcomes.items() if outcome.judged]
     if not judged:
@@ -37,11 +38,12 @@ def in_words(outcomes: Mapping[Version, Outcome]) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _unjudged(outcomes: Mapping[Version, Outcome], before: Version, first: Version) -> str:
+def _unjudged(outcomes: Mapping[V, Outcome], before: V, first: V) -> str:
     """What is not known about the versions between two: the change may be there."""
-    between = [version for version in outcomes if before < version < first]
+    versions = list(outcomes)
+    between = versions[versions.index(before) + 1 : versions.index(first)]
     return f"; of {_listed(between)} nothing is known" if between else ""
 
 
-def _listed(versions: list[Version]) -> str:
+def _listed(versions: Sequence[object]) -> str:
     return ", ".join(map(str, versions))

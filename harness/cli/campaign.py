@@ -5,8 +5,9 @@ import errno
 import shlex
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -20,7 +21,7 @@ from attnfuzz.harness.campaign.messages import Setup
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.ray_jobs import RayJobs
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.check import CannotRun, render_failure
+from attnfuzz.harness.check import CannotRun, Runner, render_failure
 from attnfuzz.harness.cli.display import Display, display_on
 from attnfuzz.harness.cli.exits import BadInput, Exit
 from attnfuzz.harness.cli.given import tell
@@ -33,11 +34,13 @@ from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.registry import resolve
-from attnfuzz.harness.report.files import write_reports
+from attnfuzz.harness.report.files import Written, write_reports
 from attnfuzz.harness.wording import clock, count
 from attnfuzz.harness.workers import core_dumps
 from attnfuzz.kernels.gpu import modules
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.sglang import wheel
+from attnfuzz.kernels.sglang.naming import Named, is_sglang
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 
@@ -48,6 +51,18 @@ def start_campaign(plan: Plan) -> Exit:
     home = Home(plan.out)
     with home.locked():
         return _run(plan, home, ledger, past=None)
+
+
+def run_campaign(plan: Plan) -> tuple[str, Standing]:
+    """Run `plan` as a new campaign of its home, and leave it to the caller to say what came of it.
+
+    Gives its name in its home, where its reports lie. Raises as `start_campaign`.
+    """
+    ledger = _checked(plan)
+    home = Home(plan.out)
+    with home.locked():
+        campaign, standing, _ = _carry_out(Console(highlight=False), plan, home, ledger, past=None)
+    return campaign, standing
 
 
 def resume_campaign(folder: Path, *, jobs: int | None, ray: str | None, database: str | None) -> Exit:
@@ -75,6 +90,15 @@ def prepare(backends: Sequence[str]) -> None:
     modules.build((each for one in resolved.values() if isinstance(one, GpuBackend) for each in one.modules()), tell)
     for backend in resolved.values():
         backend.prepare(tell)
+    for name in filter(is_sglang, resolved):
+        if str(Named.parse(name).version) not in wheel.pinned():
+            _rehearse(name)
+
+
+def _rehearse(name: str) -> None:
+    """Start workers once for a release that nobody tried: a job that can't would leave a campaign behind."""
+    with Runner([name]) as runner:
+        runner.start(name)
 
 
 def _checked(plan: Plan) -> Ledger:
@@ -88,29 +112,46 @@ def _checked(plan: Plan) -> Ledger:
 def _run(plan: Plan, home: Home, ledger: Ledger, *, past: Past | None) -> Exit:
     console = Console(highlight=False)
     _open(console, plan, past)
-    standing = Standing.of(past.events if past else ())
-    where = shlex.quote(str(home.path))
-    go_on = f"go on with: attnfuzz fuzz --resume {where}"
-    with _stop_on_signals() as stop:
-        with _full_disk(go_on):
-            show = display_on(console, standing)
-            campaign = _search(plan, home, ledger, past, stop=stop, standing=standing, display=show)
-        summarise(console, standing)
-        with _full_disk(f"write the report with: attnfuzz report {where}"):
-            written = write_reports(home, campaign, standing)
+    _, standing, written = _carry_out(console, plan, home, ledger, past=past, tell=partial(summarise, console))
     console.print(f"Report: {written.html}", soft_wrap=True, markup=False)
     for path in written.issues:
         console.print(f"Text for an issue: {path}", soft_wrap=True, markup=False)
     if standing.failure is not None:
-        text = f"{standing.failure.text}\nThe harness itself failed. What was found before is kept; {go_on}"
+        text = f"{standing.failure.text}\nThe harness itself failed. What was found before is kept; {_go_on(home)}"
         Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
         return Exit.FAILED
     if standing.finished is not None and standing.finished.interrupted:
-        console.print(f"Interrupted. What was found before is kept; {go_on}", soft_wrap=True, markup=False)
+        console.print(f"Interrupted. What was found before is kept; {_go_on(home)}", soft_wrap=True, markup=False)
         return Exit.INTERRUPTED
     if any(remark.error for remark in standing.remarks):
         return Exit.FAILED
     return Exit.FOUND if standing.unexpected else Exit.CLEAN
+
+
+def _carry_out(
+    console: Console,
+    plan: Plan,
+    home: Home,
+    ledger: Ledger,
+    *,
+    past: Past | None,
+    tell: Callable[[Standing], None] = lambda _: None,
+) -> tuple[str, Standing, Written]:
+    """Run the campaign in sight, `tell` of its end, and write its reports; its name, where it stands, and these."""
+    standing = Standing.of(past.events if past else ())
+    where = shlex.quote(str(home.path))
+    with _stop_on_signals() as stop:
+        with _full_disk(_go_on(home)):
+            show = display_on(console, standing)
+            campaign = _search(plan, home, ledger, past, stop=stop, standing=standing, display=show)
+        tell(standing)
+        with _full_disk(f"write the report with: attnfuzz report {where}"):
+            written = write_reports(home, campaign, standing)
+    return campaign, standing, written
+
+
+def _go_on(home: Home) -> str:
+    return f"go on with: attnfuzz fuzz --resume {shlex.quote(str(home.path))}"
 
 
 def _search(

@@ -26,6 +26,7 @@ from attnfuzz.harness.cli.import_dump import import_dump
 from attnfuzz.harness.cli.replay import replay
 from attnfuzz.harness.cli.report import report
 from attnfuzz.harness.cli.shrink import shrink_case
+from attnfuzz.harness.cli.sweep import sweep
 from attnfuzz.harness.cli.triage import triage
 from attnfuzz.harness.corpus import CorpusError, DatabaseError
 from attnfuzz.harness.defects.results import DefectScoreError
@@ -33,7 +34,12 @@ from attnfuzz.harness.findings.ledger import LedgerError
 from attnfuzz.harness.registry import BackendFileError, UnknownBackend, WrongDevice
 from attnfuzz.harness.report.printable import printable
 from attnfuzz.harness.report.sources import NoCampaignError
+from attnfuzz.harness.sweep.results import SweepError
+from attnfuzz.harness.workers.lifeline import CannotStart
+from attnfuzz.harness.workers.pool import Refused
 from attnfuzz.kernels.library_cache import BuildFailed, NoCompiler
+from attnfuzz.kernels.sglang.errors import ReleaseError
+from attnfuzz.kernels.sglang.naming import BadName
 from attnfuzz.reference.calibration import CalibrationError
 from attnfuzz.reference.case_file import CaseFileError
 
@@ -53,6 +59,7 @@ for command in (
     shrink_case,
     export,
     bisect,
+    sweep,
     findings,
     corpus,
     bugs,
@@ -94,9 +101,11 @@ def _users_mistake(error: Exception) -> str | None:
 
 _USERS_MISTAKES = (
     BackendFileError,
+    BadName,
     BuildFailed,
     CalibrationError,
     CannotRun,
+    CannotStart,
     CaseFileError,
     CorpusError,
     DatabaseError,
@@ -107,6 +116,9 @@ _USERS_MISTAKES = (
     NoCampaignError,
     NoCompiler,
     RayError,
+    Refused,
+    ReleaseError,
+    SweepError,
     UnknownBackend,
     WrongDevice,
 )

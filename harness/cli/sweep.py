@@ -1,0 +1,250 @@
+"""`attnfuzz sweep`: failures by release, those that are reported and those that a search of each release finds."""
+
+import secrets
+import shlex
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import click
+from click.core import ParameterSource
+from msgspec.structs import replace
+from rich.console import Console
+
+from attnfuzz.harness.bugs import load_bugs
+from attnfuzz.harness.campaign.home import Home
+from attnfuzz.harness.campaign.plan import ALPHA, Plan, spent_per_output
+from attnfuzz.harness.check import Runner
+from attnfuzz.harness.cli.campaign import run_campaign
+from attnfuzz.harness.cli.exits import BadInput, Exit
+from attnfuzz.harness.cli.given import Duration, tell, tree_option
+from attnfuzz.harness.cli.sweep_table import print_sweep
+from attnfuzz.harness.durable import write_durably
+from attnfuzz.harness.findings.environment import environment
+from attnfuzz.harness.findings.record import RecordError
+from attnfuzz.harness.sweep.family import Family
+from attnfuzz.harness.sweep.markdown import MARKDOWN, render_markdown
+from attnfuzz.harness.sweep.replaying import MOST_CASES
+from attnfuzz.harness.sweep.results import RESULTS, Asked, Results, Searched, read_results, write_results
+from attnfuzz.harness.sweep.sglang_family import SglangFamily
+from attnfuzz.harness.sweep.sweep import Sweep
+from attnfuzz.harness.sweep.versions import NoSuchVersions, versions_in
+from attnfuzz.harness.sweep.wanted import NotOfTheFamily, Wanted, given, reported
+
+EXAMPLES = 1000
+"""What is drawn for each backend of a release if nobody says."""
+
+_MOST_CHARACTERS = 160
+"""Of what is told of a run while a sweep is under way; the files have it all."""
+
+FAMILIES: dict[str, Family] = {"sglang": SglangFamily()}
+
+
+@click.command()
+@click.argument("package", required=False, metavar="[sglang]")
+@click.argument("versions", required=False, metavar="[VERSIONS]")
+@click.option(
+    "--backend",
+    "kinds",
+    multiple=True,
+    metavar="NAME",
+    help="What to test of each release; may be given several times.  [default: all that can be tested]",
+)
+@click.option(
+    "--examples",
+    type=click.IntRange(min=0),
+    help=f"Cases to draw for each backend of a release; 0 to run known ones alone.  [default: {EXAMPLES}]",
+)
+@click.option("--time", "seconds", type=Duration(), help="Time to search each release, like 90s, 10m or 1h30m.")
+@click.option(
+    "--cases",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    metavar="CASE.json | FINDING_DIR",
+    help="A failure to run in every release, beside those that are reported; may be given several times.",
+)
+@tree_option("A source tree, as the last release.")
+@click.option("--seed", type=click.IntRange(min=0), help="Draw the cases of an earlier sweep again.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1, max=256), default=1, show_default=True, help="Processes that search."
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("attnfuzz-sweep"),
+    show_default=True,
+    help="Folder of the table, of failing cases, and of the campaigns with their findings.",
+)
+@click.option(
+    "--resume",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Go on with the sweep of this folder, as it was begun: releases that were searched are not searched again.",
+)
+@click.pass_context
+def sweep(
+    ctx: click.Context,
+    *,
+    package: str | None,
+    versions: str | None,
+    kinds: tuple[str, ...],
+    examples: int | None,
+    seconds: float | None,
+    cases: tuple[Path, ...],
+    sglang: Path | None,
+    seed: int | None,
+    jobs: int,
+    out: Path,
+    resume: Path | None,
+) -> None:
+    """Run known failures in released versions, search each for others, and say which began and ended when.
+
+    VERSIONS are like 0.5.9..latest, or 0.5.9,0.5.11. What is found in one is run in all. The table is written to
+    sweep.md and sweep.json too, after each release.
+
+    Exits with 0 if no release fails, 1 if one does, 2 if none could be run, 130 after Ctrl-C.
+    """
+    if resume is not None:
+        _check_alone(ctx)
+        ctx.exit(_run(read_results(resume), resume))
+    if examples is not None and seconds is not None:
+        raise click.UsageError("--examples and --time are both budgets: give one of them")
+    family = _family(package)
+    kinds = _kinds(kinds, family)
+    known = _given(cases, family, kinds)
+    asked = Asked(
+        package=family.package,
+        releases=_releases(versions, sglang, family),
+        kinds=kinds,
+        examples=None if examples == 0 else EXAMPLES if examples is None and seconds is None else examples,
+        seconds=seconds,
+        seed=secrets.randbits(32) if seed is None else seed,
+        jobs=jobs,
+        given=known,
+    )
+    if (out / RESULTS).exists():
+        tell(f"{out / RESULTS} is of an earlier sweep, and is written anew; its findings are kept.")
+    begun = Results(asked=asked, environment=environment())
+    write_results(out, begun)
+    ctx.exit(_run(begun, out))
+
+
+def _run(results: Results, out: Path) -> Exit:
+    """Run a sweep, or the rest of it, keep what is known after each release, and print it in the end."""
+    family = _family(results.asked.package)
+    home = Home(out)
+    with Runner() as runner:
+        known = (*reported(load_bugs(), family, results.asked.kinds, runner), *results.asked.given)
+    outputs = (len(known) + 1) * len(results.asked.releases) * MOST_CASES
+    interrupted = True
+    going = Sweep(
+        results,
+        family,
+        known,
+        judges=partial(Runner, alpha=spent_per_output(ALPHA, outputs), progress=tell),
+        search=partial(_search, results.asked, out),
+        findings=home.findings,
+        cases=out / "cases",
+        tell=lambda line: tell(line if len(line) <= _MOST_CHARACTERS else f"{line[: _MOST_CHARACTERS - 1]}…"),
+    )
+    try:
+        for known_now in going.run():
+            results = known_now
+            _write(results, family, out)
+            interrupted = any(each.interrupted for each in results.searched.values())
+    except KeyboardInterrupt:
+        results, interrupted = going.results, True
+        _write(results, family, out)
+    print_sweep(Console(highlight=False), results, family)
+    click.echo(f"Table: {out / MARKDOWN}, {out / RESULTS}")
+    if interrupted:
+        click.echo(
+            f"Interrupted. What was found before is kept; go on with: attnfuzz sweep --resume {shlex.quote(str(out))}"
+        )
+        return Exit.INTERRUPTED
+    if not results.judged:
+        return Exit.FAILED
+    return Exit.FOUND if results.fails else Exit.CLEAN
+
+
+def _search(asked: Asked, out: Path, backends: tuple[str, ...]) -> Searched:
+    """Run a campaign in the sweep's home, which keeps what is found."""
+    campaign, standing = run_campaign(
+        Plan(
+            backends=backends,
+            examples=asked.examples,
+            seconds=asked.seconds,
+            seed=asked.seed,
+            jobs=asked.jobs,
+            contract="declared",
+            guard=None,
+            out=out,
+        )
+    )
+    return Searched(
+        examples=sum(score.searched for score in standing.scores.values()),
+        cases=standing.cases,
+        campaign=campaign,
+        interrupted=standing.finished is not None and standing.finished.interrupted,
+        failure="" if standing.failure is None else f"the search failed: {_last_words(standing.failure.text)}",
+    )
+
+
+def _last_words(text: str) -> str:
+    """What a job process that failed wrote last; the line after it says how the process ended."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return next(iter([*lines[-2:-1], *lines]), "it did not say why")
+
+
+def _write(results: Results, family: Family, out: Path) -> None:
+    write_results(out, results)
+    write_durably(out / MARKDOWN, render_markdown(results, family).encode())
+
+
+def _check_alone(ctx: click.Context) -> None:
+    """A sweep goes on as it was begun: what else was asked for would be ignored."""
+    for option in ctx.command.params:
+        if option.name != "resume" and ctx.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
+            name = option.opts[0] if isinstance(option, click.Option) else option.make_metavar(ctx)
+            raise click.UsageError(f"--resume goes on with a sweep as it was begun: leave {name} out, or begin another")
+
+
+def _family(package: str | None) -> Family:
+    family = FAMILIES.get(package or "")
+    if family is None:
+        asked = "no package" if package is None else f"no releases of {package!r} are known"
+        raise BadInput(f"{asked}: write it like attnfuzz sweep {next(iter(FAMILIES))} 0.5.9..latest")
+    return family
+
+
+def _kinds(named: Sequence[str], family: Family) -> tuple[str, ...]:
+    for name in named:
+        if name not in family.kinds:
+            raise BadInput(f"--backend {name}: of releases of {family.package}, give {' or '.join(family.kinds)}")
+    return tuple(dict.fromkeys(named)) or family.kinds
+
+
+def _releases(versions: str | None, tree: Path | None, family: Family) -> tuple[str, ...]:
+    if versions is None and tree is None:
+        raise BadInput("no versions: write them like 0.5.9..latest or 0.5.9,0.5.11")
+    try:
+        named = [] if versions is None else versions_in(versions, family.released)
+    except NoSuchVersions as error:
+        raise BadInput(str(error)) from error
+    return (*map(str, named), *([] if tree is None else [f"@{tree.resolve()}"]))
+
+
+def _given(paths: Sequence[Path], family: Family, kinds: Sequence[str]) -> tuple[Wanted, ...]:
+    """The failures in files and folders, each with a name of its own."""
+    taken: dict[str, Wanted] = {}
+    for path in dict.fromkeys(paths):
+        try:
+            wanted = given(path, family, kinds)
+        except (NotOfTheFamily, RecordError) as error:
+            raise BadInput(str(error)) from error
+        name, number = wanted.name, 1
+        while name in taken:
+            number += 1
+            name = f"{wanted.name}-{number}"
+        taken[name] = replace(wanted, name=name)
+    return tuple(taken.values())

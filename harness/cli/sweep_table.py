@@ -1,0 +1,128 @@
+"""A sweep on a terminal: releases down, failures across by their numbers, and below it what these are."""
+
+import textwrap
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from attnfuzz.harness.bisect.outcome import Ending
+from attnfuzz.harness.report.printable import printable
+from attnfuzz.harness.sweep.family import Family
+from attnfuzz.harness.sweep.results import Results, Row
+from attnfuzz.harness.sweep.words import (
+    found_in,
+    not_yet_run,
+    sentence,
+    shown,
+    still_there,
+    unable,
+    why_not_run,
+    without_failure,
+)
+from attnfuzz.harness.wording import count, replay_line
+
+_MARKS = {
+    Ending.FAILS: Text("F", style="bold red"),
+    Ending.PASSES: Text("."),
+    Ending.FAILS_OTHERWISE: Text("?", style="yellow"),
+    Ending.CANNOT_RUN: Text("-", style="dim"),
+    Ending.CANNOT_BE_HAD: Text("-", style="dim"),
+}
+_LEGEND = "F fails, . passes, ? fails otherwise, which may hide it, - can't be run"
+
+_GAP = 2
+_INDENT = "    "
+
+
+def print_sweep(console: Console, results: Results, family: Family) -> None:
+    """Print all that is known: the table, what could not be run, each failure, and the result in a line."""
+    passing, not_run = without_failure(results)
+    waiting = not_yet_run(results)
+    shown_apart = (*passing, *not_run, *waiting)
+    numbered = list(enumerate((row for row in results.rows if row not in shown_apart), start=1))
+    for part in _in_parts(console, results, numbered):
+        console.print(_table(results, part))
+        console.print()
+    if numbered:
+        console.print(Text(_LEGEND, style="dim"))
+    for release in results.asked.releases:
+        backends = tuple(family.backend(release, kind) for kind in results.asked.kinds)
+        if reason := unable(results, release, backends):
+            _line(console, f"{shown(release)} can't be run: {reason}", "yellow")
+    for number, row in numbered:
+        console.print()
+        _print_row(console, number, row)
+    if shown_apart:
+        console.print()
+    if passing:
+        _wrapped(console, f"No release shows {', '.join(row.wanted.name for row in passing)}.")
+    if reasons := why_not_run(not_run):
+        _wrapped(console, f"None could run {reasons}.")
+    if waiting:
+        _wrapped(console, f"Found, and not run in all releases yet: {', '.join(row.wanted.name for row in waiting)}.")
+    console.print()
+    _print_result(console, results)
+
+
+def _in_parts(
+    console: Console, results: Results, numbered: Sequence[tuple[int, Row]]
+) -> list[Sequence[tuple[int, Row]]]:
+    """The failures, as many together as are as wide as the terminal."""
+    names = max(map(len, (*map(shown, results.asked.releases), "release")))
+    taken = names + (len("  drawn cases  found") if results.asked.searches else 0)
+    each = max(1, (console.width - taken) // (_GAP + len(str(len(numbered)))))
+    return [numbered[first : first + each] for first in range(0, max(1, len(numbered)), each)]
+
+
+def _table(results: Results, part: Sequence[tuple[int, Row]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
+    table.add_column("release", no_wrap=True)
+    if results.asked.searches:
+        table.add_column("drawn cases", justify="right", no_wrap=True)
+        table.add_column("found", justify="right", no_wrap=True)
+    for number, _ in part:
+        table.add_column(str(number), justify="right", no_wrap=True)
+    for release in results.asked.releases:
+        searched = results.searched.get(release)
+        told = (f"{searched.examples:,}", str(found_in(results, release))) if searched else ("", "")
+        marks = [_MARKS[row.cells[release].ending] if release in row.cells else Text("") for _, row in part]
+        table.add_row(printable(shown(release)), *(told if results.asked.searches else ()), *marks)
+    return table
+
+
+def _print_row(console: Console, number: int, row: Row) -> None:
+    wanted = row.wanted
+    _line(console, f"{number:>2}  {wanted.name}, {wanted.kind}", "bold")
+    lines = [wanted.title, sentence(row)]
+    if wanted.found:
+        lines.append(f"Found by the search in {', '.join(map(shown, wanted.found))}.")
+    if row.resembles:
+        lines.append(f"It fails like {row.resembles} in every release that both were run in: perhaps it is that.")
+    for line in lines:
+        _wrapped(console, line, _INDENT)
+    newest = next((cell for cell in reversed(row.cells.values()) if cell.case), None)
+    if newest is not None:
+        _line(console, f"{_INDENT}{replay_line(newest.case)}")
+
+
+def _print_result(console: Console, results: Results) -> None:
+    releases = count(len(results.asked.releases), "release")
+    failing = sum(row.course.began != "-" for row in results.rows)
+    left = still_there(results)
+    if not results.judged:
+        _line(console, f"None of {releases} could be run.", "bold red")
+    elif not failing:
+        _line(console, f"{releases}: none fails.", "bold green")
+    else:
+        names = f": {', '.join(row.wanted.name for row in left)}" if left else ""
+        _line(console, f"{releases}: {count(failing, 'failure')}, {len(left)} still there{names}.", "bold red")
+
+
+def _wrapped(console: Console, text: str, indent: str = "") -> None:
+    _line(console, textwrap.fill(text, console.width - 1, initial_indent=indent, subsequent_indent=indent))
+
+
+def _line(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(printable(text), style=style), soft_wrap=True)

@@ -1,0 +1,54 @@
+"""Which releases are meant by what a user writes: 0.5.9, 0.5.9..0.5.14, 0.5.9..latest, or several of them."""
+
+from collections.abc import Callable, Sequence
+
+from packaging.version import InvalidVersion, Version
+
+LATEST = "latest"
+_TO = ".."
+
+
+class NoSuchVersions(ValueError):
+    """What was written means no versions; the message says what to write."""
+
+
+def versions_in(text: str, released: Callable[[], Sequence[Version]]) -> list[Version]:
+    """The versions that `text` means, the oldest first, each once.
+
+    `released` tells all there are, in their order. It is asked for a range or the latest alone: what is named by itself
+    is taken as it is, so that a machine without a network can name what it has. A range holds both of its ends, and no
+    pre-releases but an end that is one. Raises NoSuchVersions, and whatever `released` raises.
+    """
+    found: set[Version] = set()
+    for part in text.split(","):
+        first, to, last = part.strip().partition(_TO)
+        if not to:
+            found.add(_newest(released()) if first == LATEST else _version(first))
+            continue
+        low = _version(first)
+        known = released()
+        high = _newest(known) if last == LATEST else _version(last)
+        within = [version for version in known if low <= version <= high and _wanted(version, (low, high))]
+        if not within:
+            have = f"there are {known[0]} to {known[-1]}" if known else "there are none"
+            raise NoSuchVersions(f"no version is in {part.strip()}: {have}; the older end comes first")
+        found.update(within)
+    return sorted(found)
+
+
+def _wanted(version: Version, ends: Sequence[Version]) -> bool:
+    return version in ends or not version.is_prerelease
+
+
+def _newest(released: Sequence[Version]) -> Version:
+    final = [version for version in released if not version.is_prerelease]
+    if not final:
+        raise NoSuchVersions("no version is released: name those that you have, like 0.5.9,0.5.11")
+    return final[-1]
+
+
+def _version(text: str) -> Version:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        raise NoSuchVersions(f"{text!r} is no version: write 0.5.9, 0.5.9..latest or 0.5.9,0.5.11") from None

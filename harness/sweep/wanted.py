@@ -1,0 +1,154 @@
+"""What is looked for in every release: a case, and which of its failures count."""
+
+import re
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from attnfuzz.harness.bugs import Bug
+from attnfuzz.harness.campaign.judge import Judge
+from attnfuzz.harness.failures import FAULTS, Kind, Observation, Verdict
+from attnfuzz.harness.findings.finding import case_path
+from attnfuzz.harness.findings.record import HISTORY, Record, read_history
+from attnfuzz.harness.fingerprint import Fingerprint, fine
+from attnfuzz.harness.sweep.family import Family
+from attnfuzz.harness.wording import headline
+from attnfuzz.reference import case_file
+from attnfuzz.reference.case import Case
+
+_PLACED = FAULTS | {Kind.RAISED}
+"""Kinds of failures of which one elsewhere is another bug."""
+
+
+class NotOfTheFamily(ValueError):
+    """A case that no release can be asked about; the message says why."""
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """A failure to look for with `case`, on the backend of this `kind` of each release.
+
+    Failures count that are of one of `kinds`, or like `fingerprint`, in which no backend is named; any, if neither is
+    given. Where `where` is given, a fault counts in that kernel alone, and an exception of that type. `reported`: its
+    case may be moved into a geometry that a release has, since the report is about no other. `found` are the releases
+    whose search found it.
+    """
+
+    name: str
+    title: str
+    kind: str
+    case: Case
+    kinds: tuple[Kind, ...] = ()
+    where: str = ""
+    fingerprint: Fingerprint | None = None
+    reported: bool = False
+    found: tuple[str, ...] = ()
+
+    def shown_by(self, verdict: Verdict) -> Observation | None:
+        """The failure of a verdict that counts; None if none does."""
+        if self.fingerprint is not None:
+            return self.fingerprint.among(verdict.failures)
+        return next((each for each in verdict.failures if self._is_meant(each)), None)
+
+    def _is_meant(self, failure: Observation) -> bool:
+        elsewhere = self.where and _where(failure) not in {"", self.where}
+        return not elsewhere and (not self.kinds or failure.kind in self.kinds)
+
+
+def fingerprint_anywhere(observation: Observation) -> Fingerprint:
+    """The fingerprint of a failure in whatever release: it names no backend."""
+    return Fingerprint.of("", observation).anywhere
+
+
+def reported(bugs: Iterable[Bug], family: Family, kinds: Collection[str], judge: Judge) -> list[Wanted]:
+    """The reports of the family's project that a case shows on this machine: as a release has it, if one is known to.
+
+    Where a report is about a fault or an exception, `judge` finds out where our own backend has it.
+    """
+    return [
+        Wanted(
+            name=bug.name,
+            title=bug.title,
+            kind=kind,
+            case=case,
+            kinds=bug.kinds,
+            where=_where_ours(bug, judge),
+            reported=True,
+        )
+        for bug in bugs
+        for case in [bug.case_in_release or bug.case]
+        if bug.project == family.package and bug.missing is None and isinstance(case, Case)
+        for kind in [family.kind_of(bug.release or bug.backend_before)]
+        if kind is not None and kind in kinds
+    ]
+
+
+def _where_ours(bug: Bug, judge: Judge) -> str:
+    """Where our own backend fails with a bug, "" if that does not matter."""
+    if not isinstance(bug.case, Case) or _PLACED.isdisjoint(bug.kinds):
+        return ""
+    failures = judge.verdict(replace(bug.case, backend=bug.backend_before)).failures
+    return next((_where(each) for each in failures if each.kind in _PLACED.intersection(bug.kinds)), "")
+
+
+def _where(failure: Observation) -> str:
+    """What tells failures of its kind apart: a fault's kernel, an exception's type; "" if nothing does.
+
+    After a wrong number, other kernels were launched.
+    """
+    if failure.kind in FAULTS:
+        return failure.kernel
+    return failure.place if failure.kind is Kind.RAISED else ""
+
+
+def given(path: Path, family: Family, kinds: Collection[str]) -> Wanted:
+    """What a user's file or a finding's folder shows: the failure on record, any if none is.
+
+    Raises CaseFileError, RecordError, NotOfTheFamily.
+    """
+    case = case_file.load(case_path(path))
+    if not isinstance(case, Case):
+        raise NotOfTheFamily(f"{path} is made of literal calls, which no release plans: give a case made of steps")
+    kind = family.kind_of(case.backend)
+    if kind is None or kind not in kinds:
+        have = ", ".join(kinds)
+        raise NotOfTheFamily(f"{path} is a case of {case.backend}: a sweep of {family.package} replays those of {have}")
+    if (path / HISTORY).is_file():
+        return _on_file(case, kind, read_history(path).observation)
+    return Wanted(name=path.stem, title=f"any failure of {path}", kind=kind, case=case)
+
+
+def found(records: Iterable[Record], backends: dict[str, tuple[str, str]]) -> list[Wanted]:
+    """What searches have filed for `backends`, each with its release and kind, in the order of the releases.
+
+    What fails alike with the same features in several releases is one failure, with the case of the first of them.
+    """
+    order = list(backends)
+    mine = sorted(
+        (record for record in records if record.case.backend in backends),
+        key=lambda record: order.index(record.case.backend),
+    )
+    alike: dict[str, Wanted] = {}
+    for record in mine:
+        release, kind = backends[record.case.backend]
+        wanted = _on_file(record.case, kind, record.observation)
+        first = alike.setdefault(wanted.name, wanted)
+        alike[wanted.name] = replace(first, found=tuple(dict.fromkeys((*first.found, release))))
+    return list(alike.values())
+
+
+def _on_file(case: Case, kind: str, seen: Observation) -> Wanted:
+    """What is looked for of a finding; its name is the same whatever release it was found in."""
+    return Wanted(
+        name=f"{seen.kind}-{fine(replace(case, backend=kind), seen)}",
+        title=headline(kind, seen),
+        kind=kind,
+        case=case,
+        fingerprint=fingerprint_anywhere(seen),
+    )
+
+
+def file_name(wanted: Wanted, release: str) -> str:
+    """The name of the file that a failing case is kept in."""
+    return re.sub(r"[^A-Za-z0-9_.+-]+", "_", f"{wanted.name}-{release.strip('@/')}") + ".json"
