@@ -103,8 +103,10 @@ def backend_of(named: Named) -> Backend:
 def capability_of(kind: str, version: Version) -> Capability:
     """What cases a version's backend of this kind (`trtllm_mha` or `trtllm_mla`) supports.
 
-    Servers have no request that attends to fewer keys than it has queries. Page sizes are those that server_args.py
-    leaves as they are (0.5.9: lines 1884 and 1904; 0.5.23: arg_groups/overrides.py:1159 and 1183).
+    Servers have no request that attends to fewer keys than it has queries. FP8 caches are left out: from 0.5.17 on a
+    kernel that exists in CUDA alone writes them (kernels/ops/kvcache/fused_fp8_qkv_kv_cache.py:19). Page sizes are
+    those that server_args.py leaves as they are (0.5.9: lines 1884 and 1904; 0.5.23: arg_groups/overrides.py:1159 and
+    1183).
     """
     orders = orders_of(version)
     latent = kind == "trtllm_mla"

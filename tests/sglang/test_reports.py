@@ -1,4 +1,8 @@
-"""The reports in the releases that had them: by their own cases, and by the general strategies."""
+"""The reports in the releases that had them: by their own cases, and by the general strategies.
+
+The strategies lean to the features of a report's case, as a campaign leans to what it has not reached: releases on
+interpreted kernels judge about a case in a second.
+"""
 
 from collections.abc import Iterator
 

@@ -1,0 +1,38 @@
+"""SGLang 0.5.23, trtllm_mla: a prefill with a prefix weighs its parts by logarithms of the wrong base. Needs torch.
+
+The smallest case that was found: one new token after a prefix of one, one head. Each part attends to one key, so its
+output is that key's value, and its log-sum-exp the key's logit. FlashInfer's kernels give it in base 2 (its issue
+#2113), SGLang's merge takes it for base e.
+"""
+
+import math
+import sys
+
+try:
+    import torch
+except ImportError as error:
+    print(f"{error}: pip install torch")
+    sys.exit(2)
+
+logits = torch.tensor([-0.3844572603702545, -0.3236345946788788], dtype=torch.float64)
+values = torch.tensor([1.8203125, -0.6015625], dtype=torch.float64)
+lse = logits / math.log(2)
+
+
+def merged(base):
+    """kernels/ops/attention/merge_state.py, lines 32 to 57, with the power of `base` in place of exp."""
+    weights = base ** (lse - lse.max())
+    return float((values * weights / weights.sum()).sum().bfloat16())
+
+
+exact = float((torch.softmax(logits, 0) * values).sum())
+print(f"exact {exact:.6f}, merged in base 2 {merged(2.0):.6f}, merged in base e {merged(math.e):.6f}, SGLang 0.554688")
+wrong = abs(merged(math.e) - 0.554688) < 1e-6 < abs(merged(2.0) - merged(math.e))
+print("SGLang's is the merge in base e of numbers in base 2" if wrong else "nothing is wrong")
+
+# A prefix of 4096 keys of equal logits 0, and 16 new ones of logit 0 that are causal: the last row.
+lse = torch.tensor([4096.0, 16.0], dtype=torch.float64).log2()
+for base, name in ((2.0, "2"), (math.e, "e")):
+    weights = base ** (lse - lse.max())
+    print(f"base {name}: 16 new keys after 4096 weigh {float(weights[1] / weights.sum()):.4%}; exact {16 / 4112:.4%}")
+sys.exit(wrong)
