@@ -56,7 +56,7 @@ bench() {
   measure 60 gpu_fixup "$@"
   measure 120 gpu_strays "$@"
   measure 60 gpu_routes "$@"
-  measure 120 deaths --deaths 20 --calm 500 --cases 30 --deadly benchmarks/gpu_deadly.py:DEADLY --healthy cuda_fixup
+  measure 60 deaths --deaths 8 --calm 400 --starts 1 --cases 15 --deadly benchmarks/gpu_deadly.py:DEADLY --healthy cuda_fixup
   measure 100 gpu_guarding "$@" --cases 30 --backend cuda_fixup --backend xqa --backend fa2_paged
   measure 60 gpu_rates "$@" --seconds 8 --large --jobs 8 --backend xqa --backend fa2_paged
   measure 140 gpu_rates "$@" --seconds 4 --jobs 1 --jobs 12 $(repeated --backend $QUICK)
