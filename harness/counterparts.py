@@ -61,7 +61,7 @@ def shown_on(
         nearest = nearest or verdict
         if _fails(verdict, kinds):
             own = moved == replace(case, backend=backend)
-            remark = "its own case" if own else "its case, moved into a geometry that there are modules for"
+            remark = "its own case" if own else "its case, moved into a geometry that the backend has"
             return _shown(remark, verdict, moved, judge, after)
     found = _drawn(backend, case, kinds, judge, examples)
     if found is not None:

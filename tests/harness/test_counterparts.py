@@ -80,7 +80,7 @@ def test_the_nearest_case_is_tried_first_and_run_without_the_bug_too() -> None:
     case = reported("sglang-21649")
     judge = Judge(lambda _: FAULT)
     shown = shown_on(BACKEND, case, (Kind.ILLEGAL_ACCESS,), judge)
-    assert shown.remark == "its case, moved into a geometry that there are modules for"
+    assert shown.remark == "its case, moved into a geometry that the backend has"
     assert (shown.before, shown.after) == (FAULT, PASSED)
     nearest = cases_like(case, BACKEND)[0]
     assert [(each.backend, each.geometry) for each in judge.seen] == [

@@ -246,7 +246,7 @@ def test_on_a_gpu_a_bug_is_run_on_its_kernels_and_others_on_native_ones(
     ran = attnfuzz("bugs", "run", "--device", "cuda", "sglang-24566", "sglang-22688")
     assert ran.code == 0
     words = " ".join(ran.out.split())
-    assert "its case, moved into a geometry that there are modules for before hopper:trtllm_mha@24566: fails" in words
+    assert "its case, moved into a geometry that the backend has before hopper:trtllm_mha@24566: fails" in words
     assert "after hopper:trtllm_mha_as_served: passes" in words
     assert "on native kernels: there are none of trtllm_mla@22688-before for this GPU" in words
     assert "sglang-24566 cuda IllegalAccess at seq_lens passes" in words
