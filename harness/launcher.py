@@ -242,7 +242,9 @@ class JournalingLauncher:
             if self._tracer is not None and not all(op.own for op, _ in launches):
                 self._tracer.returned()
             known = self._known_call(launches)
-            self.observations += [self._mutated(name, element, known) for name, element in broken]
+            for name, element in broken:
+                changed = f"{self.kernel} changed its input {name}, first at element {element}"
+                self.observations.append(self._observed(Kind.INPUT_MUTATED, name, changed, known))
 
     def _see_through(self, seal: Seal) -> list[tuple[str, int]]:
         """Wait for a launch; what of its inputs it changed. One wait is for both."""
@@ -266,7 +268,9 @@ class JournalingLauncher:
             # Contracts are those of entry points, not of a backend's own code before it.
             reported, self._reported = self._reported, []
         call = self._known_call(launches)
-        self.broken += [self._broken(place, text, call) for place, text in reported]
+        for place, text in reported:
+            breach = f"a call of {self.kernel} breaks its contract: {text}"
+            self.broken.append(self._observed(Kind.CONTRACT_BROKEN, place, breach, call))
         record = LaunchRecord(
             step=self._step,
             mode=self._mode,
@@ -290,17 +294,9 @@ class JournalingLauncher:
         """After calls that raised nothing: observe that a kernel of theirs could not be launched, and so never ran."""
         error = self._failed_launch()
         if error:
-            self.observations.append(
-                Observation(
-                    kind=Kind.RAISED,
-                    place=error.partition(":")[0],
-                    message=f"{self.kernel} did not tell of the error of its own launch, {error}",
-                    step=self._step,
-                    mode=self._mode,
-                    kernel=self.kernel,
-                    call=self._known_call(launches),
-                )
-            )
+            hidden = f"{self.kernel} did not tell of the error of its own launch, {error}"
+            known = self._known_call(launches)
+            self.observations.append(self._observed(Kind.RAISED, error.partition(":")[0], hidden, known))
 
     def _show(self, launches: Sequence[Launched]) -> None:
         if self._tracer is not None:
@@ -319,22 +315,12 @@ class JournalingLauncher:
     def _known_call(self, launches: Sequence[Launched]) -> int:
         return self._call if len(launches) == 1 else -1
 
-    def _broken(self, place: str, text: str, call: int) -> Observation:
+    def _observed(self, kind: Kind, place: str, message: str, call: int) -> Observation:
+        """What is observed of the step's last launch."""
         return Observation(
-            kind=Kind.CONTRACT_BROKEN,
+            kind=kind,
             place=place,
-            message=f"a call of {self.kernel} breaks its contract: {text}",
-            step=self._step,
-            mode=self._mode,
-            kernel=self.kernel,
-            call=call,
-        )
-
-    def _mutated(self, name: str, element: int, call: int) -> Observation:
-        return Observation(
-            kind=Kind.INPUT_MUTATED,
-            place=name,
-            message=f"{self.kernel} changed its input {name}, first at element {element}",
+            message=message,
             step=self._step,
             mode=self._mode,
             kernel=self.kernel,
