@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from attnfuzz.kernels.lengths import running_sum
 from attnfuzz.kernels.sglang.padding import extends
-from attnfuzz.kernels.sglang.pool import first_new
+from attnfuzz.kernels.sglang.pool import first_new, new_tokens
 from attnfuzz.kernels.sglang.runner import Server
 from attnfuzz.kernels.sglang.speculation import spec_info
 from attnfuzz.reference.case import Mode, Step
@@ -91,7 +91,7 @@ def new_keys(server: Server, step: Step, rows: int) -> tuple[torch.Tensor, torch
     hold: fp8 numbers times a scale are a dtype away from themselves.
     """
     case, tokens = server.case, server.pool.tokens
-    new = server.pool.new_tokens(step)
+    new = new_tokens(tokens, step)
     spare = [tokens.extra.start + row % len(tokens.extra) for row in range(rows - len(new))]
     at = torch.tensor(new + spare, dtype=torch.long)
     quantised = case.geometry.kv_dtype is not case.geometry.dtype

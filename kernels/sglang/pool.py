@@ -58,14 +58,6 @@ class ServerPool:
             for location in self.locations(request.slot)[first_new(request) : request.kv_len]
         ]
 
-    def new_tokens(self, step: Step) -> list[int]:
-        """Which of `tokens` these are."""
-        return [
-            self.tokens.spans[request.slot].start + position
-            for request in step.requests
-            for position in range(first_new(request), request.kv_len)
-        ]
-
     def write_before(self, step: Step) -> None:
         """Bring the pool to the state in which a forward of `step` finds it: without the tokens that it writes itself.
 
@@ -78,6 +70,15 @@ class ServerPool:
 def first_new(request: Request) -> int:
     """The first position that a step writes; a request with fewer keys than queries has no prefix."""
     return max(0, request.kv_len - request.q_len)
+
+
+def new_tokens(tokens: SlotTokens, step: Step) -> list[int]:
+    """Which of `tokens` a step adds, in the order of `ServerPool.new_locations`."""
+    return [
+        tokens.spans[request.slot].start + position
+        for request in step.requests
+        for position in range(first_new(request), request.kv_len)
+    ]
 
 
 class RequestRows:

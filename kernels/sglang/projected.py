@@ -17,7 +17,7 @@ from attnfuzz.kernels.sglang.errors import Moved
 from attnfuzz.kernels.sglang.inputs import Inputs
 from attnfuzz.kernels.sglang.layer import scaling
 from attnfuzz.kernels.sglang.loader import Loaded
-from attnfuzz.kernels.sglang.pool import first_new
+from attnfuzz.kernels.sglang.pool import first_new, new_tokens
 from attnfuzz.kernels.sglang.runner import Server
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.reference.case import Case, Step
@@ -103,12 +103,7 @@ class _Located:
 
     def new(self, step: Step, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of the tokens that a step adds, and finite ones up to `rows`."""
-        spans = self.tokens.spans
-        new = [
-            spans[request.slot].start + position
-            for request in step.requests
-            for position in range(first_new(request), request.kv_len)
-        ]
+        new = new_tokens(self.tokens, step)
         at = torch.tensor([*new, *[self.tokens.extra.start] * (rows - len(new))], dtype=torch.long)
         return self.tokens.key[at], self.tokens.value[at]
 
