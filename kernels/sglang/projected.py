@@ -20,6 +20,7 @@ from attnfuzz.kernels.sglang.loader import Loaded
 from attnfuzz.kernels.sglang.pool import first_new, new_tokens
 from attnfuzz.kernels.sglang.runner import Server
 from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.kernels.trtllm.chunks import chunk_prefixes
 from attnfuzz.reference.case import Case, Step
 from attnfuzz.reference.geometry import Latent
 
@@ -63,13 +64,13 @@ class ProjectedAttention:
 
     def output(self, step: Step, inputs: Inputs, out: torch.Tensor) -> Output:
         """The output of a step: rounded once, and once more by each merge."""
-        prefix = max((first_new(request) for request in step.requests), default=0)
-        requests = max(1, sum(request.q_len > 0 for request in step.requests))
+        # A server schedules no request without a token, so that none takes part in cutting chunks.
+        prefixes = [first_new(request) for request in step.requests if request.q_len]
         return Output(
             out=out,
             lse=None,
             attended=self._located.tokens.attended(step, inputs.query, packed_rows(step)),
-            roundings=1 + -(-prefix // max(1, self._case.chunk_capacity // requests)),
+            roundings=1 + len(chunk_prefixes(prefixes, self._case.chunk_capacity)),
             # What is projected from the cache is not quantised.
             **BmmScales(bmm1_scale=scaling(self._case), bmm2_scale=1.0),
         )
