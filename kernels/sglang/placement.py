@@ -1,6 +1,6 @@
 """Tensors of a release, put into guarded memory for a launch: an access past a tensor's own end then faults."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -64,7 +64,7 @@ class Placement:
 
     def _place(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor of the same shape and strides. An axis that was expanded has one place for all of its indices."""
-        expanded = [axis for axis, size in enumerate(tensor.shape) if size > 1 and tensor.stride(axis) == 0]
+        expanded = _expanded(tensor)
         shape = [1 if axis in expanded else size for axis, size in enumerate(tensor.shape)]
         stride = [
             1 if axis in expanded or tensor.shape[axis] == 1 else step for axis, step in enumerate(tensor.stride())
@@ -82,8 +82,8 @@ def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
     target.view(bits).copy_(source.view(bits))
 
 
-def _expanded(tensor: torch.Tensor) -> Iterator[int]:
-    return (axis for axis, size in enumerate(tensor.shape) if size > 1 and tensor.stride(axis) == 0)
+def _expanded(tensor: torch.Tensor) -> list[int]:
+    return [axis for axis, size in enumerate(tensor.shape) if size > 1 and tensor.stride(axis) == 0]
 
 
 _BITS = {1: torch.uint8, 2: torch.uint16, 4: torch.int32, 8: torch.int64}
