@@ -10,13 +10,11 @@ from torch.overrides import TorchFunctionMode
 
 from attnfuzz.kernels.backend import Bench, Fill
 from attnfuzz.kernels.sglang import recording
+from attnfuzz.kernels.sglang.placement import WITH_POISON
 
 _ZEROS: Final = {torch.zeros, torch.zeros_like, torch.Tensor.new_zeros}
 _EMPTY: Final = {torch.empty, torch.empty_like, torch.Tensor.new_empty}
 _FILLED: Final = {torch.full, torch.full_like, torch.Tensor.new_full, torch.ones, torch.ones_like, torch.arange}
-_KNOWN_DTYPES: Final = frozenset(
-    {torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.int32, torch.int64, torch.uint8}
-)
 
 
 class GuardedFactories(TorchFunctionMode):
@@ -76,7 +74,7 @@ class GuardedFactories(TorchFunctionMode):
 
 
 def _placeable(form: torch.Tensor) -> bool:
-    return form.dtype in _KNOWN_DTYPES and form.numel() > 0
+    return form.dtype in WITH_POISON and form.numel() > 0
 
 
 def _device_of(args: tuple[Any, ...]) -> torch.device | None:

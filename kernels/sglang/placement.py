@@ -7,6 +7,11 @@ import torch
 
 from attnfuzz.kernels.backend import Fill, Memory
 
+WITH_POISON = frozenset(
+    {torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.int32, torch.int64, torch.uint8}
+)
+"""Dtypes that memory knows a poison for. Arguments of others are placed as bits, and their factories left alone."""
+
 
 class Placement:
     """The arguments of one launch.
@@ -69,7 +74,7 @@ class Placement:
         stride = [
             1 if axis in expanded or tensor.shape[axis] == 1 else step for axis, step in enumerate(tensor.stride())
         ]
-        dtype = tensor.dtype if tensor.dtype in _WITH_POISON else _BITS[tensor.itemsize]
+        dtype = tensor.dtype if tensor.dtype in WITH_POISON else _BITS[tensor.itemsize]
         placed = self._memory.tensor(name, shape, dtype, stride=stride).view(tensor.dtype)
         return placed.expand(tensor.shape) if expanded else placed.as_strided(tensor.shape, tensor.stride())
 
@@ -87,5 +92,3 @@ def _expanded(tensor: torch.Tensor) -> list[int]:
 
 
 _BITS = {1: torch.uint8, 2: torch.uint16, 4: torch.int32, 8: torch.int64}
-_WITH_POISON = frozenset({torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.int32, torch.int64})
-"""Kinds that memory knows a poison for; others are placed as bits."""

@@ -5,7 +5,8 @@ import torch
 
 from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory
-from attnfuzz.kernels.sglang.placement import Placement
+from attnfuzz.harness.memory.poison import poison
+from attnfuzz.kernels.sglang.placement import WITH_POISON, Placement
 from attnfuzz.reference.case import Guard, Outputs
 
 
@@ -51,6 +52,11 @@ def test_any_tensor_can_be_placed(memory: GuardedMemory, value: torch.Tensor) ->
     assert memory.holds(placed)
     assert (placed.shape, placed.stride(), placed.dtype) == (value.shape, value.stride(), value.dtype)
     assert placed.tolist() == value.tolist()
+
+
+def test_memory_knows_a_poison_for_what_is_said_to_have_one() -> None:
+    for dtype in WITH_POISON:
+        poison(dtype)
 
 
 def test_members_of_a_tuple_and_what_is_no_tensor(memory: GuardedMemory) -> None:
