@@ -78,11 +78,16 @@ class Server:
         )
         return entered
 
+    @property
+    def _attention_backend(self) -> str:
+        """What --attention-backend names."""
+        return "trtllm_mla" if self.case.geometry.latent else "trtllm_mha"
+
     def _arguments(self) -> dict[str, Any]:
         """What the server was started with, by the fields of ServerArgs."""
-        mla, drafts = self.case.geometry.latent is not None, self.draft_tokens
+        drafts = self.draft_tokens
         arguments: dict[str, Any] = {
-            "attention_backend": "trtllm_mla" if mla else "trtllm_mha",
+            "attention_backend": self._attention_backend,
             "page_size": self.case.geometry.page_size,
         }
         if _has(self.loaded, "model_executor/cuda_graph_config.py"):
@@ -120,8 +125,8 @@ class Server:
             token_to_kv_pool_allocator=allocator,
             kv_index_translator=self._translator(own_rows, own_pool, allocator),
             max_running_requests=own_rows.size,
-            prefill_attention_backend_str=self._arguments()["attention_backend"],
-            decode_attention_backend_str=self._arguments()["attention_backend"],
+            prefill_attention_backend_str=self._attention_backend,
+            decode_attention_backend_str=self._attention_backend,
             model=Told("model", modules=lambda: [self.layer]),
             # No Mamba layers, and activations that are whole on each rank (0.5.23: model_runner.py).
             mambaish_config=None,
