@@ -133,7 +133,7 @@ class ServedGraphs:
     """The graphs of a session, by mode and rows. Each mode has a runner of its own, with its buffers."""
 
     def __init__(self, server: Server, planner: GraphPlanner, case: Case, bench: Bench) -> None:
-        self._server, self._kind, self._case, self._bench = server, planner, case, bench
+        self._server, self._planner_kind, self._case, self._bench = server, planner, case, bench
         self._planner = _PLANNERS[planner]
         self._buffers: dict[Mode, GraphBuffers] = {}
         self._captured: dict[tuple[Mode, int], _Captured] = {}
@@ -183,6 +183,6 @@ class ServedGraphs:
             backend.init_cuda_graph_state(most, most * stride)
             fill = backend.get_cuda_graph_seq_len_fill_value()
             self._buffers[step.mode] = GraphBuffers.allocate(
-                self._bench, self._kind, step.mode, batch=most, stride=stride, fill=fill
+                self._bench, self._planner_kind, step.mode, batch=most, stride=stride, fill=fill
             )
         return self._buffers[step.mode]
