@@ -44,8 +44,9 @@ def make_wheel(folder: Path, version: str, source: str = "") -> Path:
     return wheel
 
 
-def pip_has_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have pip take all from the wheels in `folder`, whatever the machine's own settings of it are."""
+def pip_has_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder, made if there is none, from whose wheels pip takes all, whatever the machine's settings of it are."""
+    folder.mkdir(exist_ok=True)
     for name in os.environ:
         if name.startswith("PIP_"):
             monkeypatch.delenv(name)
@@ -53,6 +54,7 @@ def pip_has_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
 
 
 def _entry(name: str, text: str) -> str:

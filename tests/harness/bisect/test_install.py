@@ -19,10 +19,7 @@ def _silent(_: str) -> None:
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that pip takes all from."""
-    folder = tmp_path / "wheels"
-    folder.mkdir()
-    pip_has_only(folder, monkeypatch)
-    return folder
+    return pip_has_only(tmp_path / "wheels", monkeypatch)
 
 
 @needs_pip
