@@ -18,8 +18,8 @@ from attnfuzz.reference.case import Guard, Outputs
 class CudaMemory(PlacedMemory):
     """`PlacedMemory` in an arena's slabs, whose slack is what a tensor leaves of them: up to 2 MiB for a small one.
 
-    `content` synchronises. A tensor's memory serves others only when nobody holds its
-    storage any more, be it torch, a graph or FlashInfer, also after `release`.
+    `content` synchronises. A tensor's memory serves others only when nobody holds its storage any more, be it torch, a
+    graph or FlashInfer, also after `release`.
     """
 
     def __init__(self, arena: CudaArena, guard: Guard, outputs: Outputs) -> None:
