@@ -58,11 +58,6 @@ class Arena:
     ) -> None:
         self.close()
 
-    @property
-    def resting_bytes(self) -> int:
-        """Bytes of memory that slabs hold while no tensor lives in them."""
-        return self._shelf.warm_bytes
-
     def take(self, nbytes: int, guard: Guard) -> Slab:
         """A slab with the pages for `nbytes` open, flush with the guard: at its right end or its left.
 

@@ -22,7 +22,7 @@ class Shelf(Generic[SlabT]):
         self._budget = budget
         self._resting: dict[int, list[SlabT]] = {}
         self._warm: dict[SlabT, None] = {}
-        self.warm_bytes = 0
+        self._warm_bytes = 0
 
     def take(self, capacity: int) -> SlabT | None:
         """A slab of exactly this capacity, warm or cold; None if there is none."""
@@ -38,7 +38,7 @@ class Shelf(Generic[SlabT]):
         """Take a warm slab back."""
         self.put_cold(slab)
         self._warm[slab] = None
-        self.warm_bytes += slab.capacity
+        self._warm_bytes += slab.capacity
 
     def put_cold(self, slab: SlabT) -> None:
         """Take a slab back that got no memory, so that its addresses are not lost."""
@@ -46,7 +46,7 @@ class Shelf(Generic[SlabT]):
 
     def excess(self) -> Iterator[SlabT]:
         """The slabs that have to give up their memory; they count as cold from then on."""
-        while self.warm_bytes > self._budget:
+        while self._warm_bytes > self._budget:
             yield self._coldest()
 
     def all_warm(self) -> Iterator[SlabT]:
@@ -58,7 +58,7 @@ class Shelf(Generic[SlabT]):
         """Forget every slab."""
         self._resting.clear()
         self._warm.clear()
-        self.warm_bytes = 0
+        self._warm_bytes = 0
 
     def _coldest(self) -> SlabT:
         slab = next(iter(self._warm))
@@ -67,4 +67,4 @@ class Shelf(Generic[SlabT]):
 
     def _chill(self, slab: SlabT) -> None:
         del self._warm[slab]
-        self.warm_bytes -= slab.capacity
+        self._warm_bytes -= slab.capacity

@@ -78,12 +78,6 @@ class CudaArena:
         """Bytes of which slabs are multiples."""
         return self._space.page
 
-    @property
-    def resting_bytes(self) -> int:
-        """Bytes of memory that slabs hold while no tensor lives in them."""
-        self.settle()
-        return self._shelf.warm_bytes
-
     def take(self, nbytes: int) -> CudaSlab:
         """A mapped slab of at least `nbytes`, holding what its last use left. It goes back when `bytes_in` says so.
 
