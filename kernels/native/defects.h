@@ -7,6 +7,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "portable.h"
+
 namespace attnfuzz {
 
 // Named as in kernels/defects, where each has its title and its source.
@@ -98,7 +100,7 @@ inline void uproot_all() { std::memset(is_planted, 0, sizeof is_planted); }
 
 #else
 
-constexpr bool planted(Defect) { return false; }
+ON_BOTH constexpr bool planted(Defect) { return false; }
 
 #endif
 

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 
+#include "portable.h"
+
 namespace attnfuzz {
 
 enum class Element { f32, bf16, f16, e4m3 };
 
-constexpr int64_t bytes(Element element) {
+ON_BOTH constexpr int64_t bytes(Element element) {
   return element == Element::f32 ? 4 : element == Element::e4m3 ? 1 : 2;
 }
 

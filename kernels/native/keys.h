@@ -8,28 +8,30 @@ namespace attnfuzz {
 
 class Keys {
  public:
-  Keys(Element key, Element value, int64_t value_dim)
+  ON_BOTH Keys(Element key, Element value, int64_t value_dim)
       : key_element(key), value_element(value), value_dim(value_dim) {}
-  virtual ~Keys() = default;
-  virtual const char* key(int64_t index) const = 0;
-  virtual const char* value(int64_t index) const = 0;
+  ON_BOTH virtual const char* key(int64_t index) const = 0;
+  ON_BOTH virtual const char* value(int64_t index) const = 0;
 
   const Element key_element, value_element;
   const int64_t value_dim;
+
+ protected:
+  ~Keys() = default;
 };
 
 // Page ids are read from the table when a key is asked for, and never checked: a bad id is a bad address.
 class PagedKeys final : public Keys {
  public:
-  PagedKeys(const Pool& key, const Pool& value, const PageTable& table, int64_t request, int64_t head)
+  ON_BOTH PagedKeys(const Pool& key, const Pool& value, const PageTable& table, int64_t request, int64_t head)
       : Keys(key.element, value.element, value.dim), key_(key), value_(value),
         ids_(table.data + request * table.row_stride), id_stride_(table.column_stride), head_(head) {}
 
-  const char* key(int64_t index) const override { return at(key_, index); }
-  const char* value(int64_t index) const override { return at(value_, index); }
+  ON_BOTH const char* key(int64_t index) const override { return at(key_, index); }
+  ON_BOTH const char* value(int64_t index) const override { return at(value_, index); }
 
  private:
-  const char* at(const Pool& pool, int64_t index) const {
+  ON_BOTH const char* at(const Pool& pool, int64_t index) const {
     const int64_t looked_up = planted(Defect::tile_taken_from_one_page) ? index - index % 32 : index;
     const int64_t page = ids_[looked_up / pool.page_size * id_stride_];
     const int64_t slot = looked_up % pool.page_size + (index - looked_up);
@@ -47,11 +49,11 @@ class PagedKeys final : public Keys {
 
 class RaggedKeys final : public Keys {
  public:
-  RaggedKeys(const Rows& key, const Rows& value, int64_t first, int64_t head)
+  ON_BOTH RaggedKeys(const Rows& key, const Rows& value, int64_t first, int64_t head)
       : Keys(key.element, value.element, value.dim), key_(key), value_(value), first_(first), head_(head) {}
 
-  const char* key(int64_t index) const override { return key_.at(first_ + index, head_); }
-  const char* value(int64_t index) const override { return value_.at(first_ + index, head_); }
+  ON_BOTH const char* key(int64_t index) const override { return key_.at(first_ + index, head_); }
+  ON_BOTH const char* value(int64_t index) const override { return value_.at(first_ + index, head_); }
 
  private:
   const Rows& key_;

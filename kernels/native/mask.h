@@ -1,10 +1,10 @@
 // Which keys a query sees: an interval, since causal limits and windows are intervals.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "defects.h"
+#include "portable.h"
 #include "views.h"
 
 namespace attnfuzz {
@@ -20,26 +20,26 @@ struct Mask {
   int64_t window_left;
   bool causal;
 
-  Interval seen_by(int64_t query) const {
+  ON_BOTH Interval seen_by(int64_t query) const {
     const int64_t own = kv_len - q_len + query;
-    const int64_t begin = window_left < 0 ? 0 : std::max<int64_t>(0, own - window_left);
-    return spoiled({begin, std::min(kv_len, causal ? own + 1 : kv_len)}, query);
+    const int64_t begin = window_left < 0 ? 0 : larger(0, own - window_left);
+    return spoiled({begin, smaller(kv_len, causal ? own + 1 : kv_len)}, query);
   }
 
   // The union over queries [first, last): what these queries may read.
-  Interval seen_by(int64_t first, int64_t last) const {
+  ON_BOTH Interval seen_by(int64_t first, int64_t last) const {
     return {seen_by(first).begin, seen_by(last - 1).end};
   }
 
   // `seen` itself, but for a planted defect.
-  Interval spoiled(Interval seen, int64_t query) const {
+  ON_BOTH Interval spoiled(Interval seen, int64_t query) const {
     const int64_t own_of_first = kv_len - q_len, own = own_of_first + query;
-    const auto window_at = [&](int64_t key) { return std::max<int64_t>(0, key - window_left); };
+    const auto window_at = [&](int64_t key) { return larger(0, key - window_left); };
     if (planted(Defect::mask_of_the_first_query) && query > 0) return seen_by(0);
     if (causal) {
-      if (planted(Defect::causal_limit_one_late)) seen.end = std::min(kv_len, own + 2);
-      if (planted(Defect::causal_mask_from_the_first_key)) seen.end = std::min(kv_len, query + 1);
-      if (planted(Defect::short_kv_sees_one_key) && kv_len > 0) seen.end = std::max<int64_t>(1, seen.end);
+      if (planted(Defect::causal_limit_one_late)) seen.end = smaller(kv_len, own + 2);
+      if (planted(Defect::causal_mask_from_the_first_key)) seen.end = smaller(kv_len, query + 1);
+      if (planted(Defect::short_kv_sees_one_key) && kv_len > 0) seen.end = larger(1, seen.end);
     }
     if (window_left >= 0) {
       if (planted(Defect::window_one_short)) seen.begin = window_at(own + 1);

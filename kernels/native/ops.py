@@ -2,7 +2,8 @@
 
 Arguments that no native kernel implements are accepted at FlashInfer's default, and rejected by name otherwise.
 Metadata is int32. Query and outputs are float32, bfloat16 or float16; K and V have the query's dtype or float8_e4m3fn.
-All are CPU tensors, contiguous in their last axis and with any other strides. LSE is base 2, float32.
+All are contiguous in their last axis and have any other strides; they are on the CPU, or on a GPU for the library that
+`kernels.gpu.any_gpu` puts in the place of this one. LSE is base 2, float32.
 """
 
 from collections.abc import Sequence
@@ -226,7 +227,7 @@ def trtllm_batch_decode_with_kv_cache_mla(
         )
     out = _output(query, kv_lora_rank, out)
     if lse is None and return_lse:
-        lse = torch.empty(query.shape[0] * query.shape[1], query.shape[2], dtype=torch.float32)
+        lse = query.new_empty(query.shape[0] * query.shape[1], query.shape[2], dtype=torch.float32)
     build.load().mla_decode(
         out,
         lse.flatten(0, 1) if lse is not None and lse.ndim == query.ndim - 1 else lse,
@@ -296,14 +297,14 @@ def _output(
     if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
         raise NotImplementedError(f"native kernels: out_dtype={out_dtype!r} is unsupported, pass a torch.dtype")
     if out is None:
-        return torch.empty((*query.shape[:-1], dim), dtype=out_dtype or query.dtype)
+        return query.new_empty((*query.shape[:-1], dim), dtype=out_dtype or query.dtype)
     if out_dtype is not None and out_dtype != out.dtype:
         raise ValueError(f"out_dtype is {out_dtype}, but out has dtype {out.dtype}")
     return out
 
 
 def _empty_lse(query: torch.Tensor) -> torch.Tensor:
-    return torch.empty(query.shape[:2], dtype=torch.float32)
+    return query.new_empty(query.shape[:2], dtype=torch.float32)
 
 
 def _answer(out: torch.Tensor, lse: torch.Tensor | None, return_lse: bool) -> Answer:

@@ -3,16 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <vector>
 
+#include "base_2.h"
 #include "wide.h"
 
 namespace attnfuzz {
 namespace {
 
-constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kNothing = -std::numeric_limits<float>::infinity();
 constexpr int64_t kLanes = 16;
 
 WIDE float dot(const float* a, const float* b, int64_t n) {
@@ -39,12 +37,6 @@ WIDE void add_scaled(float* to, const float* from, float by, int64_t n) {
   if (planted(Defect::values_accumulated_in_bf16)) {
     for (int64_t i = 0; i < n; ++i) to[i] = in_bf16(to[i]);
   }
-}
-
-// exp2(value - max), where -inf - -inf is no weight at all.
-float weight(float value, float max) {
-  if (planted(Defect::small_weights_flushed) && value < max - 14) return 0.0f;
-  return value == kNothing ? 0.0f : std::exp2(value - max);
 }
 
 // Raises the row's maximum to cover `max`, and rescales what it has summed.

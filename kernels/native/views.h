@@ -15,7 +15,7 @@ struct Rows {
   int64_t tokens, heads, dim;
   int64_t token_stride, head_stride;
 
-  char* at(int64_t token, int64_t head) const {
+  ON_BOTH char* at(int64_t token, int64_t head) const {
     return data + (token * token_stride + head * head_stride) * bytes(element);
   }
 };
@@ -25,7 +25,7 @@ struct Statistics {
   float* data = nullptr;
   int64_t token_stride = 0, head_stride = 0;
 
-  float& at(int64_t token, int64_t head) const { return data[token * token_stride + head * head_stride]; }
+  ON_BOTH float& at(int64_t token, int64_t head) const { return data[token * token_stride + head * head_stride]; }
 };
 
 // [n] of int32.
@@ -33,7 +33,7 @@ struct Lengths {
   const int32_t* data;
   int64_t stride;
 
-  int64_t at(int64_t index) const { return data[index * stride]; }
+  ON_BOTH int64_t at(int64_t index) const { return data[index * stride]; }
 };
 
 // [batch, pages per request] of int32 page ids.

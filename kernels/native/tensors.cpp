@@ -1,0 +1,134 @@
+#include "tensors.h"
+
+#include "defects.h"
+
+namespace attnfuzz {
+
+char* data_of(const TensorView& tensor) { return static_cast<char*>(tensor.data_ptr()) + tensor.byte_offset(); }
+
+void require_axes(const TensorView& tensor, const char* name, int axes) {
+  require_here(tensor, name);
+  REQUIRE(tensor.ndim() == axes, name << " must have " << axes << " axes, not " << tensor.ndim());
+}
+
+bool is(const TensorView& tensor, int code, int bits) {
+  return tensor.dtype().code == code && tensor.dtype().bits == bits && tensor.dtype().lanes == 1;
+}
+
+void require_last_axis_contiguous(const TensorView& tensor, const char* name) {
+  const int last = tensor.ndim() - 1;
+  REQUIRE(tensor.size(last) <= 1 || tensor.stride(last) == 1, name << " must be contiguous in its last axis");
+}
+
+Element element_of(const TensorView& tensor, const char* name) {
+  if (is(tensor, kDLFloat, 32)) return Element::f32;
+  if (is(tensor, kDLFloat, 16)) return Element::f16;
+  if (is(tensor, kDLBfloat, 16)) return Element::bf16;
+  if (is(tensor, kDLFloat8_e4m3fn, 8)) return Element::e4m3;
+  TVM_FFI_THROW(ValueError) << name << " must be float32, float16, bfloat16 or float8_e4m3fn";
+  __builtin_unreachable();
+}
+
+Rows rows_of(const TensorView& tensor, const char* name) {
+  require_axes(tensor, name, 3);
+  require_last_axis_contiguous(tensor, name);
+  return {data_of(tensor), element_of(tensor, name), tensor.size(0), tensor.size(1), tensor.size(2),
+          tensor.stride(0), tensor.stride(1)};
+}
+
+Rows float_rows_of(const TensorView& tensor, const char* name) {
+  const Rows rows = rows_of(tensor, name);
+  REQUIRE(rows.element != Element::e4m3, name << " must be float32, float16 or bfloat16");
+  return rows;
+}
+
+Rows batched_rows_of(const TensorView& tensor, const char* name) {
+  require_axes(tensor, name, 4);
+  require_last_axis_contiguous(tensor, name);
+  REQUIRE(tensor.size(0) <= 1 || tensor.size(1) <= 1 || tensor.stride(0) == tensor.size(1) * tensor.stride(1),
+          name << " must have its tokens at one stride over its first two axes");
+  const Element element = element_of(tensor, name);
+  REQUIRE(element != Element::e4m3, name << " must be float32, float16 or bfloat16");
+  const int64_t token_stride = tensor.size(1) > 1 ? tensor.stride(1) : tensor.stride(0);
+  return {data_of(tensor), element, tensor.size(0) * tensor.size(1), tensor.size(2), tensor.size(3), token_stride,
+          tensor.stride(2)};
+}
+
+Statistics statistics_of(const TensorView& tensor, const char* name, const Rows& rows) {
+  require_axes(tensor, name, 2);
+  REQUIRE(is(tensor, kDLFloat, 32), name << " must be float32");
+  REQUIRE(tensor.size(0) == rows.tokens && tensor.size(1) == rows.heads,
+          name << " must have shape [" << rows.tokens << ", " << rows.heads << "]");
+  return {reinterpret_cast<float*>(data_of(tensor)), tensor.stride(0), tensor.stride(1)};
+}
+
+Statistics statistics_of(const Optional<TensorView>& tensor, const char* name, const Rows& rows) {
+  return tensor.has_value() ? statistics_of(tensor.value(), name, rows) : Statistics{};
+}
+
+const int32_t* int32_of(const TensorView& tensor, const char* name, int axes) {
+  require_axes(tensor, name, axes);
+  REQUIRE(is(tensor, kDLInt, 32), name << " must be int32");
+  return reinterpret_cast<const int32_t*>(data_of(tensor));
+}
+
+Lengths lengths_of(const TensorView& tensor, const char* name) {
+  return {int32_of(tensor, name, 1), tensor.stride(0)};
+}
+
+PageTable table_of(const TensorView& tensor) {
+  const int64_t row_stride = planted(Defect::table_gap_ignored) ? tensor.size(1) : tensor.stride(0);
+  return {int32_of(tensor, "block_tables", 2), row_stride, tensor.stride(1)};
+}
+
+Pool pool_of(const TensorView& tensor, const char* name, bool paired, int member, bool nhd) {
+  require_axes(tensor, name, paired ? 5 : 4);
+  require_last_axis_contiguous(tensor, name);
+  const Element element = element_of(tensor, name);
+  const char* data = data_of(tensor);
+  if (paired) {
+    REQUIRE(tensor.size(1) == 1 || tensor.size(1) == 2, name << " must have 1 or 2 in its second axis");
+    if (tensor.size(1) == 2) data += member * tensor.stride(1) * bytes(element);
+  }
+  const int first = paired ? 2 : 1;
+  const int head = nhd ? first + 1 : first, slot = nhd ? first : first + 1;
+  REQUIRE(tensor.size(head) > 0 && tensor.size(slot) > 0, name << " must have at least one head and one slot per page");
+  return {data, element, tensor.size(head), tensor.size(slot), tensor.size(first + 2),
+          tensor.stride(0), tensor.stride(head), tensor.stride(slot)};
+}
+
+void require_fit(const Rows& query, const Rows& out, int64_t heads, int64_t dim, int64_t value_dim) {
+  REQUIRE(heads > 0 && query.heads % heads == 0,
+          "query has " << query.heads << " heads, which is no multiple of the " << heads << " heads of K and V");
+  REQUIRE(query.dim == dim, "query has head dim " << query.dim << ", K has " << dim);
+  REQUIRE(out.tokens == query.tokens && out.heads == query.heads && out.dim == value_dim,
+          "out must have shape [" << query.tokens << ", " << query.heads << ", " << value_dim << "]");
+}
+
+void require_same_elements(Element query, Element key, Element value) {
+  REQUIRE(key == value, "K and V must have the same dtype");
+  REQUIRE(key == query || key == Element::e4m3, "K and V must have the dtype of query, or float8_e4m3fn");
+}
+
+Scalars scalars_of(double bmm1_scale, double bmm2_scale, int64_t window_left, bool causal,
+                   const Optional<TensorView>& sinks, int64_t heads) {
+  REQUIRE(window_left >= -1, "window_left must be -1 (no window) or more, not " << window_left);
+  Scalars scalars{static_cast<float>(bmm1_scale), static_cast<float>(bmm2_scale), window_left, causal, nullptr};
+  if (sinks.has_value()) {
+    const TensorView& tensor = sinks.value();
+    require_axes(tensor, "sinks", 1);
+    require_last_axis_contiguous(tensor, "sinks");
+    REQUIRE(is(tensor, kDLFloat, 32) && tensor.size(0) == heads, "sinks must be float32 of shape [" << heads << "]");
+    scalars.sinks = reinterpret_cast<const float*>(data_of(tensor));
+  }
+  return scalars;
+}
+
+char* workspace_of(const TensorView& tensor) {
+  char* data = data_of(tensor);
+  require_here(tensor, "workspace_buffer");
+  REQUIRE(reinterpret_cast<uintptr_t>(data) % 4 == 0, "workspace_buffer must be aligned to 4 bytes");
+  return data;
+}
+
+}  // namespace attnfuzz

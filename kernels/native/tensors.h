@@ -1,0 +1,53 @@
+// Tensors of Python, checked and taken apart here and nowhere else. Checked is what a caller can get wrong about one
+// tensor (dtype, axes, contiguity, where it is) and that q, K, V and outputs fit each other. How many rows the metadata
+// has is not checked against the batch: FlashInfer's kernels trust their caller there, and so do these.
+#pragma once
+
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/function.h>
+#include <tvm/ffi/optional.h>
+
+#include "views.h"
+
+namespace attnfuzz {
+
+using tvm::ffi::Optional;
+using tvm::ffi::TensorView;
+
+#define REQUIRE(condition, message) \
+  if (!(condition)) TVM_FFI_THROW(ValueError) << message
+
+// Throws unless a tensor is where the kernels of this library run: each library has its own (here.cpp, for the CPU).
+void require_here(const TensorView& tensor, const char* name);
+
+void require_axes(const TensorView& tensor, const char* name, int axes);
+void require_last_axis_contiguous(const TensorView& tensor, const char* name);
+
+char* data_of(const TensorView& tensor);
+bool is(const TensorView& tensor, int code, int bits);
+Element element_of(const TensorView& tensor, const char* name);
+
+Rows rows_of(const TensorView& tensor, const char* name);
+Rows float_rows_of(const TensorView& tensor, const char* name);
+
+// [batch, q_len, heads, dim] seen as [batch * q_len, heads, dim].
+Rows batched_rows_of(const TensorView& tensor, const char* name);
+
+Statistics statistics_of(const TensorView& tensor, const char* name, const Rows& rows);
+Statistics statistics_of(const Optional<TensorView>& tensor, const char* name, const Rows& rows);
+Lengths lengths_of(const TensorView& tensor, const char* name);
+PageTable table_of(const TensorView& tensor);
+
+// One of K and V: [pages, heads, slots, dim] (HND) or [pages, slots, heads, dim] (NHD), or member `member` of
+// [pages, 1 or 2, ...].
+Pool pool_of(const TensorView& tensor, const char* name, bool paired, int member, bool nhd);
+
+// `heads`, `dim` and `value_dim` are those of K and V.
+void require_fit(const Rows& query, const Rows& out, int64_t heads, int64_t dim, int64_t value_dim);
+void require_same_elements(Element query, Element key, Element value);
+
+Scalars scalars_of(double bmm1_scale, double bmm2_scale, int64_t window_left, bool causal,
+                   const Optional<TensorView>& sinks, int64_t heads);
+char* workspace_of(const TensorView& tensor);
+
+}  // namespace attnfuzz
