@@ -19,15 +19,17 @@ _ARCH_LIST = "TVM_FFI_CUDA_ARCH_LIST"
 
 @functools.cache
 def load(*files: Path) -> tvm_ffi.Module:
-    """The module compiled from .cu files for the visible GPUs; once in a process. Raises as `build` does."""
+    """The module compiled from files for the visible GPUs; once in a process. Files and errors are those of `build`."""
     return tvm_ffi.load_module(str(build(files)))
 
 
 def build(
     files: Sequence[Path], *, archs: Sequence[str] = (), progress: Callable[[str], None] = lambda _: None
 ) -> Path:
-    """The library compiled from .cu files, built if this machine has not built it before; creates no CUDA context.
+    """The library compiled from files, built if this machine has not built it before; creates no CUDA context.
 
+    The first is a .cu file, which the library is called after. Others may be .cpp files, or the headers that those
+    include: a library is built anew where one of them changed.
     `archs` are compute capabilities ("9.0", "10.0a"): without them those in $TVM_FFI_CUDA_ARCH_LIST, else those of the
     visible GPUs. Any number of processes may ask at once: one compiles. `progress` is told of a build.
 
@@ -63,12 +65,13 @@ def _version(command: Path) -> str:
 def _compile(
     command: Path, name: str, files: Sequence[Path], archs: str, progress: Callable[[str], None], folder: str
 ) -> str:
+    cuda, cpp = ([str(file) for file in files if file.suffix == suffix] for suffix in (".cu", ".cpp"))
     progress(f"compiling {name}.cu for SM {archs} with {command} (about 10 s, once)")
     start = time.monotonic()
     try:
         with library_cache.environment(**{_ARCH_LIST: archs}):
             built: str = tvm_ffi.cpp.build(
-                f"attnfuzz_{name}", cuda_files=[str(file) for file in files], backend="cuda", build_directory=folder
+                f"attnfuzz_{name}", cuda_files=cuda, cpp_files=cpp, backend="cuda", build_directory=folder
             )
     except RuntimeError as error:
         reason = library_cache.essence(str(error))

@@ -14,15 +14,19 @@ from attnfuzz.kernels.library_cache import BuildFailed, NoCompiler
 
 
 class Compiler:
-    """In the place of tvm_ffi's build; `builds` are the architectures that it was asked for."""
+    """In the place of tvm_ffi's build; `builds` are the architectures that it was asked for, `files` the last ones."""
 
     def __init__(self) -> None:
         self.builds: list[str] = []
+        self.files: list[str] = []
         self.refuses = ""
 
-    def build(self, name: str, *, cuda_files: Sequence[str], backend: str, build_directory: str) -> str:
+    def build(
+        self, name: str, *, cuda_files: Sequence[str], cpp_files: Sequence[str], backend: str, build_directory: str
+    ) -> str:
         assert backend == "cuda"
-        assert all(Path(file).exists() for file in cuda_files)
+        assert all(Path(file).exists() for file in (*cuda_files, *cpp_files))
+        self.files = [Path(file).name for file in (*cuda_files, *cpp_files)]
         self.builds.append(os.environ["TVM_FFI_CUDA_ARCH_LIST"])
         if self.refuses:
             raise RuntimeError(self.refuses)
@@ -80,6 +84,16 @@ def test_other_architectures_files_and_compilers_are_other_libraries(
     libraries.append(nvcc.build([guards.SOURCE]))
     assert len(set(libraries)) == 5
     assert compiler.builds == ["9.0", "9.0", "9.0 10.0a", "8.0", "8.0"]
+
+
+def test_headers_are_not_compiled_and_count_for_what_is_the_same_library(compiler: Compiler, tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("kernel.cu", "exports.cpp", "views.h")]
+    for file in files:
+        file.touch()
+    library = nvcc.build(files)
+    assert compiler.files == ["kernel.cu", "exports.cpp"]
+    files[-1].write_text("#pragma once")
+    assert nvcc.build(files) != library
 
 
 def test_gpus_of_several_kinds_share_a_library(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
