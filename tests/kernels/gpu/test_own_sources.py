@@ -8,9 +8,12 @@ import tvm_ffi.libinfo
 
 from attnfuzz.kernels.defects import stray
 from attnfuzz.kernels.gpu import fixup, guards, toolkit
+from attnfuzz.kernels.gpu.any_gpu import ops as any_gpu
 
 
-@pytest.mark.parametrize("source", [fixup.SOURCE, guards.SOURCE, stray.SOURCE], ids=lambda source: source.stem)
+@pytest.mark.parametrize(
+    "source", [any_gpu.KERNEL, fixup.SOURCE, guards.SOURCE, stray.SOURCE], ids=lambda source: source.stem
+)
 def test_a_source_compiles_without_warnings(source: Path, tmp_path: Path) -> None:
     reason = toolkit.missing()
     if reason is not None:

@@ -1,0 +1,84 @@
+"""The native kernels' functions on a GPU: the same arguments, the same rejections, and the same attention.
+
+What differs is the library behind them (attention.cu). It is not fast: a block computes row after row of one request
+and head. Q, K, V, outputs, workspace and metadata are on one GPU. Calls go to torch's current stream, read no metadata
+on the host, and allocate nothing where `out`, and `lse` if it is asked for, are given: they can be captured in a graph.
+Metadata is trusted as the native kernels trust it, so that what is wrong in it is a wild access of the GPU. While a
+call is made, no other thread may call a native kernel: it would get this library.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import tvm_ffi
+
+from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.gpu import fixup, nvcc
+from attnfuzz.kernels.gpu.fixup import FIXUP
+from attnfuzz.kernels.gpu.merge import MERGE_STATE_IN_PLACE
+from attnfuzz.kernels.native import build
+from attnfuzz.kernels.native.ops import NATIVE
+from attnfuzz.kernels.ops_table import OpsTable, WorkspaceBytes
+
+_HERE: Final = Path(__file__).parent
+
+KERNEL: Final = _HERE / "attention.cu"
+
+EXPORTS: Final = tuple(path for path in build.sources() if path.name in ("attention_exports.cpp", "tensors.cpp"))
+"""What Python calls, which takes tensors apart on the host: that of the native kernels."""
+
+SOURCES: Final = (KERNEL, *EXPORTS, _HERE / "attend_row.h", *(path for path in build.sources() if path.suffix == ".h"))
+"""What the library is built from."""
+
+
+def library() -> tvm_ffi.Module:
+    """The compiled kernels, by the names that the native library has for them. Raises as `nvcc.build` does."""
+    return nvcc.load(*SOURCES)
+
+
+def prepare(progress: Callable[[str], None]) -> None:
+    """Compile all kernels of this project in `ANY_GPU`, if this machine has not yet; creates no CUDA context.
+
+    Raises:
+        NoCompiler, BuildFailed: as `nvcc.build`.
+
+    """
+    nvcc.build(SOURCES, progress=progress)
+    nvcc.build([fixup.SOURCE], progress=progress)
+
+
+def _on_gpu(op: Op) -> Op:
+    """A function of the native kernels, with this library in the place of theirs."""
+
+    @functools.wraps(op.function)
+    def function(query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        with torch.cuda.device_of(query), build.replaced(library()):
+            return op.function(query, *args, **kwargs)
+
+    return replace(op, function=function)
+
+
+def _no_workspace(
+    *, batch: int, q_len: int, q_heads: int, kv_heads: int, head_dim_vo: int, max_seq_len: int
+) -> WorkspaceBytes:
+    """Nothing is split. One has to be handed over all the same, of any size and contents."""
+    del batch, q_len, q_heads, kv_heads, head_dim_vo, max_seq_len
+    return WorkspaceBytes(0, 0)
+
+
+ANY_GPU: Final = OpsTable(
+    decode=_on_gpu(NATIVE.decode),
+    context=_on_gpu(NATIVE.context),
+    ragged=_on_gpu(NATIVE.ragged),
+    mla_decode=_on_gpu(NATIVE.mla_decode),
+    merge_state_in_place=MERGE_STATE_IN_PLACE,
+    fixup=FIXUP,
+    decode_workspace=_no_workspace,
+    prefill_workspace=WorkspaceBytes(0, 0),
+    prepare=prepare,
+)
+"""This project's kernels on any GPU. merge_state_in_place is FlashInfer's, which has it for every GPU."""

@@ -1,0 +1,2 @@
+// The kernels for GPUs, compiled for the CPU: a block is one thread, and blocks run one after the other.
+#include "../../kernels/gpu/any_gpu/attention.cu"
