@@ -24,5 +24,5 @@ DEADLY = replace(
     name="DEADLY",
     session=DeadlySession,
     kernels=(*CUDA_FIXUP.kernels, stray.STRAY),
-    own=(*CUDA_FIXUP.own, stray.SOURCE),
+    own=(*CUDA_FIXUP.own, (stray.SOURCE,)),
 )

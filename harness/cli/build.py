@@ -52,8 +52,8 @@ def build(*, names: tuple[str, ...], jobs: int | None, arch: str | None) -> None
     backends = _named(names, archs) if names else _for(archs)
     if not backends:
         raise BadInput(f"no backend runs on SM {archs}: give --arch one of {', '.join(Arch)}")
-    for source in dict.fromkeys(source for backend in backends for source in backend.sources):
-        nvcc.build((source,), archs=_numbers(archs), progress=tell)
+    for files in dict.fromkeys(files for backend in backends for files in backend.libraries):
+        nvcc.build(files, archs=_numbers(archs), progress=tell)
     wanted = tuple(dict.fromkeys(module for backend in backends for module in backend.modules()))
     start = time.monotonic()
     built = _compiled(wanted, archs, jobs)

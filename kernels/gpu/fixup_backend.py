@@ -75,5 +75,5 @@ CUDA_FIXUP = GpuBackend(
     # The kernel computes nothing, and fp64 attention errs less than fp32 does.
     theoretical=lambda _: NoiseModel.fp32_arithmetic(),
     needs=(),
-    own=(SOURCE,),
+    own=((SOURCE,),),
 )

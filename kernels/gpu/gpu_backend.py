@@ -25,7 +25,7 @@ class GpuBackend:
 
     `session` opens a session; `kernels` are its ops. `modules_of` gives the modules that a bucket's geometries need;
     `theoretical` the noise of a correct run on queries of a dtype. `needs` names Python packages beside torch.
-    `own` are the .cu files of this project that it launches.
+    `own` are the libraries of this project that it launches, each as the files that it is built from (`nvcc.build`).
     """
 
     name: str
@@ -37,7 +37,7 @@ class GpuBackend:
     modules_of: Callable[[Bucket], tuple[Module, ...]]
     theoretical: Callable[[DType], NoiseModel]
     needs: tuple[str, ...] = ("flashinfer",)
-    own: tuple[Path, ...] = ()
+    own: tuple[tuple[Path, ...], ...] = ()
 
     def noise(self, dtype: DType) -> NoiseModel:
         """What was measured on this GPU's architecture, else the theory."""
@@ -57,9 +57,9 @@ class GpuBackend:
         return visible.missing(self.archs, self.needs)
 
     @property
-    def sources(self) -> tuple[Path, ...]:
-        """The .cu files of this project that a case on it needs; each is a library of its own."""
-        return (guards.SOURCE, *self.own)
+    def libraries(self) -> tuple[tuple[Path, ...], ...]:
+        """The libraries of this project that a case on it needs, each as the files that it is built from."""
+        return ((guards.SOURCE,), *self.own)
 
     def modules(self) -> tuple[Module, ...]:
         """Everything that its buckets need, each once."""
@@ -67,8 +67,8 @@ class GpuBackend:
 
     def prepare(self, progress: Callable[[str], None]) -> None:
         """Compile what is not in the caches yet. Loads nothing, so that workers can still be forked."""
-        for source in self.sources:
-            nvcc.build((source,), progress=progress)
+        for files in self.libraries:
+            nvcc.build(files, progress=progress)
         modules.build(self.modules(), progress)
 
     def open(self, case: Case, bench: Bench) -> Session:

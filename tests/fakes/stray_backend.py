@@ -85,5 +85,5 @@ def _astray(base: GpuBackend, name: str, number: int, *, write: bool) -> GpuBack
         name=name,
         session=open_session,
         kernels=(*base.kernels, stray.STRAY),
-        own=(*base.own, stray.SOURCE),
+        own=(*base.own, (stray.SOURCE,)),
     )

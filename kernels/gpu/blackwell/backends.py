@@ -110,7 +110,7 @@ _MLA = GpuBackend(
     kernels=(BLACKWELL.mla_decode, BLACKWELL.ragged, BLACKWELL.merge_state_in_place, BLACKWELL.fixup, GATHER_ROWS),
     modules_of=lambda _: (_GENERATED, MERGE_MODULE),
     theoretical=_noise,
-    own=(SOURCE,),
+    own=((SOURCE,),),
 )
 
 BLACKWELL_BACKENDS = (

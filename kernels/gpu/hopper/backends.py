@@ -31,7 +31,7 @@ from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import ROUNDOFF, NoiseModel
 
-_PLAIN = Bucket(
+SMALL = Bucket(
     dtype=DType.BFLOAT16,
     kv_dtype=DType.BFLOAT16,
     head_dim_qk=64,
@@ -44,13 +44,13 @@ _PLAIN = Bucket(
     strides=(4,),
 )
 # XQA's module with a window is another than that without.
-_WINDOWED = msgspec.structs.replace(
-    _PLAIN, head_dim_qk=128, head_dim_vo=128, heads=((4, 1), (8, 2)), page_sizes=(64,), windows=(127, 31, 7, 0)
+WINDOWED = msgspec.structs.replace(
+    SMALL, head_dim_qk=128, head_dim_vo=128, heads=((4, 1), (8, 2)), page_sizes=(64,), windows=(127, 31, 7, 0)
 )
 # There are many modules of XQA and few of fmha_v2: this geometry only decodes. An fp8 cache is computed in fp8, with
 # another error, and is left to the backend xqa_fp8.
 _HALVES = msgspec.structs.replace(
-    _PLAIN,
+    SMALL,
     dtype=DType.FLOAT16,
     kv_dtype=DType.FLOAT16,
     heads=((1, 1), (4, 4)),
@@ -93,7 +93,7 @@ _MHA = GpuBackend(
     archs=_ARCHS,
     capability=Capability(
         device=Device.CUDA,
-        buckets=(_PLAIN, _WINDOWED, _HALVES),
+        buckets=(SMALL, WINDOWED, _HALVES),
         modes=tuple(Mode),
         graph_modes=SPECULATIVE,
         kv_scales=True,
@@ -138,7 +138,7 @@ _MLA = GpuBackend(
     ),
     modules_of=_mla_modules,
     theoretical=_mla_noise,
-    own=(SOURCE,),
+    own=((SOURCE,),),
 )
 
 _MHA_AS_SERVED = as_served(
