@@ -5,6 +5,7 @@ import hashlib
 import importlib.util
 import re
 import sys
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -15,7 +16,7 @@ from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.defects.catalogue import planted
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.visible import visible
-from attnfuzz.kernels.sglang.backends import backend_of
+from attnfuzz.kernels.sglang.catalogue import backend_of
 from attnfuzz.kernels.sglang.naming import BadName, Named, is_sglang
 from attnfuzz.kernels.torch_sdpa import SDPA_BACKENDS
 from attnfuzz.kernels.trtllm.backends import TRTLLM_BACKENDS
@@ -59,7 +60,7 @@ def fixed(name: str) -> str:
 
 def family(name: str) -> str:
     """What the versions of one backend have in common: its revisions, or releases of SGLang."""
-    return f"sglang:{Named.parse(name).kind}" if is_sglang(name) else fixed(name)
+    return str(replace(Named.parse(name), release="sglang")) if is_sglang(name) else fixed(name)
 
 
 def on_device(name: str, device: Device | None) -> str:
@@ -74,6 +75,8 @@ def on_device(name: str, device: Device | None) -> str:
     """
     if device is None or resolve(name).capability.device is device:
         return name
+    if is_sglang(name):
+        return _release_on(name, device)
     found = _on_gpu(name) if device is Device.CUDA else name.partition(":")[2]
     if is_file(name) or found not in builtin():
         raise WrongDevice(f"{name} has nothing to run on {device}: attnfuzz backends --device {device} lists what has")
@@ -96,6 +99,15 @@ def _on_gpu(name: str) -> str:
         f"{name} is {have} on a GPU, and this one is an {gpus[0].name} (SM {gpus[0].capability}): "
         "attnfuzz backends --device cuda lists what runs on it"
     )
+
+
+def _release_on(name: str, device: Device) -> str:
+    """The backend of a release of SGLang, which has one on every device that is known."""
+    found = str(replace(Named.parse(name), gpu=device is Device.CUDA))
+    reason = resolve(found).missing() if device is Device.CUDA else None
+    if reason is not None:
+        raise WrongDevice(f"{name} can't run on {device} here: {reason}")
+    return found
 
 
 def is_file(name: str) -> bool:

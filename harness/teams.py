@@ -2,8 +2,10 @@
 
 import os
 import re
+from collections.abc import Iterator
 
 from attnfuzz.harness.workers import core_dumps
+from attnfuzz.harness.workers.nursery import Hook
 from attnfuzz.harness.workers.pool import Workers
 from attnfuzz.kernels.gpu import build_record
 from attnfuzz.kernels.gpu.visible import visible
@@ -11,8 +13,6 @@ from attnfuzz.reference.device import Device
 
 _HANDLER = "attnfuzz.harness.execute:handle"
 _PRELOAD = ("attnfuzz.harness.execute:warm",)
-
-_LOAD_RELEASE = "attnfuzz.harness.sglang_worker:load_release"
 
 _SPARES_ON_A_GPU = 2
 """A worker on a GPU takes seconds to begin, so that deaths in quick succession would otherwise wait for it."""
@@ -72,19 +72,24 @@ def workers_on(
 ) -> Workers:
     """Workers of a device with a handler of their own; the GPU of this index is theirs, made ready for `backends`.
 
-    On a CPU they may have a release of SGLang, by its name, imported before they are forked.
+    They may have a release of SGLang, by its name.
     """
     if device is Device.CPU:
-        # Importing a release starts no thread, so that it is done once.
-        return Workers(handler, _PRELOAD if release is None else (*_PRELOAD, (_LOAD_RELEASE, release)), spares)
+        return Workers(handler, (*_PRELOAD, *_importing(release, "load_release")), spares)
     return Workers(
         handler,
-        (*_PRELOAD, "attnfuzz.harness.cuda_worker:preload"),
+        (*_PRELOAD, "attnfuzz.harness.cuda_worker:preload", *_importing(release, "load_release_for_hopper")),
         spares,
         begin="attnfuzz.harness.cuda_worker:begin",
         arguments=backends,
         environment={**_one_gpu(index), **core_dumps.settings()},
     )
+
+
+def _importing(release: str | None, function: str) -> Iterator[Hook]:
+    """What is imported before workers are forked: a release starts no thread and asks for no GPU then."""
+    if release is not None:
+        yield f"attnfuzz.harness.sglang_worker:{function}", release
 
 
 def _one_gpu(index: int) -> dict[str, str]:

@@ -62,35 +62,43 @@ class PagedKv:
         dtype = geometry.kv_dtype.torch_dtype
         head_major = geometry.kv_layout is KvLayout.HND
         pages, page, heads = self.total_pages, self.page_size, geometry.kv_heads
-
-        def pool(name: str, head_dim: int) -> torch.Tensor:
-            if head_major and view is not KvView.TOKEN_MAJOR:
-                return bench.memory.tensor(name, (pages, heads, page, head_dim), dtype)
-            tokens = bench.memory.tensor(name, (pages, page, heads, head_dim), dtype)
-            return tokens.permute(0, 2, 1, 3) if head_major else tokens
-
         self.cache: torch.Tensor | tuple[torch.Tensor, torch.Tensor]
         if geometry.latent:
-            self.cache = key = pool("kv_cache", geometry.head_dim_qk)
+            self.cache = key = self._pool(bench, "kv_cache", geometry.head_dim_qk)
             sources = [(key, self.tokens.key)]
         elif view is KvView.PAIRED:
             inner = (heads, page) if head_major else (page, heads)
             self.cache = bench.memory.tensor("kv_cache", (pages, 2, *inner, geometry.head_dim_qk), dtype)
             sources = [(self.cache[:, 0], self.tokens.key), (self.cache[:, 1], self.tokens.value)]
         else:
-            key, value = pool("k_cache", geometry.head_dim_qk), pool("v_cache", geometry.head_dim_vo)
-            self.cache = (key, value)
+            self.cache = key, value = self._separate(bench)
             sources = [(key, self.tokens.key), (value, self.tokens.value)]
         bits = geometry.kv_dtype.bits
         token_axes = (0, 2, 1, 3) if head_major else (0, 1, 2, 3)
         self._pools = [(pool.view(bits).permute(token_axes), tokens.view(bits)) for pool, tokens in sources]
         self._written = False
 
+    def _pool(self, bench: Bench, name: str, head_dim: int) -> torch.Tensor:
+        """A pool of keys or of values, in the case's layout."""
+        geometry = self._case.geometry
+        pages, page, heads, dtype = self.total_pages, self.page_size, geometry.kv_heads, geometry.kv_dtype.torch_dtype
+        head_major = geometry.kv_layout is KvLayout.HND
+        if head_major and self._case.views.kv is not KvView.TOKEN_MAJOR:
+            return bench.memory.tensor(name, (pages, heads, page, head_dim), dtype)
+        tokens = bench.memory.tensor(name, (pages, page, heads, head_dim), dtype)
+        return tokens.permute(0, 2, 1, 3) if head_major else tokens
+
+    def _separate(self, bench: Bench) -> tuple[torch.Tensor, torch.Tensor]:
+        """The pools of keys and of values where a kernel is handed both."""
+        geometry = self._case.geometry
+        return self._pool(bench, "k_cache", geometry.head_dim_qk), self._pool(bench, "v_cache", geometry.head_dim_vo)
+
     def write(self, step: Step, *, rejected_drafts: bool = False) -> None:
         """Bring the pool to the state in which `step` finds it.
 
         With `rejected_drafts`, what a verify wrote for draft tokens that were not accepted is still there: finite
-        numbers past a request's end, as far as its last page reaches. With `finite_tails` they are everywhere there.
+        numbers past a request's end, as far as its last page reaches. With `finite_tails` they are wherever its slot
+        has a page.
         """
         page_ids, slots, tokens = [DUMMY_PAGE] * self.page_size, list(range(self.page_size)), list(self.tokens.extra)
         for request in step.requests:
@@ -123,7 +131,8 @@ class PagedKv:
         for request in step.requests:
             page_end = -(-request.kv_len // self.page_size) * self.page_size
             drafts_end = request.kv_len - request.q_len + step.tokens_per_request
-            end = page_end if self.finite_tails else min(drafts_end, page_end)
+            owned_end = len(self.pages[request.slot]) * self.page_size
+            end = owned_end if self.finite_tails else min(drafts_end, page_end)
             for position in range(request.kv_len, end):
                 page, slot = self.pages[request.slot][position // self.page_size], position % self.page_size
                 if (page, slot) not in taken:
@@ -132,7 +141,7 @@ class PagedKv:
 
 
 class FiniteTails(PagedKv):
-    """A pool in which the rest of a request's last page holds numbers too, as a server's does: of whoever had it."""
+    """A pool in which the rest of a request's pages holds numbers too, as a server's does: of whoever had them."""
 
     finite_tails = True
 

@@ -1,20 +1,21 @@
-"""The backends of a release of SGLang, or of a source tree: its own classes, on the kernels of this project."""
+"""The backends of a release of SGLang, or of a source tree, on the CPU: its own classes, on this project's kernels."""
 
-import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from packaging.version import Version
 
-from attnfuzz.kernels.backend import Backend, Bench, Op, Session
+from attnfuzz.kernels.backend import Bench, Op, Session
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.ops_table import OpsTable
-from attnfuzz.kernels.sglang import tree
+from attnfuzz.kernels.sglang.kernels_below import KernelsBelow
 from attnfuzz.kernels.sglang.naming import Named
 from attnfuzz.kernels.sglang.orders.table import orders_of
 from attnfuzz.kernels.sglang.release import Release, release_of
+from attnfuzz.kernels.sglang.requirements import absent
+from attnfuzz.kernels.sglang.sessions import open_session
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, KvView, Mode, QueryView
@@ -23,10 +24,7 @@ from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import NoiseModel
 
-_NEEDS: Final = ("triton", "flashinfer", "orjson", "psutil", "pybase64", "zmq", "PIL", "starlette", "pydantic")
-"""What a release imports beside torch, by the names that it is imported by."""
-
-_CONTRACT: Final = Contract(
+CONTRACT: Final = Contract(
     padded_rows=Holds.ANYTHING,
     sources={
         "padded_rows": "a padded row attends to whatever row 0 of req_to_token, or the request that was there before, "
@@ -47,7 +45,7 @@ class SglangBackend:
     named: Named
     capability: Capability
     table: OpsTable = NATIVE
-    contract: Contract = _CONTRACT
+    contract: Contract = CONTRACT
 
     @property
     def name(self) -> str:
@@ -70,10 +68,7 @@ class SglangBackend:
 
     def missing(self) -> str | None:
         """What has to be installed for SGLang's modules to import, or why the native kernels can't be compiled."""
-        absent = [package for package in _NEEDS if importlib.util.find_spec(package) is None]
-        if absent:
-            return f"needs {', '.join(absent)}: pip install 'attnfuzz[sglang]'"
-        return build.missing()
+        return absent() or build.missing()
 
     def prepare(self, progress: Callable[[str], None]) -> None:
         """Fetch the release, and compile or load the kernels."""
@@ -82,22 +77,7 @@ class SglangBackend:
 
     def open(self, case: Case, bench: Bench) -> Session:
         """A session on one case. Imports the release, if this process has not."""
-        # Its imports are those of a release: only a process that runs one needs what they need.
-        from attnfuzz.kernels.sglang.loader import load  # noqa: PLC0415
-        from attnfuzz.kernels.sglang.mha import MhaSession  # noqa: PLC0415
-        from attnfuzz.kernels.sglang.mla import MlaSession  # noqa: PLC0415
-
-        session = MlaSession if self.capability.latent else MhaSession
-        return session(load(self.release), self.table, case, bench)
-
-
-def backend_of(named: Named) -> Backend:
-    """The backend that a name says. Fetches and imports nothing. Raises ReleaseError for a tree that is none."""
-    version = named.version
-    if version is None:
-        assert named.tree is not None
-        version = tree.at(named.tree).version
-    return SglangBackend(named, capability_of(named.kind, version))
+        return open_session(self.release, KernelsBelow(self.table.ops()), case, bench)
 
 
 def capability_of(kind: str, version: Version) -> Capability:

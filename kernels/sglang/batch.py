@@ -1,6 +1,6 @@
 """A step as the release's own ForwardBatch, and what the model hands over beside it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -34,43 +34,44 @@ def forward_batch(server: Server, index: int) -> Any:
     info, step = server.loaded.module("sglang.srt.model_executor.forward_batch_info"), server.case.steps[index]
     requests, runner = [request for request in step.requests if request.q_len], server.model_runner
     step = replace(step, requests=tuple(requests))
-    verify = step.mode is Mode.TARGET_VERIFY
+    verify, device = step.mode is Mode.TARGET_VERIFY, server.bench.device
     seq_lens = _longs(request.kv_len - (request.q_len if verify else 0) for request in requests)
     positions = (range(first_new(request), request.kv_len) for request in requests)
     batch = info.ForwardBatch(
         forward_mode=info.ForwardMode[_FORWARD_MODES[step.mode]],
         batch_size=len(requests),
-        input_ids=torch.ones(step.tokens, dtype=torch.int64),
-        req_pool_indices=_longs(server.rows.of[request.slot] for request in requests),
-        seq_lens=seq_lens,
-        out_cache_loc=_longs(server.pool.new_locations(step)),
+        input_ids=torch.ones(step.tokens, dtype=torch.int64, device=device),
+        req_pool_indices=_longs(server.rows.of[request.slot] for request in requests).to(device),
+        # A server's CPU mirror is a tensor of its own.
+        seq_lens=seq_lens.clone().to(device),
+        out_cache_loc=_longs(server.pool.new_locations(step)).to(device),
         seq_lens_sum=int(seq_lens.sum()),
-        seq_lens_cpu=seq_lens.clone(),
-        positions=_longs(chain.from_iterable(positions)),
+        seq_lens_cpu=seq_lens,
+        positions=_longs(chain.from_iterable(positions)).to(device),
         lora_ids=[None] * len(requests),
         spec_algorithm=runner.spec_algorithm,
-        spec_info=spec_info(server.loaded, server.case, step),
+        spec_info=spec_info(server.loaded, server.case, step, device),
     )
     # Later versions have them elsewhere (0.5.14: forward_context.py).
     for name in ("req_to_token_pool", "token_to_kv_pool", "attn_backend"):
         if name in info.ForwardBatch.__dataclass_fields__:
             setattr(batch, name, getattr(runner, name))
     if step.mode not in (Mode.DECODE, Mode.TARGET_VERIFY):
-        _extend(batch, step)
+        _extend(batch, step, device)
     # From 0.5.22 on, the slots of a forward are named as its pool does (0.5.23: forward_batch_info.py:1139).
     if hasattr(runner.kv_index_translator, "own_plan"):
         runner.kv_index_translator.own_plan(batch).bind(batch, runner.kv_index_translator, cols=None)
     return batch
 
 
-def _extend(batch: Any, step: Step) -> None:
+def _extend(batch: Any, step: Step, device: torch.device) -> None:
     """The fields that an extend has (0.5.9: forward_batch_info.py:485)."""
     lens = [request.q_len for request in step.requests]
     prefixes = [first_new(request) for request in step.requests]
     batch.extend_num_tokens = step.tokens
-    batch.extend_seq_lens, batch.extend_seq_lens_cpu = torch.tensor(lens, dtype=torch.int32), lens
-    batch.extend_prefix_lens, batch.extend_prefix_lens_cpu = torch.tensor(prefixes, dtype=torch.int32), prefixes
-    batch.extend_start_loc = torch.tensor(running_sum(lens)[:-1], dtype=torch.int32)
+    batch.extend_seq_lens, batch.extend_seq_lens_cpu = _ints(lens, device), lens
+    batch.extend_prefix_lens, batch.extend_prefix_lens_cpu = _ints(prefixes, device), prefixes
+    batch.extend_start_loc = _ints(running_sum(lens)[:-1], device)
     batch.extend_logprob_start_lens_cpu = prefixes
 
 
@@ -80,7 +81,7 @@ def pad(server: Server, batch: Any, step: Step) -> None:
     batch.is_extend_in_batch = extends(step)
     for name in ("global_num_tokens", "global_num_tokens_for_logprob"):
         setattr(batch, f"{name}_cpu", list(tokens))
-        setattr(batch, f"{name}_gpu", torch.tensor(tokens, dtype=torch.int64))
+        setattr(batch, f"{name}_gpu", _longs(tokens).to(server.bench.device))
     batch.prepare_mlp_sync_batch(server.model_runner)
 
 
@@ -104,3 +105,7 @@ def new_keys(server: Server, step: Step, rows: int) -> tuple[torch.Tensor, torch
 
 def _longs(values: Iterable[int]) -> torch.Tensor:
     return torch.tensor(list(values), dtype=torch.int64)
+
+
+def _ints(values: Sequence[int], device: torch.device) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32, device=device)

@@ -1,6 +1,6 @@
 """FlashInfer's entry points as a release sees them: bound as its own FlashInfer would, checked, and launched by us."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,6 +9,7 @@ import torch
 from attnfuzz.kernels.backend import Bench, Op, Unsupported
 from attnfuzz.kernels.sglang import boundary, recording, sgl_kernels, stand_ins, triton_launches
 from attnfuzz.kernels.sglang.factories import GuardedFactories
+from attnfuzz.kernels.sglang.kernels_below import KernelsBelow
 from attnfuzz.kernels.sglang.loader import Loaded
 from attnfuzz.kernels.sglang.placement import Placement
 from attnfuzz.kernels.sglang.recording import Recording
@@ -17,11 +18,11 @@ from attnfuzz.kernels.sglang.signatures import bind, signatures
 
 
 class Below:
-    """What lies below a release while it runs on a bench: `ops` by their names are its kernels."""
+    """What lies below a release while it runs on a bench."""
 
-    def __init__(self, loaded: Loaded, bench: Bench, ops: Iterable[Op]) -> None:
-        self._bench = bench
-        self._ops = {op.name: op for op in ops}
+    def __init__(self, loaded: Loaded, bench: Bench, kernels: KernelsBelow) -> None:
+        self._bench, self._real = bench, kernels.real
+        self._ops = {op.name: op for op in kernels.ops}
         self._signatures = signatures(loaded.release.flashinfer)
 
     def call(self, function: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -35,7 +36,9 @@ class Below:
         bound = bind(signature, args, kwargs)
         # What is left at its default need not be known to the kernel that stands in.
         arguments = {name: value for name, value in bound.items() if value is not signature.parameters[name].default}
-        return self.launch(op, self._for_cpu(function, arguments))
+        if function not in self._real:
+            arguments = _for_stand_ins(function, arguments)
+        return self.launch(op, arguments)
 
     def op(self, function: str) -> Op:
         """The kernel that stands for a function. Raises Unsupported if there is none."""
@@ -48,7 +51,7 @@ class Below:
 
         Returns `out`, or that and `lse` where the caller asks for it: those that the release handed over, or new ones.
         """
-        bench, placement = self._bench, Placement(self._bench.memory)
+        bench, placement = self._bench, Placement(self._bench.memory, self._bench.device)
         with recording.outside():
             placed = {
                 name: placement.argument(name, value, written=name in op.writes) for name, value in arguments.items()
@@ -78,31 +81,30 @@ class Below:
         out = made.get("out", arguments.get("out"))
         return (out, made.get("lse", arguments.get("lse"))) if arguments.get("return_lse") else out
 
-    def _for_cpu(self, function: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """What the native kernels don't take, in a form that they do and that changes no result."""
-        if self._bench.device.type != "cpu":
-            return arguments
-        # Scratch of the kernels on a GPU.
-        arguments.pop("multi_ctas_kv_counter_buffer", None)
-        query = arguments.get("query")
-        if query is not None and query.dtype.itemsize == 1:
-            # Every float8 is a bfloat16.
-            arguments["query"] = query.to(missing_results(function, {**arguments, "out": None})["out"].dtype)
-        lengths = arguments.get("seq_lens")
-        if function == "trtllm_ragged_attention_deepseek" and lengths is not None:
-            # SGLang hands it int64 lengths (0.5.9, trtllm_mla_backend.py:1134), and is served rightly.
-            arguments["seq_lens"] = lengths.to(torch.int32)
-        return arguments
+
+def _for_stand_ins(function: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """What this project's kernels don't take, in a form that they do and that changes no result."""
+    # Scratch of the kernels that they stand in for.
+    arguments.pop("multi_ctas_kv_counter_buffer", None)
+    query = arguments.get("query")
+    if query is not None and query.dtype.itemsize == 1:
+        # Every float8 is a bfloat16.
+        arguments["query"] = query.to(missing_results(function, {**arguments, "out": None})["out"].dtype)
+    lengths = arguments.get("seq_lens")
+    if function == "trtllm_ragged_attention_deepseek" and lengths is not None:
+        # SGLang hands it int64 lengths (0.5.9, trtllm_mla_backend.py:1134), and is served rightly.
+        arguments["seq_lens"] = lengths.to(torch.int32)
+    return arguments
 
 
 @contextmanager
-def below(loaded: Loaded, bench: Bench, ops: Iterable[Op]) -> Iterator[Below]:
-    """Let code of a release run on `bench`, with `ops` for the kernels that it asks FlashInfer for.
+def below(loaded: Loaded, bench: Bench, kernels: KernelsBelow) -> Iterator[Below]:
+    """Let code of a release run on `bench`, with `kernels` for those that it asks FlashInfer for.
 
     In here its tensors come from guarded memory, and its Triton kernels are launches like any other. Not to be entered
     in two threads.
     """
-    lower = Below(loaded, bench, ops)
+    lower = Below(loaded, bench, kernels)
     stand_ins.put_in(lower.call)
     try:
         with GuardedFactories(bench), triton_launches.through(lower.launch):

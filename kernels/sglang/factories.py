@@ -53,9 +53,9 @@ class GuardedFactories(TorchFunctionMode):
         return arguments
 
     def _made(self, func: Callable[..., Any], args: tuple[Any, ...], arguments: dict[str, Any]) -> torch.Tensor:
-        # On the meta device a tensor has a form and no memory.
-        form: torch.Tensor = func(*args, **{**arguments, "device": "meta"})
-        device = torch.device(arguments.get("device") or _device_of(args) or self._bench.device)
+        # On the meta device a tensor has a form and no memory, and nothing can be pinned.
+        form: torch.Tensor = func(*args, **{**arguments, "device": "meta", "pin_memory": False})
+        device = torch.device(arguments.get("device") or _device_of(args) or torch.get_default_device())
         if device.type != self._bench.device.type or not _placeable(form):
             unguarded: torch.Tensor = func(*args, **arguments)
             return unguarded

@@ -9,18 +9,20 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
+from unittest import mock
 
 import torch
 
 from attnfuzz.kernels.sglang import process, wheel
 from attnfuzz.kernels.sglang.adaptations.changes import Change, changes_in
+from attnfuzz.kernels.sglang.adaptations.hopper import hopper_changes_in
 from attnfuzz.kernels.sglang.adaptations.stubbed import stubbed_in
 from attnfuzz.kernels.sglang.errors import CannotImport, Moved, ReleaseError, WrongHash
 from attnfuzz.kernels.sglang.release import Release
@@ -81,16 +83,23 @@ class Loaded:
         self._stubs.note = note
 
     def begin(
-        self, place: process.Place, model_config: Any, *, workspace_bytes: int | None = None, **arguments: Any
+        self,
+        place: process.Place,
+        model_config: Any,
+        *,
+        device: torch.device,
+        workspace_bytes: int,
+        **arguments: Any,
     ) -> Any:
         """Begin as the process of a new server; gives its ServerArgs (process.begin)."""
-        return process.begin(self, place, model_config, arguments, workspace_bytes)
+        return process.begin(self, place, model_config, arguments, workspace_bytes, device)
 
 
-def load(release: Release, *, interpret: bool = True) -> Loaded:
+def load(release: Release, *, hopper: bool = False) -> Loaded:
     """Import a release; the same one again if this process has it already.
 
-    `interpret` has Triton's kernels run in its interpreter, on the CPU.
+    On a CPU, Triton's kernels run in its interpreter. `hopper` is for a process that gets a Hopper GPU: then they are
+    compiled, and the release takes the ways that it has for this architecture.
 
     Raises:
         CannotImport: it does not import, with the first reason.
@@ -106,20 +115,21 @@ def load(release: Release, *, interpret: bool = True) -> Loaded:
     if "sglang" in sys.modules:
         raise ReleaseError(f"this process has imported sglang already: {release.name} needs a process of its own")
     os.environ.update(ENVIRONMENT)
-    if not interpret:
+    if hopper:
         del os.environ["TRITON_INTERPRET"]
     stubs = Stubs(stubbed_in(release.version))
     stubs.install()
+    _warn_as_with_transformers()
     try:
         _install_bare_package(release)
-        with _no_gpu():
+        with _no_gpu(hopper=hopper):
             loaded = Loaded(release, _imported(release, _MHA), _imported(release, _MLA), stubs)
             for name in _AHEAD:
                 if _is_there(release, name):
                     _imported(release, name)
             _check_classes(release)
             _check_unedited(release)
-            for change in changes_in(release.version):
+            for change in changes_in(release.version) + (hopper_changes_in(release.version) if hopper else ()):
                 _make(release, change)
     except BaseException:
         stubs.remove()
@@ -131,22 +141,45 @@ def load(release: Release, *, interpret: bool = True) -> Loaded:
 
 
 @contextmanager
-def _no_gpu() -> Iterator[None]:
+def _no_gpu(*, hopper: bool) -> Iterator[None]:
     """Let a release take this machine for one without a GPU, and not complain of it.
 
     On a GPU it would need sgl_kernel, and import FlashInfer by itself. What it asks later, it asks the real machine.
+    One that asks all the same what to compile for (0.5.23 kernels/jit/utils/arch.py:108) keeps the answer, so that this
+    has to be right; one that asks Triton (0.5.9 layers/attention/fla/utils.py:231) must not have it create a context.
     """
-    said, logger = torch.cuda.is_available, logging.getLogger("sglang")
+    answers: dict[str, Callable[..., object]] = {"is_available": lambda: False}
+    if hopper:
+        answers |= {"current_device": lambda: 0, "get_device_capability": lambda *_: (9, 0)}
+    logger = logging.getLogger("sglang")
     level = logger.level
-    with warnings.catch_warnings():
+    with ExitStack() as stack:
+        if hopper:
+            from triton.runtime import driver  # noqa: PLC0415 - only a release needs Triton
+
+            stack.enter_context(mock.patch.object(driver, "_active", _NoDriver()))
+            # Without an argument it asks CUDA how many devices there are (0.5.9 distributed/parallel_state.py:74).
+            stack.enter_context(mock.patch.object(torch, "get_device_module", return_value=torch.cuda))
+        stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
+        for name, answer in answers.items():
+            stack.enter_context(mock.patch.object(torch.cuda, name, answer))
         logger.setLevel(logging.ERROR)
-        torch.cuda.is_available = lambda: False
-        try:
-            yield
-        finally:
-            torch.cuda.is_available = said
-            logger.setLevel(level)
+        stack.callback(logger.setLevel, level)
+        yield
+
+
+class _NoDriver:
+    """What Triton has for a GPU's driver on a machine without one."""
+
+    def __getattr__(self, name: str) -> object:
+        raise RuntimeError("0 active drivers")
+
+
+def _warn_as_with_transformers() -> None:
+    """Give loggers the method that transformers adds to them; a release calls it (0.5.23 trtllm_mha_backend.py:450)."""
+    if not hasattr(logging.Logger, "warning_once"):
+        logging.Logger.warning_once = logging.Logger.warning  # type: ignore[attr-defined]
 
 
 def _install_bare_package(release: Release) -> None:

@@ -5,10 +5,10 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output
-from attnfuzz.kernels.ops_table import OpsTable
 from attnfuzz.kernels.queries import packed_rows
 from attnfuzz.kernels.scales import cached_scales
 from attnfuzz.kernels.sglang.inputs import Inputs
+from attnfuzz.kernels.sglang.kernels_below import KernelsBelow
 from attnfuzz.kernels.sglang.loader import Loaded
 from attnfuzz.kernels.sglang.session import SglangSession
 from attnfuzz.kernels.sinks import place_sinks
@@ -20,8 +20,8 @@ class MhaSession(SglangSession):
 
     kind = "trtllm_mha"
 
-    def __init__(self, loaded: Loaded, ops: OpsTable, case: Case, bench: Bench) -> None:
-        super().__init__(loaded, ops, case, bench)
+    def __init__(self, loaded: Loaded, kernels: KernelsBelow, case: Case, bench: Bench) -> None:
+        super().__init__(loaded, kernels, case, bench)
         self._sinks = place_sinks(case, bench)
 
     def _build(self) -> Any:
@@ -42,5 +42,6 @@ class MhaSession(SglangSession):
             lse=None,
             attended=attended,
             sinks=self._sinks,
+            roundings=self._kernels.roundings,
             **cached_scales(self._case, self._case.geometry.head_dim_qk),
         )

@@ -5,10 +5,10 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output
-from attnfuzz.kernels.ops_table import OpsTable
 from attnfuzz.kernels.queries import packed_rows
 from attnfuzz.kernels.scales import cached_scales
 from attnfuzz.kernels.sglang.inputs import Inputs
+from attnfuzz.kernels.sglang.kernels_below import KernelsBelow
 from attnfuzz.kernels.sglang.loader import Loaded
 from attnfuzz.kernels.sglang.projected import ProjectedAttention
 from attnfuzz.kernels.sglang.session import SglangSession
@@ -20,8 +20,8 @@ class MlaSession(SglangSession):
 
     kind = "trtllm_mla"
 
-    def __init__(self, loaded: Loaded, ops: OpsTable, case: Case, bench: Bench) -> None:
-        super().__init__(loaded, ops, case, bench)
+    def __init__(self, loaded: Loaded, kernels: KernelsBelow, case: Case, bench: Bench) -> None:
+        super().__init__(loaded, kernels, case, bench)
         latent = case.geometry.latent
         assert latent is not None
         self._latent = latent

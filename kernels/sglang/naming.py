@@ -1,4 +1,8 @@
-"""How backends of SGLang's releases and source trees are called: sglang==0.5.9:trtllm_mha, sglang@PATH:trtllm_mha."""
+"""How backends of SGLang's releases and source trees are called.
+
+sglang==0.5.9:trtllm_mha is that of a release and sglang@PATH:trtllm_mha that of a source tree, on the CPU. On a Hopper
+GPU they are hopper:sglang==0.5.9:trtllm_mha and hopper:sglang@PATH:trtllm_mha.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +21,8 @@ _RELEASED = "sglang=="
 _TREE = "sglang@"
 _SOME_TREE = "sglang:"
 
+_ON_HOPPER = "hopper:"
+
 
 class BadName(ValueError):
     """A name that begins as SGLang's do and means none of its backends; the message says what to write instead."""
@@ -24,13 +30,14 @@ class BadName(ValueError):
 
 @dataclass(frozen=True)
 class Named:
-    """What a name says: `release` is sglang==VERSION or sglang@PATH, and `kind` one of KINDS."""
+    """What a name says: `release` is sglang==VERSION or sglang@PATH, `kind` one of KINDS, `gpu` whether on a GPU."""
 
     release: str
     kind: str
+    gpu: bool = False
 
     def __str__(self) -> str:
-        return f"{self.release}:{self.kind}"
+        return f"{_ON_HOPPER if self.gpu else ''}{self.release}:{self.kind}"
 
     @property
     def version(self) -> Version | None:
@@ -45,14 +52,14 @@ class Named:
     @classmethod
     def parse(cls, name: str) -> Self:
         """What `name` says. Raises BadName."""
-        release, colon, kind = name.rpartition(":")
+        release, colon, kind = name.removeprefix(_ON_HOPPER).rpartition(":")
         if not colon or not release:
             raise BadName(f"{name!r} names no backend of SGLang: add {' or '.join(f':{each}' for each in KINDS)}")
         if kind not in KINDS:
             raise BadName(
                 f"{name!r}: of SGLang's backends {' and '.join(KINDS)} can be tested, and {kind!r} is neither"
             )
-        named = cls(release, kind)
+        named = cls(release, kind, gpu=name.startswith(_ON_HOPPER))
         if release.startswith(_RELEASED):
             _check_version(name, release.removeprefix(_RELEASED))
         elif named.tree is None or not named.tree.is_absolute():
@@ -65,7 +72,8 @@ class Named:
 
 def is_sglang(name: str) -> bool:
     """Whether a backend's name is one of SGLang's, right or wrong."""
-    return name == "sglang" or name.startswith((_RELEASED, _TREE, _SOME_TREE))
+    rest = name.removeprefix(_ON_HOPPER)
+    return rest == "sglang" or rest.startswith((_RELEASED, _TREE, _SOME_TREE))
 
 
 def release_in(name: str) -> str | None:
@@ -78,10 +86,10 @@ def of_tree(tree: Path, named: Sequence[str]) -> tuple[str, ...]:
 
     Raises BadName if none of those named is sglang:KIND.
     """
-    if named and not any(name.startswith(_SOME_TREE) for name in named):
+    if named and not any(map(_in_some_tree, named)):
         raise BadName(f"a source tree says where {_SOME_TREE}{KINDS[0]} is, and none is asked for: leave the tree out")
     names = named or [f"{_SOME_TREE}{kind}" for kind in KINDS]
-    return tuple(in_tree(name, tree) if name.startswith(_SOME_TREE) else name for name in names)
+    return tuple(in_tree(name, tree) if _in_some_tree(name) else name for name in names)
 
 
 def in_tree(name: str, tree: Path) -> str:
@@ -92,7 +100,12 @@ def in_tree(name: str, tree: Path) -> str:
     kind = name.rpartition(":")[2]
     if not is_sglang(name):
         raise BadName(f"{name!r} is no backend of SGLang, which a source tree is of: give {_SOME_TREE}{KINDS[0]}")
-    return str(Named.parse(f"{_TREE}{tree.resolve()}:{kind}"))
+    where = _ON_HOPPER if name.startswith(_ON_HOPPER) else ""
+    return str(Named.parse(f"{where}{_TREE}{tree.resolve()}:{kind}"))
+
+
+def _in_some_tree(name: str) -> bool:
+    return name.removeprefix(_ON_HOPPER).startswith(_SOME_TREE)
 
 
 def _check_version(name: str, text: str) -> None:

@@ -16,13 +16,13 @@ WITH_POISON = frozenset(
 class Placement:
     """The arguments of one launch.
 
-    What lies in guarded memory stays where it is, since others may look at the same bytes. Anything else gets a place
-    of its own with the same values and strides. `load` brings the values there, and `store` what the kernel wrote back:
-    both may happen many times, as a graph is replayed.
+    What lies in guarded memory stays where it is, since others may look at the same bytes, and so does what is on the
+    host while the launch is on a GPU. Anything else gets a place of its own with the same values and strides. `load`
+    brings the values there, and `store` what the kernel wrote back: both may happen many times, as a graph is replayed.
     """
 
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
+    def __init__(self, memory: Memory, device: torch.device) -> None:
+        self._memory, self._device = memory, device
         self._placed: dict[tuple[object, ...], tuple[torch.Tensor, torch.Tensor]] = {}
         self._written: dict[tuple[object, ...], tuple[torch.Tensor, torch.Tensor]] = {}
         self._results: list[torch.Tensor] = []
@@ -57,7 +57,7 @@ class Placement:
             _copy(source, target)
 
     def _tensor(self, name: str, tensor: torch.Tensor, *, written: bool) -> torch.Tensor:
-        if not tensor.numel() or self._memory.holds(tensor):
+        if not tensor.numel() or tensor.device.type != self._device.type or self._memory.holds(tensor):
             return tensor
         # One tensor that is passed as several arguments stays one.
         key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())

@@ -7,7 +7,7 @@ import torch
 from msgspec.structs import replace
 
 from attnfuzz.kernels.backend import Bench, Fill, Unsupported
-from attnfuzz.kernels.paged_kv import PagedKv
+from attnfuzz.kernels.paged_kv import FiniteTails, PagedKv
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.reference.case import Case, KvView, Mode, PageOrder, Request, Step, TableTail
 from attnfuzz.reference.geometry import KvLayout
@@ -16,19 +16,29 @@ DUMMY_LOCATION = 0
 """The slot of the pool that padded tokens are written to (0.5.9: mem_cache/memory_pool.py:808)."""
 
 
+class Halves(FiniteTails):
+    """Keys and values as halves of one allocation, token-major, as kernels want it that address both by one pointer."""
+
+    def _separate(self, bench: Bench) -> tuple[torch.Tensor, torch.Tensor]:
+        geometry = self._case.geometry
+        shape = (2, self.total_pages, self.page_size, geometry.kv_heads, geometry.head_dim_qk)
+        both = bench.memory.tensor("kv_cache", shape, geometry.kv_dtype.torch_dtype)
+        return both[0].permute(0, 2, 1, 3), both[1].permute(0, 2, 1, 3)
+
+
 class ServerPool:
     """A pool of KV pages in SGLang's layout, as a server's allocator has handed it out.
 
     `keys` and `values` are [pages * page_size, kv_heads, head_dim], token-major (`values` None for latents). The tokens
-    of request slot s, position p, lie at row `locations(s)[p]`.
+    of request slot s, position p, lie at row `locations(s)[p]`. `paged` says how they lie in memory.
     """
 
-    def __init__(self, case: Case, bench: Bench) -> None:
+    def __init__(self, case: Case, bench: Bench, paged: type[PagedKv] = PagedKv) -> None:
         geometry = case.geometry
         if case.views.kv is not KvView.TOKEN_MAJOR or geometry.kv_layout is not KvLayout.HND:
             raise Unsupported("SGLang's pools are token-major, and seen as HND")
         self._case = case
-        self.paged = PagedKv(case, bench)
+        self.paged = paged(case, bench)
         self.page_size = geometry.page_size
         cache = self.paged.cache
         parts = (cache,) if isinstance(cache, torch.Tensor) else cache

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from packaging.version import Version
 
 from attnfuzz.kernels.sglang.release import Release
@@ -78,16 +79,21 @@ _BUFFERS = (
 
 
 def begin(
-    modules: Modules, place: Place, model_config: Any, arguments: Mapping[str, Any], workspace_bytes: int | None
+    modules: Modules,
+    place: Place,
+    model_config: Any,
+    arguments: Mapping[str, Any],
+    workspace_bytes: int,
+    device: torch.device,
 ) -> Any:
     """Begin as the process of a new server, with nothing left of the last one's, and give its ServerArgs.
 
     `arguments` are a server's, by the names of ServerArgs' fields. Of `model_config` are asked hidden_size, dtype and
-    hf_config. Backends built from now on allocate workspaces of `workspace_bytes`, or of the release's own size.
+    hf_config. Backends built from now on allocate workspaces of `workspace_bytes`, on `device`.
     """
     _drop_buffers(modules)
     _set_workspaces(modules, workspace_bytes)
-    common = {"model_path": "dummy", "device": "cpu", "tp_size": place.world_size, **arguments}
+    common = {"model_path": "dummy", "device": device.type, "tp_size": place.world_size, **arguments}
     version = modules.release.version
     if version >= _SINCE_CONTEXT:
         modules.module("sglang.srt.runtime_context").reset_context()
@@ -103,11 +109,10 @@ def _drop_buffers(modules: Modules) -> None:
             setattr(module, buffer, None)
 
 
-def _set_workspaces(modules: Modules, size: int | None) -> None:
+def _set_workspaces(modules: Modules, size: int) -> None:
     """MHA asks its environment (0.5.9 trtllm_mha_backend.py:77), MLA has a constant (trtllm_mla_backend.py:44)."""
-    if size is not None:
-        os.environ["SGLANG_FLASHINFER_WORKSPACE_SIZE"] = str(size)
-        modules.module(f"{_ATTENTION}trtllm_mla_backend").DEFAULT_WORKSPACE_SIZE_MB = -(-size // 2**20)
+    os.environ["SGLANG_FLASHINFER_WORKSPACE_SIZE"] = str(size)
+    modules.module(f"{_ATTENTION}trtllm_mla_backend").DEFAULT_WORKSPACE_SIZE_MB = -(-size // 2**20)
 
 
 def _begin_with_groups(modules: Modules, place: Place, model_config: Any, common: Mapping[str, Any]) -> Any:

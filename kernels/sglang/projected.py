@@ -91,16 +91,18 @@ class _Located:
             part=1,
             extra=1,
         )
-        self._at = torch.full((server.pool.keys.shape[0],), -1, dtype=torch.long)
+        at = torch.full((server.pool.keys.shape[0],), -1, dtype=torch.long)
         for slot, span in self.tokens.spans.items():
             for location, token in zip(server.pool.locations(slot), span, strict=False):
-                first = int(self._at[location])
+                first = int(at[location])
                 if first < 0:
-                    self._at[location] = token
+                    at[location] = token
                     continue
                 # Slots that share a page share what lies in it.
                 self.tokens.key[token] = self.tokens.key[first]
                 self.tokens.value[token] = self.tokens.value[first]
+        device = server.bench.device
+        self._at, self._key, self._value = at.to(device), self.tokens.key.to(device), self.tokens.value.to(device)
 
     def new(self, step: Step, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of the tokens that a step adds, and finite ones up to `rows`."""
@@ -111,7 +113,7 @@ class _Located:
     def at(self, locations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of what lies at some locations, NaN where nobody's tokens do."""
         tokens = self._at[locations.long()]
-        key, value = self.tokens.key[tokens], self.tokens.value[tokens]
+        key, value = self._key[tokens], self._value[tokens]
         nobody = (tokens < 0)[:, None, None]
         return key.masked_fill(nobody, torch.nan), value.masked_fill(nobody, torch.nan)
 

@@ -24,13 +24,14 @@ class NotCapturable(RuntimeError):
 class Recording:
     """Records what torch is asked to do inside of it, and whatever else is given to `keep`, in its order.
 
-    Results are there at once and hold nothing of value: their forms follow from those of the arguments. `host` are the
-    tensors that a server keeps on the host.
+    Results are there at once and hold nothing of value: their forms follow from those of the arguments. `device` is
+    what a server's GPU is here, and `host` are the tensors on it that a server keeps on the host.
     """
 
     _active: ClassVar["list[Recording]"] = []
 
-    def __init__(self, host: Sequence[torch.Tensor] = ()) -> None:
+    def __init__(self, device: torch.device, host: Sequence[torch.Tensor] = ()) -> None:
+        self._device = device
         self._work: list[Callable[[], object]] = []
         self._before: list[Callable[[], object]] = []
         self._graph: Graph | None = None
@@ -56,6 +57,10 @@ class Recording:
         """End."""
         self._active.remove(self)
         self._modes.close()
+
+    def __len__(self) -> int:
+        """How many things a replay does, beside what it begins with."""
+        return len(self._work)
 
     def keep(self, work: Callable[[], object]) -> None:
         """Let a replay do `work` at this point."""
@@ -87,7 +92,7 @@ class Recording:
     def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record one operation of torch. Raises NotCapturable."""
         tensors = list(_tensors((args, kwargs)))
-        if func is torch.ops.aten.lift_fresh.default or (tensors and all(map(self._is_host, tensors))):
+        if func is torch.ops.aten.lift_fresh.default or self._stays_on_host(tensors, kwargs):
             return self._on_host(func(*args, **kwargs))
         _refuse_what_synchronises(func, args)
         if _is_view(func):
@@ -110,8 +115,14 @@ class Recording:
         self.keep(work)
         return results
 
+    def _stays_on_host(self, tensors: Sequence[torch.Tensor], kwargs: Mapping[str, Any]) -> bool:
+        """Whether an operation is about tensors of the host alone. A copy of one to a GPU is not."""
+        to = kwargs.get("device")
+        leaves = self._device.type != "cpu" and to is not None and torch.device(to).type == self._device.type
+        return bool(tensors) and not leaves and all(map(self._is_host, tensors))
+
     def _is_host(self, tensor: torch.Tensor) -> bool:
-        return tensor.untyped_storage().data_ptr() in self._host
+        return tensor.device.type != self._device.type or tensor.untyped_storage().data_ptr() in self._host
 
     def _on_host(self, results: Any) -> Any:
         self._host.update({tensor.untyped_storage().data_ptr(): tensor for tensor in _tensors(results)})
@@ -249,7 +260,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 @contextmanager
 def record(bench: Bench, host: Sequence[torch.Tensor] = ()) -> Iterator[Recording]:
     """Record a whole forward of a release: what runs in here is done by each `replay`."""
-    with Recording(host) as recording:
+    with Recording(bench.device, host) as recording:
         yield recording
     if bench.device.type == "cuda":
         recording.capture(bench.launcher)

@@ -1,6 +1,6 @@
 """What a call of FlashInfer gives back: the form of the tensors that the function would allocate itself."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -49,14 +49,17 @@ def _query(arguments: Mapping[str, Any]) -> torch.Tensor:
 
 def _paged(arguments: Mapping[str, Any]) -> int:
     """K and V as a pair, or one behind the other in one tensor."""
-    cache = arguments["kv_cache"]
-    return int((cache if isinstance(cache, torch.Tensor) else cache[1]).shape[-1])
+    return _last_dim(arguments["kv_cache"])
+
+
+def _last_dim(cache: torch.Tensor | Sequence[torch.Tensor]) -> int:
+    return int((cache if isinstance(cache, torch.Tensor) else cache[-1]).shape[-1])
 
 
 _DIM_OF_VALUES: Final[Mapping[str, Callable[[Mapping[str, Any]], int]]] = {
     "trtllm_batch_decode_with_kv_cache": _paged,
     "trtllm_batch_context_with_kv_cache": _paged,
-    "trtllm_fmha_v2_prefill": lambda arguments: int(arguments["qkv"][-1].shape[-1]),
+    "trtllm_fmha_v2_prefill": lambda arguments: _last_dim(arguments["qkv"][-1]),
     "trtllm_ragged_attention_deepseek": lambda arguments: int(arguments["value"].shape[-1]),
     "trtllm_batch_decode_with_kv_cache_mla": lambda arguments: int(arguments["kv_lora_rank"]),
 }

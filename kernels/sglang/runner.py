@@ -6,14 +6,21 @@ A file and line is that of SGLang 0.5.9 unless another version is named.
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
+from packaging.version import Version
+
 from attnfuzz.kernels.backend import Bench
+from attnfuzz.kernels.paged_kv import FiniteTails, PagedKv
 from attnfuzz.kernels.sglang.answers import ABSENT, ASKED, Told
 from attnfuzz.kernels.sglang.layer import attention_layer, prefill_layer, scaling
 from attnfuzz.kernels.sglang.padding import ranks_of
-from attnfuzz.kernels.sglang.pool import RequestRows, ServerPool, release_kv_pool
+from attnfuzz.kernels.sglang.pool import Halves, RequestRows, ServerPool, release_kv_pool
 from attnfuzz.kernels.sglang.process import Place
-from attnfuzz.kernels.sglang.workspace import native_workspace
+from attnfuzz.kernels.sglang.workspace import ON_A_GPU, native_workspace
 from attnfuzz.reference.case import Case, Step
+
+_SINCE_HALVES = Version("0.5.23")
+"""The first version that allocates a layer's keys and values as halves of one tensor."""
 
 EXTRA_CONTEXT = 4
 """Columns of req_to_token beyond the context length and the drafts (model_runner_kv_cache_mixin.py:424)."""
@@ -38,7 +45,7 @@ class Server:
         self.loaded, self.case, self.bench = loaded, case, bench
         ASKED.watch(loaded.release.root, loaded.release.version)
         loaded.listen(ASKED.note)
-        self.pool = ServerPool(case, bench)
+        self.pool = ServerPool(case, bench, _paged(case, bench.device, loaded.release.version))
         self.ranks = ranks_of(case)
         strides = [step.tokens_per_request for step in case.steps if step.mode.speculative]
         self.draft_tokens = max((stride for stride in strides if stride > 1), default=0)
@@ -46,9 +53,8 @@ class Server:
         self.context_len = max(1 + self.draft_tokens, *case.slot_lengths().values()) + case.max_len_slack
         config = self._model_config()
         place = Place(attn_tp_size=self.ranks.attention, dp_size=self.ranks.data_parallel)
-        # On a GPU a release sizes its workspaces as it does for a server.
-        workspace = native_workspace(case) if bench.device.type == "cpu" else None
-        self.args = loaded.begin(place, config, workspace_bytes=workspace, **self._arguments())
+        workspace = native_workspace(case) if bench.device.type == "cpu" else ON_A_GPU
+        self.args = loaded.begin(place, config, device=bench.device, workspace_bytes=workspace, **self._arguments())
         own_rows = loaded.module("sglang.srt.mem_cache.memory_pool").ReqToTokenPool(
             size=max(len(case.slot_lengths()), *(step.padded_batch for step in case.steps)),
             max_context_len=self.context_len + EXTRA_CONTEXT + self.draft_tokens,
@@ -182,6 +188,17 @@ class Server:
             dtype=geometry.dtype.torch_dtype,
             **dims,
         )
+
+
+def _paged(case: Case, device: torch.device, version: Version) -> type[PagedKv]:
+    """How the pool lies in memory. What no request has written is NaN where kernels of ours run.
+
+    fmha_v2 multiplies what follows a request's last key by 0, and takes K and V by one pointer (0.5.23:
+    layers/attention/trtllm_mha_backend.py:440, mem_cache/memory_pool.py:2630): a server's pool has numbers there.
+    """
+    if device.type == "cpu" or case.geometry.latent:
+        return PagedKv
+    return Halves if version >= _SINCE_HALVES else FiniteTails
 
 
 def _has(loaded: Any, file: str) -> bool:

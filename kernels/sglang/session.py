@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output, Unsupported
-from attnfuzz.kernels.ops_table import OpsTable
 from attnfuzz.kernels.queries import draw_queries
 from attnfuzz.kernels.sglang.answers import ASKED
 from attnfuzz.kernels.sglang.batch import forward_batch, new_keys, pad
 from attnfuzz.kernels.sglang.entry_points_below import Below, below
 from attnfuzz.kernels.sglang.graphs import ServedGraphs
 from attnfuzz.kernels.sglang.inputs import Inputs
+from attnfuzz.kernels.sglang.kernels_below import KernelsBelow
 from attnfuzz.kernels.sglang.loader import Loaded
 from attnfuzz.kernels.sglang.orders.order import Event, Order, Worker
 from attnfuzz.kernels.sglang.orders.table import orders_of
@@ -38,10 +38,10 @@ class SglangSession(ABC):
     is what the case says and not what the release's pool holds: a KV write that goes wrong shows.
     """
 
-    def __init__(self, loaded: Loaded, ops: OpsTable, case: Case, bench: Bench) -> None:
+    def __init__(self, loaded: Loaded, kernels: KernelsBelow, case: Case, bench: Bench) -> None:
         if any(step.mode in _OF_DRAFTS and step.tokens_per_request < _FEWEST_DRAFTS for step in case.steps):
             raise Unsupported("SGLang's servers have two draft tokens or more, or none")
-        self._loaded, self._ops, self._case, self._bench = loaded, ops, case, bench
+        self._loaded, self._kernels, self._case, self._bench = loaded, kernels, case, bench
         self._orders = orders_of(loaded.release.version)
         self._backends: dict[Mode, Any] = {}
         with self._running():
@@ -89,7 +89,7 @@ class SglangSession(ABC):
 
     def _running(self) -> AbstractContextManager[Below]:
         """Whatever runs the release's code does so inside of this."""
-        return below(self._loaded, self._bench, self._ops.ops())
+        return below(self._loaded, self._bench, self._kernels)
 
     def _run(self, index: int, step: Step) -> Output | None:
         backend = self._backend(step.mode)

@@ -6,6 +6,7 @@ from typing import Any, Final, Protocol
 import torch
 
 from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.sglang import jit_modules
 
 
 class Launches(Protocol):
@@ -38,7 +39,13 @@ def fixup_zero_kv_rows(
     below.launch(op, arguments)
 
 
+def compiled(below: Launches, function: Callable[..., Any], name: str, args: tuple[Any, ...]) -> object:
+    """Any other kernel that a release compiles where a GPU is."""
+    return below.launch(*jit_modules.launch_of(function, name, args))
+
+
 FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "fixup_zero_kv_rows": fixup_zero_kv_rows,
+    "compiled": compiled,
 }
 """By their names in SGLang."""

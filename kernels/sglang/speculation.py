@@ -27,14 +27,14 @@ _DRAFTS_CPU = ("accept_length_cpu", "num_accepted_drafts_cpu")
 """The same on the CPU: 0.5.9's two accept lengths count differently (eagle_info.py:703)."""
 
 
-def spec_info(loaded: Any, case: Case, step: Step) -> Any | None:
-    """What `step` is speculated with; None where a server speculates nothing."""
+def spec_info(loaded: Any, case: Case, step: Step, device: torch.device) -> Any | None:
+    """What `step` is speculated with, its tensors on `device`; None where a server speculates nothing."""
     eagle = loaded.module("sglang.srt.speculative.eagle_info")
     match step.mode:
         case Mode.TARGET_VERIFY:
             return _verify(eagle, step)
         case Mode.DRAFT_EXTEND | Mode.DRAFT_EXTEND_V2:
-            return _draft_extend(eagle, case, step)
+            return _draft_extend(eagle, case, step, device)
         case _:
             return None
 
@@ -51,15 +51,16 @@ def _verify(eagle: Any, step: Step) -> Any:
     )
 
 
-def _draft_extend(eagle: Any, case: Case, step: Step) -> Any:
+def _draft_extend(eagle: Any, case: Case, step: Step, device: torch.device) -> Any:
     """The draft model's; a class of its own from 0.5.14 on.
 
     Spec v2 knows accept lengths on the device alone (speculative/eagle_worker_v2.py:542).
     """
     accepted = [_accepted(case, step, request) for request in step.requests]
-    lengths = torch.tensor(accepted, dtype=torch.int32)
+    lengths = torch.tensor(accepted, dtype=torch.int32, device=device)
+    hidden = (step.tokens, HIDDEN_SIZE)
     told: dict[str, Any] = {
-        "hidden_states": torch.zeros((step.tokens, HIDDEN_SIZE), dtype=case.geometry.dtype.torch_dtype),
+        "hidden_states": torch.zeros(hidden, dtype=case.geometry.dtype.torch_dtype, device=device),
         "num_tokens_per_req": step.tokens_per_request,
         "num_tokens_for_logprob_per_req": step.tokens_per_request,
         **dict.fromkeys(_WITH_BONUS, lengths),

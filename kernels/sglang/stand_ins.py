@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import torch
 
+from attnfuzz.kernels.sglang import jit_modules
+
 Answer = Callable[[str, tuple[Any, ...], Mapping[str, Any]], Any]
 """Runs the function of this name."""
 
@@ -102,6 +104,11 @@ def _run(function: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any
     return _answers[-1](function, args, kwargs)
 
 
+def _launch_compiled(function: Callable[..., Any], name: str, args: tuple[Any, ...]) -> object:
+    """Have who answers launch what a release has compiled."""
+    return _run("compiled", (function, name, args), {})
+
+
 def _replace() -> None:
     """Put the stand-ins into the modules of the release that have appeared since the last time."""
     new = sys.modules.keys() - _looked_at
@@ -112,13 +119,15 @@ def _replace() -> None:
         module = sys.modules[name].__dict__
         if "flashinfer" in module or name.endswith(_CALLERS):
             module["flashinfer"] = FlashInfer()
+        if "load_jit" in module and torch.cuda.is_available():
+            module["load_jit"] = jit_modules.launching(module["load_jit"], _launch_compiled)
         if "_jit_fixup_module" in module:
             module["_jit_fixup_module"] = _fixup(module["_jit_fixup_module"])
 
 
 def _fixup(build: Callable[[Any], Any]) -> Callable[[Any], FixupModule]:
     """What stands for the function that compiles a fixup for a dtype: on a CPU nothing is compiled."""
-    return lambda dtype: FixupModule(build(dtype) if torch.cuda.is_available() else None)
+    return lambda dtype: FixupModule(build(dtype).compiled if torch.cuda.is_available() else None)
 
 
 _CALLERS: Final = (".trtllm_mha_backend", ".trtllm_mla_backend")

@@ -1,7 +1,12 @@
-"""How large a workspace a server has to have for the native kernels. Its own sizes are for the kernels of GPUs."""
+"""How large a workspace a server has to have: as large as its kernels need, since what is guarded costs time."""
 
 from attnfuzz.kernels.native.workspace import workspace_bytes
 from attnfuzz.reference.case import Case, Step
+
+ON_A_GPU = 32 << 20
+"""Bytes, where a server has 128 MiB to 512. XQA's partial results take some MiB of it in any geometry that is drawn
+(attnfuzz.kernels.gpu.xqa.workspace_bytes), and its semaphores, which 0.5.23 adds to it, 8; the others take nothing.
+"""
 
 _LONGER_THAN_ANY = 1 << 30
 """Keys: as many splits as there can be."""

@@ -35,10 +35,10 @@ class LoadedTree:
         """A module of the tree."""
         return importlib.import_module(name)
 
-    def begin(self, place: Place, config: Any, *, workspace_bytes: int | None = None, **arguments: Any) -> Any:
+    def begin(self, place: Place, config: Any, *, device: torch.device, workspace_bytes: int, **arguments: Any) -> Any:
         """Begin as a server's process does, and keep what it was told."""
         self.place, self.arguments = place, arguments
-        return process.begin(self, place, config, arguments, workspace_bytes)
+        return process.begin(self, place, config, arguments, workspace_bytes, device)
 
     def listen(self, note: object) -> None:
         """The tree has no stubs."""

@@ -21,6 +21,7 @@ from attnfuzz.harness.registry import (
     on_device,
     resolve,
 )
+from attnfuzz.kernels.gpu import visible
 from attnfuzz.kernels.gpu.as_served import name_as_served
 from attnfuzz.kernels.sglang.errors import ReleaseError
 from attnfuzz.reference.device import Device
@@ -123,9 +124,16 @@ def test_revisions_are_of_one_family() -> None:
     assert family("trtllm_mha@24566") == family("trtllm_mha+k_scale_twice") == "trtllm_mha"
 
 
-def test_a_release_has_nothing_to_run_on_a_gpu() -> None:
-    with pytest.raises(WrongDevice, match="has nothing to run on cuda"):
+def test_a_release_is_not_taken_to_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(visible, "missing", lambda *_: "needs a GPU of Hopper")
+    with pytest.raises(WrongDevice, match=r"sglang==0.5.9:trtllm_mha can't run on cuda here: needs a GPU of Hopper"):
         on_device("sglang==0.5.9:trtllm_mha", Device.CUDA)
+
+
+def test_a_release_on_a_gpu_goes_by_another_name_which_names_it_on_a_cpu_as_well() -> None:
+    assert family("hopper:sglang==0.5.9:trtllm_mha") == "hopper:sglang:trtllm_mha"
+    assert on_device("hopper:sglang==0.5.9:trtllm_mha", Device.CUDA) == "hopper:sglang==0.5.9:trtllm_mha"
+    assert on_device("hopper:sglang==0.5.9:trtllm_mha", Device.CPU) == "sglang==0.5.9:trtllm_mha"
 
 
 @pytest.mark.parametrize("name", ["sglang", "sglang==0.5.9", "sglang==0.5.8:trtllm_mha", "sglang:trtllm_mha"])

@@ -71,6 +71,13 @@ def test_a_release_is_imported_before_its_workers_are_forked() -> None:
     assert started.preload == (*others.preload, ("attnfuzz.harness.sglang_worker:load_release", "sglang@/home/me/a:b"))
 
 
+def test_a_release_is_imported_for_a_gpu_where_its_workers_have_one() -> None:
+    started: Any = Teams().of(Device.CUDA, release="sglang==0.5.23")
+    others: Any = Teams().of(Device.CUDA)
+    importing = ("attnfuzz.harness.sglang_worker:load_release_for_hopper", "sglang==0.5.23")
+    assert started.preload == (*others.preload, importing)
+
+
 def test_workers_of_a_gpu_begin_there_and_have_more_spares() -> None:
     gpu: Any = Teams().of(Device.CUDA)
     assert gpu.options["begin"] == "attnfuzz.harness.cuda_worker:begin"

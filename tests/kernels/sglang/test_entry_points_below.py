@@ -17,6 +17,7 @@ from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.kernels.backend import Bench, Op, Unsupported
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.sglang.entry_points_below import below
+from attnfuzz.kernels.sglang.kernels_below import KernelsBelow
 from attnfuzz.kernels.sglang.recording import record
 from attnfuzz.kernels.sglang.stand_ins import FixupModule, FlashInfer
 from attnfuzz.reference.case import Guard, Outputs
@@ -70,7 +71,7 @@ def stage(arena: Arena) -> Iterator[Stage]:
 
 @pytest.fixture
 def on(stage: Stage) -> Callable[..., Any]:
-    return lambda ops=_NATIVE: below(stage.loaded, stage.bench, ops)
+    return lambda ops=_NATIVE: below(stage.loaded, stage.bench, KernelsBelow(ops))
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -86,7 +86,7 @@ def test_our_own_tensors_are_left_alone(factories: GuardedFactories, memory: Gua
 def test_in_a_capture_a_tensor_is_made_once_and_filled_by_every_replay(
     factories: GuardedFactories, memory: GuardedMemory
 ) -> None:
-    with factories, Recording() as graph:
+    with factories, Recording(torch.device("cpu")) as graph:
         made, counted = torch.zeros(2), torch.arange(3)
         made += 1
     assert memory.holds(made)

@@ -73,6 +73,14 @@ def test_without_a_name_a_tree_stands_for_all_that_it_has(tmp_path: Path) -> Non
     assert of_tree(tmp_path, ()) == (f"sglang@{tmp_path}:trtllm_mha", f"sglang@{tmp_path}:trtllm_mla")
 
 
+def test_a_name_may_say_a_gpu(tmp_path: Path) -> None:
+    named = Named.parse("hopper:sglang==0.5.23:trtllm_mha")
+    assert (named.release, named.kind, named.gpu) == ("sglang==0.5.23", "trtllm_mha", True)
+    assert str(named) == "hopper:sglang==0.5.23:trtllm_mha"
+    assert release_in(str(named)) == "sglang==0.5.23"
+    assert of_tree(tmp_path, ("hopper:sglang:trtllm_mla",)) == (f"hopper:sglang@{tmp_path}:trtllm_mla",)
+
+
 def test_only_names_without_a_release_become_those_of_the_tree(tmp_path: Path) -> None:
     named = ("trtllm_mha", "sglang==0.5.9:trtllm_mha", "sglang:trtllm_mha")
     assert of_tree(tmp_path, named) == (*named[:2], f"sglang@{tmp_path}:trtllm_mha")

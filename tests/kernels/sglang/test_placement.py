@@ -9,6 +9,8 @@ from attnfuzz.harness.memory.poison import poison
 from attnfuzz.kernels.sglang.placement import WITH_POISON, Placement
 from attnfuzz.reference.case import Guard, Outputs
 
+CPU = torch.device("cpu")
+
 
 @pytest.fixture
 def memory(arena: Arena) -> GuardedMemory:
@@ -18,12 +20,12 @@ def memory(arena: Arena) -> GuardedMemory:
 def test_what_lies_in_guarded_memory_stays_where_it_is(memory: GuardedMemory) -> None:
     table = memory.copy("table", torch.arange(12).view(3, 4))
     part = table[1:, ::2]
-    assert Placement(memory).argument("table", part) is part
+    assert Placement(memory, CPU).argument("table", part) is part
 
 
 def test_a_copy_has_the_values_and_the_strides_and_nothing_behind_its_end(memory: GuardedMemory) -> None:
     wide = torch.arange(24.0).view(4, 6)
-    placement = Placement(memory)
+    placement = Placement(memory, CPU)
     placed = placement.argument("query", wide[:, 1:3])
     placement.load()
     assert memory.holds(placed)
@@ -46,7 +48,7 @@ def test_a_copy_has_the_values_and_the_strides_and_nothing_behind_its_end(memory
     ],
 )
 def test_any_tensor_can_be_placed(memory: GuardedMemory, value: torch.Tensor) -> None:
-    placement = Placement(memory)
+    placement = Placement(memory, CPU)
     placed = placement.argument("value", value)
     placement.load()
     assert memory.holds(placed)
@@ -60,7 +62,7 @@ def test_memory_knows_a_poison_for_what_is_said_to_have_one() -> None:
 
 
 def test_members_of_a_tuple_and_what_is_no_tensor(memory: GuardedMemory) -> None:
-    placement = Placement(memory)
+    placement = Placement(memory, CPU)
     pair = placement.argument("kv_cache", (torch.ones(2), torch.zeros(2)))
     placement.load()
     assert [each.tolist() for each in pair] == [[1, 1], [0, 0]]
@@ -70,13 +72,13 @@ def test_members_of_a_tuple_and_what_is_no_tensor(memory: GuardedMemory) -> None
 
 
 def test_one_tensor_in_two_arguments_stays_one(memory: GuardedMemory) -> None:
-    placement, lengths = Placement(memory), torch.tensor([0, 3])
+    placement, lengths = Placement(memory, CPU), torch.tensor([0, 3])
     assert placement.argument("cum_q", lengths) is placement.argument("cum_kv", lengths)
 
 
 def test_what_the_kernel_wrote_goes_back_to_where_it_came_from(memory: GuardedMemory) -> None:
     out, read = torch.zeros(2, 3), torch.zeros(2)
-    placement = Placement(memory)
+    placement = Placement(memory, CPU)
     placed, input_ = placement.argument("out", out[:, :2], written=True), placement.argument("read", read)
     placement.load()
     placed.fill_(7)
@@ -88,7 +90,7 @@ def test_what_the_kernel_wrote_goes_back_to_where_it_came_from(memory: GuardedMe
 
 def test_a_tensor_that_is_read_and_written_as_two_arguments_goes_back_too(memory: GuardedMemory) -> None:
     tensor = torch.zeros(2)
-    placement = Placement(memory)
+    placement = Placement(memory, CPU)
     placement.argument("a", tensor)
     placed = placement.argument("b", tensor, written=True)
     placement.load()
@@ -99,7 +101,7 @@ def test_a_tensor_that_is_read_and_written_as_two_arguments_goes_back_too(memory
 
 def test_values_are_brought_anew_and_results_forgotten_by_each_load(memory: GuardedMemory) -> None:
     source = torch.tensor([1.0, float("nan")])
-    placement = Placement(memory)
+    placement = Placement(memory, CPU)
     placed, result = placement.argument("x", source), placement.result("out", (2,), torch.float32)
     placement.load()
     untouched = result.view(torch.int32).tolist()
@@ -111,3 +113,8 @@ def test_values_are_brought_anew_and_results_forgotten_by_each_load(memory: Guar
     assert placed[0] == 2
     assert result.view(torch.int32).tolist() == untouched
     assert placed.view(torch.int32)[1] == source.view(torch.int32)[1]
+
+
+def test_what_lies_on_the_host_of_a_gpu_stays_there(memory: GuardedMemory) -> None:
+    lengths = torch.tensor([1, 2])
+    assert Placement(memory, torch.device("cuda")).argument("q_seq_lens_cpu", lengths) is lengths

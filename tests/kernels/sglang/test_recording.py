@@ -6,10 +6,12 @@ import torch
 from attnfuzz.kernels.sglang import recording
 from attnfuzz.kernels.sglang.recording import NotCapturable, Recording
 
+CPU = torch.device("cpu")
+
 
 def test_a_replay_computes_from_what_tensors_hold_then_and_with_the_numbers_of_the_capture() -> None:
     lengths, added = torch.tensor([1, 2, 3]), 10
-    with Recording() as graph:
+    with Recording(CPU) as graph:
         ends = torch.cumsum(lengths + added, dim=0)
     added = 20
     lengths.copy_(torch.tensor([4, 5, 6]))
@@ -22,7 +24,7 @@ def test_a_replay_computes_from_what_tensors_hold_then_and_with_the_numbers_of_t
 
 def test_a_capture_writes_nothing_that_was_there_before() -> None:
     pool = torch.zeros(4, 2)
-    with Recording() as graph:
+    with Recording(CPU) as graph:
         pool[torch.tensor([1, 3])] = torch.ones(2, 2) * 3
         pool.view(8)[:1].fill_(7)
     assert not pool.any()
@@ -32,7 +34,7 @@ def test_a_capture_writes_nothing_that_was_there_before() -> None:
 
 def test_views_of_results_are_views_in_every_replay() -> None:
     source = torch.arange(6.0)
-    with Recording() as graph:
+    with Recording(CPU) as graph:
         doubled = (source * 2).view(2, 3)
         row = doubled[1]
         doubled[1, 0] = -1
@@ -46,7 +48,7 @@ def test_views_of_results_are_views_in_every_replay() -> None:
 
 
 def test_what_is_made_in_a_capture_is_made_anew_by_every_replay() -> None:
-    with Recording() as graph:
+    with Recording(CPU) as graph:
         total = torch.zeros(3)
         total += torch.arange(3)
         both = torch.cat([total, torch.full((1,), 9.0)])
@@ -57,7 +59,7 @@ def test_what_is_made_in_a_capture_is_made_anew_by_every_replay() -> None:
 
 def test_several_results_of_one_operation_are_all_written() -> None:
     numbers = torch.tensor([3.0, 1.0, 2.0])
-    with Recording() as graph:
+    with Recording(CPU) as graph:
         ordered, places = torch.sort(numbers)
     graph.replay()
     assert (ordered.tolist(), places.tolist()) == ([1, 2, 3], [1, 2, 0])
@@ -79,14 +81,14 @@ def test_several_results_of_one_operation_are_all_written() -> None:
 def test_what_waits_for_a_value_can_not_be_captured(work: "object") -> None:
     assert callable(work)
     numbers = torch.tensor([1, 2, 3])
-    with pytest.raises(NotCapturable, match="while a graph is captured"), Recording():
+    with pytest.raises(NotCapturable, match="while a graph is captured"), Recording(CPU):
         work(numbers)
     assert Recording.current() is None
 
 
 def test_a_mask_may_choose_where_its_shape_is_known() -> None:
     numbers = torch.tensor([1, -2, 3])
-    with Recording() as graph:
+    with Recording(CPU) as graph:
         numbers.masked_fill_(numbers < 0, 0)
         picked = numbers[torch.tensor([0, 2])]
     graph.replay()
@@ -95,7 +97,7 @@ def test_a_mask_may_choose_where_its_shape_is_known() -> None:
 
 def test_tensors_of_the_host_give_numbers_and_these_are_frozen() -> None:
     on_host, live = torch.tensor([3, 5]), torch.tensor([1, 1])
-    with Recording(host=(on_host,)) as graph:
+    with Recording(CPU, host=(on_host,)) as graph:
         longest = (on_host + 1).max().item()
         sums = live * longest
     on_host.fill_(100)
@@ -103,10 +105,21 @@ def test_tensors_of_the_host_give_numbers_and_these_are_frozen() -> None:
     assert (longest, sums.tolist()) == (6, [6, 6])
 
 
+def test_what_lies_on_the_host_beside_a_gpu_is_computed_at_once_and_a_copy_of_it_is_not() -> None:
+    """A tensor without values stands for one on a GPU."""
+    gpu = torch.device("meta")
+    with Recording(gpu) as graph:
+        lengths = torch.tensor([3, 5]) + 1
+        longest = lengths.max().item()
+        lengths.to(gpu)
+    assert longest == 6
+    assert len(graph) == 1
+
+
 def test_other_work_is_done_between_what_was_recorded_around_it() -> None:
     seen: list[list[int]] = []
     numbers = torch.tensor([1, 2])
-    with Recording() as graph:
+    with Recording(CPU) as graph:
         numbers.add_(1)
         graph.keep(lambda: seen.append(numbers.tolist()))
         numbers.add_(1)
@@ -117,7 +130,7 @@ def test_other_work_is_done_between_what_was_recorded_around_it() -> None:
 
 def test_what_is_done_outside_is_done_at_once_and_once() -> None:
     counter = torch.zeros(1)
-    with Recording() as graph, recording.outside():
+    with Recording(CPU) as graph, recording.outside():
         counter += 1
     graph.replay()
     assert counter.item() == 1
@@ -126,7 +139,7 @@ def test_what_is_done_outside_is_done_at_once_and_once() -> None:
 def test_operations_on_shapes_that_differ_from_those_of_the_values_stay_right() -> None:
     """Results lie as the operation lays them out, not as their arguments do."""
     numbers = torch.arange(6.0).view(2, 3).t()
-    with Recording() as graph:
+    with Recording(CPU) as graph:
         kept = numbers * 1
         dense = numbers.reshape(6)
     graph.replay()

@@ -52,7 +52,7 @@ def _info(loaded: Any, mode: Mode, *q_lens: int, stride: int = 4) -> Any:
     requests = tuple(Request(slot, q_len, 9) for slot, q_len in enumerate(q_lens))
     padded = sum(q_lens)
     step = Step(mode=mode, requests=requests, padded_tokens=padded, tokens_per_request=stride)
-    return spec_info(loaded, served_case(GEOMETRY, step), step)
+    return spec_info(loaded, served_case(GEOMETRY, step), step, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("mode", [Mode.EXTEND, Mode.DECODE])

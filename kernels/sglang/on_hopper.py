@@ -1,0 +1,104 @@
+"""The backends of a release on a Hopper GPU: its own classes, kernels compiled by Triton and nvcc, and CUDA's graphs.
+
+From 0.5.19 on, servers on Hopper run trtllm_mha on FlashInfer's XQA and fmha_v2, and so do these. Everything else,
+which servers run on Blackwell alone, takes a release's way for Blackwell, with plain kernels of this project in the
+place of trtllm-gen: what a release plans, pads and hands over is the same.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import msgspec
+from packaging.version import Version
+
+from attnfuzz.kernels.backend import Bench, Session
+from attnfuzz.kernels.gpu import fmha_v2, xqa
+from attnfuzz.kernels.gpu.any_gpu import ops as any_gpu
+from attnfuzz.kernels.gpu.any_gpu.ops import ANY_GPU
+from attnfuzz.kernels.gpu.arch import Arch
+from attnfuzz.kernels.gpu.fixup import SOURCE
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.hopper.backends import SMALL, WINDOWED
+from attnfuzz.kernels.gpu.hopper.ops import HOPPER
+from attnfuzz.kernels.gpu.module import Module
+from attnfuzz.kernels.sglang.backends import CONTRACT, capability_of
+from attnfuzz.kernels.sglang.kernels_below import KernelsBelow
+from attnfuzz.kernels.sglang.naming import Named
+from attnfuzz.kernels.sglang.release import release_of
+from attnfuzz.kernels.sglang.requirements import NEEDS, absent
+from attnfuzz.kernels.sglang.sessions import open_session
+from attnfuzz.reference.bucket import Bucket
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.device import Device
+from attnfuzz.reference.noise import NoiseModel
+
+_SINCE_HOPPER: Final = Version("0.5.19")
+"""The first version whose prefills run there (srt/layers/attention/trtllm_mha_backend.py:236, use_fmha_v2). Before, XQA
+only decodes; a verify, which it refuses without a mask, gets none."""
+
+_PLAIN: Final = KernelsBelow((ANY_GPU.decode, ANY_GPU.context, ANY_GPU.ragged, ANY_GPU.mla_decode, ANY_GPU.fixup))
+
+_ON_XQA: Final = KernelsBelow(
+    (HOPPER.decode, fmha_v2.FMHA_V2_OP),
+    real=frozenset({HOPPER.decode.name, fmha_v2.FMHA_V2_OP.name}),
+    # Split KV keeps partial outputs in the query's dtype, and merges them (mha.cu, toFp16 before mergeAndSave).
+    roundings=2,
+)
+
+_BUCKETS: Final = (SMALL, msgspec.structs.replace(WINDOWED, windows=tuple(w for w in WINDOWED.windows if w)))
+"""A window of the query's own key alone is none to SGLang's layers."""
+
+_LAYOUT: Final = "Q_PAGED_KV_NHD"
+"""What releases call fmha_v2 with (0.5.23 srt/layers/attention/trtllm_mha_backend.py:7)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HopperRelease(GpuBackend):
+    """An attention backend of a release, on a Hopper GPU. `named` says which."""
+
+    named: Named
+
+    def missing(self) -> str | None:
+        """Why this machine can't run it, in a line; None if it can."""
+        return super().missing() or absent()
+
+    def prepare(self, progress: Callable[[str], None]) -> None:
+        """Fetch the release, and compile the kernels."""
+        release_of(self.named.release, progress=progress)
+        super().prepare(progress)
+
+
+def hopper_backend_of(named: Named, version: Version) -> HopperRelease:
+    """The backend of a release on Hopper."""
+    real = named.kind == "trtllm_mha" and version >= _SINCE_HOPPER
+    kernels = _ON_XQA if real else _PLAIN
+    capability = capability_of(named.kind, version)
+    return HopperRelease(
+        name=str(named),
+        named=named,
+        archs=frozenset({Arch.HOPPER}),
+        capability=_on_a_gpu(capability, buckets=_BUCKETS if real else ()),
+        contract=CONTRACT,
+        session=partial(_open, named.release, kernels),
+        kernels=kernels.ops,
+        modules_of=_modules_of if real else lambda _: (),
+        # Of XQA nothing better is known either.
+        theoretical=fmha_v2.noise if real else lambda _: NoiseModel.fp32_arithmetic(),
+        needs=("flashinfer", *NEEDS) if real else NEEDS,
+        own=() if real else (any_gpu.SOURCES, (SOURCE,)),
+    )
+
+
+def _open(release: str, kernels: KernelsBelow, case: Case, bench: Bench) -> Session:
+    return open_session(release_of(release), kernels, case, bench)
+
+
+def _on_a_gpu(capability: Capability, buckets: tuple[Bucket, ...]) -> Capability:
+    return msgspec.structs.replace(capability, device=Device.CUDA, buckets=buckets)
+
+
+def _modules_of(bucket: Bucket) -> tuple[Module, ...]:
+    return (*xqa.modules_of(bucket, ragged=False), *fmha_v2.modules_of(bucket, (_LAYOUT,)))

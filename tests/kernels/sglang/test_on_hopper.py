@@ -1,0 +1,61 @@
+"""What a release's backend on a Hopper GPU says of itself, without the release and without a GPU."""
+
+import pytest
+from packaging.version import Version
+
+from attnfuzz.kernels.gpu import visible
+from attnfuzz.kernels.sglang import requirements
+from attnfuzz.kernels.sglang.adaptations.hopper import hopper_changes_in
+from attnfuzz.kernels.sglang.catalogue import backend_of
+from attnfuzz.kernels.sglang.naming import Named
+from attnfuzz.kernels.sglang.on_hopper import HopperRelease
+from attnfuzz.reference.device import Device
+
+
+def on_hopper(version: str, kind: str = "trtllm_mha") -> HopperRelease:
+    """The backend of a release."""
+    found = backend_of(Named.parse(f"hopper:sglang=={version}:{kind}"))
+    assert isinstance(found, HopperRelease)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["trtllm_mha", "trtllm_mla"])
+def test_it_runs_on_a_gpu_under_a_name_that_says_so(kind: str) -> None:
+    found = on_hopper("0.5.9", kind)
+    assert found.capability.device is Device.CUDA
+    assert found.name == f"hopper:sglang==0.5.9:{kind}"
+
+
+def test_it_has_the_modes_and_graphs_of_its_release() -> None:
+    gpu, cpu = on_hopper("0.5.23").capability, backend_of(Named.parse("sglang==0.5.23:trtllm_mha")).capability
+    assert (gpu.modes, gpu.graph_modes, gpu.padding) == (cpu.modes, cpu.graph_modes, cpu.padding)
+
+
+def test_a_version_that_servers_run_on_hopper_gets_flashinfers_kernels_in_geometries_that_are_compiled() -> None:
+    found = on_hopper("0.5.19")
+    assert [op.name for op in found.kernels] == ["trtllm_batch_decode_with_kv_cache", "trtllm_fmha_v2_prefill"]
+    assert found.capability.buckets
+    assert any(module.name.startswith("XQA") for module in found.modules())
+
+
+@pytest.mark.parametrize(("version", "kind"), [("0.5.18", "trtllm_mha"), ("0.5.23", "trtllm_mla")])
+def test_what_servers_run_on_blackwell_alone_gets_plain_kernels_in_any_geometry(version: str, kind: str) -> None:
+    found = on_hopper(version, kind)
+    assert found.modules() == ()
+    assert not found.capability.buckets
+
+
+def test_what_sglang_imports_is_asked_for_once_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(visible, "missing", lambda *_: None)
+    monkeypatch.setattr(requirements, "NEEDS", ("no_such_package",))
+    assert on_hopper("0.5.9").missing() == "needs no_such_package: pip install 'attnfuzz[sglang]'"
+
+
+@pytest.mark.parametrize(
+    ("version", "modules"),
+    [("0.5.18", []), ("0.5.19", ["utils.common"])],
+)
+def test_releases_are_told_of_hopper_where_they_look(version: str, modules: list[str]) -> None:
+    changes = hopper_changes_in(Version(version))
+    assert [change.module for change in changes] == modules
+    assert all(change.value() for change in changes)
