@@ -27,10 +27,9 @@ from attnfuzz.kernels.sglang.backends import CONTRACT, capability_of
 from attnfuzz.kernels.sglang.kernels_below import KernelsBelow
 from attnfuzz.kernels.sglang.naming import Named
 from attnfuzz.kernels.sglang.release import release_of
-from attnfuzz.kernels.sglang.requirements import NEEDS, absent
+from attnfuzz.kernels.sglang.requirements import absent
 from attnfuzz.kernels.sglang.sessions import open_session
 from attnfuzz.reference.bucket import Bucket
-from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.noise import NoiseModel
@@ -75,29 +74,24 @@ def hopper_backend_of(named: Named, version: Version) -> HopperRelease:
     """The backend of a release on Hopper."""
     real = named.kind == "trtllm_mha" and version >= _SINCE_HOPPER
     kernels = _ON_XQA if real else _PLAIN
-    capability = capability_of(named.kind, version)
+    capability, buckets = capability_of(named.kind, version), _BUCKETS if real else ()
     return HopperRelease(
         name=str(named),
         named=named,
         archs=frozenset({Arch.HOPPER}),
-        capability=_on_a_gpu(capability, buckets=_BUCKETS if real else ()),
+        capability=msgspec.structs.replace(capability, device=Device.CUDA, buckets=buckets),
         contract=CONTRACT,
         session=partial(_open, named.release, kernels),
         kernels=kernels.ops,
         modules_of=_modules_of if real else lambda _: (),
         # Of XQA nothing better is known either.
         theoretical=fmha_v2.noise if real else lambda _: NoiseModel.fp32_arithmetic(),
-        needs=("flashinfer", *NEEDS) if real else NEEDS,
         own=() if real else (any_gpu.SOURCES, (SOURCE,)),
     )
 
 
 def _open(release: str, kernels: KernelsBelow, case: Case, bench: Bench) -> Session:
     return open_session(release_of(release), kernels, case, bench)
-
-
-def _on_a_gpu(capability: Capability, buckets: tuple[Bucket, ...]) -> Capability:
-    return msgspec.structs.replace(capability, device=Device.CUDA, buckets=buckets)
 
 
 def _modules_of(bucket: Bucket) -> tuple[Module, ...]:

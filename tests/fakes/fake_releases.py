@@ -1,13 +1,11 @@
 """Releases of a FlashInfer that is a few lines long: in folders as pip leaves them, and as wheels."""
 
-import base64
-import hashlib
 import importlib.util
 import os
-import zipfile
 from pathlib import Path
 
 import pytest
+from fake_wheels import pack
 
 needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="this Python has no pip")
 
@@ -35,13 +33,7 @@ def make_site(folder: Path, version: str, source: str = "") -> Path:
 def make_wheel(folder: Path, version: str, source: str = "") -> Path:
     """A wheel of the release in `folder`, which pip can find there."""
     wheel = folder / f"flashinfer_python-{version}-py3-none-any.whl"
-    files = _files(version, source)
-    record = f"flashinfer_python-{version}.dist-info/RECORD"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for name, text in files.items():
-            archive.writestr(name, text)
-        archive.writestr(record, "".join(f"{_entry(*each)}\n" for each in files.items()) + f"{record},,\n")
-    return wheel
+    return pack(wheel, f"flashinfer_python-{version}.dist-info", _files(version, source))
 
 
 def pip_has_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -55,8 +47,3 @@ def pip_has_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     return folder
-
-
-def _entry(name: str, text: str) -> str:
-    digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
-    return f"{name},sha256={digest},{len(text.encode())}"

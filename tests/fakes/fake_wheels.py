@@ -27,6 +27,11 @@ def make_wheel(folder: Path, version: str, files: Mapping[str, str] = SOURCES, p
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: sglang\nVersion: {version}\nRequires-Dist: {pins}\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
+    return pack(wheel, info, content)
+
+
+def pack(wheel: Path, info: str, content: Mapping[str, str]) -> Path:
+    """Write a wheel of these files; `info` is its folder of metadata, which gets the RECORD."""
     record = f"{info}/RECORD"
     with zipfile.ZipFile(wheel, "w") as archive:
         for name, text in content.items():

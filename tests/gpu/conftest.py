@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from attnfuzz.harness.memory.cuda.arena import CudaArena
 from attnfuzz.kernels.gpu.arch import Arch
 from attnfuzz.kernels.gpu.visible import missing
 
@@ -23,3 +24,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _device_memory_is_given_back() -> Iterator[None]:
     yield
     torch.cuda.empty_cache()
+
+
+@pytest.fixture(scope="module")
+def arena() -> Iterator[CudaArena]:
+    """Guarded memory of the GPU, for the tests of a module."""
+    with CudaArena() as arena:
+        yield arena

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -57,12 +56,6 @@ try:
 except RuntimeError as error:
     print(str(error).splitlines()[0])
 """
-
-
-@pytest.fixture(scope="module")
-def arena() -> Iterator[CudaArena]:
-    with CudaArena() as arena:
-        yield arena
 
 
 def expected_of(call: AttentionCall) -> dict[str, Any]:

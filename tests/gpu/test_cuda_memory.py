@@ -46,12 +46,6 @@ except RuntimeError as error:
 
 
 @pytest.fixture(scope="module")
-def arena() -> Iterator[CudaArena]:
-    with CudaArena() as arena:
-        yield arena
-
-
-@pytest.fixture(scope="module")
 def host_arena() -> Iterator[Arena]:
     with Arena() as arena:
         yield arena
