@@ -10,6 +10,8 @@ from attnfuzz.reference.quantise import exact
 EQUAL = 1e-11
 """Relative difference below which two weights are equal: fp64 products of hundreds of elements differ by less."""
 
+_DIRECTION_SEED = 0x4B
+
 
 def row_weights(problem: Problem, token: int, head: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Weights [k] and values [k, Dv] (times bmm2_scale) of the k keys that the row sees, in fp64.
@@ -28,6 +30,18 @@ def tied_row(problem: Problem, token: int, head: int) -> tuple[torch.Tensor, tor
     if not (ordered.diff() <= EQUAL * ordered[1:]).any():
         return None
     return weights, _values(problem, head, keys)
+
+
+def key_marks(problem: Problem, token: int, head: int) -> torch.Tensor:
+    """A number for each key that the row sees, fp64 [k]: the key along a fixed direction, in units of the largest.
+
+    Copies of one key have the same number to within `EQUAL`, and other keys, but for an accident, another.
+    """
+    key = exact(problem.key[_seen(problem, token), head // problem.group])
+    generator = torch.Generator().manual_seed(_DIRECTION_SEED)
+    direction = torch.randn(key.shape[1], generator=generator, dtype=torch.float64).to(key.device)
+    along = key @ direction
+    return along / along.abs().amax().clamp(min=torch.finfo(torch.float64).tiny) if len(along) else along
 
 
 def _seen(problem: Problem, token: int) -> slice:

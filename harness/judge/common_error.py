@@ -33,6 +33,7 @@ import torch
 from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, Heard
+from attnfuzz.harness.judge.grouping import grouped
 from attnfuzz.harness.judge.lse_bound import independent_lse_error, shared_lse_error
 from attnfuzz.reference.noise import SMALLEST_STEP
 
@@ -173,9 +174,7 @@ def estimate(error: torch.Tensor, variance: torch.Tensor, size: torch.Tensor, te
 
 def same_answers(answers: torch.Tensor) -> torch.Tensor:
     """Numbers that are equal where `answers` [rows] are, to within rounding: int64 [rows]."""
-    ordered, order = answers.sort()
-    starts = ordered.diff(prepend=ordered[:1]) > _SAME * ordered.abs()
-    return torch.empty_like(order).scatter_(0, order, starts.cumsum(0))
+    return grouped(answers, _SAME * answers.abs())
 
 
 def _beyond_rounding(budget: ErrorBudget, error: torch.Tensor) -> torch.Tensor:

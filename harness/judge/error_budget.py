@@ -7,7 +7,8 @@ Sources of error, and what each does to an output o = sum_j p_j v_j (p: softmax 
   applies. Weights near zero have an absolute error instead.
 - logits, exp, soft cap, a rounded denominator: sum_j p_j (v_j - o) delta_j.
 - fp32 sums of n terms: each partial sum is rounded, so errors grow like sqrt(n) u, or like n u when the terms are all
-  alike and stay on the same side of a rounding boundary (Blanchard, Higham and Higham, 2021).
+  alike and stay on the same side of a rounding boundary (Blanchard, Higham and Higham, 2021). The first is what a
+  calibration measures, the second follows from the format alone (`ErrorBudget.step`).
 - partial results weighted by exp(lse_part - lse), as flash-decoding and sinks do it: the fp32 roundings of both sides.
 - rounding to the output's dtype, once and once more per merge; what a merge adds up are partial outputs, whose size is
   about sqrt(sum p^2 v^2) rather than |o|.
@@ -29,7 +30,7 @@ UNIFORM = 0.18
 _TOKENS_AT_ONCE = 4096
 
 _FP32 = ROUNDOFF[torch.float32]
-"""What is exponentiated is computed in fp32, whatever sums are kept in."""
+"""What is exponentiated is computed in fp32, whatever sums are kept in; and no sums are kept in more than that."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,15 @@ class ErrorBudget:
         """
         return torch.exp(-0.5 * (self.moments.gap / (4 * self.noise.probabilities)) ** 2)
 
+    @property
+    def step(self) -> float:
+        """The most that one addition to a running sum is off by, relative to the sum.
+
+        NoiseModel.accumulate where that is coarser than fp32. Below it is a root mean square that was measured, and
+        says nothing of sums whose every addition is rounded to the same side.
+        """
+        return max(self.noise.accumulate, _FP32)
+
     @cached_property
     def row_logit_variance(self) -> torch.Tensor:
         """Mean square of delta_j, the relative error of an unnormalised weight before it is rounded; [T, Hq]."""
@@ -105,7 +115,7 @@ class ErrorBudget:
     def row_shared_error(self) -> torch.Tensor:
         """Relative error that all elements of a row have in common; [T, Hq]."""
         noise = self.noise
-        alike = self.alike * (noise.probabilities + noise.row_sum + noise.accumulate * self.keys)
+        alike = self.alike * (noise.probabilities + noise.row_sum + self.step * self.keys)
         return alike + self.row_exponent_error
 
     @cached_property

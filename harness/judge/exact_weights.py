@@ -83,7 +83,7 @@ def exact_bound(budget: ErrorBudget, rows: torch.Tensor) -> torch.Tensor:
     delta = exponent**2 + (noise.logits * moments.magnitude) ** 2
     if budget.problem.soft_cap:
         delta += (noise.tanh * moments.magnitude.clamp(max=budget.problem.soft_cap)) ** 2
-    shared = noise.probabilities + noise.row_sum + noise.accumulate * alike + exponent
+    shared = noise.probabilities + noise.row_sum + budget.step * alike + exponent
     if budget.problem.sinks is not None:
         shared = shared + budget.tail * budget.row_logit_variance.sqrt()
     sums = noise.accumulate * t * budget.keys.sqrt()

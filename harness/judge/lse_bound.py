@@ -65,7 +65,7 @@ def shared_lse_error(budget: ErrorBudget) -> torch.Tensor:
     weights that are alike do to their sum.
     """
     noise = budget.noise
-    return rounded_lse_error(budget) + budget.alike * (noise.accumulate * budget.keys + noise.row_sum)
+    return rounded_lse_error(budget) + budget.alike * (budget.step * budget.keys + noise.row_sum)
 
 
 def rounded_lse_error(budget: ErrorBudget) -> torch.Tensor:

@@ -9,7 +9,7 @@ from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.judge.error_budget import UNIFORM, ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, Heard
 from attnfuzz.harness.judge.ties import MOST_ROWS_AGAIN, Ties
-from attnfuzz.reference.row import row_weights
+from attnfuzz.reference.row import key_marks, row_weights
 
 
 @dataclass(frozen=True)
@@ -81,15 +81,11 @@ def _own_margin(budget: ErrorBudget, error: torch.Tensor, token: int, head: int,
 def _own_variance(budget: ErrorBudget, token: int, head: int) -> tuple[torch.Tensor, float, float]:
     """Mean square errors [Dv] of one row, and length and largest of the eigenvalues of their correlation matrix."""
     weights, values = row_weights(budget.problem, token, head)
-    ties = Ties.of(weights, values)
+    ties = Ties.of(weights, values, key_marks(budget.problem, token, head))
     out = budget.answer.out[token, head]
-    weighted = weights.unsqueeze(-1) * values
-    crossed = torch.outer(out, weights @ weighted)
-    # sum p^2 (v - o)(v - o)', without another pass over all keys.
-    shifted = weighted.T @ weighted - crossed - crossed.T + torch.outer(out, out) * (weights @ weights)
-    summed = ties.summed(budget.noise.accumulate)
-    covariance = ties.weighted.T @ ties.weighted * (UNIFORM * budget.noise.probabilities**2)
-    covariance += shifted * budget.row_logit_variance[token, head]
+    summed = ties.summed(budget.step, out)
+    covariance = ties.alike.weighted.T @ ties.alike.weighted * (UNIFORM * budget.noise.probabilities**2)
+    covariance += ties.copies.covariance(out) * budget.row_logit_variance[token, head]
     covariance += torch.outer(out, out) * budget.row_shared_variance[token, head]
     covariance += torch.outer(summed, summed)
     covariance += torch.diag(budget.independent_variance[token, head])

@@ -1,9 +1,16 @@
-"""Weights that are equal: they round alike, and so do the sums that they are added up in.
+"""Terms that are equal: they round alike, and so do the sums that they are added up in.
 
 `ErrorBudget` takes the errors of a row's terms for independent unless all of its weights are alike. Where keys come in
-groups of equal ones (prefixes that slots share, values that repeat, few dims of few bits), that is too narrow. Finding
-the groups takes a sort of every row's logits, so only a row that fails is asked for its groups, and judged again by
-what they may add: at most `MOST_ROWS_AGAIN` rows of an output, the worst first.
+groups (prefixes that slots share, values that repeat, few dims of few bits), that is too narrow:
+
+- equal weights are rounded alike for the second product and for the denominator;
+- copies of a key have the same logit, and the same error in it;
+- equal terms that are added to a larger sum in a row are rounded to the same side each time, for as long as the sum
+  stays between two powers of two: sums are multiples of one step there, and what the term is beyond a multiple is lost
+  again and again. Nothing in that is random, so the bound is that of the format of the sums.
+
+Finding the groups takes sorts of every row's keys, so only a row that fails is asked for its groups, and judged again
+by what they may add: at most `MOST_ROWS_AGAIN` rows of an output, the worst first.
 """
 
 from collections.abc import Callable
@@ -13,7 +20,8 @@ from math import sqrt
 import torch
 
 from attnfuzz.harness.judge.error_budget import ErrorBudget
-from attnfuzz.reference.row import EQUAL, tied_row
+from attnfuzz.harness.judge.grouping import grouped
+from attnfuzz.reference.row import EQUAL, key_marks, tied_row
 
 MOST_ROWS_AGAIN = 64
 """Rows of one output that a tier judges again. A factor that is wrong by little makes every row suspect: over long
@@ -21,55 +29,80 @@ requests, looking at each would take hours, and where the worst all pass, the re
 
 
 @dataclass(frozen=True)
-class Ties:
-    """A row's keys in groups of equal weight, fp64: the sums of p [groups] and of p v [groups, Dv] of each group.
-
-    `tied` keys are in groups of two and more.
-    """
+class Groups:
+    """Sums over groups of a row's keys, fp64: of p, `weights` [groups], and of p v, `weighted` [groups, Dv]."""
 
     weights: torch.Tensor
     weighted: torch.Tensor
-    tied: int
 
     @classmethod
-    def of(cls, weights: torch.Tensor, values: torch.Tensor) -> "Ties":
-        """The groups of one row, from the weights [k] and values [k, Dv] of the k keys that it sees."""
-        if not weights.numel():
-            return cls(weights, values, 0)
-        ordered, order = weights.sort()
-        group = (ordered.diff(prepend=ordered[:1]) > EQUAL * ordered).cumsum(0)
-        count = int(group[-1]) + 1
-        sums = torch.zeros((count, 1 + values.shape[1]), dtype=torch.float64, device=values.device)
-        terms = torch.cat((ordered.unsqueeze(-1), ordered.unsqueeze(-1) * values[order]), dim=-1)
+    def by(cls, group: torch.Tensor, weights: torch.Tensor, values: torch.Tensor) -> "Groups":
+        """From the number of each key's group, int64 [k], its weight [k] and value [k, Dv]."""
+        terms = torch.cat((weights.unsqueeze(-1), weights.unsqueeze(-1) * values), dim=-1)
+        count = int(group.max()) + 1 if len(group) else 0
+        sums = torch.zeros((count, terms.shape[1]), dtype=torch.float64, device=values.device)
         sums.index_add_(0, group, terms)
-        sizes = torch.bincount(group)
-        return cls(sums[:, 0], sums[:, 1:], int(sizes[sizes > 1].sum()))
-
-    @property
-    def power(self) -> torch.Tensor:
-        """Sum over groups of (sum p v)^2, [Dv]: `Moments.power` of terms whose errors a group has in common."""
-        return self.weighted.square().sum(dim=0)
+        return cls(sums[:, 0], sums[:, 1:])
 
     @property
     def concentration(self) -> float:
-        """Sum over groups of (sum p)^2, likewise."""
+        """Sum over groups of (sum p)^2: `Moments.concentration` of terms whose errors a group has in common."""
         return self.weights.square().sum().item()
 
-    def summed(self, accumulate: float) -> torch.Tensor:
-        """What rounding partial sums to `accumulate` may come to where equal terms round to the same side, [Dv].
+    @property
+    def power(self) -> torch.Tensor:
+        """Sum over groups of (sum p v)^2, [Dv], likewise."""
+        return self.weighted.square().sum(dim=0)
 
-        n u times the sizes of the groups' sums, n being the keys that are tied (Higham's bound for n terms).
+    def spread(self, out: torch.Tensor) -> torch.Tensor:
+        """Sum over groups of (sum p (v - out))^2 for `out` [Dv], likewise."""
+        return (self.weighted - torch.outer(self.weights, out)).square().sum(dim=0)
+
+    def covariance(self, out: torch.Tensor) -> torch.Tensor:
+        """Sum over groups of d d' with d = sum p (v - out), [Dv, Dv]: `spread` and what lies off its diagonal."""
+        crossed = torch.outer(out, self.weights @ self.weighted)
+        return self.weighted.T @ self.weighted - crossed - crossed.T + torch.outer(out, out) * self.concentration
+
+
+@dataclass(frozen=True)
+class Ties:
+    """A row's keys in groups: `alike` have equal weights, and `copies` are one key. `tied` keys have an equal."""
+
+    alike: Groups
+    copies: Groups
+    tied: int
+
+    @classmethod
+    def of(cls, weights: torch.Tensor, values: torch.Tensor, marks: torch.Tensor) -> "Ties":
+        """The groups of one row, from the k keys that it sees: weights, values [k, Dv] and `key_marks`."""
+        equal = grouped(weights, EQUAL * weights)
+        sizes = torch.bincount(equal)
+        copies = grouped(marks, torch.full_like(marks, EQUAL))
+        return cls(Groups.by(equal, weights, values), Groups.by(copies, weights, values), int(sizes[sizes > 1].sum()))
+
+    def summed(self, step: float, out: torch.Tensor) -> torch.Tensor:
+        """What rounding sums may come to where equal terms round to the same side, [Dv], for the row's answer `out`.
+
+        n u for the sum of p v, times the sizes of the groups' sums, and n u for that of p, which `out` was divided by;
+        n is the keys that are tied, and u = `step` (Higham's bound for n terms).
         """
-        return accumulate * self.tied * self.weighted.abs().sum(dim=0)
+        return step * self.tied * (self.alike.weighted.abs().sum(dim=0) + out.abs())
 
 
 def element_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
-    """What the ties of a row add to T1's bound, [Dv]: t u_P (rms of groups - rms of keys) and what their sums share."""
-    ties, power = _ties_of(budget, token, head), budget.moments.power[token, head]
+    """What the ties of a row add to T1's bound, [Dv].
+
+    t u_P (rms p v of groups - of keys) + tail rms(delta) (rms p (v - o) of copies - of keys) + what sums share.
+    """
+    ties, moments = _ties_of(budget, token, head), budget.moments
+    power, spread = moments.power[token, head], moments.spread[token, head]
     if ties is None:
         return torch.zeros_like(power)
-    beyond = (ties.power.sqrt() - power.sqrt()).clamp(min=0)
-    return budget.deviations[token] * budget.noise.probabilities * beyond + ties.summed(budget.noise.accumulate)
+    out = budget.answer.out[token, head]
+    weights = (ties.alike.power.sqrt() - power.sqrt()).clamp(min=0)
+    logits = (ties.copies.spread(out).sqrt() - spread.sqrt()).clamp(min=0)
+    allowed = budget.deviations[token] * budget.noise.probabilities * weights + ties.summed(budget.step, out)
+    return allowed + budget.tail * budget.row_logit_variance[token, head].sqrt() * logits
 
 
 def lse_allowance(budget: ErrorBudget, token: int, head: int) -> float:
@@ -77,8 +110,10 @@ def lse_allowance(budget: ErrorBudget, token: int, head: int) -> float:
     ties, noise = _ties_of(budget, token, head), budget.noise
     if ties is None:
         return 0.0
-    beyond = max(sqrt(ties.concentration) - sqrt(budget.moments.concentration[token, head].item()), 0.0)
-    return budget.deviations[token].item() * noise.row_sum * beyond + noise.accumulate * ties.tied
+    usual = sqrt(budget.moments.concentration[token, head].item())
+    weights, logits = (max(sqrt(groups.concentration) - usual, 0.0) for groups in (ties.alike, ties.copies))
+    rounded = budget.deviations[token].item() * noise.row_sum * weights + budget.step * ties.tied
+    return rounded + budget.tail * sqrt(budget.row_logit_variance[token, head].item()) * logits
 
 
 def _ties_of(budget: ErrorBudget, token: int, head: int) -> Ties | None:
@@ -86,7 +121,7 @@ def _ties_of(budget: ErrorBudget, token: int, head: int) -> Ties | None:
     key = "ties", token, head
     if key not in budget.memo:
         tied = tied_row(budget.problem, token, head)
-        budget.memo[key] = None if tied is None else Ties.of(*tied)
+        budget.memo[key] = None if tied is None else Ties.of(*tied, key_marks(budget.problem, token, head))
     found: Ties | None = budget.memo[key]
     return found
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import log
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from attnfuzz.harness.judge.lse_bound import lse_bound
 from attnfuzz.harness.judge.packed_problem import packed_problem
 from attnfuzz.harness.judge.real_rows import RealRows
 from attnfuzz.harness.judge.row_error import row_error
-from attnfuzz.harness.judge.ties import MOST_ROWS_AGAIN, Ties, element_allowance, judged_again, lse_allowance
+from attnfuzz.harness.judge.ties import MOST_ROWS_AGAIN, Groups, Ties, element_allowance, judged_again, lse_allowance
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.noise import NoiseModel
@@ -51,11 +52,35 @@ def test_groups_are_found_by_their_weights_whatever_their_order() -> None:
     weights = torch.tensor([0.1, 0.3, 0.1, 0.2, 0.3], dtype=torch.float64)
     values = torch.eye(5, dtype=torch.float64)
 
-    ties = Ties.of(weights, values)
+    ties = Ties.of(weights, values, torch.arange(5.0, dtype=torch.float64))
 
-    torch.testing.assert_close(ties.weights, torch.tensor([0.2, 0.2, 0.6], dtype=torch.float64))
-    assert ties.weighted.tolist() == [[0.1, 0, 0.1, 0, 0], [0, 0, 0, 0.2, 0], [0, 0.3, 0, 0, 0.3]]
+    torch.testing.assert_close(ties.alike.weights, torch.tensor([0.2, 0.2, 0.6], dtype=torch.float64))
+    assert ties.alike.weighted.tolist() == [[0.1, 0, 0.1, 0, 0], [0, 0, 0, 0.2, 0], [0, 0.3, 0, 0, 0.3]]
     assert ties.tied == 4
+
+
+def test_copies_of_a_key_are_told_from_other_keys_of_equal_weight() -> None:
+    weights = torch.full((5,), 0.2, dtype=torch.float64)
+    values = torch.eye(5, dtype=torch.float64)
+
+    copies = Ties.of(weights, values, torch.tensor([0.5, -1.0, 0.5, 0.2, -1.0], dtype=torch.float64)).copies
+
+    assert copies.weights.tolist() == [0.4, 0.2, 0.4]
+    assert copies.weighted.tolist() == [[0, 0.2, 0, 0, 0.2], [0, 0, 0, 0.2, 0], [0.2, 0, 0.2, 0, 0]]
+
+
+def test_sums_over_groups_are_those_of_their_terms() -> None:
+    generator = torch.Generator().manual_seed(3)
+    weights = torch.rand(12, generator=generator, dtype=torch.float64)
+    values = torch.randn(12, 4, generator=generator, dtype=torch.float64)
+    out = torch.randn(4, generator=generator, dtype=torch.float64)
+    group = torch.arange(12) % 3
+
+    groups = Groups.by(group, weights, values)
+
+    shifted = torch.stack([(weights.unsqueeze(-1) * (values - out))[group == index].sum(dim=0) for index in range(3)])
+    torch.testing.assert_close(groups.covariance(out), shifted.T @ shifted)
+    torch.testing.assert_close(groups.spread(out), shifted.square().sum(dim=0))
 
 
 def test_without_ties_nothing_more_is_allowed() -> None:
@@ -66,7 +91,8 @@ def test_without_ties_nothing_more_is_allowed() -> None:
 
 
 def test_a_row_that_sees_nothing_has_no_ties() -> None:
-    assert Ties.of(torch.empty(0, dtype=torch.float64), torch.empty(0, 4, dtype=torch.float64)).tied == 0
+    nothing = torch.empty(0, dtype=torch.float64)
+    assert Ties.of(nothing, torch.empty(0, 4, dtype=torch.float64), nothing).tied == 0
 
 
 @pytest.mark.parametrize("groups", [2, 3, 8])
@@ -90,6 +116,60 @@ def test_two_groups_break_the_bounds_of_independent_errors() -> None:
     untied = replace(budget, problem=problem_with(KEYS))
 
     assert row_error(untied, error).wrong
+
+
+def copies_of_two_keys(copies: int) -> Problem:
+    """64 queries on so many copies of each of two keys, which have a value each."""
+    problem = problem_with(2)
+    key, value = (tensor[:2].repeat(copies, 1, 1) for tensor in (problem.key, problem.value))
+    return replace(problem, key=key, value=value, kv_lens=(2 * copies,))
+
+
+def test_copies_of_a_key_have_the_same_error_in_their_logits() -> None:
+    problem = copies_of_two_keys(500)
+    noise = NoiseModel(probabilities=2.0**-24, logits=2.0**-12, accumulate=2.0**-24)
+    budget = budget_of(problem, noise)
+    off = torch.randn(ROWS, 2, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    outs, lses = [], []
+    for token in range(ROWS):
+        weights, values = row_weights(problem, token, 0)
+        logits = weights.log() + (off[token] * budget.row_logit_variance[token, 0].sqrt()).repeat(500)
+        outs.append(torch.softmax(logits, dim=0) @ values)
+        lses.append(logits.logsumexp(dim=0))
+    error, lse_error = torch.stack(outs).unsqueeze(1) - budget.answer.out, torch.stack(lses).unsqueeze(1)
+    allowed = torch.stack([element_allowance(budget, token, 0) for token in range(ROWS)]).unsqueeze(1)
+    lse_allowed = torch.tensor([[lse_allowance(budget, token, 0)] for token in range(ROWS)])
+
+    assert (error.abs() > element_bound(budget)).any(), "independent errors explain it: the test shows nothing"
+    assert (error.abs() <= element_bound(budget) + allowed).all()
+    assert not row_error(budget, error).wrong
+    assert (lse_error.abs() > lse_bound(budget)).any(), "independent errors explain it: the test shows nothing"
+    assert (lse_error.abs() <= lse_bound(budget) + lse_allowed).all()
+
+
+def test_equal_terms_added_to_a_larger_sum_are_rounded_to_the_same_side_each_time() -> None:
+    # As a campaign met it: two keys take most of the weight, and each of many copies of another loses nearly half a
+    # step of the sum. The model was calibrated on sums whose errors cancel.
+    small, heavy = 400, 2
+    logits = torch.tensor([0.0] * heavy + [log(1.49 * 2.0**-22)] * small, dtype=torch.float64)
+    key, value = logits.float().view(-1, 1, 1), torch.ones(heavy + small, 1, 4)
+    value[:heavy] = torch.tensor([1.0, -1.0, 1.25, 1.9])
+    value[heavy:] = torch.tensor([0.3, 0.99, -0.99, 0.7])
+    problem = Problem(torch.ones(1, 1, 1), key, value, (1,), (heavy + small,), 1.0, causal=False)
+    noise = NoiseModel(probabilities=2.0**-24, logits=2.0**-26, accumulate=2.0**-27)
+    budget = budget_of(problem, noise)
+
+    weights = key.flatten().exp()
+    total, summed = torch.zeros(()), torch.zeros(4)
+    for weight, row in zip(weights, value[:, 0], strict=True):
+        total, summed = total + weight, summed + weight * row
+    error = (summed / total).to(torch.float64).view(1, 1, 4) - budget.answer.out
+    lse_error = abs(total.to(torch.float64).log().item() - budget.answer.lse.item())
+
+    assert (error.abs() > element_bound(budget)).any(), "independent errors explain it: the test shows nothing"
+    assert (error.abs() <= element_bound(budget) + element_allowance(budget, 0, 0)).all()
+    assert not row_error(budget, error).wrong
+    assert lse_error <= lse_bound(budget).item() + lse_allowance(budget, 0, 0)
 
 
 @pytest.mark.parametrize(("share", "failures"), [(0.99, 0), (1.01, 1)])
@@ -125,7 +205,7 @@ def test_the_lse_may_be_off_by_what_the_sum_of_equal_terms_may() -> None:
     noise = NoiseModel(probabilities=2.0**-24, logits=2.0**-24, accumulate=2.0**-12)
     budget = budget_of(problem_with(2), noise)
 
-    assert lse_allowance(budget, 0, 0) == pytest.approx(KEYS * 2.0**-12)
+    assert lse_allowance(budget, 0, 0) == pytest.approx(KEYS * 2.0**-12, rel=1e-3)
     assert (lse_bound(budget) > 0).all()
 
 
