@@ -17,7 +17,7 @@ from attnfuzz.harness.campaign.schedule import slices_of
 from attnfuzz.harness.check import Runner
 from attnfuzz.harness.defects.search import NO_SHRINKING
 from attnfuzz.harness.failures import Verdict
-from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.registry import on_device, resolve
 from attnfuzz.harness.shrink import Shrunk, shrink
 from attnfuzz.harness.sweep.replaying import CANNOT_BE_JUDGED, reason_of
 from attnfuzz.harness.sweep.wanted import fingerprint_anywhere
@@ -25,6 +25,7 @@ from attnfuzz.kernels.sglang.naming import KINDS
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
+from attnfuzz.reference.device import Device
 
 RELEASES = ("0.5.9", "0.5.10.post1", "0.5.11", "0.5.14", "0.5.23")
 
@@ -38,10 +39,11 @@ SHRINK = ShrinkBudget(runs=2000, seconds=60.0)
 @count_option("--examples", 2000, "Examples after which a search gives up.")
 @seed_option
 @click.option("--report", "names", multiple=True, metavar="NAME", help="Search for these alone, as sglang-21649.")
+@click.option("--device", type=click.Choice([each.value for each in Device]), default="cpu", show_default=True)
 def main(
-    *, releases: tuple[str, ...], cases: int, seeds: int, examples: int, seed: int, names: tuple[str, ...]
+    *, releases: tuple[str, ...], cases: int, seeds: int, examples: int, seed: int, names: tuple[str, ...], device: str
 ) -> None:
-    """Time releases from PyPI, and search each report in a release that has it.
+    """Time releases from PyPI, and on a CPU search each report in a release that has it.
 
     Fetching is no part of it. A search ends with the first failure that the release with the fix does not have.
     """
@@ -52,8 +54,14 @@ def main(
     show(
         "Releases",
         ("backend", "start, s", "cases/s", "median, ms", "worst, ms", "fail"),
-        [_timed(f"sglang=={release}:{kind}", cases, seed) for release in releases for kind in KINDS],
+        [
+            _timed(on_device(f"sglang=={release}:{kind}", Device(device)), cases, seed)
+            for release in releases
+            for kind in KINDS
+        ],
     )
+    if Device(device) is not Device.CPU:
+        return
     show(
         "Reports",
         ("median (worst)", "in", "found", "examples", "seconds", "to shrink", "requests", "tokens", "bytes"),

@@ -53,13 +53,13 @@ measure() { # measure SECONDS BENCHMARK OPTION...: its rows come as they are mea
 
 bench() {
   set -- --json "$HOME_OF_ALL/benchmarks.ndjson"
-  measure 60 gpu_fixup "$@"
+  measure 40 gpu_fixup "$@"
   measure 120 gpu_strays "$@"
-  measure 60 gpu_routes "$@"
+  measure 40 gpu_routes "$@"
   measure 60 deaths --deaths 8 --calm 400 --starts 1 --cases 15 --deadly benchmarks/gpu_deadly.py:DEADLY --healthy cuda_fixup
-  measure 100 gpu_guarding "$@" --cases 30 --backend cuda_fixup --backend xqa --backend fa2_paged
+  measure 130 gpu_guarding "$@" --cases 12 --backend cuda_fixup --backend xqa_as_served
   measure 60 gpu_rates "$@" --seconds 8 --large --jobs 8 --backend xqa --backend fa2_paged
-  measure 140 gpu_rates "$@" --seconds 4 --jobs 1 --jobs 12 $(repeated --backend $QUICK)
+  measure 140 gpu_rates "$@" --seconds 4 --jobs 1 --jobs 14 $(repeated --backend $QUICK)
 }
 
 campaign() {

@@ -60,12 +60,13 @@ def sticky_of(exit_code: int | None) -> Sticky | None:
 
 
 def synchronise(before_leaving: Callable[[], None] = lambda: None) -> None:
-    """Wait for the GPU. Ends this process if its context is broken, and raises RuntimeError for any other error."""
-    try:
-        torch.cuda.synchronize()
-    except RuntimeError:
-        leave_if_broken(before_leaving)
-        raise
+    """Wait for the GPU. Ends this process if its context is broken, and raises RuntimeError for any other error.
+
+    The driver is asked first, and not the exception that tells of an error: what libraries make of one is text. And in
+    a broken context each further call of theirs takes its time.
+    """
+    leave_if_broken(before_leaving)
+    torch.cuda.synchronize()
     if core_dumps.left_here():
         # With dumps switched on CUDA tells no error of some faults (seen of 13.0, on an H200).
         before_leaving()
@@ -73,10 +74,7 @@ def synchronise(before_leaving: Callable[[], None] = lambda: None) -> None:
 
 
 def leave_if_broken(before_leaving: Callable[[], None] = lambda: None) -> None:
-    """End this process if its CUDA context is broken. Returns after an error that CUDA recovers from.
-
-    The driver is asked, not the exception that told of it: what libraries make of an error is text.
-    """
+    """Wait for the GPU, and end this process if its CUDA context is broken. Returns if CUDA recovers from an error."""
     from cuda.bindings import driver  # noqa: PLC0415 - only on a GPU, where a context has been created
 
     (result,) = driver.cuCtxSynchronize()

@@ -1,6 +1,6 @@
 """The fixup kernel as a backend of its own: plain attention that leaves the rows of empty requests unwritten, and it.
 
-Attention is torch's on the GPU, a request at a time in fp64 and never for a request without keys, as ragged kernels do
+Attention is torch's on the host, a request at a time in fp64 and never for a request without keys, as ragged kernels do
 (SGLang PR #22688). What those rows hold in the end is the kernel's doing alone, and so is whatever it wrote elsewhere.
 """
 
@@ -13,9 +13,9 @@ from attnfuzz.kernels.backend import Bench, Fill, Output
 from attnfuzz.kernels.gpu.arch import Arch
 from attnfuzz.kernels.gpu.fixup import FIXUP, SOURCE
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.plain_attention import attention
+from attnfuzz.kernels.gpu.plain_attention import attend_into
 from attnfuzz.kernels.lengths import longest, place_int32, running_sum
-from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, query_strides
+from attnfuzz.kernels.queries import draw_queries, packed_rows, query_strides
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode, QueryView
@@ -36,7 +36,7 @@ class FixupSession:
         """Run one step."""
         case, memory, step = self._case, self._bench.memory, self._case.steps[index]
         geometry, rows = case.geometry, step.padded_tokens
-        query = place_queries(case, self._bench, draw_queries(case, index, rows, geometry.head_dim_qk))
+        query = draw_queries(case, index, rows, geometry.head_dim_qk)
         shape = (rows, geometry.q_heads, geometry.head_dim_vo)
         stride = query_strides(case, geometry.q_heads, geometry.head_dim_vo)
         out = memory.tensor("out", shape, geometry.dtype.torch_dtype, stride=stride, fill=Fill.OUTPUT)
@@ -46,7 +46,7 @@ class FixupSession:
         q_lens = [*(request.q_len for request in step.requests), rows - step.tokens]
         for entry, (first, last) in zip(attended, pairwise(running_sum(q_lens)), strict=False):
             if len(entry.key):
-                out[first:last], lse[first:last] = attention(entry, self._scale)
+                attend_into(out[first:last], lse[first:last], entry, self._scale)
         self._bench.launcher.launch(
             FIXUP,
             out=out,

@@ -1,4 +1,7 @@
-"""Attention of one request by torch's plain operations on whatever device its queries are on: the parts of a whole."""
+"""Attention of one request by torch's plain operations, for backends whose kernels do something else: the parts of it.
+
+It is computed on the host: a dozen small launches for each request are what jobs that share a GPU wait for most.
+"""
 
 import math
 
@@ -6,24 +9,25 @@ import torch
 
 from attnfuzz.kernels.backend import Attended
 from attnfuzz.kernels.torch_sdpa import visible
-from attnfuzz.kernels.transfers import to_device
+from attnfuzz.kernels.transfers import write
 
 EVERY_KEY = slice(None)
 
 
-def attention(entry: Attended, scale: float, keys: slice = EVERY_KEY) -> tuple[torch.Tensor, torch.Tensor]:
-    """Causal attention in fp64 to some of a request's keys, and its LSE in base 2. Rows that see none give 0 and -inf.
+def attend_into(out: torch.Tensor, lse: torch.Tensor, entry: Attended, scale: float, keys: slice = EVERY_KEY) -> None:
+    """Write causal attention in fp64 to some of a request's keys, and its LSE in base 2: 0 and -inf where none is seen.
 
-    Both [q_len, q_heads, ...]; the last query is aligned to the last of all keys.
+    `entry` lies on the host; out [q_len, q_heads, ...] and lse [q_len, q_heads] on any device, of any float dtype. The
+    last query is aligned to the last of all keys.
     """
-    device, group = entry.query.device, entry.query.shape[1] // entry.key.shape[1]
+    group = entry.query.shape[1] // entry.key.shape[1]
     key, value = (
-        to_device(tokens[keys], device).double().repeat_interleave(group, dim=1).transpose(0, 1)
-        for tokens in (entry.key, entry.value)
+        tokens[keys].double().repeat_interleave(group, dim=1).transpose(0, 1) for tokens in (entry.key, entry.value)
     )
-    mask = to_device(visible(len(entry.query), len(entry.key), -1)[:, keys], device)
+    mask = visible(len(entry.query), len(entry.key), -1)[:, keys]
     logits = entry.query.double().transpose(0, 1) @ key.transpose(1, 2) * scale
     logits.masked_fill_(~mask, -torch.inf)
-    lse = logits.logsumexp(dim=2, keepdim=True)
-    weights = torch.where(mask, (logits - lse).exp(), 0.0)
-    return (weights @ value).transpose(0, 1), (lse.squeeze(2) / math.log(2)).transpose(0, 1)
+    logsumexp = logits.logsumexp(dim=2, keepdim=True)
+    weights = torch.where(mask, (logits - logsumexp).exp(), 0.0)
+    write(out, (weights @ value).transpose(0, 1))
+    write(lse, (logsumexp.squeeze(2) / math.log(2)).transpose(0, 1))

@@ -53,7 +53,9 @@ def test_the_process_that_forks_has_no_cuda_context(runner: Runner) -> None:
     lifeline = runner._teams.of(Device.CUDA)._lifeline
     assert lifeline is not None
     nursery = Path(f"/proc/{lifeline._process.pid}")
-    assert len(list((nursery / "task").iterdir())) == 1
+    # Threads of the driver's are called cuda-...; torch may have started one of its own, which idles.
+    names = [(task / "comm").read_text() for task in (nursery / "task").iterdir()]
+    assert not [name for name in names if name.startswith("cuda")]
     assert "/dev/nvidia" not in (nursery / "maps").read_text()
 
 

@@ -1,4 +1,4 @@
-"""Attention computed in parts of the KV, on the GPU by torch, and merged by FlashInfer's cascade kernels.
+"""Attention computed in parts of the KV, on the host by torch, and merged by FlashInfer's cascade kernels.
 
 How the parts are merged follows from the mode: a chunked prefill and a verify merge in place, one part after another,
 as servers do with prefixes, a verify under a mask of the rows that have any keys in the part; an extend merges into new
@@ -15,8 +15,8 @@ from attnfuzz.kernels.gpu import flashinfer_op
 from attnfuzz.kernels.gpu.arch import Arch
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.merge import MERGE_MODULE, MERGE_STATE_IN_PLACE
-from attnfuzz.kernels.gpu.plain_attention import attention
-from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
+from attnfuzz.kernels.gpu.plain_attention import attend_into
+from attnfuzz.kernels.queries import draw_queries, packed_rows
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.reference.bucket import Bucket
@@ -65,9 +65,8 @@ class CascadeSession:
 
     def forward(self, index: int) -> Output:
         """Run one step."""
-        case, bench, step = self._case, self._bench, self._case.steps[index]
-        geometry = case.geometry
-        query = place_queries(case, bench, draw_queries(case, index, step.padded_tokens, geometry.head_dim_qk))
+        case, step = self._case, self._case.steps[index]
+        query = draw_queries(case, index, step.padded_tokens, case.geometry.head_dim_qk)
         attended = self._tokens.attended(step, query, packed_rows(step))
         parts = self._parts(step)
         states = [self._attend(step, attended, begin, end) for begin, end in parts]
@@ -96,7 +95,7 @@ class CascadeSession:
             rows = slice(entry.first_row, entry.first_row + len(entry.query))
             if len(entry.key) > begin:
                 present[rows] = 1
-                results.out[rows], results.lse[rows] = attention(entry, self._scale, slice(begin, end))
+                attend_into(results.out[rows], results.lse[rows], entry, self._scale, slice(begin, end))
         return results, present
 
     def _merged(self, step: Step, states: list[tuple[Results, torch.Tensor]]) -> Results:

@@ -116,13 +116,18 @@ def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def broken(monkeypatch: pytest.MonkeyPatch, result: int) -> None:
-    """Let every synchronisation raise, the driver's context being as told."""
+    """Let every synchronisation of torch's raise, the driver's context being as told."""
 
     def fail() -> None:
         raise RuntimeError("CUDA error")
 
     monkeypatch.setattr(torch.cuda, "synchronize", fail)
     monkeypatch.setattr(driver(), "cuCtxSynchronize", lambda: (driver().CUresult(result),))
+
+
+def intact(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken(monkeypatch, 0)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
 
 
 def test_a_broken_context_ends_the_process(
@@ -143,9 +148,8 @@ def test_an_error_that_leaves_the_context_intact_is_raised(monkeypatch: pytest.M
     assert left == []
 
 
-def test_the_driver_is_not_asked_where_nothing_was_raised(monkeypatch: pytest.MonkeyPatch, left: list[int]) -> None:
-    broken(monkeypatch, 700)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+def test_a_process_whose_context_is_intact_goes_on(monkeypatch: pytest.MonkeyPatch, left: list[int]) -> None:
+    intact(monkeypatch)
     sticky.synchronise()
     assert left == []
 
@@ -183,7 +187,7 @@ def test_what_a_core_dump_tells_is_the_fault(
 
 def test_a_worker_leaves_for_its_core_dump_whatever_cuda_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[int] = []
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    intact(monkeypatch)
     monkeypatch.setattr(sticky, "leave", left.append)
     sticky.synchronise()
     monkeypatch.setenv("CUDA_COREDUMP_FILE", str(tmp_path / "of-%p"))
