@@ -5,7 +5,7 @@ import torch
 from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, Heard
-from attnfuzz.harness.judge.ties import element_allowance, judged_again
+from attnfuzz.harness.judge.judged_again import element_allowance, judged_again
 
 
 def judge_elements(evidence: Evidence) -> Heard:

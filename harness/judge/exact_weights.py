@@ -13,7 +13,9 @@ import torch
 from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, Heard
+from attnfuzz.harness.judge.judged_again import judged_again
 from attnfuzz.harness.judge.lse_bound import rounded_lse_error, wrong_lse
+from attnfuzz.harness.judge.parts import parts_allowance
 
 _LARGEST_GAP = 2.0**-24
 """Gap above which weights do not count as exact: the error of what is below the largest logit is the gap at most."""
@@ -26,12 +28,23 @@ def judge_exact_rows(evidence: Evidence) -> Heard | None:
     if not exact.any():
         return None
     rows = exact.flatten().nonzero().squeeze(-1)
-    ratio = _rows(evidence.error, rows).abs().div_(exact_bound(budget, rows))
-    margin = ratio.max().item()
-    if margin <= 1:
-        return Heard(margin)
-    row, element = divmod(int(ratio.argmax()), ratio.shape[1])
-    token, head = evidence.row_of(int(rows[row]))
+    error, bound = _rows(evidence.error, rows).abs(), exact_bound(budget, rows)
+    ratio = error / bound
+    by_row = torch.zeros_like(budget.moments.gap).masked_scatter_(exact, ratio.amax(dim=-1))
+
+    def row_of(token: int, head: int) -> int:
+        return int(torch.searchsorted(rows, token * exact.shape[1] + head))
+
+    def again(token: int, head: int) -> float:
+        row = row_of(token, head)
+        ratio[row] = error[row] / (bound[row] + parts_allowance(budget, token, head))
+        return ratio[row].max().item()
+
+    wrong = judged_again(by_row, again)
+    if wrong is None:
+        return Heard(by_row.max().item())
+    token, head = wrong
+    margin, element = by_row[token, head].item(), int(ratio[row_of(token, head)].argmax())
     keys = int(budget.answer.visible[token])
     equal = 1 / (budget.moments.p_peak[token, head].item() * keys)
     weights = "equal weights" if equal < 2 else "one key's weight, or few"

@@ -7,7 +7,8 @@ import torch
 from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, Heard
-from attnfuzz.harness.judge.ties import judged_again, lse_allowance
+from attnfuzz.harness.judge.judged_again import judged_again
+from attnfuzz.harness.judge.ties import lse_ties_allowance
 from attnfuzz.reference.contract import LseBase
 
 _FP32 = 2.0**-24
@@ -22,7 +23,7 @@ def judge_lse(evidence: Evidence) -> Heard | None:
     ratio = error / bound
 
     def again(token: int, head: int) -> float:
-        return error[token, head].item() / (bound[token, head].item() + lse_allowance(budget, token, head))
+        return error[token, head].item() / (bound[token, head].item() + lse_ties_allowance(budget, token, head))
 
     wrong = judged_again(ratio, again)
     margin = ratio.max().item()

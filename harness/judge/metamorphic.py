@@ -17,10 +17,11 @@ from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import Report
 from attnfuzz.harness.judge.judge import Allowed
+from attnfuzz.harness.judge.judged_again import element_allowance, judged_again
 from attnfuzz.harness.judge.lse_bound import lse_bound
 from attnfuzz.harness.judge.real_rows import RealRows
 from attnfuzz.harness.judge.tiers import ALL_TIERS, Tier
-from attnfuzz.harness.judge.ties import element_allowance, judged_again, lse_allowance
+from attnfuzz.harness.judge.ties import lse_ties_allowance
 from attnfuzz.kernels.backend import Output
 from attnfuzz.reference.contract import Contract, Holds, LseBase
 from attnfuzz.reference.dtypes import DType
@@ -171,7 +172,7 @@ def _pairs(
         return element_allowance(first.budget, token, head)
 
     def lse_allowed(token: int, head: int) -> float:
-        return lse_allowance(first.budget, token, head)
+        return lse_ties_allowance(first.budget, token, head)
 
     yield _Pair("out", first.rows, first.out, real(output.out)[at], compared, 1.0, both(element_bound), out_allowance)
     if first.lse is not None and output.lse is not None:

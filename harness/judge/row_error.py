@@ -8,7 +8,9 @@ import torch
 from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.judge.error_budget import UNIFORM, ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, Heard
-from attnfuzz.harness.judge.ties import MOST_ROWS_AGAIN, Ties
+from attnfuzz.harness.judge.judged_again import MOST_ROWS_AGAIN
+from attnfuzz.harness.judge.parts import parts_error
+from attnfuzz.harness.judge.ties import Ties
 from attnfuzz.reference.row import key_marks, row_weights
 
 
@@ -69,7 +71,7 @@ def row_error(budget: ErrorBudget, error: torch.Tensor) -> RowError:
 
 
 def _own_margin(budget: ErrorBudget, error: torch.Tensor, token: int, head: int, x: float) -> float:
-    """z^2 of one row over its own threshold, ties included."""
+    """z^2 of one row over its own threshold, ties and parts included."""
     key = "T2", token, head
     if key not in budget.memo:
         budget.memo[key] = _own_variance(budget, token, head)
@@ -83,11 +85,11 @@ def _own_variance(budget: ErrorBudget, token: int, head: int) -> tuple[torch.Ten
     weights, values = row_weights(budget.problem, token, head)
     ties = Ties.of(weights, values, key_marks(budget.problem, token, head))
     out = budget.answer.out[token, head]
-    summed = ties.summed(budget.step, out)
+    summed, parts = ties.summed(budget.step, out), parts_error(budget, token, head)
     covariance = ties.alike.weighted.T @ ties.alike.weighted * (UNIFORM * budget.noise.probabilities**2)
     covariance += ties.copies.covariance(out) * budget.row_logit_variance[token, head]
     covariance += torch.outer(out, out) * budget.row_shared_variance[token, head]
-    covariance += torch.outer(summed, summed)
+    covariance += torch.outer(summed, summed) + torch.outer(parts, parts)
     covariance += torch.diag(budget.independent_variance[token, head])
     variance = covariance.diagonal()
     deviation = variance.sqrt()

@@ -9,11 +9,9 @@ groups (prefixes that slots share, values that repeat, few dims of few bits), th
   stays between two powers of two: sums are multiples of one step there, and what the term is beyond a multiple is lost
   again and again. Nothing in that is random, so the bound is that of the format of the sums.
 
-Finding the groups takes sorts of every row's keys, so only a row that fails is asked for its groups, and judged again
-by what they may add: at most `MOST_ROWS_AGAIN` rows of an output, the worst first.
+Finding the groups takes sorts of every row's keys, so only a row that fails is asked for its groups.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
 
@@ -22,10 +20,6 @@ import torch
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.grouping import grouped
 from attnfuzz.reference.row import EQUAL, key_marks, tied_row
-
-MOST_ROWS_AGAIN = 64
-"""Rows of one output that a tier judges again. A factor that is wrong by little makes every row suspect: over long
-requests, looking at each would take hours, and where the worst all pass, the rest are like them."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +83,7 @@ class Ties:
         return step * self.tied * (self.alike.weighted.abs().sum(dim=0) + out.abs())
 
 
-def element_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
+def ties_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
     """What the ties of a row add to T1's bound, [Dv].
 
     t u_P (rms p v of groups - of keys) + tail rms(delta) (rms p (v - o) of copies - of keys) + what sums share.
@@ -105,7 +99,7 @@ def element_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tenso
     return allowed + budget.tail * budget.row_logit_variance[token, head].sqrt() * logits
 
 
-def lse_allowance(budget: ErrorBudget, token: int, head: int) -> float:
+def lse_ties_allowance(budget: ErrorBudget, token: int, head: int) -> float:
     """What the ties of a row add to T4's bound, in natural units."""
     ties, noise = _ties_of(budget, token, head), budget.noise
     if ties is None:
@@ -124,20 +118,3 @@ def _ties_of(budget: ErrorBudget, token: int, head: int) -> Ties | None:
         budget.memo[key] = None if tied is None else Ties.of(*tied, key_marks(budget.problem, token, head))
     found: Ties | None = budget.memo[key]
     return found
-
-
-def judged_again(ratio: torch.Tensor, again: Callable[[int, int], float]) -> tuple[int, int] | None:
-    """The row that fails worst even with its ties; None if there is none.
-
-    `ratio` [T, Hq] is each row's error over bound, and `again` that of a token and head with its ties. Rows that no
-    longer fail have their new ratio put in its place, and those that are not judged again count as passing by a hair.
-    """
-    failing = (ratio > 1).nonzero()
-    ordered = failing[ratio[ratio > 1].argsort(descending=True)].tolist()
-    for token, head in ordered[:MOST_ROWS_AGAIN]:
-        new = again(token, head)
-        ratio[token, head] = new
-        if new > 1:
-            return token, head
-    ratio.clamp_(max=1.0)
-    return None

@@ -11,11 +11,12 @@ import torch
 from attnfuzz.harness.judge import ALPHA, Tier, judge
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.error_budget import ErrorBudget
+from attnfuzz.harness.judge.judged_again import MOST_ROWS_AGAIN, judged_again
 from attnfuzz.harness.judge.lse_bound import lse_bound
 from attnfuzz.harness.judge.packed_problem import packed_problem
 from attnfuzz.harness.judge.real_rows import RealRows
 from attnfuzz.harness.judge.row_error import row_error
-from attnfuzz.harness.judge.ties import MOST_ROWS_AGAIN, Groups, Ties, element_allowance, judged_again, lse_allowance
+from attnfuzz.harness.judge.ties import Groups, Ties, lse_ties_allowance, ties_allowance
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.noise import NoiseModel
@@ -86,8 +87,8 @@ def test_sums_over_groups_are_those_of_their_terms() -> None:
 def test_without_ties_nothing_more_is_allowed() -> None:
     budget = budget_of(problem_with(KEYS), NoiseModel.rounded_probabilities(torch.bfloat16))
 
-    assert element_allowance(budget, 0, 0).max() < 1e-12
-    assert lse_allowance(budget, 0, 0) < 1e-12
+    assert ties_allowance(budget, 0, 0).max() < 1e-12
+    assert lse_ties_allowance(budget, 0, 0) < 1e-12
 
 
 def test_a_row_that_sees_nothing_has_no_ties() -> None:
@@ -101,7 +102,7 @@ def test_t1_and_t2_do_not_accuse_a_kernel_whose_equal_weights_round_alike(groups
     budget = budget_of(problem, NoiseModel.rounded_probabilities(torch.bfloat16))
     error = rounded_weights(problem) - budget.answer.out
 
-    allowed = torch.stack([element_allowance(budget, token, 0) for token in range(ROWS)]).unsqueeze(1)
+    allowed = torch.stack([ties_allowance(budget, token, 0) for token in range(ROWS)]).unsqueeze(1)
 
     assert (error.abs() <= element_bound(budget) + allowed).all()
     assert not row_error(budget, error).wrong
@@ -137,8 +138,8 @@ def test_copies_of_a_key_have_the_same_error_in_their_logits() -> None:
         outs.append(torch.softmax(logits, dim=0) @ values)
         lses.append(logits.logsumexp(dim=0))
     error, lse_error = torch.stack(outs).unsqueeze(1) - budget.answer.out, torch.stack(lses).unsqueeze(1)
-    allowed = torch.stack([element_allowance(budget, token, 0) for token in range(ROWS)]).unsqueeze(1)
-    lse_allowed = torch.tensor([[lse_allowance(budget, token, 0)] for token in range(ROWS)])
+    allowed = torch.stack([ties_allowance(budget, token, 0) for token in range(ROWS)]).unsqueeze(1)
+    lse_allowed = torch.tensor([[lse_ties_allowance(budget, token, 0)] for token in range(ROWS)])
 
     assert (error.abs() > element_bound(budget)).any(), "independent errors explain it: the test shows nothing"
     assert (error.abs() <= element_bound(budget) + allowed).all()
@@ -167,9 +168,9 @@ def test_equal_terms_added_to_a_larger_sum_are_rounded_to_the_same_side_each_tim
     lse_error = abs(total.to(torch.float64).log().item() - budget.answer.lse.item())
 
     assert (error.abs() > element_bound(budget)).any(), "independent errors explain it: the test shows nothing"
-    assert (error.abs() <= element_bound(budget) + element_allowance(budget, 0, 0)).all()
+    assert (error.abs() <= element_bound(budget) + ties_allowance(budget, 0, 0)).all()
     assert not row_error(budget, error).wrong
-    assert lse_error <= lse_bound(budget).item() + lse_allowance(budget, 0, 0)
+    assert lse_error <= lse_bound(budget).item() + lse_ties_allowance(budget, 0, 0)
 
 
 @pytest.mark.parametrize(("share", "failures"), [(0.99, 0), (1.01, 1)])
@@ -183,7 +184,7 @@ def test_t1_holds_a_row_with_ties_to_its_bound_and_what_the_ties_add(layer: Any,
     problem = packed_problem(run, rows, layer.geometry)
     budget = ErrorBudget(problem, attend(problem, moments=True), layer.noise, torch.float32, 1, ALPHA)
     out = budget.answer.out.float()
-    allowed = element_bound(budget)[1, 2] + element_allowance(budget, 1, 2)
+    allowed = element_bound(budget)[1, 2] + ties_allowance(budget, 1, 2)
     assert allowed[5] > 1.5 * element_bound(budget)[1, 2, 5]
     out[1, 2, 5] += share * allowed[5].item()
 
@@ -205,7 +206,7 @@ def test_the_lse_may_be_off_by_what_the_sum_of_equal_terms_may() -> None:
     noise = NoiseModel(probabilities=2.0**-24, logits=2.0**-24, accumulate=2.0**-12)
     budget = budget_of(problem_with(2), noise)
 
-    assert lse_allowance(budget, 0, 0) == pytest.approx(KEYS * 2.0**-12, rel=1e-3)
+    assert lse_ties_allowance(budget, 0, 0) == pytest.approx(KEYS * 2.0**-12, rel=1e-3)
     assert (lse_bound(budget) > 0).all()
 
 

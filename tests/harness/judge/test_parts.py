@@ -1,0 +1,72 @@
+"""Rows whose parts are rounded before they are merged, and are much larger than what they add up to."""
+
+import pytest
+import torch
+
+from attnfuzz.harness.judge.element_bound import element_bound
+from attnfuzz.harness.judge.error_budget import ErrorBudget
+from attnfuzz.harness.judge.exact_weights import exact_bound
+from attnfuzz.harness.judge.judged_again import element_allowance
+from attnfuzz.harness.judge.parts import largest_run, parts_allowance
+from attnfuzz.harness.judge.row_error import row_error
+from attnfuzz.reference.attention import attend
+from attnfuzz.reference.noise import NoiseModel
+from attnfuzz.reference.problem import Problem
+
+KEYS, DIM = 4099, 32
+CUTS = range(1500, 2600, 37)
+
+
+def budget_of(roundings: int = 2, values: torch.Tensor | None = None) -> ErrorBudget:
+    """One query that weighs 4,099 keys alike: a first half of +1, and a second of -1, in every element."""
+    if values is None:
+        values = torch.where(torch.arange(KEYS) < KEYS // 2, 1.0, -1.0).expand(DIM, -1).T
+    key = torch.randn(KEYS, 1, 8, generator=torch.Generator().manual_seed(3))
+    problem = Problem(torch.zeros(1, 1, 8), key, values.unsqueeze(1), (1,), (KEYS,), 1.0)
+    noise = NoiseModel.fp32_arithmetic()
+    return ErrorBudget(problem, attend(problem, moments=True), noise, torch.float16, roundings, 1e-4)
+
+
+def merged(problem: Problem, cut: int) -> torch.Tensor:
+    """What a correct kernel gives that merges two parts in fp16, [1, 1, Dv] of fp64."""
+    value = problem.value[:, 0].to(torch.float64)
+    parts = [part.mean(dim=0).to(torch.float16).to(torch.float64) for part in (value[:cut], value[cut:])]
+    out = (parts[0] * cut + parts[1] * (KEYS - cut)) / KEYS
+    return out.to(torch.float16).to(torch.float64).view(1, 1, DIM)
+
+
+def test_the_largest_run_is_that_of_all_runs_of_keys() -> None:
+    generator = torch.Generator().manual_seed(4)
+    weights = torch.rand(9, generator=generator, dtype=torch.float64)
+    values = torch.randn(9, 3, generator=generator, dtype=torch.float64)
+    terms = weights.unsqueeze(-1) * values
+    runs = [terms[begin:end].sum(dim=0).abs() for begin in range(9) for end in range(begin + 1, 10)]
+    torch.testing.assert_close(largest_run(weights, values), torch.stack(runs).amax(dim=0))
+
+
+def test_no_tier_accuses_a_kernel_for_the_roundings_of_its_parts() -> None:
+    budget = budget_of()
+    errors = [merged(budget.problem, cut) - budget.answer.out for cut in CUTS]
+    row = torch.zeros(1, dtype=torch.int64)
+    for bound in (element_bound(budget), exact_bound(budget, row).view(1, 1, DIM)):
+        assert any((error.abs() > bound).any() for error in errors), "without parts all pass: the test shows nothing"
+        assert all((error.abs() <= bound + element_allowance(budget, 0, 0)).all() for error in errors)
+    assert not any(row_error(budget, error).wrong for error in errors)
+
+
+def test_a_row_with_parts_is_held_to_what_their_roundings_come_to() -> None:
+    budget = budget_of()
+    allowed = element_bound(budget) + element_allowance(budget, 0, 0)
+    assert allowed.max() < 4 * budget.roundoff
+    assert row_error(budget, 4 * allowed).wrong
+
+
+@pytest.mark.parametrize("roundings", [2, 3])
+def test_parts_of_random_values_are_about_as_large_as_the_budget_takes_them_to_be(roundings: int) -> None:
+    values = torch.randn(KEYS, DIM, generator=torch.Generator().manual_seed(5))
+    budget = budget_of(roundings, values)
+    assert (parts_allowance(budget, 0, 0) < 0.5 * element_bound(budget)).all()
+
+
+def test_without_merges_nothing_more_is_allowed() -> None:
+    assert not parts_allowance(budget_of(roundings=1), 0, 0).any()
