@@ -101,7 +101,7 @@ class Campaign:
         self._standing = Standing()
         self._knowledge = Knowledge()
         self._schedule = Schedule(plan.backends, examples=plan.examples, seed=plan.seed)
-        self._shrinking = ShrinkingTime(jobs.count)
+        self._shrinking = ShrinkingTime(jobs.count, most=plan.seconds_per_slice)
         for event in past_events:
             self._learn(event)
         self._before = self._standing.at
@@ -264,10 +264,16 @@ class Campaign:
         fingerprint = message.fingerprint
         filed = self._knowledge.is_filed(fingerprint)
         match message:
-            case Suspect(case=case, observation=observation):
+            case Suspect(case=case, observation=observation, left_over=left_over):
                 run.suspects[fingerprint] = message
                 if not filed:
-                    yield SuspectSeen(at=self._clock(), fingerprint=fingerprint, case=case, observation=observation)
+                    yield SuspectSeen(
+                        at=self._clock(),
+                        fingerprint=fingerprint,
+                        case=case,
+                        observation=observation,
+                        left_over=left_over,
+                    )
             case Lost():
                 suspect = run.suspects.pop(fingerprint)
                 if not filed:
@@ -285,10 +291,10 @@ class Campaign:
 
     def _finish_slice(self, job: int, done: SliceDone) -> Iterator[Event]:
         run = self._running.pop(job)
-        out_of_time = run.task.seconds is not None and done.seconds >= run.task.seconds
+        replayed = {replay.case for replay in run.task.replays[: done.replayed]}
         for key in run.again:
             suspect = self._knowledge.pending.get(key)
-            if suspect is not None and not out_of_time:
+            if suspect is not None and suspect.case in replayed:
                 yield self._filing.keep(suspect, NOT_COME_BACK)
         self._give_up(run.task)
         yield from self._end_slice(run, done)

@@ -66,7 +66,7 @@ class CampaignResumed(Event, frozen=True, kw_only=True, tag=True):
 
 
 class SliceStarted(Event, frozen=True, kw_only=True, tag=True):
-    """A job was handed a slice: `examples` to draw, or, for `index` -1, kept cases to run again."""
+    """A job was handed a slice: `examples` to draw, or cases to run again: kept ones (`index` -1), or suspects (-2)."""
 
     job: int
     backend: str
@@ -110,11 +110,12 @@ class CaseKept(Event, frozen=True, kw_only=True, tag=True):
 
 
 class SuspectSeen(Event, frozen=True, kw_only=True, tag=True):
-    """A case failed in a way that is not on file yet; it is about to be confirmed and shrunk."""
+    """A case failed in a way that is not on file yet; it is confirmed and shrunk now, or waits if `left_over`."""
 
     fingerprint: Fingerprint
     case: Case
     observation: Observation
+    left_over: bool = False
 
 
 class FindingFiled(Event, frozen=True, kw_only=True, tag=True):

@@ -62,6 +62,7 @@ class Hunt:
         self._smallest: Case | None = None
         self._aside: dict[Fingerprint, tuple[Case, Verdict]] = {}
         self._unsupported: Counter[str] = Counter()
+        self._replayed = 0
 
     def run(self, strategy: SearchStrategy[Case]) -> SliceDone:
         """Search the cases of `strategy`, or run the slice's replays. Raises what the judge raises: it is broken."""
@@ -73,6 +74,7 @@ class Hunt:
         self._judge.flush()
         return SliceDone(
             searched=self._judge.searched,
+            replayed=self._replayed,
             stopped_early=self._pinned is not None,
             cases=self._judge.cases,
             deaths=self._judge.deaths,
@@ -85,6 +87,7 @@ class Hunt:
         for replay in self._task.replays:
             if self._time_is_up():
                 return
+            self._replayed += 1
             if replay.finding is not None:
                 runs, verdict = recheck(self._judge, replay.case)
                 seen = verdict.failures
@@ -215,7 +218,8 @@ class Hunt:
         for fingerprint, (case, verdict) in self._aside.items():
             if fingerprint not in self._passed_over:
                 # No time is left to confirm it, and it must not go unheard.
-                self._tell(Suspect(fingerprint=fingerprint, case=case, observation=verdict.failures[0]))
+                worst = verdict.failures[0]
+                self._tell(Suspect(fingerprint=fingerprint, case=case, observation=worst, left_over=True))
 
     def _set_aside(self, case: Case, verdict: Verdict) -> None:
         if verdict.failures and not self._task.first_only:

@@ -101,11 +101,12 @@ class Rechecked(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Suspect(Message, frozen=True, kw_only=True, tag=True):
-    """A new kind of failure, as it was drawn."""
+    """A new kind of failure, as it was drawn. One that is `left_over` waits for another slice: this one has no time."""
 
     fingerprint: Fingerprint
     case: Case
     observation: Observation
+    left_over: bool = False
 
 
 class Caught(Message, frozen=True, kw_only=True, tag=True):
@@ -139,9 +140,13 @@ class Troubled(Message, frozen=True, kw_only=True, tag=True):
 
 
 class SliceDone(Message, frozen=True, kw_only=True, tag=True):
-    """The slice is over. `searched` counts the examples, `cases` all runs, shrinking included."""
+    """The slice is over. `searched` counts the examples, `cases` all runs, shrinking included.
+
+    `replayed` are the cases that it came to, of those that it was to run again.
+    """
 
     searched: int
+    replayed: int = 0
     stopped_early: bool
     cases: int
     deaths: int

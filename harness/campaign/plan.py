@@ -16,6 +16,12 @@ MOST_OUTPUTS_PER_CASE = 16
 MOST_CASES_PER_SECOND = 500
 """What one job gets through, at most: ten times what is measured on drawn cases (README, "fast enough")."""
 
+SLICES_PER_SHARE = 4
+"""How often a backend has its turn, at least, while it uses up an even share of the time."""
+
+LEAST_SECONDS_PER_SLICE = 1.0
+"""In less, a slice hardly gets to draw anything."""
+
 _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -47,6 +53,16 @@ class Plan:
     database: str | None = None
     ledger: Path | None = None
     ray: str | None = None
+
+    @property
+    def seconds_per_slice(self) -> float | None:
+        """How long a slice may draw, and how long it may shrink, so that no backend takes the others' time.
+
+        None where nothing but examples ends one: where they are what is counted, the same seed finds the same.
+        """
+        if self.seconds is None or len(self.backends) == 1:
+            return None
+        return max(LEAST_SECONDS_PER_SLICE, self.seconds * self.jobs / len(self.backends) / SLICES_PER_SHARE)
 
     @property
     def alpha_per_output(self) -> float:

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from attnfuzz.harness.campaign.events import CoverageGrew, Event, FindingFiled, Progress, SliceFinished, SliceStarted
 from attnfuzz.harness.campaign.examples import derive_seed
 from attnfuzz.harness.campaign.messages import Slice
-from attnfuzz.harness.campaign.turns import Turns
+from attnfuzz.harness.campaign.replays import KEPT
+from attnfuzz.harness.campaign.turns import Running, Turns
 
 EXAMPLES_PER_SLICE = 250
 
@@ -41,18 +42,23 @@ class Schedule:
             case FindingFiled(fingerprint=fingerprint):
                 self._gains[fingerprint.backend] += PAIRS_PER_FINDING
             case SliceFinished(backend=backend, index=index, seconds=seconds):
-                # What kept cases reach is no yield: it was known before.
-                if index >= 0:
+                # Kept cases have a time of their own, and what they reach is no yield: it was known before.
+                if index != KEPT:
                     self._turns.spent(backend, seconds, gain=self._gains[backend])
                 self._gains[backend] = 0.0
 
-    def next_slice(self, under_way: Sequence[Slice], promised: Mapping[str, int]) -> Slice | None:
+    def owes(self, under_way: Sequence[Running]) -> bool:
+        """Whether a backend had less of the time so far than each is promised; `under_way` as for `next_slice`."""
+        return self._turns.owes(under_way)
+
+    def next_slice(self, under_way: Sequence[Running], promised: Mapping[str, int]) -> Slice | None:
         """The next slice; None when no examples are left to hand out.
 
-        `under_way` are the slices that run now, `promised` the examples of each backend that are spoken for.
+        `under_way` are the backends of the slices that run now, and for how long they have, `promised` the examples of
+        each backend that are spoken for.
         """
         sizes = {backend: self._size(backend, promised.get(backend, 0)) for backend in self._backends}
-        backend = self._turns.next([name for name, size in sizes.items() if size], [task.backend for task in under_way])
+        backend = self._turns.next([name for name, size in sizes.items() if size], under_way)
         if backend is None:
             return None
         return _slice(backend, self._handed_out[backend], sizes[backend], seed=self._seed)

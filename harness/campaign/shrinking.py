@@ -30,16 +30,21 @@ class ShrinkingTime:
     """A handler of events that adds up how long suspects took to be settled, and says what the next one may take.
 
     A slice that meets many failures may overdraw; those after it file what they find as it is, until that is made up.
+    No budget has more seconds than `most`, if it is given.
     """
 
-    def __init__(self, jobs: int) -> None:
+    def __init__(self, jobs: int, *, most: float | None = None) -> None:
         self._jobs = jobs
+        self._most = FULL.seconds if most is None else min(FULL.seconds, most)
         self._spent = 0.0
         self._began: dict[tuple[Fingerprint, Case], float] = {}
 
     def __call__(self, event: Event) -> None:
         """Learn from `event`."""
         match event:
+            case SuspectSeen(left_over=True):
+                # Waiting costs nothing.
+                pass
             case SuspectSeen(fingerprint=fingerprint, case=case, at=at):
                 self._settle([(fingerprint, case)], at)
                 self._began[fingerprint, case] = at
@@ -61,7 +66,7 @@ class ShrinkingTime:
         """What a slice that starts now may spend on shrinking a failure, in Hypothesis and once more in the reducer."""
         under_way = sum(at - began for began in self._began.values())
         left = self._jobs * (GRANTED_SECONDS + SHARE * at) - self._spent - under_way
-        seconds = min(FULL.seconds, left / self._jobs / 2)
+        seconds = min(self._most, left / self._jobs / 2)
         return ShrinkBudget(runs=FULL.runs, seconds=seconds) if seconds >= LEAST_SECONDS else NOTHING
 
     def _settle(self, suspects: list[tuple[Fingerprint, Case]], at: float) -> None:

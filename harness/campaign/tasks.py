@@ -9,10 +9,11 @@ from attnfuzz.harness.campaign.events import Pair
 from attnfuzz.harness.campaign.knowledge import Knowledge
 from attnfuzz.harness.campaign.messages import Replay, Slice
 from attnfuzz.harness.campaign.plan import Plan
-from attnfuzz.harness.campaign.replays import REPLAYS_PER_SLICE, Replays, replay_slice
+from attnfuzz.harness.campaign.replays import KEPT, ONCE_MORE, REPLAYS_PER_SLICE, Replays, replay_slice
 from attnfuzz.harness.campaign.schedule import Schedule
 from attnfuzz.harness.campaign.shrinking import NOTHING, ShrinkingTime
 from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.campaign.turns import Running
 from attnfuzz.harness.campaign.under_way import SuspectKey, UnderWay
 from attnfuzz.harness.fingerprint import Fingerprint
 from attnfuzz.strategies.lean import Lean
@@ -36,7 +37,8 @@ ChooseLean = Callable[[str, Collection[Pair], int], Lean]
 class Tasks:
     """Chooses the slices of a campaign. `passed_over` gives the failures of a backend that are not to be found again.
 
-    Suspects that no job settled come before anything else.
+    Suspects that no job settled come before anything else, but for backends that had less of the time than each is
+    promised: one with many bugs would have most of a short campaign.
     """
 
     def __init__(
@@ -69,13 +71,13 @@ class Tasks:
         left = None if self._plan.seconds is None else self._plan.seconds - at
         if left is not None and left <= 0:
             return None
-        again = self._left_over(under_way)
+        again = () if self._owes(at, under_way) else self._left_over(under_way)
         if again:
             task = self._once_more(again)
         else:
             kept_until = None if left is None or self._plan.seconds is None else self._plan.seconds * REPLAYS_SHARE
             found = self._replays.next_slice(None if kept_until is None else kept_until - at)
-            drawn = found or self._drawn(under_way, untold)
+            drawn = found or self._drawn(at, under_way, untold)
             if drawn is None:
                 return None
             task = drawn
@@ -83,7 +85,8 @@ class Tasks:
         if any(self._knowledge.times_seen[key] > 1 for key in again):
             # Shrinking it took longer than it is left alone: better filed as it is than never.
             shrink = NOTHING
-        seconds = left if task.seconds is None else task.seconds
+        limits = (left, task.seconds, None if task.index == KEPT else self._plan.seconds_per_slice)
+        seconds = min((limit for limit in limits if limit is not None), default=None)
         known = self._passed_over(task.backend)
         return UnderWay(replace(task, known=known, seconds=seconds, shrink=shrink), since=at, again=again)
 
@@ -100,6 +103,9 @@ class Tasks:
         """A job was killed while it ran kept cases: hand them out again. False for those that get nowhere."""
         return bool(run.again) or self._replays.put_back(run.task)
 
+    def _owes(self, at: float, under_way: Iterable[UnderWay]) -> bool:
+        return self._plan.seconds is not None and self._schedule.owes(_running(at, under_way))
+
     def _left_over(self, under_way: Iterable[UnderWay]) -> tuple[SuspectKey, ...]:
         """Suspects of one backend that are settled by no slice that runs now."""
         held = {key for run in under_way for key in run.held}
@@ -108,13 +114,13 @@ class Tasks:
 
     def _once_more(self, suspects: Iterable[SuspectKey]) -> Slice:
         replays = [Replay(case=case) for case in dict.fromkeys(case for _, case in suspects)]
-        return replay_slice(replays[0].case.backend, replays, seed=self._plan.seed)
+        return replay_slice(replays[0].case.backend, ONCE_MORE, replays, seed=self._plan.seed)
 
-    def _drawn(self, under_way: Collection[UnderWay], untold: Mapping[str, int]) -> Slice | None:
+    def _drawn(self, at: float, under_way: Collection[UnderWay], untold: Mapping[str, int]) -> Slice | None:
         promised = Counter(untold)
         for run in under_way:
             promised[run.task.backend] += run.promised
-        task = self._schedule.next_slice([run.task for run in under_way], promised)
+        task = self._schedule.next_slice(_running(at, under_way), promised)
         if task is None:
             return None
         leans = self._plan.leaning and task.index % SLICES_PER_LEAN == SLICES_PER_LEAN - 1
@@ -123,3 +129,8 @@ class Tasks:
 
     def _lean(self, task: Slice) -> Lean:
         return self._choose_lean(task.backend, self._standing.score(task.backend).pairs, task.seed)
+
+
+def _running(at: float, under_way: Iterable[UnderWay]) -> list[Running]:
+    """The backends that are searched or shrunk at `at`, and since how many seconds."""
+    return [(run.task.backend, at - run.since) for run in under_way if run.task.index != KEPT]

@@ -1,10 +1,20 @@
 """A slice of the search: what is pinned, shrunk, confirmed, passed over and set aside."""
 
 import pytest
-from fake_search import FakeJudge, fake_cases, kv_lens, observed
+from fake_search import FakeJudge, decode, fake_cases, kv_lens, observed
 
 from attnfuzz.harness.campaign.hunt import Hunt
-from attnfuzz.harness.campaign.messages import AnyMessage, Caught, Gap, Lost, ShrinkBudget, Slice, SliceDone, Suspect
+from attnfuzz.harness.campaign.messages import (
+    AnyMessage,
+    Caught,
+    Gap,
+    Lost,
+    Replay,
+    ShrinkBudget,
+    Slice,
+    SliceDone,
+    Suspect,
+)
 from attnfuzz.harness.failures import Kind, Observation, Verdict
 from attnfuzz.harness.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
@@ -148,6 +158,14 @@ def test_a_slice_ends_when_its_time_is_up() -> None:
     assert done.searched == 0
 
 
+def test_a_slice_tells_how_many_cases_it_came_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = tuple(Replay(case=decode(length)) for length in (1, 2, 3))
+    assert hunt(FakeJudge(lambda _: ()), replays=kept)[0].replayed == 3
+    judge = FakeJudge(lambda _: ())
+    monkeypatch.setattr(Hunt, "_time_is_up", lambda _: len(judge.judged) == 2)
+    assert hunt(judge, replays=kept)[0].replayed == 2
+
+
 def test_what_turned_up_while_shrinking_is_a_suspect_when_no_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hunt, "_time_is_up", lambda self: self._pinned is not None)
     told_of = set()
@@ -155,6 +173,7 @@ def test_what_turned_up_while_shrinking_is_a_suspect_when_no_time_is_left(monkey
         _, told = hunt(FakeJudge(fails_in_two_ways), seed=seed)
         kinds = [message.fingerprint.kind for message in told if isinstance(message, Suspect)]
         assert [found.fingerprint.kind for found in caught(told)] == kinds[:1]
+        assert [message.left_over for message in told if isinstance(message, Suspect)] == [False, True][: len(kinds)]
         told_of.add(tuple(kinds))
     assert any(set(kinds) == {Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH} for kinds in told_of)
 

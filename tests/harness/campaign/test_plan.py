@@ -1,10 +1,19 @@
 """What a user asks of a campaign, and writes for a duration."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from attnfuzz.harness.campaign.plan import MOST_CASES_PER_SECOND, MOST_OUTPUTS_PER_CASE, PRESETS, Plan, parse_duration
+from attnfuzz.harness.campaign.plan import (
+    LEAST_SECONDS_PER_SLICE,
+    MOST_CASES_PER_SECOND,
+    MOST_OUTPUTS_PER_CASE,
+    PRESETS,
+    SLICES_PER_SHARE,
+    Plan,
+    parse_duration,
+)
 
 
 def plan(*, examples: int | None = None, seconds: float | None = None, jobs: int = 1) -> Plan:
@@ -30,6 +39,19 @@ def test_alpha_is_shared_by_all_outputs_of_the_examples() -> None:
 def test_alpha_is_shared_by_all_outputs_that_the_time_allows() -> None:
     outputs = 60 * 4 * MOST_CASES_PER_SECOND * MOST_OUTPUTS_PER_CASE
     assert plan(seconds=60, jobs=4).alpha_per_output * outputs == pytest.approx(0.01)
+
+
+def test_a_backend_has_several_turns_in_its_share_of_the_time() -> None:
+    assert plan(seconds=60, jobs=4).seconds_per_slice == 60 * 4 / 2 / SLICES_PER_SHARE
+    assert plan(seconds=1).seconds_per_slice == LEAST_SECONDS_PER_SLICE
+
+
+def test_no_clock_ends_the_slices_of_a_number_of_examples() -> None:
+    assert plan(examples=500).seconds_per_slice is None
+
+
+def test_a_backend_that_shares_with_nobody_has_slices_without_an_end() -> None:
+    assert replace(plan(seconds=60), backends=("one",)).seconds_per_slice is None
 
 
 @pytest.mark.parametrize(

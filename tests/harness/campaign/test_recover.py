@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from fake_campaign import FakeCorpus, MortalJobs, ScriptedJobs, begin, logged, of, plan
 from fake_search import FakeJobs, FakeJudge, decode, kv_lens, observed
+from msgspec.structs import replace
 
 from attnfuzz.harness.campaign import schedule, tallies, tally
 from attnfuzz.harness.campaign.events import (
@@ -32,7 +33,7 @@ from attnfuzz.harness.campaign.events import (
 )
 from attnfuzz.harness.campaign.jobs import JobEnded
 from attnfuzz.harness.campaign.knowledge import JOB_KILLED, NOT_COME_BACK, OUT_OF_TIME
-from attnfuzz.harness.campaign.messages import Message, Rechecked, Slice, Suspect, Tally
+from attnfuzz.harness.campaign.messages import Message, Rechecked, Slice, SliceDone, Suspect, Tally
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.tasks import MOST_CUT_OFFS
 from attnfuzz.harness.failures import Kind, Observation
@@ -167,6 +168,24 @@ def test_a_suspect_that_was_left_over_and_passes_now_did_not_come_back(tmp_path:
     assert isinstance(log[-1], SuspectSeen)
     again = list(begin(plan(tmp_path), FakeJobs(FakeJudge(passes)), past_events=log).events())
     assert [event.reason for event in of(UnconfirmedKept, again)] == [NOT_COME_BACK]
+
+
+def test_suspects_that_a_slice_did_not_come_to_run_in_the_next(tmp_path: Path) -> None:
+    other = replace(SUSPECT, fingerprint=Fingerprint.of("fake", observed(Kind.LSE_MISMATCH)), case=decode(8))
+    drawn = SliceDone(searched=9, stopped_early=True, cases=9, deaths=0, seconds=1.0, unsupported={})
+    stop = threading.Event()
+    jobs = ScriptedJobs([SUSPECT, other, drawn, replace(drawn, replayed=1, seconds=99.0)])
+    told: list[Event] = []
+    for event in begin(plan(tmp_path), jobs, stop=stop).events():
+        told.append(event)
+        if len(of(SliceStarted, told)) == 3:
+            stop.set()
+    again, left = ([kv_lens(replay.case) for replay in task.replays] for task in jobs.slices[1:])
+    assert (again, left) == ([[7], [8]], [[8]])
+    assert [(kv_lens(event.case), event.reason) for event in of(UnconfirmedKept, told)] == [
+        ([7], NOT_COME_BACK),
+        ([8], OUT_OF_TIME),
+    ]
 
 
 def test_jobs_that_are_killed_all_the_time_cost_nothing_but_time(tmp_path: Path) -> None:

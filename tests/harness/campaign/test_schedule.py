@@ -1,12 +1,22 @@
 """Which slice comes next."""
 
+import heapq
+import math
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from fake_campaign import plan
+from msgspec import structs
+
 from attnfuzz.harness.campaign.events import CoverageGrew, Event, Progress, SliceFinished, SliceStarted
 from attnfuzz.harness.campaign.messages import Slice
+from attnfuzz.harness.campaign.replays import KEPT, ONCE_MORE
 from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE, Schedule, slices_of
 
 
-def events_of(task: Slice, *, searched: int | None = None, pairs: int = 0) -> list[Event]:
-    """What happens when a slice runs to its end in a second."""
+def events_of(task: Slice, *, searched: int | None = None, pairs: int = 0, seconds: float = 1.0) -> list[Event]:
+    """What happens when a slice runs to its end."""
     done = task.examples if searched is None else searched
     backend = task.backend
     reached = tuple((f"pair {number}", backend) for number in range(pairs))
@@ -22,7 +32,7 @@ def events_of(task: Slice, *, searched: int | None = None, pairs: int = 0) -> li
             examples=done,
             cases=done,
             deaths=0,
-            seconds=1.0,
+            seconds=seconds,
             unsupported={},
         ),
     ]
@@ -36,6 +46,32 @@ def run(schedule: Schedule, most: int = 100, yields: dict[str, int] | None = Non
         for event in events_of(task, pairs=(yields or {}).get(task.backend, 0)):
             schedule(event)
     return tasks
+
+
+def job_time(costs: dict[str, float], *, jobs: int, seconds: float, longest: float = math.inf) -> dict[str, float]:
+    """The time that each backend gets of so many jobs, if an example takes so long, and a slice `longest` at the most.
+
+    The time passes in `at` alone. Each backend reaches many pairs at first, and fewer and fewer.
+    """
+    schedule = Schedule(list(costs), examples=None, seed=0)
+    used, reached = dict.fromkeys(costs, 0.0), Counter[str]()
+    running: dict[int, tuple[Slice, float]] = {}
+    free = [(0.0, job) for job in range(jobs)]
+    while free:
+        at, job = heapq.heappop(free)
+        if job in running:
+            task, since = running.pop(job)
+            used[task.backend] += at - since
+            reached[task.backend] += 1
+            for event in events_of(task, pairs=500 // reached[task.backend] ** 2, seconds=at - since):
+                schedule(event)
+        following = schedule.next_slice([(task.backend, at - since) for task, since in running.values()], {})
+        assert following is not None
+        if at < seconds:
+            running[job] = following, at
+            ends = at + min(costs[following.backend] * following.examples, longest)
+            heapq.heappush(free, (min(ends, seconds), job))
+    return used
 
 
 def test_backends_take_turns() -> None:
@@ -54,6 +90,28 @@ def test_each_backend_gets_its_examples_and_no_more_whatever_it_yields() -> None
 def test_new_coverage_brings_a_backend_more_of_the_time() -> None:
     tasks = run(Schedule(["a", "b"], examples=None, seed=0), most=40, yields={"b": 50})
     assert sum(task.backend == "b" for task in tasks) > 25
+
+
+@pytest.mark.parametrize("jobs", [1, 4, 16])
+def test_each_backend_has_half_an_even_share_whatever_the_others_take(tmp_path: Path, jobs: int) -> None:
+    costs = {**{f"fast{number}": 0.02 + 0.005 * number for number in range(14)}, "slow": 1.0, "slower": 2.0}
+    asked = plan(tmp_path, examples=None, seconds=240.0, backends=tuple(costs), jobs=jobs)
+    used = job_time(costs, jobs=jobs, seconds=240.0, longest=asked.seconds_per_slice or math.inf)
+    even = 240.0 * jobs / len(costs)
+    assert min(used.values()) > 0.5 * even
+    assert max(used.values()) < 2.0 * even
+
+
+def test_kept_cases_cost_a_backend_nothing_and_suspects_do() -> None:
+    ran = SliceFinished(
+        at=0.0, backend="a", index=KEPT, seed=1, examples=0, cases=9, deaths=0, seconds=9.0, unsupported={}
+    )
+    for index, first in ((KEPT, "a"), (ONCE_MORE, "b")):
+        schedule = Schedule(["a", "b"], examples=None, seed=0)
+        schedule(structs.replace(ran, index=index))
+        task = schedule.next_slice([], {})
+        assert task is not None
+        assert task.backend == first
 
 
 def test_examples_that_a_slice_left_are_handed_out_again() -> None:

@@ -1,6 +1,7 @@
 """What shrinking may cost."""
 
 from fake_search import decode, observed
+from msgspec import structs
 
 from attnfuzz.harness.campaign.events import AlreadyFiled, CampaignResumed, FindingChecked, SuspectSeen, UnconfirmedKept
 from attnfuzz.harness.campaign.shrinking import FULL, GRANTED_SECONDS, NOTHING, SHARE, ShrinkingTime
@@ -33,6 +34,20 @@ def test_no_more_than_its_share_of_the_time_is_spent() -> None:
         at += took + 1.0
     assert spent <= GRANTED_SECONDS + SHARE * at
     assert spent > SHARE * at
+
+
+def test_no_budget_is_larger_than_the_most_that_a_slice_may_take() -> None:
+    assert ShrinkingTime(jobs=1, most=7.0).budget(0.0).seconds == 7.0
+    assert ShrinkingTime(jobs=1, most=700.0).budget(0.0) == FULL
+
+
+def test_a_suspect_that_waits_for_its_slice_costs_nothing() -> None:
+    shrinking = ShrinkingTime(jobs=1)
+    shrinking(structs.replace(seen(0.0), left_over=True))
+    assert shrinking.budget(300.0) == FULL
+    shrinking(seen(300.0))
+    shrinking(settled(310.0))
+    assert shrinking.budget(310.0) == FULL
 
 
 def test_what_overdraws_is_made_up_for() -> None:

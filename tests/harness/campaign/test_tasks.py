@@ -7,14 +7,21 @@ from typing import Any
 
 import pytest
 from fake_campaign import FakeCorpus, ScriptedJobs, begin, of, plan
-from fake_search import FakeJobs, FakeJudge, decode
+from fake_search import FakeJobs, FakeJudge, decode, observed
 from msgspec import structs
 
 from attnfuzz.harness.bugs import load_bugs
 from attnfuzz.harness.campaign import tasks
-from attnfuzz.harness.campaign.events import Pair, SliceStarted
+from attnfuzz.harness.campaign.events import Event, Pair, SliceFinished, SliceStarted, SuspectSeen
+from attnfuzz.harness.campaign.knowledge import Knowledge
 from attnfuzz.harness.campaign.messages import Interesting, Slice, SliceDone
+from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.replays import REPLAYS_PER_SLICE, Replays, kept_cases
+from attnfuzz.harness.campaign.schedule import Schedule
+from attnfuzz.harness.campaign.shrinking import ShrinkingTime
+from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.campaign.tasks import Tasks
+from attnfuzz.harness.fingerprint import Fingerprint
 from attnfuzz.reference.calls import Call, CallCase
 from attnfuzz.strategies.lean import Lean
 
@@ -54,6 +61,60 @@ def test_each_slice_is_told_how_much_time_is_left(tmp_path: Path) -> None:
     seconds = [task.seconds or 0.0 for task in drawn(tmp_path, leaning=True)]
     assert seconds == sorted(seconds, reverse=True)
     assert 0.0 < seconds[0] <= 60.0
+
+
+def chooser(asked: Plan, events: Collection[Event]) -> Tasks:
+    """What chooses the slices of a campaign in which this happened."""
+    knowledge, schedule = Knowledge(), Schedule(asked.backends, examples=asked.examples, seed=asked.seed)
+    for event in events:
+        knowledge(event)
+        schedule(event)
+    return Tasks(
+        asked,
+        knowledge=knowledge,
+        standing=Standing.of(events),
+        schedule=schedule,
+        shrinking=ShrinkingTime(asked.jobs),
+        replays=Replays(asked.backends, past=[], kept=lambda _: (), seed=asked.seed),
+        passed_over=lambda _: (),
+        choose_lean=lean,
+    )
+
+
+def searched(backend: str, seconds: float) -> SliceFinished:
+    return SliceFinished(
+        at=0.0, backend=backend, index=0, seed=1, examples=9, cases=9, deaths=0, seconds=seconds, unsupported={}
+    )
+
+
+SUSPECT = SuspectSeen(at=0.0, fingerprint=Fingerprint.of("fake", observed()), case=decode(7), observation=observed())
+
+
+def test_no_slice_has_more_time_than_a_part_of_its_backends_share(tmp_path: Path) -> None:
+    asked = plan(tmp_path, examples=None, seconds=60.0, backends=("fake", "other"))
+    limit = asked.seconds_per_slice
+    for at, events in ((0.0, []), (0.0, [SUSPECT]), (59.0, [])):
+        run = chooser(asked, events).next(at, [], {})
+        assert run is not None
+        assert run.task.seconds == (limit if at == 0.0 else 1.0)
+
+
+def test_a_number_of_examples_knows_no_time(tmp_path: Path) -> None:
+    for events in ([], [SUSPECT], [SUSPECT, searched("fake", 600.0)]):
+        run = chooser(plan(tmp_path, backends=("fake", "other")), events).next(700.0, [], {})
+        assert run is not None
+        assert run.task.seconds is None
+        assert bool(run.again) == bool(events), "suspects come first, whatever they cost"
+
+
+@pytest.mark.parametrize(("others", "first"), [(0.0, "other"), (9.0, "other"), (11.0, "fake")])
+def test_suspects_of_a_backend_wait_for_those_that_had_less_than_their_share(
+    tmp_path: Path, others: float, first: str
+) -> None:
+    asked = plan(tmp_path, examples=None, seconds=600.0, backends=("fake", "other"))
+    run = chooser(asked, [SUSPECT, searched("fake", 30.0), searched("other", others)]).next(41.0, [], {})
+    assert run is not None
+    assert (run.task.backend, bool(run.again)) == (first, first == "fake")
 
 
 def test_kept_cases_may_take_a_fifth_of_the_time(tmp_path: Path) -> None:

@@ -45,7 +45,32 @@ def test_a_yield_that_is_over_is_forgotten() -> None:
 
 
 def test_what_runs_now_counts_as_a_turn() -> None:
-    assert Turns("ab").next("ab", under_way=["a"]) == "b"
+    assert Turns("ab").next("ab", under_way=[("a", 0.0)]) == "b"
+
+
+def test_a_slice_that_takes_long_counts_for_as_long_as_it_has_taken() -> None:
+    turns = Turns("ab")
+    turns.spent("b", 5.0, gain=0.0)
+    assert turns.next("ab", under_way=[("a", 3.0)]) == "a"
+    assert turns.next("ab", under_way=[("a", 60.0)]) == "b"
+
+
+def test_who_had_no_turn_yet_is_taken_to_yield_as_the_others_do() -> None:
+    turns = Turns("abcd")
+    turns.spent("a", 1.0, gain=30.0)
+    turns.spent("b", 1.0, gain=10.0)
+    shares = turns.shares()
+    assert shares["a"] > shares["c"] == shares["d"] > shares["b"]
+
+
+def test_time_is_owed_while_somebody_had_less_than_the_floor() -> None:
+    turns = Turns("ab")
+    assert not turns.owes()
+    turns.spent("a", 30.0, gain=0.0)
+    assert turns.owes()
+    assert not turns.owes([("b", 20.0)]), "what it has now counts"
+    turns.spent("b", 20.0, gain=0.0)
+    assert not turns.owes()
 
 
 def test_who_is_not_ready_has_no_turn() -> None:
