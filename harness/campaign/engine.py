@@ -175,9 +175,7 @@ class Campaign:
         yield from self._keep_pending()
         if failure is None and not self._stop.is_set():
             for remark in self._ledger.remarks(self._standing, self._past):
-                yield LedgerRemark(
-                    at=self._clock(), entry=remark.entry, title=remark.title, text=remark.text, error=remark.error
-                )
+                yield LedgerRemark(at=self._clock(), entry=remark.entry, title=remark.title, text=remark.text)
         yield CampaignFinished(at=self._clock(), time=time.time(), interrupted=self._stop.is_set())
 
     def _opening(self) -> Event:

@@ -191,12 +191,11 @@ class SliceFinished(Event, frozen=True, kw_only=True, tag=True):
 
 
 class LedgerRemark(Event, frozen=True, kw_only=True, tag=True):
-    """At the end: entry number `entry` (from 1) of the ledger no longer happens, or (`error`) matches nothing."""
+    """At the end: entry number `entry` (from 1) of the ledger no longer happens, or was never met."""
 
     entry: int
     title: str
     text: str
-    error: bool
 
 
 class Trouble(Event, frozen=True, kw_only=True, tag=True):

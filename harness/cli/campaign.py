@@ -123,8 +123,6 @@ def _run(plan: Plan, home: Home, ledger: Ledger, *, past: Past | None) -> Exit:
     if standing.finished is not None and standing.finished.interrupted:
         console.print(f"Interrupted. What was found before is kept; {_go_on(home)}", soft_wrap=True, markup=False)
         return Exit.INTERRUPTED
-    if any(remark.error for remark in standing.remarks):
-        return Exit.FAILED
     return Exit.FOUND if standing.unexpected else Exit.CLEAN
 
 

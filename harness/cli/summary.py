@@ -55,8 +55,7 @@ def _list_others(console: Console, standing: Standing) -> None:
         for message, times in score.unsupported.most_common(MESSAGES_SHOWN):
             _line(console, f"Unsupported by {backend}, {count(times, 'time')}: {message}")
     for remark in standing.remarks:
-        label = "Ledger error" if remark.error else "Ledger"
-        _line(console, f"{label}: entry {remark.entry} ({remark.title}): {remark.text}")
+        _line(console, f"Ledger: entry {remark.entry} ({remark.title}): {remark.text}")
 
 
 def _line(console: Console, text: str) -> None:

@@ -22,6 +22,9 @@ from attnfuzz.reference.case import Case, Mode
 
 DEFAULT_NAME = "attnfuzz-ledger.toml"
 
+NO_LONGER = "no longer happens: remove it from the ledger"
+NOT_MET = "not met yet in this home: rare, mended, or mistyped"
+
 
 class LedgerError(ValueError):
     """A ledger that can't be used; the message has a line for each mistake, which says what would be right."""
@@ -70,12 +73,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Remark(msgspec.Struct, frozen=True, kw_only=True):
-    """What a campaign has to say about entry number `entry`, counted from 1; an `error` has to be mended."""
+    """What a campaign has to say about entry number `entry`, counted from 1."""
 
     entry: int
     title: str
     text: str
-    error: bool
 
 
 class Ledger:
@@ -105,8 +107,8 @@ class Ledger:
     def remarks(self, standing: Standing, past: Sequence[Record]) -> list[Remark]:
         """What to say at the end of a campaign that began with the findings `past`.
 
-        An entry all of whose failures pass now should go; one that means none, now or ever, is an error. The entries of
-        backends that were not searched are left alone.
+        An entry all of whose failures pass now should go. One that means none, now or ever, may be of a rare failure,
+        which nothing shows to be over. The entries of backends that were not searched are left alone.
         """
         searched = set(standing.started.backends) if standing.started else set()
         chosen = ((number, entry) for number, entry in enumerate(self.entries, 1) if entry.backend in searched)
@@ -126,11 +128,7 @@ def _remark(number: int, entry: Entry, standing: Standing, past: Sequence[Record
     if before - fixed - meant(record for record in past if record.state is State.FIXED):
         # It failed the last time that it was run, and tonight nobody came to it.
         return None
-    if fixed or before:
-        text = "no longer happens: remove it from the ledger"
-        return Remark(entry=number, title=entry.title, text=text, error=False)
-    text = "matches nothing that was ever found: correct it, or remove it from the ledger"
-    return Remark(entry=number, title=entry.title, text=text, error=True)
+    return Remark(entry=number, title=entry.title, text=NO_LONGER if fixed or before else NOT_MET)
 
 
 def _entries(content: dict[str, Any]) -> tuple[list[Entry], list[str]]:

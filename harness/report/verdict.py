@@ -29,12 +29,9 @@ def verdict(standing: Standing) -> Verdict:
     """What came of a campaign; known findings are mentioned, but are no reason to do anything."""
     spent = f"in {count(standing.cases, 'case')} over {clock(standing.at)}"
     text = f"{_findings(standing)} {spent}"
-    wrong = sum(remark.error for remark in standing.remarks)
-    if wrong:
-        text += f"; {count(wrong, 'entry', 'entries')} of the ledger {'is' if wrong == 1 else 'are'} wrong"
     if standing.failure is not None:
         return Verdict(f"The harness itself failed: {text}", Level.FAILED)
-    level = Level.BAD if standing.unexpected or wrong else Level.GOOD
+    level = Level.BAD if standing.unexpected else Level.GOOD
     if standing.finished is None:
         return Verdict(f"Not finished: {text} so far", level)
     if standing.finished.interrupted:

@@ -32,7 +32,7 @@ from attnfuzz.harness.campaign.messages import Interesting, Rechecked, SliceDone
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.corpus import Why
 from attnfuzz.harness.failures import Kind, Observation
-from attnfuzz.harness.findings.ledger import Entry, Ledger
+from attnfuzz.harness.findings.ledger import NO_LONGER, Entry, Ledger
 from attnfuzz.harness.findings.state import State
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case_file import case_id
@@ -273,7 +273,7 @@ def test_what_the_ledger_knows_is_filed_with_its_reason_and_an_entry_that_is_out
     (checked,) = of(FindingChecked, night(tmp_path, "2", FakeJudge(fails_on_long), known))
     assert checked.known == "rounding"
     (remark,) = of(LedgerRemark, night(tmp_path, "3", FakeJudge(passes), known))
-    assert (remark.entry, remark.error) == (1, False)
+    assert (remark.entry, remark.text) == (1, NO_LONGER)
 
 
 def test_an_entry_does_not_excuse_a_known_finding_that_fails_in_another_way(tmp_path: Path) -> None:

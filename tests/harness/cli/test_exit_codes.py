@@ -15,7 +15,7 @@ BACKEND = "torch_sdpa"
 CASE = replace(decode(5), backend=BACKEND)
 FILED = filed(CASE)
 CHECKED = checked(CASE, State.OPEN)
-REMARK = LedgerRemark(at=60, entry=1, title="Hang in x", text="it no longer happens", error=False)
+REMARK = LedgerRemark(at=60, entry=1, title="Hang in x", text="it no longer happens")
 
 
 @pytest.mark.parametrize(
@@ -29,8 +29,7 @@ REMARK = LedgerRemark(at=60, entry=1, title="Hang in x", text="it no longer happ
         (0, [replace(FILED, known="as agreed"), replace(CHECKED, known="as agreed")]),
         (1, [replace(FILED, known="as agreed"), CHECKED]),
         (0, [REMARK]),
-        (2, [replace(REMARK, error=True)]),
-        (2, [FILED, replace(REMARK, error=True)]),
+        (1, [FILED, REMARK]),
         (2, [JobFailed(at=60, job=0, text="KeyError: 'a bug of ours'")]),
     ],
 )

@@ -205,12 +205,12 @@ def test_an_open_finding_says_how_often_it_failed() -> None:
 def test_what_needs_nothing_done_is_a_line_each() -> None:
     known = replace(FILED, known="upstream knows", path="out/findings/known")
     fixed = replace(CHECKED, state=State.FIXED)
-    remark = LedgerRemark(at=8, entry=2, title="Hang in x", text="it matches nothing", error=True)
+    remark = LedgerRemark(at=8, entry=2, title="Hang in x", text="not met yet")
     lines = summary(STARTED, known, fixed, remark, FINISHED)
     words = f"IllegalAccess at query in {BEFORE}, decode"
     assert f"Known: {words}: upstream knows. attnfuzz replay out/findings/known" in lines
     assert f"Fixed: {words}: it passes now. attnfuzz replay out/findings/an-old-finding" in lines
-    assert "Ledger error: entry 2 (Hang in x): it matches nothing" in lines
+    assert "Ledger: entry 2 (Hang in x): not met yet" in lines
     assert "the report" not in lines
 
 

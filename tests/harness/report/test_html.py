@@ -119,7 +119,7 @@ BUSY = (
     Trouble(at=64.0, text="redis is gone"),
     JobRestarted(at=65.0, job=1, text="killed by SIGKILL"),
     CampaignResumed(at=66.0, time=1777613000.0, environment={"torch": "2.13"}, jobs=2, torn_bytes=17),
-    LedgerRemark(at=67.0, entry=2, title="an entry", text="no longer happens", error=False),
+    LedgerRemark(at=67.0, entry=2, title="an entry", text="no longer happens"),
     finished(),
 )
 

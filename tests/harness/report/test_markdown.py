@@ -56,7 +56,7 @@ def everything(text: str, times: int) -> Standing:
             ),
             lost,
             gap,
-            LedgerRemark(at=9, entry=number, title=text, text=text, error=True),
+            LedgerRemark(at=9, entry=number, title=text, text=text),
             Trouble(at=9, text=text),
             JobRestarted(at=9, job=0, text=text),
         ):

@@ -47,15 +47,8 @@ def test_what_is_fixed_or_known_gives_nobody_work(event: Event) -> None:
     assert level is Level.GOOD
 
 
-def test_a_wrong_ledger_is_work() -> None:
-    remark = LedgerRemark(at=3600.0, entry=1, title="a", text="matches nothing", error=True)
-    text, level = verdict_of(remark, finished())
-    assert text.endswith("; 1 entry of the ledger is wrong")
-    assert level is Level.BAD
-
-
-def test_an_entry_that_no_longer_happens_is_no_mistake() -> None:
-    remark = LedgerRemark(at=3600.0, entry=1, title="a", text="no longer happens", error=False)
+def test_a_remark_on_the_ledger_gives_nobody_work() -> None:
+    remark = LedgerRemark(at=3600.0, entry=1, title="a", text="no longer happens")
     assert verdict_of(remark, finished()) == verdict_of(finished())
 
 
