@@ -26,8 +26,9 @@ class Attention:
     that is `q_len`. `spans` are none where the call has metadata of another kind (block-sparse, sparse MLA). `query`
     names the tensor of the queries, `table`, `cum_q` and `cum_kv` metadata, None for what the call has not; rows of a
     `checked_table` are compared with the batch before the launch. `pool` is what page ids are about, None for packed
-    keys. `head_dim_vo` is that of the values. `window_left` is -1 without a window. `workspace` tells what a
-    kernel uses, None if that is not known.
+    keys. `halves` names K and V of a cache that the kernel takes by one pointer, each with page ids of its own in a
+    table of [requests, 2, columns]. `head_dim_vo` is that of the values. `window_left` is -1 without a window.
+    `workspace` tells what a kernel uses, None if that is not known.
     """
 
     arguments: Arguments
@@ -46,6 +47,7 @@ class Attention:
     cum_q: str | None = None
     cum_kv: str | None = None
     pool: Pool | None = None
+    halves: tuple[str, str] | None = None
     window_left: int = -1
     workspace: Callable[[], WorkspaceBytes | None] = lambda: None
 

@@ -31,7 +31,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class Parameter:
-    """One tensor of a call. `name` is the argument's, with "[0]" or "[1]" for a member of a pair.
+    """One tensor of a call. `name` is the argument's, with "[0]" or "[1]" for a member of a pair, also within another.
 
     `axes` says what each dimension counts, in the words of the vocabulary: "requests", "requests + 1", "tokens",
     "tokens per request", "q heads", "kv heads", "qk dim", "vo dim", "pages", "slots", "columns", "kv tokens", "bytes",

@@ -1,6 +1,5 @@
 """Which tensors a call has, and what their axes count."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -34,14 +33,9 @@ class WrongForm(ValueError):
 
 
 def tensors_of(arguments: Arguments) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor of a call with its name, members of a sequence as "name[0]", "name[1]"."""
+    """Every tensor of a call with its name, members of a sequence as "name[0]", "name[1]", and so on within them."""
     for name, value in arguments.items():
-        if isinstance(value, torch.Tensor):
-            yield name, value
-        elif isinstance(value, Sequence) and not isinstance(value, str):
-            for index, member in enumerate(value):
-                if isinstance(member, torch.Tensor):
-                    yield f"{name}[{index}]", member
+        yield from ((each, leaf) for each, leaf in _leaves(name, value) if isinstance(leaf, torch.Tensor))
 
 
 def tensor_of(arguments: Arguments, name: str) -> torch.Tensor:
@@ -64,25 +58,33 @@ def parameters_of(
     for name in required:
         if arguments.get(name) is None:
             raise WrongForm(name, f"{name} is missing")
-    members = Counter(name.partition("[")[0] for name in forms if "[" in name)
+    members: dict[str, list[str]] = {}
+    for name in forms:
+        if "[" in name:
+            members.setdefault(name.partition("[")[0], []).append(name)
     for name, value in arguments.items():
         if value is None:
             continue
         if name in numbers and not (isinstance(value, int) and value.bit_length() < 64):
             raise WrongForm(name, f"{name} is {_kind(value)}, where an integer of 64 bits is due")
-        if name in members and not _is_sequence_of_tensors(value, members[name]):
-            raise WrongForm(name, f"{name} is {_kind(value)}, where a tensor or {members[name]} of them are due")
+        if name in members and not _are_tensors(name, value, members[name]):
+            raise WrongForm(name, f"{name} is {_kind(value)}, where a tensor or {len(members[name])} of them are due")
         if name in forms and not isinstance(value, torch.Tensor):
             raise WrongForm(name, f"{name} is {_kind(value)}, where a tensor is due")
     return tuple(_parameter(name, tensor, forms) for name, tensor in tensors_of(arguments))
 
 
-def _is_sequence_of_tensors(value: object, count: int) -> bool:
-    return (
-        isinstance(value, list | tuple)
-        and len(value) == count
-        and all(isinstance(member, torch.Tensor) for member in value)
-    )
+def _are_tensors(name: str, value: object, members: Sequence[str]) -> bool:
+    leaves = dict(_leaves(name, value))
+    return list(leaves) == list(members) and all(isinstance(leaf, torch.Tensor) for leaf in leaves.values())
+
+
+def _leaves(name: str, value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, list | tuple):
+        for index, member in enumerate(value):
+            yield from _leaves(f"{name}[{index}]", member)
+    else:
+        yield name, value
 
 
 def _parameter(name: str, tensor: torch.Tensor, forms: Mapping[str, Form]) -> Parameter:

@@ -8,8 +8,6 @@ tell from others.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-import torch
-
 from attnfuzz.kernels.entry_points import Breach
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 
@@ -20,31 +18,7 @@ _LAYOUT: Final = ("max_seq_len_q",)
 def breaches(function: str, arguments: Mapping[str, Any]) -> tuple[Breach, ...]:
     """The preconditions that a call breaks, those that explain most first; none of a function that is not known."""
     entry = ENTRY_POINTS.get(function)
-    if entry is None:
-        return ()
-    arguments, apart = _with_one_cache(arguments)
-    return (*apart, *entry.breaches(arguments))
-
-
-def _with_one_cache(arguments: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[Breach, ...]]:
-    """A call of fmha_v2 on halves of one allocation as one on a paired cache, and what is wrong with its pages of V.
-
-    It has a table for each, of offsets from the first key on (FlashInfer 0.7.2: prefill.py,
-    _check_paged_kv_non_interleaved).
-    """
-    qkv = arguments.get("qkv")
-    if not isinstance(qkv, tuple) or not isinstance(qkv[-1], tuple):
-        return arguments, ()
-    query, (key, value) = qkv
-    apart = value.storage_offset() - key.storage_offset()
-    both = key.as_strided((key.shape[0], 2, *key.shape[1:]), (key.stride(0), apart, *key.stride()[1:]))
-    keys, values = arguments["block_tables"].unbind(dim=1)
-    pages = apart // key.stride(0)
-    told = {**arguments, "qkv": (query, both), "block_tables": keys}
-    if torch.equal(values, keys + pages):
-        return told, ()
-    text = f"block_tables has pages of V that are not {pages} behind those of K, where V begins"
-    return told, (Breach(("block_tables",), text, "V's offsets account for where it is stored"),)
+    return () if entry is None else entry.breaches(arguments)
 
 
 def frozen_layout(metadata: Any) -> dict[str, int]:

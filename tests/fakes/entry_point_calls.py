@@ -95,6 +95,16 @@ def fmha_v2_call(**changes: Any) -> Arguments:
     return {**call, **changes}
 
 
+def halves(pages_apart: int = PAGES, table: torch.Tensor | None = None) -> Arguments:
+    """What differs in a call of fmha_v2 on K and V as halves of one allocation, V's page ids so many above K's."""
+    key, value = torch.zeros(2, PAGES, PAGE_SIZE, KV_HEADS, DIM)
+    keys = tables() if table is None else table
+    return {
+        "qkv": (torch.zeros(8, Q_HEADS, DIM), (key, value)),
+        "block_tables": torch.stack((keys, keys + pages_apart), dim=1),
+    }
+
+
 def ragged_call(**changes: Any) -> Arguments:
     """Three requests of 2, 1 and 3 queries and 5, 0 and 3 packed keys."""
     call = {

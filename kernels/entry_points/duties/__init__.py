@@ -6,6 +6,7 @@ from attnfuzz.kernels.entry_points.attention import Attention
 from attnfuzz.kernels.entry_points.duties import (
     batches,
     fit,
+    halves,
     keys,
     metadata,
     outputs,
@@ -44,5 +45,5 @@ def _of_attention(call: Attention) -> Iterator[Breach]:
     if misread:
         yield from misread
         return
-    for duties in (batches, queries, keys, pages, fit, outputs, workspaces, scales):
+    for duties in (batches, queries, keys, halves, pages, fit, outputs, workspaces, scales):
         yield from duties.breaches(call)

@@ -46,6 +46,11 @@ def breaches(call: Attention) -> Iterator[Breach]:
 
 def _strays(span: Span, pool: Pool, window_left: int) -> list[int]:
     """Columns of pages outside of the pool, among those that a query of the request sees."""
+    seen = seen_columns(span, pool, window_left)
+    return [at for at in seen if not 0 <= span.pages[at] < pool.pages]
+
+
+def seen_columns(span: Span, pool: Pool, window_left: int) -> range:
+    """Columns of the pages that a query of the request sees."""
     first_seen = max(0, span.kv_len - span.q_len - window_left) if window_left >= 0 else 0
-    first = first_seen // pool.page_size
-    return [at for at, page in enumerate(span.pages) if at >= first and not 0 <= page < pool.pages]
+    return range(first_seen // pool.page_size, len(span.pages))

@@ -4,7 +4,18 @@ from typing import Any
 
 import pytest
 import torch
-from entry_point_calls import CALLS, PAGE_SIZE, breaches, decode_call, int32, tables, workspace
+from entry_point_calls import (
+    CALLS,
+    PAGE_SIZE,
+    PAGES,
+    breaches,
+    decode_call,
+    fmha_v2_call,
+    halves,
+    int32,
+    tables,
+    workspace,
+)
 
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.kernels.native.ops import NATIVE
@@ -203,6 +214,10 @@ BROKEN: list[tuple[str, dict[str, Any], tuple[str, ...], int, str]] = [
         "is page 7, which request 0 needs for its 9 keys, but kv_cache has pages 0 to 6 (and 1 more of its ids)",
     ),
     (FMHA_V2, {"block_tables": paged(99), "window_left": 3}, ("block_tables", "qkv[1]"), 0, "page 99"),
+    # K and V as halves of one allocation.
+    (FMHA_V2, halves(table=paged(99)), ("block_tables", "qkv[1][0]"), 0, "page 99"),
+    (FMHA_V2, {**halves(), "block_tables": tables()}, ("block_tables",), -1, "where [requests, 2, columns] is due"),
+    (FMHA_V2, {"block_tables": halves()["block_tables"]}, ("block_tables",), -1, "where [requests, columns] is due"),
     (MLA, {"block_tables": paged(-1)}, ("block_tables", "kv_cache"), 0, "block_tables[0, 0] is page -1"),
     (XQA, {"block_tables": paged(5, 0, 8)[:2]}, ("block_tables", "kv_cache"), 0, "block_tables[0, 2] is page 8"),
     (
@@ -313,6 +328,7 @@ LEGAL: list[tuple[str, dict[str, Any]]] = [
     (MLA, {"lse": torch.zeros(3, 2, 4), "kv_cache": torch.zeros(7, 1, PAGE_SIZE, 24)}),
     (FIXUP, {"kv_lens": int32(0, 0, 0)}),
     (FMHA_V2, {"input_layout": "PACKED_QKV", "qkv": torch.zeros(13, 3, 4, 16), "out": None}),
+    (FMHA_V2, halves()),
     (FMHA_V2, {"block_tables": paged(99, 0, 6), "window_left": 3, "mask_mode": "sliding_window"}),
 ]
 
@@ -320,6 +336,27 @@ LEGAL: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("op", "changes"), LEGAL)
 def test_what_is_odd_but_legal_is_not_held_against_the_caller(op: str, changes: dict[str, Any]) -> None:
     assert breaches(op, **changes) == ()
+
+
+def test_pages_of_v_begin_where_v_does() -> None:
+    (breach,) = breaches(FMHA_V2, **halves(PAGES - 1))
+    assert (breach.arguments, breach.request) == (("block_tables",), 0)
+    text = "block_tables[0, 1, 0] is page 11 of V, not 7 behind that of K, where V begins (and so for 1 more request)"
+    assert breach.text == text
+
+
+def test_v_lies_behind_k_by_whole_pages() -> None:
+    query, (key, value) = halves()["qkv"]
+    (breach,) = breaches(FMHA_V2, **{**halves(), "qkv": (query, (value, key))})
+    assert breach.arguments == ("qkv[1][0]", "qkv[1][1]")
+    assert "qkv[1][1] lies -3584 bytes behind qkv[1][0], not whole pages of 512 bytes" in breach.text
+
+
+def test_halves_are_dense() -> None:
+    query, paired = fmha_v2_call()["qkv"]
+    (breach,) = breaches(FMHA_V2, **{**halves(), "qkv": (query, paired.unbind(dim=1))})
+    assert breach.arguments == ("qkv[1][0]", "qkv[1][1]")
+    assert "qkv[1][0] is not contiguous" in breach.text
 
 
 def test_a_gap_between_the_rows_of_a_page_table_is_legal() -> None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import torch
-from entry_point_calls import CALLS, PAGE_SIZE, context_call, decode_call, int32, mla_call, tables
+from entry_point_calls import CALLS, PAGE_SIZE, context_call, decode_call, halves, int32, mla_call, tables
 
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.kernels.entry_points.entry_point import Span
@@ -62,6 +62,7 @@ def test_an_fmha_v2_call_has_pages_or_packed_keys_as_its_layout_says() -> None:
     query, rows = torch.zeros(8, 4, 16), torch.zeros(13, 2, 16)
     assert spans(name) == paged
     assert spans(name, input_layout="Q_PAGED_KV_HND", qkv=(query, torch.zeros(7, 2, 2, PAGE_SIZE, 16))) == paged
+    assert spans(name, **halves()) == paged
     assert spans(name, input_layout="SEPARATE_Q_K_V", qkv=(query, rows, rows)) == packed
     assert spans(name, input_layout="CONTIGUOUS_Q_KV", qkv=(query, torch.stack((rows, rows), dim=1))) == packed
     assert spans(name, input_layout="PACKED_QKV", qkv=torch.zeros(13, 3, 4, 16)) == packed
