@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from campaign_events import finished, started
+from refusals import refused
 
 from attnfuzz.harness.campaign.events import CampaignStarted, Event
 from attnfuzz.harness.campaign.home import Home
@@ -17,17 +18,6 @@ from attnfuzz.harness.workers import core_dumps
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 
 Attnfuzz = Callable[..., Any]
-
-
-def refused(ran: Any, *words: str) -> None:
-    """The command ended with 2, one line of error (after click's usage), and these words in it."""
-    assert ran.code == 2
-    assert "Traceback" not in ran.err
-    *usage, last = ran.err.strip().splitlines()
-    assert last.startswith("Error: ")
-    assert all(line.startswith(("Usage:", "Try", "  ")) or not line for line in usage)
-    for word in words:
-        assert word in last
 
 
 @pytest.mark.parametrize("command", list(cli.commands))

@@ -8,6 +8,7 @@ from typing import Any
 
 import fake_nvml
 import pytest
+from refusals import refused
 
 from attnfuzz.harness.bugs import Bug, Project, load_bugs
 from attnfuzz.harness.counterparts import shown_on
@@ -46,16 +47,6 @@ def listed(ran: Any) -> set[str]:
     """The bugs that have a line of their own."""
     first = {line.split()[0] for line in ran.out.splitlines() if line.strip() and not line.startswith(" ")}
     return first & {each.name for each in load_bugs()}
-
-
-def refused(ran: Any, *words: str) -> None:
-    """The command ended with 2, and a last line of error with these words in it."""
-    assert ran.code == 2
-    assert "Traceback" not in ran.err
-    last = ran.err.strip().splitlines()[-1]
-    assert last.startswith("Error: ")
-    for word in words:
-        assert word in last
 
 
 def test_all_bugs_are_listed_within_80_columns(attnfuzz: Attnfuzz) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from harness_cases import CALLS, decode_case
 from msgspec.structs import replace
+from refusals import refused
 
 from attnfuzz.harness.corpus import Corpus, Why
 from attnfuzz.reference import case_file
@@ -14,13 +15,6 @@ from attnfuzz.strategies.coverage import pairs_of
 Attnfuzz = Callable[..., Any]
 FOLDER = Path("attnfuzz-out/corpus")
 CASE = decode_case("trtllm_mha")
-
-
-def refused(ran: Any, *words: str) -> None:
-    assert ran.code == 2
-    last = ran.err.strip().splitlines()[-1]
-    assert last.startswith("Error: ")
-    assert all(word in last for word in words)
 
 
 def test_an_empty_corpus_is_listed(attnfuzz: Attnfuzz) -> None:

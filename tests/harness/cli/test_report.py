@@ -12,6 +12,7 @@ import pytest
 from campaign_events import MISMATCH, checked, filed, finished, started
 from fake_search import decode
 from msgspec.structs import replace
+from refusals import refused
 
 from attnfuzz.harness.campaign.events import LOG_VERSION, Event
 from attnfuzz.harness.campaign.home import Home
@@ -41,15 +42,6 @@ def home(tmp_path: Path) -> Home:
     campaign(home, FIRST, filed(CASE, "the-finding"), torch="2.8")
     campaign(home, SECOND, checked(CASE, State.FIXED, "the-finding"), torch="2.9")
     return home
-
-
-def refused(ran: Any, *words: str) -> None:
-    """One line that says what is wrong, and exit code 2."""
-    assert ran.code == 2
-    (line,) = ran.err.splitlines()
-    assert line.startswith("Error: ")
-    for word in words:
-        assert word in line
 
 
 @pytest.mark.usefixtures("home")

@@ -6,6 +6,7 @@ from typing import Any
 
 import fake_sglang
 import pytest
+from refusals import refused
 
 from attnfuzz.harness.bugs import load_bugs
 from attnfuzz.kernels.sglang.backends import SglangBackend
@@ -32,16 +33,6 @@ def case(tmp_path: Path) -> Path:
     path = tmp_path / "case.json"
     case_file.save(path, fake_sglang.on_release(reported, "sglang==0.5.9:trtllm_mha"))
     return path
-
-
-def refused(ran: Any, *words: str) -> None:
-    """The command ended with 2, and one line of error with these words in it."""
-    assert ran.code == 2
-    assert "Traceback" not in ran.err
-    last = ran.err.strip().splitlines()[-1]
-    assert last.startswith("Error: ")
-    for word in words:
-        assert word in last
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,26 @@
+"""How a command tells that it was asked for something that can't be."""
+
+from typing import Protocol
+
+
+class Ended(Protocol):
+    """How a command ended and what it wrote."""
+
+    @property
+    def code(self) -> int: ...
+
+    @property
+    def err(self) -> str: ...
+
+
+def refused(ran: Ended, *words: str, told_before: tuple[str, ...] = ()) -> None:
+    """The command ended with 2, one line of error, and these words in it.
+
+    Before it come click's usage, and lines that begin with one of `told_before`, but nothing else.
+    """
+    assert ran.code == 2
+    assert "Traceback" not in ran.err
+    *before, last = ran.err.strip().splitlines()
+    assert last.startswith("Error: ")
+    assert all(line.startswith(("Usage:", "Try", "  ", *told_before)) or not line for line in before)
+    assert [word for word in words if word not in last] == []
