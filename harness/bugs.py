@@ -79,10 +79,8 @@ class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     @property
     def missing(self) -> str | None:
-        """Why it can't be seen to fail on this machine, in a clause; None if it can. Native kernels run on any."""
-        if not self.reproduced:
-            return self.why_not_here
-        return resolve(self.backend_before).missing() if _on_gpu(self.backend_before) else None
+        """Why it can't be seen to fail on this machine, in a clause; None if it can."""
+        return resolve(self.backend_before).missing() if self.reproduced else self.why_not_here
 
     @property
     def backend_before(self) -> str:

@@ -329,8 +329,10 @@ class JournalingLauncher:
 
 
 def tensors_of(arguments: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each tensor that a launch is given, with the name of its argument."""
+    """Each tensor that a launch is given, also in sequences within sequences, with the name of its argument."""
     for name, value in arguments.items():
-        for item in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(item, torch.Tensor):
-                yield name, item
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        elif isinstance(value, tuple | list):
+            for item in value:
+                yield from tensors_of({name: item})

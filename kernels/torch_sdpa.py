@@ -9,6 +9,7 @@ NaN where the sum overflows. The revision `torch_sdpa@175063` calls it there too
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -108,6 +109,13 @@ def visible(q_len: int, kv_len: int, window_left: int) -> torch.Tensor:
     return mask & (key >= last - window_left) if window_left >= 0 else mask
 
 
+@cache
+def sums_without_keys() -> bool:
+    """Whether torch's attention to no keys is NaN where the sum of the query overflows (PyTorch PR #175063)."""
+    query, nothing = torch.full((1, 1, 1, 8), 6e4, dtype=torch.float16), torch.empty(1, 1, 0, 8, dtype=torch.float16)
+    return bool(torch.nn.functional.scaled_dot_product_attention(query, nothing, nothing).isnan().any())
+
+
 @dataclass(frozen=True)
 class SdpaBackend:
     """torch's attention on the CPU."""
@@ -133,7 +141,9 @@ class SdpaBackend:
         return {SDPA.name: SDPA}
 
     def missing(self) -> str | None:
-        """None: torch is always there."""
+        """Of the revision, that this release of torch has no such bug. Torch itself is always there."""
+        if self.call_without_keys and not sums_without_keys():
+            return f"torch {torch.__version__} does not sum its inputs for attention to no keys, as 2.13.0 does"
         return None
 
     def prepare(self, progress: Callable[[str], None]) -> None:

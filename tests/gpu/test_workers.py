@@ -53,9 +53,7 @@ def test_the_process_that_forks_has_no_cuda_context(runner: Runner) -> None:
     lifeline = runner._teams.of(Device.CUDA)._lifeline
     assert lifeline is not None
     nursery = Path(f"/proc/{lifeline._process.pid}")
-    # Threads of the driver's are called cuda-...; torch may have started one of its own, which idles.
-    names = [(task / "comm").read_text() for task in (nursery / "task").iterdir()]
-    assert not [name for name in names if name.startswith("cuda")]
+    # A thread called cuda... may run all the same: importing tvm_ffi was seen to start one, which opens no device.
     assert "/dev/nvidia" not in (nursery / "maps").read_text()
 
 

@@ -6,11 +6,13 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 from attnfuzz.harness.bugs import FOLDER, Bug, BugFileError, Project, load_bugs
 from attnfuzz.harness.check import Runner, why_not
 from attnfuzz.harness.counterparts import cases_like
 from attnfuzz.harness.registry import fixed, resolve
+from attnfuzz.kernels import torch_sdpa
 from attnfuzz.kernels.gpu import visible
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
@@ -73,6 +75,13 @@ def test_a_bug_of_a_gpu_s_kernel_can_be_seen_where_that_runs(monkeypatch: pytest
     assert bug.missing == "needs a GPU"
     monkeypatch.setattr(visible, "missing", lambda *_: None)
     assert bug.missing is None
+
+
+def test_a_bug_that_this_torch_does_not_have_is_not_expected_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    bug = next(bug for bug in OURS if bug.shown_by == "torch_sdpa@175063")
+    assert bug.missing is None
+    monkeypatch.setattr(torch_sdpa, "sums_without_keys", lambda: False)
+    assert f"torch {torch.__version__} does not sum" in str(bug.missing)
 
 
 def test_what_native_kernels_or_nobody_can_show_does_not_depend_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ def test_what_the_harness_can_not_record_is_not_launched(memory: GuardedMemory, 
 
 def test_each_tensor_of_a_launch_is_known_by_its_argument() -> None:
     a, b, c = (torch.zeros(1) for _ in range(3))
-    found = list(tensors_of({"x": (a, b), "amount": 1, "out": c}))
+    found = list(tensors_of({"x": (a, [b]), "amount": 1, "out": c}))
     assert [name for name, _ in found] == ["x", "x", "out"]
     assert all(mine is theirs for (_, mine), theirs in zip(found, (a, b, c), strict=True))
 

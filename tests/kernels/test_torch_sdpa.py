@@ -2,9 +2,11 @@
 
 import msgspec
 import pytest
+import torch
 from small_cases import HEADS, drawn, run, step
 
-from attnfuzz.kernels.torch_sdpa import visible
+from attnfuzz.kernels import torch_sdpa
+from attnfuzz.kernels.torch_sdpa import SDPA_BACKENDS, visible
 from attnfuzz.reference.case import Case, Mode, QueryView, Step, Views
 
 
@@ -40,3 +42,14 @@ def test_drawn_cases_pass() -> None:
     for case in drawn("torch_sdpa", 200):
         verdict = run(case)
         assert (verdict.unsupported, verdict.observations) == (None, ())
+
+
+@pytest.mark.parametrize("sums", [True, False])
+def test_the_revision_needs_a_torch_that_has_its_bug(monkeypatch: pytest.MonkeyPatch, *, sums: bool) -> None:
+    result = torch.full((1, 1, 1, 8), torch.nan if sums else 0.0)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", lambda *_: result)
+    torch_sdpa.sums_without_keys.cache_clear()
+    backend, revision = SDPA_BACKENDS
+    assert backend.missing() is None
+    assert (revision.missing() is None) == sums
+    torch_sdpa.sums_without_keys.cache_clear()
