@@ -123,7 +123,9 @@ def exact_lse_bound(budget: ErrorBudget) -> torch.Tensor:
     """The largest error of a correct kernel's LSE in rows whose logits are all 0, [T, Hq] of fp64, in natural units.
 
     T4's bound for logits of this size without what the weights do to their sum, which is exact: the number of keys,
-    plus the sink's share, whose weight may be rounded.
+    plus the sink's share, whose weight may be rounded. It would not be exact of a kernel whose largest weight is not
+    exp(0) and that adds up a thousand keys or more one by one, in one fp32 sum; kernels have a sum for each of many
+    threads, and one key of 65,536 is worth seeing.
     """
     bound = rounded_lse_error(budget)
     if budget.problem.sinks is None:

@@ -87,7 +87,7 @@ class _Pair:
     """The real rows of one tensor in both runs, in the first run's order: [T, Hq, ...] with T * Hq > 0.
 
     Rows outside of `compared` [T] may hold anything. `unit` turns them into what `bound` is stated in, to which a row's
-    `allowance`, by token and head, adds what its ties may.
+    `allowance`, by token and head, adds what its own keys may. Both are of the two runs together.
     """
 
     place: str
@@ -116,13 +116,13 @@ class _Pair:
         return torch.where(self._masked(~same), ratio, 0.0)
 
     def judge_again(self, ratio: torch.Tensor) -> None:
-        """Let finite ratios of rows above 1 count their ties, one after another until one stays above 1."""
+        """Let finite ratios of rows above 1 count their allowance, one after another until one stays above 1."""
         bound = self.bound()
 
         def again(token: int, head: int) -> float:
             row = ratio[token, head]
-            with_ties = row * bound[token, head] / (bound[token, head] + 2 * self.allowance(token, head))
-            ratio[token, head] = torch.where(row.isfinite(), with_ties, row)
+            allowed = row * bound[token, head] / (bound[token, head] + self.allowance(token, head))
+            ratio[token, head] = torch.where(row.isfinite(), allowed, row)
             return ratio[token, head].max().item()
 
         if judged_again(ratio.amax(dim=-1) if ratio.dim() == 3 else ratio.clone(), again) is None:
@@ -169,15 +169,15 @@ def _pairs(
         return lambda: bound(budgets[0]) + bound(budgets[1])
 
     def out_allowance(token: int, head: int) -> torch.Tensor:
-        return element_allowance(first.budget, token, head)
+        return element_allowance(budgets[0], token, head) + element_allowance(budgets[1], token, head)
 
-    def lse_allowed(token: int, head: int) -> float:
-        return lse_ties_allowance(first.budget, token, head)
+    def lse_allowance(token: int, head: int) -> float:
+        return 2 * lse_ties_allowance(first.budget, token, head)
 
     yield _Pair("out", first.rows, first.out, real(output.out)[at], compared, 1.0, both(element_bound), out_allowance)
     if first.lse is not None and output.lse is not None:
         unit = log(2.0) if contract.lse is LseBase.TWO else 1.0
-        yield _Pair("lse", first.rows, first.lse, real(output.lse)[at], compared, unit, both(lse_bound), lse_allowed)
+        yield _Pair("lse", first.rows, first.lse, real(output.lse)[at], compared, unit, both(lse_bound), lse_allowance)
 
 
 def _tokens_of(q_lens: Sequence[int], positions: Sequence[int]) -> torch.Tensor:

@@ -11,9 +11,11 @@ import torch
 from attnfuzz.harness.failures import Kind, Observation
 from attnfuzz.harness.judge import Allowed, Tier
 from attnfuzz.harness.judge.element_bound import element_bound
+from attnfuzz.harness.judge.judged_again import element_allowance
 from attnfuzz.harness.judge.lse_bound import lse_bound
 from attnfuzz.harness.judge.metamorphic import Comparison, compare
 from attnfuzz.kernels.backend import Output
+from attnfuzz.reference.case import ValueFamily
 from attnfuzz.reference.contract import Contract, Holds, LseBase
 from attnfuzz.reference.relation import Relation
 
@@ -100,6 +102,23 @@ def test_elements_may_differ_by_the_sum_of_their_bounds(
     result = compared(layer, other, BOUNDED, first=first)
     assert result.margin == pytest.approx(factor, rel=1e-4)
     assert bool(result.observations) is fails
+
+
+@pytest.mark.parametrize(("factor", "fails"), [(0.999, False), (1.001, True)])
+def test_what_a_row_s_keys_allow_counts_for_each_run(layer: Any, factor: float, *, fails: bool) -> None:
+    layer = replace(layer, dtype=torch.float32, family=ValueFamily.PROBE, lengths=((1, 512),))
+    first = first_run(layer, layer.run())
+    budgets = [replace(first.budget, roundings=roundings) for roundings in (1, 3)]
+    # A head whose weights are equal, and the element whose parts are largest.
+    head = int((budgets[0].moments.gap[0] == 0).nonzero()[0])
+    more = [element_allowance(budget, 0, head) for budget in budgets]
+    element = int((more[1] - more[0]).argmax())
+    assert more[1][element] > 1.2 * more[0][element]
+    allowed = sum(element_bound(budget)[0, head, element] for budget in budgets) + sum(each[element] for each in more)
+    other = replace(layer.run(), roundings=3)
+    first.out[0, head, element] = 0.0
+    other.out[0, head, element] = factor * allowed
+    assert bool(compared(layer, other, BOUNDED, first=first).observations) is fails
 
 
 @pytest.mark.parametrize(("factor", "fails"), [(0.99, False), (1.01, True)])
