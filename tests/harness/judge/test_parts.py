@@ -1,15 +1,23 @@
 """Rows whose parts are rounded before they are merged, and are much larger than what they add up to."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 
+from attnfuzz.harness.judge import ALPHA, Tier, judge
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.error_budget import ErrorBudget
-from attnfuzz.harness.judge.exact_weights import exact_bound
+from attnfuzz.harness.judge.exact_weights import exact_bound, have_exact_weights
 from attnfuzz.harness.judge.judged_again import element_allowance
+from attnfuzz.harness.judge.packed_problem import packed_problem
 from attnfuzz.harness.judge.parts import largest_run, parts_allowance
+from attnfuzz.harness.judge.real_rows import RealRows
 from attnfuzz.harness.judge.row_error import row_error
 from attnfuzz.reference.attention import attend
+from attnfuzz.reference.case import ValueFamily
+from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.noise import NoiseModel
 from attnfuzz.reference.problem import Problem
 
@@ -70,3 +78,32 @@ def test_parts_of_random_values_are_about_as_large_as_the_budget_takes_them_to_b
 
 def test_without_merges_nothing_more_is_allowed() -> None:
     assert not parts_allowance(budget_of(roundings=1), 0, 0).any()
+
+
+@pytest.mark.parametrize(("factor", "fails"), [(0.999, False), (1.001, True)])
+def test_a_row_with_exact_weights_is_held_to_its_bound_and_its_parts(layer: Any, factor: float, *, fails: bool) -> None:
+    layer = replace(layer, dtype=torch.float32, family=ValueFamily.PROBE, lengths=((1, 512),))
+    output = replace(layer.run(), roundings=3, lse=None)
+    problem = packed_problem(output, RealRows(output.attended, 1, output.out.device), layer.geometry)
+    # One tier is heard, and has all of alpha.
+    budget = ErrorBudget(problem, attend(problem, moments=True), layer.noise, torch.float32, 3, ALPHA)
+    head = int(have_exact_weights(budget)[0].nonzero()[0])
+    more = parts_allowance(budget, 0, head)
+    element = int(more.argmax())
+    bound = exact_bound(budget, torch.tensor([head]))[0, element]
+    assert more[element] > 0.1 * bound
+    output.out[0, head, element] = budget.answer.out[0, head, element] + factor * (bound + more[element])
+
+    found = judge(
+        output,
+        geometry=layer.geometry,
+        contract=Contract(),
+        noise=layer.noise,
+        step=0,
+        mode="decode",
+        kernel="simulated",
+        tiers={Tier.T5},
+    ).observations
+
+    assert [each.tier for each in found] == [Tier.T5] * fails
+    assert not fails or f"head {head}, element {element}: " in found[0].message
