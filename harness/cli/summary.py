@@ -7,6 +7,7 @@ from rich.text import Text
 from attnfuzz.harness.campaign.events import FindingChecked, FindingFiled
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.cli.status import score_table
+from attnfuzz.harness.report.ledger_remarks import ledger_lines
 from attnfuzz.harness.report.printable import printable
 from attnfuzz.harness.report.verdict import Level, verdict
 from attnfuzz.harness.wording import count, headline, replay_line
@@ -54,8 +55,8 @@ def _list_others(console: Console, standing: Standing) -> None:
     for backend, score in standing.scores.items():
         for message, times in score.unsupported.most_common(MESSAGES_SHOWN):
             _line(console, f"Unsupported by {backend}, {count(times, 'time')}: {message}")
-    for remark in standing.remarks:
-        _line(console, f"Ledger: entry {remark.entry} ({remark.title}): {remark.text}")
+    for line in ledger_lines(standing.remarks):
+        _line(console, f"Ledger: {line}")
 
 
 def _line(console: Console, text: str) -> None:

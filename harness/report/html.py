@@ -16,6 +16,7 @@ from attnfuzz.harness.report.compare import changes
 from attnfuzz.harness.report.coverage import Coverage
 from attnfuzz.harness.report.finding_view import finding_groups
 from attnfuzz.harness.report.heatmap import heat_map, named
+from attnfuzz.harness.report.ledger_remarks import ledger_lines
 from attnfuzz.harness.report.printable import printable, shortened
 from attnfuzz.harness.report.verdict import verdict
 from attnfuzz.harness.templates import environment_of
@@ -59,7 +60,7 @@ def render_html(
 def _template() -> jinja2.Template:
     environment = environment_of("attnfuzz.harness.report", autoescape=True, finalize=_fit_to_print)
     environment.filters.update(clock=clock, count=count, date=date, shortened=shortened, named=named)
-    environment.globals.update(headline=headline, colours=COLOURS, most=_MOST_LISTED)
+    environment.globals.update(headline=headline, ledger_lines=ledger_lines, colours=COLOURS, most=_MOST_LISTED)
     return environment.get_template("report.html.j2")
 
 

@@ -3,6 +3,7 @@
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.report.compare import Comparison, compare
 from attnfuzz.harness.report.gfm import template
+from attnfuzz.harness.report.ledger_remarks import ledger_lines
 from attnfuzz.harness.report.verdict import verdict
 
 MOST_ROWS = 50
@@ -20,6 +21,7 @@ def render_markdown(standing: Standing, earlier: Standing | None = None) -> str:
         standing=standing,
         started=standing.started,
         verdict=verdict(standing),
+        ledger=ledger_lines(standing.remarks),
         comparison=None if earlier is None else compare(earlier, standing),
         **_LIMITS,
     )
