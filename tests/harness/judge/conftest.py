@@ -1,6 +1,7 @@
 """A simulated correct kernel, and the way to its verdict: `layer`."""
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from attnfuzz.harness.failures import Observation
-from attnfuzz.harness.judge import Judgement, judge
+from attnfuzz.harness.judge import ALL_TIERS, Judgement, Tier, judge
 from attnfuzz.kernels.backend import Attended, Output
 from attnfuzz.reference.case import ValueFamily
 from attnfuzz.reference.contract import Contract, LseBase
@@ -140,7 +141,13 @@ class Layer:
         return out, torch.where(total > 0, peak + total.log(), -math.inf)
 
     def judged(
-        self, output: Output, contract: Contract | None = None, *, strict: bool = False, keep: bool = False
+        self,
+        output: Output,
+        contract: Contract | None = None,
+        *,
+        strict: bool = False,
+        keep: bool = False,
+        tiers: Collection[Tier] = ALL_TIERS,
     ) -> Judgement:
         return judge(
             output,
@@ -152,6 +159,7 @@ class Layer:
             kernel="simulated",
             strict=strict,
             keep=keep,
+            tiers=tiers,
         )
 
     def only(self, output: Output, contract: Contract | None = None) -> Observation:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from attnfuzz.harness.judge import ALPHA, Tier, judge
+from attnfuzz.harness.judge import ALPHA, Tier
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.exact_weights import exact_bound, have_exact_weights
@@ -94,16 +94,7 @@ def test_a_row_with_exact_weights_is_held_to_its_bound_and_its_parts(layer: Any,
     assert more[element] > 0.1 * bound
     output.out[0, head, element] = budget.answer.out[0, head, element] + factor * (bound + more[element])
 
-    found = judge(
-        output,
-        geometry=layer.geometry,
-        contract=Contract(),
-        noise=layer.noise,
-        step=0,
-        mode="decode",
-        kernel="simulated",
-        tiers={Tier.T5},
-    ).observations
+    found = layer.judged(output, Contract(), tiers={Tier.T5}).observations
 
     assert [each.tier for each in found] == [Tier.T5] * fails
     assert not fails or f"head {head}, element {element}: " in found[0].message

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from attnfuzz.harness.judge import ALPHA, Tier, judge
+from attnfuzz.harness.judge import ALPHA, Tier
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.judged_again import MOST_ROWS_AGAIN, judged_again
@@ -188,16 +188,7 @@ def test_t1_holds_a_row_with_ties_to_its_bound_and_what_the_ties_add(layer: Any,
     assert allowed[5] > 1.5 * element_bound(budget)[1, 2, 5]
     out[1, 2, 5] += share * allowed[5].item()
 
-    found = judge(
-        replace(run, out=out, lse=None),
-        geometry=layer.geometry,
-        contract=Contract(),
-        noise=layer.noise,
-        step=0,
-        mode="decode",
-        kernel="simulated",
-        tiers={Tier.T1},
-    )
+    found = layer.judged(replace(run, out=out, lse=None), Contract(), tiers={Tier.T1})
 
     assert len(found.observations) == failures
 
