@@ -170,6 +170,7 @@ def _guarded(access: Access) -> None:
     launcher.begin_step(0, "decode")
     tensor = tensors.pop(access.tensor)
     launcher.launch(stray.STRAY, tensor=tensor, distance=_offset(access, tensor), write=access.write, **tensors)
+    launcher.see_through()
     noticed = [observation.kind.value for observation in launcher.observations]
     noticed += ["canary" for _ in memory.damage().result()]
     click.echo(json.dumps({"noticed": ", ".join(noticed) or _NOTHING}))

@@ -81,13 +81,7 @@ def handle(request: bytes, journal: Journal) -> bytes:
     """Answer an encoded Task with an encoded Verdict."""
     task = msgspec.json.decode(request, type=Task)
     with contextlib.nullcontext() if task.trace is None else Path(task.trace).open("w") as file:
-        execution = Execution(task, journal.write, file)
-        try:
-            return msgspec.json.encode(execution.run())
-        except Exception:
-            # A fault may show late, in the harness's own work on the device. Then this process ends here.
-            execution.place.synchronise()
-            raise
+        return msgspec.json.encode(Execution(task, journal.write, file).run())
 
 
 @cache
@@ -123,12 +117,12 @@ class Execution:
         self._case, self._strict, self._write = case, task.strict, write
         self._alpha, self._tiers = task.alpha, ALL_TIERS.difference(task.without)
         self._backend = backend or _backend(task.backend)
-        self.place = place_of(self._backend.capability.device)
-        self._unsupported: tuple[type[Exception], ...] = (Unsupported, *self.place.too_large)
+        self._place = place_of(self._backend.capability.device)
+        self._unsupported: tuple[type[Exception], ...] = (Unsupported, *self._place.too_large)
         self._passed_on: tuple[type[Exception], ...] = (*_NOT_THE_BACKENDS, *self._unsupported)
-        self._memory = self.place.memory(case.guard, case.outputs) if memory is None else memory
+        self._memory = self._place.memory(case.guard, case.outputs) if memory is None else memory
         self._tracer = None if trace is None else FileTracer(trace, self._memory, case.outputs)
-        self._launcher = self.place.launcher(self._memory, write, self._tracer)
+        self._launcher = self._place.launcher(self._memory, write, self._tracer)
         # What each step gave that a related run is compared with.
         self._kept: dict[int, Allowed] = {}
         self._observations: list[Observation] = []
@@ -148,6 +142,8 @@ class Execution:
             # What says that memory is short goes on for pages.
             unsupported = str(reason).partition("\n")[0] + self._launcher.run
         finally:
+            # A fault may show late, in the harness's own work on the device. Then this process ends here.
+            self._launcher.see_through()
             self._memory.release()
         # What is neither kernel nor judge is drawing values, planning and placing tensors.
         self._seconds["place"] = time.perf_counter() - start - sum(self._seconds.values())
@@ -223,7 +219,7 @@ class Execution:
         ]
 
     def _open(self, case: Case | CallCase) -> Session | None:
-        bench = Bench(self._memory, self._launcher, self.place.device)
+        bench = Bench(self._memory, self._launcher, self._place.device)
         if isinstance(case, CallCase):
             return CallSession(case, self._backend, bench)
         return self._attempt(lambda: self._backend.open(case, bench), -1, "")
@@ -251,12 +247,12 @@ class Execution:
         """What the backend makes; None if it raises, which is observed."""
         try:
             made = work()
-            self.place.synchronise()
+            self._launcher.see_through()
         except self._passed_on:
             raise
         except Exception as error:  # noqa: BLE001 - whatever else a backend raises is a finding
             # Unless the device is broken: then this process ends here.
-            self.place.synchronise()
+            self._launcher.see_through()
             self._observations.append(self._raised(error, index, mode))
             return None
         return made

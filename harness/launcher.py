@@ -3,17 +3,22 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from attnfuzz.harness.failures import Kind, Observation
 from attnfuzz.harness.memory.plain import AnyMemory
-from attnfuzz.harness.memory.seal import Seal
 from attnfuzz.harness.workers.journal import LaunchRecord
 from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.transfers import Pending, done
 
 Scalar = int | float | str | bool | None
+
+_MOST_SEALED = 64 << 20
+"""Bytes of inputs from which on their launches are seen through: each seal is a copy that is kept until then."""
 
 
 class Launched(NamedTuple):
@@ -92,26 +97,37 @@ class RecordedGraph:
 
 
 class Stopwatch(Protocol):
-    """Sees a launch to its end on its device."""
+    """Sees launches to their end on their device."""
+
+    @property
+    def at_once(self) -> bool:
+        """Whether a launch is over when its call returns."""
+        ...
 
     def start(self) -> None:
-        """What is queued from now on is the launch."""
+        """What is queued from now on is a launch."""
         ...
 
     def stop(self) -> None:
         """What is queued from now on is not the launch any more."""
         ...
 
-    def wait(self) -> float:
-        """Wait until all that was queued is done; the seconds that the launch took. No return if the device broke."""
+    def wait(self, tell: Callable[[int | None], None]) -> float:
+        """Wait until all that was queued is done; the seconds that the launches since the last wait took.
+
+        No return if the device broke. Before this process ends, and while it waits for long, `tell` is told which of
+        these launches the device is at, the first being 0; None if it is between two.
+        """
         ...
 
 
 class HostStopwatch:
     """For kernels that have run when their call returns."""
 
+    at_once = True
+
     def __init__(self) -> None:
-        self._started = self._stopped = 0.0
+        self._started = self._seconds = 0.0
 
     def start(self) -> None:
         """As `Stopwatch` says."""
@@ -119,20 +135,32 @@ class HostStopwatch:
 
     def stop(self) -> None:
         """As `Stopwatch` says."""
-        self._stopped = time.perf_counter()
+        self._seconds += time.perf_counter() - self._started
 
-    def wait(self) -> float:
+    def wait(self, tell: Callable[[int | None], None]) -> float:
         """As `Stopwatch` says."""
-        return self._stopped - self._started
+        del tell
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+
+@dataclass
+class _Unseen:
+    """A launch that nobody waited for: its journal entry, how it is observed, and what it changed of its inputs."""
+
+    entry: bytes
+    kernel: str
+    observation: Callable[..., Observation]
+    broken: Pending[list[tuple[str, int]]] = field(default_factory=lambda: done([]))
 
 
 class JournalingLauncher:
-    """Launches kernels for one case.
+    """Launches kernels for one case. What launches did is known when they were seen through.
 
     `kernel` is the entry point launched last in a step, `raised` what it raised, `observations` what the checks of the
     step's launches found, `broken` what was reported of them before they ran, `way` how a server comes to make them, if
     the backend told, `kernel_seconds` the time spent in kernels. `run` goes on record as `LaunchRecord.run`. A `tracer`
-    is shown every launch, `stopwatch` sees it to its end, and `new_graph` makes the graph of a capture.
+    is shown every launch, `stopwatch` sees launches to their end, and `new_graph` makes the graph of a capture.
     `failed_launch` says what the device's runtime keeps of a launch that failed, "" if there was none, and forgets it.
     """
 
@@ -156,6 +184,9 @@ class JournalingLauncher:
         self._capturing: CapturedGraph | None = None
         self._step, self._mode, self._call = -1, "", -1
         self._reported: list[tuple[str, str]] = []
+        self._entry = b""
+        self._unseen: list[_Unseen] = []
+        self._sealed = 0
         self.run = self.way = ""
         self.kernel = ""
         self.raised: Exception | None = None
@@ -223,11 +254,15 @@ class JournalingLauncher:
         """Do `work`, which is these launches, on record and with all of their inputs sealed. Raises as `launch`."""
         tensors = [(op, name, tensor) for op, arguments in launches for name, tensor in tensors_of(arguments)]
         written = [tensor for op, name, tensor in tensors if name in op.writes]
-        seal = self._memory.seal([tensor for op, name, tensor in tensors if name not in op.writes], writable=written)
+        inputs = [tensor for op, name, tensor in tensors if name not in op.writes]
+        seal = self._memory.seal(inputs, writable=written)
+        self._sealed += sum(tensor.nbytes for tensor in inputs)
         self.announce(launches)
         self._show(launches)
         # What nobody asked for until now is not of this launch.
         self._failed_launch()
+        launch = _Unseen(self._entry, self.kernel, self._observation(self._known_call(launches)))
+        self._unseen.append(launch)
         try:
             self._stopwatch.start()
             result = work()
@@ -238,23 +273,29 @@ class JournalingLauncher:
             self.notice_failed_launch(launches)
             return result
         finally:
-            broken = self._see_through(seal)
+            self._stopwatch.stop()
+            try:
+                launch.broken = seal.broken()
+            finally:
+                # Also if a broken device made the comparison fail.
+                if self._stopwatch.at_once or self._tracer is not None or self._sealed > _MOST_SEALED:
+                    self.see_through()
             if self._tracer is not None and not all(op.own for op, _ in launches):
                 self._tracer.returned()
-            known = self._known_call(launches)
-            for name, element in broken:
-                changed = f"{self.kernel} changed its input {name}, first at element {element}"
-                self.observations.append(self._observed(Kind.INPUT_MUTATED, name, changed, known))
 
-    def _see_through(self, seal: Seal) -> list[tuple[str, int]]:
-        """Wait for a launch; what of its inputs it changed. One wait is for both."""
-        try:
-            self._stopwatch.stop()
-            broken = seal.broken()
-        finally:
-            # Also if a broken device made the comparison fail.
-            self.kernel_seconds += self._stopwatch.wait()
-        return broken.result()
+    def see_through(self) -> None:
+        """Wait for all launches so far, and observe what they did. No return if the device broke."""
+        unseen, self._unseen, self._sealed = self._unseen, [], 0
+
+        def tell(at: int | None) -> None:
+            # A fault between two launches is no kernel's.
+            self._write(b"" if at is None else unseen[at].entry)
+
+        self.kernel_seconds += self._stopwatch.wait(tell)
+        for each in unseen:
+            for name, element in each.broken.result():
+                changed = f"{each.kernel} changed its input {name}, first at element {element}"
+                self.observations.append(each.observation(kind=Kind.INPUT_MUTATED, place=name, message=changed))
 
     def announce(self, launches: Sequence[Launched]) -> None:
         """Put launches on record before they run, with the tensors that they know of: no other can be blamed.
@@ -270,7 +311,8 @@ class JournalingLauncher:
         call = self._known_call(launches)
         for place, text in reported:
             breach = f"a call of {self.kernel} breaks its contract: {text}"
-            self.broken.append(self._observed(Kind.CONTRACT_BROKEN, place, breach, call))
+            broken = self._observation(call)(kind=Kind.CONTRACT_BROKEN, place=place, message=breach)
+            self.broken.append(broken)
         record = LaunchRecord(
             step=self._step,
             mode=self._mode,
@@ -288,15 +330,16 @@ class JournalingLauncher:
             broken=tuple(text for _, text in reported),
         )
         with self._on_record():
-            self._write(record.encode())
+            self._entry = record.encode()
+            self._write(self._entry)
 
     def notice_failed_launch(self, launches: Sequence[Launched]) -> None:
         """After calls that raised nothing: observe that a kernel of theirs could not be launched, and so never ran."""
         error = self._failed_launch()
         if error:
             hidden = f"{self.kernel} did not tell of the error of its own launch, {error}"
-            known = self._known_call(launches)
-            self.observations.append(self._observed(Kind.RAISED, error.partition(":")[0], hidden, known))
+            observation = self._observation(self._known_call(launches))
+            self.observations.append(observation(kind=Kind.RAISED, place=error.partition(":")[0], message=hidden))
 
     def _show(self, launches: Sequence[Launched]) -> None:
         if self._tracer is not None:
@@ -315,17 +358,9 @@ class JournalingLauncher:
     def _known_call(self, launches: Sequence[Launched]) -> int:
         return self._call if len(launches) == 1 else -1
 
-    def _observed(self, kind: Kind, place: str, message: str, call: int) -> Observation:
-        """What is observed of the step's last launch."""
-        return Observation(
-            kind=kind,
-            place=place,
-            message=message,
-            step=self._step,
-            mode=self._mode,
-            kernel=self.kernel,
-            call=call,
-        )
+    def _observation(self, call: int) -> Callable[..., Observation]:
+        """What is observed of the step's last launch, but for its kind, place and message."""
+        return partial(Observation, step=self._step, mode=self._mode, kernel=self.kernel, call=call)
 
 
 def tensors_of(arguments: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -20,15 +20,13 @@ class Place:
     """A device, and how this process works there.
 
     `memory` makes the guarded memory of a case, `plain` memory without guards, and `launcher` its launcher.
-    `synchronise` waits for the device; it ends the process if a fault broke it. `too_large` are the errors for a case
-    that finds no memory: no fault of anybody's.
+    `too_large` are the errors for a case that finds no memory: no fault of anybody's.
     """
 
     device: torch.device
     memory: Callable[[Guard, Outputs], AnyMemory]
     plain: Callable[[Outputs], AnyMemory]
     launcher: Callable[[AnyMemory, Callable[[bytes], None], Tracer | None], JournalingLauncher]
-    synchronise: Callable[[], None]
     too_large: tuple[type[Exception], ...]
 
 
@@ -45,7 +43,6 @@ def _host() -> Place:
         memory=lambda guard, outputs: GuardedMemory(arena, guard, outputs),
         plain=PlainMemory,
         launcher=JournalingLauncher,
-        synchronise=lambda: None,
         # Address space is plentiful: that it ran out is the harness's own fault.
         too_large=(),
     )
@@ -58,15 +55,13 @@ def _gpu() -> Place:
     from attnfuzz.harness.memory.cuda.arena import CudaArena  # noqa: PLC0415
     from attnfuzz.harness.memory.cuda.memory import CudaMemory  # noqa: PLC0415
     from attnfuzz.harness.memory.cuda.plain import PlainCudaMemory  # noqa: PLC0415
-    from attnfuzz.harness.workers.sticky import synchronise  # noqa: PLC0415
     from attnfuzz.kernels.gpu import guards  # noqa: PLC0415
 
     arena = CudaArena()
 
     def launcher(memory: AnyMemory, write: Callable[[bytes], None], tracer: Tracer | None) -> JournalingLauncher:
-        stopwatch = CudaStopwatch(disown=lambda: write(b""))
         return JournalingLauncher(
-            memory, write, tracer, stopwatch=stopwatch, new_graph=CudaGraph, failed_launch=guards.failed_launch
+            memory, write, tracer, stopwatch=CudaStopwatch(), new_graph=CudaGraph, failed_launch=guards.failed_launch
         )
 
     return Place(
@@ -74,7 +69,6 @@ def _gpu() -> Place:
         memory=lambda guard, outputs: CudaMemory(arena, guard, outputs),
         plain=lambda outputs: PlainCudaMemory(outputs, arena.device),
         launcher=launcher,
-        synchronise=synchronise,
         # Of what a GPU has, other processes may take any part.
         too_large=(OutOfMemory, torch.OutOfMemoryError),
     )

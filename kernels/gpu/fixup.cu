@@ -1,8 +1,9 @@
 // Repairs the rows of requests that have no keys: out = 0 and lse = -inf, in one launch, whatever the batch.
 //
-// A block has a piece of out: some whole tokens, or a part of one that has many bytes. Each of its warps finds out whose
-// tokens these are, so that nothing has to be passed between them, and most blocks end there. Zero is the same bits in
-// every element type, so out is bytes.
+// Out is cut into pieces: some whole tokens each, or a part of one that has many bytes. All blocks are on the GPU at once
+// and take the pieces in turns, so that each of them has its share of an empty request, wherever it is. Each warp finds
+// out whose tokens a piece has, so that nothing has to be passed between warps, and requests that have keys are passed
+// over. Zero is the same bits in every element type, so out is bytes.
 #include <cuda_runtime.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/c_env_api.h>
@@ -22,11 +23,14 @@ constexpr int kLanes = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kEnd = std::numeric_limits<int>::max();
 
-// Small pieces spread a small output over all SMs; large ones spare a large output thousands of blocks that do nothing.
+// Small pieces spread a short request over all SMs; but whose a piece is has to be looked up, which takes the longer the
+// more requests there are.
 constexpr int64_t kSmallestPiece = 16 << 10;
 constexpr int64_t kLargestPiece = 512 << 10;
-constexpr int64_t kEnoughPieces = 4096;
-constexpr int64_t kMostTokens = 1024;  // of a block
+constexpr int kFewRequests = 1024;
+constexpr int64_t kTurns = 16;         // of each block, if there are many requests
+constexpr int64_t kMostTokens = 1024;  // of a piece
+constexpr int kBlocksPerSM = 16;
 
 // From this many bytes on, a whole block clears one run at a time.
 constexpr int64_t kLongRun = 2 << 10;
@@ -64,10 +68,15 @@ class Window {
       position = last_begun(start_ <= token);
     }
     const int first = __shfl_sync(kAllLanes, start_, position);
-    const int next = __shfl_sync(kAllLanes, start_, position + 1);
     const int keys = __shfl_sync(kAllLanes, keys_, position);
     // Starts that do not ascend must not keep the caller from going on.
-    if (position < 0 || keys != 0 || token - first >= requests_.max_seq_len) return {max(next, token + 1), false};
+    if (position < 0 || keys != 0 || token - first >= requests_.max_seq_len) {
+      // The next request that has no keys, or the last one of the window.
+      const unsigned after = position < 0 ? kAllLanes : ~1u << position;
+      const unsigned later = __ballot_sync(kAllLanes, keys_ == 0 || lane_ == kLanes - 1) & after;
+      return {max(__shfl_sync(kAllLanes, start_, __ffs(later) - 1), token + 1), false};
+    }
+    const int next = __shfl_sync(kAllLanes, start_, position + 1);
     return {max(next - first > requests_.max_seq_len ? first + requests_.max_seq_len : next, token + 1), true};
   }
 
@@ -108,7 +117,7 @@ __device__ void clear_bytes(char* at, int64_t count, int rank, int threads) {
   for (int64_t i = tail + 2 * rank; i < count; i += 2 * threads) *reinterpret_cast<uint16_t*>(at + i) = 0;
 }
 
-// How the output is cut: a block has `tokens` tokens, or one of the `pieces` pieces of a token.
+// How the output is cut: a piece has `tokens` tokens, or is one of the `pieces` of a token.
 struct Cut {
   unsigned pieces;
   int tokens;
@@ -165,18 +174,30 @@ struct Statistics {
 template <typename Out>
 __global__ void __launch_bounds__(kThreads)
     repair(const Requests requests, const Out out, const Statistics lse, const Cut cut, const int tokens) {
-  const unsigned group = blockIdx.x / cut.pieces, piece = blockIdx.x - group * cut.pieces;
-  int token = group * cut.tokens;
-  const int end = token + min(cut.tokens, tokens - token);
-  Window window(requests, token);
-  while (token < end) {
-    const Stretch stretch = window.at(token);
-    const int last = min(stretch.last, end);
-    if (stretch.empty) {
-      out.clear(token, last, piece);
-      if (piece == 0) lse.clear(token, last);
+  int64_t turn = blockIdx.x;
+  Window window(requests, static_cast<int>(turn / cut.pieces) * cut.tokens);
+  while (true) {
+    const int64_t group = turn / cut.pieces;
+    if (group * cut.tokens >= tokens) return;
+    const auto piece = static_cast<unsigned>(turn - group * cut.pieces);
+    int token = static_cast<int>(group) * cut.tokens;
+    const int end = token + min(cut.tokens, tokens - token);
+    Stretch stretch;
+    while (token < end) {
+      stretch = window.at(token);
+      const int last = min(stretch.last, end);
+      if (stretch.empty) {
+        out.clear(token, last, piece);
+        if (piece == 0) lse.clear(token, last);
+      }
+      token = last;
     }
-    token = last;
+    turn += gridDim.x;
+    if (!stretch.empty) {
+      // What is left of this block's turns before the next request that may be empty is passed over.
+      const int64_t next = static_cast<int64_t>(stretch.last / cut.tokens) * cut.pieces;
+      if (next > turn) turn += (next - turn + gridDim.x - 1) / gridDim.x * gridDim.x;
+    }
   }
 }
 
@@ -242,10 +263,16 @@ Runs runs_of(const TensorView& out, int64_t element) {
 
 int64_t divided(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// How many blocks a GPU runs at a time.
+int64_t at_once(int device) {
+  int sms = 0;
+  TVM_FFI_CHECK_CUDA_ERROR(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
+  return int64_t{kBlocksPerSM} * sms;
+}
+
 template <typename Out>
 void launch(const Requests& requests, const Out& out, const Statistics& lse, const Cut& cut, int tokens, int device) {
-  const int64_t blocks = divided(tokens, cut.tokens) * cut.pieces;
-  REQUIRE(blocks <= kEnd, "out has too many tokens and heads for one launch");
+  const int64_t blocks = std::min(divided(tokens, cut.tokens) * cut.pieces, at_once(device));
   const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device));
   repair<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(requests, out, lse, cut, tokens);
   TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
@@ -269,7 +296,9 @@ void fixup_zero_kv_rows(TensorView out, TensorView lse, TensorView kv_lens, Tens
   const Runs runs = runs_of(out, element);
   const int64_t token_bytes = heads * out.size(2) * element, token_stride = out.stride(0) * element;
   int64_t piece = kSmallestPiece;
-  while (piece < kLargestPiece && tokens * token_bytes > piece * kEnoughPieces) piece *= 2;
+  if (requests.batch > kFewRequests) {
+    while (piece < kLargestPiece && tokens * token_bytes > piece * kTurns * at_once(device)) piece *= 2;
+  }
   const int together = static_cast<int>(std::clamp<int64_t>(piece / std::max(token_bytes, heads), 1, kMostTokens));
 
   const bool dense = runs.run == token_bytes && (token_bytes >= kLongRun || token_stride == token_bytes || tokens == 1);

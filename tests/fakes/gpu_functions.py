@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Output
+from attnfuzz.kernels.backend import Bench, Op, Output
 from attnfuzz.kernels.defects.stray import stray
 from attnfuzz.kernels.function_backend import FunctionBackend, FunctionSession
 from attnfuzz.kernels.gpu import nvcc
@@ -124,5 +124,33 @@ def _writes_zeros(*, out: torch.Tensor, lse: torch.Tensor, **_: Any) -> None:
     out.zero_()
     lse.zero_()
 
+
+class _QueueingSession(FunctionSession):
+    """Queues a kernel that ends well, one that does not, and its own."""
+
+    def forward(self, index: int) -> Output:
+        beside = self._bench.memory.tensor("beside", (64,), torch.float32)
+        backend = self._backend
+        assert isinstance(backend, _QueueingBackend)
+        for op in (Op("fills", lambda *, beside: beside.zero_(), frozenset({"beside"})), backend.second):
+            self._bench.launcher.launch(op, beside=beside)
+        return super().forward(index)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _QueueingBackend(FunctionBackend):
+    second: Op
+
+    def open(self, case: Case, bench: Bench) -> FunctionSession:
+        return _QueueingSession(self, case, bench)
+
+
+def _queueing(name: str, second: Callable[[torch.Tensor], object]) -> FunctionBackend:
+    op = Op(name, lambda *, beside: second(beside), frozenset({"beside"}))
+    return _QueueingBackend(_writes_zeros, capability=ATTENDS.capability, contract=ATTENDS.contract, second=op)
+
+
+SECOND_FAULTS = _queueing("second", lambda beside: stray(beside, _FAR, write=True))
+SECOND_HANGS = _queueing("second", lambda _: torch.cuda._sleep(10**13))
 
 FAULTS_BEFORE = _HastyBackend(_writes_zeros, capability=ATTENDS.capability, contract=ATTENDS.contract)

@@ -67,6 +67,7 @@ def test_a_capture_computes_nothing_and_a_replay_sees_what_tensors_hold_then(
         tensors["x"].copy_(COUNT + shift)
         graph.replay()
         assert torch.equal(end.cpu(), (COUNT + shift + 3) * 2)
+    launcher.see_through()
     assert launcher.observations == []
     assert LaunchRecord.decode(entries[-1]).kernel == "add + double"
     assert memory.damage().result() == []
@@ -82,6 +83,7 @@ def test_an_input_that_a_replay_changes_is_observed(launcher: JournalingLauncher
         launcher.launch(Op("spoil", spoil, frozenset({"out"})), **tensors)
     assert launcher.observations == []
     graph.replay()
+    launcher.see_through()
     (found,) = launcher.observations
     assert (found.kind, found.message) == (Kind.INPUT_MUTATED, "spoil changed its input x, first at element 5")
 

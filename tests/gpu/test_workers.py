@@ -90,6 +90,16 @@ def test_a_fault_of_what_came_before_a_launch_is_not_blamed_on_it(runner: Runner
     assert passes(runner)
 
 
+@pytest.mark.parametrize(("function", "kind"), [("SECOND_FAULTS", Kind.ILLEGAL_ACCESS), ("SECOND_HANGS", Kind.HANG)])
+def test_the_launch_that_fails_is_blamed_and_not_what_is_queued_behind_it(
+    runner: Runner, function: str, kind: Kind
+) -> None:
+    found = seen(runner, function)
+    assert (found.kind, found.kernel, found.call) == (kind, "second", 1)
+    assert "beside" in found.message
+    assert passes(runner)
+
+
 def test_a_kernel_that_never_ends_is_a_hang(runner: Runner) -> None:
     assert seen(runner, "HANGS").kind is Kind.HANG
     assert passes(runner)

@@ -1,7 +1,9 @@
 """How a launch on a GPU is timed and waited for, with a GPU that does nothing by itself."""
 
 import ctypes
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from attnfuzz.harness.workers import sticky
 from attnfuzz.kernels.gpu import guards
 
 QUEUE = 0x5EED
+DONE, NOT_READY = 0, 600
 
 
 class Event:
@@ -30,10 +33,13 @@ class Event:
 
 
 class Gpu:
-    """Does what is queued when it is waited for, unless a fault comes `first`; then it is broken."""
+    """Does one thing of what is queued whenever it is asked whether it is done.
+
+    A kernel that "faults" breaks it for good, and one that "hangs" is never over.
+    """
 
     def __init__(self) -> None:
-        self.fault = ""
+        self.broken = False
         self._queue: list[Callable[[], object]] = []
 
     def write_value(self, stream: int, address: int, value: int, flags: int) -> None:
@@ -41,19 +47,25 @@ class Gpu:
         word = ctypes.c_int32.from_address(address)
         self._queue.append(lambda: setattr(word, "value", value))
 
-    def launch(self) -> None:
-        """Queue a kernel, which faults if the fault is the launch's."""
-        self._queue.append(self._run)
+    def launch(self, kernel: str = "") -> None:
+        """Queue a kernel."""
+        self._queue.append(lambda: self._run(kernel))
 
-    def _run(self) -> None:
-        if self.fault == "launch":
+    def _run(self, kernel: str) -> None:
+        if kernel == "faults":
+            self.broken = True
             self._queue.clear()
+        if kernel == "hangs":
+            self._queue.insert(0, lambda: self._run("hangs"))
+
+    def query(self, stream: int) -> tuple[object]:
+        assert stream == QUEUE
+        if self._queue:
+            self._queue.pop(0)()
+        return (NOT_READY if self._queue else DONE,)
 
     def synchronise(self, before_leaving: Callable[[], None]) -> None:
-        if self.fault != "before":
-            while self._queue:
-                self._queue.pop(0)()
-        if self.fault:
+        if self.broken:
             before_leaving()
             raise SystemExit
 
@@ -61,36 +73,73 @@ class Gpu:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     driver = pytest.importorskip("cuda.bindings.driver", reason="replaces a function of cuda-bindings")
-    gpu, word = Gpu(), torch.zeros(1, dtype=torch.int32)
+    gpu = Gpu()
     monkeypatch.setattr(driver, "cuStreamWriteValue32", gpu.write_value)
+    monkeypatch.setattr(driver, "cuStreamQuery", gpu.query)
+    monkeypatch.setattr(driver, "CUresult", SimpleNamespace(CUDA_ERROR_NOT_READY=NOT_READY))
     monkeypatch.setattr(sticky, "synchronise", gpu.synchronise)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(guards, "stream", lambda: QUEUE)
     # There is no page-locked memory without a GPU.
+    word = torch.zeros(1, dtype=torch.int32)
     monkeypatch.setattr(torch, "zeros", lambda *_, **__: word)
     return gpu
 
 
-def timed(stopwatch: CudaStopwatch, gpu: Gpu) -> float:
-    stopwatch.start()
-    gpu.launch()
-    stopwatch.stop()
-    return stopwatch.wait()
+def queue(stopwatch: CudaStopwatch, gpu: Gpu, kernels: Sequence[str]) -> None:
+    """Queue launches of kernels; one of "between faults" is no launch."""
+    for kernel in kernels:
+        if kernel == "between faults":
+            gpu.launch("faults")
+            continue
+        stopwatch.start()
+        gpu.launch(kernel)
+        stopwatch.stop()
 
 
-def test_a_launch_takes_what_the_gpu_says(gpu: Gpu) -> None:
-    stopwatch = CudaStopwatch(disown=lambda: pytest.fail("nothing broke"))
-    assert [timed(stopwatch, gpu) for _ in range(2)] == [1.5, 1.5]
+def never(at: int | None) -> None:
+    pytest.fail(f"nothing broke at {at}")
 
 
-@pytest.mark.parametrize(("fault", "disowned"), [("before", 1), ("launch", 0)])
+def test_launches_take_what_the_gpu_says(gpu: Gpu) -> None:
+    stopwatch = CudaStopwatch()
+    for count in (1, 3, 2, 0):
+        queue(stopwatch, gpu, [""] * count)
+        assert stopwatch.wait(never) == 1.5 * count
+
+
+@pytest.mark.parametrize(
+    ("kernels", "blamed"),
+    [
+        (["faults"], 0),
+        (["", "faults", ""], 1),
+        (["", "", "faults"], 2),
+        (["between faults", ""], None),
+        (["", "between faults", ""], None),
+        (["", "between faults"], None),
+    ],
+)
 @pytest.mark.parametrize("healthy", [0, 2])
-def test_a_launch_that_the_gpu_never_reached_is_not_blamed(gpu: Gpu, fault: str, disowned: int, healthy: int) -> None:
-    log: list[str] = []
-    stopwatch = CudaStopwatch(disown=lambda: log.append("disowned"))
-    for _ in range(healthy):
-        timed(stopwatch, gpu)
-    gpu.fault = fault
+def test_the_launch_that_the_gpu_was_at_is_blamed(
+    gpu: Gpu, kernels: list[str], blamed: int | None, healthy: int
+) -> None:
+    stopwatch, told = CudaStopwatch(), list[int | None]()
+    queue(stopwatch, gpu, [""] * healthy)
+    stopwatch.wait(never)
+    queue(stopwatch, gpu, kernels)
     with pytest.raises(SystemExit):
-        timed(stopwatch, gpu)
-    assert len(log) == disowned
+        stopwatch.wait(told.append)
+    assert told == [blamed]
+
+
+def test_what_never_ends_is_told_once(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopwatch, told = CudaStopwatch(), list[int | None]()
+    clock = iter(range(0, 200, 2))
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    queue(stopwatch, gpu, ["", "hangs", ""])
+    # As long as the clock goes.
+    with pytest.raises(StopIteration):
+        stopwatch.wait(told.append)
+    assert told[-1] == 1
+    assert told.count(1) == 1

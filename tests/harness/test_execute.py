@@ -11,7 +11,7 @@ from harness_cases import decode_case
 from attnfuzz.harness import execute
 from attnfuzz.harness.execute import Execution, Task
 from attnfuzz.harness.failures import Kind, Verdict
-from attnfuzz.harness.launcher import LaunchError
+from attnfuzz.harness.launcher import HostStopwatch, JournalingLauncher, LaunchError
 from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.harness.memory.plain import PlainMemory
 from attnfuzz.harness.memory.reservation import OutOfMemory
@@ -90,9 +90,27 @@ def test_warming_up_does_without_kernels_that_can_not_be_built(
     execute.warm()
 
 
-def on(monkeypatch: pytest.MonkeyPatch, synchronise: Callable[[], None]) -> None:
+class Lagging(HostStopwatch):
+    """Calls `wait` for each wait."""
+
+    at_once = False
+
+    def __init__(self, wait: Callable[[], None]) -> None:
+        super().__init__()
+        self._wait = wait
+
+    def wait(self, tell: Callable[[int | None], None]) -> float:
+        self._wait()
+        return super().wait(tell)
+
+
+def on(monkeypatch: pytest.MonkeyPatch, wait: Callable[[], None]) -> None:
     """Have cases run on a device that is waited for, and whose memory may be taken by others."""
-    there = replace(place_of(Device.CPU), synchronise=synchronise, too_large=(OutOfMemory,))
+
+    def launcher(*arguments: Any) -> JournalingLauncher:
+        return JournalingLauncher(*arguments, stopwatch=Lagging(wait))
+
+    there = replace(place_of(Device.CPU), launcher=launcher, too_large=(OutOfMemory,))
     monkeypatch.setattr(execute, "place_of", lambda _: there)
 
 
@@ -110,12 +128,12 @@ def test_a_case_that_is_too_large_for_a_device_is_unsupported(monkeypatch: pytes
 def test_an_error_that_a_device_tells_late_is_the_backends(defective: str, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[int] = []
 
-    def synchronise() -> None:
+    def wait() -> None:
         waits.append(1)
         if len(waits) == 2:
             raise RuntimeError("CUDA error: invalid argument")
 
-    on(monkeypatch, synchronise)
+    on(monkeypatch, wait)
     (found,) = Execution(task(defective, "NONE"), ignore).run().observations
     # The first was waited for after the session had been opened, the second after the step.
     assert (found.kind, found.step, found.message) == (Kind.RAISED, 0, "RuntimeError: CUDA error: invalid argument")
@@ -137,8 +155,8 @@ def test_one_wait_is_for_the_output_of_a_step_and_for_its_damage(
     monkeypatch.setattr(execute, "on_host", noted("output", on_host))
     monkeypatch.setattr(GuardedMemory, "damage", noted("damage", GuardedMemory.damage))
     Execution(task(defective, "NONE"), ignore).run()
-    # The first is for the opened session.
-    assert log == ["waited for", "output", "damage", "waited for"]
+    # The first is for the opened session, and the last for what the harness itself did meanwhile.
+    assert log == ["waited for", "output", "damage", "waited for", "waited for"]
 
 
 def test_nothing_of_a_backend_that_raised_is_still_running(defective: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,4 +164,20 @@ def test_nothing_of_a_backend_that_raised_is_still_running(defective: str, monke
     on(monkeypatch, lambda: waits.append(1))
     verdict = Execution(task(defective, "PLANNER"), ignore).run()
     assert verdict.observations[0].kind is Kind.RAISED
-    assert len(waits) == 2
+    assert len(waits) == 3
+
+
+def test_a_device_is_waited_for_before_the_memory_of_a_case_goes_to_others(
+    defective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: list[str] = []
+
+    def fail(*_: object, **__: object) -> None:
+        raise LaunchError("the journal is full")
+
+    on(monkeypatch, lambda: log.append("waited for"))
+    monkeypatch.setattr(GuardedMemory, "release", lambda _: log.append("released"))
+    monkeypatch.setattr(execute, "judge", fail)
+    with pytest.raises(LaunchError):
+        Execution(task(defective, "NONE"), ignore).run()
+    assert log[-2:] == ["waited for", "released"]

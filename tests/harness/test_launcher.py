@@ -1,12 +1,13 @@
 """The way to a kernel: on record before it runs, checked after it, and recorded while a graph captures."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from attnfuzz.harness import launcher as launcher_module
 from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.launcher import JournalingLauncher, Launched, LaunchError, tensors_of
 from attnfuzz.harness.memory.arena import Arena
@@ -124,10 +125,12 @@ def test_only_the_tensors_that_a_kernel_is_given_are_on_record(memory: GuardedMe
 
 
 class LoggedStopwatch:
-    """Keeps in `log` what it is told, and takes 2 seconds for any launch, or raises `error` at its end."""
+    """Keeps in `log` what it is told, and takes 2 seconds for any wait, or raises `error` at its end."""
 
-    def __init__(self, log: list[str], error: Exception | None = None) -> None:
+    def __init__(self, log: list[str], error: Exception | None = None, *, at_once: bool = True) -> None:
         self._log, self._error = log, error
+        self.at_once = at_once
+        self.told: list[int | None] = []
 
     def start(self) -> None:
         self._log.append("start")
@@ -135,8 +138,10 @@ class LoggedStopwatch:
     def stop(self) -> None:
         self._log.append("stop")
 
-    def wait(self) -> float:
+    def wait(self, tell: Callable[[int | None], None]) -> float:
         self._log.append("waited for")
+        for each in self.told:
+            tell(each)
         if self._error is not None:
             raise self._error
         return 2.0
@@ -165,6 +170,53 @@ def test_a_device_is_waited_for_once_for_a_launch_and_its_seal(
     assert log == ["on record", "start", "launched", "stop", "compare", "waited for", "compared"]
     assert launcher.kernel_seconds == 2.0
     assert [found.place for found in launcher.observations] == ["x"]
+
+
+def test_a_device_that_lags_is_waited_for_once_for_many_launches(
+    memory: GuardedMemory, tensors: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: list[str] = []
+    monkeypatch.setattr(memory, "seal", lambda *_, **__: LoggedSeal(log))
+    launcher = JournalingLauncher(memory, ignore, stopwatch=LoggedStopwatch(log, at_once=False))
+    launcher.begin_step(3, "decode")
+    for name in ("first", "second"):
+        launcher.launch(Op(name, lambda **_: None, frozenset({"out"})), **tensors)
+    assert log == ["start", "stop", "compare"] * 2
+    assert launcher.observations == []
+    launcher.see_through()
+    assert log[6:] == ["waited for", "compared", "compared"]
+    assert [(found.step, found.kernel, found.call) for found in launcher.observations] == [
+        (3, "first", 0),
+        (3, "second", 1),
+    ]
+    launcher.see_through()
+    assert len(launcher.observations) == 2
+
+
+def test_a_device_that_lags_is_waited_for_when_seals_hold_much(
+    memory: GuardedMemory, tensors: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: list[str] = []
+    monkeypatch.setattr(launcher_module, "_MOST_SEALED", 5 * tensors["x"].nbytes // 2)
+    launcher = JournalingLauncher(memory, ignore, stopwatch=LoggedStopwatch(log, at_once=False))
+    for _ in range(6):
+        launcher.launch(ADD, amount=1, **tensors)
+    assert log.count("waited for") == 2
+
+
+@pytest.mark.parametrize(("at", "kernel"), [(0, "first"), (1, "second"), (None, None)])
+def test_the_launch_that_a_device_is_at_is_on_record_in_the_end(
+    memory: GuardedMemory, tensors: dict[str, Any], at: int | None, kernel: str | None
+) -> None:
+    entries: list[bytes] = []
+    stopwatch = LoggedStopwatch([], at_once=False)
+    launcher = JournalingLauncher(memory, entries.append, stopwatch=stopwatch)
+    for name in ("first", "second", "third"):
+        launcher.launch(Op(name, lambda **_: None, frozenset({"out"})), **tensors)
+    assert LaunchRecord.decode(entries[-1]).kernel == "third"
+    stopwatch.told = [at]
+    launcher.see_through()
+    assert (LaunchRecord.decode(entries[-1]).kernel if entries[-1] else None) == kernel
 
 
 def test_a_device_is_waited_for_also_if_the_launch_raises(memory: GuardedMemory, tensors: dict[str, Any]) -> None:
