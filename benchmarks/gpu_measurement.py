@@ -1,9 +1,11 @@
 """What the benchmarks on a GPU share: times in pairs, and tables of which a stop keeps what was measured."""
 
 import json
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
+from typing import Self
 
 import click
 import torch
@@ -11,6 +13,7 @@ import torch
 from attnfuzz.kernels.gpu.visible import visible
 
 _MIN_WIDTH = 9
+_LOOK_EVERY = 0.2
 
 
 class Table:
@@ -52,6 +55,41 @@ def require_gpu() -> None:
         raise click.ClickException("this machine has no NVIDIA GPU: attnfuzz backends says what it can run")
     if torch.version.cuda is None:
         raise click.ClickException("PyTorch is a build without CUDA: install one with it")
+
+
+class Load:
+    """While it is entered, how busy the visible GPUs are: the share of the time in which a kernel runs on them.
+
+    It is what NVML says (nvmlDeviceGetUtilizationRates), which looks at the last fraction of a second each time.
+    """
+
+    def __init__(self) -> None:
+        self._samples: list[float] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    @property
+    def share(self) -> float:
+        """The share of the time so far, from 0 to 1."""
+        return mean(self._samples) if self._samples else 0.0
+
+    def _look(self) -> None:
+        # Only machines with a GPU have it.
+        import pynvml  # noqa: PLC0415
+
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid) for gpu in visible()]
+        while not self._over.wait(_LOOK_EVERY):
+            self._samples += [pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100 for handle in handles]
+        pynvml.nvmlShutdown()
 
 
 def in_pairs(

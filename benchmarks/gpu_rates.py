@@ -12,7 +12,7 @@ from typing import Self
 
 import click
 import msgspec
-from gpu_measurement import Table, require_gpu
+from gpu_measurement import Load, Table, require_gpu
 from measurement import count_option, json_option, seed_option
 
 from attnfuzz.harness.campaign.draw import drawn_cases
@@ -73,14 +73,15 @@ def main(
     )
     if large:
         chosen = tuple(name for name in chosen if Mode.DECODE in resolve(name).capability.modes)
-    columns = ("", "jobs", "cases/s", "failing", *PHASES)
+    columns = ("", "jobs", "cases/s", "failing", *PHASES, "GPU busy")
     title = f"{LARGE_BATCH} requests of {LARGE_KV:,} keys" if large else "Drawn cases"
     table = Table(f"{title}: judged per second, and shares of the jobs' time", columns, json_file)
     options = ("--seconds", str(seconds), "--seed", str(seed), *(("--large",) if large else ()))
     for count in jobs:
         with Jobs(count, options) as started:
             for backend in chosen:
-                table.row(backend, str(count), *_cells(started.measure(backend)))
+                done, busy = started.measure(backend)
+                table.row(backend, str(count), *_cells(done), f"{busy:.0%}")
 
 
 def _cells(done: Sequence[Measured]) -> tuple[str, ...]:
@@ -110,12 +111,14 @@ class Jobs:
         for process in self._processes:
             process.communicate()
 
-    def measure(self, backend: str) -> list[Measured]:
-        """What each job did with a backend: they begin when the last one is warm."""
+    def measure(self, backend: str) -> tuple[list[Measured], float]:
+        """What each job did with a backend, and how busy it kept the GPUs: they begin when the last one is warm."""
         self._say(backend)
         self._hear()
-        self._say("go")
-        return [msgspec.json.decode(answer, type=Measured) for answer in self._hear()]
+        with Load() as load:
+            self._say("go")
+            done = [msgspec.json.decode(answer, type=Measured) for answer in self._hear()]
+        return done, load.share
 
     def _say(self, line: str) -> None:
         for process in self._processes:

@@ -53,7 +53,9 @@ class CudaStopwatch:
         """As `Stopwatch` says; on a broken device this process ends. RuntimeError for any other error."""
         self._watch(tell)
         sticky.synchronise(lambda: tell(self._at()))
-        milliseconds: float = sum(begin.elapsed_time(end) for begin, end in self._events[: self._launches - self._waited])
+        milliseconds: float = sum(
+            begin.elapsed_time(end) for begin, end in self._events[: self._launches - self._waited]
+        )
         self._waited = self._launches
         return milliseconds / 1e3
 

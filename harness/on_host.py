@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 
 from attnfuzz.harness.memory import layout
+from attnfuzz.kernels import transfers
 from attnfuzz.kernels.backend import Output
 from attnfuzz.kernels.transfers import Pending, done, to_host
 
@@ -14,12 +15,14 @@ _ALIGNMENT = 8
 
 
 def on_host(output: Output) -> Pending[Output]:
-    """The same output with all of its tensors in the host's memory, strides and shared storage included.
+    """The same output with its tensors in the host's memory, strides and shared storage included.
 
-    Their numbers are those after all that was queued before this call.
+    Their numbers are those after all that was queued before this call. Large keys and values stay where they are.
     """
-    tensors = [output.out, output.lse, output.sinks]
-    tensors += [each for entry in output.attended for each in (entry.query, entry.key, entry.value)]
+    tensors = [output.out, output.lse, output.sinks, *(entry.query for entry in output.attended)]
+    keys = [each for entry in output.attended for each in (entry.key, entry.value)]
+    if sum(each.nbytes for each in keys) < transfers.STAYS:
+        tensors += keys
     moving = Moving(tensor for tensor in tensors if tensor is not None and not tensor.is_cpu)
     if not moving:
         return done(output)

@@ -1,7 +1,8 @@
 """The server's KV cache: which pages a slot owns, what they hold, and how the pool lies in memory."""
 
 import random
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
 
 import torch
 
@@ -13,6 +14,24 @@ from attnfuzz.reference.geometry import KvLayout
 
 DUMMY_PAGE = 0
 """The page that padded rows point at, as slot 0 in SGLang's pools: finite, and no request's."""
+
+
+class _Span(NamedTuple):
+    """Tokens from `token` on that lie in a page from `slot` on, `count` of them."""
+
+    page: int
+    slot: int
+    token: int
+    count: int
+
+
+def _positions(spans: Sequence[_Span]) -> tuple[torch.Tensor, torch.Tensor]:
+    """For each token of some spans, its page and slot [2, tokens], and which it is [tokens]: int64."""
+    columns = torch.tensor(spans)
+    counts = columns[:, 3]
+    within = torch.arange(int(counts.sum())) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    page, slot, token = columns[:, :3].repeat_interleave(counts, dim=0).unbind(dim=1)
+    return torch.stack((page, slot + within)), token + within
 
 
 class PagedKv:
@@ -36,7 +55,7 @@ class PagedKv:
         self.poison_page = used
         self.total_pages = used + case.pages.spare
 
-        self.tokens = SlotTokens.cached(case, extra=self.page_size)
+        self.tokens = SlotTokens.cached(case, extra=self.page_size, device=bench.device)
         self._share_prefixes()
         self._allocate(bench)
 
@@ -100,29 +119,26 @@ class PagedKv:
         numbers past a request's end, as far as its last page reaches. With `finite_tails` they are wherever its slot
         has a page.
         """
-        page_ids, slots, tokens = [DUMMY_PAGE] * self.page_size, list(range(self.page_size)), list(self.tokens.extra)
+        page = self.page_size
+        spans = [_Span(DUMMY_PAGE, 0, self.tokens.extra.start, page)]
         for request in step.requests:
             first = self.tokens.spans[request.slot].start
-            tokens += range(first, first + request.kv_len)
-            for page in self.pages[request.slot][: -(-request.kv_len // self.page_size)]:
-                page_ids += [page] * self.page_size
-                slots += range(self.page_size)
-            unused = -request.kv_len % self.page_size
-            if unused:
-                del page_ids[-unused:], slots[-unused:]
+            begins = range(0, request.kv_len, page)
+            spans += [
+                _Span(owned, 0, first + begin, min(page, request.kv_len - begin))
+                for owned, begin in zip(self.pages[request.slot], begins, strict=False)
+            ]
         if rejected_drafts or self.finite_tails:
-            for (page, slot), token in self._drafts(step, set(zip(page_ids, slots, strict=True))).items():
-                page_ids.append(page)
-                slots.append(slot)
-                tokens.append(token)
-        at = to_device(torch.tensor((page_ids, slots)), self._pools[0][0].device)
-        source = torch.tensor(tokens)
+            taken = {(span.page, slot) for span in spans for slot in range(span.count)}
+            spans += [_Span(*at, token, 1) for at, token in self._drafts(step, taken).items()]
+        at, source = _positions(spans)
+        at = to_device(at, self._pools[0][0].device)
         nan = self._case.geometry.kv_dtype.nan
         for pool, values in self._pools:
             if self._written:
                 pool.fill_(nan)
-            # Indexed where the pool lies; tokens are drawn on the CPU.
-            pool[at[0], at[1]] = to_device(values[source], pool.device)
+            # Indexed where each lies: tokens that are few are drawn on the CPU.
+            pool[at[0], at[1]] = to_device(values[source.to(values.device)], pool.device)
         self._written = True
 
     def _drafts(self, step: Step, taken: set[tuple[int, int]]) -> dict[tuple[int, int], int]:

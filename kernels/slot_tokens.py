@@ -6,11 +6,12 @@ from typing import Self
 
 import torch
 
+from attnfuzz.kernels import transfers
 from attnfuzz.kernels.backend import Attended
 from attnfuzz.kernels.lengths import running_sum
 from attnfuzz.kernels.streams import stream_of
 from attnfuzz.reference.case import Case, Step
-from attnfuzz.reference.chance import Run
+from attnfuzz.reference.chance import HOST, Run
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.values import Role, draw_runs
 
@@ -20,7 +21,7 @@ class SlotTokens:
 
     `spans` says where a slot's tokens lie; the tokens of `extra`, as many as asked for, follow and belong to no slot.
     Where values are `latent`, they are the first elements of the keys. `part` tells apart several sets of tokens of
-    one case.
+    one case. They lie on the host, or on `device` if they are large.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class SlotTokens:
         part: int = 0,
         extra: int = 0,
         latent: bool = False,
+        device: torch.device = HOST,
     ) -> None:
         lengths = case.slot_lengths()
         begins = running_sum(lengths.values())
@@ -41,15 +43,18 @@ class SlotTokens:
         self.extra = range(begins[-1], begins[-1] + extra)
         runs = [Run(stream_of(part, slot), length) for slot, length in lengths.items()]
         runs.append(Run(stream_of(part), extra))
+        nbytes = self.extra.stop * heads * (key_dim + value_dim) * dtype.itemsize
+        where = device if nbytes >= transfers.STAYS else HOST
 
         def drawn(role: Role, dim: int) -> torch.Tensor:
-            return draw_runs(case.values, role, runs, heads, dim, seed=case.seed).to(dtype.torch_dtype)
+            values = draw_runs(case.values, role, runs, heads, dim, seed=case.seed, device=where)
+            return values.to(dtype.torch_dtype)
 
         self.key = drawn(Role.KEY, key_dim)
         self.value = self.key[..., :value_dim] if latent else drawn(Role.VALUE, value_dim)
 
     @classmethod
-    def cached(cls, case: Case, *, extra: int = 0) -> Self:
+    def cached(cls, case: Case, *, extra: int = 0, device: torch.device = HOST) -> Self:
         """The tokens as the KV cache of the case's geometry holds them: latents where it has latents."""
         geometry = case.geometry
         return cls(
@@ -60,6 +65,7 @@ class SlotTokens:
             dtype=geometry.kv_dtype,
             extra=extra,
             latent=geometry.latent is not None,
+            device=device,
         )
 
     def keys(self, slot: int, length: int) -> torch.Tensor:

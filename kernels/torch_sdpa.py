@@ -50,7 +50,7 @@ class SdpaSession:
     def __init__(self, case: Case, bench: Bench, *, call_without_keys: bool = False) -> None:
         self._call_without_keys = call_without_keys
         self._case, self._bench = case, bench
-        self._tokens = SlotTokens.cached(case)
+        self._tokens = SlotTokens.cached(case, device=bench.device)
         self._scale = case.scales.softmax / math.sqrt(case.geometry.head_dim_qk)
 
     def forward(self, index: int) -> Output:

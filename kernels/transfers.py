@@ -9,6 +9,9 @@ from typing import Generic, TypeVar
 
 import torch
 
+STAYS = 16 << 20
+"""Bytes of a step's keys and values from which on they are drawn on the device that needs them, and stay there."""
+
 _MOST_LOCKED = 64 << 20
 """Bytes of a copy through page-locked memory, at most: torch never gives that back to the system, and what is larger
 takes longer than a wait.

@@ -1,5 +1,9 @@
-"""Attention with its log-sum-exp in fp64: the answer that every kernel is judged by. Pure torch, on any device."""
+"""Attention with its log-sum-exp in fp64: the answer that every kernel is judged by. Pure torch, on any device.
 
+It is computed where the keys and values are, and given where the queries are: what is large stays where it is.
+"""
+
+from dataclasses import replace
 from math import log
 
 import torch
@@ -10,25 +14,29 @@ from attnfuzz.reference.ragged import Batch, groups
 
 __all__ = ["Answer", "Moments", "Problem", "attend", "attend_paged", "gather_pages", "to_base2"]
 
-_BLOCK = 1 << 21
-"""Logits, and elements of keys and values, that are held at once: 16 MiB in fp64."""
+_BLOCK = {"cpu": 1 << 21, "cuda": 1 << 25}
+"""Logits, and elements of keys and values, that are held at once: 16 MiB in fp64, and more where launches cost."""
 
 
-def attend(problem: Problem, *, moments: bool = False, block: int = _BLOCK) -> Answer:
+def attend(problem: Problem, *, moments: bool = False, block: int | None = None) -> Answer:
     """Answer a problem up to fp64 rounding, with `moments` for a judge.
 
     `block` bounds the logits, and elements of keys and values, that are held at once; a few tensors of this size are
     alive at a time, and one row of the answer per query, head and column.
     """
     tokens, q_heads, _ = problem.query.shape
-    dim = problem.value.shape[2]
+    dim, here, there = problem.value.shape[2], problem.query.device, problem.key.device
     widths = [dim, 1, dim, dim, 4, 1] if moments else [dim, 1]
-    rows = torch.empty((tokens, q_heads, sum(widths)), dtype=torch.float64, device=problem.query.device)
+    visible = _visible(problem)
+    if there != here:
+        sinks = None if problem.sinks is None else problem.sinks.to(there)
+        problem = replace(problem, query=problem.query.to(there), sinks=sinks)
+    block = block or _BLOCK[there.type]
+    rows = torch.empty((tokens, q_heads, sum(widths)), dtype=torch.float64, device=there)
     for requests in groups(problem, block):
         for places, answers in Batch(problem, requests, moments=moments, block=block).answers():
             rows[places] = answers
-    pieces = torch.split(rows, widths, dim=-1)
-    visible = _visible(problem)
+    pieces = torch.split(rows.to(here), widths, dim=-1)
     if not moments:
         return Answer(pieces[0], pieces[1].squeeze(-1), visible)
     out, lse, power, spread, narrow, magnitude = pieces

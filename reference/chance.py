@@ -1,7 +1,8 @@
 """Random numbers for the tokens of several runs, each run from a stream of its own.
 
 What a token is given depends on the seed, its run's stream and its index in the run, never on how many tokens or runs
-there are. All runs are drawn into one tensor, so that what is made of it takes few operations.
+there are. All runs are drawn into one tensor, so that what is made of it takes few operations. On a GPU they are the
+same numbers: their bits are drawn on the host, and what is made of these is made where it is needed.
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ _PER_WORD = 64 // _BITS
 _AT_ONCE = 1 << 18
 """Numbers that are looked up at once: their indices take twice as much memory as they do."""
 
+HOST = torch.device("cpu")
+
 _generator = torch.Generator()
 
 
@@ -28,25 +31,25 @@ class Run(NamedTuple):
 
 
 class Chance:
-    """Random numbers for the tokens of `runs`, one run after another; every call gives the same ones."""
+    """Random numbers for the tokens of `runs`, one run after another, on `device`; every call gives the same ones."""
 
-    def __init__(self, runs: Sequence[Run], seed: int) -> None:
-        self._runs, self._seed = runs, seed
+    def __init__(self, runs: Sequence[Run], seed: int, device: torch.device = HOST) -> None:
+        self._runs, self._seed, self.device = runs, seed, device
         self._lengths = [run.tokens for run in runs]
         self.tokens = sum(self._lengths)
 
     @cached_property
     def position(self) -> torch.Tensor:
         """Each token's index in its run: int32 [tokens]."""
-        positions = torch.arange(max(self._lengths, default=0), dtype=torch.int32)
+        positions = torch.arange(max(self._lengths, default=0), dtype=torch.int32, device=self.device)
         return torch.cat([positions[:tokens] for tokens in self._lengths]) if self._runs else positions
 
     def normal(self, *shape: int) -> torch.Tensor:
         """Standard normal numbers, float32 [tokens, *shape]: one of 65,536 quantiles each."""
         bits = self._bits(prod(shape)).reshape(-1)
-        result = torch.empty(bits.shape)
+        result = torch.empty(bits.shape, device=self.device)
         for piece, own in zip(bits.split(_AT_ONCE), result.split(_AT_ONCE), strict=True):
-            torch.index_select(_quantiles(), 0, _unsigned(piece), out=own)
+            torch.index_select(_quantiles(self.device), 0, _unsigned(piece), out=own)
         return result.view(self.tokens, *shape)
 
     def sign(self, *shape: int) -> torch.Tensor:
@@ -59,18 +62,23 @@ class Chance:
 
     def of_runs(self) -> "Chance":
         """For one token in each run; see `spread`."""
-        return Chance([run._replace(tokens=1) for run in self._runs], self._seed)
+        return Chance([run._replace(tokens=1) for run in self._runs], self._seed, self.device)
 
     def spread(self, of_runs: torch.Tensor) -> torch.Tensor:
         """Give each token what its run has: [runs, ...] to [tokens, ...]."""
-        return of_runs.repeat_interleave(torch.tensor(self._lengths), dim=0, output_size=self.tokens)
+        lengths = torch.tensor(self._lengths, device=self.device)
+        return of_runs.repeat_interleave(lengths, dim=0, output_size=self.tokens)
 
     def _bits(self, count: int) -> torch.Tensor:
         """Random int16 [tokens, count]; a token takes whole words, so that none shares one with the next."""
-        words = torch.empty(self.tokens, -(-count // _PER_WORD), dtype=torch.int64)
+        words = torch.empty(self.tokens, -(-count // _PER_WORD), dtype=torch.int64, device=self.device)
         for run, own in zip(self._runs, words.split(self._lengths), strict=True):
             if run.tokens:
-                own.random_(-1 << 63, None, generator=_generator.manual_seed(mixed(self._seed, run.stream)))
+                # What a GPU is to fetch by itself has to lie in page-locked memory.
+                drawn = own if own.is_cpu else torch.empty(own.shape, dtype=own.dtype, pin_memory=True)
+                drawn.random_(-1 << 63, None, generator=_generator.manual_seed(mixed(self._seed, run.stream)))
+                if drawn is not own:
+                    own.copy_(drawn, non_blocking=True)
         return words.view(torch.int16)[:, :count]
 
 
@@ -86,8 +94,11 @@ def mixed(state: int, part: int) -> int:
 
 
 @cache
-def _quantiles() -> torch.Tensor:
+def _quantiles(device: torch.device) -> torch.Tensor:
     """The standard normal distribution's quantiles at the middles of 65,536 equal shares."""
+    if device != HOST:
+        # Computed there they could differ in their last bits.
+        return _quantiles(HOST).to(device)
     middles = torch.arange(0.5, 1 << _BITS, dtype=torch.float64) / (1 << _BITS)
     quantiles: torch.Tensor = torch.special.ndtri(middles)
     return quantiles.to(torch.float32)

@@ -34,7 +34,7 @@ def probe_values(chance: Chance, heads: int, dim: int) -> torch.Tensor:
     """
     signs = chance.sign(heads, dim)
     count = min((dim + 1) // 2, len(_CODES))
-    half_period, block = torch.tensor(_CODES[:count], dtype=torch.int32).unbind(dim=-1)
+    half_period, block = torch.tensor(_CODES[:count], dtype=torch.int32, device=chance.device).unbind(dim=-1)
     position = chance.position.unsqueeze(-1)
     signs[..., : 2 * count : 2] = _signs(position >> half_period ^ position >> block).unsqueeze(1)
     return signs
@@ -42,7 +42,7 @@ def probe_values(chance: Chance, heads: int, dim: int) -> torch.Tensor:
 
 def probe_keys(chance: Chance, heads: int, dim: int) -> torch.Tensor:
     """Keys: a first half like values, for those that are latents' first elements, and the bits of the position."""
-    keys = torch.empty(chance.tokens, heads, dim)
+    keys = torch.empty(chance.tokens, heads, dim, device=chance.device)
     keys[..., : dim // 2] = probe_values(chance, heads, dim // 2)
     keys[..., dim // 2 :] = _bits(chance.position, dim).unsqueeze(1)
     return keys
@@ -61,15 +61,16 @@ def probe_queries(chance: Chance, heads: int, dim: int) -> torch.Tensor:
     inside = (place * end).long()
     targets = torch.stack((end - 1, end, inside // 16 * 16, inside | 15, inside))
     target = targets.gather(0, (kind * len(targets)).long().unsqueeze(0)).squeeze(0)
-    picks = (torch.arange(heads) + phase) % 2 == 1
-    queries = torch.zeros(chance.tokens, heads, dim)
+    picks = (torch.arange(heads, device=chance.device) + phase) % 2 == 1
+    queries = torch.zeros(chance.tokens, heads, dim, device=chance.device)
     queries[..., dim // 2 :] = _bits(target, dim) * (picks.unsqueeze(-1) * _strength(dim))
     return queries
 
 
 def _bits(position: torch.Tensor, dim: int) -> torch.Tensor:
     """The bits of each position [...] as +-1, over and over: [..., dim - dim // 2]."""
-    return _signs(position.unsqueeze(-1) >> torch.arange(dim - dim // 2, dtype=torch.int32) % _POSITION_BITS)
+    bit = torch.arange(dim - dim // 2, dtype=torch.int32, device=position.device) % _POSITION_BITS
+    return _signs(position.unsqueeze(-1) >> bit)
 
 
 def _strength(dim: int) -> float:

@@ -9,6 +9,8 @@ import torch
 class Problem:
     """query [T, Hq, Dqk], key [S, Hkv, Dqk] and value [S, Hkv, Dv] of any float dtype, packed in the order of requests.
 
+    Keys and values lie on one device, and queries and sinks on the same or another.
+
     Request r has `q_lens[r]` queries and `kv_lens[r]` keys. `causal` aligns its last query to its last key: query i
     sees key j if j <= kv - q + i. With `window_left` >= 0 it sees it only if j >= kv - q + i - window_left. A logit is
     bmm1_scale * q.k, capped to soft_cap * tanh(logit / soft_cap) unless `soft_cap` is 0. `sinks` [Hq] are extra logits

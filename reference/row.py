@@ -37,7 +37,7 @@ def key_marks(problem: Problem, token: int, head: int) -> torch.Tensor:
 
     Copies of one key have the same number to within `EQUAL`, and other keys, but for an accident, another.
     """
-    key = exact(problem.key[_seen(problem, token), head // problem.group])
+    key = _own(problem, problem.key, head, _seen(problem, token))
     generator = torch.Generator().manual_seed(_DIRECTION_SEED)
     direction = torch.randn(key.shape[1], generator=generator, dtype=torch.float64).to(key.device)
     along = key @ direction
@@ -57,7 +57,7 @@ def _seen(problem: Problem, token: int) -> slice:
 
 
 def _weights(problem: Problem, token: int, head: int, keys: slice) -> torch.Tensor:
-    key = exact(problem.key[keys, head // problem.group])
+    key = _own(problem, problem.key, head, keys)
     logits = key @ (exact(problem.query[token, head]) * problem.bmm1_scale)
     if problem.soft_cap:
         logits = torch.tanh(logits / problem.soft_cap) * problem.soft_cap
@@ -67,4 +67,9 @@ def _weights(problem: Problem, token: int, head: int, keys: slice) -> torch.Tens
 
 
 def _values(problem: Problem, head: int, keys: slice) -> torch.Tensor:
-    return exact(problem.value[keys, head // problem.group]) * problem.bmm2_scale
+    return _own(problem, problem.value, head, keys) * problem.bmm2_scale
+
+
+def _own(problem: Problem, tokens: torch.Tensor, head: int, keys: slice) -> torch.Tensor:
+    """What of a problem's keys or values a head attends to, in fp64, where its queries are."""
+    return exact(tokens[keys, head // problem.group].to(problem.query.device))

@@ -11,7 +11,7 @@ from math import sqrt
 import torch
 
 from attnfuzz.reference.case import ValueFamily
-from attnfuzz.reference.chance import Chance, Run, mixed
+from attnfuzz.reference.chance import HOST, Chance, Run, mixed
 from attnfuzz.reference.probe import probe_keys, probe_queries, probe_values
 
 
@@ -52,8 +52,19 @@ def draw(family: ValueFamily, role: Role, shape: tuple[int, ...], *, seed: int, 
     return draw_runs(family, role, [Run(stream, tokens)], heads, dim, seed=seed)
 
 
-def draw_runs(family: ValueFamily, role: Role, runs: Sequence[Run], heads: int, dim: int, *, seed: int) -> torch.Tensor:
+def draw_runs(
+    family: ValueFamily,
+    role: Role,
+    runs: Sequence[Run],
+    heads: int,
+    dim: int,
+    *,
+    seed: int,
+    device: torch.device = HOST,
+) -> torch.Tensor:
     """Values of all runs, one after another, float32 [tokens, heads, dim]; a function of family, role, seed and stream.
+
+    They are the same on every device, bit for bit.
 
     NORMAL is standard normal. PEAKED lets a few keys, many of them at page edges, take nearly all the weight. CONSTANT
     has the same key and value at every token of a stream, so that the output is that value. ONE_HOT gives each token's
@@ -61,7 +72,7 @@ def draw_runs(family: ValueFamily, role: Role, runs: Sequence[Run], heads: int, 
     logits of several hundred. ZEROS has q = 0 and values of +1 and -1, so that the output is a count. PROBE has exact
     weights in every row, and values that tell which key is missing (`attnfuzz.reference.probe`).
     """
-    return _RECIPES[family](role, Chance(runs, mixed(_ROLE_SALT[role], seed)), heads, dim)
+    return _RECIPES[family](role, Chance(runs, mixed(_ROLE_SALT[role], seed), device), heads, dim)
 
 
 def _normal(_role: Role, chance: Chance, heads: int, dim: int) -> torch.Tensor:
@@ -96,9 +107,9 @@ def _one_hot(role: Role, chance: Chance, heads: int, dim: int) -> torch.Tensor:
     # Tags begin anywhere, so that slots differ at the same position.
     begin = chance.spread((chance.of_runs().share(1) * (dim * _AMPLITUDES)).to(torch.int64))
     token = chance.position.unsqueeze(-1) + begin
-    head = torch.arange(heads)
+    head = torch.arange(heads, device=chance.device)
     amplitude = 1.0 + (token // dim + head) % _AMPLITUDES / _AMPLITUDES
-    tags = torch.zeros(chance.tokens, heads, dim)
+    tags = torch.zeros(chance.tokens, heads, dim, device=chance.device)
     return tags.scatter_(-1, ((token + head) % dim).unsqueeze(-1), amplitude.unsqueeze(-1))
 
 
@@ -110,7 +121,7 @@ def _large_logits(role: Role, chance: Chance, heads: int, dim: int) -> torch.Ten
 def _zeros(role: Role, chance: Chance, heads: int, dim: int) -> torch.Tensor:
     match role:
         case Role.QUERY:
-            return torch.zeros(chance.tokens, heads, dim)
+            return torch.zeros(chance.tokens, heads, dim, device=chance.device)
         case Role.KEY:
             return chance.normal(heads, dim)
         case Role.VALUE:

@@ -1,9 +1,12 @@
 // Repairs the rows of requests that have no keys: out = 0 and lse = -inf, in one launch, whatever the batch.
 //
-// Out is cut into pieces: some whole tokens each, or a part of one that has many bytes. All blocks are on the GPU at once
-// and take the pieces in turns, so that each of them has its share of an empty request, wherever it is. Each warp finds
-// out whose tokens a piece has, so that nothing has to be passed between warps, and requests that have keys are passed
-// over. Zero is the same bits in every element type, so out is bytes.
+// Out is cut into pieces: some whole tokens each, or a part of one that has many bytes. Each warp finds out whose tokens
+// a piece has, so that nothing has to be passed between warps. Zero is the same bits in every element type, so out is
+// bytes.
+//
+// Of few requests, one may be most of what is to be cleared, or none. Then all blocks are on the GPU at once and take the
+// pieces in turns, so that each has its share of an empty request wherever it is, and passes over those that have keys.
+// Of many, each block has one piece: to pass over them takes longer than to launch blocks that do nothing.
 #include <cuda_runtime.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/c_env_api.h>
@@ -23,14 +26,14 @@ constexpr int kLanes = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kEnd = std::numeric_limits<int>::max();
 
-// Small pieces spread a short request over all SMs; but whose a piece is has to be looked up, which takes the longer the
-// more requests there are.
+constexpr int kFewRequests = 128;
+constexpr int kBlocksPerSM = 8;
+
+// Small pieces spread a short output over all SMs; large ones spare a large output of many requests thousands of blocks.
 constexpr int64_t kSmallestPiece = 16 << 10;
 constexpr int64_t kLargestPiece = 512 << 10;
-constexpr int kFewRequests = 1024;
-constexpr int64_t kTurns = 16;         // of each block, if there are many requests
+constexpr int64_t kEnoughPieces = 4096;
 constexpr int64_t kMostTokens = 1024;  // of a piece
-constexpr int kBlocksPerSM = 16;
 
 // From this many bytes on, a whole block clears one run at a time.
 constexpr int64_t kLongRun = 2 << 10;
@@ -64,6 +67,11 @@ class Window {
   __device__ Stretch at(int token) {
     int position = last_begun(start_ <= token);
     if (position == kLanes - 1) {
+      // Most often it is among the next.
+      load(first_ + kLanes - 1);
+      position = last_begun(start_ <= token);
+    }
+    if (position == kLanes - 1) {
       seek(token);
       position = last_begun(start_ <= token);
     }
@@ -95,6 +103,11 @@ class Window {
       first += part * step;
       count = min(step, count - part * step);
     }
+    load(first);
+  }
+
+  __device__ void load(int first) {
+    first_ = first;
     const int request = first + lane_;
     start_ = request <= requests_.batch ? requests_.starts.at(request) : kEnd;
     keys_ = request < requests_.batch ? requests_.kv_lens.at(request) : kEnd;
@@ -102,7 +115,7 @@ class Window {
 
   const Requests& requests_;
   const int lane_;
-  int start_, keys_;
+  int first_, start_, keys_;
 };
 
 // Clears `count` bytes, of which thread `rank` of `threads` does its share. Both ends are multiples of 2.
@@ -272,7 +285,9 @@ int64_t at_once(int device) {
 
 template <typename Out>
 void launch(const Requests& requests, const Out& out, const Statistics& lse, const Cut& cut, int tokens, int device) {
-  const int64_t blocks = std::min(divided(tokens, cut.tokens) * cut.pieces, at_once(device));
+  int64_t blocks = divided(tokens, cut.tokens) * cut.pieces;
+  if (requests.batch <= kFewRequests) blocks = std::min(blocks, at_once(device));
+  REQUIRE(blocks <= kEnd, "out has too many tokens and heads for one launch");
   const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device));
   repair<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(requests, out, lse, cut, tokens);
   TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
@@ -297,7 +312,7 @@ void fixup_zero_kv_rows(TensorView out, TensorView lse, TensorView kv_lens, Tens
   const int64_t token_bytes = heads * out.size(2) * element, token_stride = out.stride(0) * element;
   int64_t piece = kSmallestPiece;
   if (requests.batch > kFewRequests) {
-    while (piece < kLargestPiece && tokens * token_bytes > piece * kTurns * at_once(device)) piece *= 2;
+    while (piece < kLargestPiece && tokens * token_bytes > piece * kEnoughPieces) piece *= 2;
   }
   const int together = static_cast<int>(std::clamp<int64_t>(piece / std::max(token_bytes, heads), 1, kMostTokens));
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import stray_backend
+from built_backends import WITHOUT_BUGS, skip_unless_built
 from small_cases import drawn
 
 from attnfuzz.harness.bugs import Bug, load_bugs
@@ -13,9 +14,7 @@ from attnfuzz.harness.check import Runner, render_failure
 from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.findings.ledger import DEFAULT_NAME, Ledger
 from attnfuzz.harness.fingerprint import Fingerprint
-from attnfuzz.harness.registry import fixed, resolve
-from attnfuzz.kernels.gpu import modules
-from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
+from attnfuzz.harness.registry import resolve
 from attnfuzz.reference.case import Case, Guard, Launch
 
 pytestmark = pytest.mark.gpu
@@ -36,22 +35,12 @@ def runner() -> Iterator[Runner]:
         yield runner
 
 
-@pytest.fixture(params=[backend.name for backend in GPU_BACKENDS if fixed(backend.name) == backend.name])
+@pytest.fixture(params=WITHOUT_BUGS)
 def backend(request: pytest.FixtureRequest) -> str:
     """Each backend in turn; one that can't run here is skipped, and says why."""
     name: str = request.param
     skip_unless_built(name)
     return name
-
-
-def skip_unless_built(name: str) -> None:
-    """Skip what this GPU can't run, and what would first have to be compiled: that takes minutes."""
-    (backend,) = (each for each in GPU_BACKENDS if each.name == name)
-    reason = backend.missing()
-    if reason is not None:
-        pytest.skip(reason)
-    if modules.unbuilt(backend.modules()):
-        pytest.skip(f"not compiled yet: attnfuzz build --backend {name}")
 
 
 def check(runner: Runner, ledger: Ledger, case: Case) -> bool:

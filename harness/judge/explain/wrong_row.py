@@ -99,8 +99,8 @@ class WrongRow:
         return replace(
             problem,
             query=problem.query[self.token : self.token + 1, self.head : self.head + 1],
-            key=problem.key[rows, group],
-            value=problem.value[rows, group],
+            key=problem.key[rows, group].to(problem.query.device),
+            value=problem.value[rows, group].to(problem.query.device),
             q_lens=(1,),
             kv_lens=(len(keys),),
             window_left=-1,

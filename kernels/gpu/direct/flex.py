@@ -68,7 +68,7 @@ class FlexSession:
 
     def __init__(self, case: Case, bench: Bench) -> None:
         self._case, self._bench = case, bench
-        self._tokens = SlotTokens.cached(case)
+        self._tokens = SlotTokens.cached(case, device=bench.device)
         self._scale = case.scales.softmax / math.sqrt(case.geometry.head_dim_qk)
 
     def forward(self, index: int) -> Output:

@@ -43,7 +43,7 @@ class PackedSession:
 
     def __init__(self, case: Case, bench: Bench) -> None:
         self._case, self._bench = case, bench
-        self._tokens = SlotTokens.cached(case)
+        self._tokens = SlotTokens.cached(case, device=bench.device)
         self._sinks: torch.Tensor | None = None
         self._scales = cached_scales(case, case.geometry.head_dim_qk)
 

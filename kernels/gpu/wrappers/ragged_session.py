@@ -29,7 +29,7 @@ class RaggedSession:
     def __init__(self, form: Form, case: Case, bench: Bench) -> None:
         geometry = case.geometry
         self._form, self._case, self._bench, self._geometry = form, case, bench, geometry
-        self._tokens = SlotTokens.cached(case)
+        self._tokens = SlotTokens.cached(case, device=bench.device)
         quantised = geometry.kv_dtype.itemsize == 1
         self._k_scale = case.scales.k if quantised else None
         self._v_scale = case.scales.v if quantised else None
