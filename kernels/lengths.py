@@ -18,6 +18,11 @@ def longest(lengths: Iterable[int]) -> int:
     return max(1, max(lengths, default=1))
 
 
+def int32(values: Sequence[int]) -> torch.Tensor:
+    """A metadata tensor int32 [len(values)] on the host."""
+    return torch.tensor(values, dtype=torch.int32)
+
+
 def place_int32(bench: Bench, name: str, values: Sequence[int]) -> torch.Tensor:
     """A metadata tensor int32 [len(values)] in guarded memory."""
-    return bench.memory.copy(name, torch.tensor(values, dtype=torch.int32))
+    return bench.memory.copy(name, int32(values))

@@ -17,12 +17,12 @@ DUMMY_PAGE = 0
 
 
 class _Span(NamedTuple):
-    """Tokens from `token` on that lie in a page from `slot` on, `count` of them."""
+    """So many tokens from `token` on, which lie in a page from `slot` on."""
 
     page: int
     slot: int
     token: int
-    count: int
+    tokens: int
 
 
 def _positions(spans: Sequence[_Span]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -129,7 +129,7 @@ class PagedKv:
                 for owned, begin in zip(self.pages[request.slot], begins, strict=False)
             ]
         if rejected_drafts or self.finite_tails:
-            taken = {(span.page, slot) for span in spans for slot in range(span.count)}
+            taken = {(span.page, slot) for span in spans for slot in range(span.tokens)}
             spans += [_Span(*at, token, 1) for at, token in self._drafts(step, taken).items()]
         at, source = _positions(spans)
         at = to_device(at, self._pools[0][0].device)

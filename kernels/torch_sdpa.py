@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Attended, Bench, Op, Output
+from attnfuzz.kernels.backend import Bench, Op, Output
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
 from attnfuzz.kernels.results import place_out
 from attnfuzz.kernels.slot_tokens import SlotTokens
@@ -59,26 +59,21 @@ class SdpaSession:
         drawn = draw_queries(self._case, index, step.padded_tokens, geometry.head_dim_qk)
         query = place_queries(self._case, self._bench, drawn)
         out = place_out(self._case, self._bench, step.padded_tokens, geometry.head_dim_vo)
-        attended = []
         for first, request in zip(packed_rows(step), step.requests, strict=True):
-            entry = Attended(
-                first_row=first,
-                query=query[first : first + request.q_len],
-                key=memory.copy("key", self._tokens.keys(request.slot, request.kv_len)),
-                value=memory.copy("value", self._tokens.values(request.slot, request.kv_len)),
-            )
-            rows = out[first : first + request.q_len]
+            rows = slice(first, first + request.q_len)
             if request.kv_len or self._call_without_keys:
-                self._attend(entry, request, rows)
+                key = memory.copy("key", self._tokens.keys(request.slot, request.kv_len))
+                value = memory.copy("value", self._tokens.values(request.slot, request.kv_len))
+                self._attend(request, query[rows], key, value, out[rows])
             else:
-                rows.zero_()
-            attended.append(entry)
-        return Output(out=out, lse=None, attended=tuple(attended), bmm1_scale=self._scale, bmm2_scale=1.0)
+                out[rows].zero_()
+        attended = self._tokens.attended(step, query, packed_rows(step))
+        return Output(out=out, lse=None, attended=attended, bmm1_scale=self._scale, bmm2_scale=1.0)
 
-    def _attend(self, entry: Attended, request: Request, out: torch.Tensor) -> None:
-        query, key, value, out = (
-            tokens.transpose(0, 1).unsqueeze(0) for tokens in (entry.query, entry.key, entry.value, out)
-        )
+    def _attend(
+        self, request: Request, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, out: torch.Tensor
+    ) -> None:
+        query, key, value, out = (tokens.transpose(0, 1).unsqueeze(0) for tokens in (query, key, value, out))
         self._bench.launcher.launch(
             self.op,
             out=out,

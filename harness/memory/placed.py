@@ -39,7 +39,7 @@ class Span(NamedTuple):
     expected: Pattern | torch.Tensor
 
 
-class _Placed:
+class Placed:
     """A tensor in its room. `slack` is the address and size of the open bytes beside it, filled with `pattern`."""
 
     __slots__ = ("allocation", "gaps", "pattern", "slab", "slack_address", "slack_bytes", "tensor")
@@ -69,9 +69,9 @@ class PlacedMemory(ABC):
         self._device = device
         self._guard = guard
         self._output_pattern = poison.sentinel if outputs is Outputs.POISONED else poison.stale
-        self._placed: list[_Placed] = []
+        self._placed: list[Placed] = []
         self._empty: list[Allocation] = []
-        self._by_address: dict[int, _Placed] = {}
+        self._by_address: dict[int, Placed] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -97,7 +97,7 @@ class PlacedMemory(ABC):
             OutOfMemory: when the arena can't grow.
 
         """
-        placed = self._place(name, tuple(shape), dtype, stride)
+        placed = self._place(name, tuple(shape), dtype, stride, poisoned=fill is Fill.POISON)
         if placed is None:
             return torch.empty(tuple(shape), dtype=dtype, device=self._device)
         if fill is Fill.ZEROS:
@@ -108,7 +108,7 @@ class PlacedMemory(ABC):
 
     def copy(self, name: str, value: torch.Tensor, *, stride: Sequence[int] | None = None) -> torch.Tensor:
         """A guarded tensor with the values, shape and dtype of `value`, on any device. Raises as `tensor` does."""
-        placed = self._place(name, tuple(value.shape), value.dtype, stride)
+        placed = self._place(name, tuple(value.shape), value.dtype, stride, poisoned=False)
         if placed is None:
             return torch.empty_like(value, device=self._device)
         return write(placed.tensor, value)
@@ -212,9 +212,14 @@ class PlacedMemory(ABC):
     def _sealed(self, allocations: Sequence[Allocation]) -> Seal:
         """A seal over these allocations."""
 
+    def _poison(self, placed: Placed, room: Room, *, own: bool) -> None:
+        """Fill what is around a tensor, and if `own`, its own bytes too: if not, all of them are written next."""
+        del own
+        self._write(placed.pattern, room.start, room.opened)
+
     def _place(
-        self, name: str, shape: tuple[int, ...], dtype: torch.dtype, stride: Sequence[int] | None
-    ) -> _Placed | None:
+        self, name: str, shape: tuple[int, ...], dtype: torch.dtype, stride: Sequence[int] | None, *, poisoned: bool
+    ) -> Placed | None:
         pattern = poison.poison(dtype)
         itemsize = dtype.itemsize
         dense = layout.dense_stride(shape)
@@ -230,15 +235,15 @@ class PlacedMemory(ABC):
             return None
         room = self._room(elements, dtype)
         address = room.start + (room.opened - nbytes if self._guard is Guard.RIGHT else 0)
-        self._write(pattern, room.start, room.opened)
         tensor = room.flat.view(shape) if steps == dense else room.flat.as_strided(shape, steps)
         allocation = Allocation(name, address, nbytes, shape, str(dtype)[6:], itemsize, steps, self._guard)
-        placed = _Placed(allocation, tensor, room, pattern, gaps=elements != count)
+        placed = Placed(allocation, tensor, room, pattern, gaps=elements != count)
+        self._poison(placed, room, own=poisoned or placed.gaps)
         self._placed.append(placed)
         self._by_address[address] = placed
         return placed
 
-    def _fill_output(self, placed: _Placed) -> None:
+    def _fill_output(self, placed: Placed) -> None:
         allocation, tensor = placed.allocation, placed.tensor
         pattern = self._output_pattern(tensor.dtype)
         if placed.gaps:
@@ -247,7 +252,7 @@ class PlacedMemory(ABC):
         else:
             self._write(pattern, allocation.address, allocation.nbytes)
 
-    def _intact(self, placed: _Placed) -> torch.Tensor:
+    def _intact(self, placed: Placed) -> torch.Tensor:
         """A tensor with gaps as it should be: poison in which its own elements, whatever they are now, are set."""
         allocation, tensor = placed.allocation, placed.tensor
         expected = torch.empty(allocation.nbytes // allocation.itemsize, dtype=tensor.dtype, device=self._device)
@@ -260,7 +265,7 @@ class PlacedMemory(ABC):
         shape, stride, dtype = tuple(tensor.shape), tuple(tensor.stride()), str(tensor.dtype)[6:]
         return Allocation(name, 0, 0, shape, dtype, tensor.itemsize, stride, self._guard)
 
-    def _placed_of(self, tensor: torch.Tensor) -> _Placed:
+    def _placed_of(self, tensor: torch.Tensor) -> Placed:
         found = self._find(tensor)
         if found is None:
             raise ValueError(
@@ -269,7 +274,7 @@ class PlacedMemory(ABC):
             )
         return found
 
-    def _find(self, tensor: torch.Tensor) -> _Placed | None:
+    def _find(self, tensor: torch.Tensor) -> Placed | None:
         address = tensor.data_ptr()
         exact = self._by_address.get(address)
         if exact is not None:

@@ -184,30 +184,48 @@ struct Statistics {
   }
 };
 
+// Clears what is empty of the tokens from `token` up to `end`; the last stretch of them.
+template <typename Out>
+__device__ Stretch repair_piece(Window& window, const Out& out, const Statistics& lse, int token, int end,
+                                unsigned piece) {
+  Stretch stretch{};
+  while (token < end) {
+    stretch = window.at(token);
+    const int last = min(stretch.last, end);
+    if (stretch.empty) {
+      out.clear(token, last, piece);
+      if (piece == 0) lse.clear(token, last);
+    }
+    token = last;
+  }
+  return stretch;
+}
+
+// A block for each piece.
 template <typename Out>
 __global__ void __launch_bounds__(kThreads)
     repair(const Requests requests, const Out out, const Statistics lse, const Cut cut, const int tokens) {
+  const unsigned group = blockIdx.x / cut.pieces, piece = blockIdx.x - group * cut.pieces;
+  const int token = group * cut.tokens;
+  Window window(requests, token);
+  repair_piece(window, out, lse, token, token + min(cut.tokens, tokens - token), piece);
+}
+
+// Every block takes each gridDim.x-th piece, but for those that it can pass over.
+template <typename Out>
+__global__ void __launch_bounds__(kThreads)
+    repair_in_turns(const Requests requests, const Out out, const Statistics lse, const Cut cut, const int tokens) {
   int64_t turn = blockIdx.x;
   Window window(requests, static_cast<int>(turn / cut.pieces) * cut.tokens);
   while (true) {
     const int64_t group = turn / cut.pieces;
     if (group * cut.tokens >= tokens) return;
-    const auto piece = static_cast<unsigned>(turn - group * cut.pieces);
-    int token = static_cast<int>(group) * cut.tokens;
+    const int token = static_cast<int>(group) * cut.tokens;
     const int end = token + min(cut.tokens, tokens - token);
-    Stretch stretch;
-    while (token < end) {
-      stretch = window.at(token);
-      const int last = min(stretch.last, end);
-      if (stretch.empty) {
-        out.clear(token, last, piece);
-        if (piece == 0) lse.clear(token, last);
-      }
-      token = last;
-    }
+    const auto piece = static_cast<unsigned>(turn - group * cut.pieces);
+    const Stretch stretch = repair_piece(window, out, lse, token, end, piece);
     turn += gridDim.x;
     if (!stretch.empty) {
-      // What is left of this block's turns before the next request that may be empty is passed over.
       const int64_t next = static_cast<int64_t>(stretch.last / cut.tokens) * cut.pieces;
       if (next > turn) turn += (next - turn + gridDim.x - 1) / gridDim.x * gridDim.x;
     }
@@ -285,11 +303,13 @@ int64_t at_once(int device) {
 
 template <typename Out>
 void launch(const Requests& requests, const Out& out, const Statistics& lse, const Cut& cut, int tokens, int device) {
-  int64_t blocks = divided(tokens, cut.tokens) * cut.pieces;
-  if (requests.batch <= kFewRequests) blocks = std::min(blocks, at_once(device));
+  const int64_t pieces = divided(tokens, cut.tokens) * cut.pieces;
+  const bool in_turns = requests.batch <= kFewRequests;
+  const int64_t blocks = in_turns ? std::min(pieces, at_once(device)) : pieces;
   REQUIRE(blocks <= kEnd, "out has too many tokens and heads for one launch");
   const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device));
-  repair<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(requests, out, lse, cut, tokens);
+  const auto kernel = in_turns ? repair_in_turns<Out> : repair<Out>;
+  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(requests, out, lse, cut, tokens);
   TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
 }
 

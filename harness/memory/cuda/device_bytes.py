@@ -21,9 +21,14 @@ def uploaded(pattern: Pattern, device: torch.device) -> torch.Tensor:
     return torch.frombuffer(bytearray(pattern.content(PERIOD)), dtype=torch.uint8).to(device)
 
 
+def filling(pattern: Pattern, address: int, nbytes: int, device: torch.device) -> Run:
+    """What a write needs to know to write a pattern."""
+    return Run(address, uploaded(pattern, device).data_ptr(), nbytes, PERIOD)
+
+
 def fill(pattern: Pattern, address: int, nbytes: int, device: torch.device) -> None:
     """Write a pattern, on the current stream."""
-    guards.write([Run(address, uploaded(pattern, device).data_ptr(), nbytes, PERIOD)])
+    guards.write([filling(pattern, address, nbytes, device)])
 
 
 def differences(spans: Sequence[Span], device: torch.device) -> Pending[list[tuple[int, int] | None]]:
@@ -33,14 +38,17 @@ def differences(spans: Sequence[Span], device: torch.device) -> Pending[list[tup
 
 def _run(span: Span, device: torch.device) -> Run:
     if isinstance(span.expected, Pattern):
-        return Run(span.address, uploaded(span.expected, device).data_ptr(), span.nbytes, PERIOD)
+        return filling(span.expected, span.address, span.nbytes, device)
     return Run(span.address, span.expected.data_ptr(), span.nbytes)
 
 
 class DeviceSeal:
-    """A seal over `allocations` on a GPU, by a copy on the same GPU. Made on the current stream."""
+    """A seal over `allocations` on a GPU, by a copy on the same GPU. Made on the current stream.
 
-    def __init__(self, allocations: Sequence[Allocation], device: torch.device) -> None:
+    What else is `to_write`, elsewhere, is written by the same launch.
+    """
+
+    def __init__(self, allocations: Sequence[Allocation], device: torch.device, to_write: Sequence[Run] = ()) -> None:
         self._allocations, self._device = allocations, device
         # Each begins where its tensor does in 16 bytes, so that both are read in the same vectors.
         offsets, end = [], 0
@@ -53,8 +61,8 @@ class DeviceSeal:
         self._runs = [
             Run(base + offset, each.address, each.nbytes) for offset, each in zip(offsets, allocations, strict=True)
         ]
-        if self._runs:
-            guards.write(self._runs)
+        if self._runs or to_write:
+            guards.write([*to_write, *self._runs])
 
     def broken(self) -> Pending[list[tuple[str, int]]]:
         """As `Seal` says."""

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.gpu.wrappers.pages import PageLists
 from attnfuzz.kernels.gpu.wrappers.wrapper import Form, Wrapper
@@ -63,7 +65,7 @@ class PagedWrapper:
     ) -> None:
         geometry = case.geometry
         self._form = form
-        self._layer = {
+        self._layer: dict[str, Any] = {
             "num_qo_heads": geometry.q_heads,
             "num_kv_heads": geometry.kv_heads,
             **dict(zip(form.dims, (geometry.head_dim_qk, geometry.head_dim_vo), strict=False)),
@@ -83,22 +85,22 @@ class PagedWrapper:
         return self._wrapper.roundings
 
     def reserve(self, lists: PageLists) -> bool:
-        """As in Wrapper."""
-        return self._wrapper.reserve(self._arguments(lists))
+        """As in Wrapper, for a batch whose lists lie on the host."""
+        return self._wrapper.reserve({**self._lists(lists), **self._layer})
 
-    def plan(self, lists: PageLists) -> None:
-        """Plan a batch."""
-        self._wrapper.plan(self._arguments(lists))
+    def plan(self, lists: PageLists, placed: PageLists) -> None:
+        """Plan a batch, whose lists lie on the host and in guarded memory."""
+        self._wrapper.plan(self._lists(placed), self._layer, self._lists(lists))
 
-    def plan_another_layer(self, lists: PageLists) -> None:
+    def plan_another_layer(self, lists: PageLists, placed: PageLists) -> None:
         """Plan the batch for a layer with other logits, and without a causal mask where a plan can say so."""
-        arguments = self._arguments(lists)
-        others = {"causal": False} if "causal" in arguments else {}
-        self._wrapper.plan({**arguments, **others, "sm_scale": 2 * arguments["sm_scale"]})
+        others = {"causal": False} if "causal" in self._layer else {}
+        layer = {**self._layer, **others, "sm_scale": 2 * self._layer["sm_scale"]}
+        self._wrapper.plan(self._lists(placed), layer, self._lists(lists))
 
     def run(self, **arguments: Any) -> None:
         """Launch on what was planned."""
         self._wrapper.run(arguments)
 
-    def _arguments(self, lists: PageLists) -> dict[str, Any]:
-        return {**{theirs: getattr(lists, ours) for ours, theirs in self._form.lists.items()}, **self._layer}
+    def _lists(self, lists: PageLists) -> dict[str, torch.Tensor]:
+        return {theirs: getattr(lists, ours) for ours, theirs in self._form.lists.items()}

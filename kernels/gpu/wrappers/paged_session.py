@@ -45,11 +45,12 @@ class PagedWrapperSession(PagedSession):
 
     def _eager(self, step: Step, queries: torch.Tensor) -> Output:
         rows = self._planned_rows(step)
-        lists = PageLists.place(self._case, self._bench, self._table, rows)
+        lists = PageLists.of(self._case, self._table, rows)
+        placed = lists.placed(self._bench)
         wrapper = self._wrapper()
         if wrapper is self._kept:
-            wrapper.plan_another_layer(lists)
-        wrapper.plan(lists)
+            wrapper.plan_another_layer(lists, placed)
+        wrapper.plan(lists, placed)
         if wrapper is self._kept:
             self._run_another_layer(wrapper, rows, queries)
         query = place_queries(self._case, self._bench, queries)
@@ -98,12 +99,13 @@ class PagedWrapperSession(PagedSession):
         batches = [rows, *map(Row.padded, replays)]
         buffers = PageLists.reserve(bench, step.padded_batch, self._stale_ids(batches))
         wrapper = PagedWrapper(self._form, case, bench, self._sm_scale, buffers)
-        lists = PageLists.place(case, bench, self._table, rows)
-        wrapper.plan(lists)
+        lists = PageLists.of(case, self._table, rows)
+        placed = lists.placed(bench)
+        wrapper.plan(lists, placed)
         # A graph's addresses are final. Only a wrapper that has been planned knows the most rows that it may be asked.
-        moved = [wrapper.reserve(PageLists.place(case, bench, self._table, batch)) for batch in batches]
+        moved = [wrapper.reserve(PageLists.of(case, self._table, batch)) for batch in batches]
         if any(moved):
-            wrapper.plan(lists)
+            wrapper.plan(lists, placed)
         shape = (step.padded_tokens, case.geometry.q_heads, case.geometry.head_dim_qk)
         warm = place_queries(case, bench, torch.zeros(shape, dtype=case.geometry.dtype.torch_dtype))
         self._launch(
@@ -122,7 +124,8 @@ class PagedWrapperSession(PagedSession):
 
     def _replay(self, step: Step, queries: torch.Tensor) -> Output:
         graph, rows = self._graphs[_key(step)], Row.padded(step)
-        graph.wrapper.plan(PageLists.place(self._case, self._bench, self._table, rows))
+        lists = PageLists.of(self._case, self._table, rows)
+        graph.wrapper.plan(lists, lists.placed(self._bench))
         graph.captured.replay(self._bench, queries)
         output = self._output(step, rows, graph.captured.query, graph.captured.results)
         return self._rounded(output, graph.wrapper)

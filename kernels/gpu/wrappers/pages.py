@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from attnfuzz.kernels.backend import Bench, Fill
-from attnfuzz.kernels.lengths import place_int32, running_sum
+from attnfuzz.kernels.lengths import int32, running_sum
 from attnfuzz.kernels.page_table import PageTable
 from attnfuzz.kernels.plan import Row, table_rows
 from attnfuzz.reference.case import Case
@@ -14,7 +14,7 @@ from attnfuzz.reference.case import Case
 
 @dataclass(frozen=True)
 class PageLists:
-    """What a wrapper is planned on: tensors int32, in FlashInfer's words (docs/tutorials/kv_layout).
+    """What a wrapper is planned on: tensors int32 on one device, in FlashInfer's words (docs/tutorials/kv_layout).
 
     qo_indptr and kv_indptr [batch + 1]: request b has the query rows from qo_indptr[b] and the entries of kv_indices
     from kv_indptr[b] on, up to those of b + 1. last_page_len [batch]: tokens on a request's last page, 0 if it has no
@@ -27,19 +27,23 @@ class PageLists:
     last_page_len: torch.Tensor
 
     @classmethod
-    def place(cls, case: Case, bench: Bench, table: PageTable, rows: Sequence[Row]) -> "PageLists":
-        """Those of a batch, in tensors of exactly its size. A padded row has the dummy page throughout."""
+    def of(cls, case: Case, table: PageTable, rows: Sequence[Row]) -> "PageLists":
+        """Those of a batch, on the host, in tensors of exactly its size. A padded row has the dummy page throughout."""
         counts = [table.pages_for(row.kv_len) for row in rows]
         # Each row as wide as its own pages: what a table has beyond them is not in a list.
         lines = [table_rows(table, [row], count) for row, count in zip(rows, counts, strict=True)]
         owned = [page for line in lines for page in line.flatten().tolist()]
         size = case.geometry.page_size
         return cls(
-            qo_indptr=place_int32(bench, "qo_indptr", running_sum(row.q_len for row in rows)),
-            kv_indptr=place_int32(bench, "kv_indptr", running_sum(counts)),
-            kv_indices=place_int32(bench, "kv_indices", owned),
-            last_page_len=place_int32(bench, "last_page_len", [last_page_len(row.kv_len, size) for row in rows]),
+            qo_indptr=int32(running_sum(row.q_len for row in rows)),
+            kv_indptr=int32(running_sum(counts)),
+            kv_indices=int32(owned),
+            last_page_len=int32([last_page_len(row.kv_len, size) for row in rows]),
         )
+
+    def placed(self, bench: Bench) -> "PageLists":
+        """The same in guarded memory."""
+        return PageLists(**{name: bench.memory.copy(name, values) for name, values in vars(self).items()})
 
     @classmethod
     def reserve(cls, bench: Bench, batch: int, ids: torch.Tensor) -> "PageLists":

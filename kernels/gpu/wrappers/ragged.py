@@ -59,9 +59,8 @@ class RaggedWrapper:
         Both are int32 [batch + 1] in guarded memory; the kernel reads them there.
         """
         self._wrapper.plan(
+            {"qo_indptr": qo_indptr, "kv_indptr": kv_indptr},
             {
-                "qo_indptr": qo_indptr,
-                "kv_indptr": kv_indptr,
                 "num_qo_heads": layer.q_heads,
                 "num_kv_heads": layer.kv_heads,
                 "head_dim_qk": layer.head_dim_qk,
@@ -72,7 +71,7 @@ class RaggedWrapper:
                 "sm_scale": layer.sm_scale,
                 "q_data_type": layer.dtype,
                 "kv_data_type": layer.kv_dtype,
-            }
+            },
         )
 
     def run(

@@ -9,7 +9,6 @@ import torch
 from attnfuzz.kernels.backend import Bench, Op, Unsupported
 from attnfuzz.kernels.gpu.flashinfer_op import call, call_method
 from attnfuzz.kernels.gpu.wrappers.workspaces import RECOMMENDED, WorkspaceNeed, Workspaces
-from attnfuzz.kernels.transfers import Pending, done, to_host
 from attnfuzz.reference.case import Case
 
 _WORKSPACES = frozenset({"float_workspace_buffer", "int_workspace_buffer"})
@@ -70,7 +69,10 @@ class Wrapper:
         self.roundings = 1
 
     def reserve(self, arguments: Mapping[str, Any]) -> bool:
-        """Make room for a plan; whether a workspace is another now, which undoes the plan before."""
+        """Make room for a plan, whose lists may lie on the host; whether a workspace is another now.
+
+        If so, that undoes the plan before.
+        """
         need = self._need(arguments)
         splits = self._form.splits if need is None else need.floats > 0
         self.roundings = 2 if splits else 1
@@ -79,12 +81,20 @@ class Wrapper:
             self._wrapper.reset_workspace_buffer(self._workspaces.floats, self._workspaces.ints)
         return changed
 
-    def plan(self, arguments: Mapping[str, Any]) -> None:
-        """Plan a batch, with a workspace that is large enough."""
-        self.reserve(arguments)
-        self._planned = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
+    def plan(
+        self,
+        lists: Mapping[str, torch.Tensor],
+        layer: Mapping[str, Any],
+        on_host: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
+        """Plan a batch of some lists for a layer, with a workspace that is large enough.
+
+        The size is asked for with the lists `on_host`: the wrapper would fetch others, and wait for each.
+        """
+        self.reserve({**(on_host or lists), **layer})
+        self._planned = dict(lists)
         held = {**self._held_workspaces(), **self._buffers}
-        self._launch(self._form.plan_op, held, arguments)
+        self._launch(self._form.plan_op, held, {**lists, **layer})
 
     def run(self, arguments: Mapping[str, Any]) -> None:
         """Launch on what was planned. Without buffers, the kernel reads the very tensors that the plan was given."""
@@ -101,14 +111,8 @@ class Wrapper:
 
     def _need(self, arguments: Mapping[str, Any]) -> WorkspaceNeed | None:
         """What the wrapper says that a plan needs; None if it does not say."""
-        # Which are planned on the host: the wrapper would fetch one after another, and wait for each.
-        told: dict[str, Pending[Any]] = {
-            name: to_host(each) if isinstance(each, torch.Tensor) else done(each) for name, each in arguments.items()
-        }
         try:
-            floats, ints = call_method(
-                self._wrapper, "workspace_size", **{name: each.result() for name, each in told.items()}
-            )
+            floats, ints = call_method(self._wrapper, "workspace_size", **arguments)
         except (Unsupported, NotImplementedError):
             return None
         return WorkspaceNeed(floats=floats, ints=ints)

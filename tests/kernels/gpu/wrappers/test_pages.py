@@ -18,7 +18,7 @@ BenchOf = Callable[[Case], Bench]
 
 def placed(case: Case, bench: Bench, rows: list[Row]) -> tuple[PagedKv, PageLists]:
     kv = PagedKv(case, bench)
-    return kv, PageLists.place(case, bench, PageTable(case, kv), rows)
+    return kv, PageLists.of(case, PageTable(case, kv), rows)
 
 
 @pytest.mark.parametrize(("kv_len", "left"), [(0, 0), (1, 1), (3, 3), (4, 4), (5, 1), (8, 4)])
