@@ -85,7 +85,10 @@ class Graph(Protocol):
 
 
 class Launcher(Protocol):
-    """The only way to a kernel. Writes the journal, launches, synchronises, and checks that inputs are unchanged."""
+    """The only way to a kernel. Writes the journal, launches, and checks that inputs are unchanged.
+
+    On a GPU a launch may not be over when it returns: its harness waits for all of a step.
+    """
 
     def launch(self, op: Op, /, **arguments: Any) -> Any:
         """Call `op`. While a graph captures, the call is recorded and not run, and None is returned."""

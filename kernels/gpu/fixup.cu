@@ -30,7 +30,7 @@ constexpr int kFewRequests = 128;
 constexpr int kBlocksPerSM = 8;
 
 // Small pieces spread a short output over all SMs; large ones spare a large output of many requests thousands of blocks.
-constexpr int64_t kSmallestPiece = 16 << 10;
+constexpr int64_t kSmallestPiece = 32 << 10;
 constexpr int64_t kLargestPiece = 512 << 10;
 constexpr int64_t kEnoughPieces = 4096;
 constexpr int64_t kMostTokens = 1024;  // of a piece

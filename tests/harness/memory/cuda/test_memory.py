@@ -66,6 +66,27 @@ def test_all_of_a_slab_is_watched(memory: CudaMemory, arena: CudaArena) -> None:
     assert (damage.offset, damage.count) == (farthest - tensor.data_ptr(), 1)
 
 
+@pytest.mark.parametrize("sealed", [True, False])
+def test_what_is_around_a_tensor_is_watched_from_the_first_seal_on(memory: CudaMemory, *, sealed: bool) -> None:
+    made = [
+        memory.copy("kv_lens", torch.tensor([3, 4], dtype=torch.int32)),
+        memory.tensor("workspace", (2,), torch.int32, fill=Fill.ZEROS),
+        memory.tensor("out", (2,), torch.float32, fill=Fill.OUTPUT),
+    ]
+    right = memory.allocations()[0].guard is Guard.RIGHT
+    beside = [tensor.data_ptr() + (-1 if right else 8) for tensor in made]
+    if sealed:
+        # Of one of them: what is around the others is filled as well.
+        assert memory.seal(made[:1]).broken().result() == []
+    else:
+        assert memory.damage().result() == []
+    for address in beside:
+        poke(address, b"\x55")
+    memory.seal(made)
+    damage = [(each.name, each.count) for each in memory.damage().result()]
+    assert damage == [("kv_lens", 1), ("workspace", 1), ("out", 1)]
+
+
 def test_outputs_can_hold_stale_numbers(arena: CudaArena) -> None:
     with CudaMemory(arena, Guard.RIGHT, Outputs.STALE) as memory:
         for stride in (None, (35, 1)):
