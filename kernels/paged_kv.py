@@ -1,37 +1,19 @@
 """The server's KV cache: which pages a slot owns, what they hold, and how the pool lies in memory."""
 
 import random
-from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.kernels.token_spans import TokenSpans
 from attnfuzz.kernels.transfers import to_device
 from attnfuzz.reference.case import Case, KvView, PageOrder, Step
 from attnfuzz.reference.geometry import KvLayout
 
 DUMMY_PAGE = 0
 """The page that padded rows point at, as slot 0 in SGLang's pools: finite, and no request's."""
-
-
-class _Span(NamedTuple):
-    """So many tokens from `token` on, which lie in a page from `slot` on."""
-
-    page: int
-    slot: int
-    token: int
-    tokens: int
-
-
-def _positions(spans: Sequence[_Span]) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each token of some spans, its page and slot [2, tokens], and which it is [tokens]: int64."""
-    columns = torch.tensor(spans)
-    counts = columns[:, 3]
-    within = torch.arange(int(counts.sum())) - (counts.cumsum(0) - counts).repeat_interleave(counts)
-    page, slot, token = columns[:, :3].repeat_interleave(counts, dim=0).unbind(dim=1)
-    return torch.stack((page, slot + within)), token + within
 
 
 class PagedKv:
@@ -119,20 +101,16 @@ class PagedKv:
         numbers past a request's end, as far as its last page reaches. With `finite_tails` they are wherever its slot
         has a page.
         """
-        page = self.page_size
-        spans = [_Span(DUMMY_PAGE, 0, self.tokens.extra.start, page)]
+        spans, page = TokenSpans(), self.page_size
+        spans.add([DUMMY_PAGE], self.tokens.extra.start, page, page)
         for request in step.requests:
             first = self.tokens.spans[request.slot].start
-            begins = range(0, request.kv_len, page)
-            spans += [
-                _Span(owned, 0, first + begin, min(page, request.kv_len - begin))
-                for owned, begin in zip(self.pages[request.slot], begins, strict=False)
-            ]
+            spans.add(self.pages[request.slot], first, request.kv_len, page)
         if rejected_drafts or self.finite_tails:
-            taken = {(span.page, slot) for span in spans for slot in range(span.tokens)}
-            spans += [_Span(*at, token, 1) for at, token in self._drafts(step, taken).items()]
-        at, source = _positions(spans)
-        at = to_device(at, self._pools[0][0].device)
+            for (draft_page, slot), token in self._drafts(step, spans.taken()).items():
+                spans.add_one(draft_page, slot, token)
+        positions, source = spans.positions()
+        at = to_device(positions, self._pools[0][0].device)
         nan = self._case.geometry.kv_dtype.nan
         for pool, values in self._pools:
             if self._written:
