@@ -51,12 +51,13 @@ class CudaStopwatch:
 
     def wait(self, tell: Callable[[int | None], None]) -> float:
         """As `Stopwatch` says; on a broken device this process ends. RuntimeError for any other error."""
-        self._watch(tell)
-        sticky.synchronise(lambda: tell(self._at()))
-        milliseconds: float = sum(
-            begin.elapsed_time(end) for begin, end in self._events[: self._launches - self._waited]
-        )
-        self._waited = self._launches
+        events = self._events[: self._launches - self._waited]
+        try:
+            self._watch(tell)
+            sticky.synchronise(lambda: tell(self._at()))
+        finally:
+            self._waited = self._launches
+        milliseconds: float = sum(begin.elapsed_time(end) for begin, end in events)
         return milliseconds / 1e3
 
     def _pass(self, count: int) -> None:

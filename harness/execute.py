@@ -142,9 +142,11 @@ class Execution:
             # What says that memory is short goes on for pages.
             unsupported = str(reason).partition("\n")[0] + self._launcher.run
         finally:
-            # A fault may show late, in the harness's own work on the device. Then this process ends here.
-            self._launcher.see_through()
-            self._memory.release()
+            try:
+                # A fault may show late, in the harness's own work on the device. Then this process ends here.
+                self._launcher.see_through()
+            finally:
+                self._memory.release()
         # What is neither kernel nor judge is drawing values, planning and placing tensors.
         self._seconds["place"] = time.perf_counter() - start - sum(self._seconds.values())
         return Verdict(

@@ -40,6 +40,7 @@ class Gpu:
 
     def __init__(self) -> None:
         self.broken = False
+        self.error: Exception | None = None
         self._queue: list[Callable[[], object]] = []
 
     def write_value(self, stream: int, address: int, value: int, flags: int) -> None:
@@ -68,6 +69,8 @@ class Gpu:
         if self.broken:
             before_leaving()
             raise SystemExit
+        if self.error is not None:
+            raise self.error
 
 
 @pytest.fixture
@@ -130,6 +133,18 @@ def test_the_launch_that_the_gpu_was_at_is_blamed(
     with pytest.raises(SystemExit):
         stopwatch.wait(told.append)
     assert told == [blamed]
+
+
+def test_the_launch_is_blamed_also_after_an_error_that_breaks_nothing(gpu: Gpu) -> None:
+    stopwatch, told = CudaStopwatch(), list[int | None]()
+    queue(stopwatch, gpu, ["", ""])
+    gpu.error = RuntimeError("CUDA error: invalid argument")
+    with pytest.raises(RuntimeError, match="invalid argument"):
+        stopwatch.wait(never)
+    queue(stopwatch, gpu, ["", "faults"])
+    with pytest.raises(SystemExit):
+        stopwatch.wait(told.append)
+    assert told == [1]
 
 
 def test_what_never_ends_is_told_once(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,6 +167,23 @@ def test_nothing_of_a_backend_that_raised_is_still_running(defective: str, monke
     assert len(waits) == 3
 
 
+def test_memory_goes_to_others_also_after_an_error_that_a_device_tells_last(
+    defective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: list[str] = []
+
+    def wait() -> None:
+        log.append("waited for")
+        if len(log) == 3:
+            raise RuntimeError("CUDA error: invalid argument")
+
+    on(monkeypatch, wait)
+    monkeypatch.setattr(GuardedMemory, "release", lambda _: log.append("released"))
+    with pytest.raises(RuntimeError, match="invalid argument"):
+        Execution(task(defective, "NONE"), ignore).run()
+    assert log == ["waited for"] * 3 + ["released"]
+
+
 def test_a_device_is_waited_for_before_the_memory_of_a_case_goes_to_others(
     defective: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
