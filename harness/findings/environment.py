@@ -16,7 +16,7 @@ import attnfuzz
 from attnfuzz.kernels.library_cache import NoCompiler
 from attnfuzz.kernels.native.build import compiler
 
-_PACKAGES = ("torch", "flashinfer-python", "hypothesis")
+_PACKAGES = ("flashinfer-python", "hypothesis")
 _SECONDS_PER_COMMAND = 5.0
 """nvidia-smi takes a second per GPU without a persistence daemon; a driver that hangs must not hang the campaign."""
 
@@ -31,6 +31,8 @@ def environment() -> dict[str, str]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": _cpu(),
+        # Its own version tells the build, like 2.13.0+cu130, which that of the package may not.
+        "torch": str(torch.__version__),
         **{name: _version(name) for name in _PACKAGES},
         "cuda": torch.version.cuda,
         **_gpus(),
