@@ -28,9 +28,15 @@ WRONG = 'weights, v) * (float("nan") if kv_len > 4 else 1)'
 DECODE_ALONE = """
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode
+from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 
-MINE = FunctionBackend(attend, capability=Capability(modes=(Mode.DECODE,), layouts=(KvLayout.NHD,)))
+MINE = FunctionBackend(
+    attend,
+    capability=Capability(
+        modes=(Mode.DECODE,), dtypes=(DType.FLOAT32,), layouts=(KvLayout.NHD,), page_sizes=(8,), max_head_dim=8
+    ),
+)
 """
 MINE = "team_backend.py:MINE"
 HOME = Home(Path("attnfuzz-out"))
@@ -51,7 +57,7 @@ def _end_workers() -> None:
 
 
 def write_backend(*, wrong: bool) -> None:
-    """The example in the documentation as a user's file, for decodes; it may be wrong for requests of over 4 keys."""
+    """The example in the documentation as a user's file, for small decodes; it may be wrong for over 4 keys."""
     source = EXAMPLE.read_text() + DECODE_ALONE
     assert source.count(RIGHT) == 1
     Path("team_backend.py").write_text(source.replace(RIGHT, WRONG) if wrong else source)
