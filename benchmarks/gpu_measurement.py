@@ -14,6 +14,7 @@ from attnfuzz.kernels.gpu.visible import visible
 
 _MIN_WIDTH = 9
 _LOOK_EVERY = 0.2
+"""Seconds between two questions to NVML."""
 
 
 class Table:

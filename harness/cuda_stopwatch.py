@@ -71,12 +71,13 @@ class CudaStopwatch:
 
     def _watch(self, tell: Callable[[int | None], None]) -> None:
         """Return when the GPU is done or broken; until then tell, now and then, what it has come to."""
-        told: list[int | None] = []
+        told: tuple[int | None, ...] = ()
         soon = time.monotonic() + _LONG
         while self._driver.cuStreamQuery(guards.stream())[0] == self._driver.CUresult.CUDA_ERROR_NOT_READY:
             time.sleep(_GLANCE)
             if time.monotonic() > soon:
                 soon += _LONG
-                if told != [self._at()]:
-                    told = [self._at()]
-                    tell(told[0])
+                at = self._at()
+                if told != (at,):
+                    told = (at,)
+                    tell(at)

@@ -184,7 +184,6 @@ class JournalingLauncher:
         self._capturing: CapturedGraph | None = None
         self._step, self._mode, self._call = -1, "", -1
         self._reported: list[tuple[str, str]] = []
-        self._entry = b""
         self._unseen: list[_Unseen] = []
         self._sealed = 0
         self.run = self.way = ""
@@ -257,11 +256,11 @@ class JournalingLauncher:
         inputs = [tensor for op, name, tensor in tensors if name not in op.writes]
         seal = self._memory.seal(inputs, writable=written)
         self._sealed += sum(tensor.nbytes for tensor in inputs)
-        self.announce(launches)
+        entry = self.announce(launches)
         self._show(launches)
         # What nobody asked for until now is not of this launch.
         self._failed_launch()
-        launch = _Unseen(self._entry, self.kernel, self._observation(self._known_call(launches)))
+        launch = _Unseen(entry, self.kernel, self._observation(self._known_call(launches)))
         self._unseen.append(launch)
         try:
             self._stopwatch.start()
@@ -297,10 +296,10 @@ class JournalingLauncher:
                 changed = f"{each.kernel} changed its input {name}, first at element {element}"
                 self.observations.append(each.observation(kind=Kind.INPUT_MUTATED, place=name, message=changed))
 
-    def announce(self, launches: Sequence[Launched]) -> None:
+    def announce(self, launches: Sequence[Launched]) -> bytes:
         """Put launches on record before they run, with the tensors that they know of: no other can be blamed.
 
-        Of several that run as one, nobody can tell which it was.
+        Of several that run as one, nobody can tell which it was. Returns the journal entry.
         """
         self._call += len(launches)
         self.kernel = " + ".join(dict.fromkeys(op.name for op, _ in launches))
@@ -330,8 +329,9 @@ class JournalingLauncher:
             broken=tuple(text for _, text in reported),
         )
         with self._on_record():
-            self._entry = record.encode()
-            self._write(self._entry)
+            entry = record.encode()
+            self._write(entry)
+        return entry
 
     def notice_failed_launch(self, launches: Sequence[Launched]) -> None:
         """After calls that raised nothing: observe that a kernel of theirs could not be launched, and so never ran."""
