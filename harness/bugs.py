@@ -20,13 +20,15 @@ from attnfuzz.kernels.defects.defect import BugClass
 from attnfuzz.kernels.sglang.naming import BadName, Named
 from attnfuzz.reference.case_file import AnyCase, validate_any
 from attnfuzz.reference.device import Device
+from attnfuzz.reference.user_error import UserError
+from attnfuzz.reference.validity import ImpossibleCase
 
 FOLDER = Path(attnfuzz.__file__).parent / "bugs"
 
 _RELEASE = re.compile(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+")
 
 
-class BugFileError(ValueError):
+class BugFileError(UserError):
     """An entry can't be read; the message says which, and why."""
 
 
@@ -133,7 +135,7 @@ def _load(path: Path) -> Bug:
         for case in (bug.case, bug.release_case):
             if case is not None:
                 validate_any(case)
-    except (OSError, msgspec.DecodeError, ValueError) as error:
+    except (OSError, msgspec.DecodeError, ImpossibleCase) as error:
         raise BugFileError(f"bug entry {path.name} can't be read: {error}") from error
     for trouble in _troubles(bug, path.stem):
         raise BugFileError(f"bug entry {path.name} {trouble}")

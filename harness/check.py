@@ -32,6 +32,7 @@ from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
 from attnfuzz.reference.device import Device
+from attnfuzz.reference.user_error import UserError
 
 TIMEOUT_SECONDS = 30.0
 """A small case takes milliseconds: what runs this long hangs."""
@@ -53,7 +54,7 @@ CASES = Path(".attnfuzz")
 """Where check() leaves the cases that fail, for the line that replays them."""
 
 
-class CannotRun(RuntimeError):
+class CannotRun(UserError):
     """A backend that this machine can't run; the message says why, and what to do."""
 
 

@@ -21,6 +21,7 @@ from attnfuzz.kernels.sglang.naming import BadName, Named, is_sglang
 from attnfuzz.kernels.torch_sdpa import SDPA_BACKENDS
 from attnfuzz.kernels.trtllm.backends import TRTLLM_BACKENDS
 from attnfuzz.reference.device import Device
+from attnfuzz.reference.user_error import UserError
 
 ENTRY_POINTS = "attnfuzz.backends"
 """The entry point group in which an installed package offers a backend."""
@@ -30,15 +31,15 @@ _LONGEST_IN_A_FILE_NAME = 100
 _REQUIRED = ("name", "capability", "contract", "noise", "ops", "missing", "prepare", "open")
 
 
-class UnknownBackend(ValueError):
+class UnknownBackend(UserError):
     """No backend has that name."""
 
 
-class WrongDevice(ValueError):
+class WrongDevice(UserError):
     """A backend has no counterpart on the device that was asked for; the message says what to do."""
 
 
-class BackendFileError(ValueError):
+class BackendFileError(UserError):
     """A backend could not be loaded from a user's file or from an entry point."""
 
 

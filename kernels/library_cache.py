@@ -15,14 +15,16 @@ from pathlib import Path
 import ninja
 import tvm_ffi
 
+from attnfuzz.reference.user_error import UserError
+
 _OUTPUT_LINES = 20
 
 
-class NoCompiler(RuntimeError):
+class NoCompiler(UserError):
     """There is no compiler for the kernels."""
 
 
-class BuildFailed(RuntimeError):
+class BuildFailed(UserError):
     """Kernels could not be compiled or stored."""
 
 

@@ -15,6 +15,7 @@ import torch
 
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel
+from attnfuzz.reference.user_error import UserError
 
 FORMAT = "attnfuzz-calibration"
 VERSION = 1
@@ -22,7 +23,7 @@ VERSION = 1
 _SHIPPED = Path(__file__).parent / "calibrations"
 
 
-class CalibrationError(ValueError):
+class CalibrationError(UserError):
     """A file that holds no calibration; the message is one line that says what is wrong and what to do."""
 
 

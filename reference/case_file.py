@@ -16,10 +16,12 @@ from typing import Any
 import msgspec
 import torch
 
+from attnfuzz.reference import foreign
 from attnfuzz.reference.call_validity import validate_calls
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.payloads import PayloadError, bring_back, split_off, write_payloads
+from attnfuzz.reference.user_error import UserError
 from attnfuzz.reference.validity import ImpossibleCase, validate
 
 AnyCase = Case | CallCase
@@ -33,7 +35,7 @@ PAYLOADS = ".payloads.safetensors"
 _WIDTH = 100
 
 
-class CaseFileError(ValueError):
+class CaseFileError(UserError):
     """A file that holds no case that can be run; the message is one line that says what is wrong and what to do."""
 
 
@@ -50,7 +52,7 @@ def decode(data: bytes, payloads: Path | None = None) -> AnyCase:
 
     """
     try:
-        content = msgspec.json.decode(data)
+        content = foreign.decode_json(data)
     except msgspec.DecodeError as error:
         raise CaseFileError(f"not JSON ({error}): the file is damaged, or no case file") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -87,7 +89,7 @@ def load(path: str | os.PathLike[str]) -> AnyCase:
     """The case in the file at `path`. CaseFileError, with the path, if it cannot be read or decoded."""
     source = Path(path)
     try:
-        return decode(source.read_bytes(), source.with_suffix(PAYLOADS))
+        return decode(foreign.read_bytes(source), source.with_suffix(PAYLOADS))
     except OSError as error:
         raise CaseFileError(f"cannot read {source}: {error.strerror or error}; give a case file") from error
     except CaseFileError as error:

@@ -10,9 +10,10 @@ from packaging.version import Version
 from attnfuzz.harness.bisect.sites import Site, SiteError, site_at
 from attnfuzz.kernels.library_cache import locked
 from attnfuzz.kernels.pip import NoPip, PipFailed, pip
+from attnfuzz.reference.user_error import UserError
 
 
-class CannotBeHad(RuntimeError):
+class CannotBeHad(UserError):
     """A version that could not be installed; the message is the reason in a line."""
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
+from attnfuzz.reference.user_error import UserError
 
-class SiteError(ValueError):
+
+class SiteError(UserError):
     """A folder that does not hold the version that it should; the message says what to do."""
 
 

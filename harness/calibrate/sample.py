@@ -20,6 +20,7 @@ from attnfuzz.reference.attention import attend
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel
+from attnfuzz.reference.user_error import UserError
 from attnfuzz.strategies.cases import cases
 
 ALPHA = 1e-6
@@ -29,7 +30,7 @@ the bounds that a fit has to hold are the tightest."""
 _EXAMPLES_AT_ONCE = 50
 
 
-class CannotCalibrate(RuntimeError):
+class CannotCalibrate(UserError):
     """There is nothing to fit a model to; the message says why, and what to do."""
 
 

@@ -16,13 +16,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from attnfuzz.harness.durable import make_folder, sync_folder
+from attnfuzz.reference.user_error import UserError
 
 LOG_NAME = "events.ndjson"
 
 _ID = re.compile(r"\d{8}-\d{6}(\.\d+)?")
 
 
-class HomeError(RuntimeError):
+class HomeError(UserError):
     """A folder that can't be a campaign's home, or is in use; the message says what to do."""
 
 

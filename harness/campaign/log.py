@@ -20,6 +20,7 @@ from attnfuzz.harness.campaign.events import (
     UnconfirmedKept,
 )
 from attnfuzz.harness.durable import make_folder, sync_folder, write_all
+from attnfuzz.reference.user_error import UserError
 from attnfuzz.reference.validity import ImpossibleCase, validate
 
 SECONDS_PER_SYNC = 1.0
@@ -28,7 +29,7 @@ SECONDS_PER_SYNC = 1.0
 _AT_ONCE = (CampaignStarted, FindingFiled, FindingChecked, UnconfirmedKept, CampaignFinished)
 
 
-class LogError(RuntimeError):
+class LogError(UserError):
     """A log that can't be read as one; the message says why, and what to do."""
 
 

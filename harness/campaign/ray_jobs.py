@@ -15,6 +15,7 @@ from msgspec.structs import replace
 import attnfuzz
 from attnfuzz.harness.campaign.jobs import JobEnded, JobProcess
 from attnfuzz.harness.campaign.messages import AnyMessage, Setup, Slice, SliceDone
+from attnfuzz.reference.user_error import UserError
 
 LOCAL = "local"
 """The address of a cluster that is started on this machine for one campaign."""
@@ -25,7 +26,7 @@ OBJECT_STORE_BYTES = 100_000_000
 """For a cluster of our own. Messages are small; Ray would take a third of the memory."""
 
 
-class RayError(RuntimeError):
+class RayError(UserError):
     """There is no cluster to run on; the message is one line that says what to do."""
 
 

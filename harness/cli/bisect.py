@@ -19,7 +19,7 @@ from attnfuzz.harness.bisect.install import CannotBeHad, installed
 from attnfuzz.harness.bisect.outcome import Ending, Outcome
 from attnfuzz.harness.bisect.run import environment_for, run_script
 from attnfuzz.harness.bisect.search import search
-from attnfuzz.harness.bisect.sites import Site, SiteError, site_at
+from attnfuzz.harness.bisect.sites import Site, site_at
 from attnfuzz.harness.bisect.summary import in_words
 from attnfuzz.harness.cli.exits import BadInput, Exit
 from attnfuzz.harness.cli.given import Duration, case_at, tell
@@ -152,7 +152,7 @@ def _version(text: str) -> Version:
 
 
 def _sites(given: Sequence[str], package: str) -> dict[Version, Site]:
-    """The sites in VERSION=DIR by version. Raises BadInput."""
+    """The sites in VERSION=DIR by version. Raises BadInput or SiteError."""
     sites: dict[Version, Site] = {}
     for text in given:
         matched = re.fullmatch(r"([^=]+)=(.+)", text, flags=re.DOTALL)
@@ -161,10 +161,7 @@ def _sites(given: Sequence[str], package: str) -> dict[Version, Site]:
         version = _version(matched[1])
         if version in sites:
             raise BadInput(f"--site is given twice for {version}: name one folder")
-        try:
-            sites[version] = site_at(Path(matched[2]), package, version)
-        except SiteError as error:
-            raise BadInput(str(error)) from error
+        sites[version] = site_at(Path(matched[2]), package, version)
     return sites
 
 

@@ -11,7 +11,6 @@ from rich.table import Table
 
 from attnfuzz.harness.calibrate.apart import measure_apart
 from attnfuzz.harness.calibrate.calibrate import Measured, architecture_of, calibration
-from attnfuzz.harness.calibrate.sample import CannotCalibrate
 from attnfuzz.harness.cli.campaign import prepare
 from attnfuzz.harness.cli.exits import BadInput
 from attnfuzz.harness.cli.given import backends_option, tell
@@ -70,17 +69,14 @@ def calibrate(*, backends: tuple[str, ...], rows: int, seed: int | None, out: Pa
 
 
 def _measured(name: str, rows: int, seed: int) -> list[Measured]:
-    """A fit for each dtype, with the progress on standard error. Raises BadInput if there can't be one."""
+    """A fit for each dtype, with the progress on standard error. Raises CannotCalibrate."""
     status = Console(stderr=True, highlight=False)
-    try:
-        with status.status(f"{name}: drawing", spinner="dots") as shown:
-            found = []
-            for dtype in resolve(name).capability.dtypes:
-                found.append(measure_apart(name, dtype, rows=rows, seed=seed, tell=shown.update))
-                tell(f"{name}, {dtype}: {found[-1].fit.rows:,} rows")
-            return found
-    except CannotCalibrate as error:
-        raise BadInput(str(error)) from error
+    with status.status(f"{name}: drawing", spinner="dots") as shown:
+        found = []
+        for dtype in resolve(name).capability.dtypes:
+            found.append(measure_apart(name, dtype, rows=rows, seed=seed, tell=shown.update))
+            tell(f"{name}, {dtype}: {found[-1].fit.rows:,} rows")
+        return found
 
 
 def _table(measured: list[Measured]) -> Table:

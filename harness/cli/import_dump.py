@@ -70,26 +70,23 @@ def import_dump(
 
     The case keeps the pages that the call refers to, in memory that is guarded on both sides.
     """
-    try:
-        dump = read_dump(folder)
-        for trouble in dump.unreadable:
-            tell(f"Left out: {trouble}")
-        if not dump.calls:
-            raise BadInput(f"no call of {folder} can be read")
-        if listing:
-            _list(dump.calls)
-            return
-        has = importable() if backend is None else resolve(backend).ops
+    dump = read_dump(folder)
+    for trouble in dump.unreadable:
+        tell(f"Left out: {trouble}")
+    if not dump.calls:
+        raise BadInput(f"no call of {folder} can be read")
+    if listing:
+        _list(dump.calls)
+        return
+    has = importable() if backend is None else resolve(backend).ops
 
-        def runs(call: RecordedCall) -> bool:
-            return function_of(call) in has
+    def runs(call: RecordedCall) -> bool:
+        return function_of(call) in has
 
-        index = chosen_call(dump.calls, number, runs)
-        calls = [as_function(dump.calls, call) for call in with_earlier(dump.calls, index, earlier, runs)]
-        case = make_sequence(calls, backend=backend, contents=Contents(contents), seed=seed)
-        breaches = breaches_of(calls[-1])
-    except DumpError as error:
-        raise BadInput(str(error)) from error
+    index = chosen_call(dump.calls, number, runs)
+    calls = [as_function(dump.calls, call) for call in with_earlier(dump.calls, index, earlier, runs)]
+    case = make_sequence(calls, backend=backend, contents=Contents(contents), seed=seed)
+    breaches = breaches_of(calls[-1])
     path = output or Path(f"{calls[-1].function}-{case_file.case_id(case)}.json")
     case_file.save(path, case)
     click.echo(f"Imported call {index + 1} of {len(dump.calls)} into {path}: {_size(case)}.\n")

@@ -7,10 +7,6 @@ import traceback
 import click
 
 import attnfuzz
-from attnfuzz.harness.campaign.home import HomeError
-from attnfuzz.harness.campaign.log import LogError
-from attnfuzz.harness.campaign.ray_jobs import RayError
-from attnfuzz.harness.check import CannotRun
 from attnfuzz.harness.cli.backends import backends
 from attnfuzz.harness.cli.bisect import bisect
 from attnfuzz.harness.cli.bugs import bugs
@@ -28,20 +24,8 @@ from attnfuzz.harness.cli.report import report
 from attnfuzz.harness.cli.shrink import shrink_case
 from attnfuzz.harness.cli.sweep import sweep
 from attnfuzz.harness.cli.triage import triage
-from attnfuzz.harness.corpus import CorpusError, DatabaseError
-from attnfuzz.harness.defects.results import DefectScoreError
-from attnfuzz.harness.findings.ledger import LedgerError
-from attnfuzz.harness.registry import BackendFileError, UnknownBackend, WrongDevice
 from attnfuzz.harness.report.printable import printable
-from attnfuzz.harness.report.sources import NoCampaignError
-from attnfuzz.harness.sweep.results import SweepError
-from attnfuzz.harness.workers.lifeline import CannotStart
-from attnfuzz.harness.workers.pool import Refused
-from attnfuzz.kernels.library_cache import BuildFailed, NoCompiler
-from attnfuzz.kernels.sglang.errors import ReleaseError
-from attnfuzz.kernels.sglang.naming import BadName
-from attnfuzz.reference.calibration import CalibrationError
-from attnfuzz.reference.case_file import CaseFileError
+from attnfuzz.reference.user_error import UserError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -72,7 +56,10 @@ for command in (
 
 
 def main() -> None:
-    """Run the command line and exit: a user's mistake is one line, an error of ours a traceback; both exit with 2."""
+    """Run the command line and exit. Errors that the user can fix print one message, bugs of ours a traceback.
+
+    Both exit with 2.
+    """
     try:
         sys.exit(cli.main(prog_name="attnfuzz", standalone_mode=False))
     except click.ClickException as error:
@@ -81,7 +68,7 @@ def main() -> None:
         click.echo("Interrupted.", err=True)
         sys.exit(Exit.INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - the last stop: exit code 1 would say "findings"
-        if (message := _users_mistake(error)) is not None:
+        if (message := _fixable(error)) is not None:
             click.echo(f"Error: {printable(message)}", err=True)
         else:
             traceback.print_exc()
@@ -89,41 +76,19 @@ def main() -> None:
     sys.exit(Exit.FAILED)
 
 
-def _users_mistake(error: Exception) -> str | None:
-    """What to tell a user who can do something about `error`; None if the fault is ours."""
-    if isinstance(error, _USERS_MISTAKES):
+def _fixable(error: Exception) -> str | None:
+    """The message for an error that the user can fix; None for a bug of ours."""
+    if isinstance(error, UserError):
         return str(error)
-    if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
-        where = f" ({error.filename})" if error.filename else ""
-        return f"{error.strerror}{where}: {_OF_THE_MACHINE[error.errno]}"
+    if isinstance(error, OSError) and error.filename is not None:
+        advice = _ADVICE.get(error.errno or 0, "name another path")
+        return f"{error.strerror or error} ({error.filename}): {advice}"
+    if isinstance(error, OSError) and error.errno in _ADVICE:
+        return f"{error.strerror}: {_ADVICE[error.errno]}"
     return None
 
 
-_USERS_MISTAKES = (
-    BackendFileError,
-    BadName,
-    BuildFailed,
-    CalibrationError,
-    CannotRun,
-    CannotStart,
-    CaseFileError,
-    CorpusError,
-    DatabaseError,
-    DefectScoreError,
-    HomeError,
-    LedgerError,
-    LogError,
-    NoCampaignError,
-    NoCompiler,
-    RayError,
-    Refused,
-    ReleaseError,
-    SweepError,
-    UnknownBackend,
-    WrongDevice,
-)
-
-_OF_THE_MACHINE = {
+_ADVICE = {
     errno.ENOSPC: "free some space, or name another folder with --out; what was filed before is kept",
     errno.EDQUOT: "free some of your quota, or name another folder with --out; what was filed before is kept",
     errno.EACCES: "change the permissions, or name another path",

@@ -21,15 +21,14 @@ from attnfuzz.harness.cli.given import Duration, tell, tree_option
 from attnfuzz.harness.cli.sweep_table import print_sweep
 from attnfuzz.harness.durable import write_durably
 from attnfuzz.harness.findings.environment import environment
-from attnfuzz.harness.findings.record import RecordError
 from attnfuzz.harness.sweep.family import Family
 from attnfuzz.harness.sweep.markdown import MARKDOWN, render_markdown
 from attnfuzz.harness.sweep.replaying import MOST_CASES
 from attnfuzz.harness.sweep.results import RESULTS, Asked, Results, Searched, read_results, write_results
 from attnfuzz.harness.sweep.sglang_family import SglangFamily
 from attnfuzz.harness.sweep.sweep import Sweep
-from attnfuzz.harness.sweep.versions import NoSuchVersions, versions_in
-from attnfuzz.harness.sweep.wanted import NotOfTheFamily, Wanted, given, reported
+from attnfuzz.harness.sweep.versions import versions_in
+from attnfuzz.harness.sweep.wanted import Wanted, given, reported
 
 EXAMPLES = 1000
 """What is drawn for each backend of a release if nobody says."""
@@ -227,10 +226,7 @@ def _kinds(named: Sequence[str], family: Family) -> tuple[str, ...]:
 def _releases(versions: str | None, tree: Path | None, family: Family) -> tuple[str, ...]:
     if versions is None and tree is None:
         raise BadInput("no versions: write them like 0.5.9..latest or 0.5.9,0.5.11")
-    try:
-        named = [] if versions is None else versions_in(versions, family.released)
-    except NoSuchVersions as error:
-        raise BadInput(str(error)) from error
+    named = [] if versions is None else versions_in(versions, family.released)
     return (*map(str, named), *([] if tree is None else [f"@{tree.resolve()}"]))
 
 
@@ -238,10 +234,7 @@ def _given(paths: Sequence[Path], family: Family, kinds: Sequence[str]) -> tuple
     """The failures in files and folders, each with a name of its own."""
     taken: dict[str, Wanted] = {}
     for path in dict.fromkeys(paths):
-        try:
-            wanted = given(path, family, kinds)
-        except (NotOfTheFamily, RecordError) as error:
-            raise BadInput(str(error)) from error
+        wanted = given(path, family, kinds)
         name, number = wanted.name, 1
         while name in taken:
             number += 1

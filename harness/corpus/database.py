@@ -9,6 +9,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
 
+from attnfuzz.reference.user_error import UserError
+
 SECONDS_TO_ANSWER = 0.5
 """What a server in reach needs a hundredth of."""
 
@@ -20,7 +22,7 @@ _SCHEMES = ("redis", "rediss", "unix")
 Result = TypeVar("Result")
 
 
-class DatabaseError(ValueError):
+class DatabaseError(UserError):
     """A database that can't be used; the message is one line that says what to do."""
 
 

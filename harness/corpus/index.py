@@ -11,13 +11,14 @@ import msgspec
 
 from attnfuzz.harness.corpus.kept import Entry
 from attnfuzz.harness.durable import write_all, write_durably
+from attnfuzz.reference.user_error import UserError
 
 NAME = "index.ndjson"
 FORMAT = "attnfuzz-corpus"
 VERSION = 1
 
 
-class CorpusError(RuntimeError):
+class CorpusError(UserError):
     """A folder that is no corpus, or one that can't be read; the message says what to do."""
 
 

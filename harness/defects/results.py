@@ -6,9 +6,10 @@ import msgspec
 
 from attnfuzz.harness.defects.search import Outcome
 from attnfuzz.harness.judge.tiers import Tier
+from attnfuzz.reference.user_error import UserError
 
 
-class DefectScoreError(ValueError):
+class DefectScoreError(UserError):
     """A file that holds no measurement; the message is one line."""
 
 

@@ -9,11 +9,12 @@ from typing import Protocol
 import torch
 
 from attnfuzz.harness.report.printable import printable
+from attnfuzz.reference.user_error import UserError
 
 Scalar = int | float | str | bool | None
 
 
-class DumpError(ValueError):
+class DumpError(UserError):
     """A dump that can't be read or made into a case: one line that says what is wrong, where, and what to do."""
 
     def __init__(self, message: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from attnfuzz.harness.export.body import Dialect
 from attnfuzz.harness.failures import Kind, Observation
+from attnfuzz.reference.user_error import UserError
 
 
 class Target(StrEnum):
@@ -17,7 +18,7 @@ class Target(StrEnum):
     FLASHINFER = "flashinfer"
 
 
-class CannotExport(ValueError):
+class CannotExport(UserError):
     """A case that no stand-alone script can be made of; the message says why."""
 
 

@@ -19,6 +19,7 @@ from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.fingerprint import FEATURES, Fingerprint, features
 from attnfuzz.harness.registry import BackendFileError, UnknownBackend, resolve
 from attnfuzz.reference.case import Case, Mode
+from attnfuzz.reference.user_error import UserError
 
 DEFAULT_NAME = "attnfuzz-ledger.toml"
 
@@ -26,7 +27,7 @@ NO_LONGER = "no longer happens: remove it from the ledger"
 NOT_MET = "not met yet in this home: rare, mended, or mistyped"
 
 
-class LedgerError(ValueError):
+class LedgerError(UserError):
     """A ledger that can't be used; the message has a line for each mistake, which says what would be right."""
 
 

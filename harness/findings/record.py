@@ -12,11 +12,12 @@ from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.fingerprint import Fingerprint
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.user_error import UserError
 
 HISTORY = "finding.json"
 
 
-class RecordError(ValueError):
+class RecordError(UserError):
     """A folder that holds no finding; the message is one line that says what is wrong and what to do."""
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 from attnfuzz.harness.campaign.home import LOG_NAME, Home
 from attnfuzz.harness.campaign.log import LogError, read_log
 from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.reference.user_error import UserError
 
 
-class NoCampaignError(ValueError):
+class NoCampaignError(UserError):
     """A path that no campaign can be read from; the message says why, and what to do."""
 
 

@@ -11,11 +11,12 @@ from attnfuzz.harness.durable import write_durably
 from attnfuzz.harness.fingerprint import Fingerprint
 from attnfuzz.harness.sweep.course import Course, course_of
 from attnfuzz.harness.sweep.wanted import Wanted
+from attnfuzz.reference.user_error import UserError
 
 RESULTS = "sweep.json"
 
 
-class SweepError(ValueError):
+class SweepError(UserError):
     """A folder without a sweep in it, or with a damaged one; the message says what to do."""
 
 

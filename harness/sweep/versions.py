@@ -4,11 +4,13 @@ from collections.abc import Callable, Sequence
 
 from packaging.version import InvalidVersion, Version
 
+from attnfuzz.reference.user_error import UserError
+
 LATEST = "latest"
 _TO = ".."
 
 
-class NoSuchVersions(ValueError):
+class NoSuchVersions(UserError):
     """What was written means no versions; the message says what to write."""
 
 

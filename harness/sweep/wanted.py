@@ -17,12 +17,13 @@ from attnfuzz.harness.sweep.family import Family
 from attnfuzz.harness.wording import headline
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.user_error import UserError
 
 _PLACED = FAULTS | {Kind.RAISED}
 """Kinds of failures of which one elsewhere is another bug."""
 
 
-class NotOfTheFamily(ValueError):
+class NotOfTheFamily(UserError):
     """A case that no release can be asked about; the message says why."""
 
 

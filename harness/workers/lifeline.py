@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from attnfuzz.harness.workers.nursery import MESSAGE_BYTES, Answer, Bury, Failed, Fork, Order, Reap, Reaped, Setup
+from attnfuzz.reference.user_error import UserError
 
 _answers: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
 _SECONDS_TO_END = 5.0
@@ -28,7 +29,7 @@ class NurseryError(RuntimeError):
     """Workers can't be had: an import failed, or the nursery is gone. The message says which, with its traceback."""
 
 
-class CannotStart(NurseryError):
+class CannotStart(NurseryError, UserError):
     """Workers can't be had for a reason that a user can mend; the message is one line that says what to do."""
 
 

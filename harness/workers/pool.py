@@ -18,6 +18,7 @@ from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.lifeline import CannotStart, Lifeline, NurseryError, tail
 from attnfuzz.harness.workers.nursery import Hook, Setup
+from attnfuzz.reference.user_error import UserError
 
 _START_SECONDS = 600.0
 """How long a nursery may take to import, and to compile kernels, before it is given up."""
@@ -38,7 +39,7 @@ class HandlerError(RuntimeError):
     """The handler raised: a fault of the harness, not of what it tests. The message is the worker's traceback."""
 
 
-class Refused(HandlerError):
+class Refused(HandlerError, UserError):
     """The handler raised what a user can mend; the message is one line that says what to do."""
 
 

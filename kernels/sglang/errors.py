@@ -1,7 +1,9 @@
 """What may be wrong with a release that was asked for. Each message is a line: what is wrong, and what to do."""
 
+from attnfuzz.reference.user_error import UserError
 
-class ReleaseError(RuntimeError):
+
+class ReleaseError(UserError):
     """A release of SGLang that cannot be used."""
 
 

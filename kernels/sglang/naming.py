@@ -11,6 +11,8 @@ from typing import Self
 
 from packaging.version import InvalidVersion, Version
 
+from attnfuzz.reference.user_error import UserError
+
 OLDEST = Version("0.5.9")
 """The first release that is driven: the first of the reported bugs are in it."""
 
@@ -24,7 +26,7 @@ _SOME_TREE = "sglang:"
 _ON_HOPPER = "hopper:"
 
 
-class BadName(ValueError):
+class BadName(UserError):
     """A name that begins as SGLang's do and means none of its backends; the message says what to write instead."""
 
 

@@ -1,0 +1,77 @@
+"""Reading files that somebody else may have written: bounded in size, and never blocking.
+
+Every file that attnfuzz reads back (cases, logs, findings, ledgers, corpora, dumps) may be damaged or hostile.
+"""
+
+import errno
+import os
+import stat
+from typing import Any, TypeVar, overload
+
+import msgspec
+
+MOST_BYTES = 1 << 28
+"""Largest file that is read whole, in bytes. A log of a week's campaign has some 10 MB."""
+
+MOST_BYTES_OF_RECORD = 1 << 24
+"""Largest file that holds a single record (a case, a finding, a ledger), in bytes: they have a few kB."""
+
+MOST_DEPTH = 64
+"""How deep JSON of no declared type may nest. The deepest that attnfuzz writes has 8 levels."""
+
+Decoded = TypeVar("Decoded")
+
+
+def read_bytes(path: str | os.PathLike[str], most: int = MOST_BYTES_OF_RECORD) -> bytes:
+    """The content of a regular file of at most `most` bytes.
+
+    Raises OSError, with `path`: also ENOTSUP for a FIFO, socket or device, which might block or never end, and EFBIG
+    for a larger file.
+    """
+    try:
+        # A FIFO without a writer blocks whoever opens it without O_NONBLOCK.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as error:
+        # A NUL in the path.
+        raise OSError(errno.EINVAL, str(error), os.fspath(path)) from None
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.ENOTSUP, "not a regular file", os.fspath(path))
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"larger than {most >> 20} MiB", os.fspath(path))
+    return content
+
+
+@overload
+def decode_json(data: bytes) -> Any: ...
+
+
+@overload
+def decode_json(data: bytes, type: type[Decoded]) -> Decoded: ...
+
+
+def decode_json(data: bytes, type: Any = Any) -> Any:  # noqa: A002 - msgspec's name for it
+    """As `msgspec.json.decode`, but whatever is wrong with `data` is a msgspec.DecodeError.
+
+    msgspec raises UnicodeDecodeError for bytes that are not UTF-8 and RecursionError for deep nesting. Without a `type`
+    to bound it, JSON may nest MOST_DEPTH deep.
+    """
+    try:
+        value = msgspec.json.decode(data, type=type)
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(f"byte {error.start} is not UTF-8") from None
+    except RecursionError:
+        raise msgspec.DecodeError("it nests too deeply") from None
+    if type is Any and _deeper_than(value, MOST_DEPTH):
+        raise msgspec.DecodeError(f"it nests more than {MOST_DEPTH} deep")
+    return value
+
+
+def _deeper_than(value: object, levels: int) -> bool:
+    if isinstance(value, dict):
+        return not levels or any(_deeper_than(each, levels - 1) for each in value.values())
+    return isinstance(value, list) and (not levels or any(_deeper_than(each, levels - 1) for each in value))
