@@ -27,7 +27,7 @@ def explain(death: Death) -> Observation:
     what = death.cause
     fault = _on_gpu(core, launch) if death.sticky else death.fault
     if kind in (Kind.ILLEGAL_ACCESS, Kind.MISALIGNED):
-        location = _unknown(core, launch) if death.sticky and fault is None else _location(fault, launch)
+        location = _unknown(core, launch) if death.sticky and fault is None else _location(death, fault, launch)
         place = location.place
         what = f"{_access(fault)} at {location} ({death.cause})"
     message = f"{what}, {_circumstances(launch)}"
@@ -96,9 +96,12 @@ def _unknown(core: Core | None, launch: LaunchRecord | None) -> Location:
     return Location("unknown address", words)
 
 
-def _location(fault: Fault | None, launch: LaunchRecord | None) -> Location:
-    if fault is None:
+def _location(death: Death, fault: Fault | None, launch: LaunchRecord | None) -> Location:
+    if fault is None and not death.recorder:
         return Location("unknown address", "no fault recorder ran (it needs a C++ compiler)")
+    if fault is None:
+        words = "the handler that notes it did not run: it was ignored, blocked or replaced, or had no stack left"
+        return Location("unknown address", words)
     if fault.code == _SI_KERNEL:
         return Location("unknown address", "one that no pointer can hold, or a misaligned vector access")
     if fault.code <= 0:

@@ -58,8 +58,8 @@ def _wait(order: str, argument: str, journal: Journal) -> None:
     """Take time: after saying farewell, launching something each tenth of a second, or doing nothing."""
     match order:
         case "linger":
-            assert worker._parent is not None
-            channel.send(worker._parent, channel.Message.LEAVING, argument.encode())
+            assert worker._line is not None
+            worker._line.send(channel.Message.LEAVING, argument.encode())
             time.sleep(60)
         case "launch":
             for _ in range(round(float(argument) * 10)):
