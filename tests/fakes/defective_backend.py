@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from attnfuzz.harness.launcher import LaunchError
 from attnfuzz.kernels.backend import Attended, Bench, Fill, Op, Output, Unsupported
 from attnfuzz.kernels.queries import draw_queries
 from attnfuzz.kernels.slot_tokens import SlotTokens
@@ -151,7 +152,7 @@ class Backend:
     def noise(self, dtype: DType) -> NoiseModel:
         """That of fp32 arithmetic."""
         if self.name == "NOISE":
-            raise ZeroDivisionError("a fault of the harness, for all it knows")
+            raise LaunchError("a fault of the harness")
         return NoiseModel.fp32_arithmetic()
 
     @property

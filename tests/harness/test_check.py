@@ -71,7 +71,7 @@ def test_a_backend_without_defects_passes_with_margins(runner: Runner, defective
 
 
 def test_a_fault_of_the_harness_is_no_failure_of_the_backend(runner: Runner, defective: str) -> None:
-    with pytest.raises(HandlerError, match="ZeroDivisionError"):
+    with pytest.raises(HandlerError, match="LaunchError: a fault of the harness"):
         runner.verdict(decode_case(f"{defective}:NOISE"))
 
 
