@@ -18,16 +18,16 @@ import msgspec
 from attnfuzz.harness import registry
 from attnfuzz.harness.describe_calls import describe_any
 from attnfuzz.harness.execute import Task
-from attnfuzz.harness.failures import FAILURES, Kind, Verdict
+from attnfuzz.harness.failures import FAILURES, Kind, Observation, Verdict
 from attnfuzz.harness.judge import ALPHA, Tier
 from attnfuzz.harness.teams import Teams
 from attnfuzz.harness.trace import assemble
 from attnfuzz.harness.workers.death import Death
-from attnfuzz.harness.workers.pool import Workers
+from attnfuzz.harness.workers.pool import HandlerError, Refused, Workers
 from attnfuzz.harness.workers.postmortem import explain
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.sglang.naming import release_in
-from attnfuzz.reference import case_file
+from attnfuzz.reference import case_file, foreign
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
@@ -163,14 +163,25 @@ class Runner:
         )
         if isinstance(answer, Death):
             return Verdict(observations=(explain(answer),))
-        return msgspec.json.decode(answer, type=Verdict)
+        try:
+            return foreign.decode_json(answer, Verdict)
+        except msgspec.DecodeError:
+            words = "what its worker answered is no verdict"
+            return Verdict(observations=(Observation(kind=Kind.WORKER_DIED, place=words, message=words),))
 
     def _patience(self, name: str) -> float:
         """The seconds after which a case on a backend hangs."""
         return self._timeout * (1 if release_in(name) is None else PATIENCE_WITH_RELEASES)
 
     def _answer(self, workers: Workers, task: bytes, timeout: float) -> bytes | Death:
-        answer = workers.run(task, timeout=timeout)
+        try:
+            answer = workers.run(task, timeout=timeout)
+        except Refused:
+            raise
+        except HandlerError:
+            # An earlier case may have left something behind that the harness stumbles over.
+            workers.renew()
+            answer = workers.run(task, timeout=timeout)
         for _ in range(RUNS_IF_KILLED - 1):
             if not (isinstance(answer, Death) and answer.killed_from_outside):
                 break
