@@ -6,7 +6,8 @@ import os
 import re
 import shlex
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,7 @@ from attnfuzz.harness.describe_calls import describe_any
 from attnfuzz.harness.execute import Task
 from attnfuzz.harness.failures import FAILURES, Kind, Observation, Verdict
 from attnfuzz.harness.judge import ALPHA, Tier
+from attnfuzz.harness.raised import words_of
 from attnfuzz.harness.teams import Teams
 from attnfuzz.harness.trace import assemble
 from attnfuzz.harness.workers.death import Death
@@ -145,7 +147,8 @@ class Runner:
     def _run(self, case: AnyCase, name: str, trace: str | None = None) -> Verdict:
         case_file.validate_any(case)
         backend = self._prepare(name)
-        reason = why_not(backend, case)
+        with _code_of(backend, name):
+            reason = why_not(backend, case)
         if reason is not None:
             return Verdict(unsupported=f"{name} does not support {reason}")
         task = msgspec.json.encode(
@@ -199,12 +202,26 @@ class Runner:
         backend = registry.resolve(name)
         if name in self._ready:
             return backend
-        reason = backend.missing()
-        if reason is not None:
-            raise CannotRun(f"{name} can't run here: {reason}")
-        backend.prepare(self._progress)
+        with _code_of(backend, name):
+            reason = backend.missing()
+            if reason is not None:
+                raise CannotRun(f"{name} can't run here: {reason}")
+            backend.prepare(self._progress)
         self._ready.add(name)
         return backend
+
+
+@contextmanager
+def _code_of(backend: Backend, name: str) -> Iterator[None]:
+    """Raise CannotRun for what a user's backend raises in this process. KeyboardInterrupt is the user's own."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit, GeneratorExit) as error:
+        if type(backend).__module__.startswith("attnfuzz."):
+            raise
+        raise CannotRun(f"{name} can't run here: {words_of(error)}") from error
 
 
 def _team(name: str) -> tuple[Device, str | None]:

@@ -41,6 +41,11 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
         return self.signal == signal.SIGKILL and not self.hang
 
     @property
+    def untimed(self) -> bool:
+        """Whether what led to it was seen later, so that it can't be said in which launch it was done."""
+        return bool(self.misdeed) or self.exit_code == channel.LOST
+
+    @property
     def cause(self) -> str:
         """How it ended, in words."""
         if self.misdeed:

@@ -20,7 +20,7 @@ _ACCESS = {1: "read", 2: "write"}
 
 def explain(death: Death) -> Observation:
     """The failure that a worker's death is."""
-    launch = _last_launch(death.entry)
+    launch = None if death.untimed else _last_launch(death.entry)
     core = None if death.core_dump is None else gpu_core.read(death.core_dump)
     kind = _kind(death, core)
     place = death.cause if kind is Kind.WORKER_DIED else ""
@@ -30,7 +30,7 @@ def explain(death: Death) -> Observation:
         location = _unknown(core, launch) if death.sticky and fault is None else _location(death, fault, launch)
         place = location.place
         what = f"{_access(fault)} at {location} ({death.cause})"
-    message = f"{what}, {_circumstances(launch)}"
+    message = f"{what}, {'at some point of the case' if death.untimed else _circumstances(launch)}"
     if launch is not None:
         message += f"\n{REACHED_BY}{launch.way}" if launch.way else ""
         message += "".join(f"\nbefore that, the call was seen to break its contract: {text}" for text in launch.broken)

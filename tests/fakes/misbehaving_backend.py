@@ -158,13 +158,23 @@ MISDEEDS: dict[str, Callable[[], object]] = {
     "STOP_NURSERY": lambda: os.kill(os.getppid(), signal.SIGSTOP),
     "STOP_NURSERY_AND_ABORT": lambda: (os.kill(os.getppid(), signal.SIGSTOP), os.abort()),
     "KILL_GROUP": lambda: os.kill(0, signal.SIGKILL),
-    "STOP": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "SLOW": lambda: time.sleep(0.5),
 }
 
 
 @dataclass(frozen=True)
 class Backend(DecodeBackend):
     """Decode of any batch, with a misdeed."""
+
+    def missing(self) -> str | None:
+        """None: it can run."""
+        self._fail_here("MISSING")
+        return None
+
+    def _fail_here(self, part: str) -> None:
+        """Raise before a worker runs, if the name says so."""
+        if self.name == f"HERE_{part}" and not in_a_worker():
+            raise KeyError(part)
 
     @property
     def ops(self) -> Mapping[str, Op]:
@@ -183,6 +193,7 @@ class Backend(DecodeBackend):
 
     def prepare(self, progress: Callable[[str], None]) -> None:
         """Nothing to compile."""
+        self._fail_here("PREPARE")
         if self.name == "PREPARE" and in_a_worker():
             raise Odd("not prepared")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from harness_cases import decode_case
 
-from attnfuzz.harness.check import Runner
+from attnfuzz.harness.check import CannotRun, Runner
 from attnfuzz.harness.failures import Kind, Observation
 
 FILE = str(Path(__file__).parents[1] / "fakes" / "misbehaving_backend.py")
@@ -44,7 +44,6 @@ DIED = {
     "IGNORE_FAULT": (Kind.ILLEGAL_ACCESS, "unknown address"),
     "KILL_NURSERY": (Kind.WORKER_DIED, OUTSIDE),
     "KILL_GROUP": (Kind.WORKER_DIED, OUTSIDE),
-    "STOP": (Kind.HANG, ""),
 }
 
 HARMLESS = (
@@ -56,7 +55,6 @@ HARMLESS = (
     "PRINT",
     "SETTINGS",
     "CLOSE_STDOUT",
-    "ALARM",
     "BUSY_THREAD",
     "RAISE_IN_A_THREAD",
     "RAISE_LATE",
@@ -71,8 +69,10 @@ def runner() -> Iterator[Runner]:
 
 
 def observed(runner: Runner, name: str) -> tuple[Observation, ...]:
-    """What is observed of a backend; a correct one passes right after it."""
+    """What is observed of a backend; the verdicts on a wrong and on a correct one right after it are right."""
     found = runner.verdict(decode_case(f"{FILE}:{name}")).observations
+    (wrong,) = runner.verdict(decode_case(f"{FILE}:WRONG_ROW")).observations
+    assert wrong.kind is Kind.OUTPUT_MISMATCH
     assert runner.verdict(decode_case(f"{FILE}:NONE")).observations == ()
     return found
 
@@ -98,11 +98,18 @@ def test_what_a_backend_says_is_of_bounded_length(runner: Runner) -> None:
 def test_a_worker_that_is_lost_is_a_finding(runner: Runner, name: str) -> None:
     (found,) = observed(runner, name)
     assert (found.kind, found.place) == DIED[name]
+    # When it was done is not known of all, and then no launch is blamed at random.
+    assert found.kernel == ("" if found.place in (WROTE, LOST) else "attend")
 
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_what_does_no_harm_is_no_finding(runner: Runner, name: str) -> None:
     assert observed(runner, name) == ()
+
+
+def test_an_alarm_ends_with_its_case(runner: Runner) -> None:
+    assert observed(runner, "ALARM") == ()
+    assert runner.verdict(decode_case(f"{FILE}:SLOW")).observations == ()
 
 
 def test_a_fault_without_its_handler_is_not_blamed_on_a_compiler(runner: Runner) -> None:
@@ -116,3 +123,10 @@ def test_a_fault_without_its_handler_is_not_blamed_on_a_compiler(runner: Runner)
 def test_what_an_earlier_case_left_behind_ends_nothing(runner: Runner) -> None:
     runner.verdict(decode_case(f"{FILE}:NONE"))
     assert observed(runner, "STUMBLE") == ()
+
+
+@pytest.mark.parametrize("part", ["MISSING", "PREPARE"])
+def test_what_a_backend_raises_before_a_worker_runs_it_names_the_backend(runner: Runner, part: str) -> None:
+    with pytest.raises(CannotRun, match=rf"misbehaving_backend.py:HERE_{part} can't run here: KeyError: '{part}'"):
+        runner.verdict(decode_case(f"{FILE}:HERE_{part}"))
+    assert observed(runner, "NONE") == ()
