@@ -118,12 +118,23 @@ def change_settings() -> None:
     torch.set_grad_enabled(False)
     torch.use_deterministic_algorithms(True)
     sys.setrecursionlimit(120)
-    sys.stdout = sys.stderr = None  # type: ignore[assignment]
+    sys.stdout = sys.stderr = None
     os.chdir("/")
     os.umask(0o777)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGSEGV, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_NOFILE, (10, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def kill_nursery() -> None:
+    os.kill(os.getppid(), signal.SIGKILL)
+    # The death of this process comes a moment later.
+    time.sleep(5)
+
+
+def stop_nursery_and_abort() -> None:
+    os.kill(os.getppid(), signal.SIGSTOP)
+    os.abort()
 
 
 MISDEEDS: dict[str, Callable[[], object]] = {
@@ -154,9 +165,9 @@ MISDEEDS: dict[str, Callable[[], object]] = {
     "BUSY_THREAD": lambda: threading.Thread(target=compute_for_ever, daemon=True).start(),
     "RAISE_IN_A_THREAD": raise_in_a_thread,
     "RAISE_LATE": collect_late,
-    "KILL_NURSERY": lambda: (os.kill(os.getppid(), signal.SIGKILL), time.sleep(5)),
+    "KILL_NURSERY": kill_nursery,
     "STOP_NURSERY": lambda: os.kill(os.getppid(), signal.SIGSTOP),
-    "STOP_NURSERY_AND_ABORT": lambda: (os.kill(os.getppid(), signal.SIGSTOP), os.abort()),
+    "STOP_NURSERY_AND_ABORT": stop_nursery_and_abort,
     "KILL_GROUP": lambda: os.kill(0, signal.SIGKILL),
     "SLOW": lambda: time.sleep(0.5),
 }
