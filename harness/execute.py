@@ -87,7 +87,7 @@ def handle(request: bytes, journal: Journal) -> bytes:
 @cache
 def _backend(name: str) -> Backend:
     """A backend, prepared in this process."""
-    backend = registry.resolve(name)
+    backend = registry.load(name)
     backend.prepare(lambda _: None)
     return backend
 

@@ -151,7 +151,7 @@ class Backend:
     def noise(self, dtype: DType) -> NoiseModel:
         """That of fp32 arithmetic."""
         if self.name == "NOISE":
-            raise ZeroDivisionError("a fault of the harness, for all it knows")
+            raise ZeroDivisionError("no noise is known")
         return NoiseModel.fp32_arithmetic()
 
     @property

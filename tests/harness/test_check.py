@@ -15,7 +15,7 @@ from attnfuzz.harness import check as check_module
 from attnfuzz.harness.check import CannotRun, Runner, check, render_failure
 from attnfuzz.harness.confirm import comes_back
 from attnfuzz.harness.failures import FAILURES, Failure, Kind, Observation
-from attnfuzz.harness.workers.pool import HandlerError
+from attnfuzz.harness.registry import BackendFileError
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case, Mode, Request, Step
 from attnfuzz.reference.validity import ImpossibleCase
@@ -70,8 +70,8 @@ def test_a_backend_without_defects_passes_with_margins(runner: Runner, defective
     assert verdict.margins.keys() == {"T1", "T2", "T4"}
 
 
-def test_a_fault_of_the_harness_is_no_failure_of_the_backend(runner: Runner, defective: str) -> None:
-    with pytest.raises(HandlerError, match="ZeroDivisionError"):
+def test_a_backend_that_can_not_say_its_noise_is_refused(runner: Runner, defective: str) -> None:
+    with pytest.raises(BackendFileError, match=r"its noise\(float32\) raises ZeroDivisionError"):
         runner.verdict(decode_case(f"{defective}:NOISE"))
 
 

@@ -225,8 +225,8 @@ def test_a_backend_comes_from_a_file(write: Write) -> None:
 
 
 def test_a_class_is_made_without_arguments(write: Write) -> None:
-    text = "class Mine:\n    name = 'mine'\n    capability = contract = noise = ops = missing = prepare = open = None\n"
-    assert resolve(f"{write(text)}:Mine").name == "mine"
+    text = f"{GOOD}\nclass Mine(FunctionBackend):\n    def __init__(self): super().__init__(attend)\n"
+    assert resolve(f"{write(text)}:Mine").name == "attend"
 
 
 def test_a_file_may_import_its_neighbours(write: Write) -> None:
