@@ -141,9 +141,9 @@ def _said(words: str) -> Iterator[None]:
     """Say what is waited for if it takes long; on standard error, whose reader may be a job's main process."""
     line = f"{printable(shortened(words, _MOST_CHARACTERS))}\n"
     timer = threading.Timer(_SILENT_SECONDS, lambda: sys.stderr.write(line))
-    timer.daemon = True
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
+        timer.join()
