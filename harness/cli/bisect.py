@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 from packaging.utils import InvalidName, canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -22,7 +22,7 @@ from attnfuzz.harness.bisect.search import search
 from attnfuzz.harness.bisect.sites import Site, site_at
 from attnfuzz.harness.bisect.summary import in_words
 from attnfuzz.harness.cli.exits import BadInput, Exit
-from attnfuzz.harness.cli.given import Duration, case_at, tell
+from attnfuzz.harness.cli.given import Duration, PathTo, case_at, tell
 from attnfuzz.harness.durable import write_durably
 from attnfuzz.harness.export import CannotExport, Target, export_script
 from attnfuzz.harness.report.printable import shortened
@@ -37,9 +37,7 @@ _STYLES = {Ending.PASSES: "green", Ending.FAILS: "red"}
 
 
 @click.command()
-@click.argument(
-    "path", type=click.Path(exists=True, path_type=Path), required=False, metavar="[CASE.json | FINDING_DIR]"
-)
+@click.argument("path", type=PathTo(exists=True), required=False, metavar="[CASE.json | FINDING_DIR]")
 @click.option(
     "--versions", metavar="A,B,...", help="Released versions; those that have no --site are installed by pip."
 )
@@ -49,13 +47,13 @@ _STYLES = {Ending.PASSES: "green", Ending.FAILS: "red"}
 @click.option("--package", default="flashinfer-python", show_default=True, help="What the versions are of.")
 @click.option(
     "--script",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=PathTo(exists=True, dir_okay=False),
     help="Run this instead of a case: it exits with 0 if nothing is wrong, 1 if the fault shows, 2 if it can't run. "
     'The line that it prints after "seen: " is shown.',
 )
 @click.option(
     "--cache",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=PathTo(file_okay=False),
     help="Where installed versions are kept; without it in bisect/ of attnfuzz's cache.",
 )
 @click.option(
@@ -147,7 +145,7 @@ def _package(name: str) -> str:
 def _version(text: str) -> Version:
     try:
         return Version(text)
-    except InvalidVersion:
+    except ValueError:
         raise BadInput(f"{text!r} is no version: give released ones, like --versions 0.6.8,0.6.9") from None
 
 

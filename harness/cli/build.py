@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.cli.exits import BadInput
-from attnfuzz.harness.cli.given import tell
+from attnfuzz.harness.cli.given import counted, tell
 from attnfuzz.harness.registry import on_device, resolve
 from attnfuzz.harness.wording import clock, count
 from attnfuzz.kernels.backend import Backend
@@ -33,7 +33,7 @@ from attnfuzz.reference.device import Device
     metavar="NAME",
     help="What will be tested; may be given several times.  [default: all that run on the GPU]",
 )
-@click.option("--jobs", type=click.IntRange(min=1), help="Files to compile at a time.  [default: $MAX_JOBS, or cores]")
+@click.option("--jobs", type=counted(most=1024), help="Files to compile at a time.  [default: $MAX_JOBS, or cores]")
 @click.option("--arch", metavar="9.0a", help="What to compile for, also without a GPU.  [default: the visible GPUs]")
 def build(*, names: tuple[str, ...], jobs: int | None, arch: str | None) -> None:
     """Compile what GPU backends need, in parallel, and say what can't be compiled.

@@ -13,7 +13,7 @@ from attnfuzz.harness.calibrate.apart import measure_apart
 from attnfuzz.harness.calibrate.calibrate import Measured, architecture_of, calibration
 from attnfuzz.harness.cli.campaign import prepare
 from attnfuzz.harness.cli.exits import BadInput
-from attnfuzz.harness.cli.given import backends_option, tell
+from attnfuzz.harness.cli.given import SEED, PathTo, backends_option, counted, tell
 from attnfuzz.harness.registry import resolve
 from attnfuzz.kernels.sglang.naming import is_sglang
 from attnfuzz.reference.calibration import file_name, save
@@ -26,20 +26,20 @@ FEWEST_ROWS = 1000
 @backends_option("A backend that passes")
 @click.option(
     "--rows",
-    type=click.IntRange(min=FEWEST_ROWS),
+    type=counted(FEWEST_ROWS),
     default=100_000,
     show_default=True,
     help="Rows, (token, head), for each dtype of queries: half to fit, half to test the fit.",
 )
-@click.option("--seed", type=click.IntRange(min=0), help="Draw the cases of an earlier calibration again.")
+@click.option("--seed", type=SEED, help="Draw the cases of an earlier calibration again.")
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=PathTo(file_okay=False),
     default=Path("attnfuzz-calibrations"),
     show_default=True,
     help="Folder for one JSON file per backend.",
 )
-@click.option("--plot", "plots", type=click.Path(file_okay=False, path_type=Path), help="Folder for one PNG each.")
+@click.option("--plot", "plots", type=PathTo(file_okay=False), help="Folder for one PNG each.")
 def calibrate(*, backends: tuple[str, ...], rows: int, seed: int | None, out: Path, plots: Path | None) -> None:
     """Measure the error of correct backends on this machine, and fit their noise models to it.
 

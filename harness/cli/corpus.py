@@ -10,7 +10,7 @@ from rich.table import Table
 
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.cli.exits import BadInput
-from attnfuzz.harness.cli.given import tell
+from attnfuzz.harness.cli.given import PathTo, tell
 from attnfuzz.harness.corpus import Corpus, Kept, Why
 from attnfuzz.harness.findings.finding import case_path
 from attnfuzz.harness.wording import count
@@ -20,7 +20,7 @@ from attnfuzz.reference.case import Case
 corpus_option = click.option(
     "--corpus",
     "folder",
-    type=click.Path(path_type=Path),
+    type=PathTo(),
     default=Home(Path("attnfuzz-out")).corpus,
     show_default=True,
     help="The corpus: a folder, which is made if need be.",
@@ -51,9 +51,7 @@ def list_cases(folder: Path, backend: str | None) -> None:
 
 @corpus.command("add")
 @corpus_option
-@click.argument(
-    "paths", type=click.Path(exists=True, path_type=Path), nargs=-1, required=True, metavar="CASE.json|FINDING_DIR ..."
-)
+@click.argument("paths", type=PathTo(exists=True), nargs=-1, required=True, metavar="CASE.json|FINDING_DIR ...")
 def add_cases(folder: Path, paths: tuple[Path, ...]) -> None:
     """Keep these cases for good: every campaign runs them first. All are looked at before any is kept."""
     cases = [_case_of_steps(path) for path in paths]
@@ -64,7 +62,7 @@ def add_cases(folder: Path, paths: tuple[Path, ...]) -> None:
 
 @corpus.command("merge")
 @corpus_option
-@click.argument("other", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="OTHER")
+@click.argument("other", type=PathTo(exists=True, file_okay=False), metavar="OTHER")
 def merge_corpora(folder: Path, other: Path) -> None:
     """Take over what is new in another corpus: failures, larger margins, and cases that reach more."""
     taken = _open(folder).merge(_open(other))

@@ -14,6 +14,7 @@ from attnfuzz.harness.campaign.jobs import JobEnded, JobProcesses
 from attnfuzz.harness.campaign.messages import Setup, ShrinkBudget
 from attnfuzz.harness.cli.campaign import prepare
 from attnfuzz.harness.cli.exits import BadInput, Exit
+from attnfuzz.harness.cli.given import JOBS, SEED, PathTo, counted
 from attnfuzz.harness.cli.kills import Watch, print_scores
 from attnfuzz.harness.defects.pins import save_pin
 from attnfuzz.harness.defects.results import DefectScore, write_score
@@ -51,17 +52,15 @@ def list_defects() -> None:
 
 @defects.command("run")
 @click.argument("names", nargs=-1, metavar="[NAME ...]")
-@click.option("--examples", type=click.IntRange(min=1), default=2000, show_default=True, help="Cases to draw for each.")
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Draws the cases.")
-@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="So many, from --seed on.")
-@click.option(
-    "--jobs", type=click.IntRange(min=1, max=256), default=2, show_default=True, help="Processes that search."
-)
+@click.option("--examples", type=counted(), default=2000, show_default=True, help="Cases to draw for each.")
+@click.option("--seed", type=SEED, default=1, show_default=True, help="Draws the cases.")
+@click.option("--seeds", type=counted(most=1000), default=1, show_default=True, help="So many, from --seed on.")
+@click.option("--jobs", type=JOBS, default=2, show_default=True, help="Processes that search.")
 @click.option("--without", type=click.Choice(Tier), multiple=True, help="Switch a tier of the judge off; repeatable.")
-@click.option("--json", "results", type=click.Path(dir_okay=False, path_type=Path), help="Write the results there too.")
+@click.option("--json", "results", type=PathTo(dir_okay=False), help="Write the results there too.")
 @click.option(
     "--pin",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=PathTo(file_okay=False),
     help="Shrink each first failure and leave its case in this folder; seconds include that.",
 )
 @click.pass_context

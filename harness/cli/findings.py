@@ -9,7 +9,7 @@ from rich.text import Text
 
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.cli.exits import BadInput
-from attnfuzz.harness.cli.given import tell
+from attnfuzz.harness.cli.given import PathTo, tell
 from attnfuzz.harness.findings.archive import forget, read_records
 from attnfuzz.harness.findings.record import Record, Sighting
 from attnfuzz.harness.findings.state import State
@@ -20,7 +20,7 @@ _STYLES = {State.NEW: "bold red", State.RETURNED: "bold red", State.OPEN: "red",
 
 _out_option = click.option(
     "--out",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=PathTo(exists=True, file_okay=False),
     default=Path("attnfuzz-out"),
     show_default=True,
     help="Folder of the campaigns.",

@@ -8,7 +8,16 @@ from click.core import ParameterSource
 
 from attnfuzz.harness.campaign.plan import ALPHA, PRESETS, Plan
 from attnfuzz.harness.cli.campaign import resume_campaign, start_campaign
-from attnfuzz.harness.cli.given import Duration, backends_option, contract_option
+from attnfuzz.harness.cli.given import (
+    JOBS,
+    SEED,
+    Duration,
+    FalseAlarms,
+    PathTo,
+    backends_option,
+    contract_option,
+    counted,
+)
 from attnfuzz.harness.findings.ledger import DEFAULT_NAME
 from attnfuzz.reference.case import Guard
 
@@ -19,7 +28,7 @@ GOES_WITH_RESUME = {"resume", "jobs", "ray", "database"}
 
 @click.command()
 @backends_option("What to test")
-@click.option("--examples", type=click.IntRange(min=1), help="Cases to draw for each backend.")
+@click.option("--examples", type=counted(), help="Cases to draw for each backend.")
 @click.option("--time", "seconds", type=Duration(), help="Time to search in all, like 90s, 10m or 1h30m.")
 @click.option(
     "--preset",
@@ -28,12 +37,12 @@ GOES_WITH_RESUME = {"resume", "jobs", "ray", "database"}
     show_default=True,
     help="Examples or time, and jobs, where they are not given.",
 )
-@click.option("--seed", type=click.IntRange(min=0), help="Draw the cases of an earlier campaign again.")
-@click.option("--jobs", type=click.IntRange(min=1, max=256), help="Processes that search at the same time.")
+@click.option("--seed", type=SEED, help="Draw the cases of an earlier campaign again.")
+@click.option("--jobs", type=JOBS, help="Processes that search at the same time.")
 @contract_option
 @click.option(
     "--alpha",
-    type=float,
+    type=FalseAlarms(),
     default=ALPHA,
     show_default=True,
     help="False alarms to expect of the whole campaign, before confirmation, if the backends are right.",
@@ -41,7 +50,7 @@ GOES_WITH_RESUME = {"resume", "jobs", "ray", "database"}
 @click.option("--guard", type=click.Choice(["left", "right"]), help="The edge that is guarded, instead of either.")
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=PathTo(file_okay=False),
     default=Path("attnfuzz-out"),
     show_default=True,
     help="Home of the campaigns, kept from night to night: findings, corpus, logs, reports.",
@@ -50,13 +59,13 @@ GOES_WITH_RESUME = {"resume", "jobs", "ray", "database"}
 @click.option("--database", metavar="FOLDER|redis://...", help="Where Hypothesis keeps and shares failing examples.")
 @click.option(
     "--ledger",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=PathTo(exists=True, dir_okay=False),
     help=f"File of known findings.  [default: {DEFAULT_NAME}, if it is there]",
 )
 @click.option("--ray", metavar="ADDRESS|local", help="Run the jobs as actors of a Ray cluster.")
 @click.option(
     "--resume",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=PathTo(exists=True, file_okay=False),
     metavar="DIR",
     help="Go on with the last campaign of this home, which was killed or interrupted, as it was begun.",
 )
@@ -90,8 +99,6 @@ def fuzz(
         ctx.exit(resume_campaign(resume, jobs=jobs, ray=ray, database=database))
     if examples is not None and seconds is not None:
         raise click.UsageError("--examples and --time are both budgets: give one of them")
-    if not 0 < alpha < 1:
-        raise click.UsageError("--alpha is an expected number of false alarms: give one above 0 and below 1")
     chosen = PRESETS[preset]
     if examples is None and seconds is None:
         examples, seconds = chosen.examples, chosen.seconds

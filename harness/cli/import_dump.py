@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.cli.exits import BadInput
-from attnfuzz.harness.cli.given import tell
+from attnfuzz.harness.cli.given import SEED, PathTo, counted, tell
 from attnfuzz.harness.dumps.backend_of import importable
 from attnfuzz.harness.dumps.case_of_call import make_sequence
 from attnfuzz.harness.dumps.choice import chosen_call, with_earlier
@@ -34,17 +34,15 @@ _WIDEST = 100
 
 
 @click.command("import")
-@click.argument("folder", type=click.Path(path_type=Path), metavar="DUMP_DIR")
+@click.argument("folder", type=PathTo(), metavar="DUMP_DIR")
 @click.option("--list", "listing", is_flag=True, help="Only list the calls of the dump.")
 @click.option(
     "--call",
     "number",
-    type=click.IntRange(min=1),
+    type=counted(),
     help="Import this one of the list; default: the last that crashed, of those that there is a backend for.",
 )
-@click.option(
-    "--earlier", type=click.IntRange(min=0), default=0, show_default=True, help="With so many calls before it."
-)
+@click.option("--earlier", type=counted(0), default=0, show_default=True, help="With so many calls before it.")
 @click.option(
     "--contents",
     type=click.Choice([each.value for each in Contents]),
@@ -53,8 +51,8 @@ _WIDEST = 100
     help="What floating point tensors hold: what was recorded, numbers of the same mean and deviation, or normal ones.",
 )
 @click.option("--backend", metavar="NAME", help="The backend that runs the case; default: one that has the function.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="For numbers that are drawn.")
-@click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="The case's file.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="For numbers that are drawn.")
+@click.option("--output", "-o", type=PathTo(dir_okay=False), help="The case's file.")
 def import_dump(
     *,
     folder: Path,

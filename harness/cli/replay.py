@@ -9,15 +9,15 @@ from rich.text import Text
 from attnfuzz.harness.campaign.plan import ALPHA, spent_per_output
 from attnfuzz.harness.check import Runner, render_failure
 from attnfuzz.harness.cli.exits import BadInput, Exit
-from attnfuzz.harness.cli.given import case_at, contract_option, tell, tree_option
+from attnfuzz.harness.cli.given import PathTo, case_at, contract_option, counted, tell, tree_option
 from attnfuzz.harness.wording import count, left_unjudged
 
 
 @click.command()
-@click.argument("path", type=click.Path(exists=True, path_type=Path), metavar="CASE.json | FINDING_DIR")
+@click.argument("path", type=PathTo(exists=True), metavar="CASE.json | FINDING_DIR")
 @click.option("--backend", metavar="NAME", help="Run the case on another backend, such as one with a fix.")
 @tree_option("Run the case on this source tree of SGLang, whatever release it was found in.")
-@click.option("--times", type=click.IntRange(min=1), default=1, show_default=True, help="Run it so many times.")
+@click.option("--times", type=counted(), default=1, show_default=True, help="Run it so many times.")
 @contract_option
 @click.pass_context
 def replay(

@@ -10,6 +10,7 @@ from rich.console import Console
 from attnfuzz.harness.campaign.events import AnyFinding
 from attnfuzz.harness.cli.comparison import print_comparison
 from attnfuzz.harness.cli.exits import BadInput
+from attnfuzz.harness.cli.given import PathTo
 from attnfuzz.harness.defects.results import read_score
 from attnfuzz.harness.report.compare import compare
 from attnfuzz.harness.report.files import Reports
@@ -17,8 +18,8 @@ from attnfuzz.harness.report.markdown import render_comparison
 from attnfuzz.harness.report.sources import Source, locate
 from attnfuzz.harness.report.verdict import verdict
 
-_file = click.Path(dir_okay=False, path_type=Path)
-_path = click.Path(path_type=Path)
+_file = PathTo(dir_okay=False)
+_path = PathTo()
 
 
 @click.command()

@@ -17,7 +17,7 @@ from attnfuzz.harness.campaign.plan import ALPHA, Plan, spent_per_output
 from attnfuzz.harness.check import Runner
 from attnfuzz.harness.cli.campaign import run_campaign
 from attnfuzz.harness.cli.exits import BadInput, Exit
-from attnfuzz.harness.cli.given import Duration, tell, tree_option
+from attnfuzz.harness.cli.given import JOBS, SEED, Duration, PathTo, counted, tell, tree_option
 from attnfuzz.harness.cli.sweep_table import print_sweep
 from attnfuzz.harness.durable import write_durably
 from attnfuzz.harness.findings.environment import environment
@@ -51,32 +51,30 @@ FAMILIES: dict[str, Family] = {"sglang": SglangFamily()}
 )
 @click.option(
     "--examples",
-    type=click.IntRange(min=0),
+    type=counted(0),
     help=f"Cases to draw for each backend of a release; 0 to run known ones alone.  [default: {EXAMPLES}]",
 )
 @click.option("--time", "seconds", type=Duration(), help="Time to search each release, like 90s, 10m or 1h30m.")
 @click.option(
     "--cases",
     multiple=True,
-    type=click.Path(exists=True, path_type=Path),
+    type=PathTo(exists=True),
     metavar="CASE.json | FINDING_DIR",
     help="A failure to run in every release, beside those that are reported; may be given several times.",
 )
 @tree_option("A source tree, as the last release.")
-@click.option("--seed", type=click.IntRange(min=0), help="Draw the cases of an earlier sweep again.")
-@click.option(
-    "--jobs", type=click.IntRange(min=1, max=256), default=1, show_default=True, help="Processes that search."
-)
+@click.option("--seed", type=SEED, help="Draw the cases of an earlier sweep again.")
+@click.option("--jobs", type=JOBS, default=1, show_default=True, help="Processes that search.")
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=PathTo(file_okay=False),
     default=Path("attnfuzz-sweep"),
     show_default=True,
     help="Folder of the table, of failing cases, and of the campaigns with their findings.",
 )
 @click.option(
     "--resume",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=PathTo(exists=True, file_okay=False),
     metavar="DIR",
     help="Go on with the sweep of this folder, as it was begun: releases that were searched are not searched again.",
 )

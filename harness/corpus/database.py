@@ -43,7 +43,11 @@ def open_database(where: str | None, trouble: Callable[[str], None]) -> ExampleD
 
 def without_password(where: str) -> str:
     """`where` as it may be written into a log."""
-    parts = urlsplit(where)
+    try:
+        parts = urlsplit(where)
+    except ValueError:
+        # Where the password ends is not known.
+        return f"{where.partition('://')[0]}://..."
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit(parts._replace(netloc=host, query="")) if parts.netloc else where.partition("?")[0]
 
@@ -106,7 +110,7 @@ class TolerantDatabase(ExampleDatabase):
 
 def _on_server(url: str, trouble: Callable[[str], None]) -> ExampleDatabase:
     shown = without_password(url)
-    if urlsplit(url).scheme not in _SCHEMES:
+    if url.partition("://")[0] not in _SCHEMES:
         raise DatabaseError(
             f"the database {shown} is no Redis server: write redis://HOST:PORT/NUMBER, or name a folder"
         )
