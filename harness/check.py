@@ -3,7 +3,6 @@
 import atexit
 import hashlib
 import os
-import re
 import shlex
 import tempfile
 from collections.abc import Callable, Sequence
@@ -262,7 +261,7 @@ def _leave(case: AnyCase, kind: Kind) -> Path:
     # pytest's name for the test that runs, so that no test takes another's file, on other workers of xdist neither.
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
     digest = hashlib.sha256(f"{test}\0{case.backend}".encode()).hexdigest()[:8]
-    backend = re.sub(r"[^\w.@+-]+", "_", Path(case.backend).name)
+    backend = registry.as_file_name(Path(case.backend).name)
     CASES.mkdir(exist_ok=True)
     path = CASES / f"{backend}-{kind}-{digest}.json"
     case_file.save(path, case)

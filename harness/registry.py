@@ -120,7 +120,8 @@ def as_file_name(name: str) -> str:
     safe = re.sub(r"^\.+|[^A-Za-z0-9_.@+-]+", "_", name)
     if len(safe) <= _LONGEST_IN_A_FILE_NAME:
         return safe
-    return f"{hashlib.sha256(name.encode()).hexdigest()[:8]}-{safe[-_LONGEST_IN_A_FILE_NAME:]}"
+    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]
+    return f"{digest}-{safe[-_LONGEST_IN_A_FILE_NAME:]}"
 
 
 @cache

@@ -20,6 +20,9 @@ from attnfuzz.reference.user_error import UserError
 FORMAT = "attnfuzz-calibration"
 VERSION = 1
 
+_LONGEST_IN_A_FILE_NAME = 100
+"""Characters of a backend's name: a file name has at most 255 bytes."""
+
 _SHIPPED = Path(__file__).parent / "calibrations"
 
 
@@ -112,7 +115,8 @@ def shipped_noise(backend: str, dtype: DType, theory: NoiseModel, on: str | None
 
 def file_name(backend: str, on: str) -> str:
     """The name of the file for `backend` on an architecture."""
-    return f"{re.sub(r'[^-.@+A-Za-z0-9_]+', '_', Path(backend).name)}-{on}.json"
+    safe = re.sub(r"[^-.@+A-Za-z0-9_]+", "_", Path(backend).name)
+    return f"{safe[-_LONGEST_IN_A_FILE_NAME:]}-{on}.json"
 
 
 def save(path: Path, calibration: Calibration) -> None:

@@ -29,6 +29,7 @@ from attnfuzz.harness.report.printable import shortened
 from attnfuzz.harness.wording import count
 from attnfuzz.kernels.library_cache import cache_folder
 from attnfuzz.reference.case_file import case_id
+from attnfuzz.reference.foreign import read_bytes
 
 _MOST_CHARACTERS = 300
 """Of what a script printed, in the table."""
@@ -182,8 +183,8 @@ def _script(path: Path | None, script: Path | None, cache: Path) -> Path:
         raise BadInput("give a case or a finding, or else a --script of your own")
     if script is not None:
         try:
-            compile(script.read_bytes(), str(script), "exec")
-        except (SyntaxError, ValueError) as error:
+            compile(read_bytes(script), str(script), "exec")
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise BadInput(f"{script} is no Python script: {error}") from error
         return script.resolve()
     assert path is not None

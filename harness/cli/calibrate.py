@@ -51,6 +51,8 @@ def calibrate(*, backends: tuple[str, ...], rows: int, seed: int | None, out: Pa
         raise BadInput(f"{releases[0]} has the kernels of trtllm_mha and trtllm_mla on this machine: calibrate those")
     prepare(backends)
     drawn = secrets.randbits(32) if seed is None else seed
+    # Before the measurements, which take minutes: a folder that can't be made would lose them.
+    out.mkdir(parents=True, exist_ok=True)
     console = Console(highlight=False)
     for name in backends:
         measured = _measured(name, rows, drawn)

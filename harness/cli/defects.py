@@ -85,6 +85,9 @@ def run_defects(
     shrink = NO_SHRINKING if pin is None else PIN_BUDGET
     backends = tuple(map(backend_name, chosen))
     prepare(backends)
+    for folder in filter(None, (results and results.parent, pin)):
+        # Before the searches, which take minutes: a folder that can't be made would lose them.
+        folder.mkdir(parents=True, exist_ok=True)
     console = Console(highlight=False)
     console.print(f"Searching {count(len(chosen), 'defect')}: {examples:,} examples each, {_seeds(drawn)}.")
     setup = Setup(backends=backends, contract="declared", guard=None, without=without)

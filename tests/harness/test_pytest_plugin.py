@@ -29,11 +29,17 @@ def _compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["--attn-backend", "trtllm_mah"], "unknown backend 'trtllm_mah'"),
         (["--attn-examples", "0"], "--attn-examples must be at least 1"),
+        (["--attn-examples", "9" * 400], "--attn-examples must be at least 1, and at most"),
         (["--attn-seed", "-1"], "--attn-seed must not be negative"),
+        (["--attn-seed", str(1 << 63)], "--attn-seed must not be negative, and have at most 63 bits"),
+        (["--attn-time", "9" * 400], "--attn-time: a duration must be at most"),
+        (["--attn-backend", "sglang==" + "9" * 5000 + ":trtllm_mha"], "--attn-backend: *is no version"),
+        (["--attn-backend", "absent.py:MINE"], "--attn-backend: backend file absent.py does not exist"),
         (["--attn-device", "tpu"], "invalid choice: 'tpu'"),
         (["--attn-device", "cuda"], "--attn-device cuda: trtllm_mha is hopper:trtllm_mha and"),
         (["--attn-device", "cpu", "--attn-backend", "xqa"], "--attn-device cpu: xqa has nothing to run on cpu"),
         (["--attn-backend", "sglang:trtllm_mha"], "--attn-backend: 'sglang:trtllm_mha' does not say which SGLang"),
+        (["--attn-sglang", "x" * 300], "is no folder: name a checkout of SGLang"),
         (["--attn-sglang", "absent"], "--attn-sglang absent is no folder: name a checkout of SGLang"),
         (["--attn-sglang", "."], "--attn-backend: * holds no source of SGLang"),
         (["--attn-sglang", ".", "--attn-backend", "trtllm_mha"], "--attn-sglang: a source tree says where"),
@@ -49,6 +55,20 @@ def test_options_are_checked_at_the_door(pytester: pytest.Pytester, options: lis
     ran = pytester.runpytest_inprocess(*options)
     assert ran.ret == pytest.ExitCode.USAGE_ERROR
     ran.stderr.fnmatch_lines([f"*{words}*"])
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("class O(BaseException): ...\nraise O", "mine.py fails to import: O:"),
+        ("import os; os._exit(0)", "the process left with exit code 0"),
+    ],
+)
+def test_a_backend_that_fails_to_import_is_refused(pytester: pytest.Pytester, line: str, words: str) -> None:
+    pytester.makepyfile(TEST, mine=line)
+    ran = pytester.runpytest_inprocess("--attn-backend", f"{pytester.path}/mine.py:MINE")
+    assert ran.ret == pytest.ExitCode.USAGE_ERROR
+    ran.stderr.fnmatch_lines([f"*--attn-backend: *{words}*"])
 
 
 def test_a_fuzz_test_is_split_into_shards(pytester: pytest.Pytester) -> None:

@@ -16,6 +16,7 @@ import click
 import pytest
 from harness_cases import decode_case
 
+from attnfuzz.harness.campaign.jobs import JobProcesses
 from attnfuzz.harness.cli.main import cli
 from attnfuzz.harness.report.printable import printable
 from attnfuzz.harness.workers.lifeline import Lifeline
@@ -142,7 +143,8 @@ def hostile_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(*_: object) -> NoReturn:
         raise ConnectionRefusedError
 
-    monkeypatch.setattr(Lifeline, "__init__", stop)
+    for starting in (Lifeline, JobProcesses):
+        monkeypatch.setattr(starting, "__init__", stop)
     monkeypatch.setattr(subprocess.Popen, "__init__", stop)
     monkeypatch.setattr(subprocess.Popen, "__del__", lambda _: None)
     monkeypatch.setattr(socket.socket, "connect", unreachable)
