@@ -17,7 +17,8 @@ from attnfuzz.harness.failures import FAULTS, Kind
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.fingerprint import FEATURES, Fingerprint, features
-from attnfuzz.harness.registry import BackendFileError, UnknownBackend, resolve
+from attnfuzz.harness.registry import UnknownBackend, resolve
+from attnfuzz.harness.user_backends.load import BackendFileError
 from attnfuzz.reference.case import Case, Mode
 from attnfuzz.reference.user_error import UserError
 

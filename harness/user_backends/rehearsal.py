@@ -9,6 +9,7 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,11 +23,13 @@ from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.pool import HandlerError, Workers
 
-IMPORT_SECONDS = 60.0
-"""How long a backend's import, and its answers about itself, may take."""
+IMPORT_SECONDS = 30.0
+"""Half of what a backend's import, and its answers about itself, may take: a worker writes to its journal when it
+begins, and hangs after as long without another word.
+"""
 
-PREPARE_SECONDS = 1800.0
-"""How long a backend's `prepare` may take. It may compile."""
+PREPARE_SECONDS = 900.0
+"""Half of what a backend's `prepare` may take. It may compile."""
 
 _SILENT_SECONDS = 5.0
 """After which a line says what is waited for."""
@@ -105,18 +108,18 @@ def _performed(task: Rehearsal) -> Answer:
 
 
 def _answer(task: Rehearsal, seconds: float, what: str) -> Answer:
-    name = task.source.name
-    with stage() as workers, _said(f"Waiting for {what} of {name}, for up to {seconds:g} s."):
+    name, started = task.source.name, time.monotonic()
+    with stage() as workers, _said(f"Waiting for {what} of {name}, for up to {2 * seconds:g} s."):
         try:
             reply = workers.run(msgspec.msgpack.encode(task), timeout=seconds)
         except HandlerError as error:
             raise BackendFileError(f"{name} leaves its process unable to answer: {brief(error)}") from error
     if isinstance(reply, Death):
-        raise BackendFileError(_epitaph(name, what, reply))
+        raise BackendFileError(_epitaph(name, what, reply, time.monotonic() - started))
     if len(reply) > 2 * MOST_BYTES:
         raise BackendFileError(f"{name} answers with {len(reply):,} bytes")
     try:
-        answer = msgspec.msgpack.decode(reply, type=Answer)
+        answer: Answer = msgspec.msgpack.decode(reply, type=Answer)
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
         raise BackendFileError(f"{name} answers something else than what it was asked: {brief(error)}") from error
     if isinstance(answer, Wrong):
@@ -124,11 +127,11 @@ def _answer(task: Rehearsal, seconds: float, what: str) -> Answer:
     return answer
 
 
-def _epitaph(name: str, what: str, death: Death) -> str:
+def _epitaph(name: str, what: str, death: Death, seconds: float) -> str:
     """How the worker ended, what to do, and the end of what it printed."""
     if death.hang:
         advice = "make it quicker" if what != "import" else "move what takes long into its prepare()"
-        text = f"{name}: {what} is not over after {death.seconds:g} s: {advice}"
+        text = f"{name}: {what} is not over after {seconds:.0f} s: {advice}"
     else:
         text = f"{name}: {what} ended its process: {death.cause}. Remove what ends it; raise an exception instead"
     lines = printable(death.output).splitlines()[-_LAST_LINES:]

@@ -15,7 +15,7 @@ from attnfuzz.harness import check as check_module
 from attnfuzz.harness.check import CannotRun, Runner, check, render_failure
 from attnfuzz.harness.confirm import comes_back
 from attnfuzz.harness.failures import FAILURES, Failure, Kind, Observation
-from attnfuzz.harness.registry import BackendFileError
+from attnfuzz.harness.user_backends.load import BackendFileError
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case, Mode, Request, Step
 from attnfuzz.reference.validity import ImpossibleCase

@@ -53,6 +53,44 @@ def test_a_backend_file_that_fails_to_import_says_how(attnfuzz: Attnfuzz, tmp_pa
     refused(attnfuzz("fuzz", "--backend", "mine.py:Mine"), "mine.py", "no_such_module")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "class O(BaseException): ...\nraise O",
+        "import os; os._exit(0)",
+        "raise KeyboardInterrupt",
+        "raise SystemExit(0)",
+        "raise SystemExit(1)",
+        "import ctypes; ctypes.string_at(8)",
+        "import atexit, os; atexit.register(os._exit, 0); raise ValueError",
+    ],
+)
+def test_a_backend_file_does_not_decide_the_exit_code(attnfuzz: Attnfuzz, line: str) -> None:
+    Path("mine.py").write_text(line)
+    refused(attnfuzz("fuzz", "--backend", f"{Path('mine.py').resolve()}:MINE"), "mine.py")
+    assert not Path("attnfuzz-out").exists()
+
+
+@pytest.mark.parametrize("raised", [SystemExit(0), SystemExit(1), SystemExit("done"), GeneratorExit()])
+def test_only_a_command_gives_an_exit_code(
+    attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch, raised: BaseException
+) -> None:
+    def leave() -> None:
+        raise raised
+
+    monkeypatch.setattr("attnfuzz.harness.cli.backends.names", leave)
+    ran = attnfuzz("backends")
+    assert ran.code == 2
+    assert "this is a bug in attnfuzz" in ran.err
+
+
+def test_what_is_quoted_of_an_argument_is_escaped_and_abridged(attnfuzz: Attnfuzz) -> None:
+    ran = attnfuzz("fuzz", "--jobs", f"\x1b]52;c;AAAA\x07{'9' * 5000}")
+    refused(ran, "--jobs", "characters ...]")
+    assert "\x1b" not in ran.err
+    assert "\x07" not in ran.err
+
+
 def test_a_backend_that_cannot_run_here_says_why(attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnfuzz.kernels.torch_sdpa.SdpaBackend.missing", lambda _: "no compiler: install g++")
     refused(attnfuzz("fuzz", "--backend", "torch_sdpa"), "torch_sdpa", "no compiler: install g++")
