@@ -175,12 +175,12 @@ def others(command: click.Command, tried: click.Parameter) -> list[str]:
 def lines(command: click.Command) -> Iterator[list[str]]:
     for tried in command.params:
         for value in hostile(tried):
-            if isinstance(tried, click.Option):
-                yield [f"{max(tried.opts, key=len)}={value}", *others(command, tried)]
-            else:
+            filled = others(command, tried)
+            if isinstance(tried, click.Argument):
                 at = [each for each in command.params if isinstance(each, click.Argument)].index(tried)
-                filled = others(command, tried)
                 yield ["--", *filled[:at], value, *filled[at:]]
+            else:
+                yield [f"{max(tried.opts, key=len)}={value}", *filled]
 
 
 @pytest.mark.parametrize("names", COMMANDS, ids=" ".join)
