@@ -160,13 +160,17 @@ class FindingChecked(Event, frozen=True, kw_only=True, tag=True):
 
 
 class UnconfirmedKept(Event, frozen=True, kw_only=True, tag=True):
-    """A failure that is no finding, because of `reason`, was kept in the folder `path`."""
+    """A failure that is no finding, because of `reason`, was kept in the folder `path`.
+
+    `known` is the ledger's reason, if it has one.
+    """
 
     fingerprint: Fingerprint
     case: Case
     observation: Observation
     path: str
     reason: str
+    known: str | None = None
 
 
 class GapSeen(Event, frozen=True, kw_only=True, tag=True):

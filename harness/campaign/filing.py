@@ -129,6 +129,7 @@ class Filing:
             observation=observation,
             path=str(path),
             reason=reason,
+            known=self._ledger.reason(suspect.fingerprint, case, finding.name),
         )
 
 

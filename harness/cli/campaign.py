@@ -123,7 +123,7 @@ def _run(plan: Plan, home: Home, ledger: Ledger, *, past: Past | None) -> Exit:
     if standing.finished is not None and standing.finished.interrupted:
         console.print(f"Interrupted. What was found before is kept; {_go_on(home)}", soft_wrap=True, markup=False)
         return Exit.INTERRUPTED
-    return Exit.FOUND if standing.unexpected else Exit.CLEAN
+    return Exit.CLEAN if standing.clean else Exit.FOUND
 
 
 def _carry_out(

@@ -14,6 +14,7 @@ from rich.console import Console
 from attnfuzz.harness.bugs import load_bugs
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.plan import ALPHA, Plan, spent_per_output
+from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.check import Runner
 from attnfuzz.harness.cli.campaign import run_campaign
 from attnfuzz.harness.cli.exits import BadInput, Exit
@@ -29,6 +30,7 @@ from attnfuzz.harness.sweep.sglang_family import SglangFamily
 from attnfuzz.harness.sweep.sweep import Sweep
 from attnfuzz.harness.sweep.versions import versions_in
 from attnfuzz.harness.sweep.wanted import Wanted, given, reported
+from attnfuzz.harness.wording import count
 
 EXAMPLES = 1000
 """What is drawn for each backend of a release if nobody says."""
@@ -185,8 +187,15 @@ def _search(asked: Asked, out: Path, backends: tuple[str, ...]) -> Searched:
         cases=standing.cases,
         campaign=campaign,
         interrupted=standing.finished is not None and standing.finished.interrupted,
-        failure="" if standing.failure is None else f"the search failed: {_last_words(standing.failure.text)}",
+        failure=_failure(standing),
     )
+
+
+def _failure(standing: Standing) -> str:
+    """Why a search says too little to count as complete; nothing if it doesn't."""
+    if standing.failure is not None:
+        return f"the search failed: {_last_words(standing.failure.text)}"
+    return f"{count(len(standing.unsettled), 'suspect')} not confirmed" if standing.unsettled else ""
 
 
 def _last_words(text: str) -> str:
