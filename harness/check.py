@@ -90,7 +90,7 @@ class Runner:
         for name in backends:
             self._prepare(name)
         self._teams = Teams(device_index)
-        for team in dict.fromkeys(map(_team, backends)) or [(Device.CPU, None)]:
+        for team in dict.fromkeys(map(team_of, backends)) or [(Device.CPU, None)]:
             # They start now, while others are still drawing their first case.
             self._workers(*team)
 
@@ -114,7 +114,7 @@ class Runner:
     def start(self, backend: str) -> None:
         """Wait until a worker stands ready for `backend`. Raises as `verdict` does."""
         self._prepare(backend)
-        self._workers(*_team(backend)).renew()
+        self._workers(*team_of(backend)).renew()
 
     def verdict(self, case: AnyCase, backend: str | None = None) -> Verdict:
         """Run a case on its backend, or on another one; a death becomes an observation.
@@ -159,7 +159,7 @@ class Runner:
             )
         )
         answer = self._answer(
-            self._workers(*_team(name)), task, self._patience(name) + (TRACE_SECONDS if trace else 0.0)
+            self._workers(*team_of(name)), task, self._patience(name) + (TRACE_SECONDS if trace else 0.0)
         )
         if isinstance(answer, Death):
             return Verdict(observations=(explain(answer),))
@@ -180,7 +180,7 @@ class Runner:
 
     def _workers(self, device: Device, release: str | None) -> Workers:
         # A team on a GPU is made ready for what was prepared so far.
-        team = tuple(sorted(name for name in self._ready if _team(name) == (device, release)))
+        team = tuple(sorted(name for name in self._ready if team_of(name) == (device, release)))
         return self._teams.of(device, team, release)
 
     def _prepare(self, name: str) -> Backend:
@@ -196,7 +196,7 @@ class Runner:
         return backend
 
 
-def _team(name: str) -> tuple[Device, str | None]:
+def team_of(name: str) -> tuple[Device, str | None]:
     """Whose workers run the backend called `name`: those of its device, and of its release if it is one of SGLang's."""
     return registry.resolve(name).capability.device, release_in(name)
 

@@ -159,6 +159,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     config = metafunc.config
     backends = _backends(config)
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    if workers > 1:
+        _check_room(workers, backends)
     shares = _budget(config).shares(len(backends), workers)
     metafunc.parametrize(
         "attn_fuzz",
@@ -227,6 +229,21 @@ def _check_options(config: pytest.Config) -> None:
             Ledger.load(ledger)
         except LedgerError as error:
             raise pytest.UsageError(f"--attn-ledger: {error}") from error
+
+
+def _check_room(workers: int, backends: Sequence[str]) -> None:
+    """Raise UsageError if the memory is not enough for so many processes that fuzz."""
+    # Imported late: this module is loaded in every test run.
+    from attnfuzz.harness.campaign.room import NoRoom, check_room  # noqa: PLC0415
+    from attnfuzz.harness.registry import BackendFileError, UnknownBackend  # noqa: PLC0415
+
+    try:
+        check_room(workers, backends, instead="pytest-xdist -n {most}")
+    except NoRoom as error:
+        raise pytest.UsageError(str(error)) from error
+    except (BackendFileError, UnknownBackend):
+        # Each shard fails with it.
+        return
 
 
 def _backends(config: pytest.Config) -> tuple[str, ...]:

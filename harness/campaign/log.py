@@ -9,6 +9,7 @@ from typing import Literal, Self
 
 import msgspec
 
+from attnfuzz.harness.campaign.consistent import Consistency, Inconsistent
 from attnfuzz.harness.campaign.events import (
     LOG_VERSION,
     AnyEvent,
@@ -114,6 +115,7 @@ def _parse(path: Path) -> tuple[list[AnyEvent], int]:
     content = path.read_bytes()
     whole, newline, torn = content.rpartition(b"\n")
     decoder = msgspec.json.Decoder(AnyEvent)
+    consistency = Consistency()
     events: list[AnyEvent] = []
     for number, line in enumerate((whole + newline).splitlines(), start=1):
         if number == 1:
@@ -123,7 +125,8 @@ def _parse(path: Path) -> tuple[list[AnyEvent], int]:
             # A case that can't be would break whoever draws or runs it.
             if (case := getattr(event, "case", None)) is not None:
                 validate(case)
-        except (msgspec.DecodeError, ImpossibleCase) as error:
+            consistency.check(event)
+        except (msgspec.DecodeError, ImpossibleCase, Inconsistent) as error:
             raise LogError(f"{path}, line {number}: {error}. The log is damaged; restore it, or begin anew") from None
         events.append(event)
     if not events:

@@ -22,6 +22,21 @@ SLICES_PER_SHARE = 4
 LEAST_SECONDS_PER_SLICE = 1.0
 """In less, a slice hardly gets to draw anything."""
 
+LEAST_ALPHA = 1e-12
+"""Less is not told from nothing, once it is shared out over all outputs."""
+
+MOST_JOBS = 256
+"""More processes than any machine has cores to spare for; what they need of memory is checked apart (`room.py`)."""
+
+MOST_SECONDS = 10 * 366 * 86400.0
+"""Ten years: a longer campaign is a slip of the pen."""
+
+MOST_EXAMPLES = 10**12
+
+MOST_BACKENDS = 1000
+
+MOST_SEED = (1 << 63) - 1
+
 _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -85,8 +100,8 @@ class Preset:
 
 PRESETS = {
     "quick": Preset(examples=1000),
-    "nightly": Preset(seconds=2 * 3600, jobs=os.cpu_count() or 1),
-    "deep": Preset(seconds=12 * 3600, jobs=os.cpu_count() or 1),
+    "nightly": Preset(seconds=2 * 3600, jobs=min(os.cpu_count() or 1, MOST_JOBS)),
+    "deep": Preset(seconds=12 * 3600, jobs=min(os.cpu_count() or 1, MOST_JOBS)),
 }
 
 

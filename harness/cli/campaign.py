@@ -20,6 +20,7 @@ from attnfuzz.harness.campaign.log import EventLog
 from attnfuzz.harness.campaign.messages import Setup
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.ray_jobs import RayJobs
+from attnfuzz.harness.campaign.room import check_room
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.check import CannotRun, Runner, render_failure
 from attnfuzz.harness.cli.display import Display, display_on
@@ -106,6 +107,8 @@ def _checked(plan: Plan) -> Ledger:
     open_database(plan.database, tell)
     ledger = Ledger() if plan.ledger is None else Ledger.load(plan.ledger)
     prepare(plan.backends)
+    if plan.ray is None:
+        check_room(plan.jobs, plan.backends)
     return ledger
 
 

@@ -12,6 +12,8 @@ from rich.text import Text
 import attnfuzz
 from attnfuzz.harness.campaign.jobs import JobEnded, JobProcesses
 from attnfuzz.harness.campaign.messages import Setup, ShrinkBudget
+from attnfuzz.harness.campaign.plan import MOST_JOBS
+from attnfuzz.harness.campaign.room import check_room
 from attnfuzz.harness.cli.campaign import prepare
 from attnfuzz.harness.cli.exits import BadInput, Exit
 from attnfuzz.harness.cli.kills import Watch, print_scores
@@ -55,7 +57,7 @@ def list_defects() -> None:
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Draws the cases.")
 @click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="So many, from --seed on.")
 @click.option(
-    "--jobs", type=click.IntRange(min=1, max=256), default=2, show_default=True, help="Processes that search."
+    "--jobs", type=click.IntRange(min=1, max=MOST_JOBS), default=2, show_default=True, help="Processes that search."
 )
 @click.option("--without", type=click.Choice(Tier), multiple=True, help="Switch a tier of the judge off; repeatable.")
 @click.option("--json", "results", type=click.Path(dir_okay=False, path_type=Path), help="Write the results there too.")
@@ -86,6 +88,7 @@ def run_defects(
     shrink = NO_SHRINKING if pin is None else PIN_BUDGET
     backends = tuple(map(backend_name, chosen))
     prepare(backends)
+    check_room(jobs, backends)
     console = Console(highlight=False)
     console.print(f"Searching {count(len(chosen), 'defect')}: {examples:,} examples each, {_seeds(drawn)}.")
     setup = Setup(backends=backends, contract="declared", guard=None, without=without)

@@ -6,7 +6,17 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from attnfuzz.harness.campaign.plan import ALPHA, PRESETS, Plan
+from attnfuzz.harness.campaign.plan import (
+    ALPHA,
+    LEAST_ALPHA,
+    MOST_BACKENDS,
+    MOST_EXAMPLES,
+    MOST_JOBS,
+    MOST_SECONDS,
+    MOST_SEED,
+    PRESETS,
+    Plan,
+)
 from attnfuzz.harness.cli.campaign import resume_campaign, start_campaign
 from attnfuzz.harness.cli.given import Duration, backends_option, contract_option
 from attnfuzz.harness.findings.ledger import DEFAULT_NAME
@@ -19,7 +29,7 @@ GOES_WITH_RESUME = {"resume", "jobs", "ray", "database"}
 
 @click.command()
 @backends_option("What to test")
-@click.option("--examples", type=click.IntRange(min=1), help="Cases to draw for each backend.")
+@click.option("--examples", type=click.IntRange(min=1, max=MOST_EXAMPLES), help="Cases to draw for each backend.")
 @click.option("--time", "seconds", type=Duration(), help="Time to search in all, like 90s, 10m or 1h30m.")
 @click.option(
     "--preset",
@@ -28,8 +38,8 @@ GOES_WITH_RESUME = {"resume", "jobs", "ray", "database"}
     show_default=True,
     help="Examples or time, and jobs, where they are not given.",
 )
-@click.option("--seed", type=click.IntRange(min=0), help="Draw the cases of an earlier campaign again.")
-@click.option("--jobs", type=click.IntRange(min=1, max=256), help="Processes that search at the same time.")
+@click.option("--seed", type=click.IntRange(min=0, max=MOST_SEED), help="Draw the cases of an earlier campaign again.")
+@click.option("--jobs", type=click.IntRange(min=1, max=MOST_JOBS), help="Processes that search at the same time.")
 @contract_option
 @click.option(
     "--alpha",
@@ -90,8 +100,14 @@ def fuzz(
         ctx.exit(resume_campaign(resume, jobs=jobs, ray=ray, database=database))
     if examples is not None and seconds is not None:
         raise click.UsageError("--examples and --time are both budgets: give one of them")
-    if not 0 < alpha < 1:
-        raise click.UsageError("--alpha is an expected number of false alarms: give one above 0 and below 1")
+    if seconds is not None and seconds > MOST_SECONDS:
+        raise click.UsageError("--time is longer than ten years: give less")
+    if len(backends) > MOST_BACKENDS:
+        raise click.UsageError(f"{len(backends):,} times --backend: give it {MOST_BACKENDS:,} times at most")
+    if not LEAST_ALPHA <= alpha < 1:
+        raise click.UsageError(
+            f"--alpha is an expected number of false alarms: give one below 1, and of at least {LEAST_ALPHA:g}"
+        )
     chosen = PRESETS[preset]
     if examples is None and seconds is None:
         examples, seconds = chosen.examples, chosen.seconds

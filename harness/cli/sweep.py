@@ -13,7 +13,7 @@ from rich.console import Console
 
 from attnfuzz.harness.bugs import load_bugs
 from attnfuzz.harness.campaign.home import Home
-from attnfuzz.harness.campaign.plan import ALPHA, Plan, spent_per_output
+from attnfuzz.harness.campaign.plan import ALPHA, MOST_JOBS, Plan, spent_per_output
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.check import Runner
 from attnfuzz.harness.cli.campaign import run_campaign
@@ -67,7 +67,7 @@ FAMILIES: dict[str, Family] = {"sglang": SglangFamily()}
 @tree_option("A source tree, as the last release.")
 @click.option("--seed", type=click.IntRange(min=0), help="Draw the cases of an earlier sweep again.")
 @click.option(
-    "--jobs", type=click.IntRange(min=1, max=256), default=1, show_default=True, help="Processes that search."
+    "--jobs", type=click.IntRange(min=1, max=MOST_JOBS), default=1, show_default=True, help="Processes that search."
 )
 @click.option(
     "--out",

@@ -3,12 +3,14 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import fake_nvml
 import fake_sglang
 import pytest
 
-from attnfuzz.harness.pytest_plugin import Budget
+from attnfuzz.harness.campaign import room
+from attnfuzz.harness.pytest_plugin import Budget, pytest_generate_tests
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.library_cache import cache_folder
 
@@ -178,3 +180,21 @@ def test_the_plugin_waits_with_torch() -> None:
         "import sys, attnfuzz.harness.pytest_plugin; assert not {'torch', 'hypothesis', 'numpy'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_more_workers_than_the_memory_is_enough_for_are_refused(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class WorkerOfXdist:
+        """As pytest-xdist makes it: with `-n 1000`, in one of its processes."""
+
+        def pytest_configure(self, config: pytest.Config) -> None:
+            config.workerinput = {"workercount": 1000, "attn_seed": 1, "attn_claims": "claims"}  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(room, "available", lambda: 10 << 30)
+    config = pytester.parseconfig("--attn-backend", "torch_sdpa")
+    WorkerOfXdist().pytest_configure(config)
+    metafunc = SimpleNamespace(fixturenames=["attn_fuzz"], config=config)
+    words = r"750\.0 GiB of memory, and 10\.0 GiB are available: give pytest-xdist -n 13"
+    with pytest.raises(pytest.UsageError, match=words):
+        pytest_generate_tests(metafunc)  # type: ignore[arg-type]

@@ -6,10 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from campaign_events import finished, started
+from msgspec.structs import replace
 from refusals import refused
 
+from attnfuzz.harness.campaign import room
 from attnfuzz.harness.campaign.events import CampaignStarted, Event
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.log import EventLog
@@ -200,3 +203,19 @@ def test_an_error_of_ours_is_a_traceback_and_no_finding(attnfuzz: Attnfuzz, monk
     assert ran.code == 2
     assert "RuntimeError: a bug of ours" in ran.err
     assert "please report it" in ran.err
+
+
+def test_a_log_does_not_decide_how_many_processes_start(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+    log = Home(tmp_path / "home").log("20260501-043000")
+    log.parent.mkdir(parents=True)
+    head = replace(started("torch_sdpa"), jobs=1_000_000)
+    log.write_bytes(msgspec.json.encode(head) + b"\n")
+    refused(attnfuzz("fuzz", "--resume", "home"), "line 1: Expected `int` <= 256 - at `$.jobs`")
+
+
+def test_more_jobs_than_the_memory_is_enough_for_are_refused(
+    attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "available", lambda: 4 << 30)
+    words = "200 jobs need about 150.0 GiB of memory, and 4.0 GiB are available: give --jobs 5"
+    refused(attnfuzz("fuzz", "--backend", "torch_sdpa", "--jobs", "200"), words)
