@@ -137,7 +137,9 @@ class JobProcess:
         self.send(setup)
 
     def send(self, order: Setup | Slice) -> None:
-        """Hand it an order."""
+        """Hand it an order. A slice's time counts from now, though the process may still be starting."""
+        if isinstance(order, Slice):
+            order = replace(order, handed_at=time.monotonic())
         stdin = self._process.stdin
         assert stdin is not None
         # A job that has ended is noticed where its messages are read.

@@ -2,7 +2,8 @@
 
 import os
 import re
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from attnfuzz.reference.case import Guard
@@ -52,6 +53,7 @@ class Plan:
     `alpha` is the number of false alarms that is expected of it if all backends are correct, before confirmation.
     `leaning`: what is drawn leans to what was not reached. `database` is a folder or a redis:// URL for Hypothesis'
     examples; `ledger` the file of known findings; `ray` the cluster on which jobs run, None for processes here.
+    `begun` is when it was asked for, by the monotonic clock.
     """
 
     backends: tuple[str, ...]
@@ -68,6 +70,7 @@ class Plan:
     database: str | None = None
     ledger: Path | None = None
     ray: str | None = None
+    begun: float = field(default_factory=time.monotonic, compare=False)
 
     @property
     def seconds_per_slice(self) -> float | None:
