@@ -46,6 +46,7 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
     `campaign` names the campaign in its home, `time` is in seconds since the epoch. `environment` has the versions that
     matter (torch, flashinfer, gpu, driver, ...). `alpha` is the number of false alarms expected of correct backends,
     before confirmation. `capabilities` are those of `backends`: who reads a log must not have to load what it names.
+    `folder` is where the campaign was begun: a backend's file may be named from there.
     """
 
     log_version: int = LOG_VERSION
@@ -66,6 +67,7 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
     leaning: bool = True
     database: Name | None = None
     ledger: Name | None = None
+    folder: Name | None = None
 
 
 class CampaignResumed(Event, frozen=True, kw_only=True, tag=True):

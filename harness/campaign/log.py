@@ -39,13 +39,16 @@ class EventLog:
 
     Findings are on the disk when the call returns, everything else a second later. A write that fails, on a disk that
     is full, leaves no half line behind, and raises OSError; so does the next call after the disk failed in between.
+    `torn_bytes` of a last line that was cut off are removed first.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, torn_bytes: int = 0) -> None:
         make_folder(path.parent)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._encoder = msgspec.json.Encoder()
-        self._size = os.fstat(self._file).st_size
+        self._size = os.fstat(self._file).st_size - torn_bytes
+        if torn_bytes:
+            os.ftruncate(self._file, self._size)
         self._failure: OSError | None = None
         self._dirty = threading.Event()
         self._closing = threading.Event()
@@ -99,19 +102,12 @@ class EventLog:
 
 def read_log(path: Path) -> list[AnyEvent]:
     """The events of a log. A last line that was cut off is left out. Raises LogError or OSError."""
-    events, _ = _parse(path)
+    events, _ = read_torn_log(path)
     return events
 
 
-def mend_log(path: Path) -> tuple[list[AnyEvent], int]:
-    """Read a log, cut a torn last line off the file, and return the events and the bytes cut. Raises as `read_log`."""
-    events, torn = _parse(path)
-    if torn:
-        os.truncate(path, path.stat().st_size - torn)
-    return events, torn
-
-
-def _parse(path: Path) -> tuple[list[AnyEvent], int]:
+def read_torn_log(path: Path) -> tuple[list[AnyEvent], int]:
+    """The events of a log, and the bytes of its last line if that was cut off. Raises as `read_log`."""
     content = path.read_bytes()
     whole, newline, torn = content.rpartition(b"\n")
     decoder = msgspec.json.Decoder(AnyEvent)

@@ -27,7 +27,7 @@ from attnfuzz.harness.cli.display import Display, display_on
 from attnfuzz.harness.cli.exits import BadInput, Exit
 from attnfuzz.harness.cli.given import tell
 from attnfuzz.harness.cli.noise_words import noise_words, uncalibrated
-from attnfuzz.harness.cli.resume import Past, plan_again, unfinished
+from attnfuzz.harness.cli.resume import Past, last_campaign, plan_again
 from attnfuzz.harness.cli.summary import summarise
 from attnfuzz.harness.corpus import Corpus, open_database
 from attnfuzz.harness.export import CannotExport, export_script
@@ -66,14 +66,21 @@ def run_campaign(plan: Plan) -> tuple[str, Standing]:
     return campaign, standing
 
 
-def resume_campaign(folder: Path, *, jobs: int | None, ray: str | None, database: str | None) -> Exit:
-    """Go on with the last campaign of the home in `folder`, which must be unfinished. Raises as `start_campaign`."""
+def resume_campaign(
+    folder: Path, *, jobs: int | None, ray: str | None, database: str | None, ledger: Path | None
+) -> Exit:
+    """Go on with the last campaign of the home in `folder`. Raises as `start_campaign`.
+
+    One that is finished has its reports written again: it may have been killed before they were.
+    """
     home = Home(folder)
     if not home.ids():
         raise HomeError(f"{folder} has no campaign to go on with: name a folder that was given as --out")
     with home.locked():
-        past = unfinished(home)
-        plan = plan_again(past, home, jobs=jobs, ray=ray, database=database)
+        past = last_campaign(home)
+        if past.finished:
+            return _report_again(home, past)
+        plan = plan_again(past, home, jobs=jobs, ray=ray, database=database, ledger=ledger)
         return _run(plan, home, _checked(plan), past=past)
 
 
@@ -116,6 +123,21 @@ def _run(plan: Plan, home: Home, ledger: Ledger, *, past: Past | None) -> Exit:
     console = Console(highlight=False)
     _open(console, plan, past)
     _, standing, written = _carry_out(console, plan, home, ledger, past=past, tell=partial(summarise, console))
+    return _concluded(console, home, standing, written)
+
+
+def _report_again(home: Home, past: Past) -> Exit:
+    """Write the reports of a campaign that is finished."""
+    console = Console(highlight=False)
+    text = f"Campaign {past.campaign} is finished; its reports are written again. Begin another without --resume."
+    console.print(text, soft_wrap=True, markup=False)
+    standing = Standing.of(past.events)
+    summarise(console, standing)
+    return _concluded(console, home, standing, _written(home, past.campaign, standing))
+
+
+def _concluded(console: Console, home: Home, standing: Standing, written: Written) -> Exit:
+    """Say where the reports are, and what to do; the exit code of the campaign."""
     console.print(f"Report: {written.html}", soft_wrap=True, markup=False)
     for path in written.issues:
         console.print(f"Text for an issue: {path}", soft_wrap=True, markup=False)
@@ -140,15 +162,18 @@ def _carry_out(
 ) -> tuple[str, Standing, Written]:
     """Run the campaign in sight, `tell` of its end, and write its reports; its name, where it stands, and these."""
     standing = Standing.of(past.events if past else ())
-    where = shlex.quote(str(home.path))
     with _stop_on_signals() as stop:
         with _full_disk(_go_on(home)):
             show = display_on(console, standing)
             campaign = _search(plan, home, ledger, past, stop=stop, standing=standing, display=show)
         tell(standing)
-        with _full_disk(f"write the report with: attnfuzz report {where}"):
-            written = write_reports(home, campaign, standing)
+        written = _written(home, campaign, standing)
     return campaign, standing, written
+
+
+def _written(home: Home, campaign: str, standing: Standing) -> Written:
+    with _full_disk(f"write the report with: attnfuzz report {shlex.quote(str(home.path))}"):
+        return write_reports(home, campaign, standing)
 
 
 def _go_on(home: Home) -> str:
@@ -185,7 +210,7 @@ def _search(
             render=render_failure,
             export=_export,
         )
-        with EventLog(home.log(campaign)) as log, display:
+        with EventLog(home.log(campaign), torn_bytes=past.torn_bytes if past else 0) as log, display:
             for event in engine.events():
                 for handle in (log, standing, display):
                     handle(event)

@@ -24,7 +24,7 @@ from attnfuzz.reference.case import Guard
 
 DEFAULT_LEDGER = Path(DEFAULT_NAME)
 
-GOES_WITH_RESUME = {"resume", "jobs", "ray", "database"}
+GOES_WITH_RESUME = {"resume", "jobs", "ray", "database", "ledger"}
 
 
 @click.command()
@@ -97,7 +97,7 @@ def fuzz(
     """
     if resume is not None:
         _check_alone(ctx)
-        ctx.exit(resume_campaign(resume, jobs=jobs, ray=ray, database=database))
+        ctx.exit(resume_campaign(resume, jobs=jobs, ray=ray, database=database, ledger=ledger))
     if examples is not None and seconds is not None:
         raise click.UsageError("--examples and --time are both budgets: give one of them")
     if seconds is not None and seconds > MOST_SECONDS:

@@ -23,7 +23,7 @@ from attnfuzz.harness.campaign.events import (
     SliceStarted,
     Trouble,
 )
-from attnfuzz.harness.campaign.log import EventLog, LogError, mend_log, read_log
+from attnfuzz.harness.campaign.log import EventLog, LogError, read_log, read_torn_log
 
 PATIENCE = 60.0
 """Seconds: how long a busy machine may take to get to a thread."""
@@ -81,15 +81,17 @@ def test_a_torn_last_line_is_left_out_and_cut_off(tmp_path: Path, kept: int) -> 
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:2]) + lines[2][:kept])
     assert read_log(path) == [started(), progress(1.0)]
-    assert mend_log(path) == ([started(), progress(1.0)], kept)
-    written(path, finished(3.0))
+    assert read_torn_log(path) == ([started(), progress(1.0)], kept)
+    with EventLog(path, torn_bytes=kept) as log:
+        log(finished(3.0))
     assert read_log(path) == [started(), progress(1.0), finished(3.0)]
 
 
 def test_a_log_that_is_whole_is_left_alone(tmp_path: Path) -> None:
     path = written(tmp_path / "events.ndjson", started(), finished(2.0))
     before = path.read_bytes()
-    assert mend_log(path)[1] == 0
+    assert read_torn_log(path)[1] == 0
+    EventLog(path).close()
     assert path.read_bytes() == before
 
 
@@ -208,7 +210,7 @@ def test_a_process_that_is_killed_has_lost_nothing_that_it_told(tmp_path: Path) 
         told = [process.stdout.readline() for _ in range(50)]
         process.send_signal(signal.SIGKILL)
         told += process.stdout.read().splitlines()
-    events, _ = mend_log(path)
+    events, _ = read_torn_log(path)
     assert events[-1].at >= int(told[-1])
     assert [event.at for event in events[1:]] == [float(number) for number in range(len(events) - 1)]
 

@@ -122,11 +122,6 @@ def begun(*events: Event) -> Path:
     return log
 
 
-def test_a_finished_campaign_is_not_resumed(attnfuzz: Attnfuzz) -> None:
-    begun(finished())
-    refused(attnfuzz("fuzz", "--resume", "attnfuzz-out"), "20300101-000000", "is finished", "without --resume")
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
