@@ -5,7 +5,6 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -17,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from attnfuzz.harness.campaign.messages import AnyMessage, Setup, Slice
+from attnfuzz.harness.workers import tethered
 
 SECONDS_TO_LEAVE = 3.0
 
@@ -128,7 +128,7 @@ class JobProcess:
         self._files = contextlib.ExitStack()
         self._errors = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed in end()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "attnfuzz.harness.campaign.job"],
+            tethered.command("attnfuzz.harness.campaign.job"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

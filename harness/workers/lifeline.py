@@ -5,11 +5,11 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping
 
 import msgspec
 
+from attnfuzz.harness.workers import tethered
 from attnfuzz.harness.workers.nursery import MESSAGE_BYTES, Answer, Bury, Failed, Fork, Order, Reap, Reaped, Setup
 from attnfuzz.reference.user_error import UserError
 
@@ -47,7 +47,7 @@ class Lifeline:
         self._control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with remote:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "attnfuzz.harness.workers.nursery", str(remote.fileno())],
+                tethered.command("attnfuzz.harness.workers.nursery", str(remote.fileno())),
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,

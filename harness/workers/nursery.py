@@ -4,7 +4,6 @@ Run as `python -m attnfuzz.harness.workers.nursery FD`, where FD is a socket to 
 does, and its workers with it.
 """
 
-import ctypes
 import gc
 import importlib
 import os
@@ -23,6 +22,7 @@ import msgspec
 
 from attnfuzz.harness.workers import worker
 from attnfuzz.harness.workers.journal import Journal
+from attnfuzz.harness.workers.tethered import die_with
 from attnfuzz.kernels.library_cache import BuildFailed, NoCompiler
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.fault_recorder import install_fault_recorder
@@ -36,7 +36,6 @@ Life = Callable[[socket.socket, Journal, int], None]
 Hook = str | tuple[str, ...]
 """A function that is called before workers are forked: "module:function", or that and its arguments."""
 
-_PR_SET_PDEATHSIG = 1
 _LOOK_FOR_PARENT_SECONDS = 1.0
 
 
@@ -204,7 +203,7 @@ def _fork(control: socket.socket, serve: Life, descriptors: list[int]) -> None:
     if pid == 0:
         try:
             control.close()
-            _die_with_parent(nursery)
+            die_with(nursery)
             serve(socket.socket(fileno=channel), Journal(journal), output)
             os._exit(0)
         except BaseException:  # noqa: BLE001 - a forked child must never return into its parent's loop
@@ -212,12 +211,6 @@ def _fork(control: socket.socket, serve: Life, descriptors: list[int]) -> None:
             os._exit(1)
     for descriptor in descriptors:
         os.close(descriptor)
-
-
-def _die_with_parent(parent: int) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)
 
 
 def _shun_core_dumps() -> None:
