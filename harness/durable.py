@@ -3,6 +3,9 @@
 import os
 from pathlib import Path
 
+DRAFT = ".draft-"
+"""How the names of files begin that are being written; they end in the number of the process."""
+
 
 def write_durably(path: Path, data: bytes) -> None:
     """Write `data` to `path` in one move; it is on the disk when this returns. Raises OSError.
@@ -10,7 +13,7 @@ def write_durably(path: Path, data: bytes) -> None:
     What an interrupted write leaves is a file whose name begins with ".draft-", beside `path`.
     """
     make_folder(path.parent)
-    draft = path.with_name(f".draft-{path.name}.{os.getpid()}")
+    draft = path.with_name(f"{DRAFT}{path.name}.{os.getpid()}")
     try:
         with draft.open("wb") as file:
             file.write(data)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from attnfuzz.harness.durable import make_folder, sync_folder
+from attnfuzz.harness.durable import DRAFT, make_folder, sync_folder
 from attnfuzz.reference.user_error import UserError
 
 LOG_NAME = "events.ndjson"
@@ -93,9 +93,21 @@ class Home:
                 ) from None
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            self._tidy()
             yield
         finally:
             os.close(descriptor)
+
+    def _tidy(self) -> None:
+        """Remove the files that processes which were killed left half written. Those of findings are the archive's."""
+        for folder in (self.campaigns, self.corpus):
+            for draft in folder.rglob(f"{DRAFT}*"):
+                if not _runs(draft.name.rpartition(".")[2]):
+                    draft.unlink(missing_ok=True)
+
+
+def _runs(pid: str) -> bool:
+    return Path("/proc", pid).exists() if pid.isdigit() else True
 
 
 def _after(name: str) -> str:

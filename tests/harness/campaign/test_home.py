@@ -66,3 +66,13 @@ def test_a_campaign_that_was_killed_holds_its_home_no_longer(tmp_path: Path) -> 
     assert subprocess.run([sys.executable, "-c", program, tmp_path], check=False).returncode < 0
     with Home(tmp_path).locked():
         pass
+
+
+def test_what_was_left_half_written_is_removed_unless_it_is_being_written(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    dead, own = (home.folder("20300101-000000") / f".draft-report.html.{pid}" for pid in (1 << 30, os.getpid()))
+    dead.parent.mkdir(parents=True)
+    for draft in (dead, own):
+        draft.write_text("half")
+    with home.locked():
+        assert list(dead.parent.iterdir()) == [own]
