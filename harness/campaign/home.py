@@ -62,8 +62,12 @@ class Home:
         return self.folder(campaign) / LOG_NAME
 
     def ids(self) -> list[str]:
-        """The campaigns that have a log, in the order in which they were begun."""
-        return sorted(path.parent.name for path in self.campaigns.glob(f"*/{LOG_NAME}"))
+        """The campaigns that have a log, in the order in which they were begun.
+
+        One that was killed before its first event has an empty one, and never began.
+        """
+        logs = self.campaigns.glob(f"*/{LOG_NAME}")
+        return sorted(path.parent.name for path in logs if path.stat().st_size or not path.is_file())
 
     def new_id(self, now: float | None = None) -> str:
         """Make the folder of a new campaign, and return its name: the time in UTC, but after all others.

@@ -8,8 +8,8 @@ GRACE_SECONDS = 10.0
 """By how much the command may last longer than --time: this part of it, and these seconds."""
 
 RESERVED_SECONDS = 6.0
-"""Part of the grace that is left for what surrounds the search: to import (2 s), to end jobs (3 s at most), and to
-write the reports (1 s)."""
+"""Part of the grace that is left for what follows the search: to end jobs (3 s at most), and to write the reports (1 s,
+and several on a busy machine)."""
 
 SHRINKING_SHARE = 0.25
 """Part of what is left of the grace in which failures are still shrunk; after it they are confirmed and filed."""

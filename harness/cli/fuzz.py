@@ -17,6 +17,7 @@ from attnfuzz.harness.campaign.plan import (
     PRESETS,
     Plan,
 )
+from attnfuzz.harness.cli.began import command_began
 from attnfuzz.harness.cli.campaign import resume_campaign, start_campaign
 from attnfuzz.harness.cli.given import Duration, backends_option, contract_option
 from attnfuzz.harness.findings.ledger import DEFAULT_NAME
@@ -128,6 +129,7 @@ def fuzz(
                 database=database,
                 ledger=ledger or (DEFAULT_LEDGER if DEFAULT_LEDGER.exists() else None),
                 ray=ray,
+                begun=command_began(),
             )
         )
     )

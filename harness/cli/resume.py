@@ -9,6 +9,7 @@ from attnfuzz.harness.campaign.home import Home, HomeError
 from attnfuzz.harness.campaign.log import read_torn_log
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.cli.began import command_began
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ def plan_again(
         database=database or _database(started.database, home),
         ledger=ledger or _ledger(started.ledger, home),
         ray=ray,
+        begun=command_began(),
     )
 
 

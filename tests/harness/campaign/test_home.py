@@ -76,3 +76,12 @@ def test_what_was_left_half_written_is_removed_unless_it_is_being_written(tmp_pa
         draft.write_text("half")
     with home.locked():
         assert list(dead.parent.iterdir()) == [own]
+
+
+def test_a_campaign_that_was_killed_before_its_first_event_never_began(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    begun, killed = home.new_id(1e9), home.new_id(2e9)
+    home.log(begun).write_text("an event\n")
+    home.log(killed).touch()
+    assert home.ids() == [begun]
+    assert home.new_id(1.5e9) > killed

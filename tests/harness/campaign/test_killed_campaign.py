@@ -88,10 +88,10 @@ def test_kills_for_minutes_lose_nothing_and_count_nothing_twice(tmp_path: Path) 
 
 KILLS = 200
 KILLS_PER_CAMPAIGN = 20
-SECONDS_BETWEEN_KILLS = 1.5
+SECONDS_BETWEEN_KILLS = 1.2
 SECONDS_TO_BE_GONE = 5.0
-EXAMPLES_OF_EACH = 200
-MAIN_SHARE = 0.25
+EXAMPLES_OF_EACH = 150
+MAIN_SHARE = 0.2
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at, and not written to
 
 

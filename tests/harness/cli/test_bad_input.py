@@ -125,7 +125,7 @@ def begun(*events: Event) -> Path:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "holds no event"),
+        (b'{"event":"CampaignSta', "holds no event"),
         (b"some notes\n", "is no event log of attnfuzz"),
         (b'{"event":"CampaignStarted","log_version":1}\n', "log version 1"),
     ],
