@@ -146,7 +146,7 @@ def talk_garbage(server: RedisServer) -> None:
 
 @pytest.mark.parametrize("fail", [kill, talk_garbage, want_another_password])
 def test_a_redis_server_that_fails_in_the_middle_costs_a_line(
-    tmp_path: Path, server: RedisServer, fail: object
+    tmp_path: Path, server: RedisServer, fail: Callable[[RedisServer], None]
 ) -> None:
     write_backend(tmp_path, wrong=True)
     with begin(tmp_path, *OPTIONS, "--database", server.url) as campaign:

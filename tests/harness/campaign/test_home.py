@@ -40,7 +40,7 @@ def test_only_campaigns_with_a_log_are_listed_in_their_order(tmp_path: Path) -> 
     home = Home(tmp_path)
     late, early, without = home.new_id(now=2e9), home.new_id(now=1e9), home.new_id(now=2e9)
     for name in (late, early):
-        (home.folder(name) / LOG_NAME).touch()
+        (home.folder(name) / LOG_NAME).write_text("an event\n")
     assert home.ids() == [late, early]
     assert without not in home.ids()
 
