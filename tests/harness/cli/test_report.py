@@ -158,8 +158,15 @@ def test_a_log_of_another_version_is_named_as_one(attnfuzz: Attnfuzz, home: Home
 
 
 def test_an_empty_log_says_that_nothing_ran(attnfuzz: Attnfuzz, home: Home) -> None:
-    home.log(SECOND).write_bytes(b"")
+    home.log(SECOND).write_bytes(b'{"event":"CampaignSta')
     refused(attnfuzz("report", "out"), "no event")
+
+
+def test_a_campaign_that_was_killed_before_its_first_event_is_left_out(attnfuzz: Attnfuzz, home: Home) -> None:
+    home.log(SECOND).write_bytes(b"")
+    ran = attnfuzz("report", "out")
+    assert ran.code == 0
+    assert f"campaigns/{FIRST}/report.html" in ran.out
 
 
 def test_an_empty_folder_is_no_campaign(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
@@ -230,5 +237,5 @@ def test_a_campaign_leaves_its_reports_and_the_summary_of_the_runner(
 
 
 def test_known_and_open_findings_get_no_issue(home: Home) -> None:
-    campaign(home, "20260503", filed(CASE, "known", known="upstream"), checked(CASE, State.OPEN))
+    campaign(home, "20260503", checked(CASE, State.OPEN), filed(CASE, "known", known="upstream"))
     assert write_reports(home, "20260503", Standing.of(read_log(home.log("20260503")))).issues == ()
