@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from attnfuzz.reference import foreign
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel
 from attnfuzz.reference.user_error import UserError
@@ -130,7 +131,7 @@ def load(path: Path) -> Calibration:
 
     """
     try:
-        content = msgspec.json.decode(path.read_bytes())
+        content = foreign.decode_json(foreign.read_bytes(path))
     except OSError as error:
         raise CalibrationError(f"calibration {path}: {error.strerror}; attnfuzz calibrate --out makes one") from error
     except msgspec.DecodeError as error:
@@ -139,10 +140,10 @@ def load(path: Path) -> Calibration:
         raise CalibrationError(f'{path} is no calibration: it must be a JSON object with "format": "{FORMAT}"')
     if content.get("version") != VERSION:
         raise CalibrationError(
-            f"calibration {path} has version {content.get('version')!r}, and this attnfuzz reads version {VERSION}: "
-            "calibrate again"
+            f"calibration {path} has version {repr(content.get('version'))[:40]}, and this attnfuzz reads version "
+            f"{VERSION}: calibrate again"
         )
     try:
         return msgspec.convert(content, _File).calibration
     except msgspec.ValidationError as error:
-        raise CalibrationError(f"calibration {path} is damaged: {error}; calibrate again") from error
+        raise CalibrationError(f"calibration {path} is damaged: {foreign.reason(error)}; calibrate again") from error
