@@ -4,6 +4,7 @@ All of them make up the log, one JSON object per line; `LOG_VERSION` says which 
 """
 
 from collections.abc import Callable
+from typing import Annotated
 
 import msgspec
 
@@ -15,6 +16,19 @@ from attnfuzz.reference.case import Case, Guard
 
 LOG_VERSION = 2
 
+MOST_JOBS = 256
+"""Jobs of a campaign at the most."""
+
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+"""A span of up to 30 years: more than that is damage, and breaks who computes with it."""
+
+Moment = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+"""Seconds since the epoch, in years of four digits."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+
+Jobs = Annotated[int, msgspec.Meta(ge=1, le=MOST_JOBS)]
+
 Pair = tuple[str, str]
 """Two features of the case space that one case has, in alphabetical order."""
 
@@ -25,7 +39,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="even
     `at` never decreases, and goes on where it was when a campaign is resumed: it counts the time spent searching.
     """
 
-    at: float
+    at: Seconds
 
 
 class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
@@ -38,16 +52,16 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
 
     log_version: int = LOG_VERSION
     campaign: str
-    time: float
+    time: Moment
     attnfuzz: str
     environment: dict[str, str]
     backends: tuple[str, ...]
     capabilities: dict[str, Capability] = {}
     preset: str
-    examples: int | None
-    seconds: float | None
+    examples: Count | None
+    seconds: Seconds | None
     seed: int
-    jobs: int
+    jobs: Jobs
     contract: str
     alpha: float
     guard: Guard | None = None
@@ -59,20 +73,20 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
 class CampaignResumed(Event, frozen=True, kw_only=True, tag=True):
     """The campaign goes on after its main process ended early. `torn_bytes` of a half-written event were cut off."""
 
-    time: float
+    time: Moment
     environment: dict[str, str]
-    jobs: int
-    torn_bytes: int
+    jobs: Jobs
+    torn_bytes: Count
 
 
 class SliceStarted(Event, frozen=True, kw_only=True, tag=True):
     """A job was handed a slice: `examples` to draw, or cases to run again: kept ones (`index` -1), or suspects (-2)."""
 
-    job: int
+    job: Count
     backend: str
     index: int
     seed: int
-    examples: int
+    examples: Count
 
 
 class Progress(Event, frozen=True, kw_only=True, tag=True):
@@ -84,20 +98,20 @@ class Progress(Event, frozen=True, kw_only=True, tag=True):
     """
 
     backend: str
-    searched: int
-    cases: int
-    deaths: int
-    rows: int = 0
+    searched: Count
+    cases: Count
+    deaths: Count
+    rows: Count = 0
     shrinking: bool = False
     margins: dict[str, float] = {}
-    phases: dict[str, float] = {}
+    phases: dict[str, Seconds] = {}
 
 
 class CoverageGrew(Event, frozen=True, kw_only=True, tag=True):
     """`pairs` of features were reached for the first time in this campaign, after `searched` examples of `backend`."""
 
     backend: str
-    searched: int
+    searched: Count
     pairs: tuple[Pair, ...]
 
 
@@ -154,8 +168,8 @@ class FindingChecked(Event, frozen=True, kw_only=True, tag=True):
     observation: Observation
     path: str
     state: State
-    runs: int = 1
-    times: int = 0
+    runs: Count = 1
+    times: Count = 0
     known: str | None = None
 
 
@@ -183,17 +197,17 @@ class SliceFinished(Event, frozen=True, kw_only=True, tag=True):
     backend: str
     index: int
     seed: int
-    examples: int
-    cases: int
-    deaths: int
-    seconds: float
-    unsupported: dict[str, int]
+    examples: Count
+    cases: Count
+    deaths: Count
+    seconds: Seconds
+    unsupported: dict[str, Count]
 
 
 class LedgerRemark(Event, frozen=True, kw_only=True, tag=True):
     """At the end: entry number `entry` (from 1) of the ledger no longer happens, or was never met."""
 
-    entry: int
+    entry: Count
     title: str
     text: str
 
@@ -207,21 +221,21 @@ class Trouble(Event, frozen=True, kw_only=True, tag=True):
 class JobRestarted(Event, frozen=True, kw_only=True, tag=True):
     """A job process was killed from outside and started anew. `text` is how it ended."""
 
-    job: int
+    job: Count
     text: str
 
 
 class JobFailed(Event, frozen=True, kw_only=True, tag=True):
     """A job process ended by itself: the harness is broken, and the campaign ends. `text` is its standard error."""
 
-    job: int
+    job: Count
     text: str
 
 
 class CampaignFinished(Event, frozen=True, kw_only=True, tag=True):
     """The last event. `interrupted` says whether the user stopped it."""
 
-    time: float
+    time: Moment
     interrupted: bool
 
 

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from attnfuzz.reference.user_error import UserError
 
 LOG_NAME = "events.ndjson"
 
-_ID = re.compile(r"\d{8}-\d{6}(\.\d+)?")
+_ID = re.compile(r"\d{8}-\d{6}(\.\d{1,9})?", re.ASCII)
 
 
 class HomeError(UserError):
@@ -63,7 +64,7 @@ class Home:
 
     def ids(self) -> list[str]:
         """The campaigns that have a log, in the order in which they were begun."""
-        return sorted(path.parent.name for path in self.campaigns.glob(f"*/{LOG_NAME}"))
+        return sorted(path.parent.name for path in self.campaigns.glob(f"*/{LOG_NAME}") if not path.parent.is_symlink())
 
     def new_id(self, now: float | None = None) -> str:
         """Make the folder of a new campaign, and return its name: the time in UTC, but after all others.
@@ -82,8 +83,11 @@ class Home:
     def locked(self) -> Iterator[None]:
         """Hold the home for one campaign. Raises HomeError if another has it, OSError if it can't be made."""
         self.path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        # A home may be somebody else's, and a link in it may lead anywhere: the lock is written to.
+        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise HomeError(f"{self.path / 'lock'} is no regular file: remove it, or give another --out")
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -20,6 +20,7 @@ from attnfuzz.harness.campaign.events import (
     UnconfirmedKept,
 )
 from attnfuzz.harness.durable import make_folder, sync_folder, write_all
+from attnfuzz.reference.foreign import MOST_BYTES, decode_json, read_bytes, reason
 from attnfuzz.reference.user_error import UserError
 from attnfuzz.reference.validity import ImpossibleCase, validate
 
@@ -104,6 +105,8 @@ def read_log(path: Path) -> list[AnyEvent]:
 
 def mend_log(path: Path) -> tuple[list[AnyEvent], int]:
     """Read a log, cut a torn last line off the file, and return the events and the bytes cut. Raises as `read_log`."""
+    if path.is_symlink():
+        raise LogError(f"{path} is a link: what a campaign writes to lies in its home; put the log there")
     events, torn = _parse(path)
     if torn:
         os.truncate(path, path.stat().st_size - torn)
@@ -111,20 +114,22 @@ def mend_log(path: Path) -> tuple[list[AnyEvent], int]:
 
 
 def _parse(path: Path) -> tuple[list[AnyEvent], int]:
-    content = path.read_bytes()
+    content = read_bytes(path, MOST_BYTES)
     whole, newline, torn = content.rpartition(b"\n")
     decoder = msgspec.json.Decoder(AnyEvent)
     events: list[AnyEvent] = []
-    for number, line in enumerate((whole + newline).splitlines(), start=1):
+    for number, line in enumerate(whole.split(b"\n") if newline else (), start=1):
         if number == 1:
             _check_version(path, line)
         try:
-            event = decoder.decode(line)
+            event: AnyEvent = decode_json(line, decoder)
             # A case that can't be would break whoever draws or runs it.
             if (case := getattr(event, "case", None)) is not None:
                 validate(case)
         except (msgspec.DecodeError, ImpossibleCase) as error:
-            raise LogError(f"{path}, line {number}: {error}. The log is damaged; restore it, or begin anew") from None
+            raise LogError(
+                f"{path}, line {number}: {reason(error)}. The log is damaged; restore it, or begin anew"
+            ) from None
         events.append(event)
     if not events:
         raise LogError(f"{path} holds no event: the campaign ended before it began. Run it again")
@@ -138,7 +143,7 @@ class _Head(msgspec.Struct):
 
 def _check_version(path: Path, line: bytes) -> None:
     try:
-        head = msgspec.json.decode(line, type=_Head)
+        head = decode_json(line, _Head)
     except msgspec.DecodeError:
         raise LogError(f"{path} is no event log of attnfuzz: its first line is no CampaignStarted") from None
     if head.log_version != LOG_VERSION:
