@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.cli.given import device_option, tree_option
 from attnfuzz.harness.cli.noise_words import noise_words
+from attnfuzz.harness.cli.terminal import Terminal, echo
 from attnfuzz.harness.registry import fixed, names, resolve
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
@@ -36,9 +36,9 @@ def backends(*, runnable: bool, device: Device | None, sglang: Path | None, name
     if runnable:
         for name in listed:
             if name == fixed(name) and resolve(name).missing() is None:
-                click.echo(name)
+                echo(name)
         return
-    console = Console(highlight=False)
+    console = Terminal()
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("backend", no_wrap=True)
     table.add_column("here", no_wrap=True)

@@ -11,7 +11,6 @@ from pathlib import Path
 import click
 from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import InvalidVersion, Version
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +22,7 @@ from attnfuzz.harness.bisect.sites import Site, site_at
 from attnfuzz.harness.bisect.summary import in_words
 from attnfuzz.harness.cli.exits import BadInput, Exit
 from attnfuzz.harness.cli.given import Duration, case_at, tell
+from attnfuzz.harness.cli.terminal import Terminal
 from attnfuzz.harness.durable import write_durably
 from attnfuzz.harness.export import CannotExport, Target, export_script
 from attnfuzz.harness.report.printable import shortened
@@ -89,7 +89,7 @@ def bisect(
     releases = _Releases(package, given, cache, _script(path, script, cache), seconds)
     outcomes = search(ordered, releases.run, every=every)
 
-    console = Console(highlight=False)
+    console = Terminal()
     console.print(_table(ordered, outcomes))
     console.print(f"\n{in_words(outcomes)}", soft_wrap=True)
     skipped = len(ordered) - len(outcomes)

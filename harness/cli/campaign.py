@@ -28,6 +28,7 @@ from attnfuzz.harness.cli.given import tell
 from attnfuzz.harness.cli.noise_words import noise_words, uncalibrated
 from attnfuzz.harness.cli.resume import Past, plan_again, unfinished
 from attnfuzz.harness.cli.summary import summarise
+from attnfuzz.harness.cli.terminal import Terminal
 from attnfuzz.harness.corpus import Corpus, open_database
 from attnfuzz.harness.export import CannotExport, export_script
 from attnfuzz.harness.findings.archive import Archive
@@ -61,7 +62,7 @@ def run_campaign(plan: Plan) -> tuple[str, Standing]:
     ledger = _checked(plan)
     home = Home(plan.out)
     with home.locked():
-        campaign, standing, _ = _carry_out(Console(highlight=False), plan, home, ledger, past=None)
+        campaign, standing, _ = _carry_out(Terminal(), plan, home, ledger, past=None)
     return campaign, standing
 
 
@@ -110,7 +111,7 @@ def _checked(plan: Plan) -> Ledger:
 
 
 def _run(plan: Plan, home: Home, ledger: Ledger, *, past: Past | None) -> Exit:
-    console = Console(highlight=False)
+    console = Terminal()
     _open(console, plan, past)
     _, standing, written = _carry_out(console, plan, home, ledger, past=past, tell=partial(summarise, console))
     console.print(f"Report: {written.html}", soft_wrap=True, markup=False)
@@ -118,7 +119,7 @@ def _run(plan: Plan, home: Home, ledger: Ledger, *, past: Past | None) -> Exit:
         console.print(f"Text for an issue: {path}", soft_wrap=True, markup=False)
     if standing.failure is not None:
         text = f"{standing.failure.text}\nThe harness itself failed. What was found before is kept; {_go_on(home)}"
-        Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+        Terminal(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
         return Exit.FAILED
     if standing.finished is not None and standing.finished.interrupted:
         console.print(f"Interrupted. What was found before is kept; {_go_on(home)}", soft_wrap=True, markup=False)

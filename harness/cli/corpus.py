@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.cli.exits import BadInput
 from attnfuzz.harness.cli.given import tell
+from attnfuzz.harness.cli.terminal import Terminal, echo
 from attnfuzz.harness.corpus import Corpus, Kept, Why
 from attnfuzz.harness.findings.finding import case_path
 from attnfuzz.harness.wording import count
@@ -43,7 +43,7 @@ def list_cases(folder: Path, backend: str | None) -> None:
         table.add_column(title, overflow="fold", no_wrap=title == "case")
     for each in sorted(kept, key=lambda each: (each.case.backend, each.entry.why.rank, each.entry.case)):
         table.add_row(each.entry.case, each.case.backend, _reason(each))
-    console = Console(highlight=False)
+    console = Terminal()
     if kept:
         console.print(table)
     console.print(_totals(kept))
@@ -59,7 +59,7 @@ def add_cases(folder: Path, paths: tuple[Path, ...]) -> None:
     cases = [_case_of_steps(path) for path in paths]
     into = _open(folder)
     added = sum(into.keep(case, why=Why.ADDED) is not None for case in cases)
-    click.echo(f"{count(added, 'case')} added to {folder}; {len(cases) - added} there already.")
+    echo(f"{count(added, 'case')} added to {folder}; {len(cases) - added} there already.")
 
 
 @corpus.command("merge")
@@ -68,7 +68,7 @@ def add_cases(folder: Path, paths: tuple[Path, ...]) -> None:
 def merge_corpora(folder: Path, other: Path) -> None:
     """Take over what is new in another corpus: failures, larger margins, and cases that reach more."""
     taken = _open(folder).merge(_open(other))
-    click.echo(f"{count(taken, 'case')} of {other} taken over into {folder}.")
+    echo(f"{count(taken, 'case')} of {other} taken over into {folder}.")
 
 
 @corpus.command("prune")
@@ -80,8 +80,8 @@ def prune_cases(folder: Path, *, dry_run: bool) -> None:
     before = len(pruned.kept())
     gone = pruned.superfluous() if dry_run else pruned.prune()
     for kept in gone if dry_run else ():
-        click.echo(str(kept.path))
-    click.echo(f"{len(gone)} of {count(before, 'case')} {'would be ' if dry_run else ''}dropped.")
+        echo(str(kept.path))
+    echo(f"{len(gone)} of {count(before, 'case')} {'would be ' if dry_run else ''}dropped.")
 
 
 def _open(folder: Path) -> Corpus:

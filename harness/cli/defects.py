@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -15,6 +14,7 @@ from attnfuzz.harness.campaign.messages import Setup, ShrinkBudget
 from attnfuzz.harness.cli.campaign import prepare
 from attnfuzz.harness.cli.exits import BadInput, Exit
 from attnfuzz.harness.cli.kills import Watch, print_scores
+from attnfuzz.harness.cli.terminal import Terminal, echo
 from attnfuzz.harness.defects.pins import save_pin
 from attnfuzz.harness.defects.results import DefectScore, write_score
 from attnfuzz.harness.defects.run import run_searches
@@ -46,7 +46,7 @@ def list_defects() -> None:
     for defect in in_layers(DEFECTS):
         about = f"{defect.layer}, {defect.bug_class}; {defect.source}"
         table.add_row(defect.name, Text.assemble(f"{defect.title}\n", (about, "dim")))
-    Console(highlight=False).print(table)
+    Terminal().print(table)
 
 
 @defects.command("run")
@@ -86,7 +86,7 @@ def run_defects(
     shrink = NO_SHRINKING if pin is None else PIN_BUDGET
     backends = tuple(map(backend_name, chosen))
     prepare(backends)
-    console = Console(highlight=False)
+    console = Terminal()
     console.print(f"Searching {count(len(chosen), 'defect')}: {examples:,} examples each, {_seeds(drawn)}.")
     setup = Setup(backends=backends, contract="declared", guard=None, without=without)
     outcomes: dict[str, list[Outcome]] = {defect.name: [] for defect in chosen}
@@ -100,7 +100,7 @@ def run_defects(
                 if search.over and pin is not None and search.caught is not None:
                     save_pin(pin, search.defect.name, search.caught)
     except JobEnded as ended:
-        click.echo(f"{ended.text}\nThe harness itself failed.", err=True)
+        echo(f"{ended.text}\nThe harness itself failed.", err=True)
         ctx.exit(Exit.FAILED)
     scores = [Score(defect, tuple(outcomes[defect.name])) for defect in chosen]
     if results is not None:

@@ -6,6 +6,7 @@ import click
 
 from attnfuzz.harness.cli.exits import BadInput
 from attnfuzz.harness.cli.given import case_at
+from attnfuzz.harness.cli.terminal import echo
 from attnfuzz.harness.export import CannotExport, Exporter, Target
 from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.report.issue import render_issue
@@ -35,7 +36,7 @@ def export(*, path: Path, target: Target | None, issue: bool, output: Path | Non
         click.echo(text, nl=False)
     else:
         output.write_text(text)
-        click.echo(f"Wrote {output}.", err=True)
+        echo(f"Wrote {output}.", err=True)
 
 
 def _issue(case: AnyCase, exporter: Exporter, target: Target | None) -> str:

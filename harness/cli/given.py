@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.campaign.plan import parse_duration
 from attnfuzz.harness.check import why_not
 from attnfuzz.harness.cli.exits import BadInput
+from attnfuzz.harness.cli.terminal import echo
 from attnfuzz.harness.defaults import DEFAULT_BACKENDS, DEFAULT_BACKENDS_ON_GPU
 from attnfuzz.harness.findings.finding import case_path
 from attnfuzz.harness.registry import on_device, resolve
@@ -96,7 +97,7 @@ def backends_option(meaning: str) -> Callable[..., Any]:
 
 def tell(message: str) -> None:
     """Say what a user waits for; on standard error, so that output stays what was asked for."""
-    click.echo(message, err=True)
+    echo(message, err=True)
 
 
 def case_at(path: Path, backend: str | None = None, sglang: Path | None = None) -> AnyCase:

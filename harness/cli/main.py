@@ -1,6 +1,7 @@
 """The `attnfuzz` command: its group, and what becomes of errors and exit codes."""
 
 import errno
+import io
 import sys
 import traceback
 
@@ -23,8 +24,8 @@ from attnfuzz.harness.cli.replay import replay
 from attnfuzz.harness.cli.report import report
 from attnfuzz.harness.cli.shrink import shrink_case
 from attnfuzz.harness.cli.sweep import sweep
+from attnfuzz.harness.cli.terminal import echo
 from attnfuzz.harness.cli.triage import triage
-from attnfuzz.harness.report.printable import printable
 from attnfuzz.reference.user_error import UserError
 
 
@@ -63,16 +64,19 @@ def main() -> None:
     try:
         sys.exit(cli.main(prog_name="attnfuzz", standalone_mode=False))
     except click.ClickException as error:
-        error.show()
+        # It may quote what was given, and that may be a name of somebody else's file.
+        shown = io.StringIO()
+        error.show(shown)
+        echo(shown.getvalue().rstrip("\n"), err=True)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("Interrupted.", err=True)
+        echo("Interrupted.", err=True)
         sys.exit(Exit.INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - the last stop: exit code 1 would say "findings"
         if (message := _fixable(error)) is not None:
-            click.echo(f"Error: {printable(message)}", err=True)
+            echo(f"Error: {message}", err=True)
         else:
             traceback.print_exc()
-            click.echo("attnfuzz itself failed: this is a bug in attnfuzz, please report it.", err=True)
+            echo("attnfuzz itself failed: this is a bug in attnfuzz, please report it.", err=True)
     sys.exit(Exit.FAILED)
 
 

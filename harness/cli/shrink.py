@@ -4,7 +4,6 @@ import shlex
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.text import Text
 
 from attnfuzz.harness.campaign.messages import ShrinkBudget
@@ -12,6 +11,7 @@ from attnfuzz.harness.campaign.plan import ALPHA, spent_per_output
 from attnfuzz.harness.check import Runner
 from attnfuzz.harness.cli.exits import BadInput, Exit
 from attnfuzz.harness.cli.given import Duration, case_at, contract_option, tell, tree_option
+from attnfuzz.harness.cli.terminal import Terminal
 from attnfuzz.harness.describe_calls import describe_any
 from attnfuzz.harness.shrink import Shrunk, Unsupported, shrink
 from attnfuzz.harness.wording import count
@@ -72,7 +72,7 @@ def shrink_case(
     if target.exists() and not force:
         raise BadInput(f"{target} is there already: name another file with -o, or write over it with --force.")
     case = case_at(path, backend, sglang)
-    console = Console(highlight=False)
+    console = Terminal()
     alpha = spent_per_output(ALPHA, cases=1)
     with Runner([case.backend], contract=contract, alpha=alpha, progress=tell) as runner:
         try:

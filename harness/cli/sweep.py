@@ -9,7 +9,6 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 from msgspec.structs import replace
-from rich.console import Console
 
 from attnfuzz.harness.bugs import load_bugs
 from attnfuzz.harness.campaign.home import Home
@@ -19,6 +18,7 @@ from attnfuzz.harness.cli.campaign import run_campaign
 from attnfuzz.harness.cli.exits import BadInput, Exit
 from attnfuzz.harness.cli.given import Duration, tell, tree_option
 from attnfuzz.harness.cli.sweep_table import print_sweep
+from attnfuzz.harness.cli.terminal import Terminal, echo
 from attnfuzz.harness.durable import write_durably
 from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.sweep.family import Family
@@ -154,12 +154,10 @@ def _run(results: Results, out: Path) -> Exit:
     except KeyboardInterrupt:
         results, interrupted = going.results, True
         _write(results, family, out)
-    print_sweep(Console(highlight=False), results, family)
-    click.echo(f"Table: {out / MARKDOWN}, {out / RESULTS}")
+    print_sweep(Terminal(), results, family)
+    echo(f"Table: {out / MARKDOWN}, {out / RESULTS}")
     if interrupted:
-        click.echo(
-            f"Interrupted. What was found before is kept; go on with: attnfuzz sweep --resume {shlex.quote(str(out))}"
-        )
+        echo(f"Interrupted. What was found before is kept; go on with: attnfuzz sweep --resume {shlex.quote(str(out))}")
         return Exit.INTERRUPTED
     if not results.judged:
         return Exit.FAILED

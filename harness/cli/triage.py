@@ -1,5 +1,6 @@
 """`attnfuzz triage`: whose fault a case is."""
 
+import json
 import shlex
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from attnfuzz.harness.campaign.plan import ALPHA, spent_per_output
 from attnfuzz.harness.check import Runner
 from attnfuzz.harness.cli.exits import Exit
 from attnfuzz.harness.cli.given import case_at, contract_option, tell, tree_option
+from attnfuzz.harness.cli.terminal import Terminal
 from attnfuzz.harness.report.printable import printable
 from attnfuzz.harness.triage import Fault, Outcome, Triage
 from attnfuzz.harness.triage import triage as triage_of
@@ -62,9 +64,10 @@ def triage(
         report = ask_tools(case, runner)
     found = replace(found, tools=report.said, missing=report.missing)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+        # In ASCII, since what runs commands on a terminal is no control character of JSON's.
+        click.echo(json.dumps(msgspec.json.decode(msgspec.json.encode(found)), indent=2))
     else:
-        _show(Console(highlight=False), found, path)
+        _show(Terminal(), found, path)
     ctx.exit(Exit.FOUND if found.fails else Exit.CLEAN)
 
 

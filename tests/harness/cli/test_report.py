@@ -184,10 +184,10 @@ def test_what_does_not_exist_is_named(attnfuzz: Attnfuzz) -> None:
 
 @pytest.mark.usefixtures("home")
 def test_a_log_that_may_not_be_read_is_named(attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(path: Path) -> bytes:
+    def denied(path: Path, _most: int) -> bytes:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
-    monkeypatch.setattr(Path, "read_bytes", denied)
+    monkeypatch.setattr("attnfuzz.harness.campaign.log.read_bytes", denied)
     refused(attnfuzz("report", "out"), "Permission denied", "events.ndjson", "permissions")
 
 
@@ -199,7 +199,7 @@ def test_a_folder_that_can_not_be_written_to_is_named(attnfuzz: Attnfuzz, home: 
 @pytest.mark.usefixtures("home")
 def test_an_unknown_finding_lists_what_there_is(attnfuzz: Attnfuzz) -> None:
     ran = attnfuzz("report", "out", "--campaign", FIRST, "--issue", "other", "i.md")
-    refused(ran, "no finding has 'other' in its name", "the-finding")
+    refused(ran, "no finding with 'other' in its name", "the-finding")
 
 
 def test_a_file_that_is_no_defect_score_is_named(attnfuzz: Attnfuzz, home: Home) -> None:
