@@ -16,7 +16,8 @@ from attnfuzz.harness.campaign.draw import drawn_cases
 from attnfuzz.harness.campaign.examples import run_examples
 from attnfuzz.harness.check import Runner
 from attnfuzz.harness.defaults import DEFAULT_BACKENDS
-from attnfuzz.harness.registry import BackendFileError, UnknownBackend, resolve
+from attnfuzz.harness.registry import UnknownBackend, resolve
+from attnfuzz.harness.user_backends.load import BackendFileError
 from attnfuzz.reference.case import Case
 
 WIDTH = 110

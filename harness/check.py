@@ -3,10 +3,10 @@
 import atexit
 import hashlib
 import os
-import re
 import shlex
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -18,16 +18,17 @@ import msgspec
 from attnfuzz.harness import registry
 from attnfuzz.harness.describe_calls import describe_any
 from attnfuzz.harness.execute import Task
-from attnfuzz.harness.failures import FAILURES, Kind, Verdict
+from attnfuzz.harness.failures import FAILURES, Kind, Observation, Verdict
 from attnfuzz.harness.judge import ALPHA, Tier
+from attnfuzz.harness.raised import words_of
 from attnfuzz.harness.teams import Teams
 from attnfuzz.harness.trace import assemble
 from attnfuzz.harness.workers.death import Death
-from attnfuzz.harness.workers.pool import Workers
+from attnfuzz.harness.workers.pool import HandlerError, Refused, Workers
 from attnfuzz.harness.workers.postmortem import explain
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.sglang.naming import release_in
-from attnfuzz.reference import case_file
+from attnfuzz.reference import case_file, foreign
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
@@ -90,7 +91,7 @@ class Runner:
         for name in backends:
             self._prepare(name)
         self._teams = Teams(device_index)
-        for team in dict.fromkeys(map(_team, backends)) or [(Device.CPU, None)]:
+        for team in dict.fromkeys(map(team_of, backends)) or [(Device.CPU, None)]:
             # They start now, while others are still drawing their first case.
             self._workers(*team)
 
@@ -114,7 +115,7 @@ class Runner:
     def start(self, backend: str) -> None:
         """Wait until a worker stands ready for `backend`. Raises as `verdict` does."""
         self._prepare(backend)
-        self._workers(*_team(backend)).renew()
+        self._workers(*team_of(backend)).renew()
 
     def verdict(self, case: AnyCase, backend: str | None = None) -> Verdict:
         """Run a case on its backend, or on another one; a death becomes an observation.
@@ -133,10 +134,11 @@ class Runner:
             Untraceable: one of the calls can't be written down. Otherwise as `verdict`.
 
         """
-        with tempfile.TemporaryDirectory(prefix="attnfuzz-trace-") as folder:
-            path = Path(folder) / "trace.ndjson"
+        # A file without a name, which the worker opens through this process: nothing stays if both are killed.
+        with tempfile.TemporaryFile() as file:
+            path = Path(f"/proc/{os.getpid()}/fd/{file.fileno()}")
             verdict = self._run(case, case.backend, str(path))
-            return verdict, assemble(path, case) if path.exists() else None
+            return verdict, assemble(path, case)
 
     def renew(self) -> None:
         """Have the next case run by a worker that has run nothing."""
@@ -145,7 +147,8 @@ class Runner:
     def _run(self, case: AnyCase, name: str, trace: str | None = None) -> Verdict:
         case_file.validate_any(case)
         backend = self._prepare(name)
-        reason = why_not(backend, case)
+        with _code_of(backend, name):
+            reason = why_not(backend, case)
         if reason is not None:
             return Verdict(unsupported=f"{name} does not support {reason}")
         task = msgspec.json.encode(
@@ -159,18 +162,29 @@ class Runner:
             )
         )
         answer = self._answer(
-            self._workers(*_team(name)), task, self._patience(name) + (TRACE_SECONDS if trace else 0.0)
+            self._workers(*team_of(name)), task, self._patience(name) + (TRACE_SECONDS if trace else 0.0)
         )
         if isinstance(answer, Death):
             return Verdict(observations=(explain(answer),))
-        return msgspec.json.decode(answer, type=Verdict)
+        try:
+            return foreign.decode_json(answer, Verdict)
+        except msgspec.DecodeError:
+            words = "what its worker answered is no verdict"
+            return Verdict(observations=(Observation(kind=Kind.WORKER_DIED, place=words, message=words),))
 
     def _patience(self, name: str) -> float:
         """The seconds after which a case on a backend hangs."""
         return self._timeout * (1 if release_in(name) is None else PATIENCE_WITH_RELEASES)
 
     def _answer(self, workers: Workers, task: bytes, timeout: float) -> bytes | Death:
-        answer = workers.run(task, timeout=timeout)
+        try:
+            answer = workers.run(task, timeout=timeout)
+        except Refused:
+            raise
+        except HandlerError:
+            # An earlier case may have left something behind that the harness stumbles over.
+            workers.renew()
+            answer = workers.run(task, timeout=timeout)
         for _ in range(RUNS_IF_KILLED - 1):
             if not (isinstance(answer, Death) and answer.killed_from_outside):
                 break
@@ -180,7 +194,7 @@ class Runner:
 
     def _workers(self, device: Device, release: str | None) -> Workers:
         # A team on a GPU is made ready for what was prepared so far.
-        team = tuple(sorted(name for name in self._ready if _team(name) == (device, release)))
+        team = tuple(sorted(name for name in self._ready if team_of(name) == (device, release)))
         return self._teams.of(device, team, release)
 
     def _prepare(self, name: str) -> Backend:
@@ -188,15 +202,29 @@ class Runner:
         backend = registry.resolve(name)
         if name in self._ready:
             return backend
-        reason = backend.missing()
-        if reason is not None:
-            raise CannotRun(f"{name} can't run here: {reason}")
-        backend.prepare(self._progress)
+        with _code_of(backend, name):
+            reason = backend.missing()
+            if reason is not None:
+                raise CannotRun(f"{name} can't run here: {reason}")
+            backend.prepare(self._progress)
         self._ready.add(name)
         return backend
 
 
-def _team(name: str) -> tuple[Device, str | None]:
+@contextmanager
+def _code_of(backend: Backend, name: str) -> Iterator[None]:
+    """Raise CannotRun for what a user's backend raises in this process. KeyboardInterrupt is the user's own."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit, GeneratorExit) as error:
+        if type(backend).__module__.startswith("attnfuzz."):
+            raise
+        raise CannotRun(f"{name} can't run here: {words_of(error)}") from error
+
+
+def team_of(name: str) -> tuple[Device, str | None]:
     """Whose workers run the backend called `name`: those of its device, and of its release if it is one of SGLang's."""
     return registry.resolve(name).capability.device, release_in(name)
 
@@ -262,7 +290,7 @@ def _leave(case: AnyCase, kind: Kind) -> Path:
     # pytest's name for the test that runs, so that no test takes another's file, on other workers of xdist neither.
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
     digest = hashlib.sha256(f"{test}\0{case.backend}".encode()).hexdigest()[:8]
-    backend = re.sub(r"[^\w.@+-]+", "_", Path(case.backend).name)
+    backend = registry.as_file_name(Path(case.backend).name)
     CASES.mkdir(exist_ok=True)
     path = CASES / f"{backend}-{kind}-{digest}.json"
     case_file.save(path, case)

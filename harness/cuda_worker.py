@@ -34,7 +34,7 @@ def begin(*names: str) -> None:
     torch.ones(1, device="cuda").add_(1)
     torch.cuda.synchronize()
     judge_one(Device.CUDA)
-    for backend in map(registry.resolve, names):
+    for backend in map(registry.load, names):
         backend.prepare(lambda _: None)
         if isinstance(backend, GpuBackend):
             for package in backend.needs:

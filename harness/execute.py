@@ -4,6 +4,7 @@ A case with a relation is run once more as its other case, in memory of its own,
 """
 
 import contextlib
+import os
 import time
 from collections.abc import Callable
 from functools import cache, partial
@@ -27,17 +28,22 @@ from attnfuzz.harness.memory.plain import AnyMemory
 from attnfuzz.harness.memory.reservation import OutOfMemory
 from attnfuzz.harness.on_host import on_host
 from attnfuzz.harness.places import place_of
+from attnfuzz.harness.raised import said_by, type_name, words_of
+from attnfuzz.harness.settings import Settings
 from attnfuzz.harness.trace import FileTracer
 from attnfuzz.harness.workers.journal import Journal
-from attnfuzz.kernels.backend import Backend, Bench, Output, Session, Unsupported
+from attnfuzz.kernels.backend import Attended, Backend, Bench, Output, Session, Unsupported
 from attnfuzz.kernels.library_cache import BuildFailed
 from attnfuzz.kernels.sglang.errors import ReleaseError
 from attnfuzz.kernels.transfers import Pending
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.noise import NoiseModel
 from attnfuzz.reference.related import related
+from attnfuzz.reference.user_error import UserError
 
 REJECTIONS = (ValueError, TypeError, NotImplementedError)
 """What a kernel raises for arguments that it does not take."""
@@ -80,14 +86,20 @@ def warm() -> None:
 def handle(request: bytes, journal: Journal) -> bytes:
     """Answer an encoded Task with an encoded Verdict."""
     task = msgspec.json.decode(request, type=Task)
+    try:
+        backend = _backend(task.backend)
+    except UserError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - code of the backend, like what a step runs
+        return msgspec.json.encode(Verdict(observations=(_raised(error),)))
     with contextlib.nullcontext() if task.trace is None else Path(task.trace).open("w") as file:
-        return msgspec.json.encode(Execution(task, journal.write, file).run())
+        return msgspec.json.encode(Execution(task, journal.write, file, backend=backend).run())
 
 
 @cache
 def _backend(name: str) -> Backend:
     """A backend, prepared in this process."""
-    backend = registry.resolve(name)
+    backend = registry.load(name)
     backend.prepare(lambda _: None)
     return backend
 
@@ -115,6 +127,7 @@ class Execution:
     ) -> None:
         case = task.case
         self._case, self._strict, self._write = case, task.strict, write
+        self._pid, self._settings = os.getpid(), Settings()
         self._alpha, self._tiers = task.alpha, ALL_TIERS.difference(task.without)
         self._backend = backend or _backend(task.backend)
         self._place = place_of(self._backend.capability.device)
@@ -123,6 +136,8 @@ class Execution:
         self._memory = self._place.memory(case.guard, case.outputs) if memory is None else memory
         self._tracer = None if trace is None else FileTracer(trace, self._memory, case.outputs)
         self._launcher = self._place.launcher(self._memory, write, self._tracer)
+        self._contract: Contract
+        self._noise: NoiseModel
         # What each step gave that a related run is compared with.
         self._kept: dict[int, Allowed] = {}
         self._observations: list[Observation] = []
@@ -140,7 +155,7 @@ class Execution:
                 self._run_related()
         except self._unsupported as reason:
             # What says that memory is short goes on for pages.
-            unsupported = str(reason).partition("\n")[0] + self._launcher.run
+            unsupported = said_by(reason).partition("\n")[0] + self._launcher.run
         finally:
             try:
                 # A fault may show late, in the harness's own work on the device. Then this process ends here.
@@ -204,7 +219,7 @@ class Execution:
                 relation=relation,
                 positions=other.positions[first],
                 geometry=geometry,
-                contract=self._backend.contract,
+                contract=self._contract,
                 report=partial(Observation, step=first, mode=mode, kernel=self._launcher.kernel),
                 strict=self._strict,
                 tiers=self._tiers,
@@ -222,9 +237,20 @@ class Execution:
 
     def _open(self, case: Case | CallCase) -> Session | None:
         bench = Bench(self._memory, self._launcher, self._place.device)
-        if isinstance(case, CallCase):
-            return CallSession(case, self._backend, bench)
-        return self._attempt(lambda: self._backend.open(case, bench), -1, "")
+
+        def opened() -> Session:
+            self._contract = _checked(self._backend.contract, Contract, "contract")
+            if isinstance(case, CallCase):
+                if case.answer is not None:
+                    self._ask_noise(answered_geometry(case))
+                return CallSession(case, self._backend, bench)
+            self._ask_noise(case.geometry)
+            return self._backend.open(case, bench)
+
+        return self._attempt(opened, -1, "")
+
+    def _ask_noise(self, geometry: Geometry) -> None:
+        self._noise = _checked(self._backend.noise(geometry.dtype), NoiseModel, "noise")
 
     def _step(self, session: Session, index: int, mode: str) -> _Stepped | None:
         self._launcher.begin_step(index, mode)
@@ -233,7 +259,7 @@ class Execution:
         def forward() -> _Stepped | None:
             try:
                 output = session.forward(index)
-                return None if output is None else _Stepped(output, on_host(output))
+                return None if output is None else _Stepped(_complete(output), on_host(output))
             finally:
                 damage.append(self._memory.damage())
 
@@ -252,24 +278,22 @@ class Execution:
             self._launcher.see_through()
         except self._passed_on:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever else a backend raises is a finding
+        except BaseException as error:  # noqa: BLE001 - whatever else a backend raises is a finding, also SystemExit
+            self._stay_alone()
             # Unless the device is broken: then this process ends here.
             self._launcher.see_through()
-            self._observations.append(self._raised(error, index, mode))
+            rejected = error is self._launcher.raised and isinstance(error, REJECTIONS)
+            self._observations.append(_raised(error, index, mode, self._launcher.kernel, rejected=rejected))
             return None
+        finally:
+            self._stay_alone()
+            self._settings.put_back()
         return made
 
-    def _raised(self, error: Exception, index: int, mode: str) -> Observation:
-        """An exception. A kernel that rejects what its capability promises is told apart from code that breaks."""
-        rejected = error is self._launcher.raised and isinstance(error, REJECTIONS)
-        return Observation(
-            kind=Kind.UNEXPECTED_REJECTION if rejected else Kind.RAISED,
-            place=type(error).__name__,
-            message=f"{type(error).__name__}: {error}",
-            step=index,
-            mode=mode,
-            kernel=self._launcher.kernel,
-        )
+    def _stay_alone(self) -> None:
+        if os.getpid() != self._pid:
+            # The backend forked, and returned in both processes: the other one goes on with the case.
+            os._exit(0)
 
     def _overwritten(self, damage: Damage, index: int, mode: str) -> Observation:
         return Observation(
@@ -285,8 +309,8 @@ class Execution:
         judgement = judge(
             output,
             geometry=geometry,
-            contract=self._backend.contract,
-            noise=self._backend.noise(geometry.dtype),
+            contract=self._contract,
+            noise=self._noise,
             alpha=self._alpha,
             strict=self._strict,
             tiers=self._tiers,
@@ -306,6 +330,41 @@ class Execution:
         self._unanswered += judgement.unanswered
         self._seconds["reference"] += judgement.reference_seconds
         self._seconds["judge"] += judgement.judge_seconds
+
+
+def _raised(
+    error: BaseException, index: int = -1, mode: str = "", kernel: str = "", *, rejected: bool = False
+) -> Observation:
+    """An exception. A kernel that rejects what its capability promises is told apart from code that breaks."""
+    return Observation(
+        kind=Kind.UNEXPECTED_REJECTION if rejected else Kind.RAISED,
+        place=type_name(error),
+        message=words_of(error),
+        step=index,
+        mode=mode,
+        kernel=kernel,
+    )
+
+
+def _checked(given: object, wanted: type[_Made], part: str) -> _Made:
+    """What a backend gives, if it is of the type that it should be; otherwise TypeError."""
+    if not isinstance(given, wanted):
+        raise TypeError(f"the backend's {part} is a {type(given).__name__}, not a {wanted.__name__}")
+    return given
+
+
+def _complete(output: object) -> Output:
+    """What a session gives, if it has all parts that are judged; otherwise TypeError."""
+    given = _checked(output, Output, "output")
+    _checked(given.out, torch.Tensor, "out")
+    for optional, part in ((given.lse, "lse"), (given.sinks, "sinks")):
+        if optional is not None:
+            _checked(optional, torch.Tensor, part)
+    for entry in _checked(given.attended, tuple, "attended"):
+        attended = _checked(entry, Attended, "entry of attended")
+        for part in ("query", "key", "value"):
+            _checked(getattr(attended, part), torch.Tensor, part)
+    return given
 
 
 def _corrupted(rows: int, index: int, mode: str, kernel: str) -> Observation:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from attnfuzz.harness import raised
 from attnfuzz.harness.failures import Kind, Observation
 from attnfuzz.harness.memory.plain import AnyMemory
 from attnfuzz.harness.workers.journal import LaunchRecord
@@ -221,11 +222,11 @@ class JournalingLauncher:
 
     def reached_by(self, words: str) -> None:
         """Say how a server comes to make the launches that follow in this step."""
-        self.way = words
+        self.way = raised.text(words)
 
     def report(self, place: str, text: str) -> None:
         """Remember that the next launch breaks a precondition: it is launched all the same."""
-        self._reported.append((place, text))
+        self._reported.append((raised.label(place), raised.text(text)))
 
     @contextmanager
     def capture(self) -> Iterator[CapturedGraph]:
@@ -302,7 +303,7 @@ class JournalingLauncher:
         Of several that run as one, nobody can tell which it was. Returns the journal entry.
         """
         self._call += len(launches)
-        self.kernel = " + ".join(dict.fromkeys(op.name for op, _ in launches))
+        self.kernel = " + ".join(dict.fromkeys(raised.label(op.name) for op, _ in launches))
         reported: list[tuple[str, str]] = []
         if not all(op.own for op, _ in launches):
             # Contracts are those of entry points, not of a backend's own code before it.
@@ -317,7 +318,7 @@ class JournalingLauncher:
             mode=self._mode,
             kernel=self.kernel,
             scalars={
-                name: value
+                raised.label(name): _on_one_line(value)
                 for _, arguments in launches
                 for name, value in arguments.items()
                 if isinstance(value, Scalar)
@@ -361,6 +362,15 @@ class JournalingLauncher:
     def _observation(self, call: int) -> Callable[..., Observation]:
         """What is observed of the step's last launch, but for its kind, place and message."""
         return partial(Observation, step=self._step, mode=self._mode, kernel=self.kernel, call=call)
+
+
+def _on_one_line(value: Scalar) -> Scalar:
+    """A scalar as it goes on record: of any length it would not fit, and JSON has integers of 64 bits."""
+    if isinstance(value, str):
+        return raised.label(value)
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        return f"an integer of {value.bit_length()} bits"
+    return value
 
 
 def tensors_of(arguments: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -7,6 +7,7 @@ It is loaded in every test run of an environment with attnfuzz, so it imports no
 """
 
 import math
+import os
 import secrets
 import shutil
 import tempfile
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from attnfuzz.harness.shard import Shard
 
 DEFAULT_EXAMPLES = 200
+MOST_EXAMPLES = 10**12
 SHARDS = 4
 """Shards of each backend's examples, however many workers there are: what is drawn must not depend on that."""
 
@@ -159,6 +161,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     config = metafunc.config
     backends = _backends(config)
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    if workers > 1:
+        _check_room(workers, backends)
     shares = _budget(config).shares(len(backends), workers)
     metafunc.parametrize(
         "attn_fuzz",
@@ -196,8 +200,8 @@ def _budget(config: pytest.Config) -> Budget:
     if sum(option is not None for option in (examples, time, preset)) > 1:
         raise pytest.UsageError("--attn-examples, --attn-time and --attn-preset are all budgets: give one of them")
     if time is None and preset is None:
-        if examples is not None and examples < 1:
-            raise pytest.UsageError("--attn-examples must be at least 1")
+        if examples is not None and not 1 <= examples <= MOST_EXAMPLES:
+            raise pytest.UsageError(f"--attn-examples must be at least 1, and at most {MOST_EXAMPLES:,}")
         return Budget(examples=DEFAULT_EXAMPLES if examples is None else examples)
     # Imported late: this module is loaded in every test run.
     from attnfuzz.harness.campaign.plan import PRESETS, parse_duration  # noqa: PLC0415
@@ -215,8 +219,8 @@ def _budget(config: pytest.Config) -> Budget:
 
 def _check_options(config: pytest.Config) -> None:
     _budget(config)
-    if (seed := config.getoption("--attn-seed")) is not None and seed < 0:
-        raise pytest.UsageError("--attn-seed must not be negative")
+    if (seed := config.getoption("--attn-seed")) is not None and not 0 <= seed < 1 << 63:
+        raise pytest.UsageError("--attn-seed must not be negative, and have at most 63 bits")
     if any(config.getoption(option) for option in ("--attn-backend", "--attn-device", "--attn-sglang")):
         _check_backends(_backends(config))
     if (ledger := config.getoption("--attn-ledger")) is not None:
@@ -229,6 +233,21 @@ def _check_options(config: pytest.Config) -> None:
             raise pytest.UsageError(f"--attn-ledger: {error}") from error
 
 
+def _check_room(workers: int, backends: Sequence[str]) -> None:
+    """Raise UsageError if the memory is not enough for so many processes that fuzz."""
+    # Imported late: this module is loaded in every test run.
+    from attnfuzz.harness.campaign.room import NoRoom, check_room  # noqa: PLC0415
+    from attnfuzz.reference.user_error import UserError  # noqa: PLC0415
+
+    try:
+        check_room(workers, backends, instead="pytest-xdist -n {most}")
+    except NoRoom as error:
+        raise pytest.UsageError(str(error)) from error
+    except UserError:
+        # A backend that can't be had: each shard fails with it.
+        return
+
+
 def _backends(config: pytest.Config) -> tuple[str, ...]:
     """What to fuzz, each once. Raises UsageError."""
     named, device, tree = (config.getoption(f"--attn-{name}") for name in ("backend", "device", "sglang"))
@@ -237,13 +256,14 @@ def _backends(config: pytest.Config) -> tuple[str, ...]:
     if device is None:
         return tuple(dict.fromkeys(named or DEFAULT_BACKENDS))
     # Imported late: this module is loaded in every test run.
-    from attnfuzz.harness.registry import BackendFileError, UnknownBackend, WrongDevice, on_device  # noqa: PLC0415
+    from attnfuzz.harness.registry import on_device  # noqa: PLC0415
     from attnfuzz.reference.device import Device  # noqa: PLC0415
+    from attnfuzz.reference.user_error import UserError  # noqa: PLC0415
 
     names = named or (DEFAULT_BACKENDS_ON_GPU if device == "cuda" else DEFAULT_BACKENDS)
     try:
         return tuple(dict.fromkeys(on_device(name, Device(device)) for name in names))
-    except (BackendFileError, UnknownBackend, WrongDevice) as error:
+    except UserError as error:
         raise pytest.UsageError(f"--attn-device {device}: {error}") from error
 
 
@@ -252,7 +272,8 @@ def _of_tree(tree: Path, named: Sequence[str]) -> tuple[str, ...]:
     # Imported late: this module is loaded in every test run.
     from attnfuzz.kernels.sglang.naming import BadName, of_tree  # noqa: PLC0415
 
-    if not tree.is_dir():
+    # pathlib raises for a path that no file can have.
+    if not os.path.isdir(tree):  # noqa: PTH112
         raise pytest.UsageError(f"--attn-sglang {tree} is no folder: name a checkout of SGLang")
     try:
         return of_tree(tree, named)
@@ -263,13 +284,13 @@ def _of_tree(tree: Path, named: Sequence[str]) -> tuple[str, ...]:
 def _check_backends(names: Sequence[str]) -> None:
     """Raise UsageError for what can't run here."""
     # Imported late: this module is loaded in every test run.
-    from attnfuzz.harness.registry import BackendFileError, UnknownBackend, resolve  # noqa: PLC0415
-    from attnfuzz.kernels.sglang.errors import ReleaseError  # noqa: PLC0415
+    from attnfuzz.harness.registry import resolve  # noqa: PLC0415
+    from attnfuzz.reference.user_error import UserError  # noqa: PLC0415
 
     for name in names:
         try:
             why_not = resolve(name).missing()
-        except (UnknownBackend, BackendFileError, ReleaseError) as error:
+        except UserError as error:
             raise pytest.UsageError(f"--attn-backend: {error}") from error
         if why_not is not None:
             raise pytest.UsageError(f"--attn-backend {name} can't run here: {why_not}")

@@ -1,17 +1,21 @@
-"""Backends by name: those of this project, of SGLang's releases, of installed packages, and of a user's file."""
+"""Backends by name: those of this project, of SGLang's releases, of installed packages, and of a user's file.
+
+A user's code, a package's included, is imported by workers alone. What `resolve` gives for it in any other process
+answers from a description that was made in a process that may die (`user_backends`).
+"""
 
 import difflib
 import hashlib
-import importlib.util
 import re
-import sys
+import stat
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import ModuleType
-from typing import cast
 
+from attnfuzz.harness.user_backends.load import ENTRY_POINTS, BackendFileError, BackendSource
+from attnfuzz.harness.user_backends.load import load as load_backend
+from attnfuzz.harness.user_backends.rehearsal import rehearse
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.defects.catalogue import planted
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
@@ -23,12 +27,7 @@ from attnfuzz.kernels.trtllm.backends import TRTLLM_BACKENDS
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.user_error import UserError
 
-ENTRY_POINTS = "attnfuzz.backends"
-"""The entry point group in which an installed package offers a backend."""
-
 _LONGEST_IN_A_FILE_NAME = 100
-
-_REQUIRED = ("name", "capability", "contract", "noise", "ops", "missing", "prepare", "open")
 
 
 class UnknownBackend(UserError):
@@ -37,10 +36,6 @@ class UnknownBackend(UserError):
 
 class WrongDevice(UserError):
     """A backend has no counterpart on the device that was asked for; the message says what to do."""
-
-
-class BackendFileError(UserError):
-    """A backend could not be loaded from a user's file or from an entry point."""
 
 
 def builtin() -> dict[str, Backend]:
@@ -125,32 +120,59 @@ def as_file_name(name: str) -> str:
     safe = re.sub(r"^\.+|[^A-Za-z0-9_.@+-]+", "_", name)
     if len(safe) <= _LONGEST_IN_A_FILE_NAME:
         return safe
-    return f"{hashlib.sha256(name.encode()).hexdigest()[:8]}-{safe[-_LONGEST_IN_A_FILE_NAME:]}"
+    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]
+    return f"{digest}-{safe[-_LONGEST_IN_A_FILE_NAME:]}"
 
 
 @cache
 def resolve(name: str) -> Backend:
-    """The backend called `name`.
+    """The backend called `name`. One of a user's answers as it did in a rehearsal, and can't open sessions.
 
     Raises:
         UnknownBackend: there is none; the message lists what there is.
         BackendFileError: its file or entry point can't be imported, or has no such backend.
     """
+    source = _source(name)
+    return _own(name) if source is None else rehearse(source)
+
+
+def load(name: str) -> Backend:
+    """The backend called `name`, to open sessions on. Imports a user's: for workers alone. Raises as `resolve`."""
+    source = _source(name)
+    return resolve(name) if source is None else load_backend(source)
+
+
+def _source(name: str) -> BackendSource | None:
+    """Where a user's backend is loaded from; None for one that is attnfuzz's, or that there is not."""
     if is_file(name):
-        path, _, attribute = name.rpartition(":")
-        return _checked(name, _attribute(_import(path), path, attribute))
+        _check_file(name.rpartition(":")[0])
+        return BackendSource(name)
+    if is_sglang(name) or name in builtin() or name in planted():
+        return None
+    return next((BackendSource(name, point.value) for point in entry_points(group=ENTRY_POINTS, name=name)), None)
+
+
+def _check_file(path: str) -> None:
+    """Raise BackendFileError for what can't be imported; a FIFO would block whoever reads it."""
+    try:
+        mode = Path(path).stat().st_mode
+    except FileNotFoundError:
+        raise BackendFileError(f"backend file {path} does not exist: give FILE.py:NAME") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise BackendFileError(f"backend file {path} can't be read: {reason}. Give FILE.py:NAME") from None
+    if not stat.S_ISREG(mode):
+        raise BackendFileError(f"backend file {path} is no regular file: give FILE.py:NAME")
+
+
+def _own(name: str) -> Backend:
+    """A backend of this project, or of a release of SGLang."""
     if is_sglang(name):
         return _of_sglang(name)
     found = builtin().get(name) or planted().get(name)
-    if found is not None:
-        return found
-    for point in entry_points(group=ENTRY_POINTS, name=name):
-        try:
-            found = point.load()
-        except (Exception, SystemExit) as error:
-            raise BackendFileError(f"backend {name}: its entry point {point.value} fails: {_brief(error)}") from error
-        return _checked(name, found)
-    raise UnknownBackend(_unknown(name))
+    if found is None:
+        raise UnknownBackend(_unknown(name))
+    return found
 
 
 def _of_sglang(name: str) -> Backend:
@@ -168,60 +190,3 @@ def _unknown(name: str) -> str:
     close = difflib.get_close_matches(name, names(), n=2)
     hint = f"did you mean {' or '.join(close)}?" if close else "give one of these, or FILE.py:NAME."
     return f"unknown backend {name!r}: {hint} Known: {', '.join(names())}"
-
-
-@cache
-def _import(path: str) -> ModuleType:
-    file = Path(path).resolve()
-    if not file.is_file():
-        raise BackendFileError(f"backend file {path} does not exist: give FILE.py:NAME")
-    # Named for the whole path: files of several folders may have the same name.
-    spec = importlib.util.spec_from_file_location(re.sub(r"\W", "_", f"attnfuzz_backend_{file}"), file)
-    if spec is None or spec.loader is None:
-        raise BackendFileError(f"backend file {path} can't be imported as a module")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    # What lies beside the file can be imported, as if it were run.
-    sys.path.append(str(file.parent))
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        del sys.modules[spec.name]
-        raise BackendFileError(f"backend file {path} fails to import: {_brief(error)}") from error
-    return module
-
-
-def _attribute(module: ModuleType, path: str, attribute: str) -> object:
-    if not hasattr(module, attribute):
-        have = ", ".join(name for name, value in vars(module).items() if _is_own_backend(module, value))
-        raise BackendFileError(f"backend file {path} has no {attribute}: its backends are {have or 'none'}")
-    return getattr(module, attribute)
-
-
-def _is_own_backend(module: ModuleType, value: object) -> bool:
-    """Whether a file's name stands for a backend: a class only if it is defined there, not imported."""
-    return not _lacking(value) and (not isinstance(value, type) or value.__module__ == module.__name__)
-
-
-def _lacking(value: object) -> list[str]:
-    """The parts of a backend that `value` does not have."""
-    return [part for part in _REQUIRED if not hasattr(value, part)]
-
-
-def _checked(name: str, found: object) -> Backend:
-    """An instance, made by calling what is a class; each part that a backend needs must be there."""
-    try:
-        backend = found() if isinstance(found, type) else found
-    except Exception as error:
-        raise BackendFileError(f"{name} can't be made without arguments: {_brief(error)}") from error
-    lacking = _lacking(backend)
-    if lacking:
-        advice = "make it a Backend of attnfuzz.kernels.backend"
-        if callable(backend):
-            advice = "make one of a function with attnfuzz.kernels.function_backend.FunctionBackend"
-        raise BackendFileError(f"{name} is no backend, it has no {', '.join(lacking)}: {advice}")
-    return cast("Backend", backend)
-
-
-def _brief(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -4,6 +4,7 @@ import shlex
 import time
 
 from attnfuzz.harness.failures import Observation
+from attnfuzz.harness.report.printable import in_a_line
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:
@@ -35,12 +36,12 @@ def left_unjudged(rows: int) -> str:
 
 
 def headline(backend: str, observation: Observation) -> str:
-    """A failure in half a line."""
+    """A failure in half a line, whatever is in its names."""
     place = f" at {observation.place}" if observation.place else ""
     mode = f", {observation.mode}" if observation.mode else ""
-    return f"{observation.kind}{place} in {backend}{mode}"
+    return in_a_line(f"{observation.kind}{place} in {backend}{mode}")
 
 
 def replay_line(path: str) -> str:
     """The line to paste that runs the finding in the folder `path` again."""
-    return f"attnfuzz replay {shlex.quote(path)}"
+    return in_a_line(f"attnfuzz replay {shlex.quote(path)}")

@@ -60,7 +60,8 @@ class FunctionBackend:
     sharper. A `calibration`, which `attnfuzz calibrate` makes and `attnfuzz.reference.calibration.load` reads, replaces
     it for the dtypes and on the architecture that it was measured for.
 
-    Raises ValueError for a capability with latents or graphs, for which a Backend has to be written.
+    Raises TypeError for a parameter of a wrong type, and ValueError for a capability with latents or graphs, for which
+    a Backend has to be written.
     """
 
     function: Callable[..., Any]
@@ -70,11 +71,28 @@ class FunctionBackend:
     calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
+        self._check_types()
         if self.capability.latent or self.capability.graph_modes:
             raise ValueError(
                 f"{self.name}: a function supports neither latents nor graphs, set latent=False and graph_modes=(), "
                 "or write a Backend (attnfuzz.kernels.backend)"
             )
+
+    def _check_types(self) -> None:
+        if not callable(self.function) or not isinstance(getattr(self.function, "__name__", None), str):
+            raise TypeError(
+                f"FunctionBackend takes a function with a name, not {_kind(self.function)}: give it one made by def"
+            )
+        wanted: dict[str, type] = {"capability": Capability, "contract": Contract, "noise_model": NoiseModel}
+        if self.calibration is not None:
+            wanted["calibration"] = Calibration
+        for parameter, kind in wanted.items():
+            value = getattr(self, parameter)
+            if not isinstance(value, kind):
+                raise TypeError(
+                    f"{self.name}: {parameter} is {_kind(value)}: give a {kind.__name__} of {kind.__module__}, "
+                    "or leave it out"
+                )
 
     @property
     def name(self) -> str:
@@ -109,6 +127,10 @@ class FunctionBackend:
     def open(self, case: Case, bench: Bench) -> "FunctionSession":
         """A session on one case."""
         return FunctionSession(self, case, bench)
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"of the type {type(value).__name__}"
 
 
 class FunctionSession:

@@ -13,12 +13,16 @@ from pathlib import Path
 import msgspec
 import torch
 
+from attnfuzz.reference import foreign
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel
 from attnfuzz.reference.user_error import UserError
 
 FORMAT = "attnfuzz-calibration"
 VERSION = 1
+
+_LONGEST_IN_A_FILE_NAME = 100
+"""Characters of a backend's name: a file name has at most 255 bytes."""
 
 _SHIPPED = Path(__file__).parent / "calibrations"
 
@@ -112,7 +116,8 @@ def shipped_noise(backend: str, dtype: DType, theory: NoiseModel, on: str | None
 
 def file_name(backend: str, on: str) -> str:
     """The name of the file for `backend` on an architecture."""
-    return f"{re.sub(r'[^-.@+A-Za-z0-9_]+', '_', Path(backend).name)}-{on}.json"
+    safe = re.sub(r"[^-.@+A-Za-z0-9_]+", "_", Path(backend).name)
+    return f"{safe[-_LONGEST_IN_A_FILE_NAME:]}-{on}.json"
 
 
 def save(path: Path, calibration: Calibration) -> None:
@@ -130,7 +135,7 @@ def load(path: Path) -> Calibration:
 
     """
     try:
-        content = msgspec.json.decode(path.read_bytes())
+        content = foreign.decode_json(foreign.read_bytes(path))
     except OSError as error:
         raise CalibrationError(f"calibration {path}: {error.strerror}; attnfuzz calibrate --out makes one") from error
     except msgspec.DecodeError as error:
@@ -139,10 +144,10 @@ def load(path: Path) -> Calibration:
         raise CalibrationError(f'{path} is no calibration: it must be a JSON object with "format": "{FORMAT}"')
     if content.get("version") != VERSION:
         raise CalibrationError(
-            f"calibration {path} has version {content.get('version')!r}, and this attnfuzz reads version {VERSION}: "
-            "calibrate again"
+            f"calibration {path} has version {repr(content.get('version'))[:40]}, and this attnfuzz reads version "
+            f"{VERSION}: calibrate again"
         )
     try:
         return msgspec.convert(content, _File).calibration
     except msgspec.ValidationError as error:
-        raise CalibrationError(f"calibration {path} is damaged: {error}; calibrate again") from error
+        raise CalibrationError(f"calibration {path} is damaged: {foreign.reason(error)}; calibrate again") from error

@@ -1,19 +1,20 @@
 """Which cases made of literal calls can exist: what the calls ask of a kernel may be malformed, but not the case."""
 
+import math
 from collections.abc import Iterator
 
-from attnfuzz.reference.calls import Answer, Buffer, CallCase, Expected, View, content_of, named_views
+from attnfuzz.reference.call_bounds import MAX_BYTES, MAX_INTEGER, validate_bounds
+from attnfuzz.reference.calls import Answer, Buffer, CallCase, Expected, View, check_content, named_views
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.validity import ImpossibleCase
 
-MAX_BYTES = 1 << 33
-"""Of all buffers together."""
+MAX_AXES = 64
+"""What torch has of them."""
 
 
 def validate_calls(case: CallCase) -> None:
     """Raise ImpossibleCase for the first thing that can't be: a view that leaves its buffer, a query without keys."""
-    if not case.backend:
-        raise ImpossibleCase("backend", case.backend, "must be a name")
+    validate_bounds(case)
     if not case.calls:
         raise ImpossibleCase("calls", (), "must be at least one")
     buffers = _buffers(case)
@@ -29,15 +30,11 @@ def validate_calls(case: CallCase) -> None:
 def _buffers(case: CallCase) -> dict[str, Buffer]:
     """The buffers by name, each with content that fits it."""
     buffers: dict[str, Buffer] = {}
-    left = MAX_BYTES
     for buffer in case.buffers:
         if buffer.name in buffers:
             raise ImpossibleCase("name of a buffer", buffer.name, "each needs a name of its own")
-        if buffer.size < 0 or buffer.offset:
+        if buffer.offset:
             raise ImpossibleCase(f"buffer {buffer.name}", (buffer.size, buffer.offset), "must have a size, no offset")
-        left -= buffer.size * buffer.dtype.itemsize
-        if left < 0:
-            raise ImpossibleCase(f"size of buffer {buffer.name}", buffer.size, f"all may have {MAX_BYTES} bytes")
         _validate_content(buffer)
         buffers[buffer.name] = buffer
     return buffers
@@ -50,7 +47,7 @@ def _validate_content(buffer: Buffer) -> None:
             f"content of {buffer.name}", "given twice", "must be values, zeros, bits, drawn or payload"
         )
     try:
-        content_of(buffer)
+        check_content(buffer)
     except ValueError as error:
         raise ImpossibleCase(f"content of {buffer.name}", "damaged", str(error)) from error
 
@@ -79,11 +76,18 @@ def _validate_view(view: View, buffers: dict[str, Buffer]) -> None:
     buffer = buffers.get(view.buffer)
     if buffer is None:
         raise ImpossibleCase(name, view.buffer, f"must name one of the buffers {', '.join(buffers)}")
+    if len(view.shape) > MAX_AXES:
+        raise ImpossibleCase(name, f"{len(view.shape)} axes", f"must be {MAX_AXES} at most")
     nbytes, itemsize = buffer.size * buffer.dtype.itemsize, _dtype(view, buffers).itemsize
     if nbytes % itemsize:
         raise ImpossibleCase(name, view.dtype, f"must divide the {nbytes} bytes of the buffer")
     if len(view.shape) != len(view.stride) or min((*view.shape, *view.stride, view.offset), default=0) < 0:
         raise ImpossibleCase(name, (view.shape, view.stride), "must have a stride for each size, none negative")
+    # Strides of 0 make many elements of few.
+    if max((math.prod(view.shape) * itemsize, *view.shape, *view.stride, view.offset)) > MAX_INTEGER:
+        raise ImpossibleCase(name, (view.shape, view.stride, view.offset), "must fit 64 bits")
+    if math.prod(view.shape) * itemsize > MAX_BYTES:
+        raise ImpossibleCase(name, view.shape, f"must be {MAX_BYTES} bytes at most")
     last = view.offset + sum((size - 1) * stride for size, stride in zip(view.shape, view.stride, strict=True))
     if 0 not in view.shape and last >= nbytes // itemsize:
         raise ImpossibleCase(

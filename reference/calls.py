@@ -14,6 +14,8 @@ import torch
 from attnfuzz.reference.case import Guard, Outputs
 from attnfuzz.reference.dtypes import DType
 
+_BYTES_AT_A_TIME = 1 << 20
+
 
 class Drawn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Content that is drawn anew from a seed: normal numbers of this mean and standard deviation, rounded."""
@@ -147,16 +149,38 @@ def pack(content: bytes) -> str:
 
 def unpack(text: str, limit: int) -> bytes:
     """The bytes that `pack` was given. ValueError if the text is damaged or holds more than `limit` bytes."""
-    stream = zlib.decompressobj()
+    return b"".join(_unpacked(text, limit))
+
+
+def _unpacked(text: str, limit: int) -> Iterator[bytes]:
+    """Those bytes piece by piece, so that a few kB of text do not take up gigabytes."""
+    stream, left = zlib.decompressobj(), limit
     try:
-        content = stream.decompress(base64.b64decode(text, validate=True), limit + 1)
+        rest, piece = base64.b64decode(text, validate=True), b"any"
+        while not stream.eof and (piece or rest):
+            piece = stream.decompress(rest, _BYTES_AT_A_TIME)
+            rest = stream.unconsumed_tail
+            left -= len(piece)
+            if left < 0:
+                break
+            yield piece
     except (zlib.error, ValueError) as error:
         raise ValueError(f"damaged content: {error}") from error
-    if len(content) > limit:
+    if left < 0:
         raise ValueError(f"content of more than {limit} bytes")
     if not stream.eof:
         raise ValueError("damaged content: it ends too early")
-    return content
+
+
+def check_content(buffer: Buffer) -> None:
+    """Raise ValueError as `content_of` does, without making content that is drawn, zeros, or compressed."""
+    if buffer.payload is None and buffer.values is None:
+        if buffer.drawn is not None:
+            _check_drawn(buffer.drawn, buffer.dtype)
+        elif buffer.bits is not None and not buffer.zeros:
+            _check_length(sum(map(len, _unpacked(buffer.bits, _nbytes(buffer)))), buffer)
+    else:
+        content_of(buffer)
 
 
 def content_of(buffer: Buffer) -> torch.Tensor | None:
@@ -170,28 +194,45 @@ def content_of(buffer: Buffer) -> torch.Tensor | None:
         raise ValueError(f"its content is in a file beside the case, as {buffer.payload}: load the case from its file")
     dtype = buffer.dtype.torch_dtype
     if buffer.values is not None:
-        if len(buffer.values) != buffer.size:
-            raise ValueError(f"{len(buffer.values)} values for a size of {buffer.size}")
-        try:
-            return torch.tensor(buffer.values, dtype=dtype)
-        except (RuntimeError, OverflowError) as error:
-            raise ValueError(f"values that are no {buffer.dtype}: {error}") from error
+        return _numbers(buffer.values, buffer)
     if buffer.drawn is not None:
         return _draw(buffer.drawn, buffer.size, buffer.dtype)
     if buffer.zeros:
         return torch.zeros(buffer.size, dtype=dtype)
     if buffer.bits is None:
         return None
-    nbytes = buffer.size * buffer.dtype.itemsize
-    data = bytearray(unpack(buffer.bits, nbytes))
-    if len(data) != nbytes:
-        raise ValueError(f"{len(data)} bytes of content for a size of {buffer.size} {buffer.dtype}")
+    data = bytearray(unpack(buffer.bits, _nbytes(buffer)))
+    _check_length(len(data), buffer)
     return torch.frombuffer(data, dtype=torch.uint8).view(dtype) if data else torch.empty(0, dtype=dtype)
 
 
-def _draw(drawn: Drawn, size: int, dtype: DType) -> torch.Tensor:
+def _numbers(values: tuple[int, ...], buffer: Buffer) -> torch.Tensor:
+    if len(values) != buffer.size:
+        raise ValueError(f"{len(values)} values for a size of {buffer.size}")
+    try:
+        return torch.tensor(values, dtype=buffer.dtype.torch_dtype)
+    except (RuntimeError, OverflowError) as error:
+        raise ValueError(f"values that are no {buffer.dtype}: {error}") from error
+
+
+def _nbytes(buffer: Buffer) -> int:
+    return buffer.size * buffer.dtype.itemsize
+
+
+def _check_length(nbytes: int, buffer: Buffer) -> None:
+    if nbytes != _nbytes(buffer):
+        raise ValueError(f"{nbytes} bytes of content for a size of {buffer.size} {buffer.dtype}")
+
+
+def _check_drawn(drawn: Drawn, dtype: DType) -> None:
     if not dtype.torch_dtype.is_floating_point:
         raise ValueError(f"normal numbers can't be {dtype}")
+    if not 0 <= drawn.seed < 1 << 63:
+        raise ValueError("the seed of drawn numbers must be 0 to 2**63 - 1")
+
+
+def _draw(drawn: Drawn, size: int, dtype: DType) -> torch.Tensor:
+    _check_drawn(drawn, dtype)
     generator = torch.Generator().manual_seed(drawn.seed)
     normal = torch.randn(size, generator=generator, dtype=torch.float32)
     return normal.mul_(drawn.std).add_(drawn.mean).to(dtype.torch_dtype)

@@ -17,6 +17,7 @@ import msgspec
 import torch
 
 from attnfuzz.reference import foreign
+from attnfuzz.reference.call_bounds import validate_bounds
 from attnfuzz.reference.call_validity import validate_calls
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
@@ -33,6 +34,7 @@ PAYLOADS = ".payloads.safetensors"
 """Ending of the file with large contents; but for that, it is named like the case's own."""
 
 _WIDTH = 100
+_MOST_SHOWN = 40
 
 
 class CaseFileError(UserError):
@@ -60,16 +62,18 @@ def decode(data: bytes, payloads: Path | None = None) -> AnyCase:
     version = content.get("version")
     if version != VERSION:
         raise CaseFileError(
-            f"case file version {version!r}: this attnfuzz reads version {VERSION}; use the one that wrote the file"
+            f"case file version {repr(version)[:_MOST_SHOWN]}: this attnfuzz reads version {VERSION}; use the "
+            "one that wrote the file"
         )
     fields = {name: value for name, value in content.items() if name not in ("format", "version")}
     try:
         case: AnyCase = msgspec.convert(fields, AnyCase)
         if isinstance(case, CallCase) and payloads is not None:
+            validate_bounds(case)
             case = bring_back(case, payloads)
         validate_any(case)
     except msgspec.ValidationError as error:
-        raise CaseFileError(f"not a case: {error}; correct that field") from error
+        raise CaseFileError(f"not a case: {foreign.reason(error)}; correct that field") from error
     except ImpossibleCase as error:
         raise CaseFileError(f"an impossible case: {error}") from error
     except PayloadError as error:

@@ -1,6 +1,7 @@
 """Large contents of a case made of calls: in a safetensors file beside its JSON, which stays short enough to read."""
 
 import ctypes
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from attnfuzz.reference.calls import Buffer, CallCase, content_of, pack
+from attnfuzz.reference.foreign import reason
 
 INLINE_BYTES = 256 << 10
 """A case whose contents have more bytes than this together keeps them in a file of their own."""
@@ -46,12 +48,18 @@ def bring_back(case: CallCase, path: Path) -> CallCase:
     if names == {None}:
         return case
     try:
+        # A FIFO would block whoever opens it.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise PayloadError(f"the contents of its buffers are in {path}, which is no regular file")
         with safe_open(path, framework="pt") as file:
             return _contents_changed(case, lambda buffer, _: _inlined(buffer, file, path))
+    except UnicodeError as error:
+        raise PayloadError(f"the contents of its buffers are in {path}: give it a name in UTF-8") from error
     except OSError as error:
         raise PayloadError(f"the contents of its buffers are in {path}, which can't be read: {error}") from error
-    except SafetensorError as error:
-        raise PayloadError(f"the contents of its buffers are in {path}, which is damaged: {error}") from error
+    except (SafetensorError, RuntimeError) as error:
+        # torch's RuntimeError tells of a file that is too large to be mapped.
+        raise PayloadError(f"the contents of its buffers are in {path}, which is damaged: {reason(error)}") from error
 
 
 def write_payloads(path: Path, payloads: dict[str, torch.Tensor]) -> None:
@@ -67,6 +75,7 @@ def _inlined(buffer: Buffer, file: safe_open, path: Path) -> Buffer:
         return buffer
     if buffer.payload not in file.keys():  # noqa: SIM118 - it is no mapping
         raise PayloadError(f"{path} has no entry {buffer.payload}, which buffer {buffer.name} names")
+    # Mapped, and not read yet, whatever its size.
     content = file.get_tensor(buffer.payload)
     if content.dtype != buffer.dtype.torch_dtype or tuple(content.shape) != (buffer.size,):
         held = f"{content.dtype} {list(content.shape)}".removeprefix("torch.")

@@ -23,6 +23,11 @@ MAX_QUERY_BYTES = 1 << 33
 # About a minute of fp64 on one core.
 MAX_PRODUCTS = 1 << 38
 
+MAX_BACKEND_NAME = 4096
+"""A name may be FILE.py:NAME, and a path has so many bytes at most."""
+
+_MOST_SHOWN = 200
+
 _QUERY_DTYPES = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 _GraphKey = tuple[Mode, int, int]
 
@@ -31,7 +36,10 @@ class ImpossibleCase(ValueError):
     """A case that cannot exist; the message names the field, its value and what would be legal."""
 
     def __init__(self, field: str, value: object, legal: str) -> None:
-        super().__init__(f"{field} is {value!r}: {legal}")
+        shown = repr(value)
+        if len(shown) > _MOST_SHOWN:
+            shown = f"{shown[:_MOST_SHOWN]}..."
+        super().__init__(f"{field} is {shown}: {legal}")
 
 
 def validate(case: Case) -> None:
@@ -39,8 +47,7 @@ def validate(case: Case) -> None:
     for field, value, low, high in _bounded(case):
         if not low <= value <= high:
             raise ImpossibleCase(field, value, f"must be at least {low} and at most {high}")
-    if not case.backend:
-        raise ImpossibleCase("backend", case.backend, "must be the name of a backend")
+    validate_backend_name(case.backend)
     _validate_geometry(case.geometry)
     _validate_scales(case)
     _validate_memory_layout(case)
@@ -48,6 +55,13 @@ def validate(case: Case) -> None:
     _validate_size(case)
     if case.relation is not None:
         _validate_relation(case)
+
+
+def validate_backend_name(name: str) -> None:
+    """Raise ImpossibleCase for what can't be the name of a backend: it is looked up, printed, and part of paths."""
+    if not name or not name.isprintable() or len(name) > MAX_BACKEND_NAME:
+        legal = f"must be the name of a backend, of {MAX_BACKEND_NAME} printable characters at most"
+        raise ImpossibleCase("backend", name, legal)
 
 
 def _bounded(case: Case) -> Iterator[tuple[str, float, float, float]]:

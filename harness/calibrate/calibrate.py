@@ -13,7 +13,7 @@ from attnfuzz.harness.calibrate.fit import fit
 from attnfuzz.harness.calibrate.margins import Spread, largest_margins, quantiles, spread
 from attnfuzz.harness.calibrate.sample import CannotCalibrate, Sample, draw_samples, rows_of
 from attnfuzz.harness.campaign.examples import derive_seed
-from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.registry import load, resolve
 from attnfuzz.kernels.gpu import visible
 from attnfuzz.reference.calibration import Calibration, Fit, Seen, architecture
 from attnfuzz.reference.device import Device
@@ -52,7 +52,7 @@ def measure(name: str, dtype: DType, *, rows: int, seed: int) -> Iterator[str | 
 
     """
     torch.set_num_threads(1)
-    backend = resolve(name)
+    backend = load(name)
     theory = backend.theory(dtype) if isinstance(backend, HasTheory) else backend.noise(dtype)
     halves: list[list[Sample]] = []
     for part in ("fit", "held out"):

@@ -24,6 +24,7 @@ from attnfuzz.harness.campaign.growth import Growth
 from attnfuzz.harness.campaign.jobs import JobEnded, Jobs
 from attnfuzz.harness.campaign.knowledge import JOB_KILLED, NOT_COME_BACK, OUT_OF_TIME, Knowledge
 from attnfuzz.harness.campaign.leaning import lean_to_unreached
+from attnfuzz.harness.campaign.limits import Limits
 from attnfuzz.harness.campaign.messages import (
     AnyMessage,
     Caught,
@@ -46,6 +47,7 @@ from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.tallies import Tallies
 from attnfuzz.harness.campaign.tasks import REPLAYS_SHARE, ChooseLean, Tasks
 from attnfuzz.harness.campaign.under_way import UnderWay
+from attnfuzz.harness.campaign.undone import Undone
 from attnfuzz.harness.corpus import Corpus
 from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.ledger import Ledger
@@ -106,6 +108,7 @@ class Campaign:
             self._learn(event)
         self._before = self._standing.at
         self._started = time.monotonic()
+        self._limits = Limits.of(plan.seconds, spent=self._before, late=self._started - plan.begun)
         self._past = archive.past(plan.backends)
         self._tallies = Tallies(self._clock)
         self._growth = Growth(corpus, self._standing, self._clock)
@@ -117,16 +120,20 @@ class Campaign:
             clock=self._clock,
             render=render,
             export=export,
+            until=self._limits.ended,
         )
+        replays = self._replays()
+        self._undone = Undone(replays)
         self._tasks = Tasks(
             plan,
             knowledge=self._knowledge,
             standing=self._standing,
             schedule=self._schedule,
             shrinking=self._shrinking,
-            replays=self._replays(),
+            replays=replays,
             passed_over=self._filing.passed_over,
             choose_lean=choose_lean,
+            limits=self._limits,
         )
         self._running: dict[int, UnderWay] = {}
         self._heard_at: dict[int, float] = {}
@@ -174,6 +181,7 @@ class Campaign:
             yield JobFailed(at=self._clock(), job=failure.number, text=failure.text)
         yield from self._keep_pending()
         if failure is None and not self._stop.is_set():
+            yield from self._tell_undone()
             for remark in self._ledger.remarks(self._standing, self._past):
                 yield LedgerRemark(at=self._clock(), entry=remark.entry, title=remark.title, text=remark.text)
         yield CampaignFinished(at=self._clock(), time=time.time(), interrupted=self._stop.is_set())
@@ -192,7 +200,7 @@ class Campaign:
     def _search(self) -> Iterator[Event]:
         """Keep all jobs busy until nothing is left to do. Raises JobEnded if the harness is broken."""
         yield from self._start_slices()
-        while self._running and not self._stop.is_set():
+        while self._running and not self._over():
             try:
                 received = self._jobs.next_message(0.0 if self._growth.waiting else SECONDS_PER_LOOK)
             except JobEnded as ended:
@@ -205,8 +213,26 @@ class Campaign:
             self._kill_the_silent()
             yield from self._tallies.due()
             yield from self._start_slices()
-        while self._growth.waiting and not self._stop.is_set():
+        while self._growth.waiting and not self._over():
             yield from self._growth.keep_next()
+        if not self._stop.is_set():
+            yield from self._cut_off()
+
+    def _over(self) -> bool:
+        """Whether nothing is waited for any more."""
+        return self._stop.is_set() or self._clock() >= self._limits.ended
+
+    def _cut_off(self) -> Iterator[Event]:
+        """Count what the slices that still run have told; their jobs are about to be ended."""
+        for run in self._running.values():
+            yield from self._end_slice(run, run.so_far(self._clock()))
+        self._running.clear()
+
+    def _tell_undone(self) -> Iterator[Event]:
+        """Say what there was no time for, but for suspects, which are told of one by one."""
+        if self._plan.seconds is not None:
+            for text in self._undone.lines(self._schedule, self._growth.waiting):
+                yield from self._trouble(text)
 
     def _start_slices(self) -> Iterator[Event]:
         """Hand a slice to each job that has none, while there are any."""
@@ -237,7 +263,8 @@ class Campaign:
                 self._tallies.add(run.task.backend, message)
             case Interesting():
                 yield from self._growth.take(message, searched=self._searched(run.task.backend))
-            case Rechecked():
+            case Rechecked(finding=finding):
+                self._undone.checked(finding)
                 yield from self._filing.check(message)
             case Suspect() | Lost() | Caught():
                 yield from self._take_suspect(run, message)
@@ -305,6 +332,7 @@ class Campaign:
 
     def _end_slice(self, run: UnderWay, done: SliceDone) -> Iterator[Event]:
         yield from self._tallies.flush(run.task.backend)
+        self._undone.ended(run, done)
         yield run.finished(self._clock(), done)
 
     def _revive(self, ended: JobEnded) -> Iterator[Event]:

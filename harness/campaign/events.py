@@ -4,9 +4,12 @@ All of them make up the log, one JSON object per line; `LOG_VERSION` says which 
 """
 
 from collections.abc import Callable
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
+from attnfuzz.harness.campaign.plan import LEAST_ALPHA, MOST_BACKENDS, MOST_EXAMPLES, MOST_JOBS, MOST_SECONDS, MOST_SEED
 from attnfuzz.harness.failures import Observation
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.fingerprint import Fingerprint
@@ -18,6 +21,16 @@ LOG_VERSION = 2
 Pair = tuple[str, str]
 """Two features of the case space that one case has, in alphabetical order."""
 
+# What a log may say: a campaign that goes on is steered by it, and it may be damaged or somebody else's.
+Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
+Moment = Annotated[float, Meta(ge=0, le=1e11)]  # seconds since the epoch, in years of four digits
+Count = Annotated[int, Meta(ge=0, le=1 << 53)]
+Index = Annotated[int, Meta(ge=-2, le=1 << 53)]
+Name = Annotated[str, Meta(min_length=1, max_length=4096)]
+Job = Annotated[int, Meta(ge=0, lt=MOST_JOBS)]
+JobCount = Annotated[int, Meta(ge=1, le=MOST_JOBS)]
+Seed = Annotated[int, Meta(ge=0)]
+
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="event"):
     """Something that happened in a campaign, `at` seconds after its start.
@@ -25,7 +38,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="even
     `at` never decreases, and goes on where it was when a campaign is resumed: it counts the time spent searching.
     """
 
-    at: float
+    at: Seconds
 
 
 class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
@@ -34,45 +47,47 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
     `campaign` names the campaign in its home, `time` is in seconds since the epoch. `environment` has the versions that
     matter (torch, flashinfer, gpu, driver, ...). `alpha` is the number of false alarms expected of correct backends,
     before confirmation. `capabilities` are those of `backends`: who reads a log must not have to load what it names.
+    `folder` is where the campaign was begun: a backend's file may be named from there.
     """
 
     log_version: int = LOG_VERSION
-    campaign: str
-    time: float
+    campaign: Name
+    time: Moment
     attnfuzz: str
     environment: dict[str, str]
-    backends: tuple[str, ...]
+    backends: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=MOST_BACKENDS)]
     capabilities: dict[str, Capability] = {}
     preset: str
-    examples: int | None
-    seconds: float | None
-    seed: int
-    jobs: int
-    contract: str
-    alpha: float
+    examples: Annotated[int, Meta(ge=1, le=MOST_EXAMPLES)] | None
+    seconds: Seconds | None
+    seed: Annotated[int, Meta(ge=0, le=MOST_SEED)]
+    jobs: JobCount
+    contract: Annotated[str, Meta(pattern=r"\A(declared|strict)\Z")]
+    alpha: Annotated[float, Meta(ge=LEAST_ALPHA, lt=1)]
     guard: Guard | None = None
     leaning: bool = True
-    database: str | None = None
-    ledger: str | None = None
+    database: Name | None = None
+    ledger: Name | None = None
+    folder: Name | None = None
 
 
 class CampaignResumed(Event, frozen=True, kw_only=True, tag=True):
     """The campaign goes on after its main process ended early. `torn_bytes` of a half-written event were cut off."""
 
-    time: float
+    time: Moment
     environment: dict[str, str]
-    jobs: int
-    torn_bytes: int
+    jobs: JobCount
+    torn_bytes: Count
 
 
 class SliceStarted(Event, frozen=True, kw_only=True, tag=True):
     """A job was handed a slice: `examples` to draw, or cases to run again: kept ones (`index` -1), or suspects (-2)."""
 
-    job: int
-    backend: str
-    index: int
-    seed: int
-    examples: int
+    job: Job
+    backend: Name
+    index: Index
+    seed: Seed
+    examples: Count
 
 
 class Progress(Event, frozen=True, kw_only=True, tag=True):
@@ -83,28 +98,28 @@ class Progress(Event, frozen=True, kw_only=True, tag=True):
     margin of each tier among cases that passed, `phases` the seconds spent in each phase of a case, over all jobs.
     """
 
-    backend: str
-    searched: int
-    cases: int
-    deaths: int
-    rows: int = 0
+    backend: Name
+    searched: Count
+    cases: Count
+    deaths: Count
+    rows: Count = 0
     shrinking: bool = False
     margins: dict[str, float] = {}
-    phases: dict[str, float] = {}
+    phases: dict[str, Seconds] = {}
 
 
 class CoverageGrew(Event, frozen=True, kw_only=True, tag=True):
     """`pairs` of features were reached for the first time in this campaign, after `searched` examples of `backend`."""
 
-    backend: str
-    searched: int
+    backend: Name
+    searched: Count
     pairs: tuple[Pair, ...]
 
 
 class CaseKept(Event, frozen=True, kw_only=True, tag=True):
     """A case went into the corpus, because of `why`."""
 
-    backend: str
+    backend: Name
     case_id: str
     why: str
 
@@ -154,19 +169,23 @@ class FindingChecked(Event, frozen=True, kw_only=True, tag=True):
     observation: Observation
     path: str
     state: State
-    runs: int = 1
-    times: int = 0
+    runs: Count = 1
+    times: Count = 0
     known: str | None = None
 
 
 class UnconfirmedKept(Event, frozen=True, kw_only=True, tag=True):
-    """A failure that is no finding, because of `reason`, was kept in the folder `path`."""
+    """A failure that is no finding, because of `reason`, was kept in the folder `path`.
+
+    `known` is the ledger's reason, if it has one.
+    """
 
     fingerprint: Fingerprint
     case: Case
     observation: Observation
     path: str
     reason: str
+    known: str | None = None
 
 
 class GapSeen(Event, frozen=True, kw_only=True, tag=True):
@@ -180,20 +199,20 @@ class GapSeen(Event, frozen=True, kw_only=True, tag=True):
 class SliceFinished(Event, frozen=True, kw_only=True, tag=True):
     """A slice of the search ended. `unsupported` counts the cases that the backend clearly rejected, by its message."""
 
-    backend: str
-    index: int
-    seed: int
-    examples: int
-    cases: int
-    deaths: int
-    seconds: float
-    unsupported: dict[str, int]
+    backend: Name
+    index: Index
+    seed: Seed
+    examples: Count
+    cases: Count
+    deaths: Count
+    seconds: Seconds
+    unsupported: dict[str, Count]
 
 
 class LedgerRemark(Event, frozen=True, kw_only=True, tag=True):
     """At the end: entry number `entry` (from 1) of the ledger no longer happens, or was never met."""
 
-    entry: int
+    entry: Count
     title: str
     text: str
 
@@ -207,21 +226,21 @@ class Trouble(Event, frozen=True, kw_only=True, tag=True):
 class JobRestarted(Event, frozen=True, kw_only=True, tag=True):
     """A job process was killed from outside and started anew. `text` is how it ended."""
 
-    job: int
+    job: Job
     text: str
 
 
 class JobFailed(Event, frozen=True, kw_only=True, tag=True):
     """A job process ended by itself: the harness is broken, and the campaign ends. `text` is its standard error."""
 
-    job: int
+    job: Job
     text: str
 
 
 class CampaignFinished(Event, frozen=True, kw_only=True, tag=True):
     """The last event. `interrupted` says whether the user stopped it."""
 
-    time: float
+    time: Moment
     interrupted: bool
 
 

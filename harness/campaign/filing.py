@@ -1,5 +1,6 @@
 """Turns what jobs caught, lost and checked into files, and into the events that tell of them."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from attnfuzz.harness.campaign.events import (
 )
 from attnfuzz.harness.campaign.knowledge import Knowledge
 from attnfuzz.harness.campaign.messages import Caught, Rechecked, Suspect
-from attnfuzz.harness.failures import Observation, Verdict
+from attnfuzz.harness.failures import Kind, Observation, Verdict
 from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.finding import Finding
 from attnfuzz.harness.findings.ledger import Ledger
@@ -28,11 +29,19 @@ Render = Callable[[Case, Verdict], str]
 Export = Callable[[Case], str | None]
 
 
+SECONDS_PER_SCRIPT = 3.0
+"""How long it may take to make a script, the first one of a campaign, for which workers start, included."""
+
+SECONDS_TO_HANG = 65.0
+"""The same for a case that hangs."""
+
+
 class Filing:
     """Files what a campaign's `knowledge` does not have yet.
 
     `render` makes a verdict readable, `export` a script of a case. `past` are the findings that wait to be run again:
-    they count as failing until they pass. Everything here raises OSError when a file can't be written.
+    they count as failing until they pass. After `until`, on `clock`, no script is made. Everything here raises OSError
+    when a file can't be written.
     """
 
     def __init__(
@@ -45,6 +54,7 @@ class Filing:
         clock: Callable[[], float],
         render: Render,
         export: Export,
+        until: float = math.inf,
     ) -> None:
         self._archive = archive
         self._ledger = ledger
@@ -52,6 +62,7 @@ class Filing:
         self._clock = clock
         self._render = render
         self._export = export
+        self._until = until
         self._past = {record.name: record for record in past}
         self._waiting = {name for name in self._past if name not in knowledge.checked}
 
@@ -68,7 +79,8 @@ class Filing:
         finding = Finding(case=case, first=caught.first, observation=observation, report="")
         if finding.name in self._knowledge.names:
             return AlreadyFiled(at=self._clock(), fingerprint=caught.fingerprint, name=finding.name)
-        finding = replace(finding, report=self._render(case, caught.verdict), script=self._export(case))
+        script = self._export(case) if self._has_time(observation) else None
+        finding = replace(finding, report=self._render(case, caught.verdict), script=script)
         path, state = self._archive.file(finding, caught.fingerprint)
         return FindingFiled(
             at=self._clock(),
@@ -81,6 +93,10 @@ class Filing:
             state=state,
             known=self._ledger.reason(caught.fingerprint, case, finding.name),
         )
+
+    def _has_time(self, observation: Observation) -> bool:
+        """Whether a script can be made by the end: the case is run for it."""
+        return self._clock() + (SECONDS_TO_HANG if observation.kind is Kind.HANG else SECONDS_PER_SCRIPT) < self._until
 
     def check(self, rechecked: Rechecked) -> Iterator[Event]:
         """Note how the case of a past finding fares now; one that was fixed before and passes is no news."""
@@ -129,6 +145,7 @@ class Filing:
             observation=observation,
             path=str(path),
             reason=reason,
+            known=self._ledger.reason(suspect.fingerprint, case, finding.name),
         )
 
 

@@ -15,7 +15,7 @@ from attnfuzz.reference.case import Case
 class Growth:
     """Tells what is new to the whole campaign of what was new to a job. `standing` says what was reached before.
 
-    To keep a case takes a while, for it is reduced to what it is kept for: `waiting` says whether there are some to
+    To keep a case takes a while, for it is reduced to what it is kept for: `waiting` says how many there are to
     `keep_next` when no job has anything to say. A kill costs these cases, and the next campaign finds others.
     """
 
@@ -27,9 +27,9 @@ class Growth:
         self._queue: deque[tuple[Interesting, Why]] = deque()
 
     @property
-    def waiting(self) -> bool:
-        """Whether there are cases that have still to be kept."""
-        return bool(self._queue)
+    def waiting(self) -> int:
+        """How many cases have still to be kept."""
+        return len(self._queue)
 
     def take(self, message: Interesting, *, searched: int) -> Iterator[Event]:
         """Tell of new pairs, after so many examples; the case waits to be kept if it is new in some way."""

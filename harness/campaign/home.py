@@ -11,16 +11,17 @@ import contextlib
 import fcntl
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from attnfuzz.harness.durable import make_folder, sync_folder
+from attnfuzz.harness.durable import DRAFT, make_folder, sync_folder
 from attnfuzz.reference.user_error import UserError
 
 LOG_NAME = "events.ndjson"
 
-_ID = re.compile(r"\d{8}-\d{6}(\.\d+)?")
+_ID = re.compile(r"\d{8}-\d{6}(\.\d{1,9})?", re.ASCII)
 
 
 class HomeError(UserError):
@@ -62,8 +63,12 @@ class Home:
         return self.folder(campaign) / LOG_NAME
 
     def ids(self) -> list[str]:
-        """The campaigns that have a log, in the order in which they were begun."""
-        return sorted(path.parent.name for path in self.campaigns.glob(f"*/{LOG_NAME}"))
+        """The campaigns that have a log, in the order in which they were begun.
+
+        One that was killed before its first event has an empty log, and never began.
+        """
+        logs = (path for path in self.campaigns.glob(f"*/{LOG_NAME}") if not path.parent.is_symlink())
+        return sorted(path.parent.name for path in logs if path.stat().st_size or not path.is_file())
 
     def new_id(self, now: float | None = None) -> str:
         """Make the folder of a new campaign, and return its name: the time in UTC, but after all others.
@@ -82,8 +87,11 @@ class Home:
     def locked(self) -> Iterator[None]:
         """Hold the home for one campaign. Raises HomeError if another has it, OSError if it can't be made."""
         self.path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        # A home may be somebody else's, and a link in it may lead anywhere: the lock is written to.
+        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise HomeError(f"{self.path / 'lock'} is no regular file: remove it, or give another --out")
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -93,9 +101,21 @@ class Home:
                 ) from None
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            self._tidy()
             yield
         finally:
             os.close(descriptor)
+
+    def _tidy(self) -> None:
+        """Remove the files that processes which were killed left half written. Those of findings are the archive's."""
+        for folder in (self.campaigns, self.corpus):
+            for draft in folder.rglob(f"{DRAFT}*"):
+                if not _runs(draft.name.rpartition(".")[2]):
+                    draft.unlink(missing_ok=True)
+
+
+def _runs(pid: str) -> bool:
+    return Path("/proc", pid).exists() if pid.isdigit() else True
 
 
 def _after(name: str) -> str:

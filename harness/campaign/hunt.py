@@ -5,10 +5,21 @@ from collections import Counter
 from collections.abc import Callable
 
 from hypothesis.strategies import SearchStrategy
+from msgspec.structs import replace
 
 from attnfuzz.harness.campaign.examples import aim, run_examples
 from attnfuzz.harness.campaign.judge import Judge
-from attnfuzz.harness.campaign.messages import AnyMessage, Caught, Gap, Lost, Rechecked, Slice, SliceDone, Suspect
+from attnfuzz.harness.campaign.messages import (
+    AnyMessage,
+    Caught,
+    Gap,
+    Lost,
+    Rechecked,
+    ShrinkBudget,
+    Slice,
+    SliceDone,
+    Suspect,
+)
 from attnfuzz.harness.campaign.novelty import Novelty
 from attnfuzz.harness.campaign.pinned import Pinned
 from attnfuzz.harness.campaign.remembered import Remembered
@@ -23,6 +34,10 @@ from attnfuzz.reference.case import Case
 
 class _TimeIsUp(BaseException):
     """Ends the search. Not an Exception, so that Hypothesis does not take it for a failure and shrink it."""
+
+
+class _ShrunkEnough(BaseException):
+    """Ends shrinking in Hypothesis, which would go on drawing smaller cases that are not run any more."""
 
 
 class _Broken(BaseException):
@@ -58,6 +73,7 @@ class Hunt:
         self._passed_over = set(task.known)
         self._gaps: set[Fingerprint] = set()
         self._started = time.monotonic()
+        self._handed_at = self._started if task.handed_at is None else task.handed_at
         self._pinned: Pinned[Case] | None = None
         self._smallest: Case | None = None
         self._aside: dict[Fingerprint, tuple[Case, Verdict]] = {}
@@ -122,7 +138,7 @@ class Hunt:
                 climb=task.climb,
                 remembered=memory,
             )
-        except Failure:
+        except (Failure, _ShrunkEnough):
             assert self._pinned is not None
             assert self._smallest is not None
             self._settle(self._pinned, self._smallest)
@@ -146,6 +162,8 @@ class Hunt:
         if observation is not None:
             self._smallest = case
             raise FAILURES[observation.kind](observation, observation.message)
+        if self._pinned is not None and self._pinned.spent and not self._pinned.knows(case):
+            raise _ShrunkEnough
         return failed
 
     def _search(self, case: Case) -> bool:
@@ -185,14 +203,16 @@ class Hunt:
             self._judge.shrinking = False
             self._tell(Lost(fingerprint=fingerprint))
             return None
-        return Pinned(
-            fingerprint, case, verdict, run=self._judge.verdict, budget=self._task.shrink, aside=self._set_aside
-        )
+        return Pinned(fingerprint, case, verdict, run=self._judge.verdict, budget=self._budget(), aside=self._set_aside)
 
     def _settle(self, pinned: Pinned[Case], smallest: Case) -> None:
         """Finish what Hypothesis shrank, and hand over the smallest case that comes back; the first one did."""
-        pinned.grant(self._task.shrink)
-        reduced = reduce(smallest, pinned.fails, capability=self._capability, budget=self._task.shrink.runs)
+        budget = self._budget()
+        pinned.grant(budget)
+        # Candidates of a large case take time to make, so that making them has to end when the time is over.
+        reduced = reduce(
+            smallest, pinned.fails, capability=self._capability, stop=lambda: pinned.spent, budget=budget.runs
+        )
         for case in dict.fromkeys((reduced, smallest, pinned.first)):
             observation = pinned.observation(case)
             assert observation is not None
@@ -235,4 +255,14 @@ class Hunt:
 
     def _time_is_up(self) -> bool:
         seconds = self._task.seconds
-        return seconds is not None and time.monotonic() - self._started >= seconds
+        return seconds is not None and self._seconds >= seconds
+
+    def _budget(self) -> ShrinkBudget:
+        """What the next failure may cost to shrink."""
+        budget, limit = self._task.shrink, self._task.shrink_seconds
+        return budget if limit is None else replace(budget, seconds=min(budget.seconds, limit - self._seconds))
+
+    @property
+    def _seconds(self) -> float:
+        """The seconds that the slice has taken, as its limits count them."""
+        return time.monotonic() - self._handed_at

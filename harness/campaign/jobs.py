@@ -5,7 +5,6 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -17,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from attnfuzz.harness.campaign.messages import AnyMessage, Setup, Slice
+from attnfuzz.harness.workers import tethered
 
 SECONDS_TO_LEAVE = 3.0
 
@@ -128,7 +128,7 @@ class JobProcess:
         self._files = contextlib.ExitStack()
         self._errors = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed in end()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "attnfuzz.harness.campaign.job"],
+            tethered.command("attnfuzz.harness.campaign.job"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -137,7 +137,9 @@ class JobProcess:
         self.send(setup)
 
     def send(self, order: Setup | Slice) -> None:
-        """Hand it an order."""
+        """Hand it an order. A slice's time counts from now, though the process may still be starting."""
+        if isinstance(order, Slice):
+            order = replace(order, handed_at=time.monotonic())
         stdin = self._process.stdin
         assert stdin is not None
         # A job that has ended is noticed where its messages are read.

@@ -24,6 +24,9 @@ NOT_COME_BACK = "it did not come back in a fresh worker"
 JOB_KILLED = "the job that ran it was killed each time"
 OUT_OF_TIME = "the campaign ended before it was confirmed"
 
+UNSETTLED = frozenset({JOB_KILLED, OUT_OF_TIME})
+"""Reasons that say nothing about the failure: it may be real."""
+
 
 class Knowledge:
     """A handler of events that remembers what the search must not do again.

@@ -9,6 +9,7 @@ from typing import Literal, Self
 
 import msgspec
 
+from attnfuzz.harness.campaign.consistent import Consistency, Inconsistent
 from attnfuzz.harness.campaign.events import (
     LOG_VERSION,
     AnyEvent,
@@ -20,6 +21,7 @@ from attnfuzz.harness.campaign.events import (
     UnconfirmedKept,
 )
 from attnfuzz.harness.durable import make_folder, sync_folder, write_all
+from attnfuzz.reference.foreign import MOST_BYTES, decode_json, read_bytes, reason
 from attnfuzz.reference.user_error import UserError
 from attnfuzz.reference.validity import ImpossibleCase, validate
 
@@ -38,13 +40,16 @@ class EventLog:
 
     Findings are on the disk when the call returns, everything else a second later. A write that fails, on a disk that
     is full, leaves no half line behind, and raises OSError; so does the next call after the disk failed in between.
+    `torn_bytes` of a last line that was cut off are removed first.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, torn_bytes: int = 0) -> None:
         make_folder(path.parent)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._encoder = msgspec.json.Encoder()
-        self._size = os.fstat(self._file).st_size
+        self._size = os.fstat(self._file).st_size - torn_bytes
+        if torn_bytes:
+            os.ftruncate(self._file, self._size)
         self._failure: OSError | None = None
         self._dirty = threading.Event()
         self._closing = threading.Event()
@@ -98,33 +103,32 @@ class EventLog:
 
 def read_log(path: Path) -> list[AnyEvent]:
     """The events of a log. A last line that was cut off is left out. Raises LogError or OSError."""
-    events, _ = _parse(path)
+    events, _ = read_torn_log(path)
     return events
 
 
-def mend_log(path: Path) -> tuple[list[AnyEvent], int]:
-    """Read a log, cut a torn last line off the file, and return the events and the bytes cut. Raises as `read_log`."""
-    events, torn = _parse(path)
-    if torn:
-        os.truncate(path, path.stat().st_size - torn)
-    return events, torn
-
-
-def _parse(path: Path) -> tuple[list[AnyEvent], int]:
-    content = path.read_bytes()
+def read_torn_log(path: Path) -> tuple[list[AnyEvent], int]:
+    """The events of a log, and the bytes of its last line if that was cut off. Raises as `read_log`."""
+    if path.is_symlink():
+        raise LogError(f"{path} is a link: what a campaign writes to lies in its home; put the log there")
+    content = read_bytes(path, MOST_BYTES)
     whole, newline, torn = content.rpartition(b"\n")
     decoder = msgspec.json.Decoder(AnyEvent)
+    consistency = Consistency()
     events: list[AnyEvent] = []
-    for number, line in enumerate((whole + newline).splitlines(), start=1):
+    for number, line in enumerate(whole.split(b"\n") if newline else (), start=1):
         if number == 1:
             _check_version(path, line)
         try:
-            event = decoder.decode(line)
+            event: AnyEvent = decode_json(line, decoder)
             # A case that can't be would break whoever draws or runs it.
             if (case := getattr(event, "case", None)) is not None:
                 validate(case)
-        except (msgspec.DecodeError, ImpossibleCase) as error:
-            raise LogError(f"{path}, line {number}: {error}. The log is damaged; restore it, or begin anew") from None
+            consistency.check(event)
+        except (msgspec.DecodeError, ImpossibleCase, Inconsistent) as error:
+            raise LogError(
+                f"{path}, line {number}: {reason(error)}. The log is damaged; restore it, or begin anew"
+            ) from None
         events.append(event)
     if not events:
         raise LogError(f"{path} holds no event: the campaign ended before it began. Run it again")
@@ -138,7 +142,7 @@ class _Head(msgspec.Struct):
 
 def _check_version(path: Path, line: bytes) -> None:
     try:
-        head = msgspec.json.decode(line, type=_Head)
+        head = decode_json(line, _Head)
     except msgspec.DecodeError:
         raise LogError(f"{path} is no event log of attnfuzz: its first line is no CampaignStarted") from None
     if head.log_version != LOG_VERSION:

@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import attnfuzz
 from attnfuzz.harness.campaign.events import CampaignStarted
@@ -31,9 +32,15 @@ def opening(plan: Plan, *, campaign: str, jobs: int, environment: Mapping[str, s
         alpha=plan.alpha,
         guard=plan.guard,
         leaning=plan.leaning,
-        database=None if plan.database is None else without_password(plan.database),
-        ledger=None if plan.ledger is None else str(plan.ledger),
+        # The campaign may be gone on with from another folder.
+        database=None if plan.database is None else _absolute(without_password(plan.database)),
+        ledger=None if plan.ledger is None else str(plan.ledger.absolute()),
+        folder=str(Path.cwd()),
     )
+
+
+def _absolute(database: str) -> str:
+    return database if "://" in database else str(Path(database).absolute())
 
 
 def _capabilities(backends: Sequence[str]) -> Iterator[tuple[str, Capability]]:

@@ -56,6 +56,10 @@ class Pinned(Generic[C]):
             self._aside(case, self._verdicts[key])
         return self.fingerprint.among(self._verdicts.get(key, Verdict()).failures)
 
+    def knows(self, case: C) -> bool:
+        """Whether `case` was run."""
+        return identity(case) in self._verdicts
+
     def verdict(self, case: C) -> Verdict:
         """The verdict on a case that was run."""
         return self._verdicts[identity(case)]

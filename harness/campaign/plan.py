@@ -2,7 +2,8 @@
 
 import os
 import re
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from attnfuzz.reference.case import Guard
@@ -22,6 +23,21 @@ SLICES_PER_SHARE = 4
 LEAST_SECONDS_PER_SLICE = 1.0
 """In less, a slice hardly gets to draw anything."""
 
+LEAST_ALPHA = 1e-12
+"""Less is not told from nothing, once it is shared out over all outputs."""
+
+MOST_JOBS = 256
+"""More processes than any machine has cores to spare for; what they need of memory is checked apart (`room.py`)."""
+
+MOST_SECONDS = 10 * 366 * 86400.0
+"""Ten years: a longer campaign is a slip of the pen."""
+
+MOST_EXAMPLES = 10**12
+
+MOST_BACKENDS = 1000
+
+MOST_SEED = (1 << 63) - 1
+
 _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -37,6 +53,7 @@ class Plan:
     `alpha` is the number of false alarms that is expected of it if all backends are correct, before confirmation.
     `leaning`: what is drawn leans to what was not reached. `database` is a folder or a redis:// URL for Hypothesis'
     examples; `ledger` the file of known findings; `ray` the cluster on which jobs run, None for processes here.
+    `begun` is when it was asked for, by the monotonic clock.
     """
 
     backends: tuple[str, ...]
@@ -53,6 +70,7 @@ class Plan:
     database: str | None = None
     ledger: Path | None = None
     ray: str | None = None
+    begun: float = field(default_factory=time.monotonic, compare=False)
 
     @property
     def seconds_per_slice(self) -> float | None:
@@ -85,8 +103,8 @@ class Preset:
 
 PRESETS = {
     "quick": Preset(examples=1000),
-    "nightly": Preset(seconds=2 * 3600, jobs=os.cpu_count() or 1),
-    "deep": Preset(seconds=12 * 3600, jobs=os.cpu_count() or 1),
+    "nightly": Preset(seconds=2 * 3600, jobs=min(os.cpu_count() or 1, MOST_JOBS)),
+    "deep": Preset(seconds=12 * 3600, jobs=min(os.cpu_count() or 1, MOST_JOBS)),
 }
 
 
@@ -96,7 +114,10 @@ def parse_duration(text: str) -> float:
         text += "s"
     if not re.fullmatch(r"(\d+[smhd])+", text):
         raise ValueError(f"{text!r} is no duration: write something like 90s, 10m or 1h30m")
-    seconds = sum(int(number) * _SECONDS_PER_UNIT[unit] for number, unit in re.findall(r"(\d+)([smhd])", text))
+    # As floats: Python refuses to read an integer of thousands of digits, and a float is then infinite.
+    seconds = sum(float(number) * _SECONDS_PER_UNIT[unit] for number, unit in re.findall(r"(\d+)([smhd])", text))
+    if seconds > MOST_SECONDS:
+        raise ValueError(f"a duration must be at most {MOST_SECONDS / 86400:,.0f} days")
     if not seconds:
         raise ValueError("a duration must be longer than 0 seconds")
-    return float(seconds)
+    return seconds

@@ -55,12 +55,24 @@ class Replays:
         )
         rows = [self._slices(backend, _others(kept(backend), cases, most)) for backend in backends]
         self._kept = deque(task for task in chain.from_iterable(zip_longest(*rows)) if task is not None)
+        self._left_out = 0
+
+    @property
+    def findings_left(self) -> frozenset[str]:
+        """The findings whose cases have not been handed out."""
+        return frozenset(each.finding for task in self._findings for each in task.replays if each.finding is not None)
+
+    @property
+    def kept_left(self) -> int:
+        """How many of the other cases have not been handed out."""
+        return self._left_out + sum(len(task.replays) for task in self._kept)
 
     def next_slice(self, seconds_for_kept: float | None) -> Slice | None:
         """The next slice, None if there is none. Those without findings may take so long, if there is a limit."""
         if self._findings:
             return self._findings.popleft()
         if seconds_for_kept is not None and seconds_for_kept <= 0:
+            self._left_out = self.kept_left
             self._kept.clear()
         return replace(self._kept.popleft(), seconds=seconds_for_kept) if self._kept else None
 

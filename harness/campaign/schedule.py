@@ -51,6 +51,10 @@ class Schedule:
         """Whether a backend had less of the time so far than each is promised; `under_way` as for `next_slice`."""
         return self._turns.owes(under_way)
 
+    def short(self) -> dict[str, tuple[float, float]]:
+        """The backends that had less of the time than each is promised: the seconds that they had, and those due."""
+        return self._turns.short()
+
     def next_slice(self, under_way: Sequence[Running], promised: Mapping[str, int]) -> Slice | None:
         """The next slice; None when no examples are left to hand out.
 

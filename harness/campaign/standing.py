@@ -26,7 +26,7 @@ from attnfuzz.harness.campaign.events import (
     Trouble,
     UnconfirmedKept,
 )
-from attnfuzz.harness.campaign.knowledge import OUT_OF_TIME
+from attnfuzz.harness.campaign.knowledge import UNSETTLED
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.fingerprint import Fingerprint
 
@@ -163,6 +163,16 @@ class Standing:
         return [each for each in self.findings if each.known is None]
 
     @property
+    def unsettled(self) -> list[UnconfirmedKept]:
+        """Suspects that were neither confirmed nor refuted, and that the ledger does not know."""
+        return [each for each in self.unconfirmed if each.reason in UNSETTLED and each.known is None]
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing has to be done: no failure that the ledger does not know, confirmed or possible."""
+        return not self.unexpected and not self.unsettled
+
+    @property
     def fixed(self) -> list[FindingChecked]:
         """What failed in an earlier campaign and passes now, and was not found again since."""
         found = {each.name for each in self.filed}
@@ -211,8 +221,10 @@ class Standing:
                 self._confirmed(fingerprint)
             case AlreadyFiled(fingerprint=fingerprint):
                 self._confirmed(fingerprint)
-            case FindingChecked():
+            case FindingChecked(fingerprint=fingerprint, state=state):
                 self.checked.append(event)
+                if state is not State.FIXED:
+                    self._confirmed(fingerprint)
             case UnconfirmedKept(fingerprint=fingerprint, case=case):
                 self.unconfirmed = [
                     each for each in self.unconfirmed if (each.fingerprint, each.case) != (fingerprint, case)
@@ -229,9 +241,9 @@ class Standing:
                 self.running.pop(event.job, None)
 
     def _confirmed(self, fingerprint: Fingerprint) -> None:
-        """What was left over when the campaign was interrupted is a finding now."""
+        """Drop suspects with this fingerprint that were left over: they are a finding now."""
         self.unconfirmed = [
-            each for each in self.unconfirmed if each.fingerprint != fingerprint or each.reason != OUT_OF_TIME
+            each for each in self.unconfirmed if each.fingerprint != fingerprint or each.reason not in UNSETTLED
         ]
 
     def _sample(self) -> Sample:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.campaign.events import Pair
 from attnfuzz.harness.campaign.knowledge import Knowledge
+from attnfuzz.harness.campaign.limits import Limits
 from attnfuzz.harness.campaign.messages import Replay, Slice
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.replays import KEPT, ONCE_MORE, REPLAYS_PER_SLICE, Replays, replay_slice
@@ -52,8 +53,10 @@ class Tasks:
         replays: Replays,
         passed_over: Callable[[str], tuple[Fingerprint, ...]],
         choose_lean: ChooseLean,
+        limits: Limits | None = None,
     ) -> None:
         self._plan = plan
+        self._limits = limits or Limits.of(plan.seconds)
         self._knowledge = knowledge
         self._standing = standing
         self._schedule = schedule
@@ -70,7 +73,7 @@ class Tasks:
         """
         left = None if self._plan.seconds is None else self._plan.seconds - at
         if left is not None and left <= 0:
-            return None
+            return self._last(at, under_way)
         again = () if self._owes(at, under_way) else self._left_over(under_way)
         if again:
             task = self._once_more(again)
@@ -88,7 +91,19 @@ class Tasks:
         limits = (left, task.seconds, None if task.index == KEPT else self._plan.seconds_per_slice)
         seconds = min((limit for limit in limits if limit is not None), default=None)
         known = self._passed_over(task.backend)
-        return UnderWay(replace(task, known=known, seconds=seconds, shrink=shrink), since=at, again=again)
+        shrink_seconds = None if left is None else max(0.0, self._limits.shrunk - at)
+        task = replace(task, known=known, seconds=seconds, shrink=shrink, shrink_seconds=shrink_seconds)
+        return UnderWay(task, since=at, again=again)
+
+    def _last(self, at: float, under_way: Collection[UnderWay]) -> UnderWay | None:
+        """Suspects to confirm, and to file as they are, now that nothing is searched any more."""
+        again = self._left_over(under_way) if at < self._limits.ended else ()
+        if not again:
+            return None
+        task = self._once_more(again)
+        known = self._passed_over(task.backend)
+        task = replace(task, known=known, seconds=self._limits.ended - at, shrink=NOTHING)
+        return UnderWay(task, since=at, again=again)
 
     def cut_off(self, run: UnderWay) -> list[SuspectKey]:
         """A job was killed while it ran a slice, whose suspects are handed out again.

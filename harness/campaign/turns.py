@@ -73,6 +73,12 @@ class Turns:
         used = [account.used + costs.get(name, 0.0) for name, account in self._accounts.items()]
         return min(used) < FLOOR * sum(used) / len(used)
 
+    def short(self) -> dict[str, tuple[float, float]]:
+        """Those that had less than the floor of the time that was used: the seconds that they had, and the floor."""
+        used = {name: account.used for name, account in self._accounts.items()}
+        floor = FLOOR * sum(used.values()) / len(used)
+        return {name: (seconds, floor) for name, seconds in used.items() if seconds < floor}
+
     def shares(self) -> dict[str, float]:
         """Each name's share of the time from now on; together 1."""
         known = [account.rate for account in self._accounts.values() if account.rate is not None]

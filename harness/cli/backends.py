@@ -4,13 +4,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attnfuzz.harness.cli.given import device_option, tree_option
+from attnfuzz.harness.cli.given import device_option, tell, tree_option
 from attnfuzz.harness.cli.noise_words import noise_words
+from attnfuzz.harness.cli.terminal import Terminal, echo
 from attnfuzz.harness.registry import fixed, names, resolve
+from attnfuzz.harness.user_backends.load import BackendFileError
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.sglang import wheel
@@ -32,13 +33,14 @@ def backends(*, runnable: bool, device: Device | None, sglang: Path | None, name
     Says what each supports, and whether it runs on this machine.
     """
     chosen = named if sglang is None else of_tree(sglang, named)
-    listed = [name for name in chosen or names() if device is None or resolve(name).capability.device is device]
+    loaded = list(chosen) or [name for name in names() if _loads(name)]
+    listed = [name for name in loaded if device is None or resolve(name).capability.device is device]
     if runnable:
         for name in listed:
             if name == fixed(name) and resolve(name).missing() is None:
-                click.echo(name)
+                echo(name)
         return
-    console = Console(highlight=False)
+    console = Terminal()
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("backend", no_wrap=True)
     table.add_column("here", no_wrap=True)
@@ -56,6 +58,16 @@ def backends(*, runnable: bool, device: Device | None, sglang: Path | None, name
         console.print(Text.assemble("\nNot here: ", (", ".join(lacking), "bold"), f"\n  {reason}"))
     if not chosen and device is not Device.CUDA:
         console.print(Text(f"\n{_releases()}"))
+
+
+def _loads(name: str) -> bool:
+    """Whether a backend can be had; one of an installed package that can't is named on standard error."""
+    try:
+        resolve(name)
+    except BackendFileError as error:
+        tell(f"Left out: {error}")
+        return False
+    return True
 
 
 def _releases() -> str:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import click
 from packaging.utils import InvalidName, canonicalize_name
-from packaging.version import InvalidVersion, Version
-from rich.console import Console
+from packaging.version import (
+    Version,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -22,13 +23,22 @@ from attnfuzz.harness.bisect.search import search
 from attnfuzz.harness.bisect.sites import Site, site_at
 from attnfuzz.harness.bisect.summary import in_words
 from attnfuzz.harness.cli.exits import BadInput, Exit
-from attnfuzz.harness.cli.given import Duration, case_at, tell
+from attnfuzz.harness.cli.given import (
+    Duration,
+    PathTo,
+    case_at,
+    tell,
+)
+from attnfuzz.harness.cli.terminal import (
+    Terminal,
+)
 from attnfuzz.harness.durable import write_durably
 from attnfuzz.harness.export import CannotExport, Target, export_script
 from attnfuzz.harness.report.printable import shortened
 from attnfuzz.harness.wording import count
 from attnfuzz.kernels.library_cache import cache_folder
 from attnfuzz.reference.case_file import case_id
+from attnfuzz.reference.foreign import read_bytes
 
 _MOST_CHARACTERS = 300
 """Of what a script printed, in the table."""
@@ -37,9 +47,7 @@ _STYLES = {Ending.PASSES: "green", Ending.FAILS: "red"}
 
 
 @click.command()
-@click.argument(
-    "path", type=click.Path(exists=True, path_type=Path), required=False, metavar="[CASE.json | FINDING_DIR]"
-)
+@click.argument("path", type=PathTo(exists=True), required=False, metavar="[CASE.json | FINDING_DIR]")
 @click.option(
     "--versions", metavar="A,B,...", help="Released versions; those that have no --site are installed by pip."
 )
@@ -49,13 +57,13 @@ _STYLES = {Ending.PASSES: "green", Ending.FAILS: "red"}
 @click.option("--package", default="flashinfer-python", show_default=True, help="What the versions are of.")
 @click.option(
     "--script",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=PathTo(exists=True, dir_okay=False),
     help="Run this instead of a case: it exits with 0 if nothing is wrong, 1 if the fault shows, 2 if it can't run. "
     'The line that it prints after "seen: " is shown.',
 )
 @click.option(
     "--cache",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=PathTo(file_okay=False),
     help="Where installed versions are kept; without it in bisect/ of attnfuzz's cache.",
 )
 @click.option(
@@ -89,7 +97,7 @@ def bisect(
     releases = _Releases(package, given, cache, _script(path, script, cache), seconds)
     outcomes = search(ordered, releases.run, every=every)
 
-    console = Console(highlight=False)
+    console = Terminal()
     console.print(_table(ordered, outcomes))
     console.print(f"\n{in_words(outcomes)}", soft_wrap=True)
     skipped = len(ordered) - len(outcomes)
@@ -147,7 +155,7 @@ def _package(name: str) -> str:
 def _version(text: str) -> Version:
     try:
         return Version(text)
-    except InvalidVersion:
+    except ValueError:
         raise BadInput(f"{text!r} is no version: give released ones, like --versions 0.6.8,0.6.9") from None
 
 
@@ -184,8 +192,8 @@ def _script(path: Path | None, script: Path | None, cache: Path) -> Path:
         raise BadInput("give a case or a finding, or else a --script of your own")
     if script is not None:
         try:
-            compile(script.read_bytes(), str(script), "exec")
-        except (SyntaxError, ValueError) as error:
+            compile(read_bytes(script), str(script), "exec")
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise BadInput(f"{script} is no Python script: {error}") from error
         return script.resolve()
     assert path is not None

@@ -14,6 +14,7 @@ from attnfuzz.harness.bugs import Bug, Project, load_bugs
 from attnfuzz.harness.check import Runner
 from attnfuzz.harness.cli.exits import BadInput, Exit
 from attnfuzz.harness.cli.given import device_option, tell
+from attnfuzz.harness.cli.terminal import Terminal
 from attnfuzz.harness.counterparts import shown_on
 from attnfuzz.harness.describe_calls import describe_any
 from attnfuzz.harness.failures import Kind, Observation
@@ -65,7 +66,7 @@ def list_bugs(**chosen_by: Any) -> None:
     for bug in chosen:
         shown = f"shown by {bug.shown_by}" if bug.missing is None else f"not here: {_wanting(bug)}"
         table.add_row(bug.name, Text.assemble(f"{bug.title}\n", (f"{bug.bug_class}; {shown}", "dim")))
-    console = Console(highlight=False)
+    console = Terminal()
     console.print(table)
     here = sum(bug.missing is None for bug in chosen)
     console.print(f"\n{count(len(chosen), 'bug')}: {here} can be seen to fail here, {len(chosen) - here} can't.")
@@ -80,7 +81,7 @@ def _wanting(bug: Bug) -> str:
 @click.argument("names", nargs=-1, required=True, metavar="NAME ...")
 def show_bugs(names: tuple[str, ...]) -> None:
     """Say all that is known of reported bugs: symptom, versions, sources, and the case."""
-    console = Console(highlight=False)
+    console = Terminal()
     for bug in _named(names, load_bugs()):
         console.print(Text.assemble((bug.name, "bold"), f"  {bug.title}\n\n{bug.symptom}\n"))
         facts = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
@@ -126,7 +127,7 @@ def run_bugs(ctx: click.Context, /, *, device: Device | None, releases: bool, **
         chosen, here = _in_releases(chosen, device)
     else:
         here = {bug.name: _backend(bug, device) for bug in chosen if _why_not(bug, device) is None}
-    console = Console(highlight=False)
+    console = Terminal()
     backends = () if releases else tuple(dict.fromkeys(each for name in here.values() for each in (name, fixed(name))))
     with Runner(backends, progress=tell) as runner:
         runs = [_run(console, runner, bug, here[bug.name], device) for bug in chosen if bug.name in here]

@@ -6,13 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.cli.exits import BadInput
-from attnfuzz.harness.cli.given import tell
+from attnfuzz.harness.cli.given import (
+    counted,
+    tell,
+)
+from attnfuzz.harness.cli.terminal import (
+    Terminal,
+)
 from attnfuzz.harness.registry import on_device, resolve
 from attnfuzz.harness.wording import clock, count
 from attnfuzz.kernels.backend import Backend
@@ -33,7 +38,7 @@ from attnfuzz.reference.device import Device
     metavar="NAME",
     help="What will be tested; may be given several times.  [default: all that run on the GPU]",
 )
-@click.option("--jobs", type=click.IntRange(min=1), help="Files to compile at a time.  [default: $MAX_JOBS, or cores]")
+@click.option("--jobs", type=counted(most=1024), help="Files to compile at a time.  [default: $MAX_JOBS, or cores]")
 @click.option("--arch", metavar="9.0a", help="What to compile for, also without a GPU.  [default: the visible GPUs]")
 def build(*, names: tuple[str, ...], jobs: int | None, arch: str | None) -> None:
     """Compile what GPU backends need, in parallel, and say what can't be compiled.
@@ -57,7 +62,7 @@ def build(*, names: tuple[str, ...], jobs: int | None, arch: str | None) -> None
     wanted = tuple(dict.fromkeys(module for backend in backends for module in backend.modules()))
     start = time.monotonic()
     built = _compiled(wanted, archs, jobs)
-    console = Console(highlight=False)
+    console = Terminal()
     console.print(_table(wanted, built))
     rejected = sum(bool(one.reason) for one in built.values())
     summary = f"\n{count(len(built) - rejected, 'module')} for SM {archs} in {clock(time.monotonic() - start)}"
@@ -93,7 +98,7 @@ def _compiled(wanted: Sequence[Module], archs: str, jobs: int | None) -> dict[st
     """Compile, with a bar on standard error."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     built: dict[str, Built] = {}
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=Terminal(stderr=True), transient=True) as progress:
         task = progress.add_task("compiling modules", total=len(wanted))
         for told in modules.compile_all(wanted, archs=archs, parallel=jobs):
             built[told.name] = told.built

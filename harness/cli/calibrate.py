@@ -6,14 +6,23 @@ import shlex
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from attnfuzz.harness.calibrate.apart import measure_apart
 from attnfuzz.harness.calibrate.calibrate import Measured, architecture_of, calibration
 from attnfuzz.harness.cli.campaign import prepare
 from attnfuzz.harness.cli.exits import BadInput
-from attnfuzz.harness.cli.given import backends_option, tell
+from attnfuzz.harness.cli.given import (
+    SEED,
+    PathTo,
+    backends_option,
+    counted,
+    tell,
+)
+from attnfuzz.harness.cli.terminal import (
+    Terminal,
+)
 from attnfuzz.harness.registry import resolve
 from attnfuzz.kernels.sglang.naming import is_sglang
 from attnfuzz.reference.calibration import file_name, save
@@ -26,20 +35,20 @@ FEWEST_ROWS = 1000
 @backends_option("A backend that passes")
 @click.option(
     "--rows",
-    type=click.IntRange(min=FEWEST_ROWS),
+    type=counted(FEWEST_ROWS),
     default=100_000,
     show_default=True,
     help="Rows, (token, head), for each dtype of queries: half to fit, half to test the fit.",
 )
-@click.option("--seed", type=click.IntRange(min=0), help="Draw the cases of an earlier calibration again.")
+@click.option("--seed", type=SEED, help="Draw the cases of an earlier calibration again.")
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=PathTo(file_okay=False),
     default=Path("attnfuzz-calibrations"),
     show_default=True,
     help="Folder for one JSON file per backend.",
 )
-@click.option("--plot", "plots", type=click.Path(file_okay=False, path_type=Path), help="Folder for one PNG each.")
+@click.option("--plot", "plots", type=PathTo(file_okay=False), help="Folder for one PNG each.")
 def calibrate(*, backends: tuple[str, ...], rows: int, seed: int | None, out: Path, plots: Path | None) -> None:
     """Measure the error of correct backends on this machine, and fit their noise models to it.
 
@@ -51,14 +60,16 @@ def calibrate(*, backends: tuple[str, ...], rows: int, seed: int | None, out: Pa
         raise BadInput(f"{releases[0]} has the kernels of trtllm_mha and trtllm_mla on this machine: calibrate those")
     prepare(backends)
     drawn = secrets.randbits(32) if seed is None else seed
-    console = Console(highlight=False)
+    # Before the measurements, which take minutes: a folder that can't be made would lose them.
+    out.mkdir(parents=True, exist_ok=True)
+    console = Terminal()
     for name in backends:
         measured = _measured(name, rows, drawn)
         command = f"attnfuzz calibrate --backend {shlex.quote(name)} --rows {rows} --seed {drawn}"
         fits = {one.dtype: one.fit for one in measured}
         path = out / file_name(name, architecture_of(name))
         save(path, calibration(name, fits, seed=drawn, command=command))
-        console.print(f"[bold]{name}[/] on {architecture_of(name)}")
+        console.print(Text.assemble((name, "bold"), f" on {architecture_of(name)}"))
         console.print(_table(measured))
         console.print(f"Written to {path}", soft_wrap=True, markup=False)
         if plots is not None:
@@ -70,7 +81,7 @@ def calibrate(*, backends: tuple[str, ...], rows: int, seed: int | None, out: Pa
 
 def _measured(name: str, rows: int, seed: int) -> list[Measured]:
     """A fit for each dtype, with the progress on standard error. Raises CannotCalibrate."""
-    status = Console(stderr=True, highlight=False)
+    status = Terminal(stderr=True)
     with status.status(f"{name}: drawing", spinner="dots") as shown:
         found = []
         for dtype in resolve(name).capability.dtypes:

@@ -20,14 +20,16 @@ from attnfuzz.harness.campaign.log import EventLog
 from attnfuzz.harness.campaign.messages import Setup
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.ray_jobs import RayJobs
+from attnfuzz.harness.campaign.room import check_room
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.check import CannotRun, Runner, render_failure
 from attnfuzz.harness.cli.display import Display, display_on
 from attnfuzz.harness.cli.exits import BadInput, Exit
 from attnfuzz.harness.cli.given import tell
 from attnfuzz.harness.cli.noise_words import noise_words, uncalibrated
-from attnfuzz.harness.cli.resume import Past, plan_again, unfinished
+from attnfuzz.harness.cli.resume import Past, last_campaign, plan_again
 from attnfuzz.harness.cli.summary import summarise
+from attnfuzz.harness.cli.terminal import Terminal
 from attnfuzz.harness.corpus import Corpus, open_database
 from attnfuzz.harness.export import CannotExport, export_script
 from attnfuzz.harness.findings.archive import Archive
@@ -61,18 +63,25 @@ def run_campaign(plan: Plan) -> tuple[str, Standing]:
     ledger = _checked(plan)
     home = Home(plan.out)
     with home.locked():
-        campaign, standing, _ = _carry_out(Console(highlight=False), plan, home, ledger, past=None)
+        campaign, standing, _ = _carry_out(Terminal(), plan, home, ledger, past=None)
     return campaign, standing
 
 
-def resume_campaign(folder: Path, *, jobs: int | None, ray: str | None, database: str | None) -> Exit:
-    """Go on with the last campaign of the home in `folder`, which must be unfinished. Raises as `start_campaign`."""
+def resume_campaign(
+    folder: Path, *, jobs: int | None, ray: str | None, database: str | None, ledger: Path | None
+) -> Exit:
+    """Go on with the last campaign of the home in `folder`. Raises as `start_campaign`.
+
+    One that is finished has its reports written again: it may have been killed before they were.
+    """
     home = Home(folder)
     if not home.ids():
         raise HomeError(f"{folder} has no campaign to go on with: name a folder that was given as --out")
     with home.locked():
-        past = unfinished(home)
-        plan = plan_again(past, home, jobs=jobs, ray=ray, database=database)
+        past = last_campaign(home)
+        if past.finished:
+            return _report_again(home, past)
+        plan = plan_again(past, home, jobs=jobs, ray=ray, database=database, ledger=ledger)
         return _run(plan, home, _checked(plan), past=past)
 
 
@@ -106,24 +115,41 @@ def _checked(plan: Plan) -> Ledger:
     open_database(plan.database, tell)
     ledger = Ledger() if plan.ledger is None else Ledger.load(plan.ledger)
     prepare(plan.backends)
+    if plan.ray is None:
+        check_room(plan.jobs, plan.backends)
     return ledger
 
 
 def _run(plan: Plan, home: Home, ledger: Ledger, *, past: Past | None) -> Exit:
-    console = Console(highlight=False)
+    console = Terminal()
     _open(console, plan, past)
     _, standing, written = _carry_out(console, plan, home, ledger, past=past, tell=partial(summarise, console))
+    return _concluded(console, home, standing, written)
+
+
+def _report_again(home: Home, past: Past) -> Exit:
+    """Write the reports of a campaign that is finished."""
+    console = Console(highlight=False)
+    text = f"Campaign {past.campaign} is finished; its reports are written again. Begin another without --resume."
+    console.print(text, soft_wrap=True, markup=False)
+    standing = Standing.of(past.events)
+    summarise(console, standing)
+    return _concluded(console, home, standing, _written(home, past.campaign, standing))
+
+
+def _concluded(console: Console, home: Home, standing: Standing, written: Written) -> Exit:
+    """Say where the reports are, and what to do; the exit code of the campaign."""
     console.print(f"Report: {written.html}", soft_wrap=True, markup=False)
     for path in written.issues:
         console.print(f"Text for an issue: {path}", soft_wrap=True, markup=False)
     if standing.failure is not None:
         text = f"{standing.failure.text}\nThe harness itself failed. What was found before is kept; {_go_on(home)}"
-        Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+        Terminal(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
         return Exit.FAILED
     if standing.finished is not None and standing.finished.interrupted:
         console.print(f"Interrupted. What was found before is kept; {_go_on(home)}", soft_wrap=True, markup=False)
         return Exit.INTERRUPTED
-    return Exit.FOUND if standing.unexpected else Exit.CLEAN
+    return Exit.CLEAN if standing.clean else Exit.FOUND
 
 
 def _carry_out(
@@ -137,15 +163,18 @@ def _carry_out(
 ) -> tuple[str, Standing, Written]:
     """Run the campaign in sight, `tell` of its end, and write its reports; its name, where it stands, and these."""
     standing = Standing.of(past.events if past else ())
-    where = shlex.quote(str(home.path))
     with _stop_on_signals() as stop:
         with _full_disk(_go_on(home)):
             show = display_on(console, standing)
             campaign = _search(plan, home, ledger, past, stop=stop, standing=standing, display=show)
         tell(standing)
-        with _full_disk(f"write the report with: attnfuzz report {where}"):
-            written = write_reports(home, campaign, standing)
+        written = _written(home, campaign, standing)
     return campaign, standing, written
+
+
+def _written(home: Home, campaign: str, standing: Standing) -> Written:
+    with _full_disk(f"write the report with: attnfuzz report {shlex.quote(str(home.path))}"):
+        return write_reports(home, campaign, standing)
 
 
 def _go_on(home: Home) -> str:
@@ -182,7 +211,7 @@ def _search(
             render=render_failure,
             export=_export,
         )
-        with EventLog(home.log(campaign)) as log, display:
+        with EventLog(home.log(campaign), torn_bytes=past.torn_bytes if past else 0) as log, display:
             for event in engine.events():
                 for handle in (log, standing, display):
                     handle(event)

@@ -32,8 +32,8 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     ):
         for finding in findings:
             line(f"{title}: {_words(finding)}", style)
-    if not (comparison.appeared or comparison.fixed or comparison.unseen or comparison.still):
-        line("No findings in either.", "green")
+    if comparison.nothing is not None:
+        line(comparison.nothing, "" if comparison.left_out else "green")
     for change in comparison.environment:
         line(f"{change.name}: {change.before or 'not there'} → {change.after or 'not there'}")
     line(f"{comparison.rates[0]:.1f} → {comparison.rates[1]:.1f} cases per second")

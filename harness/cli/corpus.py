@@ -5,12 +5,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.cli.exits import BadInput
-from attnfuzz.harness.cli.given import tell
+from attnfuzz.harness.cli.given import (
+    PathTo,
+    tell,
+)
+from attnfuzz.harness.cli.terminal import (
+    Terminal,
+    echo,
+)
 from attnfuzz.harness.corpus import Corpus, Kept, Why
 from attnfuzz.harness.findings.finding import case_path
 from attnfuzz.harness.wording import count
@@ -20,7 +26,7 @@ from attnfuzz.reference.case import Case
 corpus_option = click.option(
     "--corpus",
     "folder",
-    type=click.Path(path_type=Path),
+    type=PathTo(),
     default=Home(Path("attnfuzz-out")).corpus,
     show_default=True,
     help="The corpus: a folder, which is made if need be.",
@@ -43,7 +49,7 @@ def list_cases(folder: Path, backend: str | None) -> None:
         table.add_column(title, overflow="fold", no_wrap=title == "case")
     for each in sorted(kept, key=lambda each: (each.case.backend, each.entry.why.rank, each.entry.case)):
         table.add_row(each.entry.case, each.case.backend, _reason(each))
-    console = Console(highlight=False)
+    console = Terminal()
     if kept:
         console.print(table)
     console.print(_totals(kept))
@@ -51,24 +57,22 @@ def list_cases(folder: Path, backend: str | None) -> None:
 
 @corpus.command("add")
 @corpus_option
-@click.argument(
-    "paths", type=click.Path(exists=True, path_type=Path), nargs=-1, required=True, metavar="CASE.json|FINDING_DIR ..."
-)
+@click.argument("paths", type=PathTo(exists=True), nargs=-1, required=True, metavar="CASE.json|FINDING_DIR ...")
 def add_cases(folder: Path, paths: tuple[Path, ...]) -> None:
     """Keep these cases for good: every campaign runs them first. All are looked at before any is kept."""
     cases = [_case_of_steps(path) for path in paths]
     into = _open(folder)
     added = sum(into.keep(case, why=Why.ADDED) is not None for case in cases)
-    click.echo(f"{count(added, 'case')} added to {folder}; {len(cases) - added} there already.")
+    echo(f"{count(added, 'case')} added to {folder}; {len(cases) - added} there already.")
 
 
 @corpus.command("merge")
 @corpus_option
-@click.argument("other", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="OTHER")
+@click.argument("other", type=PathTo(exists=True, file_okay=False), metavar="OTHER")
 def merge_corpora(folder: Path, other: Path) -> None:
     """Take over what is new in another corpus: failures, larger margins, and cases that reach more."""
     taken = _open(folder).merge(_open(other))
-    click.echo(f"{count(taken, 'case')} of {other} taken over into {folder}.")
+    echo(f"{count(taken, 'case')} of {other} taken over into {folder}.")
 
 
 @corpus.command("prune")
@@ -80,8 +84,8 @@ def prune_cases(folder: Path, *, dry_run: bool) -> None:
     before = len(pruned.kept())
     gone = pruned.superfluous() if dry_run else pruned.prune()
     for kept in gone if dry_run else ():
-        click.echo(str(kept.path))
-    click.echo(f"{len(gone)} of {count(before, 'case')} {'would be ' if dry_run else ''}dropped.")
+        echo(str(kept.path))
+    echo(f"{len(gone)} of {count(before, 'case')} {'would be ' if dry_run else ''}dropped.")
 
 
 def _open(folder: Path) -> Corpus:

@@ -5,16 +5,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 import attnfuzz
 from attnfuzz.harness.campaign.jobs import JobEnded, JobProcesses
 from attnfuzz.harness.campaign.messages import Setup, ShrinkBudget
+from attnfuzz.harness.campaign.room import check_room
 from attnfuzz.harness.cli.campaign import prepare
 from attnfuzz.harness.cli.exits import BadInput, Exit
+from attnfuzz.harness.cli.given import JOBS, SEED, PathTo, counted
 from attnfuzz.harness.cli.kills import Watch, print_scores
+from attnfuzz.harness.cli.terminal import Terminal, echo
 from attnfuzz.harness.defects.pins import save_pin
 from attnfuzz.harness.defects.results import DefectScore, write_score
 from attnfuzz.harness.defects.run import run_searches
@@ -46,22 +48,20 @@ def list_defects() -> None:
     for defect in in_layers(DEFECTS):
         about = f"{defect.layer}, {defect.bug_class}; {defect.source}"
         table.add_row(defect.name, Text.assemble(f"{defect.title}\n", (about, "dim")))
-    Console(highlight=False).print(table)
+    Terminal().print(table)
 
 
 @defects.command("run")
 @click.argument("names", nargs=-1, metavar="[NAME ...]")
-@click.option("--examples", type=click.IntRange(min=1), default=2000, show_default=True, help="Cases to draw for each.")
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Draws the cases.")
-@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="So many, from --seed on.")
-@click.option(
-    "--jobs", type=click.IntRange(min=1, max=256), default=2, show_default=True, help="Processes that search."
-)
+@click.option("--examples", type=counted(), default=2000, show_default=True, help="Cases to draw for each.")
+@click.option("--seed", type=SEED, default=1, show_default=True, help="Draws the cases.")
+@click.option("--seeds", type=counted(most=1000), default=1, show_default=True, help="So many, from --seed on.")
+@click.option("--jobs", type=JOBS, default=2, show_default=True, help="Processes that search.")
 @click.option("--without", type=click.Choice(Tier), multiple=True, help="Switch a tier of the judge off; repeatable.")
-@click.option("--json", "results", type=click.Path(dir_okay=False, path_type=Path), help="Write the results there too.")
+@click.option("--json", "results", type=PathTo(dir_okay=False), help="Write the results there too.")
 @click.option(
     "--pin",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=PathTo(file_okay=False),
     help="Shrink each first failure and leave its case in this folder; seconds include that.",
 )
 @click.pass_context
@@ -86,7 +86,11 @@ def run_defects(
     shrink = NO_SHRINKING if pin is None else PIN_BUDGET
     backends = tuple(map(backend_name, chosen))
     prepare(backends)
-    console = Console(highlight=False)
+    check_room(jobs, backends)
+    for folder in filter(None, (results and results.parent, pin)):
+        # Before the searches, which take minutes: a folder that can't be made would lose them.
+        folder.mkdir(parents=True, exist_ok=True)
+    console = Terminal()
     console.print(f"Searching {count(len(chosen), 'defect')}: {examples:,} examples each, {_seeds(drawn)}.")
     setup = Setup(backends=backends, contract="declared", guard=None, without=without)
     outcomes: dict[str, list[Outcome]] = {defect.name: [] for defect in chosen}
@@ -100,7 +104,7 @@ def run_defects(
                 if search.over and pin is not None and search.caught is not None:
                     save_pin(pin, search.defect.name, search.caught)
     except JobEnded as ended:
-        click.echo(f"{ended.text}\nThe harness itself failed.", err=True)
+        echo(f"{ended.text}\nThe harness itself failed.", err=True)
         ctx.exit(Exit.FAILED)
     scores = [Score(defect, tuple(outcomes[defect.name])) for defect in chosen]
     if results is not None:

@@ -5,7 +5,13 @@ from pathlib import Path
 import click
 
 from attnfuzz.harness.cli.exits import BadInput
-from attnfuzz.harness.cli.given import case_at
+from attnfuzz.harness.cli.given import (
+    PathTo,
+    case_at,
+)
+from attnfuzz.harness.cli.terminal import (
+    echo,
+)
 from attnfuzz.harness.export import CannotExport, Exporter, Target
 from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.report.issue import render_issue
@@ -13,7 +19,7 @@ from attnfuzz.reference.case_file import AnyCase
 
 
 @click.command()
-@click.argument("path", type=click.Path(exists=True, path_type=Path), metavar="CASE.json | FINDING_DIR")
+@click.argument("path", type=PathTo(exists=True), metavar="CASE.json | FINDING_DIR")
 @click.option(
     "--for",
     "target",
@@ -22,7 +28,7 @@ from attnfuzz.reference.case_file import AnyCase
     help="native (default): on a CPU, with the kernels' source. flashinfer: the same calls of FlashInfer, on a GPU.",
 )
 @click.option("--issue", is_flag=True, help="Write the text of an issue in markdown, with a script if it fits.")
-@click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Write it to a file.")
+@click.option("--output", "-o", type=PathTo(dir_okay=False), help="Write it to a file.")
 def export(*, path: Path, target: Target | None, issue: bool, output: Path | None) -> None:
     """Write a stand-alone script that shows what a case does: it needs torch, and nothing of attnfuzz."""
     case = case_at(path)
@@ -35,7 +41,7 @@ def export(*, path: Path, target: Target | None, issue: bool, output: Path | Non
         click.echo(text, nl=False)
     else:
         output.write_text(text)
-        click.echo(f"Wrote {output}.", err=True)
+        echo(f"Wrote {output}.", err=True)
 
 
 def _issue(case: AnyCase, exporter: Exporter, target: Target | None) -> str:

@@ -3,24 +3,33 @@
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.cli.exits import BadInput
-from attnfuzz.harness.cli.given import tell
+from attnfuzz.harness.cli.given import (
+    PathTo,
+    tell,
+)
+from attnfuzz.harness.cli.named import (
+    find_by_name,
+)
+from attnfuzz.harness.cli.terminal import (
+    Terminal,
+)
 from attnfuzz.harness.findings.archive import forget, read_records
+from attnfuzz.harness.findings.finding import REPORT, text_beside
 from attnfuzz.harness.findings.record import Record, Sighting
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.report.printable import printable
+from attnfuzz.harness.report.printable import in_a_line
 from attnfuzz.harness.wording import date, headline, replay_line
 
 _STYLES = {State.NEW: "bold red", State.RETURNED: "bold red", State.OPEN: "red", State.FIXED: "green"}
 
 _out_option = click.option(
     "--out",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=PathTo(exists=True, file_okay=False),
     default=Path("attnfuzz-out"),
     show_default=True,
     help="Folder of the campaigns.",
@@ -41,9 +50,9 @@ def list_findings(out: Path) -> None:
         table.add_column(title, overflow="fold", no_wrap=title != "finding")
     for record in _records(Home(out)):
         state = Text(record.state, style=_STYLES[record.state])
-        table.add_row(state, date(record.first_seen.time), date(record.last_seen.time), record.name)
+        table.add_row(state, date(record.first_seen.time), date(record.last_seen.time), in_a_line(record.name))
     if table.row_count:
-        Console(highlight=False).print(table)
+        Terminal().print(table)
     else:
         tell(f"{out} has no findings.")
 
@@ -52,19 +61,17 @@ def list_findings(out: Path) -> None:
 @click.argument("name")
 @_out_option
 def show_finding(name: str, out: Path) -> None:
-    """Show one finding: its report, and what each campaign saw of it."""
-    record = _record(Home(out), name)
-    console = Console(highlight=False)
+    """Show one finding: its report, and what each campaign saw of it. A part of its name is enough."""
+    record = find_by_name(_records(Home(out)), name, str(out))
+    console = Terminal()
     console.print(
-        Text.assemble(
-            (record.state, _STYLES[record.state]), "  ", printable(headline(record.case.backend, record.observation))
-        )
+        Text.assemble((record.state, _STYLES[record.state]), "  ", headline(record.case.backend, record.observation))
     )
     for sighting in record.sightings:
-        console.print(Text(printable(f"  {_line(sighting)}")))
-    report = record.path / "report.txt"
-    if report.exists():
-        console.print(Text(printable(f"\n{report.read_text(errors='replace').rstrip()}")))
+        console.print(Text(in_a_line(f"  {_line(sighting)}")))
+    report = text_beside(record.path, REPORT)
+    if report is not None:
+        console.print(Text(f"\n{report.rstrip()}"))
     console.print(Text(f"\n{replay_line(str(record.path))}"), soft_wrap=True)
 
 
@@ -75,22 +82,19 @@ def forget_finding(name: str, out: Path) -> None:
     """Remove a finding and its history: if it fails again, it is new."""
     home = Home(out)
     with home.locked():
-        forget(_record(home, name).path)
+        record = find_by_name(_records(home), name, str(out))
+        # Not by a part of the name: nothing brings it back.
+        if record.name != name:
+            raise BadInput(f"{out} has no finding {name!r}: did you mean {record.name!r}?")
+        forget(record.path)
     tell(f"Forgot {name}.")
 
 
 def _records(home: Home) -> list[Record]:
     records, troubles = read_records(home.findings)
     for text in troubles:
-        tell(f"Warning: {text}")
+        tell(f"Warning: {in_a_line(text)}")
     return records
-
-
-def _record(home: Home, name: str) -> Record:
-    for record in _records(home):
-        if record.name == name:
-            return record
-    raise BadInput(f"{home.path} has no finding {name!r}: see attnfuzz findings list")
 
 
 def _line(sighting: Sighting) -> str:

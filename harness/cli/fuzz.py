@@ -6,20 +6,30 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from attnfuzz.harness.campaign.plan import ALPHA, PRESETS, Plan
+from attnfuzz.harness.campaign.plan import ALPHA, MOST_BACKENDS, PRESETS, Plan
+from attnfuzz.harness.cli.began import command_began
 from attnfuzz.harness.cli.campaign import resume_campaign, start_campaign
-from attnfuzz.harness.cli.given import Duration, backends_option, contract_option
+from attnfuzz.harness.cli.given import (
+    JOBS,
+    SEED,
+    Duration,
+    FalseAlarms,
+    PathTo,
+    backends_option,
+    contract_option,
+    counted,
+)
 from attnfuzz.harness.findings.ledger import DEFAULT_NAME
 from attnfuzz.reference.case import Guard
 
 DEFAULT_LEDGER = Path(DEFAULT_NAME)
 
-GOES_WITH_RESUME = {"resume", "jobs", "ray", "database"}
+GOES_WITH_RESUME = {"resume", "jobs", "ray", "database", "ledger"}
 
 
 @click.command()
 @backends_option("What to test")
-@click.option("--examples", type=click.IntRange(min=1), help="Cases to draw for each backend.")
+@click.option("--examples", type=counted(), help="Cases to draw for each backend.")
 @click.option("--time", "seconds", type=Duration(), help="Time to search in all, like 90s, 10m or 1h30m.")
 @click.option(
     "--preset",
@@ -28,12 +38,12 @@ GOES_WITH_RESUME = {"resume", "jobs", "ray", "database"}
     show_default=True,
     help="Examples or time, and jobs, where they are not given.",
 )
-@click.option("--seed", type=click.IntRange(min=0), help="Draw the cases of an earlier campaign again.")
-@click.option("--jobs", type=click.IntRange(min=1, max=256), help="Processes that search at the same time.")
+@click.option("--seed", type=SEED, help="Draw the cases of an earlier campaign again.")
+@click.option("--jobs", type=JOBS, help="Processes that search at the same time.")
 @contract_option
 @click.option(
     "--alpha",
-    type=float,
+    type=FalseAlarms(),
     default=ALPHA,
     show_default=True,
     help="False alarms to expect of the whole campaign, before confirmation, if the backends are right.",
@@ -41,7 +51,7 @@ GOES_WITH_RESUME = {"resume", "jobs", "ray", "database"}
 @click.option("--guard", type=click.Choice(["left", "right"]), help="The edge that is guarded, instead of either.")
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=PathTo(file_okay=False),
     default=Path("attnfuzz-out"),
     show_default=True,
     help="Home of the campaigns, kept from night to night: findings, corpus, logs, reports.",
@@ -50,13 +60,13 @@ GOES_WITH_RESUME = {"resume", "jobs", "ray", "database"}
 @click.option("--database", metavar="FOLDER|redis://...", help="Where Hypothesis keeps and shares failing examples.")
 @click.option(
     "--ledger",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=PathTo(exists=True, dir_okay=False),
     help=f"File of known findings.  [default: {DEFAULT_NAME}, if it is there]",
 )
 @click.option("--ray", metavar="ADDRESS|local", help="Run the jobs as actors of a Ray cluster.")
 @click.option(
     "--resume",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=PathTo(exists=True, file_okay=False),
     metavar="DIR",
     help="Go on with the last campaign of this home, which was killed or interrupted, as it was begun.",
 )
@@ -87,11 +97,11 @@ def fuzz(
     """
     if resume is not None:
         _check_alone(ctx)
-        ctx.exit(resume_campaign(resume, jobs=jobs, ray=ray, database=database))
+        ctx.exit(resume_campaign(resume, jobs=jobs, ray=ray, database=database, ledger=ledger))
     if examples is not None and seconds is not None:
         raise click.UsageError("--examples and --time are both budgets: give one of them")
-    if not 0 < alpha < 1:
-        raise click.UsageError("--alpha is an expected number of false alarms: give one above 0 and below 1")
+    if len(backends) > MOST_BACKENDS:
+        raise click.UsageError(f"{len(backends):,} times --backend: give it {MOST_BACKENDS:,} times at most")
     chosen = PRESETS[preset]
     if examples is None and seconds is None:
         examples, seconds = chosen.examples, chosen.seconds
@@ -112,6 +122,7 @@ def fuzz(
                 database=database,
                 ledger=ledger or (DEFAULT_LEDGER if DEFAULT_LEDGER.exists() else None),
                 ray=ray,
+                begun=command_began(),
             )
         )
     )

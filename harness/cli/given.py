@@ -1,6 +1,8 @@
-"""What several commands are given: durations, devices, backends that can run here, cases from files."""
+"""What several commands are given: durations, counts, paths, devices, backends that can run here, cases from files."""
 
 import functools
+import math
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,9 +10,10 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from attnfuzz.harness.campaign.plan import parse_duration
+from attnfuzz.harness.campaign.plan import LEAST_ALPHA, MOST_EXAMPLES, MOST_JOBS, MOST_SEED, parse_duration
 from attnfuzz.harness.check import why_not
 from attnfuzz.harness.cli.exits import BadInput
+from attnfuzz.harness.cli.terminal import echo
 from attnfuzz.harness.defaults import DEFAULT_BACKENDS, DEFAULT_BACKENDS_ON_GPU
 from attnfuzz.harness.findings.finding import case_path
 from attnfuzz.harness.registry import on_device, resolve
@@ -31,6 +34,54 @@ class Duration(click.ParamType[float]):
             return parse_duration(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class PathTo(click.Path):
+    """A path that names a file or a folder, or that one may be made at: no device or FIFO, no loop, no other nonsense.
+
+    What such a path does to whatever opens it (block, never end, raise) would otherwise be found out much later.
+    """
+
+    def __init__(self, *, exists: bool = False, file_okay: bool = True, dir_okay: bool = True) -> None:
+        super().__init__(exists=exists, file_okay=file_okay, dir_okay=dir_okay, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Check it, or fail with what is wrong."""
+        if not str(value):
+            self.fail("the path is empty: name a file or a folder.", param, ctx)
+        try:
+            mode = Path(value).stat().st_mode
+        except FileNotFoundError:
+            return super().convert(value, param, ctx)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            self.fail(f"{str(value)!r} can't be used: {reason}. Name another path.", param, ctx)
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            self.fail(f"{str(value)!r} is neither a file nor a folder: name another path.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def counted(least: int = 1, most: int = MOST_EXAMPLES) -> click.IntRange:
+    """A number of things to do, with a bound beyond which nobody waits for it."""
+    return click.IntRange(min=least, max=most)
+
+
+SEED = click.IntRange(min=0, max=MOST_SEED)
+JOBS = counted(most=MOST_JOBS)
+
+
+class FalseAlarms(click.FloatRange):
+    """An expected number of false alarms. Far below the least, what a single row may spend is lost to underflow."""
+
+    def __init__(self) -> None:
+        super().__init__(min=LEAST_ALPHA, max=1, max_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Convert it, or fail with the range; NaN is in no range."""
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{number} is not in the range {self._describe_range()}.", param, ctx)
+        return number
 
 
 contract_option = click.option(
@@ -54,9 +105,7 @@ def device_option(meaning: str) -> Callable[..., Any]:
 
 def tree_option(meaning: str) -> Callable[..., Any]:
     """The option --sglang, as `sglang`: the folder of a source tree, or None."""
-    return click.option(
-        "--sglang", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="PATH", help=meaning
-    )
+    return click.option("--sglang", type=PathTo(exists=True, file_okay=False), metavar="PATH", help=meaning)
 
 
 def backends_option(meaning: str) -> Callable[..., Any]:
@@ -96,7 +145,7 @@ def backends_option(meaning: str) -> Callable[..., Any]:
 
 def tell(message: str) -> None:
     """Say what a user waits for; on standard error, so that output stays what was asked for."""
-    click.echo(message, err=True)
+    echo(message, err=True)
 
 
 def case_at(path: Path, backend: str | None = None, sglang: Path | None = None) -> AnyCase:

@@ -1,17 +1,24 @@
 """`attnfuzz import`: a case from a dump of production calls."""
 
 import shlex
-import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.cli.exits import BadInput
-from attnfuzz.harness.cli.given import tell
+from attnfuzz.harness.cli.given import (
+    SEED,
+    PathTo,
+    counted,
+    tell,
+)
+from attnfuzz.harness.cli.terminal import (
+    Terminal,
+    echo,
+)
 from attnfuzz.harness.dumps.backend_of import importable
 from attnfuzz.harness.dumps.case_of_call import make_sequence
 from attnfuzz.harness.dumps.choice import chosen_call, with_earlier
@@ -34,17 +41,15 @@ _WIDEST = 100
 
 
 @click.command("import")
-@click.argument("folder", type=click.Path(path_type=Path), metavar="DUMP_DIR")
+@click.argument("folder", type=PathTo(), metavar="DUMP_DIR")
 @click.option("--list", "listing", is_flag=True, help="Only list the calls of the dump.")
 @click.option(
     "--call",
     "number",
-    type=click.IntRange(min=1),
+    type=counted(),
     help="Import this one of the list; default: the last that crashed, of those that there is a backend for.",
 )
-@click.option(
-    "--earlier", type=click.IntRange(min=0), default=0, show_default=True, help="With so many calls before it."
-)
+@click.option("--earlier", type=counted(0), default=0, show_default=True, help="With so many calls before it.")
 @click.option(
     "--contents",
     type=click.Choice([each.value for each in Contents]),
@@ -53,8 +58,8 @@ _WIDEST = 100
     help="What floating point tensors hold: what was recorded, numbers of the same mean and deviation, or normal ones.",
 )
 @click.option("--backend", metavar="NAME", help="The backend that runs the case; default: one that has the function.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="For numbers that are drawn.")
-@click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="The case's file.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="For numbers that are drawn.")
+@click.option("--output", "-o", type=PathTo(dir_okay=False), help="The case's file.")
 def import_dump(
     *,
     folder: Path,
@@ -89,11 +94,11 @@ def import_dump(
     breaches = breaches_of(calls[-1])
     path = output or Path(f"{calls[-1].function}-{case_file.case_id(case)}.json")
     case_file.save(path, case)
-    click.echo(f"Imported call {index + 1} of {len(dump.calls)} into {path}: {_size(case)}.\n")
+    echo(f"Imported call {index + 1} of {len(dump.calls)} into {path}: {_size(case)}.\n")
     _say([*case.notes, *_judgement(breaches)])
-    click.echo("\nNext:")
+    echo("\nNext:")
     for command in ("triage", "shrink", "export"):
-        click.echo(f"  attnfuzz {command} {shlex.quote(str(path))}")
+        echo(f"  attnfuzz {command} {shlex.quote(str(path))}")
 
 
 def _list(calls: Sequence[RecordedCall]) -> None:
@@ -105,7 +110,7 @@ def _list(calls: Sequence[RecordedCall]) -> None:
         forms = (form_of(call, "query", "q"), form_of(call, "kv_cache", "paged_kv_cache", "key", "k"))
         cells = (str(index + 1), function, call.status, *forms, _breach_count(call))
         table.add_row(*(Text(printable(cell)) for cell in cells))
-    Console(highlight=False).print(table)
+    Terminal().print(table)
 
 
 def _breach_count(call: RecordedCall) -> str:
@@ -130,6 +135,7 @@ def _size(case: CallCase) -> str:
 
 
 def _say(sentences: Iterable[str]) -> None:
-    width = min(shutil.get_terminal_size().columns, _WIDEST)
+    terminal = Terminal()
+    width = min(terminal.width, _WIDEST) if terminal.is_terminal else terminal.width
     for sentence in sentences:
-        click.echo(click.wrap_text(printable(sentence), width, "- ", "  "))
+        echo(click.wrap_text(sentence, width, "- ", "  "))

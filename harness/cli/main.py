@@ -1,6 +1,8 @@
 """The `attnfuzz` command: its group, and what becomes of errors and exit codes."""
 
+import contextlib
 import errno
+import io
 import sys
 import traceback
 
@@ -14,7 +16,7 @@ from attnfuzz.harness.cli.build import build
 from attnfuzz.harness.cli.calibrate import calibrate
 from attnfuzz.harness.cli.corpus import corpus
 from attnfuzz.harness.cli.defects import defects
-from attnfuzz.harness.cli.exits import Exit
+from attnfuzz.harness.cli.exits import Exit, legible
 from attnfuzz.harness.cli.export import export
 from attnfuzz.harness.cli.findings import findings
 from attnfuzz.harness.cli.fuzz import fuzz
@@ -58,25 +60,40 @@ for command in (
 def main() -> None:
     """Run the command line and exit. Errors that the user can fix print one message, bugs of ours a traceback.
 
-    Both exit with 2.
+    Both exit with 2: codes 0 and 1 are those that a command returns, and whatever ends it earlier gives another.
     """
+    sys.exit(_exit_code())
+
+
+def _exit_code() -> int:
+    for stream in (sys.stdout, sys.stderr):
+        # A path may hold bytes that are no UTF-8, which arrive as halves of surrogate pairs.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
-        sys.exit(cli.main(prog_name="attnfuzz", standalone_mode=False))
+        return int(cli.main(prog_name="attnfuzz", standalone_mode=False) or Exit.CLEAN)
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(file=shown)
+        _say(legible(shown.getvalue()))
     except (click.Abort, KeyboardInterrupt):
-        click.echo("Interrupted.", err=True)
-        sys.exit(Exit.INTERRUPTED)
-    except Exception as error:  # noqa: BLE001 - the last stop: exit code 1 would say "findings"
+        _say("Interrupted.")
+        return Exit.INTERRUPTED
+    except BaseException as error:  # noqa: BLE001 - the last stop: exit code 1 would say "findings"
         if (message := _fixable(error)) is not None:
-            click.echo(f"Error: {printable(message)}", err=True)
+            _say(legible(f"Error: {message}"))
         else:
-            traceback.print_exc()
-            click.echo("attnfuzz itself failed: this is a bug in attnfuzz, please report it.", err=True)
-    sys.exit(Exit.FAILED)
+            _say(f"{traceback.format_exc()}attnfuzz itself failed: this is a bug in attnfuzz, please report it.")
+    return Exit.FAILED
 
 
-def _fixable(error: Exception) -> str | None:
+def _say(text: str) -> None:
+    # Nobody may read standard error any more: the exit code is the same.
+    with contextlib.suppress(OSError):
+        click.echo(printable(text).rstrip("\n"), err=True)
+
+
+def _fixable(error: BaseException) -> str | None:
     """The message for an error that the user can fix; None for a bug of ours."""
     if isinstance(error, UserError):
         return str(error)
@@ -91,6 +108,7 @@ def _fixable(error: Exception) -> str | None:
 _ADVICE = {
     errno.ENOSPC: "free some space, or name another folder with --out; what was filed before is kept",
     errno.EDQUOT: "free some of your quota, or name another folder with --out; what was filed before is kept",
+    errno.EIO: "it can't be read or written: name another path",
     errno.EACCES: "change the permissions, or name another path",
     errno.EROFS: "name a path that can be written to",
     errno.ENOTDIR: "name a folder, not a file",

@@ -3,21 +3,30 @@
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.text import Text
 
 from attnfuzz.harness.campaign.plan import ALPHA, spent_per_output
 from attnfuzz.harness.check import Runner, render_failure
 from attnfuzz.harness.cli.exits import BadInput, Exit
-from attnfuzz.harness.cli.given import case_at, contract_option, tell, tree_option
+from attnfuzz.harness.cli.given import (
+    PathTo,
+    case_at,
+    contract_option,
+    counted,
+    tell,
+    tree_option,
+)
+from attnfuzz.harness.cli.terminal import (
+    Terminal,
+)
 from attnfuzz.harness.wording import count, left_unjudged
 
 
 @click.command()
-@click.argument("path", type=click.Path(exists=True, path_type=Path), metavar="CASE.json | FINDING_DIR")
+@click.argument("path", type=PathTo(exists=True), metavar="CASE.json | FINDING_DIR")
 @click.option("--backend", metavar="NAME", help="Run the case on another backend, such as one with a fix.")
 @tree_option("Run the case on this source tree of SGLang, whatever release it was found in.")
-@click.option("--times", type=click.IntRange(min=1), default=1, show_default=True, help="Run it so many times.")
+@click.option("--times", type=counted(), default=1, show_default=True, help="Run it so many times.")
 @contract_option
 @click.pass_context
 def replay(
@@ -27,7 +36,7 @@ def replay(
 
     Exits with 0 if it passes now, 1 if it still fails (once is enough), 2 if it could not be run.
     """
-    console = Console(highlight=False)
+    console = Terminal()
     case = case_at(path, backend, sglang)
     # As much as a campaign of this one case: what a longer one found by a hair must not pass for want of alpha.
     alpha = spent_per_output(ALPHA, cases=1)
@@ -41,7 +50,8 @@ def replay(
         console.print(Text(render_failure(case, failed[0]).rstrip()))
     again = f" {len(failed) or times} of {count(times, 'time')}" if times > 1 else ""
     if failed:
-        console.print(f"\n{path} still fails on {case.backend}{again}.", style="bold red", soft_wrap=True)
+        console.print()
+        console.print(f"{path} still fails on {case.backend}{again}.", style="bold red", soft_wrap=True)
         ctx.exit(Exit.FOUND)
     if verdicts[0].unanswered:
         console.print(left_unjudged(verdicts[0].unanswered).capitalize() + ".", soft_wrap=True)

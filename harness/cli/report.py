@@ -5,20 +5,30 @@ from functools import partial
 from pathlib import Path
 
 import click
-from rich.console import Console
 
-from attnfuzz.harness.campaign.events import AnyFinding
 from attnfuzz.harness.cli.comparison import print_comparison
-from attnfuzz.harness.cli.exits import BadInput
+from attnfuzz.harness.cli.given import (
+    PathTo,
+    tell,
+)
+from attnfuzz.harness.cli.named import (
+    find_by_name,
+)
+from attnfuzz.harness.cli.terminal import (
+    Terminal,
+    echo,
+)
 from attnfuzz.harness.defects.results import read_score
 from attnfuzz.harness.report.compare import compare
 from attnfuzz.harness.report.files import Reports
 from attnfuzz.harness.report.markdown import render_comparison
+from attnfuzz.harness.report.printable import in_a_line
 from attnfuzz.harness.report.sources import Source, locate
 from attnfuzz.harness.report.verdict import verdict
+from attnfuzz.harness.wording import count
 
-_file = click.Path(dir_okay=False, path_type=Path)
-_path = click.Path(path_type=Path)
+_file = PathTo(dir_okay=False)
+_path = PathTo()
 
 
 @click.command()
@@ -65,32 +75,26 @@ def report(
         if file is not None
     ]
     for name, file in issues:
-        asked.append((file, partial(reports.issue, _finding(standing.findings, name))))
-    click.echo(f"{verdict(standing).text}.")
+        asked.append((file, partial(reports.issue, find_by_name(standing.findings, name, str(path)))))
+    for trouble in reports.troubles:
+        tell(f"Warning: {in_a_line(trouble)}")
+    echo(f"{verdict(standing).text}.")
     for file, render in asked:
         file.write_bytes(render())
-        click.echo(f"Wrote {file}.")
+        echo(f"Wrote {file}.")
     if not asked:
         written = reports.write_all(source.folder)
         for file in (written.html, written.junit, written.markdown, *written.issues):
-            click.echo(f"Wrote {file}.")
+            echo(f"Wrote {file}.")
 
 
 def _compare(before: Source, after: Source, markdown: Path | None) -> None:
-    comparison = compare(before.standing(), after.standing())
-    print_comparison(Console(highlight=False), comparison)
+    stands = before.standing(), after.standing()
+    comparison = compare(*stands)
+    print_comparison(Terminal(), comparison)
+    for source, standing in zip((before, after), stands, strict=True):
+        if number := len(source.not_run(standing)):
+            echo(f"{source.folder} did not run {count(number, 'open finding')} of its home: see attnfuzz findings list")
     if markdown is not None:
         markdown.write_text(render_comparison(comparison))
-        click.echo(f"Wrote {markdown}.")
-
-
-def _finding(findings: list[AnyFinding], name: str) -> AnyFinding:
-    """The finding of this name, or the only one whose name has it in it."""
-    exact = [finding for finding in findings if finding.name == name]
-    found = exact or [finding for finding in findings if name in finding.name]
-    if len(found) != 1:
-        known = ", ".join(finding.name for finding in found or findings) or "none"
-        raise BadInput(
-            f"{'several findings have' if found else 'no finding has'} {name!r} in its name: there is {known}"
-        )
-    return found[0]
+        echo(f"Wrote {markdown}.")

@@ -6,40 +6,45 @@ from pathlib import Path
 
 from attnfuzz.harness.campaign.events import AnyEvent, CampaignStarted
 from attnfuzz.harness.campaign.home import Home, HomeError
-from attnfuzz.harness.campaign.log import mend_log
+from attnfuzz.harness.campaign.log import read_torn_log
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.cli.began import command_began
 
 
 @dataclass(frozen=True)
 class Past:
-    """What a campaign has told so far. `torn_bytes` of a half-written event were cut off its log."""
+    """What a campaign has told so far. `torn_bytes` of a half-written event are still at the end of its log."""
 
     campaign: str
     events: Sequence[AnyEvent]
     torn_bytes: int
 
+    @property
+    def finished(self) -> bool:
+        """Whether it came to its end: it was neither killed, nor interrupted, nor did it fail."""
+        standing = Standing.of(self.events)
+        return standing.finished is not None and not standing.finished.interrupted and standing.failure is None
 
-def unfinished(home: Home) -> Past:
-    """The last campaign of `home`, which must be locked and have one: killed, interrupted, or failed.
 
-    Raises HomeError if it is finished, LogError or OSError if its log can't be read.
-    """
+def last_campaign(home: Home) -> Past:
+    """The last campaign of `home`, which must have one. Changes nothing. Raises LogError or OSError."""
     campaign = home.ids()[-1]
-    events, torn_bytes = mend_log(home.log(campaign))
-    standing = Standing.of(events)
-    if standing.finished and not standing.finished.interrupted and standing.failure is None:
-        raise HomeError(f"campaign {campaign}, the last in {home.path}, is finished: begin another without --resume")
+    events, torn_bytes = read_torn_log(home.log(campaign))
     return Past(campaign, events, torn_bytes)
 
 
-def plan_again(past: Past, home: Home, *, jobs: int | None, ray: str | None, database: str | None) -> Plan:
-    """What was asked of the campaign when it was begun, now with so many `jobs` and this `database`, if they are given.
+def plan_again(
+    past: Past, home: Home, *, jobs: int | None, ray: str | None, database: str | None, ledger: Path | None
+) -> Plan:
+    """What was asked of the campaign when it was begun, now with these `jobs`, `database` and `ledger`, if given.
 
-    A log has no passwords, so a database that wants one has to be given again.
+    A log has no passwords, so a database that wants one has to be given again. Raises HomeError if something that the
+    campaign needs is not where it was.
     """
     started = past.events[0]
     assert isinstance(started, CampaignStarted)
+    _check_backends(started)
     return Plan(
         backends=started.backends,
         examples=started.examples,
@@ -52,7 +57,34 @@ def plan_again(past: Past, home: Home, *, jobs: int | None, ray: str | None, dat
         alpha=started.alpha,
         preset=started.preset,
         leaning=started.leaning,
-        database=database or started.database,
-        ledger=None if started.ledger is None else Path(started.ledger),
+        database=database or _database(started.database, home),
+        ledger=ledger or _ledger(started.ledger, home),
         ray=ray,
+        begun=command_began(),
     )
+
+
+def _check_backends(started: CampaignStarted) -> None:
+    for name in started.backends:
+        file = Path(name.rpartition(":")[0])
+        if file.suffix == ".py" and not file.is_file():
+            where = "" if started.folder is None or file.is_absolute() else f", go on in {started.folder}"
+            raise HomeError(f"{name}, which this campaign tests, is not here: bring {file} back{where}")
+
+
+def _ledger(logged: str | None, home: Home) -> Path | None:
+    """The ledger that the campaign was begun with."""
+    if logged is None:
+        return None
+    # Logs had paths as they were given: mostly from the folder in which the home was made.
+    for path in (home.path.absolute().parent / logged, Path(logged)):
+        if path.is_file():
+            return path
+    raise HomeError(f"the ledger {logged} of this campaign is gone: bring it back, or name it with --ledger")
+
+
+def _database(logged: str | None, home: Home) -> str | None:
+    if logged is None or "://" in logged:
+        return logged
+    beside = home.path.absolute().parent / logged
+    return str(beside) if beside.is_dir() else logged

@@ -4,14 +4,24 @@ import shlex
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.text import Text
 
 from attnfuzz.harness.campaign.messages import ShrinkBudget
 from attnfuzz.harness.campaign.plan import ALPHA, spent_per_output
 from attnfuzz.harness.check import Runner
 from attnfuzz.harness.cli.exits import BadInput, Exit
-from attnfuzz.harness.cli.given import Duration, case_at, contract_option, tell, tree_option
+from attnfuzz.harness.cli.given import (
+    Duration,
+    PathTo,
+    case_at,
+    contract_option,
+    counted,
+    tell,
+    tree_option,
+)
+from attnfuzz.harness.cli.terminal import (
+    Terminal,
+)
 from attnfuzz.harness.describe_calls import describe_any
 from attnfuzz.harness.shrink import Shrunk, Unsupported, shrink
 from attnfuzz.harness.wording import count
@@ -19,21 +29,21 @@ from attnfuzz.reference import case_file
 
 
 @click.command("shrink")
-@click.argument("path", type=click.Path(exists=True, path_type=Path), metavar="CASE.json | FINDING_DIR")
+@click.argument("path", type=PathTo(exists=True), metavar="CASE.json | FINDING_DIR")
 @click.option(
     "--output",
     "-o",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PathTo(dir_okay=False),
     help="Where to write the smaller case; without it beside the given file or folder, as NAME.small.json.",
 )
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
-@click.option("--runs", type=click.IntRange(min=1), default=2000, show_default=True, help="Run at most so many cases.")
+@click.option("--runs", type=counted(), default=2000, show_default=True, help="Run at most so many cases.")
 @click.option("--time", "seconds", type=Duration(), default="10m", show_default=True, help="Take no longer.")
 @click.option("--backend", metavar="NAME", help="Shrink what fails on another backend.")
 @tree_option("Shrink what fails on this source tree of SGLang, whatever release it was found in.")
 @click.option(
     "--repeat",
-    type=click.IntRange(min=1),
+    type=counted(most=10_000),
     default=1,
     show_default=True,
     help="Run each case up to so many times: one that fails now and then fails.",
@@ -72,7 +82,7 @@ def shrink_case(
     if target.exists() and not force:
         raise BadInput(f"{target} is there already: name another file with -o, or write over it with --force.")
     case = case_at(path, backend, sglang)
-    console = Console(highlight=False)
+    console = Terminal()
     alpha = spent_per_output(ALPHA, cases=1)
     with Runner([case.backend], contract=contract, alpha=alpha, progress=tell) as runner:
         try:
@@ -99,7 +109,7 @@ def _beside(path: Path) -> Path:
     if path.is_dir():
         # The folder that one is in has a name too.
         named = path if path.name and path.name != ".." else path.resolve()
-        return named.with_name(f"{named.name}.small.json")
+        return named.parent / f"{named.name}.small.json"
     return path.with_suffix(".small.json")
 
 

@@ -7,6 +7,7 @@ from rich.text import Text
 from attnfuzz.harness.campaign.events import FindingChecked, FindingFiled
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.cli.status import score_table
+from attnfuzz.harness.cli.terminal import rule_width
 from attnfuzz.harness.report.ledger_remarks import ledger_lines
 from attnfuzz.harness.report.printable import printable
 from attnfuzz.harness.report.verdict import Level, verdict
@@ -19,11 +20,12 @@ def summarise(console: Console, standing: Standing) -> None:
     """Print what fails unexpectedly, with a line that replays it, then the scores, then the result in one line."""
     unexpected = standing.unexpected
     for number, finding in enumerate(unexpected, start=1):
-        console.print(Rule(f"Finding {number} of {len(unexpected)}, {finding.state}", style="red", characters="-"))
+        title = f"Finding {number} of {len(unexpected)}, {finding.state}"
+        console.print(Rule(title, style="red", characters="-"), width=rule_width(console))
         console.print(Text(printable(_told(finding))))
         _line(console, f"\n  {replay_line(finding.path)}\n")
     if unexpected:
-        console.print(Rule(style="red", characters="-"))
+        console.print(Rule(style="red", characters="-"), width=rule_width(console))
     console.print(score_table(standing, width=console.width, live=False))
     _list_others(console, standing)
     console.print(_result(standing))

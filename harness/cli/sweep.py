@@ -9,16 +9,17 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 from msgspec.structs import replace
-from rich.console import Console
 
 from attnfuzz.harness.bugs import load_bugs
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.plan import ALPHA, Plan, spent_per_output
+from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.check import Runner
 from attnfuzz.harness.cli.campaign import run_campaign
 from attnfuzz.harness.cli.exits import BadInput, Exit
-from attnfuzz.harness.cli.given import Duration, tell, tree_option
+from attnfuzz.harness.cli.given import JOBS, SEED, Duration, PathTo, counted, tell, tree_option
 from attnfuzz.harness.cli.sweep_table import print_sweep
+from attnfuzz.harness.cli.terminal import Terminal, echo
 from attnfuzz.harness.durable import write_durably
 from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.sweep.family import Family
@@ -29,6 +30,7 @@ from attnfuzz.harness.sweep.sglang_family import SglangFamily
 from attnfuzz.harness.sweep.sweep import Sweep
 from attnfuzz.harness.sweep.versions import versions_in
 from attnfuzz.harness.sweep.wanted import Wanted, given, reported
+from attnfuzz.harness.wording import count
 
 EXAMPLES = 1000
 """What is drawn for each backend of a release if nobody says."""
@@ -51,32 +53,30 @@ FAMILIES: dict[str, Family] = {"sglang": SglangFamily()}
 )
 @click.option(
     "--examples",
-    type=click.IntRange(min=0),
+    type=counted(0),
     help=f"Cases to draw for each backend of a release; 0 to run known ones alone.  [default: {EXAMPLES}]",
 )
 @click.option("--time", "seconds", type=Duration(), help="Time to search each release, like 90s, 10m or 1h30m.")
 @click.option(
     "--cases",
     multiple=True,
-    type=click.Path(exists=True, path_type=Path),
+    type=PathTo(exists=True),
     metavar="CASE.json | FINDING_DIR",
     help="A failure to run in every release, beside those that are reported; may be given several times.",
 )
 @tree_option("A source tree, as the last release.")
-@click.option("--seed", type=click.IntRange(min=0), help="Draw the cases of an earlier sweep again.")
-@click.option(
-    "--jobs", type=click.IntRange(min=1, max=256), default=1, show_default=True, help="Processes that search."
-)
+@click.option("--seed", type=SEED, help="Draw the cases of an earlier sweep again.")
+@click.option("--jobs", type=JOBS, default=1, show_default=True, help="Processes that search.")
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=PathTo(file_okay=False),
     default=Path("attnfuzz-sweep"),
     show_default=True,
     help="Folder of the table, of failing cases, and of the campaigns with their findings.",
 )
 @click.option(
     "--resume",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=PathTo(exists=True, file_okay=False),
     metavar="DIR",
     help="Go on with the sweep of this folder, as it was begun: releases that were searched are not searched again.",
 )
@@ -154,12 +154,10 @@ def _run(results: Results, out: Path) -> Exit:
     except KeyboardInterrupt:
         results, interrupted = going.results, True
         _write(results, family, out)
-    print_sweep(Console(highlight=False), results, family)
-    click.echo(f"Table: {out / MARKDOWN}, {out / RESULTS}")
+    print_sweep(Terminal(), results, family)
+    echo(f"Table: {out / MARKDOWN}, {out / RESULTS}")
     if interrupted:
-        click.echo(
-            f"Interrupted. What was found before is kept; go on with: attnfuzz sweep --resume {shlex.quote(str(out))}"
-        )
+        echo(f"Interrupted. What was found before is kept; go on with: attnfuzz sweep --resume {shlex.quote(str(out))}")
         return Exit.INTERRUPTED
     if not results.judged:
         return Exit.FAILED
@@ -185,8 +183,15 @@ def _search(asked: Asked, out: Path, backends: tuple[str, ...]) -> Searched:
         cases=standing.cases,
         campaign=campaign,
         interrupted=standing.finished is not None and standing.finished.interrupted,
-        failure="" if standing.failure is None else f"the search failed: {_last_words(standing.failure.text)}",
+        failure=_failure(standing),
     )
+
+
+def _failure(standing: Standing) -> str:
+    """Why a search says too little to count as complete; nothing if it doesn't."""
+    if standing.failure is not None:
+        return f"the search failed: {_last_words(standing.failure.text)}"
+    return f"{count(len(standing.unsettled), 'suspect')} not confirmed" if standing.unsettled else ""
 
 
 def _last_words(text: str) -> str:

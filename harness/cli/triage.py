@@ -1,5 +1,6 @@
 """`attnfuzz triage`: whose fault a case is."""
 
+import json
 import shlex
 from pathlib import Path
 
@@ -13,7 +14,17 @@ from rich.text import Text
 from attnfuzz.harness.campaign.plan import ALPHA, spent_per_output
 from attnfuzz.harness.check import Runner
 from attnfuzz.harness.cli.exits import Exit
-from attnfuzz.harness.cli.given import case_at, contract_option, tell, tree_option
+from attnfuzz.harness.cli.given import (
+    PathTo,
+    case_at,
+    contract_option,
+    counted,
+    tell,
+    tree_option,
+)
+from attnfuzz.harness.cli.terminal import (
+    Terminal,
+)
 from attnfuzz.harness.report.printable import printable
 from attnfuzz.harness.triage import Fault, Outcome, Triage
 from attnfuzz.harness.triage import triage as triage_of
@@ -24,12 +35,12 @@ _STYLES = {Fault.CALLER: "bold red", Fault.KERNEL: "bold red", Fault.UNCLEAR: "b
 
 
 @click.command()
-@click.argument("path", type=click.Path(exists=True, path_type=Path), metavar="CASE.json | FINDING_DIR")
+@click.argument("path", type=PathTo(exists=True), metavar="CASE.json | FINDING_DIR")
 @click.option("--backend", metavar="NAME", help="Run the case on another backend.")
 @tree_option("Run the case on this source tree of SGLang, whatever release it was found in.")
 @click.option(
     "--times",
-    type=click.IntRange(min=2),
+    type=counted(2, 10_000),
     default=REPEATS,
     show_default=True,
     help="Run it so many times in fresh processes and as often in one, to tell a race.",
@@ -62,9 +73,10 @@ def triage(
         report = ask_tools(case, runner)
     found = replace(found, tools=report.said, missing=report.missing)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+        # In ASCII, since what runs commands on a terminal is no control character of JSON's.
+        click.echo(json.dumps(msgspec.json.decode(msgspec.json.encode(found)), indent=2))
     else:
-        _show(Console(highlight=False), found, path)
+        _show(Terminal(), found, path)
     ctx.exit(Exit.FOUND if found.fails else Exit.CLEAN)
 
 

@@ -16,7 +16,7 @@ from attnfuzz.harness.corpus.cover import cover_order
 from attnfuzz.harness.corpus.index import Index
 from attnfuzz.harness.corpus.kept import Entry, Kept, Why
 from attnfuzz.harness.corpus.records import Records
-from attnfuzz.harness.durable import write_durably
+from attnfuzz.harness.durable import is_folder, set_aside, write_durably
 from attnfuzz.harness.reduce import reduce
 from attnfuzz.harness.registry import as_file_name, resolve
 from attnfuzz.reference import case_file
@@ -130,6 +130,10 @@ class Corpus:
             entry = msgspec.structs.replace(entry, why=known.entry.why)
         path = self.folder / as_file_name(case.backend) / f"{entry.case}.json"
         self._index.begin()
+        if not is_folder(path.parent):
+            set_aside(path.parent)
+        elif is_folder(path):
+            set_aside(path)
         write_durably(path, case_file.encode(case))
         self._index.append(entry)
         reached = self._reached_by(case.backend)
@@ -159,6 +163,9 @@ class Corpus:
 
     def _load(self) -> Iterator[Kept]:
         for path in sorted(self.folder.glob("*/*.json")):
+            if path.parent.is_symlink():
+                self._troubles.append(f"{path} is behind a link, which may lead out of the corpus; passed over")
+                continue
             try:
                 case = case_file.load(path)
             except CaseFileError as error:
@@ -168,7 +175,7 @@ class Corpus:
                 self._troubles.append(f"{path} is made of literal calls, which a search can't use; passed over")
                 continue
             number = case_file.case_id(case)
-            added = Entry(case=number, why=Why.ADDED, time=path.stat().st_mtime)
+            added = Entry(case=number, why=Why.ADDED, time=_changed_at(path))
             yield Kept(case=case, path=path, entry=self._index.entries.get(number, added))
 
 
@@ -179,6 +186,14 @@ def _reduced(case: Case, pairs: frozenset[Pair]) -> Case:
         capability=resolve(case.backend).capability,
         budget=CUTS_TRIED,
     )
+
+
+def _changed_at(path: Path) -> float:
+    """When a file was written, in seconds since the epoch; 0 if it went away meanwhile."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _margin(kept: Kept) -> float:

@@ -1,5 +1,6 @@
 """Hypothesis' example database: a cache of what failed, on disk or shared by several machines through Redis."""
 
+import os
 import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
@@ -36,14 +37,20 @@ def open_database(where: str | None, trouble: Callable[[str], None]) -> ExampleD
     if "://" in where:
         return _on_server(where, trouble)
     folder = Path(where)
-    if folder.exists() and not folder.is_dir():
+    if not where.isprintable():
+        raise DatabaseError(f"the database {where!r} can't be: name a folder, or a redis:// URL")
+    if os.path.lexists(folder) and not folder.is_dir():
         raise DatabaseError(f"the database {where} is a file: name a folder, or a redis:// URL")
     return DirectoryBasedExampleDatabase(folder)
 
 
 def without_password(where: str) -> str:
     """`where` as it may be written into a log."""
-    parts = urlsplit(where)
+    try:
+        parts = urlsplit(where)
+    except ValueError:
+        # Where the password ends is not known.
+        return f"{where.partition('://')[0]}://..."
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit(parts._replace(netloc=host, query="")) if parts.netloc else where.partition("?")[0]
 
@@ -106,7 +113,7 @@ class TolerantDatabase(ExampleDatabase):
 
 def _on_server(url: str, trouble: Callable[[str], None]) -> ExampleDatabase:
     shown = without_password(url)
-    if urlsplit(url).scheme not in _SCHEMES:
+    if url.partition("://")[0] not in _SCHEMES:
         raise DatabaseError(
             f"the database {shown} is no Redis server: write redis://HOST:PORT/NUMBER, or name a folder"
         )

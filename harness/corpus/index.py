@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 
 from attnfuzz.harness.corpus.kept import Entry
-from attnfuzz.harness.durable import write_all, write_durably
+from attnfuzz.harness.durable import set_aside, write_all, write_durably
+from attnfuzz.reference.foreign import MOST_BYTES, decode_json, read_bytes, reason
 from attnfuzz.reference.user_error import UserError
 
 NAME = "index.ndjson"
@@ -30,31 +31,27 @@ class _Head(msgspec.Struct, frozen=True):
 class Index:
     """The index in `folder`. `entries` has what it says, `troubles` a line for each of its lines that is damaged.
 
-    Raises CorpusError for a folder that is no corpus, or a newer one. One that is empty or absent is an empty corpus.
+    One that can't be read, or whose first line is damaged, is set aside when something is written. Raises CorpusError
+    for a folder that is no corpus, or a newer one. One that is empty or absent is an empty corpus.
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
         self.entries: dict[str, Entry] = {}
         self.troubles: list[str] = []
-        try:
-            content = self._path.read_bytes()
-        except NotADirectoryError:
-            raise CorpusError(f"{folder} is a file: a corpus is a folder; name another one") from None
-        except FileNotFoundError:
-            if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
-                raise CorpusError(
-                    f"{folder} holds files, and is no corpus ({NAME} is missing): name another folder"
-                ) from None
-            content = b""
+        self._damaged = False
+        content = self._content(folder)
         self._torn = bool(content) and not content.endswith(b"\n")
         if content:
             self._read(content)
 
     def begin(self) -> None:
-        """Make the file if there is none: it marks a corpus, and comes before the first case. Raises OSError."""
-        if not self._path.exists():
-            self.rewrite(())
+        """Make the file if there is none to go on with; it marks a corpus, and comes before the first case.
+
+        Raises OSError.
+        """
+        if self._damaged or not os.path.lexists(self._path):
+            self.rewrite(tuple(self.entries.values()))
 
     def append(self, entry: Entry) -> None:
         """Add a line; it is on the disk when this returns. Raises OSError."""
@@ -73,26 +70,50 @@ class Index:
         """Replace all lines, at once. Raises OSError."""
         self.entries = {entry.case: entry for entry in entries}
         head = _Head(format=FORMAT, version=VERSION)
+        if self._damaged:
+            set_aside(self._path)
+            self._damaged = False
         write_durably(self._path, msgspec.json.Encoder().encode_lines([head, *self.entries.values()]))
         self._torn = False
 
     def _read(self, content: bytes) -> None:
         head, *lines = content.split(b"\n")
-        self._check_head(head)
         for number, line in enumerate(lines, start=2):
             if not line:
                 continue
             try:
-                entry = msgspec.json.decode(line, type=Entry)
+                entry = decode_json(line, Entry)
             except msgspec.DecodeError as error:
-                self.troubles.append(f"{self._path}, line {number} is passed over: {error}")
+                self.troubles.append(f"{self._path}, line {number} is passed over: {reason(error)}")
             else:
                 self.entries[entry.case] = entry
+        self._check_head(head)
+
+    def _content(self, folder: Path) -> bytes:
+        try:
+            return read_bytes(self._path, MOST_BYTES)
+        except NotADirectoryError:
+            raise CorpusError(f"{folder} is a file: a corpus is a folder; name another one") from None
+        except FileNotFoundError:
+            if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
+                raise CorpusError(
+                    f"{folder} holds files, and is no corpus ({NAME} is missing): name another folder"
+                ) from None
+        except OSError as error:
+            if not folder.is_dir():
+                raise
+            self._damaged = True
+            self.troubles.append(f"{self._path} can't be read ({error.strerror}): why cases are kept is lost")
+        return b""
 
     def _check_head(self, line: bytes) -> None:
         try:
-            head = msgspec.json.decode(line, type=_Head)
-        except msgspec.DecodeError:
+            head = decode_json(line, _Head)
+        except msgspec.DecodeError as error:
+            if self.entries or not isinstance(error, msgspec.ValidationError):
+                self._damaged = True
+                self.troubles.append(f"{self._path}, line 1 is passed over: {reason(error)}")
+                return
             head = _Head(format="", version=0)
         if head.format != FORMAT:
             raise CorpusError(f"{self._path} is damaged, or no index of a corpus: restore it, or name another folder")

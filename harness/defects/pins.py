@@ -8,7 +8,7 @@ import msgspec
 from attnfuzz.harness.campaign.messages import Caught
 from attnfuzz.harness.defects.killer import killer
 from attnfuzz.harness.failures import Kind
-from attnfuzz.reference import case_file
+from attnfuzz.reference import case_file, foreign
 from attnfuzz.reference.case_file import AnyCase
 
 
@@ -43,7 +43,7 @@ def load_pin(folder: Path, defect: str) -> Pin | None:
     path = _path(folder, defect)
     if not path.exists():
         return None
-    content = msgspec.json.decode(path.read_bytes(), type=_File)
+    content = foreign.decode_json(foreign.read_bytes(path), _File)
     return Pin(killed_by=content.killed_by, kind=content.kind, case=case_file.decode(bytes(content.case)))
 
 

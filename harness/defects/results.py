@@ -6,6 +6,7 @@ import msgspec
 
 from attnfuzz.harness.defects.search import Outcome
 from attnfuzz.harness.judge.tiers import Tier
+from attnfuzz.reference.foreign import decode_json, read_bytes, reason
 from attnfuzz.reference.user_error import UserError
 
 
@@ -43,8 +44,8 @@ def read_score(path: Path) -> DefectScore:
 
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=DefectScore)
+        return decode_json(read_bytes(path), DefectScore)
     except OSError as error:
         raise DefectScoreError(f"cannot read {path}: {error.strerror or error}") from error
-    except msgspec.MsgspecError as error:
-        raise DefectScoreError(f"{path} is not what attnfuzz defects run --json writes: {error}") from error
+    except msgspec.DecodeError as error:
+        raise DefectScoreError(f"{path} is not what attnfuzz defects run --json writes: {reason(error)}") from error

@@ -7,6 +7,7 @@ from attnfuzz.harness.export.contents import Contents
 from attnfuzz.harness.export.literals import quoted
 from attnfuzz.harness.export.names import variables
 from attnfuzz.harness.memory.layout import dense_stride
+from attnfuzz.reference.call_bounds import is_parameter
 from attnfuzz.reference.calls import Answer, Argument, Buffer, Call, CallCase, Expected, View, named_views
 
 WIDTH = 100
@@ -78,7 +79,7 @@ class _Writer:
         return lines
 
     def _call(self, call: Call) -> list[str]:
-        arguments = [f"{name}={self._argument(name, value)}" for name, value in call.arguments.items()]
+        arguments = [_passed(name, self._argument(name, value)) for name, value in call.arguments.items()]
         after = [f"    {self._dialect.after}"] if self._dialect.after else []
         return [f"    {self._dialect.names[call.op]}(", *_packed_lines(arguments, " " * 8), "    )", *after]
 
@@ -136,6 +137,11 @@ class _Writer:
         if (view.offset, size) != (0, whole):
             text = f"{text}[{view.offset}:{view.offset + size}]"
         return text if len(view.shape) == 1 else f"{text}.view({', '.join(map(str, view.shape)) or '()'})"
+
+
+def _passed(name: str, text: str) -> str:
+    """An argument of a call. The names that a case from a file has are parameters; others stay text."""
+    return f"{name}={text}" if is_parameter(name) else f"**{{{name!r}: {text}}}"
 
 
 def reached_by(calls: Iterable[Call]) -> set[str]:

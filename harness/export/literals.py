@@ -1,4 +1,4 @@
-"""Foreign text as parts of Python source."""
+"""Foreign text as parts of Python source: whatever it holds, it stays text there."""
 
 
 def source(text: str) -> str:
@@ -8,7 +8,8 @@ def source(text: str) -> str:
 
 
 def in_docstring(text: str) -> str:
-    """A line of text inside of a docstring."""
+    """Text as one line inside of a docstring in triple double quotes."""
+    text = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
     return text.replace("\\", "\\\\").replace('"""', "'''")
 
 

@@ -1,14 +1,14 @@
 """The findings of all campaigns in one home: filed once, and followed from night to night."""
 
 import contextlib
-import shutil
+import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from attnfuzz.harness.durable import sync_folder, write_durably
+from attnfuzz.harness.durable import is_folder, remove, set_aside, sync_folder, write_durably
 from attnfuzz.harness.findings.finding import Finding
 from attnfuzz.harness.findings.record import (
     HISTORY,
@@ -61,10 +61,7 @@ class Archive:
             _tidy(folder)
 
     def past(self, backends: Collection[str]) -> list[Record]:
-        """What earlier campaigns found in `backends`, as they left it: what failed last before what passed.
-
-        Raises OSError.
-        """
+        """What earlier campaigns found in `backends`, as they left it: what failed last before what passed."""
         records, self.troubles = read_records(self._findings)
         chosen = (self._before(record) for record in records if record.case.backend in backends)
         earlier = (record for record in chosen if record.sightings)
@@ -123,10 +120,19 @@ class Archive:
 
 
 def read_records(findings: Path) -> tuple[list[Record], list[str]]:
-    """The findings in a folder, by name, and a line for each of its folders that holds none. Raises OSError."""
+    """The findings in a folder, by name, and a line for each of its folders that holds none."""
     records: list[Record] = []
     troubles: list[str] = []
-    for path in _folders(findings):
+    try:
+        paths = sorted(path for path in findings.iterdir() if not path.name.startswith("."))
+    except FileNotFoundError:
+        return [], []
+    except OSError as error:
+        return [], [f"left out all findings: cannot read {findings}: {error.strerror}"]
+    for path in paths:
+        if not is_folder(path):
+            troubles.append(f"left out a finding: {path} is no folder. Only folders that campaigns wrote belong here")
+            continue
         try:
             records.append(read_record(path))
         except RecordError as error:
@@ -140,12 +146,7 @@ def forget(path: Path) -> None:
     away = path.with_name(f"{_DRAFT}{path.name}")
     path.rename(away)
     sync_folder(path.parent)
-    shutil.rmtree(away)
-
-
-def _folders(folder: Path) -> Iterator[Path]:
-    if folder.exists():
-        yield from sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    remove(away)
 
 
 def _write_folder(path: Path, files: Mapping[str, bytes]) -> None:
@@ -156,38 +157,49 @@ def _write_folder(path: Path, files: Mapping[str, bytes]) -> None:
     """
     draft = path.with_name(f"{_DRAFT}{path.name}")
     replaced = path.with_name(f"{_REPLACED}{path.name}")
+    for each in (draft, replaced):
+        remove(each)
+    if not is_folder(path):
+        # Nothing that a campaign wrote.
+        set_aside(path)
     try:
         for name, content in files.items():
             write_durably(draft / name, content)
-        if path.exists():
+        if is_folder(path):
             path.rename(replaced)
         draft.rename(path)
     except OSError:
-        shutil.rmtree(draft, ignore_errors=True)
+        remove(draft)
         _bring_back(replaced)
         raise
     sync_folder(path.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+    remove(replaced)
 
 
 def _tidy(folder: Path) -> None:
-    """Remove what a campaign that was killed left half done in `folder`, and bring back what it had moved away."""
-    if not folder.exists():
+    """Remove what a campaign that was killed left half done in `folder`, and bring back what it had moved away.
+
+    Raises OSError for a folder that can't be one, before a night is spent on what could not be filed.
+    """
+    if not os.path.lexists(folder):
         return
-    for replaced in folder.glob(f"{_REPLACED}*"):
-        _bring_back(replaced)
-    for draft in folder.glob(f"{_DRAFT}*"):
-        shutil.rmtree(draft)
-    for draft in folder.glob(f"*/{_DRAFT}*"):
-        draft.unlink()
+    for path in list(folder.iterdir()):
+        if path.name.startswith(_REPLACED):
+            _bring_back(path)
+        elif path.name.startswith(_DRAFT):
+            remove(path)
+        elif is_folder(path):
+            for draft in path.glob(f"{_DRAFT}*"):
+                remove(draft)
 
 
 def _bring_back(replaced: Path) -> None:
     """Give a folder that was moved away its name again, unless a new one has it."""
     path = replaced.with_name(replaced.name.removeprefix(_REPLACED))
-    if path.exists():
-        shutil.rmtree(replaced, ignore_errors=True)
-    elif replaced.exists():
+    if is_folder(path) or not is_folder(replaced):
+        remove(replaced)
+    else:
+        set_aside(path)
         replaced.rename(path)
 
 

@@ -9,8 +9,10 @@ from attnfuzz.harness.fingerprint import fine
 from attnfuzz.harness.registry import as_file_name
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.foreign import read_bytes
 
 CASE = "case.json"
+REPORT = "report.txt"
 SCRIPT = "repro.py"
 
 
@@ -37,9 +39,23 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         files = {
             CASE: case_file.encode(self.case),
             "first.json": case_file.encode(self.first),
-            "report.txt": f"{self.report}\n".encode(),
+            REPORT: f"{self.report}\n".encode(),
         }
         return files if self.script is None else files | {SCRIPT: self.script.encode()}
+
+
+def text_beside(folder: Path, name: str) -> str | None:
+    """The text of a file in a finding's folder; None if it is missing, no regular file, too large, or a link.
+
+    Texts are shown, and put into issues: a link would put anything of this machine there.
+    """
+    path = folder / name
+    if path.is_symlink():
+        return None
+    try:
+        return read_bytes(path).decode(errors="replace")
+    except OSError:
+        return None
 
 
 def case_path(path: Path) -> Path:

@@ -17,9 +17,12 @@ from attnfuzz.harness.failures import FAULTS, Kind
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.fingerprint import FEATURES, Fingerprint, features
-from attnfuzz.harness.registry import BackendFileError, UnknownBackend, resolve
+from attnfuzz.harness.registry import UnknownBackend, is_file, resolve
+from attnfuzz.harness.user_backends.load import BackendFileError
 from attnfuzz.reference.case import Case, Mode
+from attnfuzz.reference.foreign import read_bytes, reason
 from attnfuzz.reference.user_error import UserError
+from attnfuzz.reference.validity import ImpossibleCase, validate_backend_name
 
 DEFAULT_NAME = "attnfuzz-ledger.toml"
 
@@ -91,11 +94,14 @@ class Ledger:
     def load(cls, path: Path) -> "Ledger":
         """Read a ledger. Raises LedgerError, also if it can't be read."""
         try:
-            content = tomllib.loads(path.read_text())
+            content = tomllib.loads(read_bytes(path).decode())
         except OSError as error:
             raise LedgerError(f"cannot read ledger {path}: {error.strerror}; give a file") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise LedgerError(f"{path} is not TOML: {error}") from None
+        except RecursionError:
+            raise LedgerError(f"{path} is not a ledger: it nests too deeply") from None
+        except ValueError as error:
+            # TOML that is none, bytes that are not UTF-8, and integers of thousands of digits.
+            raise LedgerError(f"{path} is not TOML: {reason(error)}") from None
         entries, mistakes = _entries(content)
         if mistakes:
             raise LedgerError("\n".join(f"{path}, {mistake}" for mistake in mistakes))
@@ -166,8 +172,9 @@ def _wrong_values(table: dict[str, Any]) -> Iterable[str]:
                 yield f"{name} is missing: {_REQUIRED[name]}"
             continue
         yield from _wrong_value(name, table[name], field.type)
-    if table.get("kind") in FAULTS and "place" in table:
-        yield f"place: where a wild access lands is chance; leave it out of an entry for {table['kind']}"
+    kind = table.get("kind")
+    if isinstance(kind, str) and kind in FAULTS and "place" in table:
+        yield f"place: where a wild access lands is chance; leave it out of an entry for {kind}"
 
 
 def _wrong_value(name: str, value: object, kind: Any) -> Iterable[str]:
@@ -190,6 +197,17 @@ def _wrong_value(name: str, value: object, kind: Any) -> Iterable[str]:
 
 
 def _wrong_backend(name: str) -> Iterable[str]:
+    try:
+        validate_backend_name(name)
+    except ImpossibleCase as error:
+        yield str(error)
+        return
+    if is_file(name):
+        # A ledger is read, and not run: the file is imported where its backend is searched.
+        file = name.rpartition(":")[0]
+        if not Path(file).is_file():
+            yield f"backend: backend file {file} does not exist: give FILE.py:NAME"
+        return
     try:
         resolve(name)
     except (UnknownBackend, BackendFileError) as error:

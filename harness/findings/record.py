@@ -10,7 +10,7 @@ from attnfuzz.harness.failures import Observation
 from attnfuzz.harness.findings.finding import CASE
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.fingerprint import Fingerprint
-from attnfuzz.reference import case_file
+from attnfuzz.reference import case_file, foreign
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.user_error import UserError
 
@@ -119,13 +119,15 @@ def read_history(path: Path) -> History:
     """The history in the folder `path`, which has a failure in it. Raises RecordError."""
     file = path / HISTORY
     try:
-        history = msgspec.json.decode(file.read_bytes(), type=History)
+        history = foreign.decode_json(foreign.read_bytes(file), History)
     except OSError as error:
         raise RecordError(
             f"cannot read {file}: {error.strerror}. Only folders that campaigns wrote belong here"
         ) from None
     except msgspec.DecodeError as error:
-        raise RecordError(f"{file} is no finding's history ({error}): restore it, or remove the folder") from None
+        raise RecordError(
+            f"{file} is no finding's history ({foreign.reason(error)}): restore it, or remove the folder"
+        ) from None
     if not any(sighting.failed for sighting in history.sightings):
         raise RecordError(f"{file} names no campaign in which it failed: restore it, or remove the folder")
     return history

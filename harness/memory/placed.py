@@ -14,6 +14,7 @@ from attnfuzz.harness.memory.allocation import Allocation, Location
 from attnfuzz.harness.memory.damage import Damage
 from attnfuzz.harness.memory.poison import Pattern
 from attnfuzz.harness.memory.seal import Seal
+from attnfuzz.harness.raised import label
 from attnfuzz.kernels.backend import Fill
 from attnfuzz.kernels.transfers import Pending, write
 from attnfuzz.reference.case import Guard, Outputs
@@ -220,6 +221,8 @@ class PlacedMemory(ABC):
     def _place(
         self, name: str, shape: tuple[int, ...], dtype: torch.dtype, stride: Sequence[int] | None, *, poisoned: bool
     ) -> Placed | None:
+        # It goes on record, whatever a backend calls it.
+        name = label(name)
         pattern = poison.poison(dtype)
         itemsize = dtype.itemsize
         dense = layout.dense_stride(shape)

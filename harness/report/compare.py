@@ -1,7 +1,7 @@
 """What changed from one campaign to another: two nights, or two versions of a backend."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -10,7 +10,7 @@ from attnfuzz.harness.campaign.events import AnyFinding, CampaignStarted, Pair
 from attnfuzz.harness.campaign.standing import Score, Standing
 from attnfuzz.harness.fingerprint import fine
 from attnfuzz.harness.registry import family
-from attnfuzz.harness.wording import clock
+from attnfuzz.harness.wording import clock, count
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Comparison:
 
     `caveats` say, each in a sentence, what can't be compared, and why. Findings are those of `backends`: `appeared` and
     `still` as the later campaign saw them, `fixed` and `unseen` those that it did not see, of which it ran the fixed
-    ones again. `rates` are cases per second in all.
+    ones again; `left_out` counts those of other backends. `rates` are cases per second in all.
     """
 
     before: str
@@ -85,6 +85,14 @@ class Comparison:
     unseen: tuple[AnyFinding, ...]
     backends: tuple[BackendChange, ...]
     rates: tuple[float, float]
+    left_out: int = 0
+
+    @property
+    def nothing(self) -> str | None:
+        """What is said where there is no finding to list; None where there is one."""
+        if self.appeared or self.fixed or self.unseen or self.still:
+            return None
+        return "No findings in what both searched." if self.left_out else "No findings in either."
 
 
 def compare(before: Standing, after: Standing) -> Comparison:
@@ -111,6 +119,11 @@ def compare(before: Standing, after: Standing) -> Comparison:
         unseen=tuple(finding for key, finding in gone.items() if key not in passes),
         backends=tuple(backends),
         rates=(before.rate(before.cases), after.rate(after.cases)),
+        left_out=sum(
+            finding.case.backend not in compared
+            for standing, compared in ((before, names), (after, partners))
+            for finding in standing.findings
+        ),
     )
 
 
@@ -187,11 +200,18 @@ def _endings(before: Standing, after: Standing) -> list[str]:
 
 
 def _unpaired(before: Standing, after: Standing, partners: Mapping[str, str]) -> list[str]:
-    left = {_start(before).campaign: before.scores.keys() - set(partners.values())}
-    left[_start(after).campaign] = after.scores.keys() - partners.keys()
+    left = ((before, before.scores.keys() - set(partners.values())), (after, after.scores.keys() - partners.keys()))
     return [
-        f"only {campaign} searched {', '.join(sorted(names))}: left out" for campaign, names in left.items() if names
+        f"only {_start(standing).campaign} searched {', '.join(sorted(names))}: "
+        f"left out{_with_findings(standing, names)}"
+        for standing, names in left
+        if names
     ]
+
+
+def _with_findings(standing: Standing, backends: Collection[str]) -> str:
+    number = sum(finding.case.backend in backends for finding in standing.findings)
+    return f", with {count(number, 'finding')}" if number else ""
 
 
 def _by_axes(pairs: Iterable[Pair]) -> Counter[str]:

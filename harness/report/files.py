@@ -1,7 +1,7 @@
 """The reports of a campaign as files beside its log, where its user and a runner look for them."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,8 @@ from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.defects.results import DefectScore
 from attnfuzz.harness.durable import write_durably
 from attnfuzz.harness.findings.archive import read_records
-from attnfuzz.harness.findings.finding import SCRIPT
+from attnfuzz.harness.findings.finding import SCRIPT, text_beside
+from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.registry import as_file_name
 from attnfuzz.harness.report.html import render_html
@@ -37,22 +38,24 @@ class Written:
 
 @dataclass(frozen=True)
 class Reports:
-    """What the reports of one campaign are drawn from."""
+    """What the reports of one campaign are drawn from; `troubles` has a line for each finding that can't be read."""
 
     standing: Standing
     earlier: Standing | None
     home: Home | None
     defects: DefectScore | None = None
+    records: Sequence[Record] = ()
+    troubles: Sequence[str] = ()
 
     @classmethod
     def of(cls, source: Source, standing: Standing, defects: DefectScore | None = None) -> "Reports":
         """The reports of the campaign in `source`, which stands so."""
-        return cls(standing, source.earlier(), source.home, defects)
+        records, troubles = ([], []) if source.home is None else read_records(source.home.findings)
+        return cls(standing, source.earlier(), source.home, defects, records, troubles)
 
     def html(self) -> bytes:
         """The page that opens from disk."""
-        records = [] if self.home is None else read_records(self.home.findings)[0]
-        page = render_html(self.standing, earlier=self.earlier, defects=self.defects, records=records)
+        page = render_html(self.standing, earlier=self.earlier, defects=self.defects, records=self.records)
         return page.encode()
 
     def junit(self) -> bytes:
@@ -89,8 +92,7 @@ class Reports:
         """The stand-alone script of a finding in this home, wherever it lay when the log was written."""
         if self.home is None:
             return None
-        script = self.home.findings / as_file_name(finding.name) / SCRIPT
-        return script.read_text(errors="replace") if script.is_file() else None
+        return text_beside(self.home.findings / as_file_name(finding.name), SCRIPT)
 
 
 def write_reports(home: Home, campaign: str, standing: Standing, *, defects: DefectScore | None = None) -> Written:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import jinja2
 
@@ -98,7 +99,7 @@ def _backend(standing: Standing, backend: str) -> Suite:
     )
     idle = None if score.cases else "the campaign never came to it"
     search = Test("search", seconds=sum(score.phases.values()), skipped=idle, out=out)
-    return Suite(backend, (search, *_findings(standing, backend)))
+    return Suite(backend, (search, *_findings(standing, backend), *_unsettled(standing, backend)))
 
 
 def _findings(standing: Standing, backend: str) -> Iterator[Test]:
@@ -117,6 +118,18 @@ def _findings(standing: Standing, backend: str) -> Iterator[Test]:
                 kind=finding.observation.kind.value,
                 text=report_of(finding),
                 out=f"{replay}\nseen {clock(finding.at)} into the campaign",
+            )
+
+
+def _unsettled(standing: Standing, backend: str) -> Iterator[Test]:
+    for suspect in standing.unsettled:
+        if suspect.case.backend == backend:
+            yield Test(
+                f"unconfirmed {Path(suspect.path).name}",
+                failure=f"not confirmed: {headline(backend, suspect.observation)}",
+                kind=suspect.observation.kind.value,
+                text=f"{suspect.observation.message}\n{suspect.reason}",
+                out=replay_line(suspect.path),
             )
 
 

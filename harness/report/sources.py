@@ -6,6 +6,8 @@ from pathlib import Path
 from attnfuzz.harness.campaign.home import LOG_NAME, Home
 from attnfuzz.harness.campaign.log import LogError, read_log
 from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.findings.archive import read_records
+from attnfuzz.harness.findings.state import State
 from attnfuzz.reference.user_error import UserError
 
 
@@ -32,6 +34,14 @@ class Source:
     def earlier(self) -> Standing | None:
         """Where the campaign before this one stood, the last that can be read; None if there is none."""
         return None if self.home is None else earlier(self.home, self.folder.name)
+
+    def not_run(self, standing: Standing) -> list[str]:
+        """The findings on file that fail as far as is known, and that a campaign which stands so did not run."""
+        if self.home is None:
+            return []
+        seen = {filed.name for filed in standing.filed} | {checked.name for checked in standing.checked}
+        records, _ = read_records(self.home.findings)
+        return [each.name for each in records if each.state is not State.FIXED and each.name not in seen]
 
 
 def locate(path: Path, campaign: str | None = None) -> Source:

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 
+from attnfuzz.harness.campaign.knowledge import JOB_KILLED, OUT_OF_TIME
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.wording import clock, count
@@ -31,7 +32,7 @@ def verdict(standing: Standing) -> Verdict:
     text = f"{_findings(standing)} {spent}"
     if standing.failure is not None:
         return Verdict(f"The harness itself failed: {text}", Level.FAILED)
-    level = Level.BAD if standing.unexpected else Level.GOOD
+    level = Level.GOOD if standing.clean else Level.BAD
     if standing.finished is None:
         return Verdict(f"Not finished: {text} so far", level)
     if standing.finished.interrupted:
@@ -40,7 +41,7 @@ def verdict(standing: Standing) -> Verdict:
 
 
 def _findings(standing: Standing) -> str:
-    """The findings by state: 2 new findings, 1 open, 1 fixed (3 known)."""
+    """The findings by state, then the suspects: 2 new findings, 1 open, 1 fixed, 1 suspect not confirmed (3 known)."""
     states = Counter(finding.state for finding in standing.unexpected)
     states[State.FIXED] = len(standing.fixed)
     failing = [(states[state], state) for state in (State.NEW, State.RETURNED, State.OPEN) if states[state]]
@@ -49,5 +50,14 @@ def _findings(standing: Standing) -> str:
         parts[0] += " finding" if failing[0][0] == 1 else " findings"
     if states[State.FIXED]:
         parts.append(f"{states[State.FIXED]:,} fixed")
+    parts += _unsettled(standing)
     known = len(standing.findings) - len(standing.unexpected)
     return ", ".join(parts) + (f" ({known:,} known)" if known else "")
+
+
+def _unsettled(standing: Standing) -> list[str]:
+    reasons = Counter(suspect.reason for suspect in standing.unsettled)
+    words = {OUT_OF_TIME: "for want of time", JOB_KILLED: "because the job was killed each time"}
+    return [
+        f"{count(reasons[reason], 'suspect')} not confirmed {why}" for reason, why in words.items() if reasons[reason]
+    ]

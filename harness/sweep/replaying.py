@@ -12,8 +12,9 @@ from attnfuzz.harness.confirm import recheck
 from attnfuzz.harness.counterparts import cases_like, with_views_of
 from attnfuzz.harness.failures import Observation
 from attnfuzz.harness.fingerprint import Fingerprint
-from attnfuzz.harness.registry import BackendFileError, UnknownBackend, resolve
+from attnfuzz.harness.registry import UnknownBackend, resolve
 from attnfuzz.harness.sweep.wanted import Wanted, fingerprint_anywhere
+from attnfuzz.harness.user_backends.load import BackendFileError
 from attnfuzz.harness.workers.lifeline import CannotStart, NurseryError
 from attnfuzz.harness.workers.pool import HandlerError
 from attnfuzz.kernels.sglang.errors import ReleaseError

@@ -7,11 +7,14 @@ from typing import Literal
 import msgspec
 
 from attnfuzz.harness.bisect.outcome import Ending, Outcome
+from attnfuzz.harness.campaign.events import Count, JobCount, Seconds
 from attnfuzz.harness.durable import write_durably
 from attnfuzz.harness.fingerprint import Fingerprint
 from attnfuzz.harness.sweep.course import Course, course_of
 from attnfuzz.harness.sweep.wanted import Wanted
+from attnfuzz.reference.foreign import decode_json, read_bytes, reason
 from attnfuzz.reference.user_error import UserError
+from attnfuzz.reference.validity import ImpossibleCase, validate
 
 RESULTS = "sweep.json"
 
@@ -29,10 +32,10 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     package: str
     releases: tuple[str, ...]
     kinds: tuple[str, ...]
-    examples: int | None
-    seconds: float | None
+    examples: Count | None
+    seconds: Seconds | None
     seed: int
-    jobs: int
+    jobs: JobCount
     given: tuple[Wanted, ...] = ()
 
     @property
@@ -47,8 +50,8 @@ class Searched(msgspec.Struct, frozen=True, kw_only=True):
     `interrupted` is what a user or a signal ended, `failure` what the harness failed with.
     """
 
-    examples: int
-    cases: int
+    examples: Count
+    cases: Count
     campaign: str
     interrupted: bool = False
     failure: str = ""
@@ -127,11 +130,14 @@ def read_results(folder: Path) -> Results:
     """What a sweep has left in its folder. Raises SweepError."""
     path = folder / RESULTS
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Results)
+        results = decode_json(read_bytes(path), Results)
+        for wanted in (*results.asked.given, *(row.wanted for row in results.rows)):
+            validate(wanted.case)
     except OSError as error:
         raise SweepError(f"cannot read {path}: {error.strerror}. Name the --out folder of a sweep") from None
-    except msgspec.DecodeError as error:
-        raise SweepError(f"{path} is no sweep of this attnfuzz ({error}): begin another") from None
+    except (msgspec.DecodeError, ImpossibleCase) as error:
+        raise SweepError(f"{path} is no sweep of this attnfuzz ({reason(error)}): begin another") from None
+    return results
 
 
 def with_resemblances(rows: Sequence[Row]) -> tuple[Row, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from attnfuzz.reference.user_error import UserError
 
@@ -52,5 +52,5 @@ def _newest(released: Sequence[Version]) -> Version:
 def _version(text: str) -> Version:
     try:
         return Version(text)
-    except InvalidVersion:
+    except ValueError:
         raise NoSuchVersions(f"{text!r} is no version: write 0.5.9, 0.5.9..latest or 0.5.9,0.5.11") from None

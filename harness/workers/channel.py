@@ -1,20 +1,37 @@
-"""Messages between a worker and its parent: a kind, a size, and bytes, over a stream socket."""
+"""Messages between a worker and its parent: a token, a kind, a size, and bytes, over a stream socket.
+
+The worker's end lies open in the process of a kernel, which may write to it or close it by accident. So each request
+comes with a random token, and what does not begin with it is no answer.
+"""
 
 import socket
 import struct
 import time
 from enum import IntEnum
+from typing import NamedTuple
 
-_HEAD = struct.Struct("<BQ")
+TOKEN_BYTES = 8
+
+UNASKED = bytes(TOKEN_BYTES)
+"""The token of what a worker sends before its first request."""
+
+MOST_BYTES = 1 << 26
+"""Of a message from a worker, at most. The largest that are sent are calibrations, of some MB; verdicts have kB."""
+
+LOST = 100
+"""Exit code of a worker that can't send its answer: its end of the channel was closed or replaced."""
+
+_HEAD = struct.Struct(f"<{TOKEN_BYTES}sBQ")
 _CHUNK = 1 << 16
 
 
 class Message(IntEnum):
     """What a message is: REQUEST goes to the worker, the others come from it.
 
-    READY is the first, with the worker's process id; ERROR holds the traceback of a handler that raised, or, as the
-    first, of what kept the worker from beginning. REFUSAL is as ERROR for what a user can mend, and holds one line.
-    LEAVING is the last of a worker that ends itself, with its exit code.
+    READY is the first, with the worker's process id and whether faults are recorded; ERROR holds the traceback of a
+    handler that raised, or, as the first, of what kept the worker from beginning. REFUSAL is as ERROR for what a user
+    can fix, and holds one line. LEAVING is the last of a worker that ends itself, with its exit code. LAST_REPLY is as
+    REPLY, from a worker that has to be replaced: something in its process could not be undone.
     """
 
     READY = 1
@@ -23,39 +40,73 @@ class Message(IntEnum):
     ERROR = 4
     LEAVING = 5
     REFUSAL = 6
+    LAST_REPLY = 7
 
 
 class ChannelClosed(ConnectionError):
     """The other side is gone."""
 
 
-def send(channel: socket.socket, message: Message, payload: bytes, deadline: float | None = None) -> None:
-    """Send one message. Raises as `receive` does."""
+class NoMessage(Exception):
+    """What was received is no message of the other side's."""
+
+
+class Received(NamedTuple):
+    """A message, the token that it came with, and its bytes."""
+
+    message: Message
+    token: bytes
+    payload: bytes
+
+
+def send(
+    channel: socket.socket, message: Message, payload: bytes, *, token: bytes, deadline: float | None = None
+) -> None:
+    """Send one message.
+
+    Raises:
+        ChannelClosed: when the other side is gone.
+        TimeoutError: when the deadline passes.
+        OSError: when this side was closed, or is no socket any more.
+
+    """
     _limit(channel, deadline)
     try:
-        channel.sendall(_HEAD.pack(message, len(payload)) + payload)
+        channel.sendall(_HEAD.pack(token, message, len(payload)) + payload)
     except (BrokenPipeError, ConnectionResetError) as error:
         raise ChannelClosed from error
 
 
-def receive(channel: socket.socket, deadline: float | None = None) -> tuple[Message, bytes]:
+def receive(channel: socket.socket, deadline: float | None = None, *, token: bytes | None = None) -> Received:
     """Wait for one message. `deadline` is a time.monotonic(); None waits for ever.
+
+    With a `token`, nothing but a message from a worker that has it is received.
 
     Raises:
         ChannelClosed: when the other side is gone before the message is complete.
+        NoMessage: when what comes has another token, no kind, or more than MOST_BYTES.
         TimeoutError: when the deadline passes.
 
     """
     received = _some(channel, _CHUNK, deadline)
     while len(received) < _HEAD.size:
         received += _some(channel, _CHUNK, deadline)
-    message, size = _HEAD.unpack_from(received)
+    sent, kind, size = _HEAD.unpack_from(received)
+    if token is not None and (sent != token or size > MOST_BYTES):
+        raise NoMessage
+    try:
+        message = Message(kind)
+    except ValueError:
+        raise NoMessage from None
     parts = [received[_HEAD.size :]]
     missing = size - len(parts[0])
     while missing > 0:
         parts.append(_some(channel, missing, deadline))
         missing -= len(parts[-1])
-    return Message(message), b"".join(parts)
+    payload = b"".join(parts)
+    if len(payload) > size:
+        raise NoMessage
+    return Received(message, sent, payload)
 
 
 def _some(channel: socket.socket, size: int, deadline: float | None) -> bytes:

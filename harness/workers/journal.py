@@ -1,6 +1,7 @@
 """Memory that a worker shares with its parent: the last launch, and the fault that ended it."""
 
 import ctypes
+import fcntl
 import mmap
 import os
 import struct
@@ -10,6 +11,7 @@ import msgspec
 
 from attnfuzz.harness.memory.allocation import Allocation
 from attnfuzz.kernels.native.fault_recorder import FAULT_RECORD
+from attnfuzz.reference import foreign
 
 _FAULT_BYTES = 64
 _NUMBER = struct.Struct("<Q")
@@ -53,7 +55,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def decode(cls, entry: bytes) -> Self:
         """The record in a journal entry. msgspec.DecodeError if the entry is something else."""
-        return msgspec.json.decode(entry, type=cls)
+        return foreign.decode_json(entry, type=cls)
 
 
 _encoder = msgspec.json.Encoder()
@@ -76,8 +78,10 @@ class Journal:
     @classmethod
     def create(cls) -> Self:
         """An empty journal."""
-        fd = os.memfd_create("attnfuzz-journal")
+        fd = os.memfd_create("attnfuzz-journal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, _SIZE)
+        # A kernel that truncated it would end the parent, which reads it, by SIGBUS.
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         return cls(fd)
 
     @property
@@ -97,8 +101,9 @@ class Journal:
         _NUMBER.pack_into(self._map, _FAULT_BYTES, self._sequence)
 
     def clear(self) -> None:
-        """Forget the last entry: what happens from now on is no launch."""
+        """Forget the last entry and the fault: what happens from now on is no launch."""
         self.write(b"")
+        self._map[:_FAULT_BYTES] = bytes(_FAULT_BYTES)
 
     @property
     def entries(self) -> int:
@@ -106,11 +111,11 @@ class Journal:
         return int(_NUMBER.unpack_from(self._map, _FAULT_BYTES)[0])
 
     def read(self) -> bytes:
-        """The last entry that was written whole; empty if there is none."""
+        """The last entry that was written whole; empty if there is none, or if something else wrote over it."""
         slot = self._slot(self.entries)
         (size,) = _NUMBER.unpack_from(self._map, slot)
         start = slot + _NUMBER.size
-        return self._map[start : start + size]
+        return self._map[start : start + size] if size <= _ENTRY_BYTES else b""
 
     def fault(self) -> Fault | None:
         """What the signal handler noted, if one did."""

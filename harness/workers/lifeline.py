@@ -5,11 +5,11 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping
 
 import msgspec
 
+from attnfuzz.harness.workers import tethered
 from attnfuzz.harness.workers.nursery import MESSAGE_BYTES, Answer, Bury, Failed, Fork, Order, Reap, Reaped, Setup
 from attnfuzz.reference.user_error import UserError
 
@@ -47,7 +47,7 @@ class Lifeline:
         self._control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with remote:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "attnfuzz.harness.workers.nursery", str(remote.fileno())],
+                tethered.command("attnfuzz.harness.workers.nursery", str(remote.fileno())),
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
@@ -101,7 +101,15 @@ class Lifeline:
 
     def close(self) -> None:
         """End the nursery, even if it is still importing; its workers end with it."""
+        # Other processes may have inherited this end of the socket.
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
         self._control.close()
+        if self.proven:
+            # It ends what kernels forked off.
+            self._go_on()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_SECONDS_TO_END)
         self._process.kill()
         self._process.wait()
         os.close(self._log)
@@ -113,7 +121,12 @@ class Lifeline:
         # Popen warns about a child that it can't wait for, and this one is not this process's.
         self._process.returncode = 0
 
+    def _go_on(self) -> None:
+        # A kernel may have stopped it, and then it would never answer.
+        self._process.send_signal(signal.SIGCONT)
+
     def _send(self, order: Order, *descriptors: int) -> None:
+        self._go_on()
         try:
             socket.send_fds(self._control, [msgspec.json.encode(order)], descriptors)
         except (BrokenPipeError, ConnectionResetError):

@@ -4,7 +4,7 @@ Run as `python -m attnfuzz.harness.workers.nursery FD`, where FD is a socket to 
 does, and its workers with it.
 """
 
-import ctypes
+import contextlib
 import gc
 import importlib
 import os
@@ -23,9 +23,11 @@ import msgspec
 
 from attnfuzz.harness.workers import worker
 from attnfuzz.harness.workers.journal import Journal
+from attnfuzz.harness.workers.tethered import die_with
 from attnfuzz.kernels.library_cache import BuildFailed, NoCompiler
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.fault_recorder import install_fault_recorder
+from attnfuzz.reference.user_error import UserError
 
 MESSAGE_BYTES = 1 << 17
 """Of a message to or from the nursery, at most."""
@@ -36,7 +38,6 @@ Life = Callable[[socket.socket, Journal, int], None]
 Hook = str | tuple[str, ...]
 """A function that is called before workers are forked: "module:function", or that and its arguments."""
 
-_PR_SET_PDEATHSIG = 1
 _LOOK_FOR_PARENT_SECONDS = 1.0
 
 
@@ -104,7 +105,7 @@ def main() -> None:
         handler, begin = _prepare(setup)
         recorder = _fault_recorder()
     except BaseException as error:  # noqa: BLE001 - user code is imported here: whatever it raises is the parent's to show
-        advice = str(error) if isinstance(error, worker.FOR_THE_USER) else ""
+        advice = str(error) if isinstance(error, UserError) else ""
         control.send(msgspec.json.encode(Failed(traceback.format_exc()[-MESSAGE_BYTES // 2 :], advice)))
         return
     # What is alive now is shared by all workers: collecting garbage in it would only copy its pages.
@@ -163,6 +164,16 @@ def _resolve(name: str) -> Callable[..., Any]:
 
 
 def _serve(control: socket.socket, serve: Life) -> None:
+    workers: set[int] = set()
+    try:
+        _obey(control, serve, workers)
+    finally:
+        for pid in workers:
+            _end_group(pid)
+
+
+def _obey(control: socket.socket, serve: Life, workers: set[int]) -> None:
+    """Do what the parent orders until it is gone. `workers` are those that nobody has waited for."""
     parent = os.getppid()
     poll = select.poll()
     poll.register(control, select.POLLIN)
@@ -172,27 +183,47 @@ def _serve(control: socket.socket, serve: Life) -> None:
         while not poll.poll(_LOOK_FOR_PARENT_SECONDS * 1e3):
             if os.getppid() != parent:
                 return
-            _bury(leaving)
+            _bury(leaving, workers)
         message, descriptors, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 3)
         if not message:
             return
         order = _orders.decode(message)
         if isinstance(order, Fork):
-            _fork(control, serve, descriptors)
+            workers.add(_fork(control, serve, descriptors))
         elif isinstance(order, Reap):
-            _, status = os.waitpid(order.pid, 0)
+            status = _wait_for(order.pid)
+            workers.discard(order.pid)
             control.send(msgspec.json.encode(Reaped(status)))
         elif isinstance(order, Bury):
             leaving.add(order.pid)
-        _bury(leaving)
+        _bury(leaving, workers)
 
 
-def _bury(leaving: set[int]) -> None:
+def _wait_for(pid: int) -> int:
+    """The status of a worker that ends. The processes that a kernel forked off in it end with it."""
+    # Until it is waited for, neither its id nor that of its group is anybody else's.
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    _end_group(pid)
+    return os.waitpid(pid, 0)[1]
+
+
+def _bury(leaving: set[int], workers: set[int]) -> None:
     """Forget those that have ended."""
-    leaving -= {pid for pid in leaving if os.waitpid(pid, os.WNOHANG) != (0, 0)}
+    for pid in tuple(leaving):
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
+            _wait_for(pid)
+            leaving.remove(pid)
+            workers.discard(pid)
 
 
-def _fork(control: socket.socket, serve: Life, descriptors: list[int]) -> None:
+def _end_group(pid: int) -> None:
+    # One that ended before it had a group has none.
+    with contextlib.suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _fork(control: socket.socket, serve: Life, descriptors: list[int]) -> int:
+    """Fork a worker; its process id, -1 if there can't be one."""
     channel, journal, output = descriptors
     nursery = os.getpid()
     try:
@@ -204,7 +235,11 @@ def _fork(control: socket.socket, serve: Life, descriptors: list[int]) -> None:
     if pid == 0:
         try:
             control.close()
-            _die_with_parent(nursery)
+            die_with(nursery)
+            # A kernel that signals its group means itself, and what it forks off can be ended with it.
+            os.setpgid(0, 0)
+            for descriptor in descriptors:
+                os.set_inheritable(descriptor, False)
             serve(socket.socket(fileno=channel), Journal(journal), output)
             os._exit(0)
         except BaseException:  # noqa: BLE001 - a forked child must never return into its parent's loop
@@ -212,12 +247,7 @@ def _fork(control: socket.socket, serve: Life, descriptors: list[int]) -> None:
             os._exit(1)
     for descriptor in descriptors:
         os.close(descriptor)
-
-
-def _die_with_parent(parent: int) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)
+    return pid
 
 
 def _shun_core_dumps() -> None:

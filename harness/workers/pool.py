@@ -1,7 +1,8 @@
 """Workers, as the parent has them: one at work, others warm behind it."""
 
-import fcntl
+import contextlib
 import os
+import secrets
 import select
 import signal
 import socket
@@ -13,11 +14,12 @@ from types import MappingProxyType, TracebackType
 from typing import Self
 
 from attnfuzz.harness.workers import channel, core_dumps
-from attnfuzz.harness.workers.channel import ChannelClosed, Message
+from attnfuzz.harness.workers.channel import ChannelClosed, Message, NoMessage
 from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.journal import Journal
-from attnfuzz.harness.workers.lifeline import CannotStart, Lifeline, NurseryError, tail
+from attnfuzz.harness.workers.lifeline import CannotStart, Lifeline, NurseryError
 from attnfuzz.harness.workers.nursery import Hook, Setup
+from attnfuzz.harness.workers.output import Output
 from attnfuzz.reference.user_error import UserError
 
 _START_SECONDS = 600.0
@@ -35,6 +37,10 @@ launches on a GPU that many processes share is slow, and no hang.
 """
 
 
+_WROTE = "it wrote to the descriptors that its worker answers with"
+"""Why a worker is killed whose answer is none."""
+
+
 class HandlerError(RuntimeError):
     """The handler raised: a fault of the harness, not of what it tests. The message is the worker's traceback."""
 
@@ -50,30 +56,40 @@ class _Stillborn(Exception):
 class Worker:
     """One worker process, forked from the nursery behind `lifeline`. It is ready when it first says so.
 
-    `fresh` says whether it has not been asked anything yet.
+    `fresh` says whether it has not been asked anything yet, `spent` whether it must not be asked anything more.
     """
 
     def __init__(self, lifeline: Lifeline) -> None:
         self._lifeline = lifeline
         self._journal = Journal.create()
-        self._output = _output_file()
+        self._output = Output()
         self._channel, remote = socket.socketpair()
         self._pid: int | None = None
-        self.fresh = True
+        self._pidfd: int | None = None
+        self._recorder = False
+        self.fresh, self.spent = True, False
+        self._poll = select.poll()
+        for descriptor in (self._channel.fileno(), self._output.fd):
+            self._poll.register(descriptor, select.POLLIN)
         try:
             with remote:
-                lifeline.fork(remote.fileno(), self._journal.fd, self._output)
+                lifeline.fork(remote.fileno(), self._journal.fd, self._output.remote)
         except NurseryError:
             self.forget()
             raise
+        finally:
+            self._output.hand_over()
 
     @property
     def pid(self) -> int:
         """Its process id. Waits until it is ready; _Stillborn or NurseryError if it can't be had."""
         if self._pid is None:
+            until = time.monotonic() + _START_SECONDS
+            # Until it has begun, which may take long, it prints what nobody else takes.
+            self._wait(until)
             try:
-                message, payload = channel.receive(self._channel, time.monotonic() + _START_SECONDS)
-            except ChannelClosed:
+                message, _, payload = channel.receive(self._channel, until, token=channel.UNASKED)
+            except (ChannelClosed, NoMessage):
                 raise _Stillborn from None
             except TimeoutError:
                 raise self._lifeline.failure() from None
@@ -81,22 +97,22 @@ class Worker:
                 raise CannotStart(payload.decode())
             if message is Message.ERROR:
                 raise NurseryError(f"workers can't start:\n{payload.decode()}")
-            self._pid = int(payload)
+            pid, recorder = map(int, payload.split())
+            self._pid, self._recorder = pid, bool(recorder)
+            self._watch_end()
             self._lifeline.proven = True
         return self._pid
 
     def gone(self) -> bool:
         """Whether it ended while it had nothing to do, or before it was ready, for which this waits."""
-        poll = select.poll()
-        poll.register(self._channel, select.POLLIN)
         try:
-            return bool(self.pid and poll.poll(0))
+            return bool(self.pid and self._wait(time.monotonic()))
         except _Stillborn:
             return True
 
     def last_words(self) -> str:
         """The end of what it printed."""
-        return tail(self._output)
+        return self._output.words()
 
     def ask(self, request: bytes, *, timeout: float) -> bytes | Death:
         """Send a request and wait for the reply, or for its end. HandlerError as it says.
@@ -104,33 +120,74 @@ class Worker:
         It hangs if it neither replies nor writes to its journal for `timeout` seconds.
         """
         self.fresh = False
-        started = time.monotonic()
+        self._output.forget()
+        started, token = time.monotonic(), secrets.token_bytes(channel.TOKEN_BYTES)
         try:
-            channel.send(self._channel, Message.REQUEST, request, started + timeout)
+            channel.send(self._channel, Message.REQUEST, request, token=token, deadline=started + timeout)
             self._await_words(timeout)
-            message, reply = channel.receive(self._channel, time.monotonic() + timeout)
+            message, _, reply = channel.receive(self._channel, time.monotonic() + timeout, token=token)
         except ChannelClosed:
-            return self._death(hang=False, seconds=time.monotonic() - started)
+            hang = not self._ends(timeout)
+            return self._death(hang=hang, seconds=timeout if hang else time.monotonic() - started)
         except TimeoutError:
+            # It may have died, and what it forked off still has its end of the channel.
+            hang = not (self._pidfd is not None and self._ends(0.0))
+            return self._death(hang=hang, seconds=timeout)
+        except NoMessage:
             self._kill()
-            return self._death(hang=True, seconds=timeout)
+            return self._death(hang=False, seconds=time.monotonic() - started, misdeed=_WROTE)
+        if message is Message.LEAVING:
+            return self._death(hang=False, seconds=time.monotonic() - started, exit_code=int(reply))
+        return self._heard(message, reply)
+
+    def _heard(self, message: Message, reply: bytes) -> bytes:
         if message is Message.REFUSAL:
             raise Refused(reply.decode())
         if message is Message.ERROR:
             raise HandlerError(f"the handler raised in the worker:\n{reply.decode()}")
-        if message is Message.LEAVING:
-            return self._death(hang=False, seconds=time.monotonic() - started, exit_code=int(reply))
+        self.spent = message is Message.LAST_REPLY
         return reply
 
     def _await_words(self, timeout: float) -> None:
-        """Wait until it says something. TimeoutError once it hangs, or when all patience is spent."""
-        poll, given_up = select.poll(), time.monotonic() + _PATIENCE * timeout
-        poll.register(self._channel, select.POLLIN)
+        """Wait until it says something. ChannelClosed if it ends; TimeoutError once it hangs, or after all patience."""
+        given_up = time.monotonic() + _PATIENCE * timeout
         entries = self._journal.entries
-        while not poll.poll(1000 * timeout):
+        while not self._wait(time.monotonic() + timeout):
             before, entries = entries, self._journal.entries
             if entries == before or time.monotonic() > given_up:
                 raise TimeoutError
+        if not select.select([self._channel], [], [], 0)[0]:
+            # Its end of the channel may be open still, in a process that was forked off.
+            raise ChannelClosed
+
+    def _wait(self, until: float) -> bool:
+        """Wait until it says something or ends, False if it does neither until then. What it prints is taken."""
+        while True:
+            left = until - time.monotonic()
+            ready = {descriptor for descriptor, _ in self._poll.poll(max(0.0, 1e3 * left))}
+            if self._output.fd in ready:
+                ready.remove(self._output.fd)
+                if not self._output.drain():
+                    self._poll.unregister(self._output.fd)
+            if ready or left <= 0:
+                return bool(ready)
+
+    def _watch_end(self) -> None:
+        # Where a system has no such descriptor (Linux before 5.3), the end of its channel is all that is seen.
+        with contextlib.suppress(OSError):
+            self._pidfd = os.pidfd_open(self.pid)
+            self._poll.register(self._pidfd, select.POLLIN)
+
+    def _ends(self, seconds: float) -> bool:
+        """Whether it ends by itself in this time; otherwise it is killed."""
+        if self._pidfd is None:
+            return True
+        with contextlib.suppress(KeyError):
+            self._poll.unregister(self._channel)
+        if self._wait(time.monotonic() + seconds):
+            return True
+        self._kill()
+        return False
 
     def dispose(self) -> None:
         """End it, if it hasn't ended, and free what it used."""
@@ -143,14 +200,16 @@ class Worker:
         """Close the descriptors alone. A worker that is still starting ends when it finds its channel closed."""
         self._channel.close()
         self._journal.close()
-        os.close(self._output)
+        self._output.close()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
 
     def _kill(self) -> None:
         # Until the nursery reaps it, the id is the worker's, dead or alive; without a nursery it may be anybody's.
         if self._lifeline.alive:
             os.kill(self.pid, signal.SIGKILL)
 
-    def _death(self, *, hang: bool, seconds: float, exit_code: int | None = None) -> Death:
+    def _death(self, *, hang: bool, seconds: float, exit_code: int | None = None, misdeed: str = "") -> Death:
         """What is left of it. One that said with which code it leaves is not waited for."""
         pid, self._pid = self.pid, None
         if exit_code is None:
@@ -160,15 +219,19 @@ class Worker:
         else:
             self._lifeline.bury(pid)
             code = exit_code
+        fault = self._journal.fault()
         return Death(
-            signal=-code if code < 0 else None,
+            signal=-code if code < 0 and not misdeed else None,
             exit_code=code if code >= 0 else None,
             hang=hang,
             seconds=seconds,
-            fault=self._journal.fault(),
+            # A process that it forked off has the same journal.
+            fault=fault if fault is not None and fault.signal == -code else None,
             entry=self._journal.read(),
             output=self.last_words(),
             core_dump=core_dumps.written_by(pid),
+            misdeed=misdeed,
+            recorder=self._recorder,
         )
 
 
@@ -245,19 +308,24 @@ class Workers:
             worker.forget()
             self.restarts += 1
             self._recruit()
+        elif worker.spent:
+            self._replace(worker)
         return result
 
     def renew(self) -> None:
         """Let the next request go to a worker that has not been asked anything."""
         worker = self._ready()
         if not worker.fresh:
-            self._team.remove(worker)
-            worker.dispose()
-            self._recruit()
+            self._replace(worker)
 
     def close(self) -> None:
         """End all workers and the nursery."""
         self._hang_up()
+
+    def _replace(self, worker: Worker) -> None:
+        self._team.remove(worker)
+        worker.dispose()
+        self._recruit()
 
     def _ready(self) -> Worker:
         if self._owner != os.getpid():
@@ -312,11 +380,3 @@ class Workers:
                 self._lifeline.abandon()
             self._lifeline = None
         self._owner = os.getpid()
-
-
-def _output_file() -> int:
-    """A file in memory for what a worker prints; not a pipe, which would block the worker once it is full."""
-    descriptor = os.memfd_create("attnfuzz-worker-output")
-    # Truncated between requests: without this, writing would go on at the old offset.
-    fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_APPEND)
-    return descriptor

@@ -20,17 +20,17 @@ _ACCESS = {1: "read", 2: "write"}
 
 def explain(death: Death) -> Observation:
     """The failure that a worker's death is."""
-    launch = _last_launch(death.entry)
+    launch = None if death.untimed else _last_launch(death.entry)
     core = None if death.core_dump is None else gpu_core.read(death.core_dump)
     kind = _kind(death, core)
     place = death.cause if kind is Kind.WORKER_DIED else ""
     what = death.cause
     fault = _on_gpu(core, launch) if death.sticky else death.fault
     if kind in (Kind.ILLEGAL_ACCESS, Kind.MISALIGNED):
-        location = _unknown(core, launch) if death.sticky and fault is None else _location(fault, launch)
+        location = _unknown(core, launch) if death.sticky and fault is None else _location(death, fault, launch)
         place = location.place
         what = f"{_access(fault)} at {location} ({death.cause})"
-    message = f"{what}, {_circumstances(launch)}"
+    message = f"{what}, {'at some point of the case' if death.untimed else _circumstances(launch)}"
     if launch is not None:
         message += f"\n{REACHED_BY}{launch.way}" if launch.way else ""
         message += "".join(f"\nbefore that, the call was seen to break its contract: {text}" for text in launch.broken)
@@ -96,9 +96,12 @@ def _unknown(core: Core | None, launch: LaunchRecord | None) -> Location:
     return Location("unknown address", words)
 
 
-def _location(fault: Fault | None, launch: LaunchRecord | None) -> Location:
-    if fault is None:
+def _location(death: Death, fault: Fault | None, launch: LaunchRecord | None) -> Location:
+    if fault is None and not death.recorder:
         return Location("unknown address", "no fault recorder ran (it needs a C++ compiler)")
+    if fault is None:
+        words = "the handler that notes it did not run: it was ignored, blocked or replaced, or had no stack left"
+        return Location("unknown address", words)
     if fault.code == _SI_KERNEL:
         return Location("unknown address", "one that no pointer can hold, or a misaligned vector access")
     if fault.code <= 0:

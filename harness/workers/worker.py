@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable
 from typing import NoReturn
@@ -13,8 +15,8 @@ from typing import NoReturn
 from attnfuzz.harness.workers import channel
 from attnfuzz.harness.workers.channel import ChannelClosed, Message
 from attnfuzz.harness.workers.journal import Journal
-from attnfuzz.kernels.library_cache import BuildFailed, NoCompiler
-from attnfuzz.kernels.sglang.errors import ReleaseError
+from attnfuzz.harness.workers.process_state import ProcessState
+from attnfuzz.reference.user_error import UserError
 
 Handler = Callable[[bytes, Journal], bytes]
 """Turns a request into a reply. It writes the journal before it does what may kill the worker."""
@@ -25,13 +27,43 @@ Begin = Callable[[], object]
 FaultRecorder = Callable[[int], None]
 """Notes the fault that ends the process at the address that it is given."""
 
-FOR_THE_USER = (BuildFailed, NoCompiler, ReleaseError)
-"""Errors that a user can mend: their message is one line that says what to do."""
-
-_parent: socket.socket | None = None
-"""The channel of the worker that this process is."""
-
 _DEADLY = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
+
+_IDLE_SECONDS = 5e-3
+"""Shorter waits do not show whether a thread of a kernel still computes."""
+
+_GLANCE_SECONDS = 2e-3
+"""To look at threads that a kernel has started: those of a pool wait, others may never end."""
+
+_MOST_OF_A_TRACEBACK = 1 << 16
+"""Characters of its end."""
+
+
+class Line:
+    """A worker's end of the channel to its parent, with the token of the request that it is at."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._token = channel.UNASKED
+        self._pid = os.getpid()
+
+    def receive(self) -> bytes:
+        """Wait for a request. Raises ChannelClosed if the parent is gone."""
+        _, self._token, request = channel.receive(self._end)
+        return request
+
+    def send(self, message: Message, payload: bytes) -> None:
+        """Send a message. Ends this process if it can't, and a process that a kernel forked off, which must not."""
+        if os.getpid() != self._pid:
+            os._exit(0)
+        try:
+            channel.send(self._end, message, payload, token=self._token)
+        except OSError:
+            os._exit(channel.LOST)
+
+
+_line: Line | None = None
+"""That of the worker that this process is."""
 
 
 def serve(
@@ -44,60 +76,85 @@ def serve(
     recorder: FaultRecorder | None,
 ) -> None:
     """Begin, then answer requests until the parent hangs up. `output` is the file that takes stdout and stderr."""
-    global _parent  # noqa: PLW0603 - a process has one life as a worker, and may leave it from anywhere
+    global _line  # noqa: PLW0603 - a process has one life as a worker, and may leave it from anywhere
     os.dup2(output, sys.stdout.fileno())
     os.dup2(output, sys.stderr.fileno())
+    line = Line(requests)
     try:
         begin()
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the parent has to hear why there is no worker
-        channel.send(requests, *_told(error))
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the parent has to report why there is no worker
+        line.send(*_reported(error))
         return
     # Collecting what was imported would only cost time.
     gc.freeze()
-    _parent = requests
-    # Libraries install handlers that print backtraces, for up to a second: the parent explains a death better.
-    for deadly in _DEADLY:
-        signal.signal(deadly, signal.SIG_DFL)
-    if recorder is not None:
-        recorder(journal.fault_address)
-    channel.send(requests, Message.READY, str(os.getpid()).encode())
+    _line = line
+    state = ProcessState(output)
+    threads = threading.active_count()
+    _watch_faults(recorder, journal)
+    line.send(Message.READY, f"{os.getpid()} {int(recorder is not None)}".encode())
     while True:
         try:
-            _, request = channel.receive(requests)
+            request, busy = _next(line)
         except ChannelClosed:
             return
-        os.ftruncate(output, 0)
         journal.clear()
         message, reply = _answer(handler, request, journal)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        try:
-            channel.send(requests, message, reply)
-        except ChannelClosed:
-            return
+        state.flush()
+        # The handlers of a kernel, and of libraries that it has loaded, are not those of the next case.
+        _watch_faults(recorder, journal)
+        busy = busy or (threading.active_count() > threads and _computing())
+        if (not state.put_back() or busy) and message is Message.REPLY:
+            message = Message.LAST_REPLY
+        line.send(message, reply)
 
 
 def leave(exit_code: int) -> NoReturn:
     """End this worker at once, in the middle of a request.
 
-    The parent is told first: until a process that used a GPU is gone, its driver puts things in order for a while.
+    The parent is informed first: until a process that used a GPU is gone, its driver puts things in order for a while.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if _parent is not None:
-        with contextlib.suppress(ChannelClosed):
-            channel.send(_parent, Message.LEAVING, str(exit_code).encode())
+    for stream in (sys.stdout, sys.stderr):
+        # A kernel may have closed or replaced it.
+        with contextlib.suppress(Exception):
+            stream.flush()
+    if _line is not None:
+        _line.send(Message.LEAVING, str(exit_code).encode())
     os._exit(exit_code)
+
+
+def _watch_faults(recorder: FaultRecorder | None, journal: Journal) -> None:
+    # Libraries install handlers that print backtraces, for up to a second: the parent explains a death better.
+    if recorder is not None:
+        recorder(journal.fault_address)
+        return
+    for deadly in _DEADLY:
+        signal.signal(deadly, signal.SIG_DFL)
+
+
+def _next(line: Line) -> tuple[bytes, bool]:
+    """The next request, and whether something computed in this process while it waited: a kernel's thread."""
+    began, used = time.monotonic(), time.process_time()
+    request = line.receive()
+    idle = time.monotonic() - began
+    return request, idle > _IDLE_SECONDS and time.process_time() - used > idle / 2
+
+
+def _computing() -> bool:
+    """Whether something computes in this process while this thread does not."""
+    used = time.process_time()
+    time.sleep(_GLANCE_SECONDS)
+    return time.process_time() - used > _GLANCE_SECONDS / 2
 
 
 def _answer(handler: Handler, request: bytes, journal: Journal) -> tuple[Message, bytes]:
     try:
         return Message.REPLY, handler(request, journal)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, also SystemExit, the parent has to hear of it
-        return _told(error)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, also SystemExit, the parent has to report it
+        return _reported(error)
 
 
-def _told(error: BaseException) -> tuple[Message, bytes]:
-    if isinstance(error, FOR_THE_USER):
-        return Message.REFUSAL, str(error).encode()
-    return Message.ERROR, "".join(traceback.format_exception(error)).encode()
+def _reported(error: BaseException) -> tuple[Message, bytes]:
+    if isinstance(error, UserError):
+        return Message.REFUSAL, str(error).encode(errors="replace")
+    trace = "".join(traceback.format_exception(error))
+    return Message.ERROR, trace[-_MOST_OF_A_TRACEBACK:].encode(errors="backslashreplace")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from attnfuzz.reference.user_error import UserError
 
@@ -113,7 +113,7 @@ def _in_some_tree(name: str) -> bool:
 def _check_version(name: str, text: str) -> None:
     try:
         version = Version(text)
-    except InvalidVersion:
+    except ValueError:
         raise BadName(f"{name!r}: {text!r} is no version, as 0.5.9 is one") from None
     if str(version) != text:
         raise BadName(f"{name!r}: write that version as {version}")

@@ -1,6 +1,12 @@
 """Events of campaigns that never ran, for tests of what is made of them."""
 
-from attnfuzz.harness.campaign.events import CampaignFinished, CampaignStarted, FindingChecked, FindingFiled
+from attnfuzz.harness.campaign.events import (
+    CampaignFinished,
+    CampaignStarted,
+    FindingChecked,
+    FindingFiled,
+    UnconfirmedKept,
+)
 from attnfuzz.harness.failures import Kind, Observation
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.fingerprint import Fingerprint
@@ -81,4 +87,17 @@ def checked(
         state=state,
         runs=3,
         times=0 if state is State.FIXED else 3,
+    )
+
+
+def kept(case: Case, reason: str, *, known: str | None = None) -> UnconfirmedKept:
+    """A failure that the campaign did not confirm, for this reason."""
+    return UnconfirmedKept(
+        at=70.0,
+        fingerprint=Fingerprint.of(case.backend, MISMATCH),
+        case=case,
+        observation=MISMATCH,
+        path="out/unconfirmed/a-suspect",
+        reason=reason,
+        known=known,
     )

@@ -1,6 +1,7 @@
 """A campaign in a process of its own, as a user starts it: to be followed by its log, and killed."""
 
 import contextlib
+import os
 import subprocess
 import sys
 import time
@@ -8,7 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from random_kills import running
+
 from attnfuzz.harness.campaign.home import Home
+
+MARK = "ATTNFUZZ_TEST_MARK"
 
 PATIENCE = 300.0
 """Seconds: a machine that has much else to do takes long to import torch."""
@@ -35,12 +40,32 @@ class CampaignProcess:
             time.sleep(0.05)
 
 
+def marked_with(mark: str) -> list[int]:
+    """The processes that run with this mark in their environment, in whatever session."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return running(found)
+
+
 @contextlib.contextmanager
-def begin(folder: Path, *arguments: str) -> Iterator[CampaignProcess]:
-    """Start `attnfuzz fuzz` in `folder`, with the home `attnfuzz-out` there; kill it if it still runs at the end."""
+def begin(folder: Path, *arguments: str, mark: str = "") -> Iterator[CampaignProcess]:
+    """Start `attnfuzz fuzz` in `folder`, with the home `attnfuzz-out` there; kill it if it still runs at the end.
+
+    All of its processes have `mark` in their environment.
+    """
     command = [sys.executable, "-m", "attnfuzz.harness.cli.main", "fuzz", *arguments]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=folder,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, MARK: mark},
     ) as process:
         try:
             yield CampaignProcess(process, Home(folder / "attnfuzz-out"))

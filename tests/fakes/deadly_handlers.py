@@ -58,8 +58,8 @@ def _wait(order: str, argument: str, journal: Journal) -> None:
     """Take time: after saying farewell, launching something each tenth of a second, or doing nothing."""
     match order:
         case "linger":
-            assert worker._parent is not None
-            channel.send(worker._parent, channel.Message.LEAVING, argument.encode())
+            assert worker._line is not None
+            worker._line.send(channel.Message.LEAVING, argument.encode())
             time.sleep(60)
         case "launch":
             for _ in range(round(float(argument) * 10)):
@@ -67,6 +67,38 @@ def _wait(order: str, argument: str, journal: Journal) -> None:
                 time.sleep(0.1)
         case "sleep":
             time.sleep(float(argument))
+
+
+def _leave_behind(order: str, argument: str, journal: Journal) -> bytes:
+    """Leave something in or beside this process; reply with the id of the process, if it is one."""
+    match order:
+        case "fork":
+            child = os.fork()
+            if child == 0:
+                time.sleep(600)
+            if argument == "abort":
+                os.write(2, str(child).encode())
+                os.abort()
+            return str(child).encode()
+        case "compute":
+            threading.Thread(target=_compute, daemon=True).start()
+        case "wait":
+            threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+        case "flood":
+            for _ in range(int(argument)):
+                os.write(1, bytes(1 << 20))
+            os.write(1, b"the end")
+            os.abort()
+        case "print":
+            print(argument)  # noqa: T201 - the test is about what workers print
+        case "journal":
+            journal.write(argument.encode())
+    return f"{os.getpid()} {argument}".encode()
+
+
+def _compute() -> None:
+    while True:
+        pass
 
 
 def obey(request: bytes, journal: Journal) -> bytes:
@@ -84,16 +116,14 @@ def obey(request: bytes, journal: Journal) -> bytes:
             worker.leave(int(argument))
         case "linger" | "launch" | "sleep":
             _wait(order, argument, journal)
+        case "fork" | "compute" | "wait" | "flood" | "print" | "journal":
+            return _leave_behind(order, argument, journal)
         case "raise":
             raise KeyError(argument)
         case "refuse":
             refuse(argument)
         case "exit":
             sys.exit(argument)
-        case "print":
-            print(argument)  # noqa: T201 - the test is about what workers print
-        case "journal":
-            journal.write(argument.encode())
     return f"{os.getpid()} {argument}".encode()
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from attnfuzz.harness.launcher import LaunchError
 from attnfuzz.kernels.backend import Attended, Bench, Fill, Op, Output, Unsupported
 from attnfuzz.kernels.queries import draw_queries
 from attnfuzz.kernels.slot_tokens import SlotTokens
@@ -102,6 +103,8 @@ class Session:
         step, geometry, memory = self._case.steps[index], self._case.geometry, self._bench.memory
         if self._defect == "PLANNER":
             raise KeyError("no plan")
+        if self._defect == "HARNESS":
+            raise LaunchError("a fault of the harness")
         if self._defect == "UNSUPPORTED":
             raise Unsupported("there is no kernel for this")
         query = memory.copy("query", draw_queries(self._case, index, step.padded_tokens, geometry.head_dim_qk))
@@ -151,7 +154,7 @@ class Backend:
     def noise(self, dtype: DType) -> NoiseModel:
         """That of fp32 arithmetic."""
         if self.name == "NOISE":
-            raise ZeroDivisionError("a fault of the harness, for all it knows")
+            raise ZeroDivisionError("no noise is known")
         return NoiseModel.fp32_arithmetic()
 
     @property

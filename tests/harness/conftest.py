@@ -1,11 +1,14 @@
 """What tests of the harness share: workers, and cases for the backends in tests/fakes/defective_backend.py."""
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
 
 from attnfuzz.harness.check import Runner
+from attnfuzz.harness.user_backends import rehearsal
+from attnfuzz.harness.workers.pool import Workers
 
 
 @pytest.fixture(scope="module")
@@ -18,3 +21,21 @@ def runner() -> Iterator[Runner]:
 def defective() -> str:
     """The file of backends with defects; name one after a colon."""
     return f"{Path(__file__).parents[1] / 'fakes' / 'defective_backend.py'}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_stage() -> Iterator[None]:
+    """All rehearsals of users' backends on one stage: it costs 2 s to start, and each gets a worker of its own."""
+    kept: list[Workers] = []
+    start = rehearsal.stage
+
+    with ExitStack() as at_the_end, pytest.MonkeyPatch.context() as patch:
+
+        def stage() -> AbstractContextManager[Workers]:
+            if not kept:
+                kept.append(at_the_end.enter_context(start()))
+            kept[0].renew()
+            return nullcontext(kept[0])
+
+        patch.setattr(rehearsal, "stage", stage)
+        yield

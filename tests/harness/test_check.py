@@ -15,7 +15,10 @@ from attnfuzz.harness import check as check_module
 from attnfuzz.harness.check import CannotRun, Runner, check, render_failure
 from attnfuzz.harness.confirm import comes_back
 from attnfuzz.harness.failures import FAILURES, Failure, Kind, Observation
-from attnfuzz.harness.workers.pool import HandlerError
+from attnfuzz.harness.user_backends.load import BackendFileError
+from attnfuzz.harness.workers.pool import (
+    HandlerError,
+)
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case, Mode, Request, Step
 from attnfuzz.reference.validity import ImpossibleCase
@@ -71,7 +74,12 @@ def test_a_backend_without_defects_passes_with_margins(runner: Runner, defective
 
 
 def test_a_fault_of_the_harness_is_no_failure_of_the_backend(runner: Runner, defective: str) -> None:
-    with pytest.raises(HandlerError, match="ZeroDivisionError"):
+    with pytest.raises(HandlerError, match="LaunchError: a fault of the harness"):
+        runner.verdict(decode_case(f"{defective}:HARNESS"))
+
+
+def test_a_backend_that_can_not_say_its_noise_is_refused(runner: Runner, defective: str) -> None:
+    with pytest.raises(BackendFileError, match=r"its noise\(float32\) raises ZeroDivisionError"):
         runner.verdict(decode_case(f"{defective}:NOISE"))
 
 

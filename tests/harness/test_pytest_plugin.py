@@ -3,12 +3,14 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import fake_nvml
 import fake_sglang
 import pytest
 
-from attnfuzz.harness.pytest_plugin import Budget
+from attnfuzz.harness.campaign import room
+from attnfuzz.harness.pytest_plugin import Budget, pytest_generate_tests
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.library_cache import cache_folder
 
@@ -29,11 +31,17 @@ def _compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["--attn-backend", "trtllm_mah"], "unknown backend 'trtllm_mah'"),
         (["--attn-examples", "0"], "--attn-examples must be at least 1"),
+        (["--attn-examples", "9" * 400], "--attn-examples must be at least 1, and at most"),
         (["--attn-seed", "-1"], "--attn-seed must not be negative"),
+        (["--attn-seed", str(1 << 63)], "--attn-seed must not be negative, and have at most 63 bits"),
+        (["--attn-time", "9" * 400], "--attn-time: a duration must be at most"),
+        (["--attn-backend", "sglang==" + "9" * 5000 + ":trtllm_mha"], "--attn-backend: *is no version"),
+        (["--attn-backend", "absent.py:MINE"], "--attn-backend: backend file absent.py does not exist"),
         (["--attn-device", "tpu"], "invalid choice: 'tpu'"),
         (["--attn-device", "cuda"], "--attn-device cuda: trtllm_mha is hopper:trtllm_mha and"),
         (["--attn-device", "cpu", "--attn-backend", "xqa"], "--attn-device cpu: xqa has nothing to run on cpu"),
         (["--attn-backend", "sglang:trtllm_mha"], "--attn-backend: 'sglang:trtllm_mha' does not say which SGLang"),
+        (["--attn-sglang", "x" * 300], "is no folder: name a checkout of SGLang"),
         (["--attn-sglang", "absent"], "--attn-sglang absent is no folder: name a checkout of SGLang"),
         (["--attn-sglang", "."], "--attn-backend: * holds no source of SGLang"),
         (["--attn-sglang", ".", "--attn-backend", "trtllm_mha"], "--attn-sglang: a source tree says where"),
@@ -49,6 +57,20 @@ def test_options_are_checked_at_the_door(pytester: pytest.Pytester, options: lis
     ran = pytester.runpytest_inprocess(*options)
     assert ran.ret == pytest.ExitCode.USAGE_ERROR
     ran.stderr.fnmatch_lines([f"*{words}*"])
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("class O(BaseException): ...\nraise O", "mine.py fails to import: O:"),
+        ("import os; os._exit(0)", "the process left with exit code 0"),
+    ],
+)
+def test_a_backend_that_fails_to_import_is_refused(pytester: pytest.Pytester, line: str, words: str) -> None:
+    pytester.makepyfile(TEST, mine=line)
+    ran = pytester.runpytest_inprocess("--attn-backend", f"{pytester.path}/mine.py:MINE")
+    assert ran.ret == pytest.ExitCode.USAGE_ERROR
+    ran.stderr.fnmatch_lines([f"*--attn-backend: *{words}*"])
 
 
 def test_a_fuzz_test_is_split_into_shards(pytester: pytest.Pytester) -> None:
@@ -178,3 +200,21 @@ def test_the_plugin_waits_with_torch() -> None:
         "import sys, attnfuzz.harness.pytest_plugin; assert not {'torch', 'hypothesis', 'numpy'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_more_workers_than_the_memory_is_enough_for_are_refused(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class WorkerOfXdist:
+        """As pytest-xdist makes it: with `-n 1000`, in one of its processes."""
+
+        def pytest_configure(self, config: pytest.Config) -> None:
+            config.workerinput = {"workercount": 1000, "attn_seed": 1, "attn_claims": "claims"}  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(room, "available", lambda: 10 << 30)
+    config = pytester.parseconfig("--attn-backend", "torch_sdpa")
+    WorkerOfXdist().pytest_configure(config)
+    metafunc = SimpleNamespace(fixturenames=["attn_fuzz"], config=config)
+    words = r"750\.0 GiB of memory, and 10\.0 GiB are available: give pytest-xdist -n 13"
+    with pytest.raises(pytest.UsageError, match=words):
+        pytest_generate_tests(metafunc)  # type: ignore[arg-type]

@@ -10,7 +10,6 @@ import pytest
 
 from attnfuzz.harness import registry
 from attnfuzz.harness.registry import (
-    BackendFileError,
     UnknownBackend,
     WrongDevice,
     as_file_name,
@@ -21,6 +20,7 @@ from attnfuzz.harness.registry import (
     on_device,
     resolve,
 )
+from attnfuzz.harness.user_backends.load import ENTRY_POINTS, BackendFileError
 from attnfuzz.kernels.gpu import visible
 from attnfuzz.kernels.gpu.as_served import name_as_served
 from attnfuzz.kernels.sglang.errors import ReleaseError
@@ -56,7 +56,7 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
     """Makes an installed package offer an object as a backend of that name."""
 
     def make(name: str, value: str) -> None:
-        offered = EntryPoints([EntryPoint(name, value, registry.ENTRY_POINTS)])
+        offered = EntryPoints([EntryPoint(name, value, ENTRY_POINTS)])
         monkeypatch.setattr(registry, "entry_points", offered.select)
 
     return make
@@ -225,8 +225,8 @@ def test_a_backend_comes_from_a_file(write: Write) -> None:
 
 
 def test_a_class_is_made_without_arguments(write: Write) -> None:
-    text = "class Mine:\n    name = 'mine'\n    capability = contract = noise = ops = missing = prepare = open = None\n"
-    assert resolve(f"{write(text)}:Mine").name == "mine"
+    text = f"{GOOD}\nclass Mine(FunctionBackend):\n    def __init__(self): super().__init__(attend)\n"
+    assert resolve(f"{write(text)}:Mine").name == "attend"
 
 
 def test_a_file_may_import_its_neighbours(write: Write) -> None:

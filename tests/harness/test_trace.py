@@ -1,7 +1,9 @@
 """Traces: the calls of any step, run by themselves, pass and fail as the step did."""
 
 import io
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness_cases import chunked_case, decode_case, draft_extend_case
@@ -131,3 +133,21 @@ def test_a_line_without_an_end_is_left_out(runner: Runner, tmp_path: Path, monke
     calls = assemble(path, case)
     assert calls is not None
     assert len(calls.calls) == 1
+
+
+def test_a_trace_leaves_nothing_behind_whatever_is_killed(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    there: list[Path] = []
+    run = runner._run
+
+    def watched(*arguments: Any) -> Verdict:
+        try:
+            return run(*arguments)
+        finally:
+            there.extend(tmp_path.iterdir())
+
+    monkeypatch.setattr(runner, "_run", watched)
+    traced(runner, decode_case("trtllm_mha"))
+    assert there == []

@@ -1,5 +1,6 @@
 """A function as a backend: what it is handed, and that the example in the documentation works and can fail."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -185,3 +186,19 @@ def test_a_worker_that_a_function_kills_is_a_failure_of_the_case(runner: Runner,
     case = Case(backend=f"{file}:MINE", geometry=NHD, steps=(step(Mode.DECODE, (1, 9)),))
     assert [failure.kind for failure in runner.verdict(case).failures] == [Kind.ILLEGAL_ACCESS]
     assert not runner.verdict(msgspec.structs.replace(case, backend=f"{EXAMPLE}:MINE")).failures
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"function": None}, "takes a function with a name, not None: give it one made by def"),
+        ({"function": functools.partial(attend_with_everything)}, "not of the type partial"),
+        ({"capability": None}, "capability is None: give a Capability of attnfuzz.reference.capability, or leave it"),
+        ({"contract": Contract}, "contract is of the type StructMeta: give a Contract of attnfuzz.reference.contract"),
+        ({"noise_model": None}, "noise_model is None: give a NoiseModel of attnfuzz.reference.noise, or leave it out"),
+        ({"calibration": "a.json"}, "calibration is of the type str: give a Calibration"),
+    ],
+)
+def test_a_parameter_of_a_wrong_type_is_named(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        FunctionBackend(**{"function": attend_with_everything, **arguments})

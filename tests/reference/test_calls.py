@@ -5,8 +5,23 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.reference.call_validity import MAX_BYTES, validate_calls
-from attnfuzz.reference.calls import Answer, Buffer, Call, CallCase, Expected, View, content_of, pack, unpack
+from attnfuzz.reference import call_bounds
+from attnfuzz.reference.call_bounds import MAX_BYTES
+from attnfuzz.reference.call_validity import validate_calls
+from attnfuzz.reference.calls import (
+    Answer,
+    Argument,
+    Buffer,
+    Call,
+    CallCase,
+    Drawn,
+    Expected,
+    View,
+    check_content,
+    content_of,
+    pack,
+    unpack,
+)
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.validity import ImpossibleCase
 
@@ -122,7 +137,7 @@ def with_request(**changes: object) -> CallCase:
         (replace(CASE, backend=""), "backend is ''"),
         (replace(CASE, calls=()), "calls is (): must be at least one"),
         (with_buffer(name="q"), "name of a buffer is 'q'"),
-        (with_buffer(size=-1), "must have a size, no offset"),
+        (with_buffer(size=-1), "must be 0 or more, in 64 bits"),
         (with_buffer(offset=1), "must have a size, no offset"),
         (with_buffer(size=MAX_BYTES), f"all may have {MAX_BYTES} bytes"),
         (with_buffer(values=None, bits="%"), "content of seq_lens is 'damaged'"),
@@ -164,3 +179,95 @@ def test_requests_of_an_answer_have_the_same_heads() -> None:
     other = replace(REQUEST, first_row=0, key=view("kv", 3, 2, 4), value=view("kv", 3, 2, 4, offset=24))
     with pytest.raises(ImpossibleCase, match="all must have the heads and dims of the first"):
         validate_calls(with_answer(requests=(REQUEST, other)))
+
+
+def wide(shape: tuple[int, ...], stride: tuple[int, ...]) -> View:
+    return View(buffer="q", shape=shape, stride=stride)
+
+
+def with_named_argument(name: str, value: Argument = 1) -> CallCase:
+    return replace(CASE, calls=(replace(CALL, arguments=CALL.arguments | {name: value}),))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        '**dict(a=__import__("os").system("touch PWNED")), b',
+        "class",
+        "a\nb",
+        "a\0b",
+        "",
+        "1st",
+        "a" * 257,
+        "l\N{LATIN SMALL LETTER LONG S}e",
+        "a b",
+    ],
+)
+def test_an_argument_has_the_name_of_a_parameter(name: str) -> None:
+    with pytest.raises(ImpossibleCase, match="must be a Python identifier of 256 characters at most"):
+        validate_calls(with_named_argument(name))
+
+
+@pytest.mark.parametrize("op", ["", "f()", "a.b.", "f[0", "f\n", "f" * 257, "import os"])
+def test_a_call_is_of_what_can_be_a_kernel(op: str) -> None:
+    with pytest.raises(ImpossibleCase, match="must be the name of a kernel"):
+        validate_calls(replace(CASE, calls=(replace(CALL, op=op),)))
+
+
+@pytest.mark.parametrize("op", ["f", "Wrapper.run", "scaled_dot_product_attention[FLASH_ATTENTION]"])
+def test_methods_and_variants_are_kernels_too(op: str) -> None:
+    validate_calls(replace(CASE, calls=(replace(CALL, op=op),)))
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        (replace(CASE, backend="a\0b"), "must be the name of a backend"),
+        (replace(CASE, backend="\u202eb"), "must be the name of a backend"),
+        (replace(CASE, backend="b" * 5000), "must be the name of a backend"),
+        (replace(CASE, calls=(CALL,) * 5000), "must be 4096 at most"),
+        (with_buffer(name="a\x1b]52;c;aGk=\x07"), "must be 256 printable characters"),
+        (with_buffer(size=1 << 80), "must be 0 or more, in 64 bits"),
+        (with_write(size=-4), "must be 0 or more, in 64 bits"),
+        (with_named_argument("batch_size", 1 << 70), "must fit 64 bits"),
+        (with_named_argument("kv_layout", "\x1b[31m"), "must be 256 printable characters"),
+        (with_answer(roundings=1 << 70), "must fit 64 bits"),
+        (with_argument(wide((1,) * 65, (1,) * 65)), "65 axes"),
+        (with_argument(wide((1 << 70,), (0,))), "must fit 64 bits"),
+        (with_argument(wide((1,), (1 << 70,))), "must fit 64 bits"),
+        (with_argument(wide((0, 1 << 70), (1, 1))), "must fit 64 bits"),
+        (with_argument(wide((1 << 40,), (0,))), f"must be {MAX_BYTES} bytes at most"),
+    ],
+)
+def test_numbers_and_names_have_bounds(case: CallCase, words: str) -> None:
+    with pytest.raises(ImpossibleCase) as caught:
+        validate_calls(case)
+    assert words in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+def drawn_in(dtype: DType, size: int) -> CallCase:
+    return replace(CASE, buffers=(*BUFFERS, Buffer(name="more", dtype=dtype, size=size, drawn=Drawn(seed=1))))
+
+
+def test_numbers_that_are_drawn_count_as_they_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_bounds, "MAX_BYTES", 1 << 20)
+    validate_calls(drawn_in(DType.FLOAT8_E4M3, (1 << 18) - 1000))
+    with pytest.raises(ImpossibleCase, match=f"all may have {1 << 20} bytes"):
+        validate_calls(drawn_in(DType.FLOAT8_E4M3, 1 << 18))
+
+
+def test_a_case_must_fit_the_memory_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_bounds, "_available_bytes", lambda: 3 << 30)
+    with pytest.raises(ImpossibleCase, match="this machine has 3072 MiB of memory left"):
+        validate_calls(drawn_in(DType.FLOAT32, 1 << 28))
+
+
+def test_looking_at_content_does_not_make_it() -> None:
+    huge = Buffer(name="x", dtype=DType.FLOAT32, size=1 << 50)
+    check_content(replace(huge, drawn=Drawn(seed=1)))
+    check_content(replace(huge, zeros=True))
+    with pytest.raises(ValueError, match="1048576 bytes of content for a size of"):
+        check_content(replace(huge, bits=pack(bytes(1 << 20))))
+    with pytest.raises(ValueError, match="seed"):
+        check_content(Buffer(name="x", dtype=DType.FLOAT32, size=1, drawn=Drawn(seed=-1)))

@@ -40,7 +40,7 @@ def test_only_campaigns_with_a_log_are_listed_in_their_order(tmp_path: Path) -> 
     home = Home(tmp_path)
     late, early, without = home.new_id(now=2e9), home.new_id(now=1e9), home.new_id(now=2e9)
     for name in (late, early):
-        (home.folder(name) / LOG_NAME).touch()
+        (home.folder(name) / LOG_NAME).write_text("an event\n")
     assert home.ids() == [late, early]
     assert without not in home.ids()
 
@@ -66,3 +66,22 @@ def test_a_campaign_that_was_killed_holds_its_home_no_longer(tmp_path: Path) -> 
     assert subprocess.run([sys.executable, "-c", program, tmp_path], check=False).returncode < 0
     with Home(tmp_path).locked():
         pass
+
+
+def test_what_was_left_half_written_is_removed_unless_it_is_being_written(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    dead, own = (home.folder("20300101-000000") / f".draft-report.html.{pid}" for pid in (1 << 30, os.getpid()))
+    dead.parent.mkdir(parents=True)
+    for draft in (dead, own):
+        draft.write_text("half")
+    with home.locked():
+        assert list(dead.parent.iterdir()) == [own]
+
+
+def test_a_campaign_that_was_killed_before_its_first_event_never_began(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    begun, killed = home.new_id(1e9), home.new_id(2e9)
+    home.log(begun).write_text("an event\n")
+    home.log(killed).touch()
+    assert home.ids() == [begun]
+    assert home.new_id(1.5e9) > killed

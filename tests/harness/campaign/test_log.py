@@ -1,6 +1,7 @@
 """The event log: what it holds after kills and full disks, and what it says of files that are none."""
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -8,11 +9,21 @@ import sys
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from attnfuzz.harness.campaign import log as log_module
-from attnfuzz.harness.campaign.events import CampaignFinished, CampaignStarted, Event, Progress, Trouble
-from attnfuzz.harness.campaign.log import EventLog, LogError, mend_log, read_log
+from attnfuzz.harness.campaign.events import (
+    CampaignFinished,
+    CampaignResumed,
+    CampaignStarted,
+    Event,
+    Progress,
+    SliceFinished,
+    SliceStarted,
+    Trouble,
+)
+from attnfuzz.harness.campaign.log import EventLog, LogError, read_log, read_torn_log
 
 PATIENCE = 60.0
 """Seconds: how long a busy machine may take to get to a thread."""
@@ -70,15 +81,17 @@ def test_a_torn_last_line_is_left_out_and_cut_off(tmp_path: Path, kept: int) -> 
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:2]) + lines[2][:kept])
     assert read_log(path) == [started(), progress(1.0)]
-    assert mend_log(path) == ([started(), progress(1.0)], kept)
-    written(path, finished(3.0))
+    assert read_torn_log(path) == ([started(), progress(1.0)], kept)
+    with EventLog(path, torn_bytes=kept) as log:
+        log(finished(3.0))
     assert read_log(path) == [started(), progress(1.0), finished(3.0)]
 
 
 def test_a_log_that_is_whole_is_left_alone(tmp_path: Path) -> None:
     path = written(tmp_path / "events.ndjson", started(), finished(2.0))
     before = path.read_bytes()
-    assert mend_log(path)[1] == 0
+    assert read_torn_log(path)[1] == 0
+    EventLog(path).close()
     assert path.read_bytes() == before
 
 
@@ -197,6 +210,82 @@ def test_a_process_that_is_killed_has_lost_nothing_that_it_told(tmp_path: Path) 
         told = [process.stdout.readline() for _ in range(50)]
         process.send_signal(signal.SIGKILL)
         told += process.stdout.read().splitlines()
-    events, _ = mend_log(path)
+    events, _ = read_torn_log(path)
     assert events[-1].at >= int(told[-1])
     assert [event.at for event in events[1:]] == [float(number) for number in range(len(events) - 1)]
+
+
+def log_with(path: Path, line: int, field: str, value: object) -> Path:
+    """A log in which one field of one line has another value."""
+    slice_of = {"backend": "fake", "index": 0, "seed": 1}
+    lines: list[dict[str, object]] = [
+        msgspec.json.decode(msgspec.json.encode(event))
+        for event in (
+            started(),
+            progress(1.0),
+            SliceStarted(at=1.0, job=0, examples=1, **slice_of),  # type: ignore[arg-type]
+            SliceFinished(at=2.0, examples=1, cases=1, deaths=0, seconds=1.0, unsupported={}, **slice_of),  # type: ignore[arg-type]
+            CampaignResumed(at=3.0, time=1e9, environment={}, jobs=1, torn_bytes=0),
+        )
+    ]
+    lines[line - 1][field] = value
+    path.write_bytes(b"".join(json.dumps(each).encode() + b"\n" for each in lines))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "value"),
+    [
+        (1, "jobs", 1_000_000),
+        (1, "jobs", 0),
+        (1, "seed", -1),
+        (1, "seed", 1 << 64),
+        (1, "examples", 0),
+        (1, "examples", 1 << 60),
+        (1, "examples", None),
+        (1, "seconds", 1e300),
+        (1, "seconds", -1.0),
+        (1, "alpha", 0.0),
+        (1, "alpha", 1.0),
+        (1, "alpha", 1e-320),
+        (1, "alpha", 1e999),
+        (1, "backends", []),
+        (1, "backends", ["fake"] * 1001),
+        (1, "backends", ["fake", "x" * 5000]),
+        (1, "backends", ["other"]),
+        (1, "guard", "top"),
+        (1, "contract", "lax"),
+        (1, "contract", "declared\n"),
+        (1, "database", "x" * 5000),
+        (1, "ledger", ""),
+        (2, "at", -1.0),
+        (2, "at", 1e300),
+        (2, "at", float("nan")),
+        (2, "searched", -5),
+        (2, "cases", 1 << 60),
+        (2, "phases", {"judge": 1e300}),
+        (2, "backend", "other"),
+        (3, "index", -3),
+        (3, "index", 1 << 60),
+        (3, "job", 256),
+        (3, "at", 0.5),
+        (4, "seconds", 1e300),
+        (4, "unsupported", {"x": -1}),
+        (5, "jobs", 257),
+        (5, "torn_bytes", -1),
+    ],
+)
+def test_a_field_that_steers_a_campaign_has_bounds(tmp_path: Path, line: int, field: str, value: object) -> None:
+    path = tmp_path / "events.ndjson"
+    assert len(read_log(log_with(path, 1, "seed", 3))) == 5
+    log_with(path, line, field, value)
+    with pytest.raises(LogError, match=r"line \d+: .*The log is damaged|no event log") as error:
+        read_log(path)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 500
+
+
+def test_a_campaign_that_starts_twice_is_no_log(tmp_path: Path) -> None:
+    path = written(tmp_path / "events.ndjson", started(), started())
+    with pytest.raises(LogError, match="line 2: the campaign starts a second time"):
+        read_log(path)

@@ -1,13 +1,17 @@
 """What `attnfuzz backends` tells people and scripts."""
 
 from collections.abc import Callable
+from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any
 
 import fake_nvml
 import pytest
+from refusals import refused
 
+from attnfuzz.harness import registry
 from attnfuzz.harness.defaults import DEFAULT_BACKENDS
 from attnfuzz.harness.registry import builtin
+from attnfuzz.harness.user_backends.load import ENTRY_POINTS
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.torch_sdpa import SdpaBackend
 from attnfuzz.reference.device import Device
@@ -59,3 +63,15 @@ def test_what_modules_there_are_for_is_listed(attnfuzz: Attnfuzz) -> None:
     assert "float16 over float8_e4m3fn KV with head dim 128" in out
     assert "LSE base 2" in out
     assert "No LSE" in out
+
+
+def test_an_installed_backend_that_does_not_load_is_left_out_and_named(
+    attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered = EntryPoints([EntryPoint("broken", "surely_not_installed:MINE", ENTRY_POINTS)])
+    monkeypatch.setattr(registry, "entry_points", offered.select)
+    ran = attnfuzz("backends", "--runnable")
+    assert ran.code == 0
+    assert ran.out.split() == sorted(DEFAULT_BACKENDS)
+    assert ran.err.startswith("Left out: backend broken: its entry point surely_not_installed:MINE fails:")
+    refused(attnfuzz("backends", "broken"), "surely_not_installed")

@@ -6,10 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from campaign_events import finished, started
+from msgspec.structs import replace
 from refusals import refused
 
+from attnfuzz.harness.campaign import room
 from attnfuzz.harness.campaign.events import CampaignStarted, Event
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.log import EventLog
@@ -51,6 +54,44 @@ def test_a_count_must_be_positive(attnfuzz: Attnfuzz, option: str) -> None:
 def test_a_backend_file_that_fails_to_import_says_how(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import no_such_module\n")
     refused(attnfuzz("fuzz", "--backend", "mine.py:Mine"), "mine.py", "no_such_module")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "class O(BaseException): ...\nraise O",
+        "import os; os._exit(0)",
+        "raise KeyboardInterrupt",
+        "raise SystemExit(0)",
+        "raise SystemExit(1)",
+        "import ctypes; ctypes.string_at(8)",
+        "import atexit, os; atexit.register(os._exit, 0); raise ValueError",
+    ],
+)
+def test_a_backend_file_does_not_decide_the_exit_code(attnfuzz: Attnfuzz, line: str) -> None:
+    Path("mine.py").write_text(line)
+    refused(attnfuzz("fuzz", "--backend", f"{Path('mine.py').resolve()}:MINE"), "mine.py")
+    assert not Path("attnfuzz-out").exists()
+
+
+@pytest.mark.parametrize("raised", [SystemExit(0), SystemExit(1), SystemExit("done"), GeneratorExit()])
+def test_only_a_command_gives_an_exit_code(
+    attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch, raised: BaseException
+) -> None:
+    def leave() -> None:
+        raise raised
+
+    monkeypatch.setattr("attnfuzz.harness.cli.backends.names", leave)
+    ran = attnfuzz("backends")
+    assert ran.code == 2
+    assert "this is a bug in attnfuzz" in ran.err
+
+
+def test_what_is_quoted_of_an_argument_is_escaped_and_abridged(attnfuzz: Attnfuzz) -> None:
+    ran = attnfuzz("fuzz", "--jobs", f"\x1b]52;c;AAAA\x07{'9' * 5000}")
+    refused(ran, "--jobs", "characters ...]")
+    assert "\x1b" not in ran.err
+    assert "\x07" not in ran.err
 
 
 def test_a_backend_that_cannot_run_here_says_why(attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,15 +160,10 @@ def begun(*events: Event) -> Path:
     return log
 
 
-def test_a_finished_campaign_is_not_resumed(attnfuzz: Attnfuzz) -> None:
-    begun(finished())
-    refused(attnfuzz("fuzz", "--resume", "attnfuzz-out"), "20300101-000000", "is finished", "without --resume")
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "holds no event"),
+        (b'{"event":"CampaignSta', "holds no event"),
         (b"some notes\n", "is no event log of attnfuzz"),
         (b'{"event":"CampaignStarted","log_version":1}\n', "log version 1"),
     ],
@@ -200,3 +236,19 @@ def test_an_error_of_ours_is_a_traceback_and_no_finding(attnfuzz: Attnfuzz, monk
     assert ran.code == 2
     assert "RuntimeError: a bug of ours" in ran.err
     assert "please report it" in ran.err
+
+
+def test_a_log_does_not_decide_how_many_processes_start(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+    log = Home(tmp_path / "home").log("20260501-043000")
+    log.parent.mkdir(parents=True)
+    head = replace(started("torch_sdpa"), jobs=1_000_000)
+    log.write_bytes(msgspec.json.encode(head) + b"\n")
+    refused(attnfuzz("fuzz", "--resume", "home"), "line 1: Expected `int` <= 256 - at `$.jobs`")
+
+
+def test_more_jobs_than_the_memory_is_enough_for_are_refused(
+    attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "available", lambda: 4 << 30)
+    words = "200 jobs need about 150.0 GiB of memory, and 4.0 GiB are available: give --jobs 5"
+    refused(attnfuzz("fuzz", "--backend", "torch_sdpa", "--jobs", "200"), words)

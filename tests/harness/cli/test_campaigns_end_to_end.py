@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from campaign_process import begin
+from team_backend import NAME as MINE
+from team_backend import write_backend
 
 from attnfuzz.harness.campaign.events import (
     CampaignFinished,
@@ -22,23 +24,6 @@ from attnfuzz.harness.check import shared_runner
 from attnfuzz.harness.findings.state import State
 
 Attnfuzz = Callable[..., Any]
-EXAMPLE = Path(__file__).parents[3] / "docs/examples/my_backend.py"
-RIGHT = "weights, v)"
-WRONG = 'weights, v) * (float("nan") if kv_len > 4 else 1)'
-DECODE_ALONE = """
-from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Mode
-from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.geometry import KvLayout
-
-MINE = FunctionBackend(
-    attend,
-    capability=Capability(
-        modes=(Mode.DECODE,), dtypes=(DType.FLOAT32,), layouts=(KvLayout.NHD,), page_sizes=(8,), max_head_dim=8
-    ),
-)
-"""
-MINE = "team_backend.py:MINE"
 HOME = Home(Path("attnfuzz-out"))
 
 
@@ -56,17 +41,10 @@ def _end_workers() -> None:
         shared_runner.cache_clear()
 
 
-def write_backend(*, wrong: bool) -> None:
-    """The example in the documentation as a user's file, for small decodes; it may be wrong for over 4 keys."""
-    source = EXAMPLE.read_text() + DECODE_ALONE
-    assert source.count(RIGHT) == 1
-    Path("team_backend.py").write_text(source.replace(RIGHT, WRONG) if wrong else source)
-
-
 def test_a_campaign_that_is_killed_twice_loses_nothing_and_counts_nothing_twice(
     attnfuzz: Attnfuzz,
 ) -> None:
-    write_backend(wrong=True)
+    write_backend(Path(), wrong=True)
     here = Path.cwd()
     budget = ("--backend", MINE, "--backend", "torch_sdpa", "--examples", "60", "--jobs", "2", "--seed", "5")
     with begin(here, *budget) as campaign:
@@ -94,7 +72,7 @@ def test_a_campaign_that_is_killed_twice_loses_nothing_and_counts_nothing_twice(
 
 def test_a_bug_is_new_then_open_then_fixed_then_back(attnfuzz: Attnfuzz) -> None:
     def night(*, wrong: bool) -> tuple[int, str, set[tuple[str, State]]]:
-        write_backend(wrong=wrong)
+        write_backend(Path(), wrong=wrong)
         ran = attnfuzz("fuzz", "--backend", MINE, "--examples", "30", "--seed", "5")
         told = [
             event for event in read_log(HOME.log(HOME.ids()[-1])) if isinstance(event, FindingFiled | FindingChecked)
@@ -124,7 +102,7 @@ def test_a_bug_is_new_then_open_then_fixed_then_back(attnfuzz: Attnfuzz) -> None
 
 
 def test_a_known_failure_that_a_short_campaign_does_not_meet_is_no_error(attnfuzz: Attnfuzz) -> None:
-    write_backend(wrong=False)
+    write_backend(Path(), wrong=False)
     Path("attnfuzz-ledger.toml").write_text(f'[[known]]\nbackend = "{MINE}"\nkind = "NotFinite"\nreason = "rare"\n')
     ran = attnfuzz("fuzz", "--backend", MINE, "--examples", "5", "--seed", "5")
     assert ran.code == 0, ran.out
@@ -132,7 +110,7 @@ def test_a_known_failure_that_a_short_campaign_does_not_meet_is_no_error(attnfuz
 
 
 def test_what_the_ledger_knows_is_no_finding(attnfuzz: Attnfuzz) -> None:
-    write_backend(wrong=True)
+    write_backend(Path(), wrong=True)
     Path("attnfuzz-ledger.toml").write_text(
         f'[[known]]\nbackend = "{MINE}"\nkind = "NotFinite"\nreason = "as agreed"\n'
     )

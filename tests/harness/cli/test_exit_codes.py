@@ -4,11 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from campaign_events import checked, filed, finished, started
+from campaign_events import checked, filed, finished, kept, started
 from fake_search import decode
 from msgspec.structs import replace
 
 from attnfuzz.harness.campaign.events import Event, JobFailed, LedgerRemark
+from attnfuzz.harness.campaign.knowledge import JOB_KILLED, NOT_COME_BACK, OUT_OF_TIME
 from attnfuzz.harness.findings.state import State
 
 BACKEND = "torch_sdpa"
@@ -30,6 +31,10 @@ REMARK = LedgerRemark(at=60, entry=1, title="Hang in x", text="it no longer happ
         (1, [replace(FILED, known="as agreed"), CHECKED]),
         (0, [REMARK]),
         (1, [FILED, REMARK]),
+        (1, [kept(CASE, OUT_OF_TIME)]),
+        (1, [kept(CASE, JOB_KILLED)]),
+        (0, [kept(CASE, NOT_COME_BACK)]),
+        (0, [kept(CASE, OUT_OF_TIME, known="as agreed")]),
         (2, [JobFailed(at=60, job=0, text="KeyError: 'a bug of ours'")]),
     ],
 )

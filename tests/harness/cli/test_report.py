@@ -158,8 +158,15 @@ def test_a_log_of_another_version_is_named_as_one(attnfuzz: Attnfuzz, home: Home
 
 
 def test_an_empty_log_says_that_nothing_ran(attnfuzz: Attnfuzz, home: Home) -> None:
-    home.log(SECOND).write_bytes(b"")
+    home.log(SECOND).write_bytes(b'{"event":"CampaignSta')
     refused(attnfuzz("report", "out"), "no event")
+
+
+def test_a_campaign_that_was_killed_before_its_first_event_is_left_out(attnfuzz: Attnfuzz, home: Home) -> None:
+    home.log(SECOND).write_bytes(b"")
+    ran = attnfuzz("report", "out")
+    assert ran.code == 0
+    assert f"campaigns/{FIRST}/report.html" in ran.out
 
 
 def test_an_empty_folder_is_no_campaign(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
@@ -184,10 +191,10 @@ def test_what_does_not_exist_is_named(attnfuzz: Attnfuzz) -> None:
 
 @pytest.mark.usefixtures("home")
 def test_a_log_that_may_not_be_read_is_named(attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(path: Path) -> bytes:
+    def denied(path: Path, _most: int) -> bytes:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
-    monkeypatch.setattr(Path, "read_bytes", denied)
+    monkeypatch.setattr("attnfuzz.harness.campaign.log.read_bytes", denied)
     refused(attnfuzz("report", "out"), "Permission denied", "events.ndjson", "permissions")
 
 
@@ -199,7 +206,7 @@ def test_a_folder_that_can_not_be_written_to_is_named(attnfuzz: Attnfuzz, home: 
 @pytest.mark.usefixtures("home")
 def test_an_unknown_finding_lists_what_there_is(attnfuzz: Attnfuzz) -> None:
     ran = attnfuzz("report", "out", "--campaign", FIRST, "--issue", "other", "i.md")
-    refused(ran, "no finding has 'other' in its name", "the-finding")
+    refused(ran, "no finding with 'other' in its name", "the-finding")
 
 
 def test_a_file_that_is_no_defect_score_is_named(attnfuzz: Attnfuzz, home: Home) -> None:
@@ -230,5 +237,5 @@ def test_a_campaign_leaves_its_reports_and_the_summary_of_the_runner(
 
 
 def test_known_and_open_findings_get_no_issue(home: Home) -> None:
-    campaign(home, "20260503", filed(CASE, "known", known="upstream"), checked(CASE, State.OPEN))
+    campaign(home, "20260503", checked(CASE, State.OPEN), filed(CASE, "known", known="upstream"))
     assert write_reports(home, "20260503", Standing.of(read_log(home.log("20260503")))).issues == ()

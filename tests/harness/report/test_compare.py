@@ -52,7 +52,8 @@ def test_a_backend_that_one_of_them_lacks_is_left_out_and_named() -> None:
     comparison = compare(old, night())
     assert [change.name for change in comparison.backends] == [MHA]
     assert comparison.unseen == ()
-    assert comparison.caveats == ("only a searched torch_sdpa: left out",)
+    assert comparison.caveats == ("only a searched torch_sdpa: left out, with 1 finding",)
+    assert comparison.nothing == "No findings in what both searched."
 
 
 def test_margins_have_a_ratio_and_tiers_come_and_go() -> None:

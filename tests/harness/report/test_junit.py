@@ -3,12 +3,13 @@
 import re
 
 import pytest
-from campaign_events import MISMATCH, checked, filed, finished, started
+from campaign_events import MISMATCH, checked, filed, finished, kept, started
 from fake_search import decode
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 from msgspec.structs import replace
 
 from attnfuzz.harness.campaign.events import Event, JobFailed, LedgerRemark, Progress
+from attnfuzz.harness.campaign.knowledge import NOT_COME_BACK, OUT_OF_TIME
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.junit import render_junit
@@ -102,3 +103,11 @@ def test_the_counts_of_the_whole_add_up() -> None:
     assert next(iter(read)).timestamp == "2026-05-01T04:30:00"
     told = re.findall(r'<property name="(.*?)" value="(.*?)"', render_junit(Standing.of(events)).decode())
     assert told[:2] == [("seed", "7"), ("attnfuzz", "1.0")]
+
+
+def test_a_suspect_that_was_not_confirmed_for_want_of_time_is_a_failure() -> None:
+    (result,) = cases(suites(kept(CASE, OUT_OF_TIME), finished())["fake"])["unconfirmed a-suspect"].result
+    assert isinstance(result, Failure)
+    assert result.message == "not confirmed: OutputMismatch at out in fake, decode"
+    assert OUT_OF_TIME in (result.text or "")
+    assert "unconfirmed a-suspect" not in cases(suites(kept(CASE, NOT_COME_BACK), finished())["fake"])

@@ -1,10 +1,12 @@
 """The line that is read first says what there is to do."""
 
 import pytest
-from campaign_events import checked, filed, finished, started
+from campaign_events import checked, filed, finished, kept, started
 from harness_cases import decode_case
+from msgspec.structs import replace
 
 from attnfuzz.harness.campaign.events import CampaignResumed, Event, JobFailed, LedgerRemark, Progress
+from attnfuzz.harness.campaign.knowledge import JOB_KILLED, NOT_COME_BACK, OUT_OF_TIME
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.verdict import Level, verdict
@@ -68,3 +70,32 @@ def test_a_resumed_campaign_is_judged_by_how_it_ends() -> None:
     failed = JobFailed(at=3100.0, job=0, text="Traceback")
     resumed = CampaignResumed(at=3100.0, time=0.0, environment={}, jobs=1, torn_bytes=0)
     assert verdict_of(failed, resumed, finished())[1] is Level.GOOD
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        (OUT_OF_TIME, "No findings, 1 suspect not confirmed for want of time in "),
+        (JOB_KILLED, "No findings, 1 suspect not confirmed because the job was killed each time in "),
+    ],
+)
+def test_a_suspect_that_was_not_settled_is_not_a_clean_night(reason: str, words: str) -> None:
+    text, level = verdict_of(kept(CASE, reason), finished())
+    assert text.startswith(words)
+    assert level is Level.BAD
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [kept(CASE, NOT_COME_BACK)],
+        [kept(CASE, OUT_OF_TIME, known="upstream knows")],
+        [kept(CASE, OUT_OF_TIME), filed(CASE, known="upstream knows")],
+        [kept(CASE, OUT_OF_TIME), replace(checked(CASE, State.OPEN), known="upstream knows")],
+    ],
+    ids=["refuted", "known", "filed since", "checked since"],
+)
+def test_a_suspect_that_was_settled_or_is_known_gives_nobody_work(events: list[Event]) -> None:
+    text, level = verdict_of(*events, finished())
+    assert text.startswith(("No findings in ", "No findings (1 known)"))
+    assert level is Level.GOOD

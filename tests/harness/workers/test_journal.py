@@ -52,6 +52,26 @@ def test_a_torn_write_leaves_the_entry_before_it(journal: Journal) -> None:
     assert journal.read() == b"also whole"
 
 
+def test_nobody_can_change_its_size(journal: Journal) -> None:
+    size = os.fstat(journal.fd).st_size
+    for wrong in (0, size - 1, size + 1):
+        with pytest.raises(PermissionError):
+            os.ftruncate(journal.fd, wrong)
+    journal.write(b"still there")
+    assert journal.read() == b"still there"
+
+
+@pytest.mark.parametrize("byte", [0x01, 0x7F, 0xFF])
+def test_what_is_written_over_it_is_read_within_bounds(journal: Journal, byte: int) -> None:
+    journal._map[:] = bytes([byte]) * len(journal._map)
+    assert journal.read() == b""
+    assert journal.entries == int.from_bytes(bytes([byte]) * 8, "little")
+    journal.clear()
+    assert journal.fault() is None
+    journal.write(b"the next launch")
+    assert journal.read() == b"the next launch"
+
+
 def test_an_entry_that_does_not_fit_is_refused(journal: Journal) -> None:
     journal.write(b"fits")
     with pytest.raises(ValueError, match="at most 1048576 fit"):

@@ -1,0 +1,129 @@
+"""Loads a user's backend. This runs the user's code, so it is only for processes that may die or hang."""
+
+import importlib.util
+import re
+import sys
+from functools import cache
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import ModuleType
+from typing import cast
+
+import msgspec
+
+from attnfuzz.kernels.backend import Backend
+from attnfuzz.reference.user_error import UserError
+
+ENTRY_POINTS = "attnfuzz.backends"
+"""The entry point group in which an installed package offers a backend."""
+
+_REQUIRED = ("name", "capability", "contract", "noise", "ops", "missing", "prepare", "open")
+
+_MOST_CHARACTERS = 400
+"""Characters of a user's exception that a message shows."""
+
+
+class BackendFileError(UserError):
+    """A backend could not be loaded from a user's file or from an entry point, or is not what a backend must be."""
+
+
+class BackendSource(msgspec.Struct, frozen=True):
+    """Where a user's backend comes from: the value of an `entry_point`, or FILE.py:NAME as its `name` says."""
+
+    name: str
+    entry_point: str = ""
+
+
+@cache
+def load(source: BackendSource) -> Backend:
+    """Import a backend, and make an instance of what is a class.
+
+    Raises BackendFileError for whatever the user's code raises, SystemExit and KeyboardInterrupt included.
+    """
+    name = source.name
+    if source.entry_point:
+        return _checked(name, _of_entry_point(source))
+    path, _, attribute = name.rpartition(":")
+    return _checked(name, _attribute(_import(path), path, attribute))
+
+
+def brief(error: BaseException) -> str:
+    """Return the type and the first line of an exception, also of one whose __str__ raises."""
+    try:
+        lines = str(error).splitlines()
+    except BaseException:  # noqa: BLE001 - it is the user's code
+        lines = ["its __str__ raises"]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:_MOST_CHARACTERS]
+
+
+def _of_entry_point(source: BackendSource) -> object:
+    try:
+        return EntryPoint(source.name, source.entry_point, ENTRY_POINTS).load()
+    except BaseException as error:
+        where = f"its entry point {source.entry_point}"
+        raise BackendFileError(f"backend {source.name}: {where} fails: {brief(error)}") from error
+
+
+@cache
+def _import(path: str) -> ModuleType:
+    file = Path(path).resolve()
+    # Named for the whole path: files of several folders may have the same name.
+    spec = importlib.util.spec_from_file_location(re.sub(r"\W", "_", f"attnfuzz_backend_{file}"), file)
+    if spec is None or spec.loader is None:
+        raise BackendFileError(f"backend file {path} can't be imported as a module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    # What lies beside the file can be imported, as if it were run.
+    sys.path.append(str(file.parent))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        sys.modules.pop(spec.name, None)
+        raise BackendFileError(f"backend file {path} fails to import: {brief(error)}") from error
+    return module
+
+
+def _attribute(module: ModuleType, path: str, attribute: str) -> object:
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        have = ", ".join(name for name, value in vars(module).items() if _is_own_backend(module, value))
+        raise BackendFileError(f"backend file {path} has no {attribute}: its backends are {have or 'none'}") from None
+    except BaseException as error:
+        raise BackendFileError(f"backend file {path} can't give {attribute}: {brief(error)}") from error
+
+
+def _is_own_backend(module: ModuleType, value: object) -> bool:
+    """Whether a file's name stands for a backend: a class only if it is defined there, not imported."""
+    try:
+        return not _lacking("", value) and (not isinstance(value, type) or value.__module__ == module.__name__)
+    except BackendFileError:
+        return False
+
+
+def _lacking(name: str, value: object) -> list[str]:
+    """The parts of a backend that `value` does not have. Raises BackendFileError for one that raises."""
+    lacking = []
+    for part in _REQUIRED:
+        try:
+            getattr(value, part)
+        except AttributeError:
+            lacking.append(part)
+        except BaseException as error:
+            raise BackendFileError(f"{name}: its {part} raises {brief(error)}") from error
+    return lacking
+
+
+def _checked(name: str, found: object) -> Backend:
+    """An instance, made by calling what is a class; each part that a backend needs must be there."""
+    try:
+        backend = found() if isinstance(found, type) else found
+    except BaseException as error:
+        raise BackendFileError(f"{name} can't be made without arguments: {brief(error)}") from error
+    lacking = _lacking(name, backend)
+    if lacking:
+        advice = "make it a Backend of attnfuzz.kernels.backend"
+        if callable(backend):
+            advice = "make one of a function with attnfuzz.kernels.function_backend.FunctionBackend"
+        raise BackendFileError(f"{name} is no backend, it has no {', '.join(lacking)}: {advice}")
+    return cast("Backend", backend)

@@ -1,0 +1,44 @@
+"""Processes that do not outlive the one that starts them, even if it is killed while they are still starting.
+
+Run as `python -m attnfuzz.harness.workers.tethered PARENT MODULE ARGUMENTS`: it asks the system to be killed with the
+process PARENT, before anything is imported that takes time, and then is `python -m MODULE ARGUMENTS`.
+"""
+
+import ctypes
+import os
+import runpy
+import signal
+import sys
+import threading
+
+_PR_SET_PDEATHSIG = 1
+
+
+def command(module: str, *arguments: str) -> list[str]:
+    """The command line of `python -m module arguments`, as a process that dies with this one.
+
+    The system takes the end of the thread that starts a process for the end of its parent (prctl(2)), so that it is not
+    tethered unless the main thread does.
+    """
+    python = [sys.executable, "-m"]
+    if threading.current_thread() is not threading.main_thread():
+        return [*python, module, *arguments]
+    return [*python, "attnfuzz.harness.workers.tethered", str(os.getpid()), module, *arguments]
+
+
+def die_with(parent: int) -> None:
+    """Be killed when `parent`, which started this process, ends; end at once if it has ended already."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def main() -> None:
+    """Become the module, tethered."""
+    _, parent, *sys.argv = sys.argv
+    die_with(int(parent))
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""Campaigns whose surroundings fail: the disk, the database, a log of 100 MB. One line each, and nothing is lost."""
+
+import contextlib
+import resource
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import redis
+from campaign_events import finished, started
+from campaign_process import CampaignProcess, begin
+from redis_server import RedisServer, binary
+from team_backend import NAME as TEAM
+from team_backend import write_backend
+
+from attnfuzz.harness.campaign.events import Progress, Trouble
+from attnfuzz.harness.campaign.home import Home
+from attnfuzz.harness.campaign.log import read_log
+from attnfuzz.harness.campaign.standing import Standing
+
+pytestmark = pytest.mark.long
+
+EXAMPLES = 300
+OPTIONS = ("--backend", TEAM, "--examples", str(EXAMPLES), "--seed", "5")
+MOST_SECONDS = 180.0
+GIB = 1 << 30
+
+
+def mount(folder: Path, options: str) -> bool:
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """The home of campaigns that are begun in the folder above it, on a file system of 2 MB of its own."""
+    write_backend(tmp_path, wrong=True)
+    home = tmp_path / "attnfuzz-out"
+    home.mkdir()
+    if not mount(home, "size=2m"):
+        pytest.skip("nothing can be mounted here")
+    yield home
+    subprocess.run(["umount", "--lazy", str(home)], check=True)  # noqa: S607
+
+
+def ends(campaign: CampaignProcess) -> tuple[int, str]:
+    """How a campaign ends, and all that it printed."""
+    output, _ = campaign.process.communicate(timeout=MOST_SECONDS)
+    assert "Traceback" not in output, output
+    return campaign.process.returncode, output
+
+
+def refused(folder: Path, *options: str) -> str:
+    """The one line with which a campaign is refused or given up."""
+    with begin(folder, *options) as campaign:
+        code, output = ends(campaign)
+    assert code == 2, output
+    (line,) = (line for line in output.splitlines() if line.startswith("Error: "))
+    return line
+
+
+def whole(home: Path) -> Standing:
+    """Where the only campaign of a home stands, all of whose examples were searched."""
+    (name,) = Home(home).ids()
+    standing = Standing.of(read_log(Home(home).log(name)))
+    assert standing.scores[TEAM].searched == EXAMPLES
+    assert {path.name for path in Home(home).findings.iterdir()} == {event.name for event in standing.filed}
+    return standing
+
+
+def test_a_disk_that_fills_up_ends_a_campaign_with_a_line_and_loses_nothing(disk: Path) -> None:
+    (disk / "ballast").write_bytes(bytes((2 << 20) - (48 << 10)))
+    assert "No space left on device" in (line := refused(disk.parent, *OPTIONS))
+    assert "Make room, then go on with: attnfuzz fuzz --resume attnfuzz-out" in line or "write the report with" in line
+    (disk / "ballast").unlink()
+    with begin(disk.parent, "--resume", "attnfuzz-out") as campaign:
+        code, output = ends(campaign)
+    assert code == 1, output
+    assert len(whole(disk).filed) >= 1
+
+
+def test_a_campaign_fits_onto_2_megabytes(disk: Path) -> None:
+    with begin(disk.parent, *OPTIONS) as campaign:
+        code, output = ends(campaign)
+    assert code == 1, output
+    whole(disk)
+
+
+def test_a_disk_that_is_full_before_anything_is_written_is_named(disk: Path) -> None:
+    with contextlib.suppress(OSError), (disk / "ballast").open("wb") as file:
+        while True:
+            file.write(bytes(4096))
+            file.flush()
+    assert "No space left on device" in refused(disk.parent, *OPTIONS)
+
+
+def test_a_disk_that_can_only_be_read_is_named(disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)  # noqa: S607
+    assert "Read-only file system" in refused(disk.parent, *OPTIONS)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    program = binary()
+    if program is None:
+        pytest.skip("no Redis server here")
+    running = RedisServer(program, tmp_path)
+    yield running
+    running.stop()
+
+
+def kill(server: RedisServer) -> None:
+    server.stop()
+
+
+def want_another_password(server: RedisServer) -> None:
+    with redis.Redis.from_url(server.url) as client:
+        client.config_set("requirepass", "another")
+        # Those that are connected stay so.
+        client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+
+def talk_garbage(server: RedisServer) -> None:
+    """Another program listens where the server did."""
+    server.stop()
+    path = server.url.removeprefix("unix://").partition("?")[0]
+    Path(path).unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+
+    def answer() -> None:
+        while True:
+            connection, _ = listener.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.recv(4096)
+                connection.sendall(b"\xff\x00 no Redis \x1b]52;c;x\x07\r\n" * 9)
+
+    threading.Thread(target=answer, daemon=True).start()
+
+
+@pytest.mark.parametrize("fail", [kill, talk_garbage, want_another_password])
+def test_a_redis_server_that_fails_in_the_middle_costs_a_line(
+    tmp_path: Path, server: RedisServer, fail: Callable[[RedisServer], None]
+) -> None:
+    write_backend(tmp_path, wrong=True)
+    with begin(tmp_path, *OPTIONS, "--database", server.url) as campaign:
+        campaign.wait_for("Progress", times=1)
+        fail(server)
+        code, output = ends(campaign)
+    assert code == 1, output
+    standing = whole(tmp_path / "attnfuzz-out")
+    assert len(standing.filed) >= 1
+    troubles = [event for event in standing.troubles if isinstance(event, Trouble)]
+    assert len(troubles) <= 1
+    assert all("does not answer" in event.text and "\n" not in event.text for event in troubles)
+    assert "\x1b" not in output
+
+
+def test_two_campaigns_in_one_home_are_one_too_many(tmp_path: Path) -> None:
+    write_backend(tmp_path, wrong=True)
+    with begin(tmp_path, *OPTIONS) as first:
+        first.wait_for("CampaignStarted")
+        assert "is in use by another campaign (process " in refused(tmp_path, *OPTIONS)
+        assert "is in use by another campaign (process " in refused(tmp_path, "--resume", "attnfuzz-out")
+        code, output = ends(first)
+    assert code == 1, output
+    whole(tmp_path / "attnfuzz-out")
+
+
+def test_a_log_of_100_megabytes_is_read_in_bounded_time_and_memory(tmp_path: Path) -> None:
+    log = Home(tmp_path).log("20300101-000000")
+    log.parent.mkdir(parents=True)
+    margins, phases = {"T1": 0.5, "T2": 0.3}, {"draw": 0.1, "kernels": 0.2, "judge": 0.3}
+    with log.open("wb") as file:
+        file.write(msgspec.json.encode(started("torch_sdpa")) + b"\n")
+        at = 0.0
+        while file.tell() < 100_000_000:
+            at += 0.01
+            event = Progress(at=at, backend="torch_sdpa", searched=5, cases=6, deaths=0, margins=margins, phases=phases)
+            file.write(msgspec.json.encode(event) + b"\n")
+        file.write(msgspec.json.encode(finished(at)) + b"\n")
+    command = [sys.executable, "-m", "attnfuzz.harness.cli.main", "report", str(tmp_path)]
+    ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=MOST_SECONDS)
+    assert ran.stdout.startswith("No findings in ")
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10 < 2 * GIB

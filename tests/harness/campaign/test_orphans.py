@@ -1,0 +1,32 @@
+"""After a SIGKILL of the main process nothing of its campaign lives on. Only real processes can show that."""
+
+import shutil
+import signal
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from campaign_process import begin, marked_with
+
+SECONDS_TO_BE_GONE = 5.0
+OPTIONS = ("--backend", "torch_sdpa", "--examples", "100000", "--jobs", "2")
+
+
+@pytest.mark.parametrize("started", [1, 3, 5, 7])
+def test_a_main_process_that_is_killed_leaves_no_process_behind(tmp_path: Path, started: int) -> None:
+    """Killed as soon as so many processes run: the main process, then its jobs, their nurseries, their workers."""
+    mark = uuid.uuid4().hex
+    with begin(tmp_path, *OPTIONS, mark=mark) as campaign:
+        deadline = time.monotonic() + 60.0
+        while len(marked_with(mark)) < started:
+            assert campaign.process.poll() is None, "the campaign ended"
+            assert time.monotonic() < deadline, "it takes too long"
+            time.sleep(0.01)
+        campaign.process.send_signal(signal.SIGKILL)
+        campaign.process.wait()
+        deadline = time.monotonic() + SECONDS_TO_BE_GONE
+        while (left := marked_with(mark)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert left == []
+    shutil.rmtree(tmp_path)

@@ -1,0 +1,99 @@
+"""`attnfuzz fuzz --resume`: from wherever, whatever is missing, and after the campaign's own end."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from campaign_events import filed, finished, kept, started
+from fake_search import decode
+from msgspec.structs import replace
+from refusals import refused
+
+from attnfuzz.harness.campaign.events import CampaignStarted, Event
+from attnfuzz.harness.campaign.home import Home
+from attnfuzz.harness.campaign.knowledge import OUT_OF_TIME
+from attnfuzz.harness.campaign.log import EventLog, read_log
+
+Attnfuzz = Callable[..., Any]
+BACKEND = "torch_sdpa"
+CASE = replace(decode(5), backend=BACKEND)
+BEGUN = replace(started(BACKEND), seconds=1.0)
+TORN = b'{"event":"Progr'
+
+
+def begun(home: Path, *events: Event, head: CampaignStarted = BEGUN) -> Path:
+    """The log of a campaign in a home, with these events after its start, and half of another."""
+    log = Home(home).log("20300101-000000")
+    with EventLog(log) as write:
+        for event in (head, *events):
+            write(event)
+    with log.open("ab") as file:
+        file.write(TORN)
+    return log
+
+
+@pytest.mark.parametrize(("event", "code"), [(filed(CASE), 1), (kept(CASE, OUT_OF_TIME), 1), (None, 0)])
+def test_a_campaign_that_was_killed_before_its_reports_were_written_has_them_and_its_exit_code_again(
+    attnfuzz: Attnfuzz, event: Event | None, code: int
+) -> None:
+    log = begun(Path("attnfuzz-out"), *([] if event is None else [event]), finished())
+    ran = attnfuzz("fuzz", "--resume", "attnfuzz-out")
+    assert ran.code == code, ran.err
+    assert "Campaign 20300101-000000 is finished; its reports are written again." in ran.out
+    assert {"report.html", "junit.xml", "summary.md"} <= {path.name for path in log.parent.iterdir()}
+    assert "go on with" not in ran.out
+
+
+def test_a_campaign_logs_where_things_are_wherever_it_is_gone_on_with(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+    Path("attnfuzz-ledger.toml").write_text("")
+    Path("team.py").write_text("from attnfuzz.kernels.torch_sdpa import SDPA_BACKENDS\n\nMINE = SDPA_BACKENDS[0]\n")
+    options = ("--backend", BACKEND, "--backend", "team.py:MINE", "--database", "examples")
+    assert attnfuzz("fuzz", *options, "--examples", "1", "--seed", "1").code == 0
+    (first, *_) = read_log(next(Path("attnfuzz-out/campaigns").glob("*/events.ndjson")))
+    assert isinstance(first, CampaignStarted)
+    assert first.ledger == str(tmp_path / "attnfuzz-ledger.toml")
+    assert first.database == str(tmp_path / "examples")
+    assert first.folder == str(tmp_path)
+
+
+def test_a_ledger_that_an_old_log_names_from_its_own_folder_is_found_from_another(
+    attnfuzz: Attnfuzz, told: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(Path("attnfuzz-out"), head=replace(BEGUN, ledger="attnfuzz-ledger.toml"))
+    Path("attnfuzz-ledger.toml").write_text("")
+    told(finished())
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    ran = attnfuzz("fuzz", "--resume", "../attnfuzz-out")
+    assert ran.code == 0, ran.err
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"ledger": "gone.toml"}, ("the ledger gone.toml", "--ledger")),
+        ({"ledger": "/gone/ledger.toml"}, ("the ledger /gone/ledger.toml", "--ledger")),
+        ({"backends": ("team.py:MINE",), "folder": "/work/team"}, ("bring team.py back, go on in /work/team",)),
+        ({"backends": ("no_such_backend",)}, ("no_such_backend",)),
+        ({"database": "unknown://host"}, ("unknown://host",)),
+    ],
+    ids="-".join,
+)
+def test_what_is_missing_is_said_before_the_log_is_touched(
+    attnfuzz: Attnfuzz, changes: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    log = begun(Path("attnfuzz-out"), head=replace(BEGUN, **changes))
+    before = log.read_bytes()
+    assert before.endswith(TORN)
+    refused(attnfuzz("fuzz", "--resume", "attnfuzz-out"), *words)
+    assert log.read_bytes() == before
+
+
+def test_a_ledger_that_moved_can_be_named(attnfuzz: Attnfuzz, told: Callable[..., None]) -> None:
+    log = begun(Path("attnfuzz-out"), head=replace(BEGUN, ledger="/gone/ledger.toml"))
+    Path("here.toml").write_text("")
+    told(finished())
+    ran = attnfuzz("fuzz", "--resume", "attnfuzz-out", "--ledger", "here.toml")
+    assert ran.code == 0, ran.err
+    assert TORN not in log.read_bytes()

@@ -1,0 +1,132 @@
+"""What a kernel does to its worker is a verdict on that kernel, and the next case is right.
+
+Each runs in a real worker: these are signals, descriptors and processes.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness_cases import decode_case
+
+from attnfuzz.harness.check import CannotRun, Runner
+from attnfuzz.harness.failures import Kind, Observation
+
+FILE = str(Path(__file__).parents[1] / "fakes" / "misbehaving_backend.py")
+
+RAISED = {
+    "EXIT": ("SystemExit", "SystemExit: 0"),
+    "INTERRUPT": ("KeyboardInterrupt", "KeyboardInterrupt: "),
+    "GENERATOR": ("GeneratorExit", "GeneratorExit: gone"),
+    "ODD": ("Odd", "Odd: odd"),
+    "MUTE": ("Mute", "Mute: (its text can't be had: Odd in Mute.__str__)"),
+    "WORDLESS": ("Wordless", "Wordless: (its text can't be had: TypeError in Wordless.__str__)"),
+    "SURROGATE": ("RuntimeError", "RuntimeError: \N{REPLACEMENT CHARACTER} \N{REPLACEMENT CHARACTER}[31m"),
+    "OPEN_ODD": ("Odd", "Odd: not open"),
+    "PREPARE": ("Odd", "Odd: not prepared"),
+    "OPS": ("Odd", "Odd: no ops"),
+    "NOISE": ("Odd", "Odd: no noise"),
+    "NO_NOISE": ("TypeError", "TypeError: the backend's noise is a NoneType, not a NoiseModel"),
+    "NO_OUTPUT": ("TypeError", "TypeError: the backend's output is a str, not a Output"),
+}
+
+WROTE = "it wrote to the descriptors that its worker answers with"
+LOST = "it closed or replaced the descriptors that its worker answers with"
+OUTSIDE = "killed by SIGKILL from outside, most likely out of memory"
+
+DIED = {
+    "JUNK": (Kind.WORKER_DIED, WROTE),
+    "CLOSE": (Kind.WORKER_DIED, LOST),
+    "CLOSE_ALL": (Kind.WORKER_DIED, LOST),
+    "REPLACE": (Kind.WORKER_DIED, LOST),
+    "ABORT_BESIDE_A_CHILD": (Kind.WORKER_DIED, "killed by SIGABRT"),
+    "STOP_NURSERY_AND_ABORT": (Kind.WORKER_DIED, "killed by SIGABRT"),
+    "IGNORE_FAULT": (Kind.ILLEGAL_ACCESS, "unknown address"),
+    "KILL_NURSERY": (Kind.WORKER_DIED, OUTSIDE),
+    "KILL_GROUP": (Kind.WORKER_DIED, OUTSIDE),
+}
+
+HARMLESS = (
+    "TRUNCATE",
+    "FORK",
+    "FORK_IN_C",
+    "FORK_AND_SLEEP",
+    "FORK_AND_ABORT",
+    "PRINT",
+    "SETTINGS",
+    "CLOSE_STDOUT",
+    "BUSY_THREAD",
+    "RAISE_IN_A_THREAD",
+    "RAISE_LATE",
+    "STOP_NURSERY",
+)
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    with Runner(timeout=10.0) as runner:
+        yield runner
+
+
+def observed(runner: Runner, name: str) -> tuple[Observation, ...]:
+    """What is observed of a backend; the verdicts on a wrong and on a correct one right after it are right."""
+    found = runner.verdict(decode_case(f"{FILE}:{name}")).observations
+    (wrong,) = runner.verdict(decode_case(f"{FILE}:WRONG_ROW")).observations
+    assert wrong.kind is Kind.OUTPUT_MISMATCH
+    assert runner.verdict(decode_case(f"{FILE}:NONE")).observations == ()
+    return found
+
+
+@pytest.mark.parametrize("name", RAISED)
+def test_whatever_a_backend_raises_is_a_finding(runner: Runner, name: str) -> None:
+    restarts = runner.restarts
+    (found,) = observed(runner, name)
+    assert found.kind is Kind.RAISED
+    assert (found.place, found.message) == RAISED[name]
+    assert runner.restarts == restarts
+
+
+def test_what_a_backend_says_is_of_bounded_length(runner: Runner) -> None:
+    (lengthy,) = observed(runner, "LENGTHY")
+    assert len(lengthy.message) < 11_000
+    (named,) = observed(runner, "LONG_NAME")
+    assert len(named.place) == 200
+    assert named.message == f"{named.place}: named"
+
+
+@pytest.mark.parametrize("name", DIED)
+def test_a_worker_that_is_lost_is_a_finding(runner: Runner, name: str) -> None:
+    (found,) = observed(runner, name)
+    assert (found.kind, found.place) == DIED[name]
+    # When it was done is not known of all, and then no launch is blamed at random.
+    assert found.kernel == ("" if found.place in (WROTE, LOST) else "attend")
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_does_no_harm_is_no_finding(runner: Runner, name: str) -> None:
+    assert observed(runner, name) == ()
+
+
+def test_an_alarm_ends_with_its_case(runner: Runner) -> None:
+    assert observed(runner, "ALARM") == ()
+    assert runner.verdict(decode_case(f"{FILE}:SLOW")).observations == ()
+
+
+def test_a_fault_without_its_handler_is_not_blamed_on_a_compiler(runner: Runner) -> None:
+    (found,) = observed(runner, "IGNORE_FAULT")
+    assert "the handler that notes it did not run: it was ignored" in found.message
+    # The next one is noted.
+    (fault,) = runner.verdict(decode_case(f"{FILE}:SEGFAULT")).observations
+    assert fault.place == "query"
+
+
+def test_what_an_earlier_case_left_behind_ends_nothing(runner: Runner) -> None:
+    runner.verdict(decode_case(f"{FILE}:NONE"))
+    assert observed(runner, "STUMBLE") == ()
+
+
+@pytest.mark.parametrize("part", ["MISSING", "PREPARE"])
+def test_what_a_backend_raises_before_a_worker_runs_it_names_the_backend(runner: Runner, part: str) -> None:
+    with pytest.raises(CannotRun, match=rf"misbehaving_backend.py:HERE_{part} can't run here: KeyError: '{part}'"):
+        runner.verdict(decode_case(f"{FILE}:HERE_{part}"))
+    assert observed(runner, "NONE") == ()
