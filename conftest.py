@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from attnfuzz.harness.campaign.constants import without_constants_of_sources
+from attnfuzz.harness.search.constants import without_constants_of_sources
 
 pytest_plugins = ["pytester"]
 

@@ -6,13 +6,13 @@ import click
 from measurement import backends_option, count_option, show
 from msgspec.structs import replace
 
-from attnfuzz.harness.campaign.draw import drawn_cases
-from attnfuzz.harness.campaign.hunt import Hunt
-from attnfuzz.harness.campaign.messages import AnyMessage, Tally
 from attnfuzz.harness.campaign.schedule import slices_of
-from attnfuzz.harness.check import Runner
 from attnfuzz.harness.defects.search import NO_SHRINKING
-from attnfuzz.harness.judge import Tier
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.search.draw import drawn_cases
+from attnfuzz.harness.search.hunt import Hunt
+from attnfuzz.harness.search.messages import AnyMessage, Tally
+from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
 
 ROADS = {"drawn": False, "climbing": True}

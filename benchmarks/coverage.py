@@ -9,8 +9,8 @@ from flat_cases import Uniform, flat_case, hypothesis_cases, legal
 from hypothesis.strategies import SearchStrategy
 from measurement import backends_option, count_option, json_option, seed_option, show
 
-from attnfuzz.harness.campaign.examples import derive_seed, run_examples
-from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.search.examples import derive_seed, run_examples
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.strategies.cases import cases

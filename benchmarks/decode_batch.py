@@ -9,13 +9,14 @@ from typing import Final
 import click
 import torch
 
-from attnfuzz.harness.failures import Observation
-from attnfuzz.harness.judge import Tier, judge
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.judge import judge
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence
 from attnfuzz.harness.judge.judge import STATISTICAL
 from attnfuzz.harness.judge.real_rows import RealRows
-from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.verdict.failures import Observation
+from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.kernels.backend import Attended, Output
 from attnfuzz.kernels.native.ops import trtllm_batch_decode_with_kv_cache
 from attnfuzz.kernels.native.workspace import workspace_bytes

@@ -8,13 +8,13 @@ from statistics import median
 import click
 from measurement import backends_option, count_option, show
 
-from attnfuzz.harness.campaign.draw import drawn_cases
-from attnfuzz.harness.campaign.hunt import Hunt
-from attnfuzz.harness.campaign.messages import AnyMessage, Caught, Suspect
 from attnfuzz.harness.campaign.schedule import slices_of
-from attnfuzz.harness.check import Runner
-from attnfuzz.harness.describe import describe
-from attnfuzz.harness.failures import Verdict
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.search.draw import drawn_cases
+from attnfuzz.harness.search.hunt import Hunt
+from attnfuzz.harness.search.messages import AnyMessage, Caught, Suspect
+from attnfuzz.harness.verdict.describe import describe
+from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.reference.case import Case
 
 REVISIONS = ("trtllm_mha@21649-before", "trtllm_mha@24566", "trtllm_mla@21987-before", "trtllm_mla@22688-before")

@@ -15,11 +15,11 @@ from in_process import use_one_thread, verdict_in_process
 from measurement import backends_option, count_option, json_option, seed_option, show
 from widened import widened
 
-from attnfuzz.harness.campaign.examples import derive_seed, run_examples
-from attnfuzz.harness.check import Runner
-from attnfuzz.harness.confirm import comes_back
-from attnfuzz.harness.failures import Observation
-from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.sandbox.confirm import comes_back
+from attnfuzz.harness.search.examples import derive_seed, run_examples
+from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case, ValueFamily
 from attnfuzz.reference.dtypes import DType

@@ -15,10 +15,10 @@ import msgspec
 from gpu_measurement import Load, Table, require_gpu
 from measurement import count_option, json_option, seed_option
 
-from attnfuzz.harness.campaign.draw import drawn_cases
-from attnfuzz.harness.campaign.examples import run_examples
-from attnfuzz.harness.check import Runner
-from attnfuzz.harness.registry import fixed, resolve
+from attnfuzz.harness.backends.registry import fixed, resolve
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.search.draw import drawn_cases
+from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.visible import visible
 from attnfuzz.reference.case import Case, Mode, Request, Step, Views

@@ -19,9 +19,9 @@ import torch
 from gpu_measurement import Table, require_gpu
 from measurement import json_option
 
+from attnfuzz.harness.inside.places import place_of
 from attnfuzz.harness.memory.cuda.plain import PlainCudaMemory
 from attnfuzz.harness.memory.plain import AnyMemory
-from attnfuzz.harness.places import place_of
 from attnfuzz.kernels.backend import Fill
 from attnfuzz.kernels.defects import stray
 from attnfuzz.kernels.gpu import guards, nvcc

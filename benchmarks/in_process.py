@@ -5,9 +5,10 @@ import sys
 import msgspec
 import torch
 
-from attnfuzz.harness.execute import Execution, Task
-from attnfuzz.harness.failures import Verdict
+from attnfuzz.harness.inside.execute import Execution
 from attnfuzz.harness.memory.plain import PlainMemory
+from attnfuzz.harness.verdict.failures import Verdict
+from attnfuzz.harness.verdict.task import Task
 from attnfuzz.reference.case import Case
 
 

@@ -15,7 +15,7 @@ import msgspec
 from in_process import use_one_thread, verdict_in_process
 from measurement import backends_option, count_option, sample, seconds_of, seed_option, show, warm
 
-from attnfuzz.harness.check import Runner
+from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.reference.case import Case
 
 BLOCK = 10

@@ -12,12 +12,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from attnfuzz.harness.campaign.draw import drawn_cases
-from attnfuzz.harness.campaign.examples import run_examples
-from attnfuzz.harness.check import Runner
-from attnfuzz.harness.defaults import DEFAULT_BACKENDS
-from attnfuzz.harness.registry import UnknownBackend, resolve
-from attnfuzz.harness.user_backends.load import BackendFileError
+from attnfuzz.harness.backends.defaults import DEFAULT_BACKENDS
+from attnfuzz.harness.backends.load import BackendFileError
+from attnfuzz.harness.backends.registry import UnknownBackend, resolve
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.search.draw import drawn_cases
+from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.reference.case import Case
 
 WIDTH = 110

@@ -8,7 +8,7 @@ from math import log
 import torch
 from decode_batch import PAGE_SIZE, DecodeBatch
 
-from attnfuzz.harness.campaign.examples import derive_seed
+from attnfuzz.harness.search.examples import derive_seed
 
 _ROWS = 20
 """Rows among which the trials take turns: the judge's dearest step is done once for each."""

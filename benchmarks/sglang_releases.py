@@ -9,18 +9,18 @@ import click
 from measurement import count_option, quantile, sample, seconds_of, seed_option, show
 from msgspec.structs import replace
 
-from attnfuzz.harness.bugs import Bug, load_bugs
-from attnfuzz.harness.campaign.draw import drawn_cases
-from attnfuzz.harness.campaign.hunt import Hunt
-from attnfuzz.harness.campaign.messages import AnyMessage, ShrinkBudget, Suspect
+from attnfuzz.harness.backends.registry import on_device, resolve
 from attnfuzz.harness.campaign.schedule import slices_of
-from attnfuzz.harness.check import Runner
 from attnfuzz.harness.defects.search import NO_SHRINKING
-from attnfuzz.harness.failures import Verdict
-from attnfuzz.harness.registry import on_device, resolve
-from attnfuzz.harness.shrink import Shrunk, shrink
+from attnfuzz.harness.reported.bugs import Bug, load_bugs
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.search.draw import drawn_cases
+from attnfuzz.harness.search.hunt import Hunt
+from attnfuzz.harness.search.messages import AnyMessage, ShrinkBudget, Suspect
+from attnfuzz.harness.search.shrink import Shrunk, shrink
 from attnfuzz.harness.sweep.replaying import CANNOT_BE_JUDGED, reason_of
 from attnfuzz.harness.sweep.wanted import fingerprint_anywhere
+from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.kernels.sglang.naming import KINDS
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case

@@ -8,13 +8,13 @@ from statistics import median
 import click
 from measurement import count_option, seed_option, show
 
-from attnfuzz.harness.bugs import load_bugs
-from attnfuzz.harness.campaign.draw import drawn_cases
-from attnfuzz.harness.campaign.examples import run_examples
-from attnfuzz.harness.campaign.messages import ShrinkBudget
-from attnfuzz.harness.check import Runner
 from attnfuzz.harness.reduce.meaning import Meaning
-from attnfuzz.harness.shrink import Shrunk, shrink
+from attnfuzz.harness.reported.bugs import load_bugs
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.search.draw import drawn_cases
+from attnfuzz.harness.search.examples import run_examples
+from attnfuzz.harness.search.messages import ShrinkBudget
+from attnfuzz.harness.search.shrink import Shrunk, shrink
 from attnfuzz.kernels.entry_points import Role
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case

@@ -20,13 +20,13 @@ from attnfuzz.harness.campaign.events import CaseKept, JobFailed, Progress, Susp
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.jobs import JobProcesses
 from attnfuzz.harness.campaign.log import EventLog
-from attnfuzz.harness.campaign.messages import AnyMessage, Setup
 from attnfuzz.harness.campaign.plan import Plan
-from attnfuzz.harness.check import render_failure
 from attnfuzz.harness.cli.campaign import prepare
 from attnfuzz.harness.corpus import Corpus
 from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.environment import environment
+from attnfuzz.harness.sandbox.check import render_failure
+from attnfuzz.harness.search.messages import AnyMessage, Setup
 
 JOBS = (1, 2)
 

@@ -3,8 +3,8 @@
 import click
 from measurement import seconds_of, show
 
-from attnfuzz.harness.bugs import Bug, load_bugs
-from attnfuzz.harness.check import Runner
+from attnfuzz.harness.reported.bugs import Bug, load_bugs
+from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.triage import Triage, triage
 
 REPORTS = ("sglang-21649", "sglang-21987", "sglang-22688", "sglang-24566", "sglang-24856")

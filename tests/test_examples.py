@@ -11,10 +11,10 @@ import pytest
 from readable_calls import readable_calls
 from small_cases import HEADS, run, step
 
-from attnfuzz.harness.check import Runner
 from attnfuzz.harness.dumps.case_of_call import make_case
 from attnfuzz.harness.dumps.understood import breaches_of
-from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.reference.case import Case, Mode, Scales
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout

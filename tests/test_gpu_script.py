@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.backends.registry import resolve
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "scripts" / "gpu.sh"

@@ -16,7 +16,7 @@ from pathlib import Path
 from attnfuzz.harness.bisect import launched
 from attnfuzz.harness.bisect.outcome import Ending, Outcome
 from attnfuzz.harness.bisect.sites import Site
-from attnfuzz.harness.report.printable import printable
+from attnfuzz.harness.verdict.printable import printable
 
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _KEPT_BYTES = 1 << 19

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 import msgspec
 import torch
 
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.calibrate.calibrate import Measured, measure
 from attnfuzz.harness.calibrate.margins import Spread
 from attnfuzz.harness.calibrate.sample import CannotCalibrate
-from attnfuzz.harness.registry import resolve
-from attnfuzz.harness.teams import workers_on
+from attnfuzz.harness.sandbox.teams import workers_on
 from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.reference.calibration import Fit

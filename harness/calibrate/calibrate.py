@@ -9,11 +9,11 @@ from typing import Protocol, runtime_checkable
 import torch
 
 import attnfuzz
+from attnfuzz.harness.backends.registry import load, resolve
 from attnfuzz.harness.calibrate.fit import fit
 from attnfuzz.harness.calibrate.margins import Spread, largest_margins, quantiles, spread
 from attnfuzz.harness.calibrate.sample import CannotCalibrate, Sample, draw_samples, rows_of
-from attnfuzz.harness.campaign.examples import derive_seed
-from attnfuzz.harness.registry import load, resolve
+from attnfuzz.harness.search.examples import derive_seed
 from attnfuzz.kernels.gpu import visible
 from attnfuzz.reference.calibration import Calibration, Fit, Seen, architecture
 from attnfuzz.reference.device import Device

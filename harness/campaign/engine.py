@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from attnfuzz.harness.bugs import load_bugs
 from attnfuzz.harness.campaign.events import (
     AnyEvent,
     CampaignFinished,
@@ -25,7 +24,22 @@ from attnfuzz.harness.campaign.jobs import JobEnded, Jobs
 from attnfuzz.harness.campaign.knowledge import JOB_KILLED, NOT_COME_BACK, OUT_OF_TIME, Knowledge
 from attnfuzz.harness.campaign.leaning import lean_to_unreached
 from attnfuzz.harness.campaign.limits import Limits
-from attnfuzz.harness.campaign.messages import (
+from attnfuzz.harness.campaign.opening import opening
+from attnfuzz.harness.campaign.plan import Plan
+from attnfuzz.harness.campaign.remarks import remarks_on
+from attnfuzz.harness.campaign.replays import Replays, kept_cases
+from attnfuzz.harness.campaign.schedule import Schedule
+from attnfuzz.harness.campaign.shrinking import ShrinkingTime
+from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.campaign.tallies import Tallies
+from attnfuzz.harness.campaign.tasks import REPLAYS_SHARE, ChooseLean, Tasks
+from attnfuzz.harness.campaign.under_way import UnderWay
+from attnfuzz.harness.campaign.undone import Undone
+from attnfuzz.harness.corpus import Corpus
+from attnfuzz.harness.findings.archive import Archive
+from attnfuzz.harness.findings.ledger import Ledger
+from attnfuzz.harness.reported.bugs import load_bugs
+from attnfuzz.harness.search.messages import (
     AnyMessage,
     Caught,
     Gap,
@@ -38,19 +52,6 @@ from attnfuzz.harness.campaign.messages import (
     Tally,
     Troubled,
 )
-from attnfuzz.harness.campaign.opening import opening
-from attnfuzz.harness.campaign.plan import Plan
-from attnfuzz.harness.campaign.replays import Replays, kept_cases
-from attnfuzz.harness.campaign.schedule import Schedule
-from attnfuzz.harness.campaign.shrinking import ShrinkingTime
-from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.campaign.tallies import Tallies
-from attnfuzz.harness.campaign.tasks import REPLAYS_SHARE, ChooseLean, Tasks
-from attnfuzz.harness.campaign.under_way import UnderWay
-from attnfuzz.harness.campaign.undone import Undone
-from attnfuzz.harness.corpus import Corpus
-from attnfuzz.harness.findings.archive import Archive
-from attnfuzz.harness.findings.ledger import Ledger
 
 SECONDS_PER_LOOK = 0.1
 
@@ -182,7 +183,7 @@ class Campaign:
         yield from self._keep_pending()
         if failure is None and not self._stop.is_set():
             yield from self._tell_undone()
-            for remark in self._ledger.remarks(self._standing, self._past):
+            for remark in remarks_on(self._ledger, self._standing, self._past):
                 yield LedgerRemark(at=self._clock(), entry=remark.entry, title=remark.title, text=remark.text)
         yield CampaignFinished(at=self._clock(), time=time.time(), interrupted=self._stop.is_set())
 

@@ -10,11 +10,12 @@ import msgspec
 from msgspec import Meta
 
 from attnfuzz.harness.campaign.plan import LEAST_ALPHA, MOST_BACKENDS, MOST_EXAMPLES, MOST_JOBS, MOST_SECONDS, MOST_SEED
-from attnfuzz.harness.failures import Observation
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.verdict.failures import Observation
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Guard
+from attnfuzz.strategies.coverage import Pair
 
 LOG_VERSION = 2
 

@@ -15,14 +15,14 @@ from attnfuzz.harness.campaign.events import (
     UnconfirmedKept,
 )
 from attnfuzz.harness.campaign.knowledge import Knowledge
-from attnfuzz.harness.campaign.messages import Caught, Rechecked, Suspect
-from attnfuzz.harness.failures import Kind, Observation, Verdict
 from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.finding import Finding
 from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.fingerprint import Fingerprint, fine
+from attnfuzz.harness.search.messages import Caught, Rechecked, Suspect
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.harness.verdict.fingerprint import Fingerprint, fine
 from attnfuzz.reference.case import Case
 
 Render = Callable[[Case, Verdict], str]

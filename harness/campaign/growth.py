@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from msgspec.structs import replace
 
 from attnfuzz.harness.campaign.events import CaseKept, CoverageGrew, Event
-from attnfuzz.harness.campaign.messages import Interesting
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.corpus import Corpus, Why
+from attnfuzz.harness.search.messages import Interesting
 from attnfuzz.reference.case import Case
 
 

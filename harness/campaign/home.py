@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from attnfuzz.harness.durable import DRAFT, make_folder, sync_folder
+from attnfuzz.harness.files.durable import DRAFT, make_folder, sync_folder
 from attnfuzz.reference.user_error import UserError
 
 LOG_NAME = "events.ndjson"

@@ -9,8 +9,8 @@ from typing import BinaryIO
 
 import msgspec
 
-from attnfuzz.harness.campaign.hunter import Hunter
-from attnfuzz.harness.campaign.messages import AnyMessage, Setup, Slice
+from attnfuzz.harness.search.hunter import Hunter
+from attnfuzz.harness.search.messages import AnyMessage, Setup, Slice
 from attnfuzz.harness.workers.lifeline import CannotStart
 from attnfuzz.harness.workers.pool import Refused
 

@@ -15,7 +15,7 @@ from typing import Protocol, Self
 import msgspec
 from msgspec.structs import replace
 
-from attnfuzz.harness.campaign.messages import AnyMessage, Setup, Slice
+from attnfuzz.harness.search.messages import AnyMessage, Setup, Slice
 from attnfuzz.harness.workers import tethered
 
 SECONDS_TO_LEAVE = 3.0

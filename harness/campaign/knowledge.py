@@ -15,7 +15,7 @@ from attnfuzz.harness.campaign.events import (
     UnconfirmedKept,
 )
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
 
 ATTEMPTS = 3

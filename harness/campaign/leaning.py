@@ -3,9 +3,8 @@
 from collections.abc import Collection
 from functools import lru_cache
 
-from attnfuzz.harness.campaign.events import Pair
-from attnfuzz.harness.registry import resolve
-from attnfuzz.strategies.coverage import choose_lean, possible_pairs
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.strategies.coverage import Pair, choose_lean, possible_pairs
 from attnfuzz.strategies.lean import Lean
 
 

@@ -20,7 +20,7 @@ from attnfuzz.harness.campaign.events import (
     FindingFiled,
     UnconfirmedKept,
 )
-from attnfuzz.harness.durable import make_folder, sync_folder, write_all
+from attnfuzz.harness.files.durable import make_folder, sync_folder, write_all
 from attnfuzz.reference.foreign import MOST_BYTES, decode_json, read_bytes, reason
 from attnfuzz.reference.user_error import UserError
 from attnfuzz.reference.validity import ImpossibleCase, validate

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import attnfuzz
+from attnfuzz.harness.backends.registry import UnknownBackend, resolve
 from attnfuzz.harness.campaign.events import CampaignStarted
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.corpus.database import without_password
-from attnfuzz.harness.registry import UnknownBackend, resolve
 from attnfuzz.reference.capability import Capability
 
 

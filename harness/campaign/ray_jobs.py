@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 import attnfuzz
 from attnfuzz.harness.campaign.jobs import JobEnded, JobProcess
-from attnfuzz.harness.campaign.messages import AnyMessage, Setup, Slice, SliceDone
+from attnfuzz.harness.search.messages import AnyMessage, Setup, Slice, SliceDone
 from attnfuzz.reference.user_error import UserError
 
 LOCAL = "local"

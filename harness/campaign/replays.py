@@ -6,11 +6,11 @@ from itertools import chain, zip_longest
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.bugs import Bug
-from attnfuzz.harness.campaign.examples import derive_seed
-from attnfuzz.harness.campaign.messages import Replay, Slice
 from attnfuzz.harness.corpus import Corpus
 from attnfuzz.harness.findings.record import Record
+from attnfuzz.harness.reported.bugs import Bug
+from attnfuzz.harness.search.examples import derive_seed
+from attnfuzz.harness.search.messages import Replay, Slice
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import case_id
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from attnfuzz.harness.check import team_of
-from attnfuzz.harness.wording import count
+from attnfuzz.harness.sandbox.check import team_of
+from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.user_error import UserError
 

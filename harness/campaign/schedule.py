@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from attnfuzz.harness.campaign.events import CoverageGrew, Event, FindingFiled, Progress, SliceFinished, SliceStarted
-from attnfuzz.harness.campaign.examples import derive_seed
-from attnfuzz.harness.campaign.messages import Slice
 from attnfuzz.harness.campaign.replays import KEPT
 from attnfuzz.harness.campaign.turns import Running, Turns
+from attnfuzz.harness.search.examples import derive_seed
+from attnfuzz.harness.search.messages import Slice
 
 EXAMPLES_PER_SLICE = 250
 

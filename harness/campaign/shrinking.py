@@ -9,9 +9,9 @@ from attnfuzz.harness.campaign.events import (
     SuspectSeen,
     UnconfirmedKept,
 )
-from attnfuzz.harness.campaign.messages import ShrinkBudget
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.search.messages import ShrinkBudget
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
 
 SHARE = 0.25

@@ -19,7 +19,6 @@ from attnfuzz.harness.campaign.events import (
     JobFailed,
     JobRestarted,
     LedgerRemark,
-    Pair,
     Progress,
     SliceFinished,
     SliceStarted,
@@ -28,7 +27,8 @@ from attnfuzz.harness.campaign.events import (
 )
 from attnfuzz.harness.campaign.knowledge import UNSETTLED
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.strategies.coverage import Pair
 
 SECONDS_PER_SAMPLE = 10.0
 """How far apart the points of a timeline are, at the least."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from attnfuzz.harness.campaign.events import Progress
-from attnfuzz.harness.campaign.messages import Tally
+from attnfuzz.harness.search.messages import Tally
 
 SECONDS_PER_PROGRESS = 1.0
 

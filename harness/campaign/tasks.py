@@ -5,10 +5,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.campaign.events import Pair
 from attnfuzz.harness.campaign.knowledge import Knowledge
 from attnfuzz.harness.campaign.limits import Limits
-from attnfuzz.harness.campaign.messages import Replay, Slice
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.replays import KEPT, ONCE_MORE, REPLAYS_PER_SLICE, Replays, replay_slice
 from attnfuzz.harness.campaign.schedule import Schedule
@@ -16,7 +14,9 @@ from attnfuzz.harness.campaign.shrinking import NOTHING, ShrinkingTime
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.turns import Running
 from attnfuzz.harness.campaign.under_way import SuspectKey, UnderWay
-from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.search.messages import Replay, Slice
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.strategies.coverage import Pair
 from attnfuzz.strategies.lean import Lean
 
 REPLAYS_SHARE = 0.2

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from attnfuzz.harness.campaign.events import SliceFinished, SliceStarted
-from attnfuzz.harness.campaign.messages import Slice, SliceDone, Suspect, Tally
-from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.search.messages import Slice, SliceDone, Suspect, Tally
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
 
 SuspectKey = tuple[Fingerprint, Case]

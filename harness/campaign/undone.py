@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from attnfuzz.harness.campaign.messages import Replay, SliceDone
 from attnfuzz.harness.campaign.replays import KEPT, Replays
 from attnfuzz.harness.campaign.schedule import Schedule
 from attnfuzz.harness.campaign.under_way import UnderWay
-from attnfuzz.harness.wording import clock, count
+from attnfuzz.harness.search.messages import Replay, SliceDone
+from attnfuzz.harness.verdict.wording import clock, count
 
 
 class Undone:

@@ -7,11 +7,11 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from attnfuzz.harness.backends.load import BackendFileError
+from attnfuzz.harness.backends.registry import fixed, names, resolve
 from attnfuzz.harness.cli.given import device_option, tell, tree_option
 from attnfuzz.harness.cli.noise_words import noise_words
 from attnfuzz.harness.cli.terminal import Terminal, echo
-from attnfuzz.harness.registry import fixed, names, resolve
-from attnfuzz.harness.user_backends.load import BackendFileError
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.sglang import wheel

@@ -32,10 +32,10 @@ from attnfuzz.harness.cli.given import (
 from attnfuzz.harness.cli.terminal import (
     Terminal,
 )
-from attnfuzz.harness.durable import write_durably
 from attnfuzz.harness.export import CannotExport, Target, export_script
-from attnfuzz.harness.report.printable import shortened
-from attnfuzz.harness.wording import count
+from attnfuzz.harness.files.durable import write_durably
+from attnfuzz.harness.verdict.printable import shortened
+from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.library_cache import cache_folder
 from attnfuzz.reference.case_file import case_id
 from attnfuzz.reference.foreign import read_bytes

@@ -10,16 +10,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attnfuzz.harness.bugs import Bug, Project, load_bugs
-from attnfuzz.harness.check import Runner
+from attnfuzz.harness.backends.registry import WrongDevice, fixed, on_device, resolve
 from attnfuzz.harness.cli.exits import BadInput, Exit
 from attnfuzz.harness.cli.given import device_option, tell
 from attnfuzz.harness.cli.terminal import Terminal
-from attnfuzz.harness.counterparts import shown_on
-from attnfuzz.harness.describe_calls import describe_any
-from attnfuzz.harness.failures import Kind, Observation
-from attnfuzz.harness.registry import WrongDevice, fixed, on_device, resolve
-from attnfuzz.harness.wording import count
+from attnfuzz.harness.reported.bugs import Bug, Project, load_bugs
+from attnfuzz.harness.reported.counterparts import shown_on
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.describe_calls import describe_any
+from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.defects.defect import BugClass
 from attnfuzz.kernels.gpu import visible
 from attnfuzz.kernels.gpu.arch import Arch

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from attnfuzz.harness.backends.registry import on_device, resolve
 from attnfuzz.harness.cli.exits import BadInput
 from attnfuzz.harness.cli.given import (
     counted,
@@ -18,8 +19,7 @@ from attnfuzz.harness.cli.given import (
 from attnfuzz.harness.cli.terminal import (
     Terminal,
 )
-from attnfuzz.harness.registry import on_device, resolve
-from attnfuzz.harness.wording import clock, count
+from attnfuzz.harness.verdict.wording import clock, count
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.gpu import build_record, modules, nvcc, toolkit, visible
 from attnfuzz.kernels.gpu.arch import Arch

@@ -9,6 +9,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.calibrate.apart import measure_apart
 from attnfuzz.harness.calibrate.calibrate import Measured, architecture_of, calibration
 from attnfuzz.harness.cli.campaign import prepare
@@ -23,7 +24,6 @@ from attnfuzz.harness.cli.given import (
 from attnfuzz.harness.cli.terminal import (
     Terminal,
 )
-from attnfuzz.harness.registry import resolve
 from attnfuzz.kernels.sglang.naming import is_sglang
 from attnfuzz.reference.calibration import file_name, save
 

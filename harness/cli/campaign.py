@@ -13,16 +13,15 @@ from types import FrameType
 
 from rich.console import Console
 
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.campaign.engine import Campaign
 from attnfuzz.harness.campaign.home import Home, HomeError
 from attnfuzz.harness.campaign.jobs import JobProcesses, Jobs
 from attnfuzz.harness.campaign.log import EventLog
-from attnfuzz.harness.campaign.messages import Setup
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.ray_jobs import RayJobs
 from attnfuzz.harness.campaign.room import check_room
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.check import CannotRun, Runner, render_failure
 from attnfuzz.harness.cli.display import Display, display_on
 from attnfuzz.harness.cli.exits import BadInput, Exit
 from attnfuzz.harness.cli.given import tell
@@ -35,9 +34,10 @@ from attnfuzz.harness.export import CannotExport, export_script
 from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.findings.ledger import Ledger
-from attnfuzz.harness.registry import resolve
 from attnfuzz.harness.report.files import Written, write_reports
-from attnfuzz.harness.wording import clock, count
+from attnfuzz.harness.sandbox.check import CannotRun, Runner, render_failure
+from attnfuzz.harness.search.messages import Setup
+from attnfuzz.harness.verdict.wording import clock, count
 from attnfuzz.harness.workers import core_dumps
 from attnfuzz.kernels.gpu import modules
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend

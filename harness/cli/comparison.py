@@ -9,8 +9,8 @@ from rich.text import Text
 
 from attnfuzz.harness.campaign.events import AnyFinding
 from attnfuzz.harness.report.compare import BackendChange, Comparison
-from attnfuzz.harness.report.printable import printable
-from attnfuzz.harness.wording import count, headline, replay_line
+from attnfuzz.harness.verdict.printable import printable
+from attnfuzz.harness.verdict.wording import count, headline, replay_line
 
 _MOST_AXES = 3
 

@@ -19,7 +19,7 @@ from attnfuzz.harness.cli.terminal import (
 )
 from attnfuzz.harness.corpus import Corpus, Kept, Why
 from attnfuzz.harness.findings.finding import case_path
-from attnfuzz.harness.wording import count
+from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 

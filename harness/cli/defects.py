@@ -10,7 +10,6 @@ from rich.text import Text
 
 import attnfuzz
 from attnfuzz.harness.campaign.jobs import JobEnded, JobProcesses
-from attnfuzz.harness.campaign.messages import Setup, ShrinkBudget
 from attnfuzz.harness.campaign.room import check_room
 from attnfuzz.harness.cli.campaign import prepare
 from attnfuzz.harness.cli.exits import BadInput, Exit
@@ -22,8 +21,9 @@ from attnfuzz.harness.defects.results import DefectScore, write_score
 from attnfuzz.harness.defects.run import run_searches
 from attnfuzz.harness.defects.score import Score, enough
 from attnfuzz.harness.defects.search import NO_SHRINKING, Outcome, Search
-from attnfuzz.harness.judge import Tier
-from attnfuzz.harness.wording import count
+from attnfuzz.harness.search.messages import Setup, ShrinkBudget
+from attnfuzz.harness.verdict.tiers import Tier
+from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
 from attnfuzz.kernels.defects.defect import Defect
 

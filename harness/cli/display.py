@@ -21,8 +21,8 @@ from attnfuzz.harness.campaign.events import (
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.cli.status import Status, coverage, recent_rate
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.report.printable import printable
-from attnfuzz.harness.wording import clock, count, headline
+from attnfuzz.harness.verdict.printable import printable
+from attnfuzz.harness.verdict.wording import clock, count, headline
 
 FIRST_MINUTE = 60.0
 SECONDS_PER_LINE_AT_FIRST = 10.0

@@ -5,7 +5,7 @@ from enum import IntEnum
 
 import click
 
-from attnfuzz.harness.report.printable import printable, shortened
+from attnfuzz.harness.verdict.printable import printable, shortened
 
 _LONGEST_WORD = 300
 """Characters of a path or a name that a message shows whole."""

@@ -22,8 +22,8 @@ from attnfuzz.harness.findings.archive import forget, read_records
 from attnfuzz.harness.findings.finding import REPORT, text_beside
 from attnfuzz.harness.findings.record import Record, Sighting
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.report.printable import in_a_line
-from attnfuzz.harness.wording import date, headline, replay_line
+from attnfuzz.harness.verdict.printable import in_a_line
+from attnfuzz.harness.verdict.wording import date, headline, replay_line
 
 _STYLES = {State.NEW: "bold red", State.RETURNED: "bold red", State.OPEN: "red", State.FIXED: "green"}
 

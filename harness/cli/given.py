@@ -10,13 +10,13 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
+from attnfuzz.harness.backends.defaults import DEFAULT_BACKENDS, DEFAULT_BACKENDS_ON_GPU
+from attnfuzz.harness.backends.registry import on_device, resolve
 from attnfuzz.harness.campaign.plan import LEAST_ALPHA, MOST_EXAMPLES, MOST_JOBS, MOST_SEED, parse_duration
-from attnfuzz.harness.check import why_not
 from attnfuzz.harness.cli.exits import BadInput
 from attnfuzz.harness.cli.terminal import echo
-from attnfuzz.harness.defaults import DEFAULT_BACKENDS, DEFAULT_BACKENDS_ON_GPU
 from attnfuzz.harness.findings.finding import case_path
-from attnfuzz.harness.registry import on_device, resolve
+from attnfuzz.harness.sandbox.check import why_not
 from attnfuzz.kernels.sglang.naming import KINDS, in_tree, is_sglang, of_tree
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case_file import AnyCase

@@ -8,6 +8,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.cli.exits import BadInput
 from attnfuzz.harness.cli.given import (
     SEED,
@@ -28,9 +29,8 @@ from attnfuzz.harness.dumps.pictured import form_of
 from attnfuzz.harness.dumps.recorded import DumpError, RecordedCall
 from attnfuzz.harness.dumps.understood import breaches_of
 from attnfuzz.harness.dumps.wrapper_calls import as_function, function_of
-from attnfuzz.harness.registry import resolve
-from attnfuzz.harness.report.printable import printable
-from attnfuzz.harness.wording import count
+from attnfuzz.harness.verdict.printable import printable
+from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.entry_points import Breach
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.reference import case_file

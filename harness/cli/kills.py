@@ -13,7 +13,7 @@ from rich.text import Text
 
 from attnfuzz.harness.defects.score import Score
 from attnfuzz.harness.defects.search import Outcome, Search
-from attnfuzz.harness.wording import count
+from attnfuzz.harness.verdict.wording import count
 
 
 class Watch:

@@ -26,7 +26,7 @@ from attnfuzz.harness.cli.report import report
 from attnfuzz.harness.cli.shrink import shrink_case
 from attnfuzz.harness.cli.sweep import sweep
 from attnfuzz.harness.cli.triage import triage
-from attnfuzz.harness.report.printable import printable
+from attnfuzz.harness.verdict.printable import printable
 from attnfuzz.reference.user_error import UserError
 
 

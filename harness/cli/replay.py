@@ -6,7 +6,6 @@ import click
 from rich.text import Text
 
 from attnfuzz.harness.campaign.plan import ALPHA, spent_per_output
-from attnfuzz.harness.check import Runner, render_failure
 from attnfuzz.harness.cli.exits import BadInput, Exit
 from attnfuzz.harness.cli.given import (
     PathTo,
@@ -19,7 +18,8 @@ from attnfuzz.harness.cli.given import (
 from attnfuzz.harness.cli.terminal import (
     Terminal,
 )
-from attnfuzz.harness.wording import count, left_unjudged
+from attnfuzz.harness.sandbox.check import Runner, render_failure
+from attnfuzz.harness.verdict.wording import count, left_unjudged
 
 
 @click.command()

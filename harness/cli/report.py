@@ -22,10 +22,10 @@ from attnfuzz.harness.defects.results import read_score
 from attnfuzz.harness.report.compare import compare
 from attnfuzz.harness.report.files import Reports
 from attnfuzz.harness.report.markdown import render_comparison
-from attnfuzz.harness.report.printable import in_a_line
 from attnfuzz.harness.report.sources import Source, locate
 from attnfuzz.harness.report.verdict import verdict
-from attnfuzz.harness.wording import count
+from attnfuzz.harness.verdict.printable import in_a_line
+from attnfuzz.harness.verdict.wording import count
 
 _file = PathTo(dir_okay=False)
 _path = PathTo()

@@ -6,9 +6,7 @@ from pathlib import Path
 import click
 from rich.text import Text
 
-from attnfuzz.harness.campaign.messages import ShrinkBudget
 from attnfuzz.harness.campaign.plan import ALPHA, spent_per_output
-from attnfuzz.harness.check import Runner
 from attnfuzz.harness.cli.exits import BadInput, Exit
 from attnfuzz.harness.cli.given import (
     Duration,
@@ -22,9 +20,11 @@ from attnfuzz.harness.cli.given import (
 from attnfuzz.harness.cli.terminal import (
     Terminal,
 )
-from attnfuzz.harness.describe_calls import describe_any
-from attnfuzz.harness.shrink import Shrunk, Unsupported, shrink
-from attnfuzz.harness.wording import count
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.search.messages import ShrinkBudget
+from attnfuzz.harness.search.shrink import Shrunk, Unsupported, shrink
+from attnfuzz.harness.verdict.describe_calls import describe_any
+from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference import case_file
 
 

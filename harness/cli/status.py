@@ -13,7 +13,7 @@ from rich.text import Text
 
 from attnfuzz.harness.campaign.events import SliceStarted
 from attnfuzz.harness.campaign.standing import Sample, Standing
-from attnfuzz.harness.wording import clock, count
+from attnfuzz.harness.verdict.wording import clock, count
 from attnfuzz.strategies.coverage import Pair, possible_pairs
 
 GAP = 2

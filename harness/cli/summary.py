@@ -9,9 +9,9 @@ from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.cli.status import score_table
 from attnfuzz.harness.cli.terminal import rule_width
 from attnfuzz.harness.report.ledger_remarks import ledger_lines
-from attnfuzz.harness.report.printable import printable
 from attnfuzz.harness.report.verdict import Level, verdict
-from attnfuzz.harness.wording import count, headline, replay_line
+from attnfuzz.harness.verdict.printable import printable
+from attnfuzz.harness.verdict.wording import count, headline, replay_line
 
 MESSAGES_SHOWN = 5
 

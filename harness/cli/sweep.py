@@ -10,18 +10,18 @@ import click
 from click.core import ParameterSource
 from msgspec.structs import replace
 
-from attnfuzz.harness.bugs import load_bugs
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.plan import ALPHA, Plan, spent_per_output
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.check import Runner
 from attnfuzz.harness.cli.campaign import run_campaign
 from attnfuzz.harness.cli.exits import BadInput, Exit
 from attnfuzz.harness.cli.given import JOBS, SEED, Duration, PathTo, counted, tell, tree_option
 from attnfuzz.harness.cli.sweep_table import print_sweep
 from attnfuzz.harness.cli.terminal import Terminal, echo
-from attnfuzz.harness.durable import write_durably
+from attnfuzz.harness.files.durable import write_durably
 from attnfuzz.harness.findings.environment import environment
+from attnfuzz.harness.reported.bugs import load_bugs
+from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.sweep.family import Family
 from attnfuzz.harness.sweep.markdown import MARKDOWN, render_markdown
 from attnfuzz.harness.sweep.replaying import MOST_CASES
@@ -30,7 +30,7 @@ from attnfuzz.harness.sweep.sglang_family import SglangFamily
 from attnfuzz.harness.sweep.sweep import Sweep
 from attnfuzz.harness.sweep.versions import versions_in
 from attnfuzz.harness.sweep.wanted import Wanted, given, reported
-from attnfuzz.harness.wording import count
+from attnfuzz.harness.verdict.wording import count
 
 EXAMPLES = 1000
 """What is drawn for each backend of a release if nobody says."""
@@ -140,7 +140,7 @@ def _run(results: Results, out: Path) -> Exit:
         results,
         family,
         known,
-        judges=partial(Runner, alpha=spent_per_output(ALPHA, outputs), progress=tell),
+        runners=partial(Runner, alpha=spent_per_output(ALPHA, outputs), progress=tell),
         search=partial(_search, results.asked, out),
         findings=home.findings,
         cases=out / "cases",

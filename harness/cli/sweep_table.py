@@ -8,7 +8,6 @@ from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.bisect.outcome import Ending
-from attnfuzz.harness.report.printable import printable
 from attnfuzz.harness.sweep.family import Family
 from attnfuzz.harness.sweep.results import Results, Row
 from attnfuzz.harness.sweep.words import (
@@ -21,7 +20,8 @@ from attnfuzz.harness.sweep.words import (
     why_not_run,
     without_failure,
 )
-from attnfuzz.harness.wording import count, replay_line
+from attnfuzz.harness.verdict.printable import printable
+from attnfuzz.harness.verdict.wording import count, replay_line
 
 _MARKS = {
     Ending.FAILS: Text("F", style="bold red"),

@@ -7,7 +7,7 @@ import click
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from attnfuzz.harness.report.printable import printable
+from attnfuzz.harness.verdict.printable import printable
 
 _WIDTH_OF_A_PIPE = 1 << 16
 """So many columns that nothing is wrapped or cut: names in it are to be copied and searched for. COLUMNS changes it."""

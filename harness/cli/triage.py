@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.campaign.plan import ALPHA, spent_per_output
-from attnfuzz.harness.check import Runner
 from attnfuzz.harness.cli.exits import Exit
 from attnfuzz.harness.cli.given import (
     PathTo,
@@ -25,11 +24,12 @@ from attnfuzz.harness.cli.given import (
 from attnfuzz.harness.cli.terminal import (
     Terminal,
 )
-from attnfuzz.harness.report.printable import printable
+from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.triage import Fault, Outcome, Triage
 from attnfuzz.harness.triage import triage as triage_of
 from attnfuzz.harness.triage.repeats import REPEATS
 from attnfuzz.harness.triage.sanitizer import ask_tools
+from attnfuzz.harness.verdict.printable import printable
 
 _STYLES = {Fault.CALLER: "bold red", Fault.KERNEL: "bold red", Fault.UNCLEAR: "bold yellow", Fault.NONE: "bold green"}
 

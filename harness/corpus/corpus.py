@@ -12,13 +12,13 @@ from pathlib import Path
 
 import msgspec
 
+from attnfuzz.harness.backends.registry import as_file_name, resolve
 from attnfuzz.harness.corpus.cover import cover_order
 from attnfuzz.harness.corpus.index import Index
 from attnfuzz.harness.corpus.kept import Entry, Kept, Why
 from attnfuzz.harness.corpus.records import Records
-from attnfuzz.harness.durable import is_folder, set_aside, write_durably
+from attnfuzz.harness.files.durable import is_folder, set_aside, write_durably
 from attnfuzz.harness.reduce import reduce
-from attnfuzz.harness.registry import as_file_name, resolve
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import CaseFileError

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from attnfuzz.harness.corpus.kept import Entry
-from attnfuzz.harness.durable import set_aside, write_all, write_durably
+from attnfuzz.harness.files.durable import set_aside, write_all, write_durably
 from attnfuzz.reference.foreign import MOST_BYTES, decode_json, read_bytes, reason
 from attnfuzz.reference.user_error import UserError
 

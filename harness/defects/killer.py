@@ -1,6 +1,6 @@
 """What of the harness found a defect out."""
 
-from attnfuzz.harness.failures import Kind, Observation
+from attnfuzz.harness.verdict.failures import Kind, Observation
 
 _CATCHES = {
     "guards": (Kind.ILLEGAL_ACCESS, Kind.MISALIGNED, Kind.CANARY_OVERWRITTEN, Kind.INPUT_MUTATED),

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import msgspec
 
-from attnfuzz.harness.campaign.messages import Caught
 from attnfuzz.harness.defects.killer import killer
-from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.search.messages import Caught
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.reference import case_file, foreign
 from attnfuzz.reference.case_file import AnyCase
 

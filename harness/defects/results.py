@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from attnfuzz.harness.defects.search import Outcome
-from attnfuzz.harness.judge.tiers import Tier
+from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.foreign import decode_json, read_bytes, reason
 from attnfuzz.reference.user_error import UserError
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 
 from attnfuzz.harness.campaign.jobs import Jobs
-from attnfuzz.harness.campaign.messages import SliceDone
 from attnfuzz.harness.defects.search import Search
+from attnfuzz.harness.search.messages import SliceDone
 
 SECONDS_PER_LOOK = 1.0
 

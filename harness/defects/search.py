@@ -2,11 +2,11 @@
 
 import msgspec
 
-from attnfuzz.harness.campaign.examples import derive_seed
-from attnfuzz.harness.campaign.messages import AnyMessage, Caught, Lost, ShrinkBudget, Slice, SliceDone, Tally
 from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE
 from attnfuzz.harness.defects.killer import killer
-from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.search.examples import derive_seed
+from attnfuzz.harness.search.messages import AnyMessage, Caught, Lost, ShrinkBudget, Slice, SliceDone, Tally
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.defects.catalogue import backend_name
 from attnfuzz.kernels.defects.defect import Defect
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.dumps.pictured import is_scale, is_tensor
 from attnfuzz.harness.dumps.recorded import DumpError, OtherValue, RecordedCall
-from attnfuzz.harness.registry import resolve
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.native import ops
 from attnfuzz.kernels.native.ops import NATIVE

@@ -13,7 +13,7 @@ from attnfuzz.harness.dumps.pool import CutPool, cut_pool
 from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, OtherValue, RecordedCall
 from attnfuzz.harness.dumps.understood import Understood
 from attnfuzz.harness.dumps.workspace import Workspaces
-from attnfuzz.harness.wording import count
+from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.entry_points import Role
 from attnfuzz.kernels.entry_points.ragged import leaves_empty_rows
 from attnfuzz.reference.calls import Answer, Argument, Call, View

@@ -13,7 +13,7 @@ from attnfuzz.harness.dumps.signatures import Positional, positional
 from attnfuzz.harness.dumps.tensor_files import SUFFIXES, StoredTensor, TensorFile
 from attnfuzz.harness.dumps.values import Described, recorded_value
 from attnfuzz.harness.memory.layout import dense_stride
-from attnfuzz.harness.report.printable import printable
+from attnfuzz.harness.verdict.printable import printable
 
 METADATA = "metadata.jsonl"
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from attnfuzz.harness.report.printable import printable
+from attnfuzz.harness.verdict.printable import printable
 from attnfuzz.reference.user_error import UserError
 
 Scalar = int | float | str | bool | None

@@ -9,7 +9,7 @@ import msgspec
 
 from attnfuzz.harness.dumps.metadata import Size, converted, dtype_of
 from attnfuzz.harness.dumps.recorded import ForeignTensor, OtherValue, Recorded
-from attnfuzz.harness.report.printable import printable, shortened
+from attnfuzz.harness.verdict.printable import printable, shortened
 
 _TEXT = 1000
 """Characters that FlashInfer keeps of an object's text, and we of everything else."""

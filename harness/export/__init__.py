@@ -1,12 +1,12 @@
 """Stand-alone scripts: a failure without this project, for whoever owns the kernel."""
 
-from attnfuzz.harness.check import Runner, shared_runner
+from attnfuzz.harness.calls.trace import Untraceable
 from attnfuzz.harness.export.lean import lean
 from attnfuzz.harness.export.script import render_script
 from attnfuzz.harness.export.target import CannotExport, Target
-from attnfuzz.harness.failures import Kind, Observation, Verdict
-from attnfuzz.harness.judge import Tier
-from attnfuzz.harness.trace import Untraceable
+from attnfuzz.harness.sandbox.check import Runner, shared_runner
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case_file import AnyCase, case_id
 

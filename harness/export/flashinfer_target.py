@@ -5,11 +5,11 @@ from functools import partial
 from msgspec.structs import replace
 
 import attnfuzz
-from attnfuzz.harness.check import TIMEOUT_SECONDS
 from attnfuzz.harness.export.body import Dialect, reached_by
 from attnfuzz.harness.export.inline import inlined
 from attnfuzz.harness.export.target import CannotExport, Parts, raises, versions_of
-from attnfuzz.harness.failures import Kind, Observation
+from attnfuzz.harness.sandbox.check import TIMEOUT_SECONDS
+from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.kernels import fixup
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.trtllm import gather

@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.check import Runner
-from attnfuzz.harness.failures import Kind, Observation
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.reference.calls import Buffer, CallCase, Drawn
 
 DEADLY = frozenset({Kind.ILLEGAL_ACCESS, Kind.MISALIGNED, Kind.HANG, Kind.WORKER_DIED})

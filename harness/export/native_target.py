@@ -4,11 +4,11 @@ import platform
 from types import ModuleType
 
 import attnfuzz
-from attnfuzz.harness.check import TIMEOUT_SECONDS
 from attnfuzz.harness.export.body import Dialect
 from attnfuzz.harness.export.inline import inlined
 from attnfuzz.harness.export.target import CannotExport, Parts, raises, versions_of
-from attnfuzz.harness.failures import Observation
+from attnfuzz.harness.sandbox.check import TIMEOUT_SECONDS
+from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.kernels import torch_sdpa
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.native import build, ops, unsupported

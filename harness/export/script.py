@@ -2,6 +2,7 @@
 
 import jinja2
 
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.export import literals
 from attnfuzz.harness.export.body import body_of, reached_by
 from attnfuzz.harness.export.flashinfer_target import flashinfer_parts
@@ -9,10 +10,9 @@ from attnfuzz.harness.export.imports import standard_imports
 from attnfuzz.harness.export.lean import DEADLY
 from attnfuzz.harness.export.native_target import native_parts
 from attnfuzz.harness.export.target import CannotExport, Target
-from attnfuzz.harness.failures import Observation
+from attnfuzz.harness.files.templates import environment_of
 from attnfuzz.harness.memory.poison import poison_bytes
-from attnfuzz.harness.registry import resolve
-from attnfuzz.harness.templates import environment_of
+from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.reference.calls import CallCase, named_views
 from attnfuzz.reference.contract import LseBase

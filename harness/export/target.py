@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from attnfuzz.harness.export.body import Dialect
-from attnfuzz.harness.failures import Kind, Observation
+from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.reference.user_error import UserError
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from attnfuzz.harness.durable import is_folder, remove, set_aside, sync_folder, write_durably
+from attnfuzz.harness.files.durable import is_folder, remove, set_aside, sync_folder, write_durably
 from attnfuzz.harness.findings.finding import Finding
 from attnfuzz.harness.findings.record import (
     HISTORY,
@@ -22,7 +22,7 @@ from attnfuzz.harness.findings.record import (
     with_sighting,
 )
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 
 ENVIRONMENT = "environment.json"
 _DRAFT = ".draft-"

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import msgspec
 
-from attnfuzz.harness.failures import Observation
-from attnfuzz.harness.fingerprint import fine
-from attnfuzz.harness.registry import as_file_name
+from attnfuzz.harness.backends.registry import as_file_name
+from attnfuzz.harness.verdict.failures import Observation
+from attnfuzz.harness.verdict.fingerprint import fine
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.foreign import read_bytes

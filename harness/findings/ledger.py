@@ -12,22 +12,16 @@ from typing import Any
 
 import msgspec
 
-from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.failures import FAULTS, Kind
-from attnfuzz.harness.findings.record import Record
-from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.fingerprint import FEATURES, Fingerprint, features
-from attnfuzz.harness.registry import UnknownBackend, is_file, resolve
-from attnfuzz.harness.user_backends.load import BackendFileError
+from attnfuzz.harness.backends.load import BackendFileError
+from attnfuzz.harness.backends.registry import UnknownBackend, is_file, resolve
+from attnfuzz.harness.verdict.failures import FAULTS, Kind
+from attnfuzz.harness.verdict.fingerprint import FEATURES, Fingerprint, features
 from attnfuzz.reference.case import Case, Mode
 from attnfuzz.reference.foreign import read_bytes, reason
 from attnfuzz.reference.user_error import UserError
 from attnfuzz.reference.validity import ImpossibleCase, validate_backend_name
 
 DEFAULT_NAME = "attnfuzz-ledger.toml"
-
-NO_LONGER = "no longer happens: remove it from the ledger"
-NOT_MET = "not met yet in this home: rare, mended, or mistyped"
 
 
 class LedgerError(UserError):
@@ -76,14 +70,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return agrees and set(self.features) <= set(features(case))
 
 
-class Remark(msgspec.Struct, frozen=True, kw_only=True):
-    """What a campaign has to say about entry number `entry`, counted from 1."""
-
-    entry: int
-    title: str
-    text: str
-
-
 class Ledger:
     """The entries of a ledger. One without entries knows of nothing."""
 
@@ -110,32 +96,6 @@ class Ledger:
     def reason(self, fingerprint: Fingerprint, case: Case, name: str | None = None) -> str | None:
         """Why a failure is known, in the words of the first entry that means it; None if none does."""
         return next((entry.text for entry in self.entries if entry.matches(fingerprint, case, name)), None)
-
-    def remarks(self, standing: Standing, past: Sequence[Record]) -> list[Remark]:
-        """What to say at the end of a campaign that began with the findings `past`.
-
-        An entry all of whose failures pass now should go. One that means none, now or ever, may be of a rare failure,
-        which nothing shows to be over. The entries of backends that were not searched are left alone.
-        """
-        searched = set(standing.started.backends) if standing.started else set()
-        chosen = ((number, entry) for number, entry in enumerate(self.entries, 1) if entry.backend in searched)
-        remarks = (_remark(number, entry, standing, past) for number, entry in chosen)
-        return [remark for remark in remarks if remark is not None]
-
-
-def _remark(number: int, entry: Entry, standing: Standing, past: Sequence[Record]) -> Remark | None:
-    def meant(failures: Iterable[Any]) -> set[str | None]:
-        named = ((failure, getattr(failure, "name", None)) for failure in failures)
-        return {name for failure, name in named if entry.matches(failure.fingerprint, failure.case, name)}
-
-    if meant([*standing.findings, *standing.unconfirmed]):
-        return None
-    fixed = meant(standing.fixed)
-    before = meant(past)
-    if before - fixed - meant(record for record in past if record.state is State.FIXED):
-        # It failed the last time that it was run, and tonight nobody came to it.
-        return None
-    return Remark(entry=number, title=entry.title, text=NO_LONGER if fixed or before else NOT_MET)
 
 
 def _entries(content: dict[str, Any]) -> tuple[list[Entry], list[str]]:

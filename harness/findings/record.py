@@ -6,10 +6,10 @@ from typing import Literal
 
 import msgspec
 
-from attnfuzz.harness.failures import Observation
 from attnfuzz.harness.findings.finding import CASE
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.verdict.failures import Observation
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference import case_file, foreign
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.user_error import UserError

@@ -6,7 +6,6 @@ square error of a row; T3 (`common_error`) what all rows have in common; T4 (`ls
 once, in `error_budget`. `judge` hears them in order, and `explain` puts a failure in words.
 """
 
-from attnfuzz.harness.judge.judge import ALPHA, Allowed, Judgement, judge
-from attnfuzz.harness.judge.tiers import ALL_TIERS, Tier
+from attnfuzz.harness.judge.judge import Allowed, Judgement, judge
 
-__all__ = ["ALL_TIERS", "ALPHA", "Allowed", "Judgement", "Tier", "judge"]
+__all__ = ["Allowed", "Judgement", "judge"]

@@ -30,11 +30,11 @@ from typing import NamedTuple
 
 import torch
 
-from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, Heard
 from attnfuzz.harness.judge.grouping import grouped
 from attnfuzz.harness.judge.lse_bound import independent_lse_error, shared_lse_error
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.reference.noise import SMALLEST_STEP
 
 _STATISTICS = 3

@@ -2,10 +2,10 @@
 
 import torch
 
-from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, Heard
 from attnfuzz.harness.judge.judged_again import element_allowance, judged_again
+from attnfuzz.harness.verdict.failures import Kind
 
 
 def judge_elements(evidence: Evidence) -> Heard:

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import torch
 
-from attnfuzz.harness.failures import Observation
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.real_rows import RealRows
+from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.kernels.backend import Output
 from attnfuzz.reference.contract import Contract, Holds, LseBase
 

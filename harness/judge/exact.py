@@ -5,10 +5,10 @@ from math import isfinite
 
 import torch
 
-from attnfuzz.harness.failures import Kind, Observation
 from attnfuzz.harness.judge.evidence import Evidence, Report
 from attnfuzz.harness.judge.real_rows import RealRows
 from attnfuzz.harness.memory.poison import unwritten
+from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.kernels.backend import Output
 from attnfuzz.reference.contract import Contract, Holds
 from attnfuzz.reference.geometry import Geometry

@@ -10,12 +10,12 @@ one, averaged by weight, is next to nothing. So it is for q = 0, for equal keys,
 
 import torch
 
-from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, Heard
 from attnfuzz.harness.judge.judged_again import judged_again
 from attnfuzz.harness.judge.lse_bound import rounded_lse_error, wrong_lse
 from attnfuzz.harness.judge.parts import parts_allowance
+from attnfuzz.harness.verdict.failures import Kind
 
 _LARGEST_GAP = 2.0**-24
 """Gap above which weights do not count as exact: the error of what is below the largest logit is the gap at most."""

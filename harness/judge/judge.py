@@ -8,7 +8,6 @@ from functools import partial
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.harness.failures import Observation
 from attnfuzz.harness.judge.answerable import set_aside, unanswered
 from attnfuzz.harness.judge.common_error import judge_common_error, judge_common_lse_error
 from attnfuzz.harness.judge.element_bound import judge_elements
@@ -21,15 +20,13 @@ from attnfuzz.harness.judge.lse_bound import judge_lse
 from attnfuzz.harness.judge.packed_problem import packed_problem
 from attnfuzz.harness.judge.real_rows import RealRows
 from attnfuzz.harness.judge.row_error import judge_rows
-from attnfuzz.harness.judge.tiers import ALL_TIERS, Tier
+from attnfuzz.harness.verdict.failures import Observation
+from attnfuzz.harness.verdict.tiers import ALL_TIERS, ALPHA, Tier
 from attnfuzz.kernels.backend import Output
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.noise import NoiseModel
-
-ALPHA = 1e-9
-"""The probability that a correct kernel's output is called wrong, by all tiers together."""
 
 STATISTICAL: tuple[tuple[Tier, str, Callable[[Evidence], Heard | None]], ...] = (
     (Tier.T1, "out", judge_elements),

@@ -4,11 +4,11 @@ from math import log
 
 import torch
 
-from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, Heard
 from attnfuzz.harness.judge.judged_again import judged_again
 from attnfuzz.harness.judge.ties import lse_ties_allowance
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.reference.contract import LseBase
 
 _FP32 = 2.0**-24

@@ -11,7 +11,6 @@ from math import inf, log
 
 import torch
 
-from attnfuzz.harness.failures import Kind, Observation
 from attnfuzz.harness.judge import exact
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.error_budget import ErrorBudget
@@ -20,8 +19,9 @@ from attnfuzz.harness.judge.judge import Allowed
 from attnfuzz.harness.judge.judged_again import element_allowance, judged_again
 from attnfuzz.harness.judge.lse_bound import lse_bound
 from attnfuzz.harness.judge.real_rows import RealRows
-from attnfuzz.harness.judge.tiers import ALL_TIERS, Tier
 from attnfuzz.harness.judge.ties import lse_ties_allowance
+from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.tiers import ALL_TIERS, Tier
 from attnfuzz.kernels.backend import Output
 from attnfuzz.reference.contract import Contract, Holds, LseBase
 from attnfuzz.reference.dtypes import DType

@@ -14,7 +14,7 @@ from attnfuzz.harness.memory.allocation import Allocation, Location
 from attnfuzz.harness.memory.damage import Damage
 from attnfuzz.harness.memory.poison import Pattern
 from attnfuzz.harness.memory.seal import Seal
-from attnfuzz.harness.raised import label
+from attnfuzz.harness.verdict.raised import label
 from attnfuzz.kernels.backend import Fill
 from attnfuzz.kernels.transfers import Pending, write
 from attnfuzz.reference.case import Guard, Outputs

@@ -4,7 +4,7 @@ import ctypes
 
 import torch
 
-from attnfuzz.harness.trace import READABLE, literal_buffer
+from attnfuzz.harness.calls.trace import READABLE, literal_buffer
 from attnfuzz.reference.calls import Buffer
 
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.campaign.events import AnyFinding, CampaignStarted, Pair
+from attnfuzz.harness.backends.registry import family
+from attnfuzz.harness.campaign.events import AnyFinding, CampaignStarted
 from attnfuzz.harness.campaign.standing import Score, Standing
-from attnfuzz.harness.fingerprint import fine
-from attnfuzz.harness.registry import family
-from attnfuzz.harness.wording import clock, count
+from attnfuzz.harness.verdict.fingerprint import fine
+from attnfuzz.harness.verdict.wording import clock, count
+from attnfuzz.strategies.coverage import Pair
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 from markupsafe import Markup
 
-from attnfuzz.harness.failures import Observation
 from attnfuzz.harness.report.batch_rows import BatchRow, Elided, batch_rows, shown
 from attnfuzz.harness.report.failing import Access, Failing, failing
 from attnfuzz.harness.report.page_pool import PagePool
 from attnfuzz.harness.report.svg import CHARACTER, Picture
-from attnfuzz.harness.wording import count
+from attnfuzz.harness.verdict.failures import Observation
+from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference.case import Case, Launch, Request, Step
 
 WIDTH = 760

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from attnfuzz.harness.failures import FAULTS, Observation
+from attnfuzz.harness.verdict.failures import FAULTS, Observation
 from attnfuzz.reference.case import Case
 
 _ROW = re.compile(r"(?:\w+ of )?request (\d+) \(q_len \d+, kv_len \d+\), token (\d+), head (\d+)")

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from attnfuzz.harness.backends.registry import as_file_name
 from attnfuzz.harness.campaign.events import AnyFinding
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.defects.results import DefectScore
-from attnfuzz.harness.durable import write_durably
+from attnfuzz.harness.files.durable import write_durably
 from attnfuzz.harness.findings.archive import read_records
 from attnfuzz.harness.findings.finding import SCRIPT, text_beside
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.registry import as_file_name
 from attnfuzz.harness.report.html import render_html
 from attnfuzz.harness.report.issue import render_issue
 from attnfuzz.harness.report.junit import render_junit

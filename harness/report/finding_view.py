@@ -7,13 +7,13 @@ from markupsafe import Markup
 
 from attnfuzz.harness.campaign.events import AnyFinding, FindingChecked, FindingFiled
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.describe import describe
 from attnfuzz.harness.findings.record import Record, Sighting
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.compare import changes
 from attnfuzz.harness.report.drawing import draw_case
-from attnfuzz.harness.report.printable import shortened
-from attnfuzz.harness.wording import clock, count, date, headline, replay_line
+from attnfuzz.harness.verdict.describe import describe
+from attnfuzz.harness.verdict.printable import shortened
+from attnfuzz.harness.verdict.wording import clock, count, date, headline, replay_line
 
 MOST_DRAWN = 40
 """Findings that are drawn: pictures of more would make a file that no browser likes."""

@@ -5,9 +5,9 @@ from functools import cache
 
 import jinja2
 
-from attnfuzz.harness.report.printable import printable, shortened
-from attnfuzz.harness.templates import environment_of
-from attnfuzz.harness.wording import clock, count, headline, replay_line
+from attnfuzz.harness.files.templates import environment_of
+from attnfuzz.harness.verdict.printable import printable, shortened
+from attnfuzz.harness.verdict.wording import clock, count, headline, replay_line
 
 MOST_CHARACTERS = 300
 """Of one message or name inside a line; a report is longer."""

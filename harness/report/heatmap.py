@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from attnfuzz.harness.report.coverage import Block, Coverage, block_of
 from attnfuzz.harness.report.svg import CHARACTER, Picture
-from attnfuzz.harness.wording import count
+from attnfuzz.harness.verdict.wording import count
 from attnfuzz.strategies.coverage import Pair, axes
 
 _CELL, _GAP = 5, 3

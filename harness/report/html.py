@@ -9,18 +9,18 @@ from markupsafe import Markup
 from attnfuzz.harness.campaign.events import CampaignStarted
 from attnfuzz.harness.campaign.standing import SECONDS_PER_SAMPLE, Sample, Standing
 from attnfuzz.harness.defects.results import DefectScore
+from attnfuzz.harness.files.templates import environment_of
 from attnfuzz.harness.findings.record import Record
-from attnfuzz.harness.judge.tiers import Tier
 from attnfuzz.harness.report.charts import COLOURS, Line, Margin, line_chart, margin_chart, share_bar
 from attnfuzz.harness.report.compare import changes
 from attnfuzz.harness.report.coverage import Coverage
 from attnfuzz.harness.report.finding_view import finding_groups
 from attnfuzz.harness.report.heatmap import heat_map, named
 from attnfuzz.harness.report.ledger_remarks import ledger_lines
-from attnfuzz.harness.report.printable import printable, shortened
 from attnfuzz.harness.report.verdict import verdict
-from attnfuzz.harness.templates import environment_of
-from attnfuzz.harness.wording import clock, count, date, headline
+from attnfuzz.harness.verdict.printable import printable, shortened
+from attnfuzz.harness.verdict.tiers import Tier
+from attnfuzz.harness.verdict.wording import clock, count, date, headline
 
 _MOST_LISTED = 100
 """Rows of a table of what may come in any number: unconfirmed failures, gaps, restarts."""

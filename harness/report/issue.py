@@ -4,9 +4,9 @@ import ast
 from collections.abc import Mapping, Sequence
 
 import attnfuzz
-from attnfuzz.harness.describe_calls import describe_any
-from attnfuzz.harness.failures import Kind, Observation
 from attnfuzz.harness.report.gfm import template
+from attnfuzz.harness.verdict.describe_calls import describe_any
+from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.reference.case_file import AnyCase, encode
 
 MOST_CHARACTERS_OF_SCRIPT = 40_000

@@ -9,12 +9,12 @@ from pathlib import Path
 import jinja2
 
 from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.files.templates import environment_of
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.finding_view import report_of
-from attnfuzz.harness.report.printable import printable
 from attnfuzz.harness.report.verdict import verdict
-from attnfuzz.harness.templates import environment_of
-from attnfuzz.harness.wording import clock, count, headline, replay_line
+from attnfuzz.harness.verdict.printable import printable
+from attnfuzz.harness.verdict.wording import clock, count, headline, replay_line
 
 
 @dataclass(frozen=True)

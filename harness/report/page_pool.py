@@ -1,7 +1,7 @@
 """The pages of a case's KV pool: whose they are, and a picture of them in their order in memory."""
 
 from attnfuzz.harness.report.svg import CHARACTER, Picture
-from attnfuzz.harness.wording import count
+from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.paged_kv import DUMMY_PAGE, assign_pages
 from attnfuzz.reference.case import Case, Request, Step, TableTail
 

@@ -4,7 +4,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 
 from markupsafe import Markup
 
-from attnfuzz.harness.report.printable import printable
+from attnfuzz.harness.verdict.printable import printable
 
 CHARACTER = 6.6
 """The width of a character of the pictures' text, about, in units of the picture."""

@@ -7,7 +7,7 @@ from enum import StrEnum
 from attnfuzz.harness.campaign.knowledge import JOB_KILLED, OUT_OF_TIME
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.wording import clock, count
+from attnfuzz.harness.verdict.wording import clock, count
 
 
 class Level(StrEnum):

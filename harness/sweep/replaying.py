@@ -5,16 +5,16 @@ from collections.abc import Iterator
 import msgspec
 from msgspec.structs import replace
 
+from attnfuzz.harness.backends.load import BackendFileError
+from attnfuzz.harness.backends.registry import UnknownBackend, resolve
 from attnfuzz.harness.bisect.outcome import Ending, Outcome
-from attnfuzz.harness.campaign.judge import Judge
-from attnfuzz.harness.check import CannotRun, why_not
-from attnfuzz.harness.confirm import recheck
-from attnfuzz.harness.counterparts import cases_like, with_views_of
-from attnfuzz.harness.failures import Observation
-from attnfuzz.harness.fingerprint import Fingerprint
-from attnfuzz.harness.registry import UnknownBackend, resolve
+from attnfuzz.harness.reported.counterparts import cases_like, with_views_of
+from attnfuzz.harness.sandbox.case_runner import CaseRunner
+from attnfuzz.harness.sandbox.check import CannotRun, why_not
+from attnfuzz.harness.sandbox.confirm import recheck
 from attnfuzz.harness.sweep.wanted import Wanted, fingerprint_anywhere
-from attnfuzz.harness.user_backends.load import BackendFileError
+from attnfuzz.harness.verdict.failures import Observation
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.workers.lifeline import CannotStart, NurseryError
 from attnfuzz.harness.workers.pool import HandlerError
 from attnfuzz.kernels.sglang.errors import ReleaseError
@@ -45,17 +45,17 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: Fingerprint | None = None
 
 
-def replayed(wanted: Wanted, backend: str, judge: Judge) -> Replayed:
+def replayed(wanted: Wanted, backend: str, runner: CaseRunner[Case]) -> Replayed:
     """Run the case on `backend`, with fresh values too, in a worker that has run nothing.
 
-    Raises what the judge raises if the backend can't be run.
+    Raises what the runner raises if the backend can't be run.
     """
     otherwise: Observation | None = None
     reason = ""
     passed = False
     for case in _cases(wanted, backend):
         lacking = why_not(resolve(backend), case)
-        verdict = None if lacking is not None else recheck(judge, case)[1]
+        verdict = None if lacking is not None else recheck(runner, case)[1]
         if verdict is None or verdict.unsupported is not None:
             reason = reason or (verdict.unsupported if verdict else f"it does not support {lacking}") or ""
             continue

@@ -8,10 +8,10 @@ import msgspec
 
 from attnfuzz.harness.bisect.outcome import Ending, Outcome
 from attnfuzz.harness.campaign.events import Count, JobCount, Seconds
-from attnfuzz.harness.durable import write_durably
-from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.files.durable import write_durably
 from attnfuzz.harness.sweep.course import Course, course_of
 from attnfuzz.harness.sweep.wanted import Wanted
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.foreign import decode_json, read_bytes, reason
 from attnfuzz.reference.user_error import UserError
 from attnfuzz.reference.validity import ImpossibleCase, validate

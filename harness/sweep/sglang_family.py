@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from packaging.version import Version
 
-from attnfuzz.harness.registry import fixed, is_file
+from attnfuzz.harness.backends.registry import fixed, is_file
 from attnfuzz.kernels.sglang import naming
 from attnfuzz.kernels.sglang.wheel import released
 

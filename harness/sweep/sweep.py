@@ -11,17 +11,18 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from attnfuzz.harness.bisect.outcome import Ending
-from attnfuzz.harness.campaign.judge import Judge
 from attnfuzz.harness.findings.archive import read_records
+from attnfuzz.harness.sandbox.case_runner import CaseRunner
 from attnfuzz.harness.sweep.family import Family
 from attnfuzz.harness.sweep.replaying import CANNOT_BE_JUDGED, reason_of, replayed
 from attnfuzz.harness.sweep.results import Cell, Results, Row, Searched, with_resemblances
 from attnfuzz.harness.sweep.wanted import Wanted, file_name, found
 from attnfuzz.reference import case_file
+from attnfuzz.reference.case import Case
 
 
-class StartedJudge(Judge, Protocol):
-    """A judge that says beforehand whether a backend can be run; `attnfuzz.harness.check.Runner` is the real one."""
+class StartableRunner(CaseRunner[Case], Protocol):
+    """A runner that says beforehand whether a backend can be run."""
 
     def start(self, backend: str) -> None:
         """Make ready for a backend. Raises one of CANNOT_BE_JUDGED."""
@@ -35,7 +36,7 @@ Search = Callable[[tuple[str, ...]], Searched]
 class Sweep:
     """The sweep that `results` were begun with, or go on with.
 
-    `judges` makes a judge, for one release: workers that have loaded one are no use to another. `findings` is the
+    `runners` makes a runner, for one release: workers that have loaded one are no use to another. `findings` is the
     folder that searches file into, and `cases` where failing cases are kept. `tell` is told what is done.
     """
 
@@ -45,7 +46,7 @@ class Sweep:
         family: Family,
         known: Iterable[Wanted],
         *,
-        judges: Callable[[], AbstractContextManager[StartedJudge]],
+        runners: Callable[[], AbstractContextManager[StartableRunner]],
         search: Search,
         findings: Path,
         cases: Path,
@@ -57,7 +58,7 @@ class Sweep:
         self._unable: dict[str, str] = {}
         self._known = tuple(known)
         self._cells: dict[str, dict[str, Cell]] = {}
-        self._family, self._judges, self._search = family, judges, search
+        self._family, self._runners, self._search = family, runners, search
         self._findings, self._cases, self._tell = findings, cases, tell
         self._backends = {
             family.backend(release, kind): (release, kind)
@@ -120,11 +121,11 @@ class Sweep:
     def _replay(self, release: str, all_wanted: Iterable[Wanted]) -> tuple[str, ...]:
         """Run these failures in a release; the backends of it that can be run."""
         able: dict[str, str] = {}
-        with self._judges() as judge:
+        with self._runners() as runner:
             for kind in self._asked.kinds:
                 backend = self._family.backend(release, kind)
                 try:
-                    judge.start(backend)
+                    runner.start(backend)
                 except CANNOT_BE_JUDGED as error:
                     self._unable[backend] = reason_of(error, backend)
                     self._tell(f"{backend} can't run: {self._unable[backend]}")
@@ -132,18 +133,18 @@ class Sweep:
                     self._unable.pop(backend, None)
                     able[kind] = backend
             for wanted in all_wanted:
-                cell = self._cell(wanted, release, able.get(wanted.kind), judge)
+                cell = self._cell(wanted, release, able.get(wanted.kind), runner)
                 self._cells.setdefault(wanted.name, {})[release] = cell
                 if wanted.kind in able:
                     self._tell(f"{release} {cell.ending}: {wanted.name}{f', {cell.line}' if cell.line else ''}")
         return tuple(able.values())
 
-    def _cell(self, wanted: Wanted, release: str, backend: str | None, judge: Judge) -> Cell:
+    def _cell(self, wanted: Wanted, release: str, backend: str | None, runner: CaseRunner[Case]) -> Cell:
         if backend is None:
             reason = self._unable[self._family.backend(release, wanted.kind)]
             return Cell(ending=Ending.CANNOT_BE_HAD, line=reason)
         try:
-            seen = replayed(wanted, backend, judge)
+            seen = replayed(wanted, backend, runner)
         except CANNOT_BE_JUDGED as error:
             return Cell(ending=Ending.CANNOT_RUN, line=reason_of(error))
         kept = ""

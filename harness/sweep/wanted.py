@@ -7,14 +7,14 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from attnfuzz.harness.bugs import Bug
-from attnfuzz.harness.campaign.judge import Judge
-from attnfuzz.harness.failures import FAULTS, Kind, Observation, Verdict
 from attnfuzz.harness.findings.finding import case_path
 from attnfuzz.harness.findings.record import HISTORY, Record, read_history
-from attnfuzz.harness.fingerprint import Fingerprint, fine
+from attnfuzz.harness.reported.bugs import Bug
+from attnfuzz.harness.sandbox.case_runner import CaseRunner
 from attnfuzz.harness.sweep.family import Family
-from attnfuzz.harness.wording import headline
+from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation, Verdict
+from attnfuzz.harness.verdict.fingerprint import Fingerprint, fine
+from attnfuzz.harness.verdict.wording import headline
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.user_error import UserError
@@ -62,10 +62,10 @@ def fingerprint_anywhere(observation: Observation) -> Fingerprint:
     return Fingerprint.of("", observation).anywhere
 
 
-def reported(bugs: Iterable[Bug], family: Family, kinds: Collection[str], judge: Judge) -> list[Wanted]:
+def reported(bugs: Iterable[Bug], family: Family, kinds: Collection[str], runner: CaseRunner[Case]) -> list[Wanted]:
     """The reports of the family's project that a case shows on this machine: as a release has it, if one is known to.
 
-    Where a report is about a fault or an exception, `judge` finds out where our own backend has it.
+    Where a report is about a fault or an exception, `runner` finds out where our own backend has it.
     """
     return [
         Wanted(
@@ -74,7 +74,7 @@ def reported(bugs: Iterable[Bug], family: Family, kinds: Collection[str], judge:
             kind=kind,
             case=case,
             kinds=bug.kinds,
-            where=_where_ours(bug, judge),
+            where=_where_ours(bug, runner),
             reported=True,
         )
         for bug in bugs
@@ -85,11 +85,11 @@ def reported(bugs: Iterable[Bug], family: Family, kinds: Collection[str], judge:
     ]
 
 
-def _where_ours(bug: Bug, judge: Judge) -> str:
+def _where_ours(bug: Bug, runner: CaseRunner[Case]) -> str:
     """Where our own backend fails with a bug, "" if that does not matter."""
     if not isinstance(bug.case, Case) or _PLACED.isdisjoint(bug.kinds):
         return ""
-    failures = judge.verdict(replace(bug.case, backend=bug.backend_before)).failures
+    failures = runner.verdict(replace(bug.case, backend=bug.backend_before)).failures
     return next((_where(each) for each in failures if each.kind in _PLACED.intersection(bug.kinds)), "")
 
 

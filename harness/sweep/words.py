@@ -6,7 +6,7 @@ from pathlib import Path
 from attnfuzz.harness.bisect.outcome import Ending
 from attnfuzz.harness.bisect.summary import in_words
 from attnfuzz.harness.sweep.results import Asked, Results, Row
-from attnfuzz.harness.wording import clock, count
+from attnfuzz.harness.verdict.wording import clock, count
 
 
 def shown(release: str) -> str:

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from attnfuzz.harness.failures import FAULTS, Access, Observation
-from attnfuzz.harness.literal_arguments import literal_arguments
-from attnfuzz.harness.wording import count
+from attnfuzz.harness.calls.literal_arguments import literal_arguments
+from attnfuzz.harness.verdict.failures import FAULTS, Access, Observation
+from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.entry_points import Role
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.kernels.entry_points.forms import described, tensors_of

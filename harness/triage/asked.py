@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.harness.literal_arguments import literal_arguments
-from attnfuzz.harness.row_views import flat, rows
+from attnfuzz.harness.calls.literal_arguments import literal_arguments
+from attnfuzz.harness.calls.row_views import flat, rows
 from attnfuzz.kernels.entry_points import Breach, Parameter, Role, Span
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.kernels.entry_points.forms import described, tensors_of, window_of

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from attnfuzz.harness.failures import FAULTS
 from attnfuzz.harness.triage.repeats import Repeated
 from attnfuzz.harness.triage.result import Outcome, Repetition, Variant
+from attnfuzz.harness.verdict.failures import FAULTS
 
 
 def contrasts(runs: Repeated, variants: Sequence[Variant]) -> Iterator[str]:

@@ -8,11 +8,11 @@ step is wrong, its caller asked for something else.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attnfuzz.harness.failures import FAULTS, Kind, Observation
 from attnfuzz.harness.triage.difference import Difference
 from attnfuzz.harness.triage.evidence import BETWEEN, BrokenDuty, Evidence
 from attnfuzz.harness.triage.result import Fault, Outcome
-from attnfuzz.harness.wording import count
+from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation
+from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case_file import AnyCase

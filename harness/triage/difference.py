@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from attnfuzz.harness.wording import count
+from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference.calls import Answer, CallCase, Expected, View, content_of, viewed
 
 

@@ -6,19 +6,19 @@ from dataclasses import dataclass, field
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.harness import registry
-from attnfuzz.harness.check import why_not
-from attnfuzz.harness.failures import Observation
-from attnfuzz.harness.literal_arguments import literal_arguments
+from attnfuzz.harness.backends import registry
+from attnfuzz.harness.calls.literal_arguments import literal_arguments
+from attnfuzz.harness.calls.trace import Untraceable
 from attnfuzz.harness.memory.poison import sentinel_bytes
-from attnfuzz.harness.trace import Untraceable
+from attnfuzz.harness.sandbox.check import why_not
 from attnfuzz.harness.triage.asked import NamesNothing, NotJudgeable, asked
 from attnfuzz.harness.triage.difference import Difference, differences
 from attnfuzz.harness.triage.repeats import Tried, tried
 from attnfuzz.harness.triage.result import Outcome
 from attnfuzz.harness.triage.unwritten import reads_of_unwritten_rows
 from attnfuzz.harness.triage.variants import cut
-from attnfuzz.harness.wording import left_unjudged
+from attnfuzz.harness.verdict.failures import Observation
+from attnfuzz.harness.verdict.wording import left_unjudged
 from attnfuzz.harness.workers.pool import HandlerError
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.entry_points import Breach, Role

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from attnfuzz.harness.campaign.tally import DEATHS
-from attnfuzz.harness.failures import FAULTS, Kind, Verdict
+from attnfuzz.harness.search.tally import DEATHS
 from attnfuzz.harness.triage.result import Outcome, Repetition, Variant
+from attnfuzz.harness.verdict.failures import FAULTS, Kind, Verdict
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
@@ -19,7 +19,7 @@ AFTER_A_HANG = 2
 
 
 class Tried(Protocol):
-    """What triage runs cases on: `attnfuzz.harness.check.Runner`."""
+    """What triage runs cases on: `attnfuzz.harness.sandbox.check.Runner`."""
 
     def verdict(self, case: AnyCase, backend: str | None = None) -> Verdict:
         """Run a case."""

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
-from attnfuzz.harness.failures import Kind, Observation, Verdict
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 
 
 class Fault(StrEnum):

@@ -5,9 +5,8 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from attnfuzz.harness import registry
-from attnfuzz.harness.check import CannotRun, why_not
-from attnfuzz.harness.failures import Observation
+from attnfuzz.harness.backends import registry
+from attnfuzz.harness.sandbox.check import CannotRun, why_not
 from attnfuzz.harness.triage.access import Explained, explain_access
 from attnfuzz.harness.triage.contrasts import contrasts
 from attnfuzz.harness.triage.culprit import culprit
@@ -16,7 +15,8 @@ from attnfuzz.harness.triage.evidence import Evidence, collect
 from attnfuzz.harness.triage.repeats import REPEATS, Repeated, Tried, repeated, tried
 from attnfuzz.harness.triage.result import Fault, Outcome, Repetition, Triage, Variant
 from attnfuzz.harness.triage.variants import cut, ways
-from attnfuzz.harness.wording import count, left_unjudged
+from attnfuzz.harness.verdict.failures import Observation
+from attnfuzz.harness.verdict.wording import count, left_unjudged
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase, case_id
 from attnfuzz.reference.related import related

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import torch
 
-from attnfuzz.harness.check import Runner
 from attnfuzz.harness.export import CannotExport, Target, export_script
+from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.workers import gpu_core
 from attnfuzz.reference.case_file import AnyCase
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from attnfuzz.harness.literal_arguments import literal_arguments
+from attnfuzz.harness.calls.literal_arguments import literal_arguments
 from attnfuzz.kernels.entry_points import Breach
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.kernels.entry_points.ragged import Ragged, leaves_empty_rows

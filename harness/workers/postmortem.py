@@ -4,8 +4,8 @@ import signal
 
 import msgspec
 
-from attnfuzz.harness.failures import REACHED_BY, Access, Kind, Observation
 from attnfuzz.harness.memory.allocation import Location, locate
+from attnfuzz.harness.verdict.failures import REACHED_BY, Access, Kind, Observation
 from attnfuzz.harness.workers import core_dumps, gpu_core
 from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.gpu_core import Core

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import msgspec
 import torch
 
-from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.workers import core_dumps
 from attnfuzz.harness.workers.worker import leave
 

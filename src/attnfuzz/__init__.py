@@ -25,8 +25,8 @@ def cases(backend: str) -> "SearchStrategy[Case]":
     """
     from hypothesis import strategies as st
 
-    from attnfuzz.harness.check import shared_runner
-    from attnfuzz.harness.registry import resolve
+    from attnfuzz.harness.backends.registry import resolve
+    from attnfuzz.harness.sandbox.check import shared_runner
     from attnfuzz.strategies.cases import cases as draw_cases
 
     capability = resolve(backend).capability
@@ -41,6 +41,6 @@ def cases(backend: str) -> "SearchStrategy[Case]":
 def check(case: "Case") -> None:
     """Run a case in a worker that may die, judge it, and raise an AssertionError that says what failed."""
     __tracebackhide__ = True
-    from attnfuzz.harness.check import check as check_case
+    from attnfuzz.harness.sandbox.check import check as check_case
 
     check_case(case)

@@ -8,9 +8,9 @@ from cluster_nodes import add_node
 from fake_campaign import begin, of, plan
 
 from attnfuzz.harness.campaign.events import CampaignFinished, CaseKept, Event, JobFailed, JobRestarted, Progress
-from attnfuzz.harness.campaign.messages import Setup
 from attnfuzz.harness.campaign.ray_jobs import RayJobs
 from attnfuzz.harness.corpus import Corpus
+from attnfuzz.harness.search.messages import Setup
 
 pytestmark = pytest.mark.cluster
 

@@ -8,8 +8,8 @@ import pytest
 from cluster_nodes import add_node
 
 from attnfuzz.harness.campaign.jobs import JobEnded
-from attnfuzz.harness.campaign.messages import AnyMessage, Setup, Slice, SliceDone
 from attnfuzz.harness.campaign.ray_jobs import RayError, RayJobs
+from attnfuzz.harness.search.messages import AnyMessage, Setup, Slice, SliceDone
 
 pytestmark = pytest.mark.cluster
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnfuzz.harness.registry import fixed
+from attnfuzz.harness.backends.registry import fixed
 from attnfuzz.kernels.gpu import modules
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 

@@ -1,5 +1,6 @@
 """Events of campaigns that never ran, for tests of what is made of them."""
 
+from attnfuzz.harness.backends.registry import names, resolve
 from attnfuzz.harness.campaign.events import (
     CampaignFinished,
     CampaignStarted,
@@ -7,10 +8,9 @@ from attnfuzz.harness.campaign.events import (
     FindingFiled,
     UnconfirmedKept,
 )
-from attnfuzz.harness.failures import Kind, Observation
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.fingerprint import Fingerprint
-from attnfuzz.harness.registry import names, resolve
+from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
 
 MISMATCH = Observation(

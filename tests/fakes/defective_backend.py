@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from attnfuzz.harness.launcher import LaunchError
+from attnfuzz.harness.inside.launcher import LaunchError
 from attnfuzz.kernels.backend import Attended, Bench, Fill, Op, Output, Unsupported
 from attnfuzz.kernels.queries import draw_queries
 from attnfuzz.kernels.slot_tokens import SlotTokens

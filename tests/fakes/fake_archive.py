@@ -5,10 +5,10 @@ from pathlib import Path
 
 from fake_search import decode, observed
 
-from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.finding import Finding
-from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 
 FINGERPRINT = Fingerprint.of("fake", observed())
 

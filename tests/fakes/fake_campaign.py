@@ -10,16 +10,17 @@ import msgspec
 from fake_search import FakeJobs, FakeJudge, kv_lens
 
 from attnfuzz.harness.campaign.engine import Campaign
-from attnfuzz.harness.campaign.events import AnyEvent, Event, Pair
+from attnfuzz.harness.campaign.events import AnyEvent, Event
 from attnfuzz.harness.campaign.jobs import JobEnded, Jobs
-from attnfuzz.harness.campaign.messages import AnyMessage, Message, Slice
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.tasks import ChooseLean
 from attnfuzz.harness.corpus import Corpus, Why
 from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.ledger import Ledger
+from attnfuzz.harness.search.messages import AnyMessage, Message, Slice
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import case_id
+from attnfuzz.strategies.coverage import Pair
 from attnfuzz.strategies.lean import Lean
 
 E = TypeVar("E", bound=Event)

@@ -20,7 +20,7 @@ import torch
 from defective_backend import Backend as DecodeBackend
 from defective_backend import Session
 
-from attnfuzz.harness.launcher import LaunchError
+from attnfuzz.harness.inside.launcher import LaunchError
 from attnfuzz.kernels.backend import Bench, Op
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.dtypes import DType

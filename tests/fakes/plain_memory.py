@@ -2,8 +2,9 @@
 
 import msgspec
 
-from attnfuzz.harness.execute import Execution, Task
+from attnfuzz.harness.inside.execute import Execution
 from attnfuzz.harness.memory.plain import PlainMemory
+from attnfuzz.harness.verdict.task import Task
 from attnfuzz.harness.workers.journal import Journal
 
 

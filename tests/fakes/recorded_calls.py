@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from attnfuzz.harness.calls.literal_arguments import literal_arguments
 from attnfuzz.harness.dumps.recorded import Recorded, RecordedCall, Status
 from attnfuzz.harness.dumps.tensor_files import entries_of
-from attnfuzz.harness.literal_arguments import literal_arguments
 from attnfuzz.reference.calls import CallCase
 
 FOLDER = Path("20261121_120000_000_pid7_call0003")

@@ -2,8 +2,8 @@
 
 from small_cases import step
 
-from attnfuzz.harness.failures import Kind, Verdict
-from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.reference.case import Case, Launch, Mode, Step
 
 PADDED_AFTER_PLANNING = (step(Mode.DRAFT_EXTEND_V2, *((4, 6 + slot) for slot in range(10)), stride=4, rows=12),)

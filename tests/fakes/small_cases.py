@@ -3,10 +3,11 @@
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.harness.campaign.examples import run_examples
-from attnfuzz.harness.execute import Execution, Task
-from attnfuzz.harness.failures import Verdict
-from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.inside.execute import Execution
+from attnfuzz.harness.search.examples import run_examples
+from attnfuzz.harness.verdict.failures import Verdict
+from attnfuzz.harness.verdict.task import Task
 from attnfuzz.reference.calls import CallCase, pack
 from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
 from attnfuzz.reference.dtypes import DType

@@ -1,6 +1,6 @@
 """Fuzz tests of backends: the fixed ones, or those given with --attn-backend."""
 
-from attnfuzz.harness.pytest_plugin import AttnFuzz
+from attnfuzz.harness.pytest.plugin import AttnFuzz
 
 
 def test_fuzz(attn_fuzz: AttnFuzz) -> None:

@@ -9,12 +9,12 @@ import stray_backend
 from built_backends import WITHOUT_BUGS, skip_unless_built
 from small_cases import drawn
 
-from attnfuzz.harness.bugs import Bug, load_bugs
-from attnfuzz.harness.check import Runner, render_failure
-from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.findings.ledger import DEFAULT_NAME, Ledger
-from attnfuzz.harness.fingerprint import Fingerprint
-from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.reported.bugs import Bug, load_bugs
+from attnfuzz.harness.sandbox.check import Runner, render_failure
+from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case, Guard, Launch
 
 pytestmark = pytest.mark.gpu

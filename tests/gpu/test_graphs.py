@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from attnfuzz.harness.failures import Kind
-from attnfuzz.harness.launcher import JournalingLauncher
+from attnfuzz.harness.inside.launcher import JournalingLauncher
+from attnfuzz.harness.inside.places import Place, place_of
 from attnfuzz.harness.memory.plain import AnyMemory
-from attnfuzz.harness.places import Place, place_of
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.workers.journal import LaunchRecord
 from attnfuzz.kernels.backend import Fill, Op
 from attnfuzz.reference.case import Guard, Outputs

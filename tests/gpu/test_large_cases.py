@@ -7,8 +7,9 @@ import torch
 from built_backends import WITHOUT_BUGS, skip_unless_built
 from small_cases import drawn
 
-from attnfuzz.harness.check import Runner
-from attnfuzz.harness.execute import Execution, Task
+from attnfuzz.harness.inside.execute import Execution
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.task import Task
 from attnfuzz.kernels import transfers
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.case import Case, Mode, Request, Step, ValueFamily

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from attnfuzz.harness.bugs import load_bugs
-from attnfuzz.harness.check import Runner, render_failure
-from attnfuzz.harness.failures import Kind
-from attnfuzz.harness.registry import on_device, resolve
+from attnfuzz.harness.backends.registry import on_device, resolve
+from attnfuzz.harness.reported.bugs import load_bugs
+from attnfuzz.harness.sandbox.check import Runner, render_failure
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.sglang import wheel
 from attnfuzz.kernels.sglang.naming import KINDS, Named
 from attnfuzz.reference.case import Case, KvView, Launch, Mode, Request, Step, Views

@@ -7,8 +7,8 @@ import gpu_functions
 import pytest
 from harness_cases import decode_case
 
-from attnfuzz.harness.check import Runner
-from attnfuzz.harness.failures import Kind, Observation
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.kernels.defects import stray
 from attnfuzz.kernels.gpu import nvcc
 from attnfuzz.reference.case import Case

@@ -5,9 +5,9 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
-
-from attnfuzz.harness.check import Runner
 from attnfuzz.harness.user_backends import rehearsal
+
+from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.workers.pool import Workers
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from harness_cases import decode_case
 
-from attnfuzz.harness.check import CannotRun, Runner
-from attnfuzz.harness.failures import Kind, Observation
+from attnfuzz.harness.sandbox.check import CannotRun, Runner
+from attnfuzz.harness.verdict.failures import Kind, Observation
 
 FILE = str(Path(__file__).parents[1] / "fakes" / "misbehaving_backend.py")
 

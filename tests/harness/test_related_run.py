@@ -9,12 +9,13 @@ from fickle_backend import FickleBackend
 from msgspec.structs import replace
 from small_cases import HEADS, LATENTS, drawn, run, step
 
-from attnfuzz.harness import execute
-from attnfuzz.harness.check import Runner
-from attnfuzz.harness.execute import Execution, Task
 from attnfuzz.harness.export import CannotExport, export_script
-from attnfuzz.harness.failures import Kind, Verdict
-from attnfuzz.harness.judge import Tier
+from attnfuzz.harness.inside import execute
+from attnfuzz.harness.inside.execute import Execution
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import Kind, Verdict
+from attnfuzz.harness.verdict.task import Task
+from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.kernels.backend import Output
 from attnfuzz.kernels.plan import Row
 from attnfuzz.kernels.trtllm.backends import MHA

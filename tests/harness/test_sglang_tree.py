@@ -6,12 +6,12 @@ import fake_sglang
 import pytest
 from msgspec.structs import replace
 
-from attnfuzz.harness.campaign.draw import drawn_cases
-from attnfuzz.harness.campaign.hunt import Hunt
-from attnfuzz.harness.campaign.messages import AnyMessage, Caught, ShrinkBudget, Slice, SliceDone
-from attnfuzz.harness.check import Runner
-from attnfuzz.harness.failures import Kind
-from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.search.draw import drawn_cases
+from attnfuzz.harness.search.hunt import Hunt
+from attnfuzz.harness.search.messages import AnyMessage, Caught, ShrinkBudget, Slice, SliceDone
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.workers.pool import Refused
 from attnfuzz.reference.case import Case, KvView, Mode, Request, Step, Views
 from attnfuzz.reference.geometry import Geometry

@@ -6,11 +6,11 @@ import pytest
 import torch
 from recorder import Launched, Recorder
 
-from attnfuzz.harness.check import Runner
-from attnfuzz.harness.launcher import JournalingLauncher
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.inside.launcher import JournalingLauncher
 from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory
-from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.reference.case import Case
 

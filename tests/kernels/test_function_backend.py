@@ -11,9 +11,9 @@ import torch
 from recorder import Recorder
 from small_cases import HEADS, drawn, run, step
 
-from attnfuzz.harness.check import Runner
-from attnfuzz.harness.failures import Kind
-from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.backend import Bench, Unsupported
 from attnfuzz.kernels.function_backend import PAGED, FunctionBackend
 from attnfuzz.reference.capability import Capability

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from attnfuzz.harness.check import Runner
+from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.kernels.sglang.catalogue import backend_of
 from attnfuzz.kernels.sglang.naming import Named
 

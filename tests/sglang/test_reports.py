@@ -9,15 +9,15 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from attnfuzz.harness.bugs import Bug, load_bugs
-from attnfuzz.harness.campaign.draw import drawn_cases
-from attnfuzz.harness.campaign.hunt import Hunt
-from attnfuzz.harness.campaign.messages import AnyMessage, Caught, ShrinkBudget, Slice
-from attnfuzz.harness.check import Runner
-from attnfuzz.harness.counterparts import shown_on
-from attnfuzz.harness.failures import Kind, Observation
-from attnfuzz.harness.fingerprint import Fingerprint
-from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.reported.bugs import Bug, load_bugs
+from attnfuzz.harness.reported.counterparts import shown_on
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.search.draw import drawn_cases
+from attnfuzz.harness.search.hunt import Hunt
+from attnfuzz.harness.search.messages import AnyMessage, Caught, ShrinkBudget, Slice
+from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
 from attnfuzz.strategies.coverage.features import features_of
 from attnfuzz.strategies.lean import Lean

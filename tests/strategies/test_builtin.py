@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis.strategies import SearchStrategy
 
-from attnfuzz.harness.registry import builtin
+from attnfuzz.harness.backends.registry import builtin
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Launch
 from attnfuzz.reference.validity import products, validate

@@ -7,7 +7,7 @@ import pytest
 from capabilities import NARROW
 from hypothesis.strategies import SearchStrategy
 
-from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode
 from attnfuzz.strategies.cases import cases

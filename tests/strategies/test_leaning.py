@@ -6,7 +6,7 @@ import pytest
 from hypothesis.strategies import SearchStrategy
 from shrunk_cases import shrunk
 
-from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.reference.case import Case, Launch, Mode
 from attnfuzz.strategies.cases import cases
 from attnfuzz.strategies.choices import Chance, Choice, on

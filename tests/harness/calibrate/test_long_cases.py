@@ -4,8 +4,8 @@ import pytest
 from capabilities import COMPILED, COMPILED_LATENTS, FP8_DECODE, HEAD_DIM_64, HEAD_DIM_128
 from msgspec.structs import replace
 
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.calibrate.long_cases import LENGTHS, long_cases
-from attnfuzz.harness.registry import resolve
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode, ValueFamily
 from attnfuzz.reference.dtypes import DType

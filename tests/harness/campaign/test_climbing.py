@@ -2,9 +2,9 @@
 
 from fake_search import FakeJudge, fake_cases, kv_lens
 
-from attnfuzz.harness.campaign.hunt import Hunt
-from attnfuzz.harness.campaign.messages import AnyMessage, Slice, Tally
-from attnfuzz.harness.failures import Verdict
+from attnfuzz.harness.search.hunt import Hunt
+from attnfuzz.harness.search.messages import AnyMessage, Slice, Tally
+from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.reference.case import Case
 
 

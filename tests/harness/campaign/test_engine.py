@@ -28,12 +28,13 @@ from attnfuzz.harness.campaign.events import (
     UnconfirmedKept,
 )
 from attnfuzz.harness.campaign.knowledge import ATTEMPTS
-from attnfuzz.harness.campaign.messages import Interesting, Rechecked, SliceDone, Tally, Troubled
 from attnfuzz.harness.campaign.plan import Plan
+from attnfuzz.harness.campaign.remarks import NO_LONGER
 from attnfuzz.harness.corpus import Why
-from attnfuzz.harness.failures import Kind, Observation
-from attnfuzz.harness.findings.ledger import NO_LONGER, Entry, Ledger
+from attnfuzz.harness.findings.ledger import Entry, Ledger
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.search.messages import Interesting, Rechecked, SliceDone, Tally, Troubled
+from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case_file import case_id
 

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from attnfuzz.harness.campaign.jobs import JobEnded, JobProcesses
-from attnfuzz.harness.campaign.messages import Setup, Slice, SliceDone
+from attnfuzz.harness.search.messages import Setup, Slice, SliceDone
 
 
 def setup(*backends: str) -> Setup:

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from random_kills import Killer, children
 
-from attnfuzz.harness.campaign.hunt import Hunt
-from attnfuzz.harness.campaign.messages import AnyMessage, Caught, Lost, ShrinkBudget, Slice, SliceDone, Suspect, Tally
-from attnfuzz.harness.check import RUNS_IF_KILLED, Runner
-from attnfuzz.harness.failures import Kind, Verdict
+from attnfuzz.harness.sandbox.check import RUNS_IF_KILLED, Runner
+from attnfuzz.harness.search.hunt import Hunt
+from attnfuzz.harness.search.messages import AnyMessage, Caught, Lost, ShrinkBudget, Slice, SliceDone, Suspect, Tally
+from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 

@@ -9,7 +9,7 @@ import pytest
 from fake_campaign import FakeCorpus, ScriptedJobs, begin, logged, of, plan
 from fake_search import FakeJobs, FakeJudge, decode, fake_cases, kv_lens, observed
 
-from attnfuzz.harness.campaign import engine, filing, hunt, pinned
+from attnfuzz.harness.campaign import engine, filing
 from attnfuzz.harness.campaign.events import (
     CampaignFinished,
     Event,
@@ -21,10 +21,11 @@ from attnfuzz.harness.campaign.events import (
     UnconfirmedKept,
 )
 from attnfuzz.harness.campaign.filing import SECONDS_PER_SCRIPT, SECONDS_TO_HANG
-from attnfuzz.harness.campaign.hunt import Hunt
 from attnfuzz.harness.campaign.knowledge import OUT_OF_TIME
 from attnfuzz.harness.campaign.limits import GRACE_SECONDS, OVERRUN, Limits
-from attnfuzz.harness.campaign.messages import (
+from attnfuzz.harness.search import hunt, pinned
+from attnfuzz.harness.search.hunt import Hunt
+from attnfuzz.harness.search.messages import (
     AnyMessage,
     Caught,
     Interesting,
@@ -35,8 +36,8 @@ from attnfuzz.harness.campaign.messages import (
     SliceDone,
     Suspect,
 )
-from attnfuzz.harness.failures import Kind, Observation, Verdict
-from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
 
 SECONDS = 30.0

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from attnfuzz.harness.campaign.messages import Setup
 from attnfuzz.harness.campaign.ray_jobs import RayError, RayJobs
+from attnfuzz.harness.search.messages import Setup
 
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

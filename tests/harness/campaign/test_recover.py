@@ -12,7 +12,7 @@ from fake_campaign import FakeCorpus, MortalJobs, ScriptedJobs, begin, logged, o
 from fake_search import FakeJobs, FakeJudge, decode, kv_lens, observed
 from msgspec.structs import replace
 
-from attnfuzz.harness.campaign import schedule, tallies, tally
+from attnfuzz.harness.campaign import schedule, tallies
 from attnfuzz.harness.campaign.events import (
     AnyEvent,
     CampaignFinished,
@@ -33,13 +33,14 @@ from attnfuzz.harness.campaign.events import (
 )
 from attnfuzz.harness.campaign.jobs import JobEnded
 from attnfuzz.harness.campaign.knowledge import JOB_KILLED, NOT_COME_BACK, OUT_OF_TIME
-from attnfuzz.harness.campaign.messages import Message, Rechecked, Slice, SliceDone, Suspect, Tally
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.tasks import MOST_CUT_OFFS
-from attnfuzz.harness.failures import Kind, Observation
 from attnfuzz.harness.findings.ledger import Entry, Ledger
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.search import tally
+from attnfuzz.harness.search.messages import Message, Rechecked, Slice, SliceDone, Suspect, Tally
+from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 
 SUSPECT = Suspect(fingerprint=Fingerprint.of("fake", observed()), case=decode(7), observation=observed())
 BUGS = 2

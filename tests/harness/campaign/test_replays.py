@@ -2,8 +2,9 @@
 
 from fake_search import FakeJudge, decode, fake_cases, kv_lens, observed
 
-from attnfuzz.harness.campaign.hunt import Hunt
-from attnfuzz.harness.campaign.messages import (
+from attnfuzz.harness.sandbox.confirm import FRESH_SEEDS
+from attnfuzz.harness.search.hunt import Hunt
+from attnfuzz.harness.search.messages import (
     AnyMessage,
     Caught,
     Lost,
@@ -14,9 +15,8 @@ from attnfuzz.harness.campaign.messages import (
     SliceDone,
     Suspect,
 )
-from attnfuzz.harness.confirm import FRESH_SEEDS
-from attnfuzz.harness.failures import Kind, Observation, Verdict
-from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
 
 LONG = 100

@@ -10,9 +10,9 @@ from fake_campaign import plan
 from msgspec import structs
 
 from attnfuzz.harness.campaign.events import CoverageGrew, Event, Progress, SliceFinished, SliceStarted
-from attnfuzz.harness.campaign.messages import Slice
 from attnfuzz.harness.campaign.replays import KEPT, ONCE_MORE
 from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE, Schedule, slices_of
+from attnfuzz.harness.search.messages import Slice
 
 
 def events_of(task: Slice, *, searched: int | None = None, pairs: int = 0, seconds: float = 1.0) -> list[Event]:

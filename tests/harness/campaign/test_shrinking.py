@@ -6,7 +6,7 @@ from msgspec import structs
 from attnfuzz.harness.campaign.events import AlreadyFiled, CampaignResumed, FindingChecked, SuspectSeen, UnconfirmedKept
 from attnfuzz.harness.campaign.shrinking import FULL, GRANTED_SECONDS, NOTHING, SHARE, ShrinkingTime
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 
 FINGERPRINT = Fingerprint.of("fake", observed())
 

@@ -10,19 +10,25 @@ from fake_campaign import FakeCorpus, ScriptedJobs, begin, of, plan
 from fake_search import FakeJobs, FakeJudge, decode, observed
 from msgspec import structs
 
-from attnfuzz.harness.bugs import load_bugs
 from attnfuzz.harness.campaign import tasks
-from attnfuzz.harness.campaign.events import Event, Pair, SliceFinished, SliceStarted, SuspectSeen
+from attnfuzz.harness.campaign.events import (
+    Event,
+    SliceFinished,
+    SliceStarted,
+    SuspectSeen,
+)
 from attnfuzz.harness.campaign.knowledge import Knowledge
-from attnfuzz.harness.campaign.messages import Interesting, Slice, SliceDone
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.replays import REPLAYS_PER_SLICE, Replays, kept_cases
 from attnfuzz.harness.campaign.schedule import Schedule
 from attnfuzz.harness.campaign.shrinking import ShrinkingTime
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.tasks import Tasks
-from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.reported.bugs import load_bugs
+from attnfuzz.harness.search.messages import Interesting, Slice, SliceDone
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.calls import Call, CallCase
+from attnfuzz.strategies.coverage import Pair
 from attnfuzz.strategies.lean import Lean
 
 DONE = SliceDone(searched=250, stopped_early=False, cases=250, deaths=0, seconds=1.0, unsupported={})

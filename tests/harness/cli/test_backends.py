@@ -8,10 +8,10 @@ import fake_nvml
 import pytest
 from refusals import refused
 
-from attnfuzz.harness import registry
-from attnfuzz.harness.defaults import DEFAULT_BACKENDS
-from attnfuzz.harness.registry import builtin
-from attnfuzz.harness.user_backends.load import ENTRY_POINTS
+from attnfuzz.harness.backends import registry
+from attnfuzz.harness.backends.defaults import DEFAULT_BACKENDS
+from attnfuzz.harness.backends.load import ENTRY_POINTS
+from attnfuzz.harness.backends.registry import builtin
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.torch_sdpa import SdpaBackend
 from attnfuzz.reference.device import Device

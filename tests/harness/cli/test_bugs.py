@@ -10,9 +10,9 @@ import fake_nvml
 import pytest
 from refusals import refused
 
-from attnfuzz.harness.bugs import Bug, Project, load_bugs
-from attnfuzz.harness.counterparts import shown_on
-from attnfuzz.harness.failures import Kind, Observation, Verdict
+from attnfuzz.harness.reported.bugs import Bug, Project, load_bugs
+from attnfuzz.harness.reported.counterparts import shown_on
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.kernels.defects.defect import BugClass
 from attnfuzz.kernels.gpu import visible
 

@@ -8,7 +8,7 @@ from typing import Any
 import fake_nvml
 import pytest
 
-from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.kernels.gpu import build_record, modules, nvcc, toolkit
 from attnfuzz.kernels.gpu.build_record import Built
 from attnfuzz.kernels.gpu.compilation import Told

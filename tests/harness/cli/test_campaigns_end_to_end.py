@@ -20,8 +20,8 @@ from attnfuzz.harness.campaign.events import (
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.log import read_log
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.check import shared_runner
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.sandbox.check import shared_runner
 
 Attnfuzz = Callable[..., Any]
 HOME = Home(Path("attnfuzz-out"))

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from attnfuzz.harness.check import Runner
 from attnfuzz.harness.defects.pins import load_pin
-from attnfuzz.harness.judge import Tier
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
 
 Attnfuzz = Callable[..., Any]

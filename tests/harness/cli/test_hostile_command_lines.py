@@ -18,7 +18,7 @@ from harness_cases import decode_case
 
 from attnfuzz.harness.campaign.jobs import JobProcesses
 from attnfuzz.harness.cli.main import cli
-from attnfuzz.harness.report.printable import printable
+from attnfuzz.harness.verdict.printable import printable
 from attnfuzz.harness.workers.lifeline import Lifeline
 from attnfuzz.reference import case_file
 from attnfuzz.reference.user_error import UserError

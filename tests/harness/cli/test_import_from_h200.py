@@ -15,10 +15,10 @@ import pytest
 import torch
 from readable_calls import readable_calls
 
-from attnfuzz.harness.check import Runner
+from attnfuzz.harness.calls.literal_arguments import literal_arguments
 from attnfuzz.harness.dumps.recorded import Status
-from attnfuzz.harness.failures import Kind
-from attnfuzz.harness.literal_arguments import literal_arguments
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.reference import case_file
 from attnfuzz.reference.calls import CallCase
 

@@ -6,12 +6,12 @@ from fake_defect import defect
 from fake_search import decode, observed
 from rich.console import Console
 
-from attnfuzz.harness.campaign.messages import Caught, SliceDone, Tally
 from attnfuzz.harness.cli.kills import Watch, print_scores
 from attnfuzz.harness.defects.score import Score, enough
 from attnfuzz.harness.defects.search import Kill, Outcome, Search
-from attnfuzz.harness.failures import Kind, Verdict
-from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.search.messages import Caught, SliceDone, Tally
+from attnfuzz.harness.verdict.failures import Kind, Verdict
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.kernels.defects.defect import Layer
 
 FAULT = Kill(by="guards", kind=Kind.ILLEGAL_ACCESS, place="query", mode="decode", also=())

@@ -17,8 +17,8 @@ from rich.text import Text
 
 import attnfuzz.harness.cli
 from attnfuzz.harness.cli.terminal import Terminal, echo
-from attnfuzz.harness.failures import Verdict
-from attnfuzz.harness.report.printable import in_a_line, printable
+from attnfuzz.harness.verdict.failures import Verdict
+from attnfuzz.harness.verdict.printable import in_a_line, printable
 from attnfuzz.reference import case_file
 
 Run = Callable[..., Any]

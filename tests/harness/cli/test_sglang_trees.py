@@ -8,7 +8,7 @@ import fake_sglang
 import pytest
 from refusals import refused
 
-from attnfuzz.harness.bugs import load_bugs
+from attnfuzz.harness.reported.bugs import load_bugs
 from attnfuzz.kernels.sglang.backends import SglangBackend
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case

@@ -10,16 +10,17 @@ import pytest
 from fake_family import FakeFamily
 from harness_cases import decode_case
 
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.campaign.events import JobFailed
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.check import CannotRun
 from attnfuzz.harness.cli import sweep as command
-from attnfuzz.harness.execute import Execution, Task
-from attnfuzz.harness.failures import Kind, Observation, Verdict
 from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.finding import Finding
-from attnfuzz.harness.fingerprint import Fingerprint
-from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.inside.execute import Execution
+from attnfuzz.harness.sandbox.check import CannotRun
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.harness.verdict.task import Task
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 

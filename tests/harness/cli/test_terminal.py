@@ -25,9 +25,9 @@ from attnfuzz.harness.campaign.standing import Sample, Standing
 from attnfuzz.harness.cli.display import display_on
 from attnfuzz.harness.cli.status import BARS, Status, recent_rate, score_table, trend
 from attnfuzz.harness.cli.summary import summarise
-from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 
 BEFORE = "trtllm_mha@21649-before"
 CASE = replace(decode(5), backend=BEFORE)

@@ -8,7 +8,7 @@ import pytest
 from harness_cases import decode_case
 from small_cases import with_nan_queries
 
-from attnfuzz.harness.check import Runner
+from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.reference import case_file
 
 

@@ -5,7 +5,7 @@ from fake_search import observed
 from msgspec.structs import replace
 
 from attnfuzz.harness.defects.killer import killer
-from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.verdict.failures import Kind
 
 KILLERS = {
     Kind.ILLEGAL_ACCESS: "guards",

@@ -6,13 +6,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from attnfuzz.harness.check import TIMEOUT_SECONDS
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.defects.killer import killer
 from attnfuzz.harness.defects.pins import load_pin
-from attnfuzz.harness.execute import Task
-from attnfuzz.harness.failures import Observation, Verdict
-from attnfuzz.harness.judge import Tier
-from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.sandbox.check import TIMEOUT_SECONDS
+from attnfuzz.harness.verdict.failures import Observation, Verdict
+from attnfuzz.harness.verdict.task import Task
+from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.pool import Workers
 from attnfuzz.harness.workers.postmortem import explain
@@ -42,13 +42,13 @@ def _compiled() -> None:
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Workers]:
-    with Workers("attnfuzz.harness.execute:handle", preload=["attnfuzz.harness.execute:warm"]) as workers:
+    with Workers("attnfuzz.harness.inside.execute:handle", preload=["attnfuzz.harness.inside.execute:warm"]) as workers:
         yield workers
 
 
 @pytest.fixture(scope="module")
 def unguarded() -> Iterator[Workers]:
-    with Workers("plain_memory:handle", preload=["attnfuzz.harness.execute:warm"]) as workers:
+    with Workers("plain_memory:handle", preload=["attnfuzz.harness.inside.execute:warm"]) as workers:
         yield workers
 
 

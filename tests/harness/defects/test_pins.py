@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from fake_search import decode, observed
 
-from attnfuzz.harness.campaign.messages import Caught
 from attnfuzz.harness.defects.pins import Pin, load_pin, save_pin
-from attnfuzz.harness.failures import Kind, Verdict
-from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.search.messages import Caught
+from attnfuzz.harness.verdict.failures import Kind, Verdict
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case_file import CaseFileError
 
 

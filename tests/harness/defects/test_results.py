@@ -6,8 +6,8 @@ import pytest
 
 from attnfuzz.harness.defects.results import DefectScore, DefectScoreError, read_score, write_score
 from attnfuzz.harness.defects.search import Kill, Outcome
-from attnfuzz.harness.failures import Kind
-from attnfuzz.harness.judge.tiers import Tier
+from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.harness.verdict.tiers import Tier
 
 KILL = Kill(by="T1", kind=Kind.OUTPUT_MISMATCH, place="out", mode="decode", also=())
 SCORE = DefectScore(

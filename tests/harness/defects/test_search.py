@@ -3,11 +3,11 @@
 from fake_defect import defect
 from fake_search import Fails, FakeJobs, FakeJudge, kv_lens, observed
 
-from attnfuzz.harness.campaign.messages import ShrinkBudget
 from attnfuzz.harness.campaign.schedule import slices_of
 from attnfuzz.harness.defects.run import run_searches
 from attnfuzz.harness.defects.search import NO_SHRINKING, Outcome, Search
-from attnfuzz.harness.failures import Kind, Observation
+from attnfuzz.harness.search.messages import ShrinkBudget
+from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.kernels.defects.catalogue import backend_name
 
 LONG = 100

@@ -10,14 +10,14 @@ from hypothesis import HealthCheck, given, seed, settings
 from msgspec.structs import replace
 from recorded_calls import MemoryTensor, as_recorded, recorded_call
 
-from attnfuzz.harness.check import Runner
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.calls.literal_arguments import literal_arguments
 from attnfuzz.harness.dumps.case_of_call import make_case, make_sequence
 from attnfuzz.harness.dumps.contents import Contents
 from attnfuzz.harness.dumps.recorded import RecordedCall
 from attnfuzz.harness.dumps.understood import breaches_of
-from attnfuzz.harness.failures import FAULTS, Kind, Verdict
-from attnfuzz.harness.literal_arguments import literal_arguments
-from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import FAULTS, Kind, Verdict
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.reference import case_file
 from attnfuzz.reference.calls import CallCase, View

@@ -8,13 +8,13 @@ import pytest
 import torch
 from recorded_calls import recorded_call
 
-from attnfuzz.harness.check import Runner
 from attnfuzz.harness.dumps.backend_of import importable
 from attnfuzz.harness.dumps.case_of_call import make_case, make_sequence
 from attnfuzz.harness.dumps.choice import with_earlier
 from attnfuzz.harness.dumps.pictured import pictured
 from attnfuzz.harness.dumps.recorded import DumpError, RecordedCall, Status
 from attnfuzz.harness.dumps.wrapper_calls import as_function, function_of
+from attnfuzz.harness.sandbox.check import Runner
 
 DECODE, PREFILL = "BatchDecodeWithPagedKVCacheWrapper", "BatchPrefillWithPagedKVCacheWrapper"
 DIM, PAGE = 16, 4

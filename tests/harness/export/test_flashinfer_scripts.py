@@ -11,8 +11,8 @@ from harness_cases import LATENT, chunked_case, decode_case, draft_extend_case
 from msgspec.structs import replace
 from run_scripts import outcomes
 
-from attnfuzz.harness.check import Runner
 from attnfuzz.harness.export import CannotExport, Target, export_script
+from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.reference import case_file
 from attnfuzz.reference.calls import Buffer, CallCase, View
 from attnfuzz.reference.case import Guard, Outputs

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from run_scripts import outcomes
 from small_cases import drawn, with_nan_queries
 
-from attnfuzz.harness.bugs import Bug, load_bugs
-from attnfuzz.harness.check import Runner
 from attnfuzz.harness.export import CannotExport, Target, export_script, script
-from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.reduce import reduce
+from attnfuzz.harness.reported.bugs import Bug, load_bugs
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.reference import case_file
 from attnfuzz.reference.calls import Buffer, CallCase, Drawn, View
 from attnfuzz.reference.case import Case, Guard, Outputs

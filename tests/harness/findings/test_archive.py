@@ -10,11 +10,11 @@ from fake_archive import FINGERPRINT, archive, found
 from fake_search import decode
 from msgspec.structs import replace
 
-from attnfuzz.harness import durable
-from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.files import durable
 from attnfuzz.harness.findings import archive as archive_module
 from attnfuzz.harness.findings.archive import forget
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.reference import case_file
 
 

@@ -9,12 +9,13 @@ from fake_search import decode, observed
 from msgspec.structs import replace
 
 from attnfuzz.harness.campaign.events import FindingChecked, FindingFiled, UnconfirmedKept
+from attnfuzz.harness.campaign.remarks import remarks_on
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.findings.ledger import Entry, Ledger, LedgerError
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 
 ENTRY = Entry(backend="fake", kind=Kind.OUTPUT_MISMATCH, reason="the vendor knows")
 NEVER = Entry(backend="fake", kind=Kind.RAISED, reason="never seen")
@@ -72,45 +73,45 @@ def test_a_reason_comes_with_its_issue() -> None:
 
 @pytest.mark.parametrize("event", [FILED, rechecked(State.OPEN), rechecked(State.RETURNED), UNCONFIRMED])
 def test_nothing_is_said_of_a_failure_that_happens(event: FindingFiled | FindingChecked | UnconfirmedKept) -> None:
-    assert Ledger([ENTRY]).remarks(Standing.of([STARTED, event]), []) == []
+    assert remarks_on(Ledger([ENTRY]), Standing.of([STARTED, event]), []) == []
 
 
 def test_an_entry_whose_failures_all_pass_now_should_go(tmp_path: Path) -> None:
     standing = Standing.of([STARTED, rechecked(State.FIXED)])
-    (remark,) = Ledger([ENTRY]).remarks(standing, past(tmp_path))
+    (remark,) = remarks_on(Ledger([ENTRY]), standing, past(tmp_path))
     assert remark.entry == 1
     assert remark.title == "OutputMismatch in fake"
     assert "no longer happens: remove it" in remark.text
 
 
 def test_an_entry_whose_failures_passed_an_earlier_night_should_still_go(tmp_path: Path) -> None:
-    (remark,) = Ledger([ENTRY]).remarks(Standing.of([STARTED]), past(tmp_path, fails=False))
+    (remark,) = remarks_on(Ledger([ENTRY]), Standing.of([STARTED]), past(tmp_path, fails=False))
     assert "no longer happens: remove it" in remark.text
 
 
 def test_nothing_is_said_of_an_open_failure_that_nobody_came_to_tonight(tmp_path: Path) -> None:
-    assert Ledger([ENTRY]).remarks(Standing.of([STARTED]), past(tmp_path)) == []
+    assert remarks_on(Ledger([ENTRY]), Standing.of([STARTED]), past(tmp_path)) == []
 
 
 def test_an_entry_with_one_of_its_failures_left_stays(tmp_path: Path) -> None:
     standing = Standing.of([STARTED, rechecked(State.FIXED, "another"), FILED])
-    assert Ledger([ENTRY]).remarks(standing, past(tmp_path)) == []
+    assert remarks_on(Ledger([ENTRY]), standing, past(tmp_path)) == []
 
 
 def test_an_entry_whose_failures_were_never_met_is_not_said_to_be_over() -> None:
-    (remark,) = Ledger([ENTRY, NEVER]).remarks(Standing.of([STARTED, FILED]), [])
+    (remark,) = remarks_on(Ledger([ENTRY, NEVER]), Standing.of([STARTED, FILED]), [])
     assert remark.entry == 2
-    assert "not met yet" in remark.text
+    assert "no finding matched" in remark.text
     assert "remove it" not in remark.text
 
 
 def test_an_entry_of_a_backend_that_was_not_searched_is_left_alone() -> None:
-    assert Ledger([replace(NEVER, backend="other")]).remarks(Standing.of([STARTED]), []) == []
+    assert remarks_on(Ledger([replace(NEVER, backend="other")]), Standing.of([STARTED]), []) == []
 
 
 def test_a_ledger_without_entries_knows_of_nothing(tmp_path: Path) -> None:
     assert load(tmp_path, "").reason(FINGERPRINT, decode(1)) is None
-    assert Ledger().remarks(Standing.of([STARTED]), []) == []
+    assert remarks_on(Ledger(), Standing.of([STARTED]), []) == []
 
 
 def test_a_ledger_is_read_with_all_its_fields(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.log import EventLog
 from attnfuzz.harness.cli.main import main
 from attnfuzz.harness.corpus import Corpus, Why
-from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.verdict.failures import Kind
 
 MOST_SECONDS = 90
 

@@ -14,7 +14,7 @@ from harness_cases import decode_case
 from refusals import refused
 
 from attnfuzz.harness.campaign.home import Home
-from attnfuzz.harness.shrink import Shrunk
+from attnfuzz.harness.search.shrink import Shrunk
 from attnfuzz.reference import case_file
 
 Attnfuzz = Callable[..., Any]

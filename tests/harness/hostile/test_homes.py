@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.corpus import Corpus, Why
-from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.verdict.failures import Kind
 
 Attnfuzz = Callable[..., Any]
 

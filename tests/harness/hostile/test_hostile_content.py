@@ -42,13 +42,13 @@ from attnfuzz.harness.cli.main import main
 from attnfuzz.harness.corpus import Corpus, Why
 from attnfuzz.harness.defects.results import DefectScore
 from attnfuzz.harness.defects.search import Kill, Outcome
-from attnfuzz.harness.failures import Access, Kind, Verdict
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.judge.tiers import Tier
-from attnfuzz.harness.shrink import Shrunk
+from attnfuzz.harness.search.shrink import Shrunk
 from attnfuzz.harness.sweep.results import Asked, Cell, Results, Row, Searched
 from attnfuzz.harness.sweep.wanted import Wanted
 from attnfuzz.harness.triage import Fault, Triage
+from attnfuzz.harness.verdict.failures import Access, Kind, Verdict
+from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference import calibration, case_file
 from attnfuzz.reference.calls import Answer, CallCase, Drawn, Expected, View
 from attnfuzz.reference.case_file import AnyCase

@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.log import read_log
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.check import Runner
 from attnfuzz.harness.cli.main import main
+from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.reference import case_file
 
 Attnfuzz = Callable[..., Any]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.export.script import render_script
 from attnfuzz.harness.export.target import Target
-from attnfuzz.harness.failures import Kind, Observation
+from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.reference import case_file
 from attnfuzz.reference.calls import CallCase, View
 

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 import torch
 
-from attnfuzz.harness.failures import Observation
-from attnfuzz.harness.judge import ALL_TIERS, Judgement, Tier, judge
+from attnfuzz.harness.judge import Judgement, judge
+from attnfuzz.harness.verdict.failures import Observation
+from attnfuzz.harness.verdict.tiers import ALL_TIERS, Tier
 from attnfuzz.kernels.backend import Attended, Output
 from attnfuzz.reference.case import ValueFamily
 from attnfuzz.reference.contract import Contract, LseBase

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.backend import Attended, Output
 
 

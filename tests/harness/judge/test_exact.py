@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.memory.poison import sentinel_bytes
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.backend import Output
 from attnfuzz.reference.contract import Contract, Holds, LseBase
 

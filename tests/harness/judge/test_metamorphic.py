@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from attnfuzz.harness.failures import Kind, Observation
-from attnfuzz.harness.judge import Allowed, Tier
+from attnfuzz.harness.judge import Allowed
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.judged_again import element_allowance
 from attnfuzz.harness.judge.lse_bound import lse_bound
 from attnfuzz.harness.judge.metamorphic import Comparison, compare
+from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.kernels.backend import Output
 from attnfuzz.reference.case import ValueFamily
 from attnfuzz.reference.contract import Contract, Holds, LseBase

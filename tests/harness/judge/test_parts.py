@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from attnfuzz.harness.judge import ALPHA, Tier
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.exact_weights import exact_bound, have_exact_weights
@@ -15,6 +14,7 @@ from attnfuzz.harness.judge.packed_problem import packed_problem
 from attnfuzz.harness.judge.parts import largest_run, parts_allowance
 from attnfuzz.harness.judge.real_rows import RealRows
 from attnfuzz.harness.judge.row_error import row_error
+from attnfuzz.harness.verdict.tiers import ALPHA, Tier
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.case import ValueFamily
 from attnfuzz.reference.contract import Contract

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from attnfuzz.harness.judge import ALL_TIERS, Judgement, Tier, judge
+from attnfuzz.harness.judge import Judgement, judge
+from attnfuzz.harness.verdict.tiers import ALL_TIERS, Tier
 from attnfuzz.kernels.backend import Output
 from attnfuzz.reference.case import ValueFamily
 from attnfuzz.reference.contract import Contract, LseBase

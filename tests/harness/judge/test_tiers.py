@@ -9,8 +9,7 @@ import msgspec
 import pytest
 import torch
 
-from attnfuzz.harness.failures import Kind, Observation
-from attnfuzz.harness.judge import ALL_TIERS, ALPHA, Judgement, Tier, judge
+from attnfuzz.harness.judge import Judgement, judge
 from attnfuzz.harness.judge.common_error import Signs, allowed_score, same_answers
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.error_budget import ErrorBudget
@@ -19,6 +18,8 @@ from attnfuzz.harness.judge.lse_bound import lse_bound
 from attnfuzz.harness.judge.packed_problem import packed_problem
 from attnfuzz.harness.judge.real_rows import RealRows
 from attnfuzz.harness.judge.row_error import row_error
+from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.tiers import ALL_TIERS, ALPHA, Tier
 from attnfuzz.kernels.backend import Output
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.case import ValueFamily

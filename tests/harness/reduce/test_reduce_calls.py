@@ -9,15 +9,15 @@ from harness_cases import chunked_case, draft_extend_case
 from msgspec.structs import replace
 from small_cases import HEADS, LATENTS, drawn, step
 
-from attnfuzz.harness.bugs import load_bugs
-from attnfuzz.harness.check import Runner
-from attnfuzz.harness.failures import Kind
-from attnfuzz.harness.fingerprint import Fingerprint
 from attnfuzz.harness.reduce import reduce_calls
 from attnfuzz.harness.reduce.breached import breached
 from attnfuzz.harness.reduce.compiled import compiled_for
 from attnfuzz.harness.reduce.meaning import Meaning
 from attnfuzz.harness.reduce.search import CALL_EDITS
+from attnfuzz.harness.reported.bugs import load_bugs
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference import case_file
 from attnfuzz.reference.call_validity import validate_calls
 from attnfuzz.reference.calls import CallCase, View

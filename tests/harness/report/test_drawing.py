@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from small_cases import step
 
 from attnfuzz import cases
-from attnfuzz.harness.failures import Kind, Observation
 from attnfuzz.harness.report.drawing import draw_case
+from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.reference.case import Case, Mode, PageOrder, Pages, Request, TableTail
 
 PAST_THE_END = Observation(

@@ -5,9 +5,9 @@ from campaign_events import MISMATCH
 from harness_cases import chunked_case, decode_case, draft_extend_case
 from msgspec.structs import replace
 
-from attnfuzz.harness.check import Runner
-from attnfuzz.harness.failures import Kind, Observation
 from attnfuzz.harness.report.failing import Access, Failing, failing
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import Kind, Observation
 
 CASE = decode_case("fake")
 

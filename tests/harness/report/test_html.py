@@ -28,9 +28,9 @@ from attnfuzz.harness.defects.results import DefectScore
 from attnfuzz.harness.defects.search import Outcome
 from attnfuzz.harness.findings.record import Record, Sighting
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.fingerprint import Fingerprint
 from attnfuzz.harness.report.finding_view import MOST_DRAWN
 from attnfuzz.harness.report.html import render_html
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.strategies.coverage import pairs_of
 
 CASE = decode_case("trtllm_mha")

@@ -19,12 +19,12 @@ from attnfuzz.harness.campaign.events import (
     UnconfirmedKept,
 )
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.fingerprint import Fingerprint
 from attnfuzz.harness.report.gfm import code, escape, fenced
 from attnfuzz.harness.report.issue import render_issue
 from attnfuzz.harness.report.markdown import render_markdown
+from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference import case_file
 
 CASE = decode(5)

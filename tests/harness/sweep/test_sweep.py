@@ -11,15 +11,15 @@ from harness_cases import decode_case
 from msgspec.structs import replace
 
 from attnfuzz.harness.bisect.outcome import Ending
-from attnfuzz.harness.check import CannotRun
-from attnfuzz.harness.failures import Kind, Observation, Verdict
 from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.finding import Finding
-from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.sandbox.check import CannotRun
 from attnfuzz.harness.sweep.replaying import Replayed, reason_of, replayed
 from attnfuzz.harness.sweep.results import Asked, Results, Searched, SweepError, read_results, write_results
-from attnfuzz.harness.sweep.sweep import StartedJudge, Sweep
+from attnfuzz.harness.sweep.sweep import StartableRunner, Sweep
 from attnfuzz.harness.sweep.wanted import Wanted, fingerprint_anywhere
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.workers.pool import HandlerError
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
@@ -80,7 +80,7 @@ class World:
             results or Results(asked=asked(examples), environment={"attnfuzz": "1", "torch": "2"}),
             FAMILY,
             known,
-            judges=self._judge,
+            runners=self._judge,
             search=self._search,
             findings=self.home / "findings",
             cases=self.home / "cases",
@@ -91,9 +91,9 @@ class World:
         *_, last = self.sweep(*known, results=results, examples=examples).run()
         return last
 
-    def _judge(self) -> AbstractContextManager[StartedJudge]:
+    def _judge(self) -> AbstractContextManager[StartableRunner]:
         @contextmanager
-        def judge() -> Iterator[StartedJudge]:
+        def judge() -> Iterator[StartableRunner]:
             self.judges.append(self.judge(self.verdicts, self.unable))
             yield self.judges[-1]
 

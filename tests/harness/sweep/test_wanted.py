@@ -7,12 +7,10 @@ from fake_archive import FINGERPRINT
 from harness_cases import CALLS, decode_case
 from msgspec.structs import replace
 
-from attnfuzz.harness.bugs import load_bugs
-from attnfuzz.harness.failures import Kind, Observation, Verdict
 from attnfuzz.harness.findings.archive import Archive, read_records
 from attnfuzz.harness.findings.finding import Finding
 from attnfuzz.harness.findings.record import Record, Sighting
-from attnfuzz.harness.fingerprint import Fingerprint
+from attnfuzz.harness.reported.bugs import load_bugs
 from attnfuzz.harness.sweep.sglang_family import SglangFamily
 from attnfuzz.harness.sweep.wanted import (
     NotOfTheFamily,
@@ -23,6 +21,8 @@ from attnfuzz.harness.sweep.wanted import (
     given,
     reported,
 )
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case, Mode
 

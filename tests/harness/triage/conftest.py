@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from attnfuzz.harness.check import Runner
 from attnfuzz.harness.defects.pins import load_pin
+from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.reference.case_file import AnyCase
 
 PINS = Path(__file__).parents[2] / "defects"

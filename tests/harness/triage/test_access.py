@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from attnfuzz.harness.check import Runner
-from attnfuzz.harness.failures import Kind, Observation
+from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.triage.access import explain_access
+from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.reference import case_file
 from attnfuzz.reference.calls import Buffer, CallCase
 

@@ -8,8 +8,8 @@ from harness_cases import decode_case
 from msgspec.structs import replace
 from small_cases import drawn
 
-from attnfuzz.harness.check import Runner
-from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.triage.asked import NamesNothing, NotJudgeable, asked
 from attnfuzz.harness.triage.evidence import BETWEEN, collect
 from attnfuzz.reference import case_file

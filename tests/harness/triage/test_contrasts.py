@@ -1,9 +1,9 @@
 """What is said of a failure that changes when the case is run in another way."""
 
-from attnfuzz.harness.failures import Kind, Observation, Verdict
 from attnfuzz.harness.triage.contrasts import contrasts
 from attnfuzz.harness.triage.repeats import Repeated
 from attnfuzz.harness.triage.result import Outcome, Variant
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 
 PASSES = Verdict()
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from harness_cases import decode_case
 
-from attnfuzz.harness.failures import Kind, Observation, Verdict
 from attnfuzz.harness.triage.culprit import Culprit, culprit
 from attnfuzz.harness.triage.evidence import Asked, BrokenDuty, Evidence
 from attnfuzz.harness.triage.result import Fault, Outcome
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.kernels.entry_points import Breach
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.reference.calls import Call, CallCase

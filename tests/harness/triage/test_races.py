@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from attnfuzz.harness.failures import Kind, Observation, Verdict
 from attnfuzz.harness.triage import Fault, Repetition, Triage, triage
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.reference import case_file
 from attnfuzz.reference.calls import CallCase, View
 from attnfuzz.reference.case import Case

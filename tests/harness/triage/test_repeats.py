@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from harness_cases import decode_case
 
-from attnfuzz.harness.failures import Kind, Observation, Verdict
 from attnfuzz.harness.triage.repeats import AFTER_A_HANG, Repeated, repeated
 from attnfuzz.harness.triage.result import Repetition
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase

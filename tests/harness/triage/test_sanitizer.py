@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from attnfuzz.harness.check import Runner
+from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.triage import sanitizer
 from attnfuzz.harness.triage.sanitizer import ask_tools, in_words, sanitizer_command, why_missing
 from attnfuzz.reference import case_file

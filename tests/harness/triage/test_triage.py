@@ -7,9 +7,9 @@ import pytest
 from harness_cases import decode_case, draft_extend_case
 from msgspec.structs import replace
 
-from attnfuzz.harness.check import CannotRun, Runner
-from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.sandbox.check import CannotRun, Runner
 from attnfuzz.harness.triage import Fault, Repetition, triage
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Guard
 from attnfuzz.reference.case_file import AnyCase

@@ -6,7 +6,7 @@ import pytest
 from harness_cases import chunked_case
 from msgspec.structs import replace
 
-from attnfuzz.harness.check import Runner
+from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.triage.unwritten import reads_of_unwritten_rows
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.reference.calls import Buffer, Call, CallCase, View

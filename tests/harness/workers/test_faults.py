@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from deadly_handlers import Touch
 
-from attnfuzz.harness.failures import Kind, Observation
+from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.pool import Workers
 from attnfuzz.harness.workers.postmortem import explain

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from attnfuzz.harness.failures import Kind
 from attnfuzz.harness.memory.allocation import Allocation
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.workers import core_dumps, gpu_core, sticky
 from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.gpu_core import Core

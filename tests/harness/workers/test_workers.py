@@ -12,7 +12,7 @@ from pathlib import Path
 import deadly_handlers
 import pytest
 
-from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.workers import pool
 from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.journal import Journal

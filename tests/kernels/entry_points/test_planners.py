@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from small_cases import HEADS, LATENTS, drawn, step
 
-from attnfuzz.harness.launcher import JournalingLauncher, LaunchError
-from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.inside.launcher import JournalingLauncher, LaunchError
 from attnfuzz.kernels.backend import Bench, Op
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.kernels.entry_points.entry_point import Breach

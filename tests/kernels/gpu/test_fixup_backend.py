@@ -8,8 +8,8 @@ import pytest
 import torch
 from small_cases import HEADS, drawn, run, step
 
-from attnfuzz.harness import execute
-from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.inside import execute
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels import fixup
 from attnfuzz.kernels.backend import Backend, Op
 from attnfuzz.kernels.gpu import fixup_backend

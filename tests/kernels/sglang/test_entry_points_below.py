@@ -10,10 +10,10 @@ import torch
 from packaging.version import Version
 from recorder import Recorder
 
-from attnfuzz.harness.failures import Kind
-from attnfuzz.harness.launcher import JournalingLauncher
+from attnfuzz.harness.inside.launcher import JournalingLauncher
 from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.backend import Bench, Op, Unsupported
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.sglang.entry_points_below import below

@@ -5,8 +5,8 @@ from pathlib import Path
 import fake_sglang
 import pytest
 
-from attnfuzz.harness.check import Runner
-from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.reference.case import Case, KvView, Mode, Request, Step, Views
 from attnfuzz.reference.geometry import Geometry
 

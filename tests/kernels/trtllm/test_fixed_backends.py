@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from small_cases import HEADS, LATENTS, drawn, run, step
 
-from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.reference.case import (
     Case,
     KvView,

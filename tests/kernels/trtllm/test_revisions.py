@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from small_cases import HEADS, LATENTS, drawn, run, step
 
-from attnfuzz.harness.check import Runner
-from attnfuzz.harness.failures import Kind, Verdict
-from attnfuzz.harness.registry import fixed
+from attnfuzz.harness.backends.registry import fixed
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.kernels.trtllm.chunks import chunk_prefixes
 from attnfuzz.reference.case import Case, Launch, Mode, Outputs, Step
 from attnfuzz.reference.relation import Relation

@@ -12,8 +12,8 @@ from reported_cases import (
 )
 from trtllm_on_cpu import named
 
-from attnfuzz.harness.check import Runner
-from attnfuzz.harness.failures import Kind
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.reference.case import Step
 
 

@@ -11,9 +11,9 @@ from reported_cases import ACCEPTED_LESS, CHUNK_WITHOUT_KEYS, PADDED_AFTER_PLANN
 from small_cases import step
 from trtllm_on_cpu import named
 
-from attnfuzz.harness.check import Runner
-from attnfuzz.harness.failures import Kind
-from attnfuzz.harness.registry import resolve
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.reference.case import Case, KvView, Mode, Views
 from attnfuzz.reference.dtypes import DType

@@ -1,0 +1,146 @@
+"""What a user's backend says of itself, as data: checked where the backend is loaded, and read everywhere else."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from attnfuzz.harness.backends.load import BackendFileError, brief
+from attnfuzz.kernels.backend import Backend, Op
+from attnfuzz.kernels.function_backend import FunctionBackend
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.contract import Contract
+from attnfuzz.reference.device import Device
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.noise import NoiseModel
+
+MOST_BYTES = 1 << 20
+"""Bytes of an encoded description; one of a few modes and kernels has under 4 kB."""
+
+_LONGEST_NAME = 200
+_LONGEST_REASON = 2000
+
+T = TypeVar("T")
+
+
+class DescribedOp(msgspec.Struct, frozen=True):
+    """An `Op`, with "module:name" of its function instead of the function."""
+
+    function: str
+    writes: frozenset[str]
+    module: str | None = None
+    own: bool = False
+
+
+class Description(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The answers of a backend. `missing` is why it can't run here; `prepares` says that `prepare` may do something."""
+
+    name: str
+    capability: Capability
+    contract: Contract
+    noise: dict[DType, NoiseModel]
+    ops: dict[str, DescribedOp]
+    missing: str | None
+    prepares: bool
+
+
+def describe(name: str, backend: Backend) -> Description:
+    """Ask the backend that the user calls `name` for everything, and check each answer.
+
+    Raises BackendFileError, which names the part that raises or has a wrong type.
+    """
+    capability = _exactly(Capability, "capability", name, _asked(name, "capability", lambda: backend.capability))
+    _check_capability(name, capability)
+    described = Description(
+        name=_name(name, _asked(name, "name", lambda: backend.name)),
+        capability=capability,
+        contract=_exactly(Contract, "contract", name, _asked(name, "contract", lambda: backend.contract)),
+        noise={dtype: _noise(name, backend, dtype) for dtype in capability.dtypes},
+        ops=_ops(name, _asked(name, "ops", lambda: backend.ops)),
+        missing=_missing(name, _asked(name, "missing()", backend.missing)),
+        prepares=not _needs_no_preparation(backend, capability),
+    )
+    return _as_decoded(name, described)
+
+
+def _asked(name: str, what: str, ask: Callable[[], T]) -> T:
+    try:
+        return ask()
+    except BaseException as error:
+        raise BackendFileError(f"{name}: its {what} raises {brief(error)}") from error
+
+
+def _exactly(wanted: type[T], part: str, name: str, value: object) -> T:
+    """`value`, which must be of the type itself: what a subclass overrides would not be asked."""
+    if type(value) is not wanted:
+        raise BackendFileError(
+            f"{name}: its {part} is {_kind(value)}: make it a {wanted.__name__} of {wanted.__module__}"
+        )
+    return value
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"of the type {type(value).__name__}"
+
+
+def _check_capability(name: str, capability: Capability) -> None:
+    """Refuse what no case could be drawn for. The types of the fields are checked by `_as_decoded`."""
+    for field in ("modes", "dtypes", "page_sizes", "layouts", "query_views", "kv_views"):
+        if not getattr(capability, field):
+            raise BackendFileError(f"{name}: its capability has no {field}: name at least one")
+    if not isinstance(capability.dtypes, tuple):
+        raise BackendFileError(f"{name}: its capability has dtypes of the wrong type: make them a tuple of DType")
+
+
+def _name(name: str, value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_NAME or not value.isprintable():
+        raise BackendFileError(
+            f"{name}: its name must be a str of 1 to {_LONGEST_NAME} printable characters: give it one"
+        )
+    return str(value)
+
+
+def _noise(name: str, backend: Backend, dtype: DType) -> NoiseModel:
+    part = f"noise({dtype!s})"
+    model = _exactly(NoiseModel, part, name, _asked(name, part, lambda: backend.noise(dtype)))
+    for field in model.__struct_fields__:
+        value = getattr(model, field)
+        if field != "origin" and not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
+            raise BackendFileError(f"{name}: {field} of its {part} is no finite number of at least 0: give one")
+    return model
+
+
+def _ops(name: str, ops: object) -> dict[str, DescribedOp]:
+    if not isinstance(ops, Mapping):
+        raise BackendFileError(f"{name}: its ops are {_kind(ops)}: make them a dict from names to Op")
+    items = _asked(name, "ops", lambda: dict(ops))
+    return {_name(f"{name}: an op", key): _op(name, key, op) for key, op in items.items()}
+
+
+def _op(name: str, key: str, op: object) -> DescribedOp:
+    if not isinstance(op, Op) or not callable(op.function):
+        raise BackendFileError(f"{name}: its op {key} is no Op with a callable function: make it one")
+    function = f"{getattr(op.function, '__module__', '')}:{getattr(op.function, '__qualname__', '')}"
+    return DescribedOp(function, frozenset(op.writes), op.module, op.own)
+
+
+def _missing(name: str, reason: object) -> str | None:
+    if reason is not None and not isinstance(reason, str):
+        raise BackendFileError(f"{name}: its missing() gives {_kind(reason)}: return a line that says why, or None")
+    return None if reason is None else reason[:_LONGEST_REASON]
+
+
+def _needs_no_preparation(backend: Any, capability: Capability) -> bool:
+    return type(backend).prepare is FunctionBackend.prepare and capability.device is Device.CPU
+
+
+def _as_decoded(name: str, described: Description) -> Description:
+    """The description as another process will read it. Raises BackendFileError for fields of wrong types."""
+    try:
+        encoded = msgspec.msgpack.encode(described)
+        if len(encoded) > MOST_BYTES:
+            raise BackendFileError(f"{name} describes itself in {len(encoded):,} bytes: at most {MOST_BYTES:,}")
+        return msgspec.msgpack.decode(encoded, type=Description)
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+        raise BackendFileError(f"{name}: what it says of itself has a wrong type: {brief(error)}") from error

@@ -1,0 +1,192 @@
+"""Backends by name: those of this project, of SGLang's releases, of installed packages, and of a user's file.
+
+A user's code, a package's included, is imported by workers alone. What `resolve` gives for it in any other process
+answers from a description that was made in a process that may die (`user_backends`).
+"""
+
+import difflib
+import hashlib
+import re
+import stat
+from dataclasses import replace
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from attnfuzz.harness.backends.load import ENTRY_POINTS, BackendFileError, BackendSource
+from attnfuzz.harness.backends.load import load as load_backend
+from attnfuzz.harness.backends.rehearsal import rehearse
+from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.defects.catalogue import planted
+from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
+from attnfuzz.kernels.gpu.visible import visible
+from attnfuzz.kernels.sglang.catalogue import backend_of
+from attnfuzz.kernels.sglang.naming import BadName, Named, is_sglang
+from attnfuzz.kernels.torch_sdpa import SDPA_BACKENDS
+from attnfuzz.kernels.trtllm.backends import TRTLLM_BACKENDS
+from attnfuzz.reference.device import Device
+from attnfuzz.reference.user_error import UserError
+
+_LONGEST_IN_A_FILE_NAME = 100
+
+
+class UnknownBackend(UserError):
+    """No backend has that name."""
+
+
+class WrongDevice(UserError):
+    """A backend has no counterpart on the device that was asked for; the message says what to do."""
+
+
+def builtin() -> dict[str, Backend]:
+    """The backends of this project and their revisions."""
+    backends: tuple[Backend, ...] = (*TRTLLM_BACKENDS, *SDPA_BACKENDS, *GPU_BACKENDS)
+    return {backend.name: backend for backend in backends}
+
+
+def names() -> list[str]:
+    """Every backend that can be named without a file or a release."""
+    return sorted({*builtin(), *entry_points(group=ENTRY_POINTS).names})
+
+
+def fixed(name: str) -> str:
+    """The backend that `name` is a revision of, or has a defect planted in; `name` itself if it is neither."""
+    return name if is_file(name) or is_sglang(name) else re.split("[@+]", name, maxsplit=1)[0]
+
+
+def family(name: str) -> str:
+    """What the versions of one backend have in common: its revisions, or releases of SGLang."""
+    return str(replace(Named.parse(name), release="sglang")) if is_sglang(name) else fixed(name)
+
+
+def on_device(name: str, device: Device | None) -> str:
+    """The backend that is called `name` on a device: trtllm_mha is hopper:trtllm_mha on a GPU of that architecture.
+
+    Backends of one device only, a user's among them, keep their names there. None leaves every name as it is.
+
+    Raises:
+        WrongDevice: there is none on that device; says what there is.
+        UnknownBackend, BackendFileError: as `resolve`.
+
+    """
+    if device is None or resolve(name).capability.device is device:
+        return name
+    if is_sglang(name):
+        return _release_on(name, device)
+    found = _on_gpu(name) if device is Device.CUDA else name.partition(":")[2]
+    if is_file(name) or found not in builtin():
+        raise WrongDevice(f"{name} has nothing to run on {device}: attnfuzz backends --device {device} lists what has")
+    return found
+
+
+def _on_gpu(name: str) -> str:
+    """The counterpart of `name` for the GPU that is visible, "" if there is none for any."""
+    counterparts = [backend for backend in GPU_BACKENDS if backend.name.partition(":")[2] == name]
+    gpus = visible()
+    if not counterparts:
+        return ""
+    have = " and ".join(backend.name for backend in counterparts)
+    if not gpus:
+        raise WrongDevice(f"{name} is {have} on a GPU, and there is none here: name one of them, or ask for no device")
+    for backend in counterparts:
+        if gpus[0].capability in backend.archs:
+            return backend.name
+    raise WrongDevice(
+        f"{name} is {have} on a GPU, and this one is an {gpus[0].name} (SM {gpus[0].capability}): "
+        "attnfuzz backends --device cuda lists what runs on it"
+    )
+
+
+def _release_on(name: str, device: Device) -> str:
+    """The backend of a release of SGLang, which has one on every device that is known."""
+    found = str(replace(Named.parse(name), gpu=device is Device.CUDA))
+    reason = resolve(found).missing() if device is Device.CUDA else None
+    if reason is not None:
+        raise WrongDevice(f"{name} can't run on {device} here: {reason}")
+    return found
+
+
+def is_file(name: str) -> bool:
+    """Whether `name` points into a Python file, as file.py:NAME."""
+    return name.rpartition(":")[0].endswith(".py")
+
+
+def as_file_name(name: str) -> str:
+    """A backend's name as part of a file's: what could mean something in a path becomes "_", or would hide the file.
+
+    Of a name that holds a long path, the end and a hash stay: file names have at most 255 bytes, and there is more in
+    one than the backend.
+    """
+    safe = re.sub(r"^\.+|[^A-Za-z0-9_.@+-]+", "_", name)
+    if len(safe) <= _LONGEST_IN_A_FILE_NAME:
+        return safe
+    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]
+    return f"{digest}-{safe[-_LONGEST_IN_A_FILE_NAME:]}"
+
+
+@cache
+def resolve(name: str) -> Backend:
+    """The backend called `name`. One of a user's answers as it did in a rehearsal, and can't open sessions.
+
+    Raises:
+        UnknownBackend: there is none; the message lists what there is.
+        BackendFileError: its file or entry point can't be imported, or has no such backend.
+    """
+    source = _source(name)
+    return _own(name) if source is None else rehearse(source)
+
+
+def load(name: str) -> Backend:
+    """The backend called `name`, to open sessions on. Imports a user's: for workers alone. Raises as `resolve`."""
+    source = _source(name)
+    return resolve(name) if source is None else load_backend(source)
+
+
+def _source(name: str) -> BackendSource | None:
+    """Where a user's backend is loaded from; None for one that is attnfuzz's, or that there is not."""
+    if is_file(name):
+        _check_file(name.rpartition(":")[0])
+        return BackendSource(name)
+    if is_sglang(name) or name in builtin() or name in planted():
+        return None
+    return next((BackendSource(name, point.value) for point in entry_points(group=ENTRY_POINTS, name=name)), None)
+
+
+def _check_file(path: str) -> None:
+    """Raise BackendFileError for what can't be imported; a FIFO would block whoever reads it."""
+    try:
+        mode = Path(path).stat().st_mode
+    except FileNotFoundError:
+        raise BackendFileError(f"backend file {path} does not exist: give FILE.py:NAME") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise BackendFileError(f"backend file {path} can't be read: {reason}. Give FILE.py:NAME") from None
+    if not stat.S_ISREG(mode):
+        raise BackendFileError(f"backend file {path} is no regular file: give FILE.py:NAME")
+
+
+def _own(name: str) -> Backend:
+    """A backend of this project, or of a release of SGLang."""
+    if is_sglang(name):
+        return _of_sglang(name)
+    found = builtin().get(name) or planted().get(name)
+    if found is None:
+        raise UnknownBackend(_unknown(name))
+    return found
+
+
+def _of_sglang(name: str) -> Backend:
+    try:
+        return backend_of(Named.parse(name))
+    except BadName as error:
+        raise UnknownBackend(str(error)) from None
+
+
+def _unknown(name: str) -> str:
+    if "+" in name and not is_file(name):
+        close = difflib.get_close_matches(name, planted(), n=2)
+        hint = f"did you mean {' or '.join(close)}? " if close else ""
+        return f"no backend has the defect {name!r}: {hint}See attnfuzz defects list."
+    close = difflib.get_close_matches(name, names(), n=2)
+    hint = f"did you mean {' or '.join(close)}?" if close else "give one of these, or FILE.py:NAME."
+    return f"unknown backend {name!r}: {hint} Known: {', '.join(names())}"

@@ -1,0 +1,1 @@
+"""Cases made of literal calls: running, tracing and reading them."""

@@ -1,0 +1,367 @@
+"""What a worker does with a case: run each step on guarded memory and judge what it gave, right after it.
+
+A case with a relation is run once more as its other case, in memory of its own, if it passes: the two are compared.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import NamedTuple, TextIO, TypeVar
+
+import msgspec
+import torch
+from msgspec.structs import replace
+
+from attnfuzz.harness.backends import registry
+from attnfuzz.harness.calls.call_session import CallSession, answered_geometry
+from attnfuzz.harness.calls.trace import FileTracer
+from attnfuzz.harness.inside.broken_contracts import with_broken
+from attnfuzz.harness.inside.launcher import LaunchError
+from attnfuzz.harness.inside.on_host import on_host
+from attnfuzz.harness.inside.places import place_of
+from attnfuzz.harness.inside.settings import Settings
+from attnfuzz.harness.judge import judge
+from attnfuzz.harness.judge.judge import Allowed
+from attnfuzz.harness.judge.metamorphic import compare
+from attnfuzz.harness.memory.damage import Damage
+from attnfuzz.harness.memory.plain import AnyMemory
+from attnfuzz.harness.memory.reservation import OutOfMemory
+from attnfuzz.harness.verdict.failures import REACHED_BY, Kind, Observation, Verdict
+from attnfuzz.harness.verdict.raised import said_by, type_name, words_of
+from attnfuzz.harness.verdict.task import Task
+from attnfuzz.harness.verdict.tiers import ALL_TIERS, Tier
+from attnfuzz.harness.workers.journal import Journal
+from attnfuzz.kernels.backend import Attended, Backend, Bench, Output, Session, Unsupported
+from attnfuzz.kernels.library_cache import BuildFailed
+from attnfuzz.kernels.sglang.errors import ReleaseError
+from attnfuzz.kernels.transfers import Pending
+from attnfuzz.reference.calls import CallCase
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.contract import Contract
+from attnfuzz.reference.device import Device
+from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.noise import NoiseModel
+from attnfuzz.reference.related import related
+from attnfuzz.reference.user_error import UserError
+
+REJECTIONS = (ValueError, TypeError, NotImplementedError)
+"""What a kernel raises for arguments that it does not take."""
+
+_NOT_THE_BACKENDS = (LaunchError, OutOfMemory, ReleaseError)
+"""What comes through a backend without being a failure of it: faults of the harness, and releases of SGLang that are
+not what they are taken for.
+"""
+
+_Made = TypeVar("_Made")
+
+
+def warm() -> None:
+    """Load, before workers are forked, what all of them need and what starts no thread."""
+    torch.set_num_threads(1)
+    torch.nn.functional.softmax(torch.zeros(2, 2, dtype=torch.float64) @ torch.ones(2, 2, dtype=torch.float64), dim=-1)
+    for backend in registry.builtin().values():
+        # What runs on a GPU can't be loaded before the fork.
+        if backend.capability.device is Device.CPU and backend.missing() is None:
+            # Whoever asks for this backend is told; a case of another one must run all the same.
+            with contextlib.suppress(BuildFailed):
+                backend.prepare(lambda _: None)
+
+
+def handle(request: bytes, journal: Journal) -> bytes:
+    """Answer an encoded Task with an encoded Verdict."""
+    task = msgspec.json.decode(request, type=Task)
+    try:
+        backend = _backend(task.backend)
+    except UserError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - code of the backend, like what a step runs
+        return msgspec.json.encode(Verdict(observations=(_raised(error),)))
+    with contextlib.nullcontext() if task.trace is None else Path(task.trace).open("w") as file:
+        return msgspec.json.encode(Execution(task, journal.write, file, backend=backend).run())
+
+
+@cache
+def _backend(name: str) -> Backend:
+    """A backend, prepared in this process."""
+    backend = registry.load(name)
+    backend.prepare(lambda _: None)
+    return backend
+
+
+class _Stepped(NamedTuple):
+    """What a step gave, where its kernels wrote it and as it is judged."""
+
+    output: Output
+    on_host: Pending[Output]
+
+
+class Execution:
+    """One run of one case, on guarded memory unless `memory` is given. `write` puts an entry into the journal.
+
+    The task's backend runs it, or a `backend` that has no name to be found by. `place` is where that runs.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        write: Callable[[bytes], None],
+        trace: TextIO | None = None,
+        memory: AnyMemory | None = None,
+        backend: Backend | None = None,
+    ) -> None:
+        case = task.case
+        self._case, self._strict, self._write = case, task.strict, write
+        self._pid, self._settings = os.getpid(), Settings()
+        self._alpha, self._tiers = task.alpha, ALL_TIERS.difference(task.without)
+        self._backend = backend or _backend(task.backend)
+        self._place = place_of(self._backend.capability.device)
+        self._unsupported: tuple[type[Exception], ...] = (Unsupported, *self._place.too_large)
+        self._passed_on: tuple[type[Exception], ...] = (*_NOT_THE_BACKENDS, *self._unsupported)
+        self._memory = self._place.memory(case.guard, case.outputs) if memory is None else memory
+        self._tracer = None if trace is None else FileTracer(trace, self._memory, case.outputs)
+        self._launcher = self._place.launcher(self._memory, write, self._tracer)
+        self._contract: Contract
+        self._noise: NoiseModel
+        # What each step gave that a related run is compared with.
+        self._kept: dict[int, Allowed] = {}
+        self._observations: list[Observation] = []
+        self._margins: dict[str, float] = {}
+        self._seconds = {"place": 0.0, "kernel": 0.0, "reference": 0.0, "judge": 0.0}
+        self._rows = self._unanswered = 0
+
+    def run(self) -> Verdict:
+        """Run the steps up to the first that fails, then those of the related case."""
+        unsupported = None
+        start = time.perf_counter()
+        try:
+            self._run_steps(self._case, self._judge)
+            if self._has_related() and not self._failed():
+                self._run_related()
+        except self._unsupported as reason:
+            # What says that memory is short goes on for pages.
+            unsupported = said_by(reason).partition("\n")[0] + self._launcher.run
+        finally:
+            try:
+                # A fault may show late, in the harness's own work on the device. Then this process ends here.
+                self._launcher.see_through()
+            finally:
+                self._memory.release()
+        # What is neither kernel nor judge is drawing values, planning and placing tensors.
+        self._seconds["place"] = time.perf_counter() - start - sum(self._seconds.values())
+        return Verdict(
+            observations=tuple(self._observations),
+            margins=self._margins,
+            seconds=self._seconds,
+            rows=self._rows,
+            unanswered=self._unanswered,
+            unsupported=unsupported,
+        )
+
+    def _has_related(self) -> bool:
+        return isinstance(self._case, Case) and self._case.relation is not None and Tier.T6 in self._tiers
+
+    def _failed(self) -> bool:
+        return any(not observation.gap for observation in self._observations)
+
+    def _run_steps(self, case: Case | CallCase, hear: Callable[[Output, Geometry, int, str], None]) -> None:
+        """Run a case, and let `hear` judge what each step gave, up to the first that fails."""
+        session = self._open(case)
+        modes = [step.mode.value for step in case.steps] if isinstance(case, Case) else [case.mode]
+        for index, mode in enumerate(modes):
+            if self._failed():
+                return
+            assert session is not None
+            before = len(self._observations)
+            stepped = self._step(session, index, mode)
+            if stepped is not None:
+                # A death from now on is no kernel's, and must not be blamed on the one that was launched last.
+                self._write(b"")
+                geometry = case.geometry if isinstance(case, Case) else answered_geometry(case)
+                if self._tracer is not None:
+                    self._tracer.output(stepped.output, geometry)
+                hear(stepped.on_host.result(), geometry, index, mode)
+            found = with_broken(self._observations[before:], self._launcher.broken)
+            self._observations[before:] = map(self._with_way, found)
+
+    def _with_way(self, found: Observation) -> Observation:
+        way = self._launcher.way
+        return replace(found, message=f"{found.message}\n{REACHED_BY}{way}") if way else found
+
+    def _run_related(self) -> None:
+        """Run the related case and compare. Whatever fails in it, its message says that it failed there."""
+        case = self._case
+        assert isinstance(case, Case)
+        assert case.relation is not None
+        relation, other, before = case.relation, related(case), len(self._observations)
+        firsts = {index: first for first, index in enumerate(other.steps) if index is not None}
+
+        def hear(output: Output, geometry: Geometry, index: int, mode: str) -> None:
+            start, first = time.perf_counter(), firsts[index]
+            comparison = compare(
+                self._kept[first],
+                output,
+                relation=relation,
+                positions=other.positions[first],
+                geometry=geometry,
+                contract=self._contract,
+                report=partial(Observation, step=first, mode=mode, kernel=self._launcher.kernel),
+                strict=self._strict,
+                tiers=self._tiers,
+            )
+            self._observations += comparison.observations
+            if comparison.margin is not None:
+                self._margins[Tier.T6] = max(comparison.margin, self._margins.get(Tier.T6, 0.0))
+            self._seconds["judge"] += time.perf_counter() - start
+
+        self._launcher.run = f", in the related run ({relation.words})"
+        self._run_steps(other.case, hear)
+        self._observations[before:] = [
+            replace(found, message=f"{found.message}{self._launcher.run}") for found in self._observations[before:]
+        ]
+
+    def _open(self, case: Case | CallCase) -> Session | None:
+        bench = Bench(self._memory, self._launcher, self._place.device)
+
+        def opened() -> Session:
+            self._contract = _checked(self._backend.contract, Contract, "contract")
+            if isinstance(case, CallCase):
+                if case.answer is not None:
+                    self._ask_noise(answered_geometry(case))
+                return CallSession(case, self._backend, bench)
+            self._ask_noise(case.geometry)
+            return self._backend.open(case, bench)
+
+        return self._attempt(opened, -1, "")
+
+    def _ask_noise(self, geometry: Geometry) -> None:
+        self._noise = _checked(self._backend.noise(geometry.dtype), NoiseModel, "noise")
+
+    def _step(self, session: Session, index: int, mode: str) -> _Stepped | None:
+        self._launcher.begin_step(index, mode)
+        damage: list[Pending[list[Damage]]] = []
+
+        def forward() -> _Stepped | None:
+            try:
+                output = session.forward(index)
+                return None if output is None else _Stepped(_complete(output), on_host(output))
+            finally:
+                damage.append(self._memory.damage())
+
+        # The one wait in it is for the output and the damage as well.
+        stepped = self._attempt(forward, index, mode)
+        self._seconds["kernel"] += self._launcher.kernel_seconds
+        self._launcher.kernel_seconds = 0.0
+        self._observations += self._launcher.observations
+        self._observations += [self._overwritten(each, index, mode) for found in damage for each in found.result()]
+        return stepped
+
+    def _attempt(self, work: Callable[[], _Made], index: int, mode: str) -> _Made | None:
+        """What the backend makes; None if it raises, which is observed."""
+        try:
+            made = work()
+            self._launcher.see_through()
+        except self._passed_on:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever else a backend raises is a finding, also SystemExit
+            self._stay_alone()
+            # Unless the device is broken: then this process ends here.
+            self._launcher.see_through()
+            rejected = error is self._launcher.raised and isinstance(error, REJECTIONS)
+            self._observations.append(_raised(error, index, mode, self._launcher.kernel, rejected=rejected))
+            return None
+        finally:
+            self._stay_alone()
+            self._settings.put_back()
+        return made
+
+    def _stay_alone(self) -> None:
+        if os.getpid() != self._pid:
+            # The backend forked, and returned in both processes: the other one goes on with the case.
+            os._exit(0)
+
+    def _overwritten(self, damage: Damage, index: int, mode: str) -> Observation:
+        return Observation(
+            kind=Kind.CANARY_OVERWRITTEN,
+            place=damage.name,
+            message=str(damage),
+            step=index,
+            mode=mode,
+            kernel=self._launcher.kernel,
+        )
+
+    def _judge(self, output: Output, geometry: Geometry, index: int, mode: str) -> None:
+        judgement = judge(
+            output,
+            geometry=geometry,
+            contract=self._contract,
+            noise=self._noise,
+            alpha=self._alpha,
+            strict=self._strict,
+            tiers=self._tiers,
+            step=index,
+            mode=mode,
+            kernel=self._launcher.kernel,
+            keep=self._has_related(),
+        )
+        if judgement.allowed is not None:
+            self._kept[index] = judgement.allowed
+        self._observations += judgement.observations
+        if judgement.unanswered and isinstance(self._case, Case):
+            self._observations.append(_corrupted(judgement.unanswered, index, mode, self._launcher.kernel))
+        for tier, margin in judgement.margins.items():
+            self._margins[tier] = max(margin, self._margins.get(tier, 0.0))
+        self._rows += judgement.rows
+        self._unanswered += judgement.unanswered
+        self._seconds["reference"] += judgement.reference_seconds
+        self._seconds["judge"] += judgement.judge_seconds
+
+
+def _raised(
+    error: BaseException, index: int = -1, mode: str = "", kernel: str = "", *, rejected: bool = False
+) -> Observation:
+    """An exception. A kernel that rejects what its capability promises is told apart from code that breaks."""
+    return Observation(
+        kind=Kind.UNEXPECTED_REJECTION if rejected else Kind.RAISED,
+        place=type_name(error),
+        message=words_of(error),
+        step=index,
+        mode=mode,
+        kernel=kernel,
+    )
+
+
+def _checked(given: object, wanted: type[_Made], part: str) -> _Made:
+    """What a backend gives, if it is of the type that it should be; otherwise TypeError."""
+    if not isinstance(given, wanted):
+        raise TypeError(f"the backend's {part} is a {type(given).__name__}, not a {wanted.__name__}")
+    return given
+
+
+def _complete(output: object) -> Output:
+    """What a session gives, if it has all parts that are judged; otherwise TypeError."""
+    given = _checked(output, Output, "output")
+    _checked(given.out, torch.Tensor, "out")
+    for optional, part in ((given.lse, "lse"), (given.sinks, "sinks")):
+        if optional is not None:
+            _checked(optional, torch.Tensor, part)
+    for entry in _checked(given.attended, tuple, "attended"):
+        attended = _checked(entry, Attended, "entry of attended")
+        for part in ("query", "key", "value"):
+            _checked(getattr(attended, part), torch.Tensor, part)
+    return given
+
+
+def _corrupted(rows: int, index: int, mode: str, kernel: str) -> Observation:
+    """What to say of a step of which some rows have no right answer: all values that are drawn are finite."""
+    return Observation(
+        kind=Kind.NOT_FINITE,
+        place="inputs",
+        message=f"{rows} (token, head) rows attend with or to what is not finite, and no request holds such values: "
+        "the backend handed its kernel something else",
+        step=index,
+        mode=mode,
+        kernel=kernel,
+    )

@@ -1,0 +1,1 @@
+"""The pytest plugin, and how its workers share a search."""

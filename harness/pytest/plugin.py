@@ -1,0 +1,296 @@
+"""The pytest plugin: the fixture `attn_fuzz`, which fuzzes backends in shards that pytest-xdist can spread.
+
+    def test_fuzz(attn_fuzz):
+        attn_fuzz.run()
+
+It is loaded in every test run of an environment with attnfuzz, so it imports nothing heavy until it is used.
+"""
+
+import math
+import os
+import secrets
+import shutil
+import tempfile
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from attnfuzz.harness.backends.defaults import DEFAULT_BACKENDS, DEFAULT_BACKENDS_ON_GPU
+
+if TYPE_CHECKING:
+    from attnfuzz.harness.findings.ledger import Ledger
+    from attnfuzz.harness.pytest.shard import Shard
+
+DEFAULT_EXAMPLES = 200
+MOST_EXAMPLES = 10**12
+SHARDS = 4
+"""Shards of each backend's examples, however many workers there are: what is drawn must not depend on that."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What all processes of one test run agree on: the seed of all shards, and the folder of their claims."""
+
+    seed: int
+    claims: Path
+
+
+@dataclass(frozen=True)
+class Budget:
+    """For each backend so many `examples`, or so many `seconds` for all of them; the other is infinite."""
+
+    examples: float = math.inf
+    seconds: float = math.inf
+
+    def shares(self, backends: int, workers: int) -> list["Budget"]:
+        """The budgets of a backend's shards, if `workers` run the shards of so many backends at the same time.
+
+        Time is shared so that all workers end when it is over: each gets as many shards as the others.
+        """
+        if math.isinf(self.seconds):
+            whole = int(self.examples)
+            return [Budget(examples=len(range(index, whole, SHARDS))) for index in range(min(SHARDS, whole))]
+        fair = workers // math.gcd(workers, backends)
+        shards = fair * math.ceil(SHARDS / fair)
+        return [Budget(seconds=self.seconds * workers / (shards * backends))] * shards
+
+
+_RUN = pytest.StashKey[Run]()
+
+
+@dataclass(frozen=True)
+class AttnFuzz:
+    """What the fixture `attn_fuzz` is: one shard of a fuzz test, called `test`."""
+
+    shard: "Shard"
+    ledger: "Ledger"
+    claims: Path
+    test: str
+
+    def run(self) -> None:
+        """Search the shard, and fail with the shrunk case and a line that replays it if something is found.
+
+        What another shard of this run shows is passed over. If all that is found is in the ledger, the test is xfailed.
+        """
+        __tracebackhide__ = True
+        # Imported late: this module is loaded in every test run.
+        from attnfuzz.harness.pytest.claims import Claims  # noqa: PLC0415
+        from attnfuzz.harness.sandbox.check import shared_runner  # noqa: PLC0415
+
+        failures = self.shard.failures(shared_runner(), ledger=self.ledger, claims=Claims(self.claims, self.test))
+        known = [f"known: {failure.name}: {failure.known}" for failure in failures if failure.known is not None]
+        new = [failure.text for failure in failures if failure.known is None]
+        if new:
+            again = f"The same search: --attn-backend {self.shard.backend} --attn-seed {self.shard.seed}"
+            pytest.fail("\n\n".join([*new, *known, again]), pytrace=False)
+        if known:
+            pytest.xfail("; ".join(known))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options."""
+    group = parser.getgroup("attnfuzz", "fuzzing of attention kernels")
+    group.addoption(
+        "--attn-backend",
+        action="append",
+        metavar="NAME",
+        help=f"backend to fuzz; may be given several times (default: {', '.join(DEFAULT_BACKENDS)})",
+    )
+    group.addoption(
+        "--attn-sglang",
+        type=Path,
+        metavar="PATH",
+        help="source tree of SGLang: what --attn-backend sglang:trtllm_mha is, or, without a backend, what is fuzzed",
+    )
+    group.addoption(
+        "--attn-examples",
+        type=int,
+        metavar="N",
+        help=f"cases to draw for each backend (default: {DEFAULT_EXAMPLES})",
+    )
+    group.addoption("--attn-time", metavar="TIME", help="instead: time to search in all, like 90s, 10m or 1h30m")
+    group.addoption("--attn-preset", metavar="NAME", help="instead: the budget of attnfuzz fuzz --preset NAME")
+    group.addoption("--attn-ledger", type=Path, metavar="FILE", help="known failures, which are xfailed: a TOML file")
+    group.addoption(
+        "--attn-device",
+        choices=["cpu", "cuda"],
+        help="where to fuzz: with cuda, trtllm_mha is that of the visible GPU (default: where the backend's name says)",
+    )
+    group.addoption("--attn-guard", choices=["left", "right"], help="edge to guard (default: either, by the case)")
+    group.addoption("--attn-seed", type=int, metavar="N", help="seed of all shards (default: a new one)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Check the options, and settle what all workers of pytest-xdist share."""
+    handed: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if handed is not None:
+        config.stash[_RUN] = Run(seed=handed["attn_seed"], claims=Path(handed["attn_claims"]))
+        return
+    _check_options(config)
+    seed = config.getoption("--attn-seed")
+    config.stash[_RUN] = Run(
+        seed=secrets.randbits(32) if seed is None else seed,
+        claims=Path(tempfile.gettempdir()) / f"attnfuzz-{uuid.uuid4().hex}",
+    )
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the claims at the end of the run."""
+    # Absent where configuring failed.
+    run = config.stash.get(_RUN, None)
+    if run is not None and not hasattr(config, "workerinput"):
+        shutil.rmtree(run.claims, ignore_errors=True)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Hand what is shared to a worker of pytest-xdist."""
+    run = node.config.stash[_RUN]
+    node.workerinput["attn_seed"] = run.seed
+    node.workerinput["attn_claims"] = str(run.claims)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make a test of each shard of each backend."""
+    if "attn_fuzz" not in metafunc.fixturenames:
+        return
+    config = metafunc.config
+    backends = _backends(config)
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    if workers > 1:
+        _check_room(workers, backends)
+    shares = _budget(config).shares(len(backends), workers)
+    metafunc.parametrize(
+        "attn_fuzz",
+        [(backend, index, share) for backend in backends for index, share in enumerate(shares)],
+        ids=lambda shard: f"{shard[0]}-{shard[1] + 1}of{len(shares)}",
+        indirect=True,
+    )
+
+
+@pytest.fixture
+def attn_fuzz(request: pytest.FixtureRequest) -> AttnFuzz:
+    """One shard of a fuzz test; `attn_fuzz.run()` searches it."""
+    # Imported late: this module is loaded in every test run.
+    from attnfuzz.harness.findings.ledger import Ledger  # noqa: PLC0415
+    from attnfuzz.harness.pytest.shard import Shard  # noqa: PLC0415
+
+    backend, index, share = request.param
+    config = request.config
+    run = config.stash[_RUN]
+    ledger = config.getoption("--attn-ledger")
+    shard = Shard(
+        backend=backend,
+        index=index,
+        seed=run.seed,
+        examples=share.examples,
+        seconds=share.seconds,
+        guard=config.getoption("--attn-guard"),
+    )
+    return AttnFuzz(shard, Ledger() if ledger is None else Ledger.load(ledger), run.claims, request.node.nodeid)
+
+
+def _budget(config: pytest.Config) -> Budget:
+    """What the options ask for. Raises UsageError."""
+    examples, time, preset = (config.getoption(f"--attn-{name}") for name in ("examples", "time", "preset"))
+    if sum(option is not None for option in (examples, time, preset)) > 1:
+        raise pytest.UsageError("--attn-examples, --attn-time and --attn-preset are all budgets: give one of them")
+    if time is None and preset is None:
+        if examples is not None and not 1 <= examples <= MOST_EXAMPLES:
+            raise pytest.UsageError(f"--attn-examples must be at least 1, and at most {MOST_EXAMPLES:,}")
+        return Budget(examples=DEFAULT_EXAMPLES if examples is None else examples)
+    # Imported late: this module is loaded in every test run.
+    from attnfuzz.harness.campaign.plan import PRESETS, parse_duration  # noqa: PLC0415
+
+    if preset is None:
+        try:
+            return Budget(seconds=parse_duration(time))
+        except ValueError as error:
+            raise pytest.UsageError(f"--attn-time: {error}") from error
+    if preset not in PRESETS:
+        raise pytest.UsageError(f"--attn-preset {preset}: give one of {', '.join(PRESETS)}")
+    chosen = PRESETS[preset]
+    return Budget(examples=chosen.examples or math.inf, seconds=chosen.seconds or math.inf)
+
+
+def _check_options(config: pytest.Config) -> None:
+    _budget(config)
+    if (seed := config.getoption("--attn-seed")) is not None and not 0 <= seed < 1 << 63:
+        raise pytest.UsageError("--attn-seed must not be negative, and have at most 63 bits")
+    if any(config.getoption(option) for option in ("--attn-backend", "--attn-device", "--attn-sglang")):
+        _check_backends(_backends(config))
+    if (ledger := config.getoption("--attn-ledger")) is not None:
+        # Imported late: this module is loaded in every test run.
+        from attnfuzz.harness.findings.ledger import Ledger, LedgerError  # noqa: PLC0415
+
+        try:
+            Ledger.load(ledger)
+        except LedgerError as error:
+            raise pytest.UsageError(f"--attn-ledger: {error}") from error
+
+
+def _check_room(workers: int, backends: Sequence[str]) -> None:
+    """Raise UsageError if the memory is not enough for so many processes that fuzz."""
+    # Imported late: this module is loaded in every test run.
+    from attnfuzz.harness.campaign.room import NoRoom, check_room  # noqa: PLC0415
+    from attnfuzz.reference.user_error import UserError  # noqa: PLC0415
+
+    try:
+        check_room(workers, backends, instead="pytest-xdist -n {most}")
+    except NoRoom as error:
+        raise pytest.UsageError(str(error)) from error
+    except UserError:
+        # A backend that can't be had: each shard fails with it.
+        return
+
+
+def _backends(config: pytest.Config) -> tuple[str, ...]:
+    """What to fuzz, each once. Raises UsageError."""
+    named, device, tree = (config.getoption(f"--attn-{name}") for name in ("backend", "device", "sglang"))
+    if tree is not None:
+        named = _of_tree(tree, named or ())
+    if device is None:
+        return tuple(dict.fromkeys(named or DEFAULT_BACKENDS))
+    # Imported late: this module is loaded in every test run.
+    from attnfuzz.harness.backends.registry import on_device  # noqa: PLC0415
+    from attnfuzz.reference.device import Device  # noqa: PLC0415
+    from attnfuzz.reference.user_error import UserError  # noqa: PLC0415
+
+    names = named or (DEFAULT_BACKENDS_ON_GPU if device == "cuda" else DEFAULT_BACKENDS)
+    try:
+        return tuple(dict.fromkeys(on_device(name, Device(device)) for name in names))
+    except UserError as error:
+        raise pytest.UsageError(f"--attn-device {device}: {error}") from error
+
+
+def _of_tree(tree: Path, named: Sequence[str]) -> tuple[str, ...]:
+    """The backends with those of the source tree. Raises UsageError."""
+    # Imported late: this module is loaded in every test run.
+    from attnfuzz.kernels.sglang.naming import BadName, of_tree  # noqa: PLC0415
+
+    # pathlib raises for a path that no file can have.
+    if not os.path.isdir(tree):  # noqa: PTH112
+        raise pytest.UsageError(f"--attn-sglang {tree} is no folder: name a checkout of SGLang")
+    try:
+        return of_tree(tree, named)
+    except BadName as error:
+        raise pytest.UsageError(f"--attn-sglang: {error}") from error
+
+
+def _check_backends(names: Sequence[str]) -> None:
+    """Raise UsageError for what can't run here."""
+    # Imported late: this module is loaded in every test run.
+    from attnfuzz.harness.backends.registry import resolve  # noqa: PLC0415
+    from attnfuzz.reference.user_error import UserError  # noqa: PLC0415
+
+    for name in names:
+        try:
+            why_not = resolve(name).missing()
+        except UserError as error:
+            raise pytest.UsageError(f"--attn-backend: {error}") from error
+        if why_not is not None:
+            raise pytest.UsageError(f"--attn-backend {name} can't run here: {why_not}")

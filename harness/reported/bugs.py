@@ -1,0 +1,176 @@
+"""The reported bugs: for each where it was reported, and a case that shows it where this machine can.
+
+The entries are JSON files in bugs/. What shows a bug is a backend of ours, as it was before the fix or with the mistake
+planted in it, a kernel on a GPU that has it, or a released package. What it is fixed in is the same backend without
+that; a kernel that is not ours has no such counterpart. A bug of SGLang may have a release that shows it too.
+"""
+
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+import attnfuzz
+from attnfuzz.harness.backends.registry import builtin, fixed, resolve
+from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.kernels.defects.defect import BugClass
+from attnfuzz.kernels.sglang.naming import BadName, Named
+from attnfuzz.reference.case_file import AnyCase, validate_any
+from attnfuzz.reference.device import Device
+from attnfuzz.reference.user_error import UserError
+from attnfuzz.reference.validity import ImpossibleCase
+
+FOLDER = Path(attnfuzz.__file__).parent / "bugs"
+
+_RELEASE = re.compile(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+")
+
+
+class BugFileError(UserError):
+    """An entry can't be read; the message says which, and why."""
+
+
+class Project(StrEnum):
+    """Whose bug it is; the name of an entry begins with it."""
+
+    SGLANG = "sglang"
+    VLLM = "vllm"
+    FLASHINFER = "flashinfer"
+    TENSORRT_LLM = "tensorrt-llm"
+    PYTORCH = "pytorch"
+
+
+class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One report.
+
+    `sources` are URLs: the report, then its fix if that is another page; of what was found here and has no report, the
+    page in docs/findings. `kinds` are the failures that the report describes; seeing one of them counts as showing the
+    bug. `shown_by` is the backend that has it (a revision like trtllm_mha@21649-before, a planted defect like
+    trtllm_mha+k_scale_twice, a kernel on a GPU like xqa), or a release of a package like flashinfer-python==0.6.8.
+    `affected` and `fixed_in` are versions of `project`, "" where nobody said.
+
+    `release` is the backend of a release that has it, like sglang==0.5.9:trtllm_mha; that of the version `fixed_in` has
+    it no more. `release_case` shows it there where `case` does not: a release may have it in another mode than our
+    revision, and interprets Triton kernels, which takes long.
+
+    An entry without `why_not_here` has a case and a backend, and fails wherever that can run. `why_not_here` is a
+    clause that says what the others need.
+    """
+
+    name: str
+    title: str
+    project: Project
+    bug_class: BugClass = msgspec.field(name="class")
+    sources: tuple[str, ...]
+    symptom: str
+    kinds: tuple[Kind, ...]
+    shown_by: str = ""
+    release: str = ""
+    affected: str = ""
+    fixed_in: str = ""
+    why_not_here: str = ""
+    case: AnyCase | None = None
+    release_case: AnyCase | None = None
+
+    @property
+    def reproduced(self) -> bool:
+        """Whether it can be seen to fail: it has a case, and what shows it is a backend of ours."""
+        return self.case is not None and self.backend_before != ""
+
+    @property
+    def missing(self) -> str | None:
+        """Why it can't be seen to fail on this machine, in a clause; None if it can."""
+        return resolve(self.backend_before).missing() if self.reproduced else self.why_not_here
+
+    @property
+    def backend_before(self) -> str:
+        """The backend that has the bug, "" if none of ours does."""
+        return "" if _RELEASE.fullmatch(self.shown_by) else self.shown_by
+
+    @property
+    def backend_after(self) -> str:
+        """The same backend without the bug, "" if there is none: for a kernel that is not ours, or has no entry."""
+        after = fixed(self.backend_before)
+        return after if after != self.backend_before else ""
+
+    @property
+    def release_after(self) -> str:
+        """The backend of the release that fixed it; "" if no release of it can be run, or none has the fix."""
+        return f"sglang=={self.fixed_in}:{Named.parse(self.release).kind}" if self.release and self.fixed_in else ""
+
+    @property
+    def case_in_release(self) -> AnyCase | None:
+        """The case that fails in `release`, as of any backend; None if there is none."""
+        return self.release_case or self.case if self.release else None
+
+    @property
+    def case_before(self) -> AnyCase:
+        """The case, which fails there, on the backend that has the bug."""
+        return self._case_on(self.backend_before)
+
+    @property
+    def case_after(self) -> AnyCase:
+        """The case, which passes there, on the backend without the bug."""
+        return self._case_on(self.backend_after)
+
+    def _case_on(self, backend: str) -> AnyCase:
+        if self.case is None:
+            raise ValueError(f"{self.name} has no case")
+        return replace(self.case, backend=backend)
+
+
+def load_bugs(folder: Path = FOLDER) -> list[Bug]:
+    """Every entry, by name. BugFileError if one is damaged, or if there is none: then none would fail."""
+    bugs = [_load(path) for path in sorted(folder.glob("*.json"))]
+    if not bugs:
+        raise BugFileError(f"no bug entries in {folder}: reinstall attnfuzz")
+    return bugs
+
+
+def _load(path: Path) -> Bug:
+    try:
+        bug = msgspec.json.decode(path.read_bytes(), type=Bug)
+        for case in (bug.case, bug.release_case):
+            if case is not None:
+                validate_any(case)
+    except (OSError, msgspec.DecodeError, ImpossibleCase) as error:
+        raise BugFileError(f"bug entry {path.name} can't be read: {error}") from error
+    for trouble in _troubles(bug, path.stem):
+        raise BugFileError(f"bug entry {path.name} {trouble}")
+    return bug
+
+
+def _troubles(bug: Bug, stem: str) -> Iterator[str]:
+    """What contradicts itself in an entry."""
+    if bug.name != stem:
+        yield f"is named {bug.name} inside"
+    if not bug.name.startswith(f"{bug.project}-"):
+        yield f"is of {bug.project}: let its name begin with {bug.project}-"
+    if not bug.sources or not bug.kinds:
+        yield "has no source or no kind: name where it was reported, and which failure it is"
+    if bug.reproduced and bug.why_not_here:
+        yield "has a case that fails here, and says why it can't: leave why_not_here out"
+    if not bug.reproduced and not bug.why_not_here:
+        yield "can't fail here: give it a case and a backend, or say in why_not_here what it needs"
+    if bug.reproduced and not bug.backend_after and not _on_gpu(bug.shown_by):
+        yield f"is shown by {bug.shown_by}, which has no bug: name a revision, a planted defect or a kernel on a GPU"
+    if bug.release and bug.case_in_release is None:
+        yield f"is in the release {bug.release}, and has no case that it could run: give it one"
+    if bug.release_case is not None and not bug.release:
+        yield "has a case for a release, and names none: give it a release"
+    if bug.release:
+        yield from _wrong_release(bug)
+
+
+def _wrong_release(bug: Bug) -> Iterator[str]:
+    try:
+        Named.parse(bug.release_after or bug.release)
+    except BadName as error:
+        yield f"names a release that can't be: {error}"
+
+
+def _on_gpu(name: str) -> bool:
+    found = builtin().get(name)
+    return found is not None and found.capability.device is Device.CUDA

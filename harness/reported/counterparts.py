@@ -1,0 +1,184 @@
+"""Reported bugs on other kernels than those of their entries: which cases show them there."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from attnfuzz.harness.backends.registry import builtin, fixed, resolve
+from attnfuzz.harness.reduce.geometry import on_pages
+from attnfuzz.harness.reduce.lengths import with_drafts
+from attnfuzz.harness.sandbox.case_runner import CaseRunner
+from attnfuzz.harness.search.draw import drawn_cases
+from attnfuzz.harness.search.hunt import Hunt
+from attnfuzz.harness.search.messages import AnyMessage, Caught, ShrinkBudget, Slice
+from attnfuzz.harness.verdict.failures import Kind, Verdict
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.kernels.gpu.as_served import name_as_served
+from attnfuzz.reference.bucket import Bucket
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.validity import ImpossibleCase, validate
+from attnfuzz.strategies.coverage.features import features_of
+from attnfuzz.strategies.lean import Lean
+
+EXAMPLES = 400
+"""What is drawn at most to find a bug again whose own case can't be run."""
+
+_SHRINK = ShrinkBudget(runs=200, seconds=10.0)
+_TRIES = 8
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What came of a bug on another backend, `before` its fix and, if it failed there, `after` it.
+
+    `remark` says what kind of case this was; if none failed, `before` is the verdict on the nearest one. `fixed` is the
+    backend without the bug, "" if it was not asked.
+    """
+
+    remark: str
+    before: Verdict | None
+    after: Verdict | None
+    fixed: str = ""
+
+
+def shown_on(
+    backend: str,
+    case: Case,
+    kinds: Collection[Kind],
+    runner: CaseRunner[Case],
+    *,
+    after: str = "",
+    examples: int = EXAMPLES,
+) -> Shown:
+    """Have `backend` fail in one of these ways: on `case`, on `case` in geometries that it has, or on a drawn one.
+
+    What fails is run on `after` then, or if that is "" on the same backend without its bug. Those that are drawn lean
+    to what `case` shows, and are always the same.
+    """
+    nearest: Verdict | None = None
+    for moved in cases_like(case, backend)[:_TRIES]:
+        verdict = runner.verdict(moved)
+        nearest = nearest or verdict
+        if _fails(verdict, kinds):
+            own = moved == replace(case, backend=backend)
+            remark = "its own case" if own else "its case, moved into a geometry that the backend has"
+            return _shown(remark, verdict, moved, runner, after)
+    found = _drawn(backend, case, kinds, runner, examples)
+    if found is not None:
+        return _shown("a case that was searched for", found.verdict, found.case, runner, after)
+    return Shown(f"neither its case nor one of {examples} drawn ones fails as reported", nearest, None)
+
+
+def _shown(remark: str, before: Verdict, case: Case, runner: CaseRunner[Case], after: str) -> Shown:
+    after = after or without_bug(case)
+    return Shown(remark, before, runner.verdict(replace(case, backend=after)), after)
+
+
+def without_bug(case: Case) -> str:
+    """The backend of `case` without the bug that it shows.
+
+    As served, if there is such a one: asked for more, its kernels may fail in ways that are known and hide the fix.
+    """
+    plain = fixed(case.backend)
+    served = builtin().get(name_as_served(plain))
+    if served is None or served.capability.why_not(replace(case, backend=served.name)) is not None:
+        return plain
+    return served.name
+
+
+def _fails(verdict: Verdict, kinds: Collection[Kind]) -> bool:
+    return any(failure.kind in kinds for failure in verdict.failures)
+
+
+def _drawn(backend: str, near: Case, kinds: Collection[Kind], runner: CaseRunner[Case], examples: int) -> Caught | None:
+    """The first drawn case that fails as reported, made small."""
+    lean = Lean(tuple(sorted(features_of(near))))
+    can, strategy = resolve(backend).capability, drawn_cases(backend, lean=lean)
+    known: list[Fingerprint] = []
+    left, index = examples, 0
+    while left > 0:
+        told: list[AnyMessage] = []
+        task = Slice(
+            backend=backend,
+            index=index,
+            seed=index,
+            examples=left,
+            known=tuple(known),
+            shrink=_SHRINK,
+            first_only=True,
+            lean=lean,
+        )
+        done = Hunt(task, runner, told.append, capability=can).run(strategy)
+        caught = [message for message in told if isinstance(message, Caught)]
+        for message in caught:
+            if _fails(message.verdict, kinds):
+                return message
+        if not done.stopped_early:
+            return None
+        known += [message.fingerprint for message in caught]
+        left, index = left - done.searched, index + 1
+    return None
+
+
+def cases_like(case: Case, backend: str) -> list[Case]:
+    """`case` on `backend`, as it is or moved into the geometries that there are modules for; the nearest come first.
+
+    Lengths, modes, padding and launches stay as they are.
+    """
+    can = resolve(backend).capability
+    case = replace(case, backend=backend)
+    viewed = with_views_of(can, case)
+    moved = [case, viewed]
+    for bucket in sorted(can.buckets, key=lambda bucket: len(bucket.differences(case.geometry))):
+        there = _moved(viewed, bucket)
+        moved.append(there)
+        for stride in bucket.strides:
+            moved += with_drafts(there, stride)
+    return [each for each in dict.fromkeys(moved) if _runs(each, can)]
+
+
+def with_views_of(can: Capability, case: Case) -> Case:
+    """`case` over tensors that lie as a backend takes them: as they do now, or else in the first way that it has."""
+    views = replace(
+        case.views,
+        query=_nearest(case.views.query, can.query_views),
+        kv=_nearest(case.views.kv, can.kv_views),
+        table_gap=case.views.table_gap if can.table_gaps else 0,
+    )
+    return replace(case, views=views)
+
+
+def _moved(case: Case, bucket: Bucket) -> Case:
+    """`case` in a geometry of `bucket`: of each part what it has now, or else the first."""
+    now, simplest = case.geometry, bucket.simplest
+    q_heads, kv_heads = _nearest((now.q_heads, now.kv_heads), bucket.heads)
+    page_size = _nearest(now.page_size, bucket.page_sizes)
+    geometry: Geometry = replace(
+        simplest,
+        q_heads=q_heads,
+        kv_heads=kv_heads,
+        page_size=page_size,
+        kv_layout=_nearest(now.kv_layout, bucket.layouts),
+        window_left=_nearest(now.window_left, bucket.windows),
+        sinks=_nearest(now.sinks, bucket.sinks),
+        soft_cap=_nearest(now.soft_cap, bucket.soft_caps),
+    )
+    return replace(on_pages(case, page_size), geometry=geometry)
+
+
+def _nearest(value: T, options: tuple[T, ...]) -> T:
+    return value if value in options else options[0]
+
+
+def _runs(case: Case, can: Capability) -> bool:
+    try:
+        validate(case)
+    except ImpossibleCase:
+        return False
+    return can.why_not(case) is None

@@ -1,0 +1,297 @@
+"""check(case): the whole interface, and the Runner below it that judges cases in workers that may die."""
+
+import atexit
+import hashlib
+import os
+import shlex
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import hypothesis
+import msgspec
+
+from attnfuzz.harness.backends import registry
+from attnfuzz.harness.calls.trace import assemble
+from attnfuzz.harness.sandbox.teams import Teams
+from attnfuzz.harness.verdict.describe_calls import describe_any
+from attnfuzz.harness.verdict.failures import FAILURES, Kind, Observation, Verdict
+from attnfuzz.harness.verdict.raised import words_of
+from attnfuzz.harness.verdict.task import Task
+from attnfuzz.harness.verdict.tiers import ALPHA, Tier
+from attnfuzz.harness.workers.death import Death
+from attnfuzz.harness.workers.pool import HandlerError, Refused, Workers
+from attnfuzz.harness.workers.postmortem import explain
+from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.sglang.naming import release_in
+from attnfuzz.reference import case_file, foreign
+from attnfuzz.reference.calls import CallCase
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.case_file import AnyCase
+from attnfuzz.reference.device import Device
+from attnfuzz.reference.user_error import UserError
+
+TIMEOUT_SECONDS = 30.0
+"""A small case takes milliseconds: what runs this long hangs."""
+
+PATIENCE_WITH_RELEASES = 4
+"""How many times longer a release of SGLang may take: its Triton kernels run in an interpreter, program by program."""
+
+TRACE_SECONDS = 30.0
+"""What a traced run may take longer: it writes down all that a step sees."""
+
+RUNS_IF_KILLED = 3
+"""How often a case is run before it takes the blame for a SIGKILL: want of memory elsewhere, or an operator, kills too,
+and may do so again.
+"""
+
+CONTRACTS = ("declared", "strict")
+
+CASES = Path(".attnfuzz")
+"""Where check() leaves the cases that fail, for the line that replays them."""
+
+
+class CannotRun(UserError):
+    """A backend that this machine can't run; the message says why, and what to do."""
+
+
+class Runner:
+    """Judges cases in isolated workers.
+
+    `backends` are prepared before workers start, others at their first case. `contract` is "declared" or "strict",
+    `alpha` the probability that a correct step is called wrong, the tiers in `without` are not heard, and `progress` is
+    told of compilations. `device_index` says which GPU is this one's, among several (`Teams`).
+    """
+
+    def __init__(
+        self,
+        backends: Sequence[str] = (),
+        *,
+        contract: str = "declared",
+        alpha: float = ALPHA,
+        without: Sequence[Tier] = (),
+        timeout: float = TIMEOUT_SECONDS,
+        progress: Callable[[str], None] = lambda _: None,
+        device_index: int | None = None,
+    ) -> None:
+        if contract not in CONTRACTS:
+            raise ValueError(f"contract {contract!r}: give one of {', '.join(CONTRACTS)}")
+        if not 0 < alpha < 1:
+            raise ValueError(f"alpha {alpha!r}: give a probability between 0 and 1")
+        self._alpha = alpha
+        self._without = tuple(without)
+        self._strict = contract == "strict"
+        self._timeout = timeout
+        self._progress = progress
+        self._ready: set[str] = set()
+        for name in backends:
+            self._prepare(name)
+        self._teams = Teams(device_index)
+        for team in dict.fromkeys(map(team_of, backends)) or [(Device.CPU, None)]:
+            # They start now, while others are still drawing their first case.
+            self._workers(*team)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers."""
+        self._teams.close()
+
+    @property
+    def restarts(self) -> int:
+        """Workers that died so far."""
+        return self._teams.restarts
+
+    def start(self, backend: str) -> None:
+        """Wait until a worker stands ready for `backend`. Raises as `verdict` does."""
+        self._prepare(backend)
+        self._workers(*team_of(backend)).renew()
+
+    def verdict(self, case: AnyCase, backend: str | None = None) -> Verdict:
+        """Run a case on its backend, or on another one; a death becomes an observation.
+
+        Raises:
+            ImpossibleCase, UnknownBackend, BackendFileError, CannotRun, NoCompiler, BuildFailed: before anything runs.
+            HandlerError, NurseryError: the harness failed, and not what it tests.
+
+        """
+        return self._run(case, backend or case.backend)
+
+    def trace(self, case: Case) -> tuple[Verdict, CallCase | None]:
+        """Run a case, and give the literal calls of the step in which it ended; None if it launched nothing.
+
+        Raises:
+            Untraceable: one of the calls can't be written down. Otherwise as `verdict`.
+
+        """
+        # A file without a name, which the worker opens through this process: nothing stays if both are killed.
+        with tempfile.TemporaryFile() as file:
+            path = Path(f"/proc/{os.getpid()}/fd/{file.fileno()}")
+            verdict = self._run(case, case.backend, str(path))
+            return verdict, assemble(path, case)
+
+    def renew(self) -> None:
+        """Have the next case run by a worker that has run nothing."""
+        self._teams.renew()
+
+    def _run(self, case: AnyCase, name: str, trace: str | None = None) -> Verdict:
+        case_file.validate_any(case)
+        backend = self._prepare(name)
+        with _code_of(backend, name):
+            reason = why_not(backend, case)
+        if reason is not None:
+            return Verdict(unsupported=f"{name} does not support {reason}")
+        task = msgspec.json.encode(
+            Task(
+                case=case,
+                backend=name,
+                strict=self._strict,
+                alpha=self._alpha,
+                without=self._without,
+                trace=trace,
+            )
+        )
+        answer = self._answer(
+            self._workers(*team_of(name)), task, self._patience(name) + (TRACE_SECONDS if trace else 0.0)
+        )
+        if isinstance(answer, Death):
+            return Verdict(observations=(explain(answer),))
+        try:
+            return foreign.decode_json(answer, Verdict)
+        except msgspec.DecodeError:
+            words = "what its worker answered is no verdict"
+            return Verdict(observations=(Observation(kind=Kind.WORKER_DIED, place=words, message=words),))
+
+    def _patience(self, name: str) -> float:
+        """The seconds after which a case on a backend hangs."""
+        return self._timeout * (1 if release_in(name) is None else PATIENCE_WITH_RELEASES)
+
+    def _answer(self, workers: Workers, task: bytes, timeout: float) -> bytes | Death:
+        try:
+            answer = workers.run(task, timeout=timeout)
+        except Refused:
+            raise
+        except HandlerError:
+            # An earlier case may have left something behind that the harness stumbles over.
+            workers.renew()
+            answer = workers.run(task, timeout=timeout)
+        for _ in range(RUNS_IF_KILLED - 1):
+            if not (isinstance(answer, Death) and answer.killed_from_outside):
+                break
+            workers.renew()
+            answer = workers.run(task, timeout=timeout)
+        return answer
+
+    def _workers(self, device: Device, release: str | None) -> Workers:
+        # A team on a GPU is made ready for what was prepared so far.
+        team = tuple(sorted(name for name in self._ready if team_of(name) == (device, release)))
+        return self._teams.of(device, team, release)
+
+    def _prepare(self, name: str) -> Backend:
+        """Compile what a backend needs, in sight: workers then find it in the cache."""
+        backend = registry.resolve(name)
+        if name in self._ready:
+            return backend
+        with _code_of(backend, name):
+            reason = backend.missing()
+            if reason is not None:
+                raise CannotRun(f"{name} can't run here: {reason}")
+            backend.prepare(self._progress)
+        self._ready.add(name)
+        return backend
+
+
+@contextmanager
+def _code_of(backend: Backend, name: str) -> Iterator[None]:
+    """Raise CannotRun for what a user's backend raises in this process. KeyboardInterrupt is the user's own."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit, GeneratorExit) as error:
+        if type(backend).__module__.startswith("attnfuzz."):
+            raise
+        raise CannotRun(f"{name} can't run here: {words_of(error)}") from error
+
+
+def team_of(name: str) -> tuple[Device, str | None]:
+    """Whose workers run the backend called `name`: those of its device, and of its release if it is one of SGLang's."""
+    return registry.resolve(name).capability.device, release_in(name)
+
+
+def why_not(backend: Backend, case: AnyCase) -> str | None:
+    """What of a case a backend does not support; None if it supports it all."""
+    if isinstance(case, Case):
+        return backend.capability.why_not(case)
+    lacking = sorted({call.op for call in case.calls} - backend.ops.keys())
+    return f"calls of {', '.join(lacking)}" if lacking else None
+
+
+def render_failure(case: AnyCase, verdict: Verdict) -> str:
+    """A failure for a person: kind, place and words of each observation, margins, and the case."""
+    lines = []
+    for observation in verdict.failures:
+        where = f"step {observation.step}" if observation.step >= 0 else "no step on record"
+        where += f" ({observation.mode})" if observation.mode else ""
+        what = f"{observation.kind}: {observation.place}" if observation.place else observation.kind.value
+        lines.append(f"{what}, {where}, {observation.kernel or 'no kernel on record'}")
+        lines += [f"  {line}" for line in observation.message.splitlines()]
+        if observation.margin is not None:
+            lines.append(f"  {observation.tier}: {observation.margin:.3g} times the bound")
+    if verdict.margins:
+        margins = ", ".join(f"{tier} {margin:.2g}" for tier, margin in sorted(verdict.margins.items()))
+        lines.append(f"margins: {margins}")
+    return "\n".join([*lines, "", describe_any(case)])
+
+
+@cache
+def shared_runner() -> Runner:
+    """The process's own Runner, for check()."""
+    runner = Runner()
+    atexit.register(runner.close)
+    return runner
+
+
+def check(case: AnyCase) -> None:
+    """Run a case and raise its first failure as one of attnfuzz.harness.verdict.failures.FAILURES.
+
+    The failing case is left in .attnfuzz/, and the last line of the message replays it. Hypothesis runs the smallest
+    case last and tells bugs apart by their kind, so there is one file for each test and kind, which holds the smallest.
+
+    Raises:
+        CannotRun: the backend does not support the case; inside of a Hypothesis test, the example is rejected instead.
+
+    """
+    __tracebackhide__ = True
+    verdict = shared_runner().verdict(case)
+    if verdict.unsupported is not None:
+        if hypothesis.currently_in_test_context():
+            hypothesis.reject()
+        raise CannotRun(f"{case.backend} rejects this case: {verdict.unsupported}")
+    if verdict.failures:
+        first = verdict.failures[0]
+        path = _leave(case, first.kind)
+        again = f"replay: attnfuzz replay {shlex.quote(str(path))}"
+        raise FAILURES[first.kind](first, f"{render_failure(case, verdict)}\n\n{again}")
+
+
+def _leave(case: AnyCase, kind: Kind) -> Path:
+    """Save a case that fails, under a name of its own for each test, backend and kind."""
+    # pytest's name for the test that runs, so that no test takes another's file, on other workers of xdist neither.
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+    digest = hashlib.sha256(f"{test}\0{case.backend}".encode()).hexdigest()[:8]
+    backend = registry.as_file_name(Path(case.backend).name)
+    CASES.mkdir(exist_ok=True)
+    path = CASES / f"{backend}-{kind}-{digest}.json"
+    case_file.save(path, case)
+    return path

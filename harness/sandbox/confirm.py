@@ -1,0 +1,50 @@
+"""Whether a failure comes back: before it is filed, and on later nights."""
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from attnfuzz.harness.sandbox.case_runner import CaseRunner
+from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation, Verdict
+from attnfuzz.reference.case import Case
+
+STATISTICAL = frozenset({Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH})
+"""Kinds that chance can produce, with the probability that the judge's alpha states."""
+
+FRESH_SEEDS = 3
+"""Value seeds with which a statistical failure is tried again."""
+
+
+def comes_back(runner: CaseRunner[Case], case: Case, observation: Observation) -> bool:
+    """Whether a failure comes back in a fresh worker: one of its kind, and in its place unless that is chance.
+
+    What is exact is tried with the same seed; what chance can produce with fresh ones, since the same would only
+    repeat a false alarm: it comes back if one of them fails. A hang needs no run alone: a runner runs one case at a
+    time.
+    """
+    runner.renew()
+    cases = _with_fresh_seeds(case) if observation.kind in STATISTICAL else iter((case,))
+    return any(_alike(again, observation) for fresh in cases for again in runner.verdict(fresh).observations)
+
+
+def recheck(runner: CaseRunner[Case], case: Case) -> tuple[int, Verdict]:
+    """Run the case of an old finding in a fresh worker, and with fresh seeds too, until it fails in whatever way.
+
+    Returns the number of runs and the verdict of the last, which is that of a failure if there was one.
+    """
+    runner.renew()
+    runs, verdict = 1, runner.verdict(case)
+    for fresh in _with_fresh_seeds(case):
+        if verdict.failures or verdict.unsupported is not None:
+            break
+        runs, verdict = runs + 1, runner.verdict(fresh)
+    return runs, verdict
+
+
+def _with_fresh_seeds(case: Case) -> Iterator[Case]:
+    return (replace(case, seed=case.seed + offset) for offset in range(1, FRESH_SEEDS + 1))
+
+
+def _alike(again: Observation, first: Observation) -> bool:
+    same = again.kind is first.kind and again.gap is first.gap
+    return same and (again.place == first.place or first.kind in FAULTS)

@@ -1,0 +1,1 @@
+"""One slice of a search: draw, minimize, confirm. Writes no files."""

@@ -1,0 +1,270 @@
+"""One slice of the search: draw cases until one fails in a new way, then shrink and confirm what failed."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from hypothesis.strategies import SearchStrategy
+from msgspec.structs import replace
+
+from attnfuzz.harness.reduce import reduce
+from attnfuzz.harness.sandbox.case_runner import CaseRunner
+from attnfuzz.harness.sandbox.confirm import comes_back, recheck
+from attnfuzz.harness.search.examples import aim, run_examples
+from attnfuzz.harness.search.messages import (
+    AnyMessage,
+    Caught,
+    Gap,
+    Lost,
+    Rechecked,
+    ShrinkBudget,
+    Slice,
+    SliceDone,
+    Suspect,
+)
+from attnfuzz.harness.search.novelty import Novelty
+from attnfuzz.harness.search.pinned import Pinned
+from attnfuzz.harness.search.remembered import Remembered
+from attnfuzz.harness.search.tally import CountingRunner
+from attnfuzz.harness.verdict.failures import FAILURES, Failure, Observation, Verdict
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Case
+
+
+class _TimeIsUp(BaseException):
+    """Ends the search. Not an Exception, so that Hypothesis does not take it for a failure and shrink it."""
+
+
+class _ShrunkEnough(BaseException):
+    """Ends shrinking in Hypothesis, which would go on drawing smaller cases that are not run any more."""
+
+
+class _Broken(BaseException):
+    """Carries an error of the harness itself past Hypothesis, for the same reason."""
+
+
+class Hunt:
+    """Runs one slice and tells what it meets, as messages.
+
+    The first new failure is pinned: from then on only its fingerprint counts as failing, so that shrinking ends in
+    the bug that it began with. Other failures that turn up meanwhile are set aside, and are reduced after it.
+
+    Reducing keeps to what `capability` covers, if one is given. `novelty` says which cases are interesting; none are
+    without it. Failing examples are kept in `remembered`.
+    """
+
+    def __init__(
+        self,
+        task: Slice,
+        runner: CaseRunner[Case],
+        tell: Callable[[AnyMessage], None],
+        *,
+        capability: Capability | None = None,
+        novelty: Novelty | None = None,
+        remembered: Remembered | None = None,
+    ) -> None:
+        self._task = task
+        self._runner = CountingRunner(runner, tell)
+        self._tell = tell
+        self._capability = capability
+        self._novelty = novelty
+        self._remembered = remembered
+        self._passed_over = set(task.known)
+        self._gaps: set[Fingerprint] = set()
+        self._started = time.monotonic()
+        self._handed_at = self._started if task.handed_at is None else task.handed_at
+        self._pinned: Pinned[Case] | None = None
+        self._smallest: Case | None = None
+        self._aside: dict[Fingerprint, tuple[Case, Verdict]] = {}
+        self._unsupported: Counter[str] = Counter()
+        self._replayed = 0
+
+    def run(self, strategy: SearchStrategy[Case]) -> SliceDone:
+        """Search the cases of `strategy`, or run the slice's replays. Raises what the runner raises: it is broken."""
+        if self._task.replays:
+            self._replay()
+        else:
+            self._draw(strategy)
+        self._settle_others()
+        self._runner.flush()
+        return SliceDone(
+            searched=self._runner.searched,
+            replayed=self._replayed,
+            stopped_early=self._pinned is not None,
+            cases=self._runner.cases,
+            deaths=self._runner.deaths,
+            seconds=time.monotonic() - self._started,
+            unsupported=dict(self._unsupported),
+        )
+
+    def _replay(self) -> None:
+        """Judge the kept cases; each failure is settled by itself, and the next case follows."""
+        for replay in self._task.replays:
+            if self._time_is_up():
+                return
+            self._replayed += 1
+            if replay.finding is not None:
+                runs, verdict = recheck(self._runner, replay.case)
+                seen = verdict.failures
+                self._tell(
+                    Rechecked(
+                        finding=replay.finding,
+                        observations=seen,
+                        runs=runs,
+                        unsupported=verdict.unsupported,
+                    )
+                )
+                continue
+            verdict = self._runner.verdict(replay.case)
+            self._note(replay.case, verdict)
+            pinned = self._suspect(replay.case, verdict)
+            if pinned is not None:
+                self._settle(pinned, replay.case)
+                self._runner.shrinking = False
+
+    def _draw(self, strategy: SearchStrategy[Case]) -> None:
+        task = self._task
+        # While it climbs, Hypothesis would shrink the examples of its Pareto front if it had a database: that costs
+        # most of a slice, and nobody reads them.
+        memory = None if self._remembered is None or task.climb else self._remembered.of(task.backend, task.lean)
+        try:
+            run_examples(
+                strategy,
+                self._visit,
+                examples=task.examples,
+                seed_of=task.seed,
+                shrink=task.shrink.runs > 0,
+                climb=task.climb,
+                remembered=memory,
+            )
+        except (Failure, _ShrunkEnough):
+            assert self._pinned is not None
+            assert self._smallest is not None
+            self._settle(self._pinned, self._smallest)
+        except _TimeIsUp:
+            pass
+        except _Broken as broken:
+            raise broken.args[0] from None
+
+    def _visit(self, case: Case) -> bool:
+        """What Hypothesis runs on each case that it draws, and on each that it tries while it shrinks.
+
+        Returns whether the case failed in a way that is passed over.
+        """
+        failed = False
+        try:
+            if self._pinned is None:
+                failed = self._search(case)
+            observation = self._pinned.observation(case) if self._pinned else None
+        except Exception as error:
+            raise _Broken(error) from error
+        if observation is not None:
+            self._smallest = case
+            raise FAILURES[observation.kind](observation, observation.message)
+        if self._pinned is not None and self._pinned.spent and not self._pinned.knows(case):
+            raise _ShrunkEnough
+        return failed
+
+    def _search(self, case: Case) -> bool:
+        """Judge a drawn case, and pin its failure if that is new. Returns whether it failed at all."""
+        if self._time_is_up():
+            raise _TimeIsUp
+        verdict = self._runner.search(case)
+        self._note(case, verdict)
+        if self._task.climb and not verdict.failures:
+            aim(verdict.margins)
+        self._pinned = self._suspect(case, verdict)
+        return bool(verdict.failures)
+
+    def _note(self, case: Case, verdict: Verdict) -> None:
+        """Tell what a case is worth beside its failures."""
+        if verdict.unsupported is not None:
+            self._unsupported[verdict.unsupported] += 1
+        for observation in verdict.observations:
+            if observation.gap:
+                self._tell_gap(case, observation)
+        news = self._novelty.of(case, verdict) if self._novelty is not None else None
+        if news is not None:
+            self._tell(news)
+
+    def _suspect(self, case: Case, verdict: Verdict) -> Pinned[Case] | None:
+        """The failure of `case` to shrink: its worst, if that is new and comes back in a fresh worker."""
+        if not verdict.failures:
+            return None
+        worst = verdict.failures[0]
+        fingerprint = Fingerprint.of(case.backend, worst)
+        if fingerprint in self._passed_over:
+            return None
+        self._passed_over.add(fingerprint)
+        self._tell(Suspect(fingerprint=fingerprint, case=case, observation=worst))
+        self._runner.shrinking = True
+        if not comes_back(self._runner, case, worst):
+            self._runner.shrinking = False
+            self._tell(Lost(fingerprint=fingerprint))
+            return None
+        return Pinned(
+            fingerprint, case, verdict, run=self._runner.verdict, budget=self._budget(), aside=self._set_aside
+        )
+
+    def _settle(self, pinned: Pinned[Case], smallest: Case) -> None:
+        """Finish what Hypothesis shrank, and hand over the smallest case that comes back; the first one did."""
+        budget = self._budget()
+        pinned.grant(budget)
+        # Candidates of a large case take time to make, so that making them has to end when the time is over.
+        reduced = reduce(
+            smallest, pinned.fails, capability=self._capability, stop=lambda: pinned.spent, budget=budget.runs
+        )
+        for case in dict.fromkeys((reduced, smallest, pinned.first)):
+            observation = pinned.observation(case)
+            assert observation is not None
+            if case == pinned.first or comes_back(self._runner, case, observation):
+                self._tell(
+                    Caught(
+                        fingerprint=pinned.fingerprint,
+                        first=pinned.first,
+                        case=case,
+                        observation=observation,
+                        verdict=pinned.verdict(case),
+                    )
+                )
+                return
+
+    def _settle_others(self) -> None:
+        while self._aside and not self._time_is_up():
+            fingerprint = next(iter(self._aside))
+            case, verdict = self._aside.pop(fingerprint)
+            pinned = self._suspect(case, verdict)
+            if pinned is not None:
+                self._settle(pinned, case)
+        for fingerprint, (case, verdict) in self._aside.items():
+            if fingerprint not in self._passed_over:
+                # No time is left to confirm it, and it must not go unheard.
+                worst = verdict.failures[0]
+                self._tell(Suspect(fingerprint=fingerprint, case=case, observation=worst, left_over=True))
+
+    def _set_aside(self, case: Case, verdict: Verdict) -> None:
+        if verdict.failures and not self._task.first_only:
+            fingerprint = Fingerprint.of(case.backend, verdict.failures[0])
+            if fingerprint not in self._passed_over:
+                self._aside.setdefault(fingerprint, (case, verdict))
+
+    def _tell_gap(self, case: Case, observation: Observation) -> None:
+        fingerprint = Fingerprint.of(case.backend, observation)
+        if fingerprint not in self._gaps:
+            self._gaps.add(fingerprint)
+            self._tell(Gap(fingerprint=fingerprint, case=case, observation=observation))
+
+    def _time_is_up(self) -> bool:
+        seconds = self._task.seconds
+        return seconds is not None and self._seconds >= seconds
+
+    def _budget(self) -> ShrinkBudget:
+        """What the next failure may cost to shrink."""
+        budget, limit = self._task.shrink, self._task.shrink_seconds
+        return budget if limit is None else replace(budget, seconds=min(budget.seconds, limit - self._seconds))
+
+    @property
+    def _seconds(self) -> float:
+        """The seconds that the slice has taken, as its limits count them."""
+        return time.monotonic() - self._handed_at

@@ -1,0 +1,56 @@
+"""What a job does with its slices, however they reach it: the workers, and all that is kept between slices."""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.corpus import open_database
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.search.draw import drawn_cases
+from attnfuzz.harness.search.hunt import Hunt
+from attnfuzz.harness.search.messages import AnyMessage, Setup, Slice, SliceDone, Troubled
+from attnfuzz.harness.search.novelty import Novelty
+from attnfuzz.harness.search.remembered import Remembered
+from attnfuzz.strategies.coverage import pairs_of
+
+
+class Hunter:
+    """Runs slices, one at a time, and tells what they meet. Raises what Runner does, and DatabaseError."""
+
+    def __init__(self, setup: Setup, tell: Callable[[AnyMessage], None]) -> None:
+        self._setup = setup
+        self._tell = tell
+        self._novelty = Novelty(pairs_of)
+        database = open_database(setup.database, lambda text: tell(Troubled(text=text)))
+        self._remembered = None if database is None else Remembered(database)
+        self._runner = Runner(
+            setup.backends,
+            contract=setup.contract,
+            alpha=setup.alpha,
+            without=setup.without,
+            device_index=setup.job,
+        )
+
+    def __enter__(self) -> Self:
+        """Wait until a worker is ready."""
+        self._runner.start(self._setup.backends[0])
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the workers."""
+        self._runner.close()
+
+    def run(self, task: Slice) -> SliceDone:
+        """Run a slice to its end."""
+        hunt = Hunt(
+            task,
+            self._runner,
+            self._tell,
+            capability=resolve(task.backend).capability,
+            novelty=self._novelty,
+            remembered=self._remembered,
+        )
+        return hunt.run(drawn_cases(task.backend, self._setup.guard, task.lean))

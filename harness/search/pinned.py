@@ -1,0 +1,70 @@
+"""A failure that is being shrunk: which smaller cases still fail in the same way, within a budget."""
+
+import time
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+from attnfuzz.harness.reduce import identity
+from attnfuzz.harness.search.messages import ShrinkBudget
+from attnfuzz.harness.verdict.failures import Observation, Verdict
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.reference.case_file import AnyCase
+
+C = TypeVar("C", bound=AnyCase)
+
+
+class Pinned(Generic[C]):
+    """The failure with `fingerprint` of the case `first`, a fault being the same wherever it lands.
+
+    Every verdict that `run` gives is remembered. Once the budget is spent, cases that were not run before count as
+    passing and no others do, so that what shrinks sees answers that never change, and ends. `aside` is handed each
+    verdict.
+    """
+
+    def __init__(
+        self,
+        fingerprint: Fingerprint,
+        first: C,
+        verdict: Verdict,
+        *,
+        run: Callable[[C], Verdict],
+        budget: ShrinkBudget,
+        aside: Callable[[C, Verdict], None],
+    ) -> None:
+        self.fingerprint = fingerprint
+        self.first = first
+        self._verdicts: dict[Hashable, Verdict] = {identity(first): verdict}
+        self._run = run
+        self._aside = aside
+        self.grant(budget)
+
+    def grant(self, budget: ShrinkBudget) -> None:
+        """Start over with this budget; what was run before stays known."""
+        self._runs_left = budget.runs
+        self._deadline = time.monotonic() + budget.seconds
+
+    def fails(self, case: C) -> bool:
+        """Whether `case` is known to fail like the first one."""
+        return self.observation(case) is not None
+
+    def observation(self, case: C) -> Observation | None:
+        """The failure of `case` that has the fingerprint, if it is known to fail like the first one."""
+        key = identity(case)
+        if key not in self._verdicts and not self.spent:
+            self._runs_left -= 1
+            self._verdicts[key] = self._run(case)
+            self._aside(case, self._verdicts[key])
+        return self.fingerprint.among(self._verdicts.get(key, Verdict()).failures)
+
+    def knows(self, case: C) -> bool:
+        """Whether `case` was run."""
+        return identity(case) in self._verdicts
+
+    def verdict(self, case: C) -> Verdict:
+        """The verdict on a case that was run."""
+        return self._verdicts[identity(case)]
+
+    @property
+    def spent(self) -> bool:
+        """Whether nothing will be run any more."""
+        return self._runs_left <= 0 or time.monotonic() >= self._deadline

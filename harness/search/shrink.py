@@ -1,0 +1,121 @@
+"""A failing case of either kind made small: its first failure is pinned, and what still fails in that way is kept."""
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec.structs import replace
+
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.reduce import reduce, reduce_calls
+from attnfuzz.harness.sandbox.case_runner import CaseRunner
+from attnfuzz.harness.sandbox.confirm import comes_back
+from attnfuzz.harness.search.messages import ShrinkBudget
+from attnfuzz.harness.search.pinned import Pinned
+from attnfuzz.harness.verdict.failures import Observation, Verdict
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.case_file import AnyCase
+from attnfuzz.reference.device import Device
+
+SMALLER = "It was made smaller since, as long as it failed alike: pages, lengths and names above are those from before."
+"""The last note of a case that had notes."""
+
+
+class Shrunk(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a case: the smallest that fails like it, and comes back in a fresh worker.
+
+    `observation` is that failure of `case`, `runs` how many cases were run. `steady` is false if nothing but the first
+    case comes back, and that not even itself.
+    """
+
+    case: AnyCase
+    observation: Observation
+    runs: int
+    steady: bool = True
+
+
+class Unsupported(ValueError):
+    """The backend rejects the case; the message says why."""
+
+
+def shrink(
+    case: AnyCase, runner: CaseRunner[AnyCase], *, budget: ShrinkBudget, repeat: int = 1, same_kernels: bool = False
+) -> Shrunk | None:
+    """The smallest case that fails like `case`, None if it passes.
+
+    With `same_kernels`, calls stay of the shape that kernels are compiled for, as they do on a GPU's backends anyway.
+    With `repeat`, each case is run up to so many times, and fails if one run of it does: for failures that race.
+    The same case and verdicts give the same result, as long as the budget lasts. Raises Unsupported.
+    """
+    runs = _Runs(runner, repeat)
+    first = runs.until(case, lambda verdict: bool(verdict.failures))
+    if first.unsupported is not None:
+        raise Unsupported(first.unsupported)
+    if not first.failures:
+        return None
+    fingerprint = Fingerprint.of(case.backend, first.failures[0])
+
+    def run(candidate: AnyCase) -> Verdict:
+        return runs.until(candidate, lambda verdict: fingerprint.among(verdict.failures) is not None)
+
+    pinned: Pinned[AnyCase] = Pinned(
+        fingerprint, case, first, run=run, budget=budget, aside=lambda _case, _verdict: None
+    )
+    smallest = _reduced(case, pinned, budget.runs, same_kernels=same_kernels)
+    for candidate in (smallest, case):
+        observation = pinned.observation(candidate)
+        assert observation is not None
+        if any(_again(runs, candidate, observation) for _ in range(repeat)):
+            return Shrunk(case=_noted(candidate, case), observation=observation, runs=runs.count)
+    return Shrunk(case=case, observation=first.failures[0], runs=runs.count, steady=False)
+
+
+class _Runs:
+    """A runner that counts, and runs a case again where one run may not show what it does."""
+
+    def __init__(self, runner: CaseRunner[AnyCase], repeat: int) -> None:
+        self._runner, self._repeat = runner, repeat
+        self.count = 0
+
+    def verdict(self, case: AnyCase) -> Verdict:
+        self.count += 1
+        return self._runner.verdict(case)
+
+    def renew(self) -> None:
+        self._runner.renew()
+
+    def until(self, case: AnyCase, enough: Callable[[Verdict], bool]) -> Verdict:
+        """The first verdict that is enough, or the last."""
+        verdict = self.verdict(case)
+        for _ in range(self._repeat - 1):
+            if enough(verdict) or verdict.unsupported is not None:
+                break
+            verdict = self.verdict(case)
+        return verdict
+
+
+def _reduced(case: AnyCase, pinned: Pinned[AnyCase], budget: int, *, same_kernels: bool) -> AnyCase:
+    # Candidates of a large case take time to make, so that making them has to end when the time is over.
+    def stop() -> bool:
+        return pinned.spent
+
+    capability = resolve(case.backend).capability
+    if isinstance(case, Case):
+        return reduce(case, pinned.fails, capability=capability, stop=stop, budget=budget)
+    same_kernels = same_kernels or capability.device is Device.CUDA
+    return reduce_calls(case, pinned.fails, same_kernels=same_kernels, stop=stop, budget=budget)
+
+
+def _noted(smaller: AnyCase, case: AnyCase) -> AnyCase:
+    """The smaller case, whose notes say that they are about the larger one."""
+    if isinstance(smaller, Case) or smaller == case or not smaller.notes or SMALLER in smaller.notes:
+        return smaller
+    return replace(smaller, notes=(*smaller.notes, SMALLER))
+
+
+def _again(runs: _Runs, case: AnyCase, observation: Observation) -> bool:
+    """Whether a failure comes back in a fresh worker; of calls with the same contents, since there are no others."""
+    if isinstance(case, Case):
+        return comes_back(runs, case, observation)
+    runs.renew()
+    return Fingerprint.of(case.backend, observation).among(runs.verdict(case).failures) is not None

@@ -1,0 +1,86 @@
+"""What makes two failures the same bug: a coarse fingerprint before shrinking, a fine one after it."""
+
+import hashlib
+from collections.abc import Callable, Iterable
+
+import msgspec
+from msgspec.structs import replace
+
+from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation
+from attnfuzz.reference.case import Case, Launch, Mode, Pages, Request, Scales, Step, Views, Workspace
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.relation import Relation
+
+
+class Fingerprint(msgspec.Struct, frozen=True):
+    """The coarse fingerprint: what can be told from a failure before its case is shrunk."""
+
+    backend: str
+    kind: Kind
+    kernel: str
+    mode: str
+    place: str
+
+    @classmethod
+    def of(cls, backend: str, observation: Observation) -> "Fingerprint":
+        """The fingerprint of one failure of `backend`."""
+        return cls(backend, observation.kind, observation.kernel, observation.mode, observation.place)
+
+    @property
+    def anywhere(self) -> "Fingerprint":
+        """The same for a fault at any place: where a wild access lands is chance. Other failures keep theirs."""
+        return replace(self, place="") if self.kind in FAULTS else self
+
+    def among(self, failures: Iterable[Observation]) -> Observation | None:
+        """The first failure of the same backend that has this fingerprint, a fault at any place; None if none has."""
+        wanted = self.anywhere
+        return next((each for each in failures if Fingerprint.of(self.backend, each).anywhere == wanted), None)
+
+
+def fine(case: Case, observation: Observation) -> str:
+    """Ten hex digits that are equal for shrunk cases that fail alike: same backend, kind, kernel and features.
+
+    The place is left out: whether a kernel first runs past the keys or past the queries is chance.
+    """
+    parts = (case.backend, observation.kind, observation.kernel, *features(case))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:10]
+
+
+def features(case: Case) -> tuple[str, ...]:
+    """The words for what is special about `case`, in a fixed order. In a shrunk case each is needed to fail."""
+    modes = dict.fromkeys(step.mode.value for step in case.steps)
+    traits = (trait for trait, present in _TRAITS.items() if present(case))
+    relation = () if case.relation is None else (case.relation.words,)
+    return (*modes, *traits, *relation)
+
+
+def _some_step(present: Callable[[Step], bool]) -> Callable[[Case], bool]:
+    return lambda case: any(present(step) for step in case.steps)
+
+
+def _asking(step: Step) -> list[Request]:
+    return [request for request in step.requests if request.q_len]
+
+
+_TRAITS: dict[str, Callable[[Case], bool]] = {
+    "several steps": lambda case: len(case.steps) > 1,
+    "replayed": _some_step(lambda step: step.launch is Launch.REPLAY),
+    "padded": _some_step(lambda step: step.padded),
+    "several requests": _some_step(lambda step: len(step.requests) > 1),
+    "ragged": _some_step(lambda step: len({request.q_len for request in step.requests}) > 1),
+    "empty kv": _some_step(lambda step: any(request.kv_len == 0 for request in _asking(step))),
+    "kv < q": _some_step(lambda step: any(0 < request.kv_len < request.q_len for request in _asking(step))),
+    "idle request": _some_step(lambda step: len(_asking(step)) < len(step.requests)),
+    "fp8 kv": lambda case: case.geometry.kv_dtype is DType.FLOAT8_E4M3,
+    "window": lambda case: case.geometry.window_left >= 0,
+    "sinks": lambda case: case.geometry.sinks,
+    "soft cap": lambda case: case.geometry.soft_cap != 0,
+    "scaled": lambda case: case.scales != Scales(),
+    "views": lambda case: case.views != Views(),
+    "pages": lambda case: case.pages != Pages(),
+    "max slack": lambda case: case.max_len_slack > 0,
+    "used workspace": lambda case: case.workspace is not Workspace.FRESH,
+}
+
+FEATURES = (*(mode.value for mode in Mode), *_TRAITS, *(relation.words for relation in Relation))
+"""All words that `features` knows."""

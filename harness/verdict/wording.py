@@ -1,0 +1,47 @@
+"""The words and numbers that several outputs share."""
+
+import shlex
+import time
+
+from attnfuzz.harness.verdict.failures import Observation
+from attnfuzz.harness.verdict.printable import in_a_line
+
+
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """`number` with its noun: 1 case, 1,200 cases."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def clock(seconds: float) -> str:
+    """A time as people read it: 42 s, 3:05, 1:10:00."""
+    whole = int(seconds)
+    if whole < 100:
+        return f"{whole} s"
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
+def date(seconds: float) -> str:
+    """A time since the epoch as people read it: 2026-05-01 04:30 UTC."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
+    except (OverflowError, ValueError, OSError):
+        # A log is foreign data, and JSON's numbers go further than calendars.
+        return "an impossible time"
+
+
+def left_unjudged(rows: int) -> str:
+    """What is said of (token, head) rows without a right answer."""
+    return f"only accesses were judged of {count(rows, 'row')} without a right answer: their inputs are not finite"
+
+
+def headline(backend: str, observation: Observation) -> str:
+    """A failure in half a line, whatever is in its names."""
+    place = f" at {observation.place}" if observation.place else ""
+    mode = f", {observation.mode}" if observation.mode else ""
+    return in_a_line(f"{observation.kind}{place} in {backend}{mode}")
+
+
+def replay_line(path: str) -> str:
+    """The line to paste that runs the finding in the folder `path` again."""
+    return in_a_line(f"attnfuzz replay {shlex.quote(path)}")

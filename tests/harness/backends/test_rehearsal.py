@@ -1,0 +1,223 @@
+"""A user's backend is imported and asked in a process that may die: whatever it does is one message, and no exit code.
+
+These start processes, since the point is what a file does to the one that imports it.
+"""
+
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from attnfuzz.harness.user_backends import rehearsal
+
+from attnfuzz.harness.backends.load import BackendFileError
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.kernels.torch_sdpa import SDPA_BACKENDS
+from attnfuzz.reference.dtypes import DType
+
+Write = Callable[[str], str]
+
+GOOD = """
+from attnfuzz.kernels.function_backend import FunctionBackend
+
+def attend(**arguments): ...
+
+MINE = FunctionBackend(attend)
+"""
+
+CLASS = """
+from attnfuzz.kernels.backend import Op
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Mode
+from attnfuzz.reference.contract import Contract
+from attnfuzz.reference.noise import NoiseModel
+
+class MINE:
+    name = "mine"
+    capability = Capability(modes=(Mode.DECODE,))
+    contract = Contract()
+    ops = {}
+    def noise(self, dtype): return NoiseModel.unknown_kernel()
+    def missing(self): return None
+    def prepare(self, progress): ...
+    def open(self, case, bench): ...
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a backend file, and gives the name of its backend MINE."""
+
+    def written(text: str) -> str:
+        path = tmp_path / "mine.py"
+        path.write_text(text)
+        return f"{path}:MINE"
+
+    return written
+
+
+@pytest.mark.parametrize(
+    ("at_import", "words"),
+    [
+        ("class O(BaseException): ...\nraise O('gone')", "fails to import: O: gone$"),
+        ("raise KeyboardInterrupt", "fails to import: KeyboardInterrupt: $"),
+        ("raise SystemExit(0)", "fails to import: SystemExit: 0$"),
+        ("raise SystemExit(1)", "fails to import: SystemExit: 1$"),
+        ("raise GeneratorExit", "fails to import: GeneratorExit: $"),
+        ("def f(): f()\nf()", "fails to import: RecursionError"),
+        ("class E(Exception):\n  def __str__(self): raise SystemExit(0)\nraise E", "E: its __str__ raises$"),
+        ("import os; os._exit(0)", "import ended its process: the process left with exit code 0"),
+        ("import os; os._exit(1)", "import ended its process: the process left with exit code 1"),
+        ("import os; os.kill(os.getpid(), 9)", "import ended its process: killed by SIGKILL"),
+        ("import ctypes; ctypes.string_at(8)", "import ended its process: killed by SIGSEGV"),
+        ("import os; os.abort()", "import ended its process: killed by SIGABRT"),
+        ("print('no GPU', flush=True)\nimport os; os._exit(0)", "It printed last:\n  no GPU$"),
+        ("import os; os.write(1, b'x' * 10**7); os._exit(0)", r"It printed last:\n[ x]{900,1010}$"),
+        ("import os; os.write(1, b'\\x1b]52;c;AAAA\\x07'); os._exit(0)", "\N{REPLACEMENT CHARACTER}]52;c;AAAA"),
+        ("import os\nif not os.fork(): os._exit(0)\nos._exit(3)", "exit code 3"),
+    ],
+)
+def test_whatever_an_import_does_is_one_message(write: Write, at_import: str, words: str) -> None:
+    name = write(at_import)
+    with pytest.raises(BackendFileError, match=words) as raised:
+        resolve(name)
+    assert name.removesuffix(":MINE") in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "at_import",
+    [
+        "import sys; sys.stdout = sys.stderr = None; sys.path.clear(); sys.excepthook = None",
+        "import os, signal; os.chdir('/'); signal.signal(signal.SIGINT, signal.SIG_IGN)",
+        "import atexit, os; atexit.register(os._exit, 0)",
+        "import threading, time; threading.Thread(target=time.sleep, args=(1000,)).start()",
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))",
+        "import os\nif not os.fork(): os._exit(0)",
+    ],
+)
+def test_what_an_import_changes_is_not_changed_here(write: Write, at_import: str) -> None:
+    def state() -> tuple[object, ...]:
+        return (sys.stdout, list(sys.path), sys.excepthook, Path.cwd(), signal.getsignal(signal.SIGINT))
+
+    before, threads = state(), threading.active_count()
+    assert resolve(write(f"{at_import}\n{GOOD}")).name == "attend"
+    assert state() == before
+    assert threading.active_count() == threads
+    assert not [name for name in sys.modules if "mine_py" in name]
+
+
+def test_an_import_that_hangs_is_given_up_after_it_was_said(
+    write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rehearsal, "IMPORT_SECONDS", 0.4)
+    monkeypatch.setattr(rehearsal, "_SILENT_SECONDS", 0.1)
+    with pytest.raises(BackendFileError, match=r"import is not over after \d s: move what takes long into its prep"):
+        resolve(write("import time; time.sleep(10000)"))
+    assert re.fullmatch(r"Waiting for import of \S+mine\.py:MINE, for up to 0\.8 s\.\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("def __init__(self): raise KeyboardInterrupt", "can't be made without arguments: KeyboardInterrupt"),
+        ("def __init__(self): __import__('os')._exit(0)", "ended its process: the process left with exit code 0"),
+        ("capability = property(lambda self: 1 / 0)", "its capability raises ZeroDivisionError"),
+        ("capability = None", "its capability is None: make it a Capability of attnfuzz.reference.capability"),
+        ("capability = Capability(modes=())", "its capability has no modes: name at least one"),
+        ("capability = Capability(modes=(Mode.DECODE,), max_head_dim='x')", "has a wrong type: ValidationError"),
+        ("capability = Capability(modes=('no_mode',))", "has a wrong type: ValidationError: Invalid enum value"),
+        ("capability = Capability(modes=(Mode.DECODE,), dtypes=3)", "its capability has dtypes of the wrong type"),
+        ("class contract: ...", "its contract is of the type type: make it a Contract"),
+        ("name = 'a\\x1b[31m'", "its name must be a str of 1 to 200 printable characters"),
+        ("name = 'a' * 201", "its name must be a str"),
+        ("name = None", "its name must be a str"),
+        ("ops = property(lambda self: exit(0))", "its ops raises SystemExit: 0"),
+        ("ops = None", "its ops are None: make them a dict from names to Op"),
+        ("ops = {'attend': len}", "its op attend is no Op with a callable function"),
+        ("ops = {3: Op(name='x', function=len, writes=frozenset())}", "an op: its name must be a str"),
+        ("noise = None", r"its noise\(float32\) raises TypeError: 'NoneType' object is not callable"),
+        ("def noise(self, dtype): return None", r"its noise\(float32\) is None: make it a NoiseModel"),
+        (
+            "def noise(self, d): return NoiseModel(probabilities=float('nan'), logits=0.0, accumulate=0.0)",
+            r"probabilities of its noise\(float32\) is no finite number of at least 0",
+        ),
+        ("def missing(self): raise RuntimeError('no\\ndriver')", r"its missing\(\) raises RuntimeError: no$"),
+        ("def missing(self): return 3", r"its missing\(\) gives of the type int|its missing\(\) gives"),
+        ("def __getattribute__(self, name): raise OSError(5, name)", "its name raises OSError"),
+        ("open = property()", "is no backend, it has no open"),
+    ],
+)
+def test_a_backend_that_can_not_be_used_names_the_part(write: Write, line: str, words: str) -> None:
+    with pytest.raises(BackendFileError, match=words) as raised:
+        resolve(write(f"{CLASS}    {line}\n"))
+    assert "mine.py:MINE" in str(raised.value)
+
+
+def test_an_object_that_answers_everything_is_no_backend(write: Write) -> None:
+    text = "class Yes:\n    def __getattr__(self, name): return self\nMINE = Yes()"
+    with pytest.raises(BackendFileError, match="its capability is of the type Yes"):
+        resolve(write(text))
+
+
+def test_a_prepare_that_raises_is_named(write: Write) -> None:
+    backend = resolve(write(f"{CLASS}    def prepare(self, progress): raise KeyError('nvcc')\n"))
+    with pytest.raises(BackendFileError, match=r"its prepare\(\) raises KeyError: 'nvcc'$"):
+        backend.prepare(lambda _: None)
+
+
+def test_a_prepare_that_ends_its_process_is_named(write: Write) -> None:
+    backend = resolve(write(f"{CLASS}    def prepare(self, progress): __import__('os')._exit(0)\n"))
+    with pytest.raises(BackendFileError, match=r"prepare\(\) ended its process: the process left with exit code 0"):
+        backend.prepare(lambda _: None)
+
+
+def test_a_stand_in_answers_as_the_backend_does(write: Write) -> None:
+    real = SDPA_BACKENDS[0]
+    stand_in = resolve(write("from attnfuzz.kernels.torch_sdpa import SDPA_BACKENDS\nMINE = SDPA_BACKENDS[0]"))
+    assert stand_in is not real
+    assert (stand_in.name, stand_in.capability, stand_in.contract) == (real.name, real.capability, real.contract)
+    assert [stand_in.noise(dtype) for dtype in real.capability.dtypes] == [
+        real.noise(dtype) for dtype in real.capability.dtypes
+    ]
+    assert stand_in.ops.keys() == real.ops.keys()
+    assert stand_in.missing() == real.missing()
+    assert stand_in.noise(DType.BFLOAT16) == real.noise(DType.BFLOAT16)
+
+
+def test_this_process_runs_no_function_of_a_user(write: Write) -> None:
+    stand_in = resolve(write(GOOD))
+    assert stand_in.ops == resolve(write(GOOD)).ops
+    with pytest.raises(RuntimeError, match="attend is a user's function: only workers run it"):
+        stand_in.ops["attend"].function()
+
+
+def test_a_relative_path_is_that_of_this_folder(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(GOOD)
+    monkeypatch.chdir(tmp_path)
+    resolve.cache_clear()
+    assert resolve("mine.py:MINE").name == "attend"
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (os.mkfifo, "is no regular file"),
+        (lambda path: path.symlink_to(path), "can't be read: Too many levels of symbolic links"),
+        (lambda path: path.mkdir(), "is no regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is no regular file"),
+    ],
+)
+def test_what_is_no_file_is_not_opened(tmp_path: Path, make: Callable[[Path], None], words: str) -> None:
+    make(tmp_path / "mine.py")
+    with pytest.raises(BackendFileError, match=words):
+        resolve(f"{tmp_path}/mine.py:MINE")
+
+
+@pytest.mark.parametrize(("name", "words"), [("a\0b.py:MINE", "null byte"), (f"{'a' * 5000}.py:MINE", "too long")])
+def test_a_name_that_no_file_can_have_is_said(name: str, words: str) -> None:
+    with pytest.raises(BackendFileError, match=words):
+        resolve(name)

@@ -1,0 +1,155 @@
+"""Traces: the calls of any step, run by themselves, pass and fail as the step did."""
+
+import io
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness_cases import chunked_case, decode_case, draft_extend_case
+from hypothesis import HealthCheck, given, seed, settings
+from msgspec.structs import replace
+
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.calls.trace import Untraceable, assemble
+from attnfuzz.harness.reported.bugs import Bug, load_bugs
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import FAULTS, Kind, Verdict
+from attnfuzz.reference.calls import CallCase
+from attnfuzz.reference.case import Case, Guard, Outputs
+from attnfuzz.strategies.cases import cases
+
+BACKENDS = ("trtllm_mha", "trtllm_mla", "torch_sdpa")
+REVISIONS = (
+    "trtllm_mha@21649-before",
+    "trtllm_mha@24566",
+    "trtllm_mla@21987-before",
+    "trtllm_mla@22688-before",
+)
+REVISED = [bug for bug in load_bugs() if "@" in bug.shown_by]
+
+
+def failures(verdict: Verdict) -> list[tuple[Kind, str]]:
+    return [(failure.kind, failure.place) for failure in verdict.failures]
+
+
+def certain(verdict: Verdict) -> list[tuple[Kind, str]]:
+    """The failures without the places of faults: which one of several threads faults first is chance."""
+    return [(kind, "" if kind in FAULTS else place) for kind, place in failures(verdict)]
+
+
+def traced(runner: Runner, case: Case) -> tuple[Verdict, CallCase]:
+    verdict, calls = runner.trace(case)
+    assert calls is not None
+    return verdict, calls
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, *REVISIONS])
+def test_calls_of_drawn_cases_end_as_their_step_did(runner: Runner, backend: str) -> None:
+    answered = set()
+
+    @seed(2024)
+    @settings(max_examples=25, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(cases(resolve(backend).capability, backend))
+    def find(case: Case) -> None:
+        verdict, calls = runner.trace(case)
+        if calls is None:
+            assert failures(verdict) == []
+            return
+        assert certain(runner.verdict(calls)) == certain(verdict)
+        answered.add(calls.answer is not None)
+
+    find()
+    assert True in answered
+
+
+@pytest.mark.parametrize("bug", REVISED, ids=lambda bug: bug.name)
+def test_calls_of_reported_bugs_fail_as_they_did(runner: Runner, bug: Bug) -> None:
+    assert isinstance(bug.case, Case)
+    verdict, calls = traced(runner, replace(bug.case, backend=bug.backend_before))
+    assert failures(verdict)
+    assert certain(runner.verdict(calls)) == certain(verdict)
+
+
+def test_a_trace_ends_with_the_call_that_killed_the_worker(runner: Runner) -> None:
+    verdict, calls = traced(runner, draft_extend_case("trtllm_mha@21649-before"))
+    assert failures(verdict) == [(Kind.ILLEGAL_ACCESS, "cum_seq_lens_q")]
+    assert [call.op for call in calls.calls] == ["trtllm_batch_context_with_kv_cache"]
+    assert calls.calls[0].arguments["batch_size"] == 3
+    assert calls.answer is None
+
+
+def test_calls_are_traced_with_what_was_written_between_them(runner: Runner) -> None:
+    verdict, calls = traced(runner, chunked_case("trtllm_mla"))
+    assert failures(verdict) == []
+    written = [write.name for call in calls.calls for write in call.writes]
+    # Rows of padding are cleared after the first part; nothing else changes but by calls.
+    assert written == ["out", "lse"]
+    out = next(buffer for buffer in calls.buffers if buffer.name == "out")
+    first = next(write for call in calls.calls for write in call.writes)
+    assert first.offset == 7 * out.size // 8
+    assert first.size == out.size // 8
+
+
+@pytest.mark.parametrize("outputs", list(Outputs))
+@pytest.mark.parametrize("guard", list(Guard))
+def test_calls_keep_the_guard_and_what_outputs_hold(runner: Runner, outputs: Outputs, guard: Guard) -> None:
+    case = replace(chunked_case("trtllm_mla@22688-before", outputs), guard=guard)
+    verdict, calls = traced(runner, case)
+    assert (calls.guard, calls.outputs) == (guard, outputs)
+    assert failures(verdict)
+    assert certain(runner.verdict(calls)) == certain(verdict)
+
+
+def test_what_a_backend_writes_to_rows_after_its_calls_is_not_theirs_to_answer_for(
+    runner: Runner, defective: str
+) -> None:
+    verdict, calls = traced(runner, decode_case(f"{defective}:POSTPROCESSED"))
+    assert (Kind.OUTPUT_MISMATCH, "out") in failures(verdict)
+    assert calls.answer is None
+    _, calls = traced(runner, decode_case(f"{defective}:NONE"))
+    assert calls.answer is not None
+
+
+def test_a_call_that_can_not_be_written_down_says_why(runner: Runner, defective: str) -> None:
+    with pytest.raises(Untraceable, match=r"a call of attend can't be written down: options is torch\.float32"):
+        runner.trace(decode_case(f"{defective}:OPTIONS"))
+
+
+def test_a_step_without_a_launch_has_no_calls(runner: Runner, defective: str) -> None:
+    verdict, calls = runner.trace(decode_case(f"{defective}:PLANNER"))
+    assert failures(verdict) == [(Kind.RAISED, "KeyError")]
+    assert calls is None
+
+
+def test_a_line_without_an_end_is_left_out(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = decode_case("torch_sdpa", 5, 6, padded=2)
+    path = tmp_path / "kept.ndjson"
+    monkeypatch.setattr(
+        "attnfuzz.harness.sandbox.check.assemble", lambda trace, _: path.write_text(trace.read_text()) and None
+    )
+    runner.trace(case)
+    whole = path.read_text()
+    first = io.StringIO(whole).readline()
+    path.write_text(first + whole[len(first) :][:40])
+    calls = assemble(path, case)
+    assert calls is not None
+    assert len(calls.calls) == 1
+
+
+def test_a_trace_leaves_nothing_behind_whatever_is_killed(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    there: list[Path] = []
+    run = runner._run
+
+    def watched(*arguments: Any) -> Verdict:
+        try:
+            return run(*arguments)
+        finally:
+            there.extend(tmp_path.iterdir())
+
+    monkeypatch.setattr(runner, "_run", watched)
+    traced(runner, decode_case("trtllm_mha"))
+    assert there == []

@@ -1,0 +1,55 @@
+"""Outputs brought to the host: bit by bit, and one copy for all that lies in one storage."""
+
+import pytest
+import torch
+
+from attnfuzz.harness.inside.on_host import Moving, on_host
+from attnfuzz.kernels.backend import Attended, Output
+from attnfuzz.reference.dtypes import DType
+
+
+def random_bits(dtype: DType, *shape: int) -> torch.Tensor:
+    """Every pattern of bits, signalling NaNs and their payloads included."""
+    limits = torch.iinfo(dtype.bits)
+    return torch.randint(limits.min, limits.max + 1, shape, dtype=dtype.bits).view(dtype.torch_dtype)
+
+
+@pytest.mark.parametrize("dtype", [DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32, DType.FLOAT8_E4M3])
+def test_every_bit_of_every_view_is_moved(dtype: DType) -> None:
+    whole = random_bits(dtype, 7, 5, 3)
+    views = [whole, whole[2:4], whole[:, 1:3], whole.transpose(0, 2), whole[6], whole[3:3], whole[:, 4, 2]]
+    moving = Moving(views)
+    for view in views:
+        copy = moving.of(view)
+        assert (copy.shape, copy.stride(), copy.dtype) == (view.shape, view.stride(), view.dtype)
+        assert torch.equal(copy.view(dtype.bits), view.view(dtype.bits))
+        assert not copy.numel() or copy.data_ptr() != view.data_ptr()
+
+
+def test_views_of_one_storage_share_one_copy() -> None:
+    whole = torch.arange(24.0).reshape(6, 4)
+    first, second = whole[1:3], whole[2:5]
+    moving = Moving([first, second])
+    assert len(moving) == 1
+    copy = moving.of(first)
+    copy[1] = -1
+    assert moving.of(second)[0].tolist() == [-1] * 4
+    # From the first of their bytes to the last, not the whole storage.
+    assert copy.untyped_storage().nbytes() == 4 * 4 * 4
+
+
+def test_tensors_of_other_dtypes_may_share_a_storage() -> None:
+    storage = torch.arange(64, dtype=torch.uint8)
+    halves, numbers = storage[6:20].view(torch.bfloat16), storage[24:40].view(torch.float32)
+    moving = Moving([halves, numbers])
+    assert len(moving) == 1
+    assert torch.equal(moving.of(halves).view(torch.int16), halves.view(torch.int16))
+    assert torch.equal(moving.of(numbers).view(torch.int32), numbers.view(torch.int32))
+
+
+def test_what_lies_on_the_host_stays_where_it_is() -> None:
+    out = torch.zeros(2, 1, 4)
+    entry = Attended(first_row=0, query=out, key=out, value=out)
+    output = Output(out=out, lse=None, attended=(entry,), bmm1_scale=1.0, bmm2_scale=1.0)
+    assert on_host(output).result() is output
+    assert Moving([torch.ones(3)]).of(out) is out

@@ -1,0 +1,240 @@
+"""The Runner and check(): each defect is the right failure, confirmed in a fresh worker, raised, and left to replay."""
+
+import os
+from pathlib import Path
+
+import pytest
+from defective_backend import LONG, LUCKY_SEED
+from harness_cases import GEOMETRY, decode_case, draft_extend_case
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
+from msgspec.structs import replace
+
+from attnfuzz.harness.backends.load import BackendFileError
+from attnfuzz.harness.sandbox import check as check_module
+from attnfuzz.harness.sandbox.check import CannotRun, Runner, check, render_failure
+from attnfuzz.harness.sandbox.confirm import comes_back
+from attnfuzz.harness.verdict.failures import FAILURES, Failure, Kind, Observation
+from attnfuzz.harness.workers.pool import (
+    HandlerError,
+)
+from attnfuzz.reference import case_file
+from attnfuzz.reference.case import Case, Mode, Request, Step
+from attnfuzz.reference.validity import ImpossibleCase
+
+DEFECTS = {
+    "SEGFAULT": (Kind.ILLEGAL_ACCESS, "query", "read at query: 24 bytes past the end (row 4 of 4) (killed by SIGSEGV)"),
+    "DIVISION": (Kind.WORKER_DIED, "killed by SIGFPE", "in attend, step 0 (decode)"),
+    "ABORT": (Kind.WORKER_DIED, "killed by SIGABRT", "in attend"),
+    "KILLED": (Kind.WORKER_DIED, "killed by SIGKILL from outside, most likely out of memory", "in attend"),
+    "OPEN": (Kind.RAISED, "KeyError", "no room"),
+    "PLANNER": (Kind.RAISED, "KeyError", "no plan"),
+    "PLANNER_LATER": (Kind.RAISED, "ValueError", "cannot unpack"),
+    "UNGUARDED": (Kind.RAISED, "ValueError", "outside of guarded memory: allocate it with memory.tensor"),
+    "REJECTION": (Kind.UNEXPECTED_REJECTION, "ValueError", "head dim 8 is unsupported"),
+    "KERNEL_ERROR": (Kind.RAISED, "RuntimeError", "cannot allocate"),
+    "MUTATED_INPUT": (Kind.INPUT_MUTATED, "query", "attend changed its input query, first at element 32"),
+    "CANARY": (Kind.CANARY_OVERWRITTEN, "out", "out"),
+    "UNWRITTEN": (Kind.UNWRITTEN, "out", "request 2 (q_len 1, kv_len 9), token 0, head 0 was never written"),
+    "NAN_QUERY": (Kind.NOT_FINITE, "inputs", "4 (token, head) rows attend with or to what is not finite"),
+    "NAN_ROW": (Kind.NOT_FINITE, "out", "request 0"),
+    "PADDED_NAN": (Kind.NOT_FINITE, "padded rows", "1 of 1"),
+    "WRONG_ROW": (Kind.OUTPUT_MISMATCH, "out", "request 0"),
+    "LSE_BASE": (Kind.LSE_MISMATCH, "lse", "all are right in base e"),
+    "EMPTY_ROW": (Kind.EMPTY_ROW, "empty rows", "request 1"),
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_each_defect_is_the_right_failure(runner: Runner, defective: str, defect: str) -> None:
+    kind, place, words = DEFECTS[defect]
+    verdict = runner.verdict(decode_case(f"{defective}:{defect}"))
+    first = verdict.failures[0]
+    assert (first.kind, first.place) == (kind, place)
+    assert words in first.message
+    assert verdict.unsupported is None
+    assert runner.verdict(decode_case(f"{defective}:NONE")).observations == ()
+
+
+def test_a_hang_is_told_with_the_kernel_that_was_at_work(defective: str) -> None:
+    with Runner(timeout=5.0) as runner:
+        # The first case waits for a worker to load the backend.
+        runner.start(f"{defective}:HANG")
+        (failure,) = runner.verdict(decode_case(f"{defective}:HANG")).failures
+    assert (failure.kind, failure.place) == (Kind.HANG, "")
+    assert "no reply within 5 s, in attend" in failure.message
+
+
+def test_a_backend_without_defects_passes_with_margins(runner: Runner, defective: str) -> None:
+    verdict = runner.verdict(decode_case(f"{defective}:NONE"))
+    assert verdict.failures == ()
+    assert verdict.rows == 3 * GEOMETRY.q_heads
+    assert verdict.margins.keys() == {"T1", "T2", "T4"}
+
+
+def test_a_fault_of_the_harness_is_no_failure_of_the_backend(runner: Runner, defective: str) -> None:
+    with pytest.raises(HandlerError, match="LaunchError: a fault of the harness"):
+        runner.verdict(decode_case(f"{defective}:HARNESS"))
+
+
+def test_a_backend_that_can_not_say_its_noise_is_refused(runner: Runner, defective: str) -> None:
+    with pytest.raises(BackendFileError, match=r"its noise\(float32\) raises ZeroDivisionError"):
+        runner.verdict(decode_case(f"{defective}:NOISE"))
+
+
+def test_a_clear_rejection_is_no_failure(runner: Runner, defective: str) -> None:
+    verdict = runner.verdict(decode_case(f"{defective}:UNSUPPORTED"))
+    assert verdict.unsupported == "there is no kernel for this"
+    assert verdict.observations == ()
+
+
+def test_a_case_beyond_the_capability_is_not_run(runner: Runner, defective: str) -> None:
+    restarts = runner.restarts
+    verdict = runner.verdict(draft_extend_case(f"{defective}:SEGFAULT"))
+    assert verdict.unsupported is not None
+    assert "does not support mode draft_extend_v2" in verdict.unsupported
+    assert runner.restarts == restarts
+
+
+def test_a_backend_that_cannot_run_says_what_to_do(runner: Runner, defective: str) -> None:
+    with pytest.raises(CannotRun, match="can't run here: buy a faster machine"):
+        runner.verdict(decode_case(f"{defective}:MISSING"))
+
+
+def test_an_impossible_case_is_refused(runner: Runner, defective: str) -> None:
+    with pytest.raises(ImpossibleCase):
+        runner.verdict(replace(decode_case(f"{defective}:NONE"), seed=-1))
+
+
+def test_an_unknown_contract_is_refused() -> None:
+    with pytest.raises(ValueError, match="give one of declared, strict"):
+        Runner(contract="lenient")
+
+
+def confirmed(runner: Runner, case: Case) -> bool:
+    first = runner.verdict(case).failures[0]
+    return comes_back(runner, case, first)
+
+
+@pytest.mark.parametrize("defect", ["SEGFAULT", "UNWRITTEN", "LSE_BASE", "WRONG_ROW"])
+def test_a_failure_that_comes_back_is_confirmed(runner: Runner, defective: str, defect: str) -> None:
+    assert confirmed(runner, decode_case(f"{defective}:{defect}"))
+
+
+def test_a_mismatch_by_chance_does_not_come_back_with_fresh_seeds(runner: Runner, defective: str) -> None:
+    assert not confirmed(runner, decode_case(f"{defective}:LUCKY_MISMATCH", seed=LUCKY_SEED))
+
+
+def test_an_exact_failure_is_tried_with_the_same_seed(runner: Runner, defective: str) -> None:
+    assert confirmed(runner, decode_case(f"{defective}:LUCKY_NAN", seed=LUCKY_SEED))
+
+
+def test_a_failure_is_confirmed_in_a_fresh_worker(runner: Runner, defective: str) -> None:
+    case = decode_case(f"{defective}:USED_PROCESS")
+    runner.verdict(case)
+    assert not confirmed(runner, case)
+
+
+def test_a_failure_elsewhere_confirms_faults_alone(
+    runner: Runner, defective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = decode_case(f"{defective}:NONE")
+
+    def confirmed_by(kind: Kind, place: str, *, gap: bool = False) -> bool:
+        again = Observation(kind=kind, place=place, message="", gap=gap)
+        verdict = runner.verdict(case)
+        monkeypatch.setattr(runner, "verdict", lambda _: replace(verdict, observations=(again,)))
+        try:
+            return comes_back(runner, case, Observation(kind=kind, place="out", message=""))
+        finally:
+            monkeypatch.undo()
+
+    assert confirmed_by(Kind.ILLEGAL_ACCESS, "lse")
+    assert confirmed_by(Kind.NOT_FINITE, "out")
+    assert not confirmed_by(Kind.NOT_FINITE, "padded rows")
+    assert not confirmed_by(Kind.NOT_FINITE, "out", gap=True)
+
+
+@pytest.fixture
+def in_tmp_path(tmp_path: Path, runner: Runner, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """check() on this module's workers, in a folder of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(check_module, "shared_runner", lambda: runner)
+    return tmp_path
+
+
+def replayed(failure: Failure) -> Path:
+    """The file that the last line of a failure replays."""
+    line = str(failure).splitlines()[-1]
+    assert line.startswith("replay: attnfuzz replay .attnfuzz/")
+    return Path(line.split()[-1])
+
+
+@pytest.mark.usefixtures("in_tmp_path")
+def test_check_raises_the_kind_and_leaves_the_case(defective: str) -> None:
+    case = decode_case(f"{defective}:NAN_ROW")
+    with pytest.raises(FAILURES[Kind.NOT_FINITE]) as caught:
+        check(case)
+    assert case_file.load(replayed(caught.value)) == case
+    assert "NotFinite: out, step 0 (decode), attend" in str(caught.value)
+    assert "step 0    decode" in str(caught.value)
+
+
+def test_check_of_a_case_that_passes_leaves_nothing(in_tmp_path: Path, defective: str) -> None:
+    check(decode_case(f"{defective}:NONE"))
+    assert list(in_tmp_path.iterdir()) == []
+
+
+def test_hypothesis_leaves_the_smallest_case(in_tmp_path: Path, defective: str) -> None:
+    @settings(database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.lists(st.integers(0, 30), min_size=1, max_size=3))
+    def find(lengths: list[int]) -> None:
+        check(decode_case(f"{defective}:LONG_KV", *lengths))
+
+    with pytest.raises(FAILURES[Kind.OUTPUT_MISMATCH]) as caught:
+        find()
+    left = case_file.load(replayed(caught.value))
+    assert left == decode_case(f"{defective}:LONG_KV", LONG)
+    assert len(list((in_tmp_path / ".attnfuzz").iterdir())) == 1
+
+
+@pytest.mark.usefixtures("in_tmp_path")
+def test_each_test_has_a_file_of_its_own(defective: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = set()
+    for test in ("a.py::test_x (call)", "a.py::test_y (call)"):
+        monkeypatch.setitem(os.environ, "PYTEST_CURRENT_TEST", test)
+        with pytest.raises(Failure) as caught:
+            check(decode_case(f"{defective}:NAN_ROW"))
+        left.add(replayed(caught.value))
+    assert len(left) == 2
+
+
+@pytest.mark.usefixtures("in_tmp_path")
+def test_check_does_not_pass_what_a_backend_rejects(defective: str) -> None:
+    case = decode_case(f"{defective}:UNSUPPORTED")
+    with pytest.raises(CannotRun, match="there is no kernel for this"):
+        check(case)
+
+    @settings(database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.just(case))
+    def find(case: Case) -> None:
+        check(case)
+
+    with pytest.raises(Unsatisfiable):
+        find()
+
+
+def test_a_failure_is_rendered_with_margins_and_the_case(runner: Runner, defective: str) -> None:
+    case = decode_case(f"{defective}:WRONG_ROW")
+    text = render_failure(case, runner.verdict(case))
+    assert "T1: " in text
+    assert "margins: " in text
+    assert case_file.case_id(case) in text
+
+
+def test_a_step_after_a_failure_is_not_run(runner: Runner, defective: str) -> None:
+    case = decode_case(f"{defective}:NAN_ROW")
+    later = Step(mode=Mode.DECODE, requests=(Request(0, 1, 7),), padded_tokens=1, tokens_per_request=1)
+    verdict = runner.verdict(replace(case, steps=(*case.steps, later)))
+    assert {failure.step for failure in verdict.failures} == {0}

@@ -1,0 +1,141 @@
+"""Workers for each kind of device, and the GPU that a process's workers get."""
+
+from typing import Any
+
+import pytest
+
+from attnfuzz.harness.campaign.jobs import JobProcesses
+from attnfuzz.harness.sandbox import teams
+from attnfuzz.harness.sandbox.teams import Teams
+from attnfuzz.harness.search.messages import Setup, Slice
+from attnfuzz.harness.workers import core_dumps
+from attnfuzz.kernels.gpu.visible import Gpu
+from attnfuzz.reference.device import Device
+
+
+class Started:
+    """Workers that only remember how they were started."""
+
+    def __init__(self, handler: str, preload: tuple[str, ...], spares: int = 1, **options: Any) -> None:
+        self.preload, self.spares, self.options = preload, spares, options
+        self.restarts, self.renewed, self.closed = 3, 0, False
+
+    def renew(self) -> None:
+        self.renewed += 1
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture(autouse=True)
+def _four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = tuple(Gpu(n, "NVIDIA H200", "9.0", 1 << 37, f"GPU-{n}{n}") for n in range(4))
+    monkeypatch.setattr(teams, "visible", lambda: gpus)
+    monkeypatch.setattr(teams, "Workers", Started)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    monkeypatch.delenv(core_dumps.VARIABLE, raising=False)
+
+
+def gpu_of(team: Teams) -> str:
+    workers: Any = team.of(Device.CUDA)
+    chosen: str = workers.options["environment"]["CUDA_VISIBLE_DEVICES"]
+    return chosen
+
+
+def test_a_team_starts_when_it_is_first_asked_for_and_stays() -> None:
+    both = Teams()
+    gpu: Any = both.of(Device.CUDA, ("xqa",))
+    again: Any = both.of(Device.CUDA, ("fa2_paged",))
+    assert again is gpu
+    assert gpu.options["arguments"] == ("xqa",)
+    assert both.of(Device.CPU) is not gpu
+
+
+def test_workers_of_the_cpu_begin_without_a_gpu() -> None:
+    cpu: Any = Teams().of(Device.CPU)
+    assert (cpu.spares, cpu.options) == (1, {})
+
+
+def test_each_release_of_sglang_has_workers_of_its_own() -> None:
+    teams = Teams()
+    old, new, none = (teams.of(Device.CPU, release=name) for name in ("sglang==0.5.9", "sglang==0.5.11", None))
+    assert len({id(old), id(new), id(none)}) == 3
+    assert teams.of(Device.CPU, release="sglang==0.5.9") is old
+    assert teams.of(Device.CPU) is none
+
+
+def test_a_release_is_imported_before_its_workers_are_forked() -> None:
+    teams = Teams()
+    started: Any = teams.of(Device.CPU, release="sglang@/home/me/a:b")
+    others: Any = teams.of(Device.CPU)
+    assert started.preload == (
+        *others.preload,
+        ("attnfuzz.harness.inside.sglang_worker:load_release", "sglang@/home/me/a:b"),
+    )
+
+
+def test_a_release_is_imported_for_a_gpu_where_its_workers_have_one() -> None:
+    started: Any = Teams().of(Device.CUDA, release="sglang==0.5.23")
+    others: Any = Teams().of(Device.CUDA)
+    importing = ("attnfuzz.harness.inside.sglang_worker:load_release_for_hopper", "sglang==0.5.23")
+    assert started.preload == (*others.preload, importing)
+
+
+def test_workers_of_a_gpu_begin_there_and_have_more_spares() -> None:
+    gpu: Any = Teams().of(Device.CUDA)
+    assert gpu.options["begin"] == "attnfuzz.harness.inside.cuda_worker:begin"
+    assert gpu.spares == 2
+
+
+def test_processes_take_the_visible_gpus_in_turn() -> None:
+    assert [gpu_of(Teams(index)) for index in range(6)] == ["GPU-00", "GPU-11", "GPU-22", "GPU-33", "GPU-00", "GPU-11"]
+
+
+def test_without_a_number_it_is_the_first_gpu() -> None:
+    assert gpu_of(Teams()) == "GPU-00"
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu"), [("gw0", "GPU-00"), ("gw2", "GPU-22"), ("gw7", "GPU-33"), ("master", "GPU-00")]
+)
+def test_workers_of_xdist_take_theirs_by_their_number(name: str, gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", name)
+    assert gpu_of(Teams()) == gpu
+    assert gpu_of(Teams(1)) == "GPU-11"
+
+
+def test_core_dumps_are_switched_on_for_workers_of_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv(core_dumps.VARIABLE, str(tmp_path))
+    gpu: Any = Teams().of(Device.CUDA)
+    assert gpu.options["environment"]["CUDA_ENABLE_COREDUMP_ON_EXCEPTION"] == "1"
+
+
+def test_all_teams_are_renewed_counted_and_closed() -> None:
+    both = Teams()
+    started: list[Any] = [both.of(Device.CPU), both.of(Device.CUDA)]
+    both.renew()
+    both.close()
+    assert both.restarts == 6
+    assert all(team.closed and team.renewed == 1 for team in started)
+
+
+def test_each_job_of_a_campaign_is_told_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+
+    class Told:
+        def __init__(self, setup: Setup) -> None:
+            told.append(setup.job)
+
+        def messages(self) -> tuple[Slice, ...]:
+            return ()
+
+        def ask_to_leave(self) -> None:
+            pass
+
+        def end(self, deadline: float) -> None:
+            pass
+
+    monkeypatch.setattr("attnfuzz.harness.campaign.jobs.JobProcess", Told)
+    with JobProcesses(3, Setup(backends=("xqa",), contract="declared", guard=None)) as jobs:
+        jobs.restart(2)
+    assert told == [0, 1, 2, 2]

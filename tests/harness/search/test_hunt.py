@@ -1,0 +1,220 @@
+"""A slice of the search: what is pinned, shrunk, confirmed, passed over and set aside."""
+
+import pytest
+from fake_search import FakeJudge, decode, fake_cases, kv_lens, observed
+
+from attnfuzz.harness.search.hunt import Hunt
+from attnfuzz.harness.search.messages import (
+    AnyMessage,
+    Caught,
+    Gap,
+    Lost,
+    Replay,
+    ShrinkBudget,
+    Slice,
+    SliceDone,
+    Suspect,
+)
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.reference.case import Case
+
+LONG = 100
+
+
+def fails_on_long(lengths: list[int]) -> tuple[Observation, ...]:
+    return (observed(),) if max(lengths) >= LONG else ()
+
+
+def fails_in_two_ways(lengths: list[int]) -> tuple[Observation, ...]:
+    """Long KV is an output mismatch, a long tail of several requests an LSE mismatch."""
+    if len(lengths) >= 2 and lengths[-1] >= LONG:
+        return (observed(Kind.LSE_MISMATCH, "lse"),)
+    return fails_on_long(lengths)
+
+
+def hunt(judge: FakeJudge, **task: object) -> tuple[SliceDone, list[AnyMessage]]:
+    told: list[AnyMessage] = []
+    options: dict[str, object] = {"backend": "fake", "index": 0, "seed": 1, "examples": 200, **task}
+    done = Hunt(Slice(**options), judge, told.append).run(fake_cases())  # type: ignore[arg-type]
+    return done, told
+
+
+def caught(told: list[AnyMessage]) -> list[Caught]:
+    return [message for message in told if isinstance(message, Caught)]
+
+
+def test_a_clean_backend_is_searched_to_the_end() -> None:
+    judge = FakeJudge(lambda _: ())
+    done, told = hunt(judge)
+    assert (done.searched, done.cases, done.stopped_early) == (200, 200, False)
+    assert not caught(told)
+
+
+def test_a_failure_is_shrunk_to_the_smallest_case() -> None:
+    _, told = hunt(FakeJudge(fails_on_long))
+    (found,) = caught(told)
+    assert kv_lens(found.case) == [LONG]
+    assert found.observation == observed()
+    assert found.verdict.failures == (observed(),)
+
+
+def test_a_suspect_is_told_before_it_is_shrunk() -> None:
+    _, told = hunt(FakeJudge(fails_on_long))
+    suspect = next(message for message in told if isinstance(message, Suspect))
+    assert caught(told)[0].first == suspect.case
+    assert kv_lens(suspect.case) != [LONG]
+
+
+def test_shrinking_stays_with_the_failure_that_was_pinned() -> None:
+    _, told = hunt(FakeJudge(fails_in_two_ways), seed=3)
+    for found in caught(told):
+        expected = [LONG] if found.observation.kind is Kind.OUTPUT_MISMATCH else [0, LONG]
+        assert kv_lens(found.case)[-len(expected) :] == expected
+
+
+def test_what_turns_up_while_shrinking_is_caught_after_it() -> None:
+    kinds = set()
+    for seed in range(5):
+        _, told = hunt(FakeJudge(fails_in_two_ways), seed=seed)
+        kinds.add(tuple(found.observation.kind for found in caught(told)))
+    assert any(set(found) == {Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH} for found in kinds)
+
+
+def test_known_failures_are_passed_over() -> None:
+    known = (Fingerprint.of("fake", observed()),)
+    done, told = hunt(FakeJudge(fails_on_long), known=known)
+    assert not caught(told)
+    assert done.searched == 200
+
+
+def test_an_unconfirmed_suspect_is_lost_and_the_search_goes_on() -> None:
+    judge = FakeJudge(fails_on_long, comes_back=lambda _: False)
+    done, told = hunt(judge)
+    assert [type(message) for message in told if isinstance(message, Suspect | Lost)] == [Suspect, Lost]
+    assert not caught(told)
+    assert (done.searched, done.stopped_early) == (200, False)
+
+
+def test_a_smallest_case_that_does_not_come_back_gives_way_to_the_first() -> None:
+    def only_unshrunk(case: Case) -> bool:
+        return kv_lens(case) != [LONG]
+
+    _, told = hunt(FakeJudge(fails_on_long, comes_back=only_unshrunk))
+    (found,) = caught(told)
+    assert found.case == found.first
+
+
+def test_a_judge_that_changes_its_mind_does_not_upset_the_search() -> None:
+    class Fickle(FakeJudge):
+        def verdict(self, case: Case) -> Verdict:
+            verdict = super().verdict(case)
+            return verdict if len(self.judged) % 3 else Verdict()
+
+    _, told = hunt(Fickle(fails_on_long))
+    (found,) = caught(told)
+    assert max(kv_lens(found.case)) >= LONG
+
+
+@pytest.mark.parametrize("budget", [ShrinkBudget(runs=0, seconds=60), ShrinkBudget(runs=1000, seconds=0)])
+def test_a_spent_budget_ends_shrinking_where_it_is(budget: ShrinkBudget) -> None:
+    judge = FakeJudge(fails_on_long)
+    done, told = hunt(judge, shrink=budget)
+    (found,) = caught(told)
+    assert found.case == found.first
+    assert len(judge.judged) == done.searched
+
+
+def test_without_a_budget_nothing_is_drawn_to_shrink() -> None:
+    drawn: list[Case] = []
+
+    def remember(case: Case) -> Case:
+        drawn.append(case)
+        return case
+
+    task = Slice(backend="fake", index=0, seed=1, examples=200, shrink=ShrinkBudget(runs=0, seconds=0))
+    done = Hunt(task, FakeJudge(fails_on_long), lambda _: None).run(fake_cases().map(remember))
+    # Hypothesis runs what failed once more.
+    assert len(drawn) == done.searched + 1
+
+
+def test_gaps_are_told_once_and_fail_nothing() -> None:
+    done, told = hunt(FakeJudge(lambda _: (observed(gap=True),)))
+    assert [type(message) for message in told if isinstance(message, Gap | Suspect)] == [Gap]
+    assert done.searched == 200
+
+
+def test_rejections_are_counted_by_their_message() -> None:
+    class Rejecting(FakeJudge):
+        def verdict(self, case: Case) -> Verdict:
+            return Verdict(unsupported="no decode")
+
+    done, _ = hunt(Rejecting(lambda _: ()), examples=50)
+    assert done.unsupported == {"no decode": 50}
+
+
+def test_a_slice_ends_when_its_time_is_up() -> None:
+    done, _ = hunt(FakeJudge(lambda _: ()), seconds=0.0)
+    assert done.searched == 0
+
+
+def test_a_slice_tells_how_many_cases_it_came_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = tuple(Replay(case=decode(length)) for length in (1, 2, 3))
+    assert hunt(FakeJudge(lambda _: ()), replays=kept)[0].replayed == 3
+    judge = FakeJudge(lambda _: ())
+    monkeypatch.setattr(Hunt, "_time_is_up", lambda _: len(judge.judged) == 2)
+    assert hunt(judge, replays=kept)[0].replayed == 2
+
+
+def test_what_turned_up_while_shrinking_is_a_suspect_when_no_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hunt, "_time_is_up", lambda self: self._pinned is not None)
+    told_of = set()
+    for seed in range(5):
+        _, told = hunt(FakeJudge(fails_in_two_ways), seed=seed)
+        kinds = [message.fingerprint.kind for message in told if isinstance(message, Suspect)]
+        assert [found.fingerprint.kind for found in caught(told)] == kinds[:1]
+        assert [message.left_over for message in told if isinstance(message, Suspect)] == [False, True][: len(kinds)]
+        told_of.add(tuple(kinds))
+    assert any(set(kinds) == {Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH} for kinds in told_of)
+
+
+def test_an_error_of_the_judge_is_raised_and_not_shrunk() -> None:
+    class Broken(FakeJudge):
+        def verdict(self, case: Case) -> Verdict:
+            self.judged.append(case)
+            raise RuntimeError("the nursery is gone")
+
+    judge = Broken(lambda _: ())
+    with pytest.raises(RuntimeError, match="the nursery is gone"):
+        hunt(judge)
+    assert len(judge.judged) == 1
+
+
+def test_the_same_seed_searches_the_same_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "true")
+    first, again, other = (FakeJudge(lambda _: ()) for _ in range(3))
+    hunt(first, seed=7)
+    hunt(again, seed=7)
+    hunt(other, seed=8)
+    assert first.judged == again.judged
+    assert first.judged != other.judged
+
+
+def test_a_fault_stays_the_same_failure_wherever_it_lands() -> None:
+    def fails(lengths: list[int]) -> tuple[Observation, ...]:
+        place = "query" if max(lengths) > LONG else "seq_lens"
+        return (observed(Kind.ILLEGAL_ACCESS, place),) if max(lengths) >= LONG else ()
+
+    _, told = hunt(FakeJudge(fails))
+    assert caught(told)[0].fingerprint.place == "query"
+    assert [kv_lens(found.case) for found in caught(told)] == [[LONG]] * len(caught(told))
+
+
+def test_a_wrong_output_at_another_place_is_another_failure() -> None:
+    def fails(lengths: list[int]) -> tuple[Observation, ...]:
+        place = "out" if max(lengths) > LONG else "padded rows"
+        return (observed(Kind.NOT_FINITE, place),) if max(lengths) >= LONG else ()
+
+    _, told = hunt(FakeJudge(fails))
+    assert caught(told)[0].fingerprint.place == "out"
+    assert kv_lens(caught(told)[0].case) == [LONG + 1]

@@ -1,0 +1,105 @@
+"""What a person reads about a case."""
+
+from msgspec.structs import replace
+
+from attnfuzz.harness.verdict.describe import describe
+from attnfuzz.reference.case import (
+    Case,
+    Guard,
+    Launch,
+    Mode,
+    Outputs,
+    PageOrder,
+    Pages,
+    Request,
+    Scales,
+    Step,
+    TableTail,
+    ValueFamily,
+)
+from attnfuzz.reference.case_file import case_id
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import Geometry, Latent
+from attnfuzz.reference.relation import Relation
+
+PLAIN = Case(
+    backend="trtllm_mha@21649-before",
+    geometry=Geometry(q_heads=1, kv_heads=1, head_dim_qk=8, head_dim_vo=8, page_size=1),
+    steps=(Step(mode=Mode.TARGET_VERIFY, requests=(Request(0, 2, 2),), padded_tokens=4, tokens_per_request=2),),
+)
+
+
+def test_a_shrunk_case_is_three_lines() -> None:
+    assert (
+        describe(PLAIN)
+        == f"""\
+case {case_id(PLAIN)} for trtllm_mha@21649-before
+geometry  1 query head on 1 KV head, head dim 8, pages of 1, bfloat16
+step 0    target_verify of 2: (q 2, kv 2) [padded: 2 rows for 1 request]"""
+    )
+
+
+def test_equal_requests_are_folded_and_padding_is_counted() -> None:
+    requests = tuple(Request(slot, 4, 17) for slot in range(9))
+    step = Step(mode=Mode.TARGET_VERIFY, requests=(*requests, Request(9, 4, 0)), padded_tokens=48, tokens_per_request=4)
+    case = replace(PLAIN, steps=(step,))
+    assert describe(case).splitlines()[2:] == [
+        "step 0    target_verify of 4: 9 x (q 4, kv 17), (q 4, kv 0) [padded: 12 rows for",
+        "          10 requests]",
+    ]
+
+
+def test_a_graph_shows_its_capture_its_replays_and_the_slots() -> None:
+    capture = Step(mode=Mode.DRAFT_EXTEND, requests=(), padded_tokens=8, tokens_per_request=4, launch=Launch.CAPTURE)
+    replay = replace(capture, requests=(Request(1, 2, 9), Request(0, 4, 30)), launch=Launch.REPLAY)
+    extend = Step(mode=Mode.EXTEND, requests=(Request(0, 5, 5), Request(1, 5, 5)), padded_tokens=10)
+    assert describe(replace(PLAIN, steps=(capture, replay, extend))).splitlines()[2:] == [
+        "step 0    capture draft_extend of 4: a graph for 2 requests",
+        "step 1    replay draft_extend of 4: (slot 1: q 2, kv 9), (slot 0: q 4, kv 30)",
+        "          [padded: 8 tokens for 6]",
+        "step 2    extend: 2 x (slots 0 to 1: q 5, kv 5)",
+    ]
+
+
+def test_what_is_not_default_is_named() -> None:
+    case = replace(
+        PLAIN,
+        geometry=Geometry(
+            q_heads=16,
+            kv_heads=1,
+            head_dim_qk=576,
+            head_dim_vo=512,
+            page_size=64,
+            kv_dtype=DType.FLOAT8_E4M3,
+            window_left=127,
+            sinks=True,
+            soft_cap=30.0,
+            latent=Latent(),
+        ),
+        pages=Pages(order=PageOrder.SHUFFLED, tail=TableTail.POISON),
+        values=ValueFamily.PEAKED,
+        scales=Scales(k=0.37),
+        outputs=Outputs.STALE,
+        guard=Guard.LEFT,
+        chunk_capacity=12,
+        seed=7,
+    )
+    assert describe(case).splitlines()[1:] == [
+        "geometry  16 query heads on 1 KV head, head dims 576 (qk) and 512 (vo), pages of",
+        "          64, bfloat16 on float8_e4m3fn KV, window of 127 keys to the left,",
+        "          sinks, soft cap 30, latent 512 + rope 64 (prefill: nope 128, vo 128)",
+        "step 0    target_verify of 2: (q 2, kv 2) [padded: 2 rows for 1 request]",
+        "memory    pages.order shuffled, pages.tail poison, outputs stale, guard left",
+        "numbers   values peaked, scales.k 0.37, chunk_capacity 12, seed 7",
+    ]
+
+
+def test_lines_fit_a_terminal() -> None:
+    requests = tuple(Request(slot, 1 + slot % 3, 7 * slot) for slot in range(60))
+    step = Step(mode=Mode.EXTEND, requests=requests, padded_tokens=sum(request.q_len for request in requests))
+    assert max(map(len, describe(replace(PLAIN, steps=(step,))).splitlines())) <= 80
+
+
+def test_a_relation_is_said_last() -> None:
+    described = describe(replace(PLAIN, seed=7, relation=Relation.PADDING_ENLARGED)).splitlines()
+    assert described[3:] == ["numbers   seed 7", "relation  then once more and compared: padding enlarged"]

@@ -1,0 +1,34 @@
+"""Which failures count as the same."""
+
+from fake_search import decode, observed
+from msgspec.structs import replace
+
+from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.harness.verdict.fingerprint import FEATURES, Fingerprint, features, fine
+from attnfuzz.reference.case import Guard
+from attnfuzz.reference.relation import Relation
+
+
+def test_the_coarse_fingerprint_tells_places_apart() -> None:
+    assert Fingerprint.of("b", observed(place="key")) != Fingerprint.of("b", observed(place="value"))
+
+
+def test_the_fine_fingerprint_is_about_features_and_not_about_numbers_or_places() -> None:
+    assert fine(decode(5), observed()) == fine(decode(9), observed(place="key"))
+    assert fine(decode(5), observed()) != fine(decode(5), observed(Kind.NOT_FINITE))
+    assert fine(decode(5), observed()) != fine(decode(0), observed())
+    assert fine(decode(5), observed()) == fine(replace(decode(5), guard=Guard.LEFT), observed())
+
+
+def test_features_name_what_is_special() -> None:
+    assert features(replace(decode(5), relation=Relation.SPLITS_CHANGED)) == ("decode", "splits changed")
+    assert features(decode(5)) == ("decode",)
+    assert features(decode(0, 5)) == ("decode", "several requests", "empty kv")
+
+
+def test_features_have_an_order_that_does_not_depend_on_steps() -> None:
+    (empty,), (several,) = decode(0).steps, decode(5, 6).steps
+    one_way = features(replace(decode(5), steps=(empty, several)))
+    assert one_way == features(replace(decode(5), steps=(several, empty)))
+    assert one_way == ("decode", "several steps", "several requests", "empty kv")
+    assert set(one_way) <= set(FEATURES)
