@@ -1,4 +1,4 @@
-"""Backends by name: those of this project, of SGLang's releases, of installed packages, and of a user's file.
+"""Backends by name: those of this project, of releases of engines, of installed packages, and of a user's file.
 
 A user's code, a package's included, is imported by workers alone. What `resolve` gives for it in any other process
 answers from a description that was made in a process that may die (`user_backends`).
@@ -8,20 +8,19 @@ import difflib
 import hashlib
 import re
 import stat
-from dataclasses import replace
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from attnfuzz.harness.backends.engines import engine_of
 from attnfuzz.harness.backends.load import ENTRY_POINTS, BackendFileError, BackendSource
 from attnfuzz.harness.backends.load import load as load_backend
 from attnfuzz.harness.backends.rehearsal import rehearse
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.defects.catalogue import planted
+from attnfuzz.kernels.engine import Engine
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.visible import visible
-from attnfuzz.kernels.sglang.catalogue import backend_of
-from attnfuzz.kernels.sglang.naming import BadName, Named, is_sglang
 from attnfuzz.kernels.torch_sdpa import SDPA_BACKENDS
 from attnfuzz.kernels.trtllm.backends import TRTLLM_BACKENDS
 from attnfuzz.reference.device import Device
@@ -51,12 +50,13 @@ def names() -> list[str]:
 
 def fixed(name: str) -> str:
     """The backend that `name` is a revision of, or has a defect planted in; `name` itself if it is neither."""
-    return name if is_file(name) or is_sglang(name) else re.split("[@+]", name, maxsplit=1)[0]
+    return name if is_file(name) or engine_of(name) is not None else re.split("[@+]", name, maxsplit=1)[0]
 
 
 def family(name: str) -> str:
-    """What the versions of one backend have in common: its revisions, or releases of SGLang."""
-    return str(replace(Named.parse(name), release="sglang")) if is_sglang(name) else fixed(name)
+    """What the versions of one backend have in common: its revisions, or the releases of an engine."""
+    engine = engine_of(name)
+    return fixed(name) if engine is None else engine.without_release(name)
 
 
 def on_device(name: str, device: Device | None) -> str:
@@ -71,8 +71,8 @@ def on_device(name: str, device: Device | None) -> str:
     """
     if device is None or resolve(name).capability.device is device:
         return name
-    if is_sglang(name):
-        return _release_on(name, device)
+    if (engine := engine_of(name)) is not None:
+        return _release_on(name, device, engine)
     found = _on_gpu(name) if device is Device.CUDA else name.partition(":")[2]
     if is_file(name) or found not in builtin():
         raise WrongDevice(f"{name} has nothing to run on {device}: attnfuzz backends --device {device} lists what has")
@@ -97,9 +97,9 @@ def _on_gpu(name: str) -> str:
     )
 
 
-def _release_on(name: str, device: Device) -> str:
-    """The backend of a release of SGLang, which has one on every device that is known."""
-    found = str(replace(Named.parse(name), gpu=device is Device.CUDA))
+def _release_on(name: str, device: Device, engine: Engine) -> str:
+    """The backend of an engine's release on another device."""
+    found = engine.on_device(name, device)
     reason = resolve(found).missing() if device is Device.CUDA else None
     if reason is not None:
         raise WrongDevice(f"{name} can't run on {device} here: {reason}")
@@ -129,7 +129,7 @@ def resolve(name: str) -> Backend:
     """The backend called `name`. One of a user's answers as it did in a rehearsal, and can't open sessions.
 
     Raises:
-        UnknownBackend: there is none; the message lists what there is.
+        UnknownBackend: there is none; the message lists what there is. EngineError: no such release.
         BackendFileError: its file or entry point can't be imported, or has no such backend.
     """
     source = _source(name)
@@ -167,19 +167,12 @@ def _check_file(path: str) -> None:
 
 def _own(name: str) -> Backend:
     """A backend of this project, or of a release of SGLang."""
-    if is_sglang(name):
-        return _of_sglang(name)
+    if (engine := engine_of(name)) is not None:
+        return engine.resolve(name)
     found = builtin().get(name) or planted().get(name)
     if found is None:
         raise UnknownBackend(_unknown(name))
     return found
-
-
-def _of_sglang(name: str) -> Backend:
-    try:
-        return backend_of(Named.parse(name))
-    except BadName as error:
-        raise UnknownBackend(str(error)) from None
 
 
 def _unknown(name: str) -> str:

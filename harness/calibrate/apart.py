@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterator
 import msgspec
 import torch
 
-from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.calibrate.calibrate import Measured, measure
 from attnfuzz.harness.calibrate.margins import Spread
 from attnfuzz.harness.calibrate.sample import CannotCalibrate
-from attnfuzz.harness.sandbox.teams import workers_on
+from attnfuzz.harness.sandbox.teams import team_of, workers_of
 from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.reference.calibration import Fit
@@ -80,7 +79,7 @@ def measure_apart(name: str, dtype: DType, *, rows: int, seed: int, tell: Callab
 
     """
     request = msgspec.msgpack.encode(Wanted(name, dtype, rows, seed))
-    with workers_on(resolve(name).capability.device, _HANDLER, (name,)) as workers:
+    with workers_of(team_of(name), _HANDLER, (name,)) as workers:
         while True:
             reply = workers.run(request, timeout=_SECONDS)
             if isinstance(reply, Death):

@@ -1,21 +1,19 @@
 """`attnfuzz backends`: what can be tested here."""
 
 from collections.abc import Iterable
-from pathlib import Path
 
 import click
 from rich.table import Table
 from rich.text import Text
 
+from attnfuzz.harness.backends.engines import engines
 from attnfuzz.harness.backends.load import BackendFileError
 from attnfuzz.harness.backends.registry import fixed, names, resolve
-from attnfuzz.harness.cli.given import device_option, tell, tree_option
+from attnfuzz.harness.cli.given import EngineTree, device_option, tell, tree_option
 from attnfuzz.harness.cli.noise_words import noise_words
 from attnfuzz.harness.cli.terminal import Terminal, echo
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.sglang import wheel
-from attnfuzz.kernels.sglang.naming import KINDS, OLDEST, of_tree
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import KvView, Mode, QueryView
@@ -25,14 +23,14 @@ from attnfuzz.reference.device import Device
 @click.command()
 @click.option("--runnable", is_flag=True, help="Only print the names of those that run here, without revisions.")
 @device_option("Only those of this device.")
-@tree_option("Those of this source tree of SGLang.")
+@tree_option("Those of this source tree of {engine}.")
 @click.argument("named", nargs=-1, metavar="[NAME ...]")
-def backends(*, runnable: bool, device: Device | None, sglang: Path | None, named: tuple[str, ...]) -> None:
+def backends(*, runnable: bool, device: Device | None, tree: EngineTree | None, named: tuple[str, ...]) -> None:
     """List the backends (all that need no file, tree or release, if none is named).
 
     Says what each supports, and whether it runs on this machine.
     """
-    chosen = named if sglang is None else of_tree(sglang, named)
+    chosen = named if tree is None else tree.names(named)
     loaded = list(chosen) or [name for name in names() if _loads(name)]
     listed = [name for name in loaded if device is None or resolve(name).capability.device is device]
     if runnable:
@@ -57,7 +55,8 @@ def backends(*, runnable: bool, device: Device | None, sglang: Path | None, name
     for reason, lacking in why_not.items():
         console.print(Text.assemble("\nNot here: ", (", ".join(lacking), "bold"), f"\n  {reason}"))
     if not chosen and device is not Device.CUDA:
-        console.print(Text(f"\n{_releases()}"))
+        for engine in engines():
+            console.print(Text(f"\n{engine.overview()}"))
 
 
 def _loads(name: str) -> bool:
@@ -68,15 +67,6 @@ def _loads(name: str) -> bool:
         tell(f"Left out: {error}")
         return False
     return True
-
-
-def _releases() -> str:
-    """How backends of SGLang's releases are named, and which releases are here."""
-    cached = ", ".join(map(str, wheel.cached()))
-    return (
-        f"Releases of SGLang from {OLDEST} on have {' and '.join(KINDS)}: --backend sglang==VERSION:{KINDS[0]}.\n"
-        f"Here without a network: {cached or 'none, the first use of one fetches it'}. A source tree: --sglang PATH."
-    )
 
 
 def where(backend: Backend) -> str:

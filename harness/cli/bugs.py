@@ -14,7 +14,7 @@ from attnfuzz.harness.backends.registry import WrongDevice, fixed, on_device, re
 from attnfuzz.harness.cli.exits import BadInput, Exit
 from attnfuzz.harness.cli.given import device_option, tell
 from attnfuzz.harness.cli.terminal import Terminal
-from attnfuzz.harness.reported.bugs import Bug, Project, load_bugs
+from attnfuzz.harness.reported.bugs import Bug, load_bugs, projects
 from attnfuzz.harness.reported.counterparts import shown_on
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.describe_calls import describe_any
@@ -50,7 +50,7 @@ def _filters(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--class", "bug_class", type=click.Choice([*map(str, BugClass)]), metavar="CLASS", help="Of this class."
         ),
-        click.option("--project", type=click.Choice([*map(str, Project)]), help="Of this project."),
+        click.option("--project", type=click.Choice(projects()), help="Of this project."),
         click.argument("names", nargs=-1, metavar="[NAME ...]"),
     ):
         command = decorate(command)
@@ -111,7 +111,7 @@ def _facts(bug: Bug) -> list[tuple[str, str]]:
 @bugs.command("run")
 @_filters
 @device_option("Run those that have a counterpart there on that, on cases that it can run.")
-@click.option("--releases", is_flag=True, help="Run those that a release of SGLang has on that, and on the fixed one.")
+@click.option("--releases", is_flag=True, help="Run those that an engine's release has on that, and on the fixed one.")
 @click.pass_context
 def run_bugs(ctx: click.Context, /, *, device: Device | None, releases: bool, **chosen_by: Any) -> None:
     """Run reported bugs (all, if none is named) before and after their fix.

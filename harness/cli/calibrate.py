@@ -9,6 +9,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from attnfuzz.harness.backends.engines import engine_of
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.calibrate.apart import measure_apart
 from attnfuzz.harness.calibrate.calibrate import Measured, architecture_of, calibration
@@ -24,7 +25,6 @@ from attnfuzz.harness.cli.given import (
 from attnfuzz.harness.cli.terminal import (
     Terminal,
 )
-from attnfuzz.kernels.sglang.naming import is_sglang
 from attnfuzz.reference.calibration import file_name, save
 
 FEWEST_ROWS = 1000
@@ -56,8 +56,9 @@ def calibrate(*, backends: tuple[str, ...], rows: int, seed: int | None, out: Pa
     """
     if plots is not None and importlib.util.find_spec("matplotlib") is None:
         raise BadInput("--plot needs matplotlib: pip install 'attnfuzz[plots]'")
-    if releases := list(filter(is_sglang, backends)):
-        raise BadInput(f"{releases[0]} has the kernels of trtllm_mha and trtllm_mla on this machine: calibrate those")
+    for name in backends:
+        if (engine := engine_of(name)) is not None:
+            raise BadInput(f"{name} has the kernels of {' and '.join(engine.kinds)} on this machine: calibrate those")
     prepare(backends)
     drawn = secrets.randbits(32) if seed is None else seed
     # Before the measurements, which take minutes: a folder that can't be made would lose them.

@@ -13,6 +13,7 @@ from types import FrameType
 
 from rich.console import Console
 
+from attnfuzz.harness.backends.engines import engine_of
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.campaign.engine import Campaign
 from attnfuzz.harness.campaign.home import Home, HomeError
@@ -41,8 +42,6 @@ from attnfuzz.harness.verdict.wording import clock, count
 from attnfuzz.harness.workers import core_dumps
 from attnfuzz.kernels.gpu import modules
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.sglang import wheel
-from attnfuzz.kernels.sglang.naming import Named, is_sglang
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 
@@ -99,8 +98,9 @@ def prepare(backends: Sequence[str]) -> None:
     modules.build((each for one in resolved.values() if isinstance(one, GpuBackend) for each in one.modules()), tell)
     for backend in resolved.values():
         backend.prepare(tell)
-    for name in filter(is_sglang, resolved):
-        if str(Named.parse(name).version) not in wheel.pinned():
+    for name in resolved:
+        engine = engine_of(name)
+        if engine is not None and engine.untried(name):
             _rehearse(name)
 
 

@@ -3,21 +3,22 @@
 import functools
 import math
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.defaults import DEFAULT_BACKENDS, DEFAULT_BACKENDS_ON_GPU
+from attnfuzz.harness.backends.engines import engines
 from attnfuzz.harness.backends.registry import on_device, resolve
 from attnfuzz.harness.campaign.plan import LEAST_ALPHA, MOST_EXAMPLES, MOST_JOBS, MOST_SEED, parse_duration
 from attnfuzz.harness.cli.exits import BadInput
 from attnfuzz.harness.cli.terminal import echo
 from attnfuzz.harness.findings.finding import case_path
 from attnfuzz.harness.sandbox.check import why_not
-from attnfuzz.kernels.sglang.naming import KINDS, in_tree, is_sglang, of_tree
+from attnfuzz.kernels.engine import Engine
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case_file import AnyCase
 from attnfuzz.reference.device import Device
@@ -103,25 +104,62 @@ def device_option(meaning: str) -> Callable[..., Any]:
     )
 
 
+class EngineTree(NamedTuple):
+    """A source tree of an engine."""
+
+    engine: Engine
+    path: Path
+
+    def names(self, backends: Sequence[str]) -> tuple[str, ...]:
+        """Return these backends, those without a release as the tree has them. Raises EngineError."""
+        return self.engine.of_tree(self.path, backends)
+
+
 def tree_option(meaning: str) -> Callable[..., Any]:
-    """The option --sglang, as `sglang`: the folder of a source tree, or None."""
-    return click.option("--sglang", type=PathTo(exists=True, file_okay=False), metavar="PATH", help=meaning)
+    """An option for each engine, called as the engine is, as `tree`: an EngineTree, or None."""
+
+    def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def with_tree(*args: Any, **options: Any) -> Any:
+            named = {engine: options.pop(_parameter(engine)) for engine in engines()}
+            given = [EngineTree(engine, path) for engine, path in named.items() if path is not None]
+            if len(given) > 1:
+                both = " and ".join(f"--{each.engine.name}" for each in given)
+                raise click.UsageError(f"{both} are source trees of different engines: give one")
+            return command(*args, tree=given[0] if given else None, **options)
+
+        for engine in engines():
+            option = click.option(
+                f"--{engine.name}",
+                _parameter(engine),
+                type=click.Path(exists=True, file_okay=False, path_type=Path),
+                metavar="PATH",
+                help=meaning.format(engine=engine.title, kind=f"{engine.name}:{engine.kinds[0]}"),
+            )
+            with_tree = option(with_tree)
+        return with_tree
+
+    return with_options
+
+
+def _parameter(engine: Engine) -> str:
+    return f"tree_of_{engine.name}"
 
 
 def backends_option(meaning: str) -> Callable[..., Any]:
     """The option --backend, given any number of times, as `backends`.
 
-    --device makes them those of a device, and --sglang says which source tree sglang:trtllm_mha is in.
+    --device makes them those of a device. The option of an engine says in which source tree its backends are.
     """
 
     def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def with_backends(
-            *args: Any, backends: tuple[str, ...], device: Device | None, sglang: Path | None, **others: Any
+            *args: Any, backends: tuple[str, ...], device: Device | None, tree: EngineTree | None, **others: Any
         ) -> Any:
             named = backends or (DEFAULT_BACKENDS_ON_GPU if device is Device.CUDA else DEFAULT_BACKENDS)
-            if sglang is not None:
-                named = of_tree(sglang, backends)
+            if tree is not None:
+                named = tree.names(backends)
             return command(*args, backends=tuple(dict.fromkeys(on_device(name, device) for name in named)), **others)
 
         option = click.option(
@@ -129,18 +167,23 @@ def backends_option(meaning: str) -> Callable[..., Any]:
             "backends",
             multiple=True,
             metavar="NAME",
-            help=f"{meaning}; may be given several times. FILE.py:NAME is a backend of yours, and "
-            f"sglang==VERSION:{KINDS[0]} or :{KINDS[1]} that of a release.  "
+            help=f"{meaning}; may be given several times. FILE.py:NAME is a backend of yours"
+            f"{''.join(map(_of_release, engines()))}.  "
             f"[default: {', '.join(DEFAULT_BACKENDS)}; with --device cuda {', '.join(DEFAULT_BACKENDS_ON_GPU)}]",
         )
         where = device_option("Where: on a Hopper GPU, trtllm_mha is hopper:trtllm_mha.  [default: by the name]")
-        tree = tree_option(
-            "A source tree of SGLang: what --backend sglang:trtllm_mha is, or, without --backend, what is tested."
+        tree_of_engine = tree_option(
+            "A source tree of {engine}: what --backend {kind} is, or, without --backend, what is tested."
         )
-        decorated: Callable[..., Any] = option(where(tree(with_backends)))
+        decorated: Callable[..., Any] = option(where(tree_of_engine(with_backends)))
         return decorated
 
     return with_options
+
+
+def _of_release(engine: Engine) -> str:
+    """How backends of an engine's releases are named, as the end of a sentence."""
+    return f", {engine.name}==VERSION:{engine.kinds[0]} one of a release of {engine.title}"
 
 
 def tell(message: str) -> None:
@@ -148,20 +191,18 @@ def tell(message: str) -> None:
     echo(message, err=True)
 
 
-def case_at(path: Path, backend: str | None = None, sglang: Path | None = None) -> AnyCase:
+def case_at(path: Path, backend: str | None = None, tree: EngineTree | None = None) -> AnyCase:
     """The case in a file or in a finding's folder, for another `backend` if one is given.
 
-    With a source tree of `sglang`, a backend of any release is that of the tree instead.
+    With a source `tree`, a backend of any release of its engine is that of the tree instead.
 
     Raises CaseFileError, or UnknownBackend, BackendFileError, BadInput if the backend can't run it.
     """
     case = case_file.load(case_path(path))
     if backend is not None:
         case = replace(case, backend=backend)
-    if sglang is not None:
-        if not is_sglang(case.backend):
-            raise BadInput(f"{case.backend} is no backend of SGLang: leave --sglang out, or add --backend sglang:KIND")
-        case = replace(case, backend=in_tree(case.backend, sglang))
+    if tree is not None:
+        case = replace(case, backend=tree.engine.in_tree(case.backend, tree.path))
     lacking = why_not(resolve(case.backend), case)
     if lacking is not None:
         raise BadInput(f"{case.backend} does not support {lacking}, which this case has. Try another --backend.")

@@ -8,6 +8,7 @@ from rich.text import Text
 from attnfuzz.harness.campaign.plan import ALPHA, spent_per_output
 from attnfuzz.harness.cli.exits import BadInput, Exit
 from attnfuzz.harness.cli.given import (
+    EngineTree,
     PathTo,
     case_at,
     contract_option,
@@ -25,19 +26,19 @@ from attnfuzz.harness.verdict.wording import count, left_unjudged
 @click.command()
 @click.argument("path", type=PathTo(exists=True), metavar="CASE.json | FINDING_DIR")
 @click.option("--backend", metavar="NAME", help="Run the case on another backend, such as one with a fix.")
-@tree_option("Run the case on this source tree of SGLang, whatever release it was found in.")
+@tree_option("Run the case on this source tree of {engine}, whatever release it was found in.")
 @click.option("--times", type=counted(), default=1, show_default=True, help="Run it so many times.")
 @contract_option
 @click.pass_context
 def replay(
-    ctx: click.Context, *, path: Path, backend: str | None, sglang: Path | None, times: int, contract: str
+    ctx: click.Context, *, path: Path, backend: str | None, tree: EngineTree | None, times: int, contract: str
 ) -> None:
     """Run a case again, in a process that may die.
 
     Exits with 0 if it passes now, 1 if it still fails (once is enough), 2 if it could not be run.
     """
     console = Terminal()
-    case = case_at(path, backend, sglang)
+    case = case_at(path, backend, tree)
     # As much as a campaign of this one case: what a longer one found by a hair must not pass for want of alpha.
     alpha = spent_per_output(ALPHA, cases=1)
     with Runner([case.backend], contract=contract, alpha=alpha, progress=tell) as runner:

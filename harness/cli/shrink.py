@@ -10,6 +10,7 @@ from attnfuzz.harness.campaign.plan import ALPHA, spent_per_output
 from attnfuzz.harness.cli.exits import BadInput, Exit
 from attnfuzz.harness.cli.given import (
     Duration,
+    EngineTree,
     PathTo,
     case_at,
     contract_option,
@@ -40,7 +41,7 @@ from attnfuzz.reference import case_file
 @click.option("--runs", type=counted(), default=2000, show_default=True, help="Run at most so many cases.")
 @click.option("--time", "seconds", type=Duration(), default="10m", show_default=True, help="Take no longer.")
 @click.option("--backend", metavar="NAME", help="Shrink what fails on another backend.")
-@tree_option("Shrink what fails on this source tree of SGLang, whatever release it was found in.")
+@tree_option("Shrink what fails on this source tree of {engine}, whatever release it was found in.")
 @click.option(
     "--repeat",
     type=counted(most=10_000),
@@ -64,7 +65,7 @@ def shrink_case(
     runs: int,
     seconds: float,
     backend: str | None,
-    sglang: Path | None,
+    tree: EngineTree | None,
     repeat: int,
     same_kernels: bool,
     contract: str,
@@ -81,7 +82,7 @@ def shrink_case(
         raise BadInput(f"{target.parent} is no folder: name a file in one with -o.")
     if target.exists() and not force:
         raise BadInput(f"{target} is there already: name another file with -o, or write over it with --force.")
-    case = case_at(path, backend, sglang)
+    case = case_at(path, backend, tree)
     console = Terminal()
     alpha = spent_per_output(ALPHA, cases=1)
     with Runner([case.backend], contract=contract, alpha=alpha, progress=tell) as runner:

@@ -10,27 +10,27 @@ import click
 from click.core import ParameterSource
 from msgspec.structs import replace
 
+from attnfuzz.harness.backends.engines import engine_named, engine_names
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.plan import ALPHA, Plan, spent_per_output
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.cli.campaign import run_campaign
 from attnfuzz.harness.cli.exits import BadInput, Exit
-from attnfuzz.harness.cli.given import JOBS, SEED, Duration, PathTo, counted, tell, tree_option
+from attnfuzz.harness.cli.given import JOBS, SEED, Duration, EngineTree, PathTo, counted, tell, tree_option
 from attnfuzz.harness.cli.sweep_table import print_sweep
 from attnfuzz.harness.cli.terminal import Terminal, echo
 from attnfuzz.harness.files.durable import write_durably
 from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.reported.bugs import load_bugs
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.sweep.family import Family
 from attnfuzz.harness.sweep.markdown import MARKDOWN, render_markdown
 from attnfuzz.harness.sweep.replaying import MOST_CASES
 from attnfuzz.harness.sweep.results import RESULTS, Asked, Results, Searched, read_results, write_results
-from attnfuzz.harness.sweep.sglang_family import SglangFamily
 from attnfuzz.harness.sweep.sweep import Sweep
 from attnfuzz.harness.sweep.versions import versions_in
 from attnfuzz.harness.sweep.wanted import Wanted, given, reported
 from attnfuzz.harness.verdict.wording import count
+from attnfuzz.kernels.engine import Engine
 
 EXAMPLES = 1000
 """What is drawn for each backend of a release if nobody says."""
@@ -38,11 +38,9 @@ EXAMPLES = 1000
 _MOST_CHARACTERS = 160
 """Of what is told of a run while a sweep is under way; the files have it all."""
 
-FAMILIES: dict[str, Family] = {"sglang": SglangFamily()}
-
 
 @click.command()
-@click.argument("package", required=False, metavar="[sglang]")
+@click.argument("package", required=False, metavar="[ENGINE]")
 @click.argument("versions", required=False, metavar="[VERSIONS]")
 @click.option(
     "--backend",
@@ -90,7 +88,7 @@ def sweep(
     examples: int | None,
     seconds: float | None,
     cases: tuple[Path, ...],
-    sglang: Path | None,
+    tree: EngineTree | None,
     seed: int | None,
     jobs: int,
     out: Path,
@@ -108,12 +106,12 @@ def sweep(
         ctx.exit(_run(read_results(resume), resume))
     if examples is not None and seconds is not None:
         raise click.UsageError("--examples and --time are both budgets: give one of them")
-    family = _family(package)
-    kinds = _kinds(kinds, family)
-    known = _given(cases, family, kinds)
+    engine = _engine(package)
+    kinds = _kinds(kinds, engine)
+    known = _given(cases, engine, kinds)
     asked = Asked(
-        package=family.package,
-        releases=_releases(versions, sglang, family),
+        package=engine.name,
+        releases=_releases(versions, tree, engine),
         kinds=kinds,
         examples=None if examples == 0 else EXAMPLES if examples is None and seconds is None else examples,
         seconds=seconds,
@@ -130,15 +128,15 @@ def sweep(
 
 def _run(results: Results, out: Path) -> Exit:
     """Run a sweep, or the rest of it, keep what is known after each release, and print it in the end."""
-    family = _family(results.asked.package)
+    engine = _engine(results.asked.package)
     home = Home(out)
     with Runner() as runner:
-        known = (*reported(load_bugs(), family, results.asked.kinds, runner), *results.asked.given)
+        known = (*reported(load_bugs(), engine, results.asked.kinds, runner), *results.asked.given)
     outputs = (len(known) + 1) * len(results.asked.releases) * MOST_CASES
     interrupted = True
     going = Sweep(
         results,
-        family,
+        engine,
         known,
         runners=partial(Runner, alpha=spent_per_output(ALPHA, outputs), progress=tell),
         search=partial(_search, results.asked, out),
@@ -149,12 +147,12 @@ def _run(results: Results, out: Path) -> Exit:
     try:
         for known_now in going.run():
             results = known_now
-            _write(results, family, out)
+            _write(results, engine, out)
             interrupted = any(each.interrupted for each in results.searched.values())
     except KeyboardInterrupt:
         results, interrupted = going.results, True
-        _write(results, family, out)
-    print_sweep(Terminal(), results, family)
+        _write(results, engine, out)
+    print_sweep(Terminal(), results, engine)
     echo(f"Table: {out / MARKDOWN}, {out / RESULTS}")
     if interrupted:
         echo(f"Interrupted. What was found before is kept; go on with: attnfuzz sweep --resume {shlex.quote(str(out))}")
@@ -200,9 +198,9 @@ def _last_words(text: str) -> str:
     return next(iter([*lines[-2:-1], *lines]), "it did not say why")
 
 
-def _write(results: Results, family: Family, out: Path) -> None:
+def _write(results: Results, engine: Engine, out: Path) -> None:
     write_results(out, results)
-    write_durably(out / MARKDOWN, render_markdown(results, family).encode())
+    write_durably(out / MARKDOWN, render_markdown(results, engine).encode())
 
 
 def _check_alone(ctx: click.Context) -> None:
@@ -213,33 +211,35 @@ def _check_alone(ctx: click.Context) -> None:
             raise click.UsageError(f"--resume goes on with a sweep as it was begun: leave {name} out, or begin another")
 
 
-def _family(package: str | None) -> Family:
-    family = FAMILIES.get(package or "")
-    if family is None:
-        asked = "no package" if package is None else f"no releases of {package!r} are known"
-        raise BadInput(f"{asked}: write it like attnfuzz sweep {next(iter(FAMILIES))} 0.5.9..latest")
-    return family
+def _engine(package: str | None) -> Engine:
+    engine = engine_named(package or "")
+    if engine is None:
+        asked = "no engine" if package is None else f"no releases of {package!r} are known"
+        first, *others = engine_names()
+        more = f", or give {' or '.join(others)}" if others else ""
+        raise BadInput(f"{asked}: write it like attnfuzz sweep {first} VERSION..latest{more}")
+    return engine
 
 
-def _kinds(named: Sequence[str], family: Family) -> tuple[str, ...]:
+def _kinds(named: Sequence[str], engine: Engine) -> tuple[str, ...]:
     for name in named:
-        if name not in family.kinds:
-            raise BadInput(f"--backend {name}: of releases of {family.package}, give {' or '.join(family.kinds)}")
-    return tuple(dict.fromkeys(named)) or family.kinds
+        if name not in engine.kinds:
+            raise BadInput(f"--backend {name}: of releases of {engine.name}, give {' or '.join(engine.kinds)}")
+    return tuple(dict.fromkeys(named)) or engine.kinds
 
 
-def _releases(versions: str | None, tree: Path | None, family: Family) -> tuple[str, ...]:
+def _releases(versions: str | None, tree: EngineTree | None, engine: Engine) -> tuple[str, ...]:
     if versions is None and tree is None:
         raise BadInput("no versions: write them like 0.5.9..latest or 0.5.9,0.5.11")
-    named = [] if versions is None else versions_in(versions, family.released)
-    return (*map(str, named), *([] if tree is None else [f"@{tree.resolve()}"]))
+    named = [] if versions is None else versions_in(versions, engine.released)
+    return (*map(str, named), *([] if tree is None else [f"@{tree.path.resolve()}"]))
 
 
-def _given(paths: Sequence[Path], family: Family, kinds: Sequence[str]) -> tuple[Wanted, ...]:
+def _given(paths: Sequence[Path], engine: Engine, kinds: Sequence[str]) -> tuple[Wanted, ...]:
     """The failures in files and folders, each with a name of its own."""
     taken: dict[str, Wanted] = {}
     for path in dict.fromkeys(paths):
-        wanted = given(path, family, kinds)
+        wanted = given(path, engine, kinds)
         name, number = wanted.name, 1
         while name in taken:
             number += 1

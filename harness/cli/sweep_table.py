@@ -8,7 +8,6 @@ from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.bisect.outcome import Ending
-from attnfuzz.harness.sweep.family import Family
 from attnfuzz.harness.sweep.results import Results, Row
 from attnfuzz.harness.sweep.words import (
     found_in,
@@ -22,6 +21,7 @@ from attnfuzz.harness.sweep.words import (
 )
 from attnfuzz.harness.verdict.printable import printable
 from attnfuzz.harness.verdict.wording import count, replay_line
+from attnfuzz.kernels.engine import Engine
 
 _MARKS = {
     Ending.FAILS: Text("F", style="bold red"),
@@ -36,7 +36,7 @@ _GAP = 2
 _INDENT = "    "
 
 
-def print_sweep(console: Console, results: Results, family: Family) -> None:
+def print_sweep(console: Console, results: Results, engine: Engine) -> None:
     """Print all that is known: the table, what could not be run, each failure, and the result in a line."""
     passing, not_run = without_failure(results)
     waiting = not_yet_run(results)
@@ -48,7 +48,7 @@ def print_sweep(console: Console, results: Results, family: Family) -> None:
     if numbered:
         console.print(Text(_LEGEND, style="dim"))
     for release in results.asked.releases:
-        backends = tuple(family.backend(release, kind) for kind in results.asked.kinds)
+        backends = tuple(engine.backend(release, kind) for kind in results.asked.kinds)
         if reason := unable(results, release, backends):
             _line(console, f"{shown(release)} can't be run: {reason}", "yellow")
     for number, row in numbered:

@@ -14,6 +14,7 @@ from rich.text import Text
 from attnfuzz.harness.campaign.plan import ALPHA, spent_per_output
 from attnfuzz.harness.cli.exits import Exit
 from attnfuzz.harness.cli.given import (
+    EngineTree,
     PathTo,
     case_at,
     contract_option,
@@ -37,7 +38,7 @@ _STYLES = {Fault.CALLER: "bold red", Fault.KERNEL: "bold red", Fault.UNCLEAR: "b
 @click.command()
 @click.argument("path", type=PathTo(exists=True), metavar="CASE.json | FINDING_DIR")
 @click.option("--backend", metavar="NAME", help="Run the case on another backend.")
-@tree_option("Run the case on this source tree of SGLang, whatever release it was found in.")
+@tree_option("Run the case on this source tree of {engine}, whatever release it was found in.")
 @click.option(
     "--times",
     type=counted(2, 10_000),
@@ -53,7 +54,7 @@ def triage(
     *,
     path: Path,
     backend: str | None,
-    sglang: Path | None,
+    tree: EngineTree | None,
     times: int,
     as_json: bool,
     contract: str,
@@ -65,7 +66,7 @@ def triage(
 
     Exits with 0 if it passes in every way, 1 if it fails in one, 2 if it could not be run.
     """
-    case = case_at(path, backend, sglang)
+    case = case_at(path, backend, tree)
     # As `attnfuzz replay` judges it.
     alpha = spent_per_output(ALPHA, cases=1)
     with Runner([case.backend], contract=contract, alpha=alpha, progress=tell) as runner:

@@ -12,8 +12,7 @@ from typing import Any
 
 import msgspec
 
-from attnfuzz.harness.backends.load import BackendFileError
-from attnfuzz.harness.backends.registry import UnknownBackend, is_file, resolve
+from attnfuzz.harness.backends.registry import is_file, resolve
 from attnfuzz.harness.verdict.failures import FAULTS, Kind
 from attnfuzz.harness.verdict.fingerprint import FEATURES, Fingerprint, features
 from attnfuzz.reference.case import Case, Mode
@@ -170,7 +169,7 @@ def _wrong_backend(name: str) -> Iterable[str]:
         return
     try:
         resolve(name)
-    except (UnknownBackend, BackendFileError) as error:
+    except UserError as error:
         yield f"backend: {error}"
 
 

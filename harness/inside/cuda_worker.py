@@ -7,10 +7,10 @@ import sys
 import torch
 
 from attnfuzz.harness.backends import registry
-from attnfuzz.harness.inside.unseen_gpu import no_gpu_visible
 from attnfuzz.harness.inside.warm_up import judge_one
 from attnfuzz.kernels.gpu import loading, nvcc
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.unseen import no_gpu_visible
 from attnfuzz.reference.device import Device
 
 

@@ -35,8 +35,8 @@ from attnfuzz.harness.verdict.task import Task
 from attnfuzz.harness.verdict.tiers import ALL_TIERS, Tier
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.kernels.backend import Attended, Backend, Bench, Output, Session, Unsupported
+from attnfuzz.kernels.engine import EngineError
 from attnfuzz.kernels.library_cache import BuildFailed
-from attnfuzz.kernels.sglang.errors import ReleaseError
 from attnfuzz.kernels.transfers import Pending
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
@@ -50,9 +50,9 @@ from attnfuzz.reference.user_error import UserError
 REJECTIONS = (ValueError, TypeError, NotImplementedError)
 """What a kernel raises for arguments that it does not take."""
 
-_NOT_THE_BACKENDS = (LaunchError, OutOfMemory, ReleaseError)
-"""What comes through a backend without being a failure of it: faults of the harness, and releases of SGLang that are
-not what they are taken for.
+_NOT_THE_BACKENDS = (LaunchError, OutOfMemory, EngineError)
+"""What comes through a backend without being a failure of it: faults of the harness, and releases of an engine that
+are not what they are taken for.
 """
 
 _Made = TypeVar("_Made")

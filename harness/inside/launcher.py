@@ -86,7 +86,7 @@ class RecordedGraph:
 
     def all_of_it(self) -> AbstractContextManager[None]:
         """NotImplementedError: only launches are recorded."""
-        raise NotImplementedError("on the CPU launches alone are recorded: attnfuzz.kernels.sglang.recording has all")
+        raise NotImplementedError("on the CPU launches alone are recorded")
 
     def finish(self) -> None:
         """Nothing: the record is the graph."""

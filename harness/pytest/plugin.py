@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from attnfuzz.harness.backends.defaults import DEFAULT_BACKENDS, DEFAULT_BACKENDS_ON_GPU
+from attnfuzz.harness.backends.engines import engine_names
 
 if TYPE_CHECKING:
     from attnfuzz.harness.findings.ledger import Ledger
@@ -100,12 +101,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME",
         help=f"backend to fuzz; may be given several times (default: {', '.join(DEFAULT_BACKENDS)})",
     )
-    group.addoption(
-        "--attn-sglang",
-        type=Path,
-        metavar="PATH",
-        help="source tree of SGLang: what --attn-backend sglang:trtllm_mha is, or, without a backend, what is fuzzed",
-    )
+    for engine in engine_names():
+        group.addoption(
+            f"--attn-{engine}",
+            type=Path,
+            metavar="PATH",
+            help=f"source tree of {engine}: what --attn-backend {engine}:KIND is, or what is fuzzed if none is given",
+        )
     group.addoption(
         "--attn-examples",
         type=int,
@@ -221,7 +223,7 @@ def _check_options(config: pytest.Config) -> None:
     _budget(config)
     if (seed := config.getoption("--attn-seed")) is not None and not 0 <= seed < 1 << 63:
         raise pytest.UsageError("--attn-seed must not be negative, and have at most 63 bits")
-    if any(config.getoption(option) for option in ("--attn-backend", "--attn-device", "--attn-sglang")):
+    if any(config.getoption(option) for option in ("--attn-backend", "--attn-device", *_tree_options())):
         _check_backends(_backends(config))
     if (ledger := config.getoption("--attn-ledger")) is not None:
         # Imported late: this module is loaded in every test run.
@@ -250,9 +252,11 @@ def _check_room(workers: int, backends: Sequence[str]) -> None:
 
 def _backends(config: pytest.Config) -> tuple[str, ...]:
     """What to fuzz, each once. Raises UsageError."""
-    named, device, tree = (config.getoption(f"--attn-{name}") for name in ("backend", "device", "sglang"))
-    if tree is not None:
-        named = _of_tree(tree, named or ())
+    named, device = config.getoption("--attn-backend"), config.getoption("--attn-device")
+    for engine in engine_names():
+        tree = config.getoption(f"--attn-{engine}")
+        if tree is not None:
+            named = _of_tree(engine, tree, named or ())
     if device is None:
         return tuple(dict.fromkeys(named or DEFAULT_BACKENDS))
     # Imported late: this module is loaded in every test run.

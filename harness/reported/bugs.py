@@ -2,22 +2,22 @@
 
 The entries are JSON files in bugs/. What shows a bug is a backend of ours, as it was before the fix or with the mistake
 planted in it, a kernel on a GPU that has it, or a released package. What it is fixed in is the same backend without
-that; a kernel that is not ours has no such counterpart. A bug of SGLang may have a release that shows it too.
+that; a kernel that is not ours has no such counterpart. A bug of an engine may have a release that shows it too.
 """
 
 import re
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
 import attnfuzz
+from attnfuzz.harness.backends.engines import engine_of
 from attnfuzz.harness.backends.registry import builtin, fixed, resolve
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.defects.defect import BugClass
-from attnfuzz.kernels.sglang.naming import BadName, Named
+from attnfuzz.kernels.engine import EngineError
 from attnfuzz.reference.case_file import AnyCase, validate_any
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.user_error import UserError
@@ -32,16 +32,6 @@ class BugFileError(UserError):
     """An entry can't be read; the message says which, and why."""
 
 
-class Project(StrEnum):
-    """Whose bug it is; the name of an entry begins with it."""
-
-    SGLANG = "sglang"
-    VLLM = "vllm"
-    FLASHINFER = "flashinfer"
-    TENSORRT_LLM = "tensorrt-llm"
-    PYTORCH = "pytorch"
-
-
 class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One report.
 
@@ -51,9 +41,9 @@ class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     trtllm_mha+k_scale_twice, a kernel on a GPU like xqa), or a release of a package like flashinfer-python==0.6.8.
     `affected` and `fixed_in` are versions of `project`, "" where nobody said.
 
-    `release` is the backend of a release that has it, like sglang==0.5.9:trtllm_mha; that of the version `fixed_in` has
-    it no more. `release_case` shows it there where `case` does not: a release may have it in another mode than our
-    revision, and interprets Triton kernels, which takes long.
+    `release` is the backend of an engine's release that has it; that of the version `fixed_in` has it no more.
+    `release_case` shows it there where `case` does not: a release may have it in another mode than our revision, and
+    interprets Triton kernels, which takes long.
 
     An entry without `why_not_here` has a case and a backend, and fails wherever that can run. `why_not_here` is a
     clause that says what the others need.
@@ -61,7 +51,7 @@ class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     name: str
     title: str
-    project: Project
+    project: str
     bug_class: BugClass = msgspec.field(name="class")
     sources: tuple[str, ...]
     symptom: str
@@ -98,7 +88,9 @@ class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     @property
     def release_after(self) -> str:
         """The backend of the release that fixed it; "" if no release of it can be run, or none has the fix."""
-        return f"sglang=={self.fixed_in}:{Named.parse(self.release).kind}" if self.release and self.fixed_in else ""
+        engine = engine_of(self.release)
+        kind = engine.kind_of(self.release) if engine is not None else None
+        return engine.backend(self.fixed_in, kind) if engine is not None and kind and self.fixed_in else ""
 
     @property
     def case_in_release(self) -> AnyCase | None:
@@ -119,6 +111,11 @@ class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         if self.case is None:
             raise ValueError(f"{self.name} has no case")
         return replace(self.case, backend=backend)
+
+
+def projects() -> list[str]:
+    """Return the projects that have a reported bug, by name."""
+    return sorted({bug.project for bug in load_bugs()})
 
 
 def load_bugs(folder: Path = FOLDER) -> list[Bug]:
@@ -165,9 +162,14 @@ def _troubles(bug: Bug, stem: str) -> Iterator[str]:
 
 
 def _wrong_release(bug: Bug) -> Iterator[str]:
+    engine = engine_of(bug.release)
+    if engine is None:
+        yield f"names {bug.release}, which is no release of an engine"
+        return
     try:
-        Named.parse(bug.release_after or bug.release)
-    except BadName as error:
+        for release in filter(None, (bug.release, bug.release_after)):
+            engine.resolve(release)
+    except EngineError as error:
         yield f"names a release that can't be: {error}"
 
 

@@ -1,11 +1,12 @@
-"""Workers for each kind of device and each release of SGLang, and the share of the GPUs that falls to this process."""
+"""Workers for each device and each release of an engine, and the GPU that this process uses."""
 
 import os
 import re
-from collections.abc import Iterator
+from typing import NamedTuple
 
+from attnfuzz.harness.backends.engines import engine_of
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.workers import core_dumps
-from attnfuzz.harness.workers.nursery import Hook
 from attnfuzz.harness.workers.pool import Workers
 from attnfuzz.kernels.gpu import build_record
 from attnfuzz.kernels.gpu.visible import visible
@@ -14,14 +15,24 @@ from attnfuzz.reference.device import Device
 _HANDLER = "attnfuzz.harness.inside.execute:handle"
 _PRELOAD = ("attnfuzz.harness.inside.execute:warm",)
 
+_PRELOAD_ON_GPU = "attnfuzz.harness.inside.cuda_worker:preload"
+_BEGIN_ON_GPU = "attnfuzz.harness.inside.cuda_worker:begin"
+
 _SPARES_ON_A_GPU = 2
 """A worker on a GPU takes seconds to begin, so that deaths in quick succession would otherwise wait for it."""
+
+
+class Team(NamedTuple):
+    """What workers have in common: their device, and what imports the release that they run, if it is one's."""
+
+    device: Device
+    release: tuple[str, ...] = ()
 
 
 class Teams:
     """Workers that run cases, on the CPU and on one GPU; each team starts when it is first asked for.
 
-    Modules of two releases of SGLang have the same names, so each release has a team of its own on a device.
+    Two releases of an engine may have modules of the same names, so each has a team of its own on a device.
 
     With several GPUs visible, number `index` modulo their count is the one; without an index, workers of pytest-xdist
     take theirs from their own number, and others the first.
@@ -29,16 +40,13 @@ class Teams:
 
     def __init__(self, index: int | None = None) -> None:
         self._index = _xdist_number() if index is None else index
-        self._teams: dict[tuple[Device, str | None], Workers] = {}
+        self._teams: dict[Team, Workers] = {}
 
-    def of(self, device: Device, backends: tuple[str, ...] = (), release: str | None = None) -> Workers:
-        """The workers of a device, for a release of SGLang (as `release_in` a backend's name) or for all else.
-
-        Those of a GPU are made ready for `backends` if the team starts now.
-        """
-        team = (device, release)
+    def of(self, team: Team, backends: tuple[str, ...] = ()) -> Workers:
+        """The workers of a team. Those of a GPU are made ready for `backends` if the team starts now."""
         if team not in self._teams:
-            self._teams[team] = self._start(device, backends, release)
+            spares = 1 if team.device is Device.CPU else _SPARES_ON_A_GPU
+            self._teams[team] = workers_of(team, _HANDLER, backends, index=self._index, spares=spares)
         return self._teams[team]
 
     @property
@@ -56,40 +64,27 @@ class Teams:
         for workers in self._teams.values():
             workers.close()
 
-    def _start(self, device: Device, backends: tuple[str, ...], release: str | None) -> Workers:
-        spares = 1 if device is Device.CPU else _SPARES_ON_A_GPU
-        return workers_on(device, _HANDLER, backends, release=release, index=self._index, spares=spares)
+
+def team_of(backend: str) -> Team:
+    """The team whose workers run the backend of that name. Raises as `resolve`."""
+    engine = engine_of(backend)
+    device = resolve(backend).capability.device
+    return Team(device) if engine is None else Team(device, engine.preload(engine.team(backend), device))
 
 
-def workers_on(
-    device: Device,
-    handler: str,
-    backends: tuple[str, ...] = (),
-    *,
-    release: str | None = None,
-    index: int = 0,
-    spares: int = 0,
-) -> Workers:
-    """Workers of a device with a handler of their own; the GPU of this index is theirs, made ready for `backends`.
-
-    They may have a release of SGLang, by its name.
-    """
-    if device is Device.CPU:
-        return Workers(handler, (*_PRELOAD, *_importing(release, "load_release")), spares)
+def workers_of(team: Team, handler: str, backends: tuple[str, ...] = (), *, index: int = 0, spares: int = 0) -> Workers:
+    """Workers of a team with a handler of their own; the GPU of this index is theirs, made ready for `backends`."""
+    release = (team.release,) if team.release else ()
+    if team.device is Device.CPU:
+        return Workers(handler, (*_PRELOAD, *release), spares)
     return Workers(
         handler,
-        (*_PRELOAD, "attnfuzz.harness.inside.cuda_worker:preload", *_importing(release, "load_release_for_hopper")),
+        (*_PRELOAD, _PRELOAD_ON_GPU, *release),
         spares,
-        begin="attnfuzz.harness.inside.cuda_worker:begin",
+        begin=_BEGIN_ON_GPU,
         arguments=backends,
         environment={**_one_gpu(index), **core_dumps.settings()},
     )
-
-
-def _importing(release: str | None, function: str) -> Iterator[Hook]:
-    """What is imported before workers are forked: a release starts no thread and asks for no GPU then."""
-    if release is not None:
-        yield f"attnfuzz.harness.inside.sglang_worker:{function}", release
 
 
 def _one_gpu(index: int) -> dict[str, str]:

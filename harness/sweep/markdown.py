@@ -3,14 +3,14 @@
 from functools import partial
 
 from attnfuzz.harness.report.gfm import template
-from attnfuzz.harness.sweep.family import Family
 from attnfuzz.harness.sweep.results import Results, Row
 from attnfuzz.harness.sweep.words import ENDED, budget, found_in, sentence, shown, unable
+from attnfuzz.kernels.engine import Engine
 
 MARKDOWN = "sweep.md"
 
 
-def render_markdown(results: Results, family: Family) -> str:
+def render_markdown(results: Results, engine: Engine) -> str:
     """The sweep as markdown."""
     return template("sweep.md.j2").render(
         results=results,
@@ -20,7 +20,7 @@ def render_markdown(results: Results, family: Family) -> str:
         budget=budget(results.asked),
         found_in=partial(found_in, results),
         unable=lambda release: unable(
-            results, release, tuple(family.backend(release, kind) for kind in results.asked.kinds)
+            results, release, tuple(engine.backend(release, kind) for kind in results.asked.kinds)
         ),
     )
 

@@ -5,35 +5,24 @@ from collections.abc import Iterator
 import msgspec
 from msgspec.structs import replace
 
-from attnfuzz.harness.backends.load import BackendFileError
-from attnfuzz.harness.backends.registry import UnknownBackend, resolve
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.bisect.outcome import Ending, Outcome
 from attnfuzz.harness.reported.counterparts import cases_like, with_views_of
 from attnfuzz.harness.sandbox.case_runner import CaseRunner
-from attnfuzz.harness.sandbox.check import CannotRun, why_not
+from attnfuzz.harness.sandbox.check import why_not
 from attnfuzz.harness.sandbox.confirm import recheck
 from attnfuzz.harness.sweep.wanted import Wanted, fingerprint_anywhere
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.harness.workers.lifeline import CannotStart, NurseryError
+from attnfuzz.harness.workers.lifeline import NurseryError
 from attnfuzz.harness.workers.pool import HandlerError
-from attnfuzz.kernels.sglang.errors import ReleaseError
-from attnfuzz.kernels.sglang.naming import BadName
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.user_error import UserError
 
 MOST_CASES = 8
 """Geometries that a reported case is moved into, at the most."""
 
-CANNOT_BE_JUDGED = (
-    BackendFileError,
-    BadName,
-    CannotRun,
-    CannotStart,
-    HandlerError,
-    NurseryError,
-    ReleaseError,
-    UnknownBackend,
-)
+CANNOT_BE_JUDGED = (HandlerError, NurseryError, UserError)
 """What a release that can't be run comes as: it says nothing about any failure."""
 
 

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from attnfuzz.harness.bisect.outcome import Ending
 from attnfuzz.harness.findings.archive import read_records
 from attnfuzz.harness.sandbox.case_runner import CaseRunner
-from attnfuzz.harness.sweep.family import Family
 from attnfuzz.harness.sweep.replaying import CANNOT_BE_JUDGED, reason_of, replayed
 from attnfuzz.harness.sweep.results import Cell, Results, Row, Searched, with_resemblances
 from attnfuzz.harness.sweep.wanted import Wanted, file_name, found
+from attnfuzz.kernels.engine import Engine
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 
@@ -43,7 +43,7 @@ class Sweep:
     def __init__(
         self,
         results: Results,
-        family: Family,
+        engine: Engine,
         known: Iterable[Wanted],
         *,
         runners: Callable[[], AbstractContextManager[StartableRunner]],
@@ -58,10 +58,10 @@ class Sweep:
         self._unable: dict[str, str] = {}
         self._known = tuple(known)
         self._cells: dict[str, dict[str, Cell]] = {}
-        self._family, self._runners, self._search = family, runners, search
+        self._engine, self._runners, self._search = engine, runners, search
         self._findings, self._cases, self._tell = findings, cases, tell
         self._backends = {
-            family.backend(release, kind): (release, kind)
+            engine.backend(release, kind): (release, kind)
             for release in self._asked.releases
             for kind in self._asked.kinds
         }
@@ -123,7 +123,7 @@ class Sweep:
         able: dict[str, str] = {}
         with self._runners() as runner:
             for kind in self._asked.kinds:
-                backend = self._family.backend(release, kind)
+                backend = self._engine.backend(release, kind)
                 try:
                     runner.start(backend)
                 except CANNOT_BE_JUDGED as error:
@@ -141,7 +141,7 @@ class Sweep:
 
     def _cell(self, wanted: Wanted, release: str, backend: str | None, runner: CaseRunner[Case]) -> Cell:
         if backend is None:
-            reason = self._unable[self._family.backend(release, wanted.kind)]
+            reason = self._unable[self._engine.backend(release, wanted.kind)]
             return Cell(ending=Ending.CANNOT_BE_HAD, line=reason)
         try:
             seen = replayed(wanted, backend, runner)

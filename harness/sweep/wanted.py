@@ -11,10 +11,10 @@ from attnfuzz.harness.findings.finding import case_path
 from attnfuzz.harness.findings.record import HISTORY, Record, read_history
 from attnfuzz.harness.reported.bugs import Bug
 from attnfuzz.harness.sandbox.case_runner import CaseRunner
-from attnfuzz.harness.sweep.family import Family
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint, fine
 from attnfuzz.harness.verdict.wording import headline
+from attnfuzz.kernels.engine import Engine
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.user_error import UserError
@@ -23,7 +23,7 @@ _PLACED = FAULTS | {Kind.RAISED}
 """Kinds of failures of which one elsewhere is another bug."""
 
 
-class NotOfTheFamily(UserError):
+class NotOfTheEngine(UserError):
     """A case that no release can be asked about; the message says why."""
 
 
@@ -62,8 +62,8 @@ def fingerprint_anywhere(observation: Observation) -> Fingerprint:
     return Fingerprint.of("", observation).anywhere
 
 
-def reported(bugs: Iterable[Bug], family: Family, kinds: Collection[str], runner: CaseRunner[Case]) -> list[Wanted]:
-    """The reports of the family's project that a case shows on this machine: as a release has it, if one is known to.
+def reported(bugs: Iterable[Bug], engine: Engine, kinds: Collection[str], runner: CaseRunner[Case]) -> list[Wanted]:
+    """The reports of the engine that a case shows on this machine: as a release has it, if one is known to.
 
     Where a report is about a fault or an exception, `runner` finds out where our own backend has it.
     """
@@ -79,8 +79,8 @@ def reported(bugs: Iterable[Bug], family: Family, kinds: Collection[str], runner
         )
         for bug in bugs
         for case in [bug.case_in_release or bug.case]
-        if bug.project == family.package and bug.missing is None and isinstance(case, Case)
-        for kind in [family.kind_of(bug.release or bug.backend_before)]
+        if bug.project == engine.name and bug.missing is None and isinstance(case, Case)
+        for kind in [engine.kind_of(bug.release or bug.backend_before)]
         if kind is not None and kind in kinds
     ]
 
@@ -103,18 +103,18 @@ def _where(failure: Observation) -> str:
     return failure.place if failure.kind is Kind.RAISED else ""
 
 
-def given(path: Path, family: Family, kinds: Collection[str]) -> Wanted:
+def given(path: Path, engine: Engine, kinds: Collection[str]) -> Wanted:
     """What a user's file or a finding's folder shows: the failure on record, any if none is.
 
-    Raises CaseFileError, RecordError, NotOfTheFamily.
+    Raises CaseFileError, RecordError, NotOfTheEngine.
     """
     case = case_file.load(case_path(path))
     if not isinstance(case, Case):
-        raise NotOfTheFamily(f"{path} is made of literal calls, which no release plans: give a case made of steps")
-    kind = family.kind_of(case.backend)
+        raise NotOfTheEngine(f"{path} is made of literal calls, which no release plans: give a case made of steps")
+    kind = engine.kind_of(case.backend)
     if kind is None or kind not in kinds:
         have = ", ".join(kinds)
-        raise NotOfTheFamily(f"{path} is a case of {case.backend}: a sweep of {family.package} replays those of {have}")
+        raise NotOfTheEngine(f"{path} is a case of {case.backend}: a sweep of {engine.name} replays those of {have}")
     if (path / HISTORY).is_file():
         return _on_file(case, kind, read_history(path).observation)
     return Wanted(name=path.stem, title=f"any failure of {path}", kind=kind, case=case)

@@ -59,41 +59,7 @@ class Line:
         try:
             channel.send(self._end, message, payload, token=self._token)
         except OSError:
-            os._exit(channel.LOST)
-
-
-_line: Line | None = None
-"""That of the worker that this process is."""
-
-
-def serve(
-    handler: Handler,
-    requests: socket.socket,
-    journal: Journal,
-    output: int,
-    *,
-    begin: Begin,
-    recorder: FaultRecorder | None,
-) -> None:
-    """Begin, then answer requests until the parent hangs up. `output` is the file that takes stdout and stderr."""
-    global _line  # noqa: PLW0603 - a process has one life as a worker, and may leave it from anywhere
-    os.dup2(output, sys.stdout.fileno())
-    os.dup2(output, sys.stderr.fileno())
-    line = Line(requests)
-    try:
-        begin()
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the parent has to report why there is no worker
-        line.send(*_reported(error))
-        return
-    # Collecting what was imported would only cost time.
-    gc.freeze()
-    _line = line
-    state = ProcessState(output)
-    threads = threading.active_count()
-    _watch_faults(recorder, journal)
-    line.send(Message.READY, f"{os.getpid()} {int(recorder is not None)}".encode())
-    while True:
-        try:
+            os._exit(c   try:
             request, busy = _next(line)
         except ChannelClosed:
             return

@@ -1,9 +1,9 @@
 """What may be wrong with a release that was asked for. Each message is a line: what is wrong, and what to do."""
 
-from attnfuzz.reference.user_error import UserError
+from attnfuzz.kernels.engine import EngineError
 
 
-class ReleaseError(UserError):
+class ReleaseError(EngineError):
     """A release of SGLang that cannot be used."""
 
 

@@ -11,7 +11,7 @@ from typing import Self
 
 from packaging.version import Version
 
-from attnfuzz.reference.user_error import UserError
+from attnfuzz.kernels.engine import EngineError
 
 OLDEST = Version("0.5.9")
 """The first release that is driven: the first of the reported bugs are in it."""
@@ -26,7 +26,7 @@ _SOME_TREE = "sglang:"
 _ON_HOPPER = "hopper:"
 
 
-class BadName(UserError):
+class BadName(EngineError):
     """A name that begins as SGLang's do and means none of its backends; the message says what to write instead."""
 
 
@@ -76,11 +76,6 @@ def is_sglang(name: str) -> bool:
     """Whether a backend's name is one of SGLang's, right or wrong."""
     rest = name.removeprefix(_ON_HOPPER)
     return rest == "sglang" or rest.startswith((_RELEASED, _TREE, _SOME_TREE))
-
-
-def release_in(name: str) -> str | None:
-    """The release or tree that a backend's name says, as sglang==VERSION or sglang@PATH; None for any other backend."""
-    return Named.parse(name).release if is_sglang(name) else None
 
 
 def of_tree(tree: Path, named: Sequence[str]) -> tuple[str, ...]:

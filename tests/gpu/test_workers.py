@@ -8,6 +8,7 @@ import pytest
 from harness_cases import decode_case
 
 from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.sandbox.teams import Team
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.kernels.defects import stray
 from attnfuzz.kernels.gpu import nvcc
@@ -50,7 +51,7 @@ def test_correct_attention_passes(runner: Runner, kv_lens: tuple[int, ...]) -> N
 
 
 def test_the_process_that_forks_has_no_cuda_context(runner: Runner) -> None:
-    lifeline = runner._teams.of(Device.CUDA)._lifeline
+    lifeline = runner._teams.of(Team(Device.CUDA))._lifeline
     assert lifeline is not None
     nursery = Path(f"/proc/{lifeline._process.pid}")
     # A thread called cuda... may run all the same: importing tvm_ffi was seen to start one, which opens no device.

@@ -8,6 +8,7 @@ from hypothesis.strategies import SearchStrategy
 from random_kills import Killer, children
 
 from attnfuzz.harness.sandbox.check import RUNS_IF_KILLED, Runner
+from attnfuzz.harness.sandbox.teams import Team
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, Lost, ShrinkBudget, Slice, SliceDone, Suspect, Tally
 from attnfuzz.harness.verdict.failures import Kind, Verdict
@@ -21,7 +22,7 @@ def cheap_cases(backend: str) -> SearchStrategy[Case]:
 
 
 def workers_of(runner: Runner) -> list[int]:
-    lifeline = runner._teams.of(Device.CPU)._lifeline
+    lifeline = runner._teams.of(Team(Device.CPU))._lifeline
     return [] if lifeline is None else children(lifeline._process.pid)
 
 

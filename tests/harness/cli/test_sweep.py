@@ -1,13 +1,13 @@
 """`attnfuzz sweep`, on releases of a fake project: with real workers and a search once, else in this process."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-import fake_family
+import defective_backend
 import pytest
-from fake_family import FakeFamily
 from harness_cases import decode_case
 
 from attnfuzz.harness.backends.registry import resolve
@@ -25,11 +25,6 @@ from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 
 Attnfuzz = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def _fake_releases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "FAMILIES", {"fake": FakeFamily()})
 
 
 class Here:
@@ -60,7 +55,7 @@ def _judged_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def known_case(*kv_lens: int) -> str:
     """A file with a case of release 1.0; with 9 keys its defect shows."""
-    case_file.save("mine.json", decode_case(f"{fake_family.__file__}:R1_0", *(kv_lens or (9, 2))))
+    case_file.save("mine.json", decode_case("fake==1.0:decoder", *(kv_lens or (9, 2))))
     return "mine.json"
 
 
@@ -68,7 +63,11 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_what_is_given_and_what_a_search_finds_is_told_and_can_be_replayed(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+def test_what_is_given_and_what_a_search_finds_is_told_and_can_be_replayed(
+    attnfuzz: Attnfuzz, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With jobs and workers of a second engine, which find it through its entry point as this process does."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(defective_backend.__file__).parent), prepend=os.pathsep)
     ran = attnfuzz("sweep", "fake", "1.3,1.9", "--cases", known_case(), "--examples", "5", "--seed", "1")
     assert ran.code == 1, ran.err
     table = [line.split() for line in ran.out[ran.out.index("release  ") :].split("\n\n")[0].splitlines()]
@@ -101,7 +100,7 @@ def test_the_table_is_written_as_markdown_too(attnfuzz: Attnfuzz, tmp_path: Path
 def test_the_table_fits_a_terminal_of_80_columns(attnfuzz: Attnfuzz) -> None:
     paths = []
     for number in range(30):
-        case_file.save(f"case-{number}.json", decode_case(f"{fake_family.__file__}:R1_0", 9))
+        case_file.save(f"case-{number}.json", decode_case("fake==1.0:decoder", 9))
         paths += ["--cases", f"case-{number}.json"]
     ran = attnfuzz("sweep", "fake", "1.1,1.2", *paths, "--examples", "0")
     assert max(map(len, ran.out.splitlines())) <= 80
@@ -126,7 +125,7 @@ def test_where_no_release_fails_the_exit_code_is_0(attnfuzz: Attnfuzz) -> None:
 
 @pytest.mark.usefixtures("_judged_here")
 def test_what_fails_nowhere_is_told_in_a_line(attnfuzz: Attnfuzz) -> None:
-    case_file.save("quiet.json", decode_case(f"{fake_family.__file__}:R1_0", 2))
+    case_file.save("quiet.json", decode_case("fake==1.0:decoder", 2))
     ran = attnfuzz("sweep", "fake", "1.1,1.2", "--cases", known_case(), "--cases", "quiet.json", "--examples", "0")
     assert "\nNo release shows quiet.\n" in ran.out
     assert "2  quiet" not in ran.out
@@ -156,7 +155,7 @@ def test_a_sweep_that_was_interrupted_goes_on(attnfuzz: Attnfuzz, monkeypatch: p
         plans.append(plan.backends)
         return "night", Standing()
 
-    finding = decode_case(f"{fake_family.__file__}:R1_1", 9)
+    finding = decode_case("fake==1.1:decoder", 9)
     seen = Observation(kind=Kind.OUTPUT_MISMATCH, place="out", message="wrong")
     archive = Archive(Path("here/findings"), Path("here/unconfirmed"), campaign="night", environment={})
     filed = Finding(case=finding, first=finding, observation=seen, report="")
@@ -167,7 +166,7 @@ def test_a_sweep_that_was_interrupted_goes_on(attnfuzz: Attnfuzz, monkeypatch: p
     monkeypatch.setattr(command, "run_campaign", search)
     ran = attnfuzz("sweep", "--resume", "here")
     assert ran.code == 1
-    assert [backends[0].rpartition(":")[2] for backends in plans] == ["R1_1", "R1_2"]
+    assert plans == [("fake==1.1:decoder",), ("fake==1.2:decoder",)]
     assert "1  mine, decoder" in ran.out
 
 
@@ -184,8 +183,11 @@ def test_a_search_that_fails_is_told_beside_its_release(attnfuzz: Attnfuzz, monk
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "no package: write it like attnfuzz sweep fake 0.5.9..latest"),
-        (["vllm", "0.9"], "no releases of 'vllm' are known: write it like attnfuzz sweep fake"),
+        ([], "no engine: write it like attnfuzz sweep fake VERSION..latest, or give sglang"),
+        (
+            ["vllm", "0.9"],
+            "no releases of 'vllm' are known: write it like attnfuzz sweep fake VERSION..latest, or give sglang",
+        ),
         (["fake"], "no versions: write them like 0.5.9..latest"),
         (["fake", "new"], "'new' is no version"),
         (["fake", "3.0..latest"], "no version is in 3.0..latest: there are 1.0 to 1.9"),
@@ -195,7 +197,7 @@ def test_a_search_that_fails_is_told_beside_its_release(attnfuzz: Attnfuzz, monk
         (["fake", "1.0", "--cases", "broken.json"], "broken.json"),
         (["fake", "1.0", "--cases", "absent.json"], "'absent.json' does not exist"),
         (["--resume", "."], "cannot read sweep.json: No such file or directory. Name the --out folder of a sweep"),
-        (["fake", "--resume", "."], "leave [sglang] out"),
+        (["fake", "--resume", "."], "leave [ENGINE] out"),
         (["--seed", "1", "--resume", "."], "leave --seed out"),
     ],
 )
@@ -212,7 +214,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(attnfuzz: Attnfuzz, arguments:
 def test_two_cases_with_one_name_are_two_rows(attnfuzz: Attnfuzz) -> None:
     known_case()
     Path("other").mkdir()
-    case_file.save("other/mine.json", decode_case(f"{fake_family.__file__}:R1_0", 8))
+    case_file.save("other/mine.json", decode_case("fake==1.0:decoder", 8))
     ran = attnfuzz("sweep", "fake", "1.1", "--cases", "mine.json", "--cases", "other/mine.json", "--examples", "0")
     assert "1  mine, decoder" in ran.out
     assert "2  mine-2, decoder" in ran.out

@@ -6,7 +6,7 @@ import pytest
 
 from attnfuzz.harness.campaign.jobs import JobProcesses
 from attnfuzz.harness.sandbox import teams
-from attnfuzz.harness.sandbox.teams import Teams
+from attnfuzz.harness.sandbox.teams import Team, Teams, team_of
 from attnfuzz.harness.search.messages import Setup, Slice
 from attnfuzz.harness.workers import core_dumps
 from attnfuzz.kernels.gpu.visible import Gpu
@@ -37,52 +37,53 @@ def _four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def gpu_of(team: Teams) -> str:
-    workers: Any = team.of(Device.CUDA)
+    workers: Any = team.of(Team(Device.CUDA))
     chosen: str = workers.options["environment"]["CUDA_VISIBLE_DEVICES"]
     return chosen
 
 
 def test_a_team_starts_when_it_is_first_asked_for_and_stays() -> None:
     both = Teams()
-    gpu: Any = both.of(Device.CUDA, ("xqa",))
-    again: Any = both.of(Device.CUDA, ("fa2_paged",))
+    gpu: Any = both.of(Team(Device.CUDA), ("xqa",))
+    again: Any = both.of(Team(Device.CUDA), ("fa2_paged",))
     assert again is gpu
     assert gpu.options["arguments"] == ("xqa",)
-    assert both.of(Device.CPU) is not gpu
+    assert both.of(Team(Device.CPU)) is not gpu
 
 
 def test_workers_of_the_cpu_begin_without_a_gpu() -> None:
-    cpu: Any = Teams().of(Device.CPU)
+    cpu: Any = Teams().of(Team(Device.CPU))
     assert (cpu.spares, cpu.options) == (1, {})
 
 
-def test_each_release_of_sglang_has_workers_of_its_own() -> None:
+def test_each_release_of_an_engine_has_workers_of_its_own() -> None:
     teams = Teams()
-    old, new, none = (teams.of(Device.CPU, release=name) for name in ("sglang==0.5.9", "sglang==0.5.11", None))
-    assert len({id(old), id(new), id(none)}) == 3
-    assert teams.of(Device.CPU, release="sglang==0.5.9") is old
-    assert teams.of(Device.CPU) is none
+    names = ("sglang==0.5.9:trtllm_mha", "sglang==0.5.11:trtllm_mha", "fake==1.0:decoder", "trtllm_mha")
+    assert len({id(teams.of(team_of(name))) for name in names}) == 4
+    assert team_of("sglang==0.5.9:trtllm_mla") == team_of("sglang==0.5.9:trtllm_mha")
+    assert team_of("torch_sdpa") == team_of("trtllm_mha") == Team(Device.CPU)
 
 
-def test_a_release_is_imported_before_its_workers_are_forked() -> None:
-    teams = Teams()
-    started: Any = teams.of(Device.CPU, release="sglang@/home/me/a:b")
-    others: Any = teams.of(Device.CPU)
-    assert started.preload == (
-        *others.preload,
-        ("attnfuzz.harness.inside.sglang_worker:load_release", "sglang@/home/me/a:b"),
-    )
-
-
-def test_a_release_is_imported_for_a_gpu_where_its_workers_have_one() -> None:
-    started: Any = Teams().of(Device.CUDA, release="sglang==0.5.23")
-    others: Any = Teams().of(Device.CUDA)
-    importing = ("attnfuzz.harness.inside.sglang_worker:load_release_for_hopper", "sglang==0.5.23")
-    assert started.preload == (*others.preload, importing)
+@pytest.mark.parametrize(
+    ("backend", "hook"),
+    [
+        ("sglang==0.5.9:trtllm_mha", ("attnfuzz.kernels.sglang.preload:load_release", "sglang==0.5.9")),
+        (
+            "hopper:sglang==0.5.23:trtllm_mha",
+            ("attnfuzz.kernels.sglang.preload:load_release_for_hopper", "sglang==0.5.23"),
+        ),
+        ("fake==1.0:decoder", ("fake_engine:load", "fake==1.0")),
+    ],
+)
+def test_a_release_is_imported_before_its_workers_are_forked(backend: str, hook: tuple[str, ...]) -> None:
+    team = team_of(backend)
+    started: Any = Teams().of(team)
+    others: Any = Teams().of(Team(team.device))
+    assert started.preload == (*others.preload, hook)
 
 
 def test_workers_of_a_gpu_begin_there_and_have_more_spares() -> None:
-    gpu: Any = Teams().of(Device.CUDA)
+    gpu: Any = Teams().of(Team(Device.CUDA))
     assert gpu.options["begin"] == "attnfuzz.harness.inside.cuda_worker:begin"
     assert gpu.spares == 2
 
@@ -106,13 +107,13 @@ def test_workers_of_xdist_take_theirs_by_their_number(name: str, gpu: str, monke
 
 def test_core_dumps_are_switched_on_for_workers_of_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv(core_dumps.VARIABLE, str(tmp_path))
-    gpu: Any = Teams().of(Device.CUDA)
+    gpu: Any = Teams().of(Team(Device.CUDA))
     assert gpu.options["environment"]["CUDA_ENABLE_COREDUMP_ON_EXCEPTION"] == "1"
 
 
 def test_all_teams_are_renewed_counted_and_closed() -> None:
     both = Teams()
-    started: list[Any] = [both.of(Device.CPU), both.of(Device.CUDA)]
+    started: list[Any] = [both.of(Team(Device.CPU)), both.of(Team(Device.CUDA))]
     both.renew()
     both.close()
     assert both.restarts == 6

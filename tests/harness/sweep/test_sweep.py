@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-import fake_family
 import pytest
-from fake_family import KIND, FakeFamily
+from fake_engine import ENGINE, KIND
 from harness_cases import decode_case
 from msgspec.structs import replace
 
@@ -24,7 +23,6 @@ from attnfuzz.harness.workers.pool import HandlerError
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 
-FAMILY = FakeFamily()
 RELEASES = ("1.0", "1.1", "1.2", "1.3")
 MISMATCH = Observation(kind=Kind.OUTPUT_MISMATCH, place="out", message="1 instead of 2\nand more", mode="decode")
 NAN = Observation(kind=Kind.NOT_FINITE, place="out", message="NaN", mode="decode")
@@ -36,7 +34,7 @@ def failing(*seen: Observation) -> Verdict:
 
 
 def release_of(backend: str) -> str:
-    return backend.rpartition(":R")[2].replace("_", ".")
+    return backend.removeprefix("fake==").removesuffix(f":{KIND}")
 
 
 class FakeJudge:
@@ -78,7 +76,7 @@ class World:
     def sweep(self, *known: Wanted, results: Results | None = None, examples: int | None = 10) -> Sweep:
         return Sweep(
             results or Results(asked=asked(examples), environment={"attnfuzz": "1", "torch": "2"}),
-            FAMILY,
+            ENGINE,
             known,
             runners=self._judge,
             search=self._search,
@@ -117,7 +115,7 @@ def asked(examples: int | None = 10) -> Asked:
 
 
 def report(*kinds: Kind) -> Wanted:
-    case = decode_case(FAMILY.backend("1.0", KIND))
+    case = decode_case(ENGINE.backend("1.0", KIND))
     return Wanted(name="fake-1", title="wrong", kind=KIND, case=case, kinds=kinds, reported=True)
 
 
@@ -149,7 +147,7 @@ def test_the_case_that_fails_is_kept_as_it_was_run(world: World) -> None:
     world.verdicts = {"1.1": failing(MISMATCH)}
     cell = world.run(report()).rows[0].cells["1.1"]
     kept = case_file.load(cell.case)
-    assert kept.backend == FAMILY.backend("1.1", KIND)
+    assert kept.backend == ENGINE.backend("1.1", KIND)
     assert [path.name for path in (world.home / "cases").iterdir()] == ["fake-1-1.1.json"]
 
 
@@ -173,7 +171,7 @@ def test_a_release_that_can_not_be_loaded_is_a_row_with_the_reason(world: World)
     world.verdicts = {"1.0": failing(MISMATCH)}
     results = world.run(report())
     assert endings(results)["1.1"] is Ending.CANNOT_BE_HAD
-    assert results.unable == {FAMILY.backend("1.1", KIND): "1.1 can't run here: buy a faster machine"}
+    assert results.unable == {ENGINE.backend("1.1", KIND): "1.1 can't run here: buy a faster machine"}
     assert world.searches == ["1.0", "1.2", "1.3"]
     assert endings(results)["1.3"] is Ending.PASSES
 
@@ -315,7 +313,7 @@ class Lucky(FakeJudge):
 
 def test_a_failure_that_needs_other_values_is_found_with_fresh_seeds() -> None:
     """What chance decides would else seem to be mended in a release that has it."""
-    seen = replayed(report(), FAMILY.backend("1.0", KIND), Lucky({}, {}))
+    seen = replayed(report(), ENGINE.backend("1.0", KIND), Lucky({}, {}))
     assert seen.outcome.ending is Ending.FAILS
 
 
@@ -324,7 +322,7 @@ def test_a_case_that_the_capability_excludes_says_what_is_lacking() -> None:
     without_padding = replace(wanted, case=replace(wanted.case, chunk_capacity=8), reported=False)
     step = replace(wanted.case.steps[0], mode="verify")
     verify = replace(without_padding, case=replace(wanted.case, steps=(step,)))
-    seen = replayed(verify, f"{fake_family.__file__}:R1_0", FakeJudge({}, {}))
+    seen = replayed(verify, "fake==1.0:decoder", FakeJudge({}, {}))
     assert seen.outcome.ending is Ending.CANNOT_RUN
     assert seen.outcome.line.startswith("it does not support ")
 
@@ -340,6 +338,6 @@ def test_a_reason_does_not_name_the_release_again() -> None:
 
 
 def test_a_failure_keeps_its_fingerprint_without_a_backend() -> None:
-    seen = replayed(report(), FAMILY.backend("1.0", KIND), FakeJudge({"1.0": failing(MISMATCH)}, {}))
+    seen = replayed(report(), ENGINE.backend("1.0", KIND), FakeJudge({"1.0": failing(MISMATCH)}, {}))
     assert isinstance(seen, Replayed)
     assert seen.fingerprint == fingerprint_anywhere(MISMATCH)

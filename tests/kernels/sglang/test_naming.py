@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from attnfuzz.kernels.sglang.naming import BadName, Named, in_tree, is_sglang, of_tree, release_in
+from attnfuzz.kernels.sglang.engine import ENGINE
+from attnfuzz.kernels.sglang.naming import BadName, Named, in_tree, is_sglang, of_tree
 
 
 def test_a_name_says_release_and_backend() -> None:
@@ -19,7 +20,7 @@ def test_a_name_says_release_and_backend() -> None:
 def test_a_source_tree_is_named_by_its_path(path: str) -> None:
     named = Named.parse(f"sglang@{path}:trtllm_mha")
     assert (named.version, named.tree, named.kind) == (None, Path(path), "trtllm_mha")
-    assert release_in(str(named)) == f"sglang@{path}"
+    assert ENGINE.team(str(named)) == f"sglang@{path}"
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def test_what_is_wrong_with_a_name_is_said_in_one_line(name: str, words: str) ->
 )
 def test_other_names_are_left_alone(name: str) -> None:
     assert not is_sglang(name)
-    assert release_in(name) is None
+    assert not ENGINE.owns(name)
 
 
 def test_a_tree_is_named_absolutely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +78,7 @@ def test_a_name_may_say_a_gpu(tmp_path: Path) -> None:
     named = Named.parse("hopper:sglang==0.5.23:trtllm_mha")
     assert (named.release, named.kind, named.gpu) == ("sglang==0.5.23", "trtllm_mha", True)
     assert str(named) == "hopper:sglang==0.5.23:trtllm_mha"
-    assert release_in(str(named)) == "sglang==0.5.23"
+    assert ENGINE.team(str(named)) == "sglang==0.5.23"
     assert of_tree(tmp_path, ("hopper:sglang:trtllm_mla",)) == (f"hopper:sglang@{tmp_path}:trtllm_mla",)
 
 

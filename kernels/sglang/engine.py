@@ -1,0 +1,94 @@
+"""SGLang as an engine."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from packaging.version import Version
+
+from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.sglang import naming, wheel
+from attnfuzz.kernels.sglang.catalogue import backend_of
+from attnfuzz.kernels.sglang.naming import Named
+from attnfuzz.reference.device import Device
+
+_PRELOAD = {
+    Device.CPU: "attnfuzz.kernels.sglang.preload:load_release",
+    Device.CUDA: "attnfuzz.kernels.sglang.preload:load_release_for_hopper",
+}
+
+
+class Sglang:
+    """The releases on PyPI that have these attention backends, and source trees. Implements `kernels.engine.Engine`."""
+
+    name = "sglang"
+    title = "SGLang"
+    kinds: tuple[str, ...] = naming.KINDS
+    patience = 4.0
+    """Its Triton kernels run in an interpreter, program by program."""
+
+    def owns(self, backend: str) -> bool:
+        """Whether a backend's name is one of SGLang's, right or wrong."""
+        return naming.is_sglang(backend)
+
+    def resolve(self, backend: str) -> Backend:
+        """Return the backend of that name. Imports no release. Raises BadName, or ReleaseError for a tree."""
+        return backend_of(Named.parse(backend))
+
+    def team(self, backend: str) -> str:
+        """Return sglang==VERSION or sglang@PATH: modules of two releases have the same names."""
+        return Named.parse(backend).release
+
+    def preload(self, team: str, device: Device) -> tuple[str, ...]:
+        """Return what imports a release before workers are forked."""
+        return _PRELOAD[device], team
+
+    def without_release(self, backend: str) -> str:
+        """Return sglang:KIND, on the device of `backend`."""
+        return str(replace(Named.parse(backend), release=self.name))
+
+    def on_device(self, backend: str, device: Device) -> str:
+        """Return the name of the same backend on a device; every one has one on both."""
+        return str(replace(Named.parse(backend), gpu=device is Device.CUDA))
+
+    def of_tree(self, tree: Path, backends: Sequence[str]) -> tuple[str, ...]:
+        """Return these names, with sglang:KIND as the source tree has it. Raises BadName."""
+        return naming.of_tree(tree, backends)
+
+    def in_tree(self, backend: str, tree: Path) -> str:
+        """Return the name of a backend of any release, as a source tree has it. Raises BadName."""
+        return naming.in_tree(backend, tree)
+
+    def untried(self, backend: str) -> bool:
+        """Whether a backend is of a version without a pinned wheel, or of a source tree."""
+        return str(Named.parse(backend).version) not in wheel.pinned()
+
+    def released(self) -> Sequence[Version]:
+        """Return the versions on PyPI. Raises ReleaseError."""
+        return wheel.released()
+
+    def backend(self, release: str, kind: str) -> str:
+        """Return the name of the backend that is this kind of a release."""
+        mark = "" if release.startswith("@") else "=="
+        return f"{self.name}{mark}{release}:{kind}"
+
+    def kind_of(self, backend: str) -> str | None:
+        """Return the kind of a backend: of any release, or ours on either device, with its revision or defect."""
+        if backend.rpartition(":")[0].endswith(".py"):
+            return None
+        kind = re.split("[@+]", backend.rpartition(":")[2], maxsplit=1)[0]
+        return kind if kind in self.kinds else None
+
+    def overview(self) -> str:
+        """Say how backends of releases are named, and which releases are here."""
+        cached = ", ".join(map(str, wheel.cached()))
+        kinds = " and ".join(self.kinds)
+        return (
+            f"Releases of SGLang from {naming.OLDEST} on have {kinds}: --backend sglang==VERSION:{self.kinds[0]}.\n"
+            f"Here without a network: {cached or 'none, the first use of one fetches it'}. "
+            "A source tree: --sglang PATH."
+        )
+
+
+ENGINE = Sglang()
