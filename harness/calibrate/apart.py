@@ -11,10 +11,9 @@ from attnfuzz.harness.calibrate.sample import CannotCalibrate
 from attnfuzz.harness.sandbox.teams import team_of, workers_of
 from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.journal import Journal
+from attnfuzz.harness.workers.nursery import named
 from attnfuzz.reference.calibration import Fit
 from attnfuzz.reference.dtypes import DType
-
-_HANDLER = f"{__name__}:handle"
 
 _SECONDS = 900.0
 """Of one step of a calibration, at most: the longest are a fit to many rows, and a case of 65,536 keys."""
@@ -79,7 +78,7 @@ def measure_apart(name: str, dtype: DType, *, rows: int, seed: int, tell: Callab
 
     """
     request = msgspec.msgpack.encode(Wanted(name, dtype, rows, seed))
-    with workers_of(team_of(name), _HANDLER, (name,)) as workers:
+    with workers_of(team_of(name), named(handle), (name,)) as workers:
         while True:
             reply = workers.run(request, timeout=_SECONDS)
             if isinstance(reply, Death):

@@ -4,19 +4,17 @@ import os
 import re
 from typing import NamedTuple
 
+from attnfuzz.harness import entry
 from attnfuzz.harness.backends.engines import engine_of
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.workers import core_dumps
+from attnfuzz.harness.workers.nursery import named
 from attnfuzz.harness.workers.pool import Workers
 from attnfuzz.kernels.gpu import build_record
 from attnfuzz.kernels.gpu.visible import visible
 from attnfuzz.reference.device import Device
 
-_HANDLER = "attnfuzz.harness.inside.execute:handle"
-_PRELOAD = ("attnfuzz.harness.inside.execute:warm",)
-
-_PRELOAD_ON_GPU = "attnfuzz.harness.inside.cuda_worker:preload"
-_BEGIN_ON_GPU = "attnfuzz.harness.inside.cuda_worker:begin"
+_PRELOAD = (named(entry.warm),)
 
 _SPARES_ON_A_GPU = 2
 """A worker on a GPU takes seconds to begin, so that deaths in quick succession would otherwise wait for it."""
@@ -46,7 +44,7 @@ class Teams:
         """The workers of a team. Those of a GPU are made ready for `backends` if the team starts now."""
         if team not in self._teams:
             spares = 1 if team.device is Device.CPU else _SPARES_ON_A_GPU
-            self._teams[team] = workers_of(team, _HANDLER, backends, index=self._index, spares=spares)
+            self._teams[team] = workers_of(team, named(entry.handle_case), backends, index=self._index, spares=spares)
         return self._teams[team]
 
     @property
@@ -74,14 +72,14 @@ def team_of(backend: str) -> Team:
 
 def workers_of(team: Team, handler: str, backends: tuple[str, ...] = (), *, index: int = 0, spares: int = 0) -> Workers:
     """Workers of a team with a handler of their own; the GPU of this index is theirs, made ready for `backends`."""
-    release = (team.release,) if team.release else ()
+    release = [team.release] if team.release else []
     if team.device is Device.CPU:
         return Workers(handler, (*_PRELOAD, *release), spares)
     return Workers(
         handler,
-        (*_PRELOAD, _PRELOAD_ON_GPU, *release),
+        (*_PRELOAD, named(entry.preload_for_gpu), *release),
         spares,
-        begin=_BEGIN_ON_GPU,
+        begin=named(entry.begin_on_gpu),
         arguments=backends,
         environment={**_one_gpu(index), **core_dumps.settings()},
     )

@@ -157,6 +157,11 @@ def _fault_recorder() -> worker.FaultRecorder | None:
     return install_fault_recorder
 
 
+def named(function: Callable[..., Any]) -> str:
+    """Return the name by which a nursery finds a function of a module."""
+    return f"{function.__module__}:{function.__name__}"
+
+
 def _resolve(name: str) -> Callable[..., Any]:
     module, _, function = name.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), function)

@@ -42,13 +42,13 @@ def _compiled() -> None:
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Workers]:
-    with Workers("attnfuzz.harness.inside.execute:handle", preload=["attnfuzz.harness.inside.execute:warm"]) as workers:
+    with Workers("attnfuzz.harness.entry:handle_case", preload=["attnfuzz.harness.entry:warm"]) as workers:
         yield workers
 
 
 @pytest.fixture(scope="module")
 def unguarded() -> Iterator[Workers]:
-    with Workers("plain_memory:handle", preload=["attnfuzz.harness.inside.execute:warm"]) as workers:
+    with Workers("plain_memory:handle", preload=["attnfuzz.harness.entry:warm"]) as workers:
         yield workers
 
 

@@ -84,7 +84,7 @@ def test_a_release_is_imported_before_its_workers_are_forked(backend: str, hook:
 
 def test_workers_of_a_gpu_begin_there_and_have_more_spares() -> None:
     gpu: Any = Teams().of(Team(Device.CUDA))
-    assert gpu.options["begin"] == "attnfuzz.harness.inside.cuda_worker:begin"
+    assert gpu.options["begin"] == "attnfuzz.harness.entry:begin_on_gpu"
     assert gpu.spares == 2
 
 

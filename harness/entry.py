@@ -1,0 +1,34 @@
+"""What worker processes run to judge cases. The parent passes on the names of these functions and calls none.
+
+This is the one module that imports `inside` for workers, inside of functions: the parent imports this one.
+"""
+
+from attnfuzz.harness.workers.journal import Journal
+
+
+def handle_case(request: bytes, journal: Journal) -> bytes:
+    """Answer an encoded Task with an encoded Verdict."""
+    from attnfuzz.harness.inside.execute import handle  # noqa: PLC0415 - in the worker alone
+
+    return handle(request, journal)
+
+
+def warm() -> None:
+    """Load, before workers are forked, what all of them need."""
+    from attnfuzz.harness.inside import execute  # noqa: PLC0415 - in the nursery alone
+
+    execute.warm()
+
+
+def preload_for_gpu() -> None:
+    """Import, before workers are forked, what those on a GPU need."""
+    from attnfuzz.harness.inside.cuda_worker import preload  # noqa: PLC0415 - in the nursery alone
+
+    preload()
+
+
+def begin_on_gpu(*backends: str) -> None:
+    """Create the CUDA context of a worker, and load what `backends` need."""
+    from attnfuzz.harness.inside.cuda_worker import begin  # noqa: PLC0415 - in the worker alone
+
+    begin(*backends)
