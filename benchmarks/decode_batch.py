@@ -25,7 +25,7 @@ from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.noise import NoiseModel
-from attnfuzz.reference.values import Role, draw
+from attnfuzz.reference.values import Operand, draw
 
 REQUESTS: Final = 4
 HEAD_DIM: Final = 64
@@ -83,9 +83,9 @@ def run_correct_kernel(length: int, dtype: DType, family: ValueFamily, rows: int
     query, key, value = (
         draw(family, role, shape, seed=seed, stream=0).to(element)
         for role, shape in (
-            (Role.QUERY, (REQUESTS, heads, HEAD_DIM)),
-            (Role.KEY, (REQUESTS * length, 1, HEAD_DIM)),
-            (Role.VALUE, (REQUESTS * length, 1, HEAD_DIM)),
+            (Operand.QUERY, (REQUESTS, heads, HEAD_DIM)),
+            (Operand.KEY, (REQUESTS * length, 1, HEAD_DIM)),
+            (Operand.VALUE, (REQUESTS * length, 1, HEAD_DIM)),
         )
     )
     geometry = Geometry(

@@ -26,7 +26,7 @@ from attnfuzz.harness.corpus import Corpus
 from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.sandbox.check import render_failure
-from attnfuzz.harness.search.messages import AnyMessage, Setup
+from attnfuzz.harness.search.messages import AnyMessage, JobSetup
 
 JOBS = (1, 2)
 
@@ -106,7 +106,7 @@ def _spread(values: Iterable[float], form: str) -> str:
 class _Jobs(JobProcesses):
     """Job processes, of which `heard` have told something since they started: those are warm."""
 
-    def __init__(self, count: int, setup: Setup) -> None:
+    def __init__(self, count: int, setup: JobSetup) -> None:
         super().__init__(count, setup)
         self.heard: set[int] = set()
 
@@ -183,7 +183,7 @@ def _campaign(backend: str, jobs: int, *, seconds: int, seed: int) -> Reading:
             guard=None,
             out=home.path,
         )
-        setup = Setup(backends=plan.backends, contract=plan.contract, guard=plan.guard, alpha=plan.alpha_per_output)
+        setup = JobSetup(backends=plan.backends, contract=plan.contract, guard=plan.guard, alpha=plan.alpha_per_output)
         with home.locked(), _Jobs(jobs, setup) as processes:
             return _measured(plan, home, processes, seconds)
 

@@ -19,7 +19,7 @@ _SECONDS = 900.0
 """Of one step of a calibration, at most: the longest are a fit to many rows, and a case of 65,536 keys."""
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class CalibrationRequest(msgspec.Struct, frozen=True):
     """The first request of a calibration; the others are empty, and ask for its next step."""
 
     backend: str
@@ -28,13 +28,13 @@ class Wanted(msgspec.Struct, frozen=True):
     seed: int
 
 
-class Told(msgspec.Struct, frozen=True, tag=True):
+class ProgressNote(msgspec.Struct, frozen=True, tag=True):
     """What is going on."""
 
     text: str
 
 
-class Refused(msgspec.Struct, frozen=True, tag=True):
+class NoCalibration(msgspec.Struct, frozen=True, tag=True):
     """Why there can't be a calibration."""
 
     reason: str
@@ -77,16 +77,16 @@ def measure_apart(name: str, dtype: DType, *, rows: int, seed: int, tell: Callab
         HandlerError, NurseryError: the harness failed.
 
     """
-    request = msgspec.msgpack.encode(Wanted(name, dtype, rows, seed))
+    request = msgspec.msgpack.encode(CalibrationRequest(name, dtype, rows, seed))
     with workers_of(team_of(name), named(handle), (name,)) as workers:
         while True:
             reply = workers.run(request, timeout=_SECONDS)
             if isinstance(reply, Death):
                 raise CannotCalibrate(f"{name}, {dtype}: {reply.cause}. Fuzz it first: only what passes is calibrated")
-            match msgspec.msgpack.decode(reply, type=Told | Refused | Done):
-                case Told(text):
+            match msgspec.msgpack.decode(reply, type=ProgressNote | NoCalibration | Done):
+                case ProgressNote(text):
                     tell(text)
-                case Refused(reason):
+                case NoCalibration(reason):
                     raise CannotCalibrate(reason)
                 case Done(fit, theory, fitted):
                     return Measured(dtype, fit, theory.spread(), fitted.spread())
@@ -98,16 +98,16 @@ def handle(request: bytes, journal: Journal) -> bytes:
     del journal
     global _steps  # noqa: PLW0603 - a worker is at one calibration at a time
     if request:
-        wanted = msgspec.msgpack.decode(request, type=Wanted)
+        wanted = msgspec.msgpack.decode(request, type=CalibrationRequest)
         _steps = measure(wanted.backend, wanted.dtype, rows=wanted.rows, seed=wanted.seed)
     return msgspec.msgpack.encode(_next_step())
 
 
-def _next_step() -> Told | Refused | Done:
+def _next_step() -> ProgressNote | NoCalibration | Done:
     try:
         step = next(_steps)
     except CannotCalibrate as reason:
-        return Refused(str(reason))
+        return NoCalibration(str(reason))
     if isinstance(step, str):
-        return Told(step)
+        return ProgressNote(step)
     return Done(step.fit, Rows.of(step.theory), Rows.of(step.fitted))

@@ -16,7 +16,7 @@ import torch
 from attnfuzz.harness.memory import poison
 from attnfuzz.harness.memory.plain import AnyMemory
 from attnfuzz.kernels.backend import Attended, Op, Output
-from attnfuzz.reference.calls import Answer, Argument, Buffer, Call, CallCase, Expected, View, pack
+from attnfuzz.reference.calls import Argument, Buffer, Call, CallAnswer, CallCase, Expected, View, pack
 from attnfuzz.reference.case import Case, Outputs
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
@@ -29,7 +29,7 @@ class Untraceable(ValueError):
     """A call that can't be written down; the message says which argument is in the way."""
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TraceLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of a trace: buffers that appear, and the call or the answer that uses them, or why there is none.
 
     `step` counts the steps of all runs.
@@ -39,7 +39,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mode: str
     buffers: tuple[Buffer, ...] = ()
     call: Call | None = None
-    answer: Answer | None = None
+    answer: CallAnswer | None = None
     obstacle: str | None = None
 
 
@@ -90,7 +90,7 @@ class FileTracer:
             attended = [entry for entry in output.attended if not _overwritten(entry, results, writes)]
             if output.attended and not attended:
                 return
-            answer = Answer(
+            answer = CallAnswer(
                 out=out,
                 lse=lse,
                 sinks=None if output.sinks is None else self._view(output.sinks),
@@ -117,8 +117,8 @@ class FileTracer:
                 self._known[allocation.address] = content
         return tuple(writes)
 
-    def _write(self, call: Call | None = None, answer: Answer | None = None, obstacle: str | None = None) -> None:
-        line = Line(
+    def _write(self, call: Call | None = None, answer: CallAnswer | None = None, obstacle: str | None = None) -> None:
+        line = TraceLine(
             step=self._step, mode=self._mode, buffers=tuple(self._fresh), call=call, answer=answer, obstacle=obstacle
         )
         self._fresh = []
@@ -202,7 +202,7 @@ def assemble(path: Path, case: Case) -> CallCase | None:
 
     """
     # A worker that was killed while it wrote leaves a line without an end.
-    lines = [msgspec.json.decode(text, type=Line) for text in _whole_lines(path.read_text())]
+    lines = [msgspec.json.decode(text, type=TraceLine) for text in _whole_lines(path.read_text())]
     if not lines:
         return None
     last = [line for line in lines if line.step == lines[-1].step]

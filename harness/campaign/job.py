@@ -10,7 +10,7 @@ from typing import BinaryIO
 import msgspec
 
 from attnfuzz.harness.search.hunter import Hunter
-from attnfuzz.harness.search.messages import AnyMessage, Setup, Slice
+from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Slice
 from attnfuzz.harness.workers.lifeline import CannotStart
 from attnfuzz.harness.workers.pool import Refused
 
@@ -28,7 +28,7 @@ def main() -> None:
         replies.write(msgspec.json.encode(message) + b"\n")
         replies.flush()
 
-    setup = msgspec.json.decode(orders.readline(), type=Setup)
+    setup = msgspec.json.decode(orders.readline(), type=JobSetup)
     with Hunter(setup, tell) as hunter:
         for line in orders:
             tell(hunter.run(msgspec.json.decode(line, type=Slice)))

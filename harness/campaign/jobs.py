@@ -15,7 +15,7 @@ from typing import Protocol, Self
 import msgspec
 from msgspec.structs import replace
 
-from attnfuzz.harness.search.messages import AnyMessage, Setup, Slice
+from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Slice
 from attnfuzz.harness.workers import tethered
 
 SECONDS_TO_LEAVE = 3.0
@@ -65,7 +65,7 @@ class Jobs(Protocol):
 class JobProcesses:
     """Jobs as processes, each in a session of its own: a Ctrl-C at the terminal reaches only the main process."""
 
-    def __init__(self, count: int, setup: Setup) -> None:
+    def __init__(self, count: int, setup: JobSetup) -> None:
         self.count = count
         self._setup = setup
         self._messages: queue.SimpleQueue[tuple[int, AnyMessage | None]] = queue.SimpleQueue()
@@ -124,7 +124,7 @@ class JobProcesses:
 class JobProcess:
     """One job as a process, with its pipes and what it writes to standard error."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: JobSetup) -> None:
         self._files = contextlib.ExitStack()
         self._errors = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed in end()
         self._process = subprocess.Popen(
@@ -136,7 +136,7 @@ class JobProcess:
         )
         self.send(setup)
 
-    def send(self, order: Setup | Slice) -> None:
+    def send(self, order: JobSetup | Slice) -> None:
         """Hand it an order. A slice's time counts from now, though the process may still be starting."""
         if isinstance(order, Slice):
             order = replace(order, handed_at=time.monotonic())

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 import attnfuzz
 from attnfuzz.harness.campaign.jobs import JobEnded, JobProcess
-from attnfuzz.harness.search.messages import AnyMessage, Setup, Slice, SliceDone
+from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Slice, SliceDone
 from attnfuzz.reference.user_error import UserError
 
 LOCAL = "local"
@@ -40,7 +40,7 @@ class Ended(msgspec.Struct, frozen=True):
 class JobActor:
     """What Ray runs for a job: the same job process as without Ray, on a node that had room, and the road to it."""
 
-    def __init__(self, number: int, setup: Setup) -> None:
+    def __init__(self, number: int, setup: JobSetup) -> None:
         self._number = number
         self._process = JobProcess(replace(setup, job=number))
         self._messages = self._process.messages()
@@ -66,7 +66,7 @@ class RayJobs:
     are jobs or lost a node, costs time and loses nothing. Entering raises RayError.
     """
 
-    def __init__(self, count: int, setup: Setup, *, address: str, gpus: float = 0.0) -> None:
+    def __init__(self, count: int, setup: JobSetup, *, address: str, gpus: float = 0.0) -> None:
         self.count = count
         self._setup = setup
         self._address = address

@@ -54,7 +54,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Sample:
+class TimelinePoint:
     """A point of the timeline: totals over all backends, `at` seconds into the campaign."""
 
     at: float
@@ -88,7 +88,7 @@ class Standing:
         self.at = 0.0
         self.coverage_at: float | None = None
         self.finding_at: float | None = None
-        self.timeline: list[Sample] = []
+        self.timeline: list[TimelinePoint] = []
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> "Standing":
@@ -246,8 +246,8 @@ class Standing:
             each for each in self.unconfirmed if each.fingerprint != fingerprint or each.reason not in UNSETTLED
         ]
 
-    def _sample(self) -> Sample:
-        return Sample(self.at, self.cases, self.deaths, self.pairs, len(self.filed))
+    def _sample(self) -> TimelinePoint:
+        return TimelinePoint(self.at, self.cases, self.deaths, self.pairs, len(self.filed))
 
 
 def _ends(finished: SliceFinished, started: SliceStarted) -> bool:

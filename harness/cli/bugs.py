@@ -171,7 +171,7 @@ def _backend(bug: Bug, device: Device | None) -> str:
 
 
 @dataclass(frozen=True)
-class Run:
+class BugRun:
     """What came of a bug on `backend`, `before` its fix and `after` it: the failures, or why it can't be run.
 
     `after` is None where there is no backend without the bug, which is `fixed`. `remark` says which case it was, or on
@@ -202,7 +202,7 @@ class Run:
         return self.fails and self.passes
 
 
-def _run(console: Console, runner: Runner, bug: Bug, backend: str, device: Device | None) -> Run:
+def _run(console: Console, runner: Runner, bug: Bug, backend: str, device: Device | None) -> BugRun:
     """Run `bug` on `backend` and without the bug, and print what happened."""
     run = _on_own_case(runner, bug, device) if backend == bug.backend_before else _on_counterpart(runner, bug, backend)
     console.print(Text.assemble((bug.name, "bold"), f"  {bug.title}"))
@@ -216,24 +216,24 @@ def _run(console: Console, runner: Runner, bug: Bug, backend: str, device: Devic
     return run
 
 
-def _on_own_case(runner: Runner, bug: Bug, device: Device | None) -> Run:
+def _on_own_case(runner: Runner, bug: Bug, device: Device | None) -> BugRun:
     before = runner.verdict(bug.case_before)
     if not bug.backend_after:
-        return Run(bug, bug.backend_before, before.failures, None, before.unsupported)
+        return BugRun(bug, bug.backend_before, before.failures, None, before.unsupported)
     after = runner.verdict(bug.case_after)
     native = device is not None and resolve(bug.backend_before).capability.device is not device
     remark = f"on native kernels: there are none of {bug.backend_before} for this GPU" if native else ""
-    return Run(
+    return BugRun(
         bug, bug.backend_before, before.failures, after.failures, after.unsupported or before.unsupported, remark
     )
 
 
-def _on_counterpart(runner: Runner, bug: Bug, backend: str) -> Run:
+def _on_counterpart(runner: Runner, bug: Bug, backend: str) -> BugRun:
     case, after = (bug.case_in_release, bug.release_after) if backend == bug.release else (bug.case, "")
     assert isinstance(case, Case)
     found = shown_on(backend, case, _kinds(bug, backend), runner, after=after)
     unsupported = found.after.unsupported if found.after is not None else "not run, since nothing failed before"
-    return Run(
+    return BugRun(
         bug,
         backend,
         found.before.failures if found.before is not None else (),
@@ -255,7 +255,7 @@ def _result(failures: Sequence[Observation]) -> str:
     return f"fails, {failures[0].kind}: {failures[0].message.splitlines()[0]}"
 
 
-def _results(chosen: Sequence[Bug], runs: dict[str, Run], device: Device | None) -> Table:
+def _results(chosen: Sequence[Bug], runs: dict[str, BugRun], device: Device | None) -> Table:
     """What came of each bug in a line."""
     table = _table("bug", "on", "before the fix", "after it")
     for bug in chosen:

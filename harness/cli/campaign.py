@@ -37,7 +37,7 @@ from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.report.files import Written, write_reports
 from attnfuzz.harness.sandbox.check import CannotRun, Runner, render_failure
-from attnfuzz.harness.search.messages import Setup
+from attnfuzz.harness.search.messages import JobSetup
 from attnfuzz.harness.verdict.wording import clock, count
 from attnfuzz.harness.workers import core_dumps
 from attnfuzz.kernels.gpu import modules
@@ -219,7 +219,7 @@ def _search(
 
 
 def _jobs(plan: Plan) -> AbstractContextManager[Jobs]:
-    setup = Setup(
+    setup = JobSetup(
         backends=plan.backends,
         contract=plan.contract,
         guard=plan.guard,

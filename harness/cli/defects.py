@@ -19,9 +19,9 @@ from attnfuzz.harness.cli.terminal import Terminal, echo
 from attnfuzz.harness.defects.pins import save_pin
 from attnfuzz.harness.defects.results import DefectScore, write_score
 from attnfuzz.harness.defects.run import run_searches
-from attnfuzz.harness.defects.score import Score, enough
-from attnfuzz.harness.defects.search import NO_SHRINKING, Outcome, Search
-from attnfuzz.harness.search.messages import Setup, ShrinkBudget
+from attnfuzz.harness.defects.score import DefectTally, enough
+from attnfuzz.harness.defects.search import NO_SHRINKING, Search, SearchOutcome
+from attnfuzz.harness.search.messages import JobSetup, ShrinkBudget
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
@@ -92,8 +92,8 @@ def run_defects(
         folder.mkdir(parents=True, exist_ok=True)
     console = Terminal()
     console.print(f"Searching {count(len(chosen), 'defect')}: {examples:,} examples each, {_seeds(drawn)}.")
-    setup = Setup(backends=backends, contract="declared", guard=None, without=without)
-    outcomes: dict[str, list[Outcome]] = {defect.name: [] for defect in chosen}
+    setup = JobSetup(backends=backends, contract="declared", guard=None, without=without)
+    outcomes: dict[str, list[SearchOutcome]] = {defect.name: [] for defect in chosen}
     searches = (Search(defect, seed=each, examples=examples, shrink=shrink) for defect in chosen for each in drawn)
     try:
         with JobProcesses(jobs, setup) as processes, Watch(console, len(chosen) * seeds) as watch:
@@ -106,7 +106,7 @@ def run_defects(
     except JobEnded as ended:
         echo(f"{ended.text}\nThe harness itself failed.", err=True)
         ctx.exit(Exit.FAILED)
-    scores = [Score(defect, tuple(outcomes[defect.name])) for defect in chosen]
+    scores = [DefectTally(defect, tuple(outcomes[defect.name])) for defect in chosen]
     if results is not None:
         _write(results, scores, examples, drawn, without)
     print_scores(console, scores)
@@ -133,7 +133,9 @@ def _chosen(names: tuple[str, ...]) -> list[Defect]:
     return in_layers([known[name] for name in dict.fromkeys(names)] or DEFECTS)
 
 
-def _write(path: Path, scores: Sequence[Score], examples: int, drawn: Sequence[int], without: tuple[Tier, ...]) -> None:
+def _write(
+    path: Path, scores: Sequence[DefectTally], examples: int, drawn: Sequence[int], without: tuple[Tier, ...]
+) -> None:
     found = DefectScore(
         attnfuzz=attnfuzz.__version__,
         examples=examples,

@@ -49,7 +49,7 @@ class Display(Protocol):
 
 def display_on(console: Console, standing: Standing) -> Display:
     """What suits the console."""
-    return LiveStatus(console, standing) if console.is_terminal else Lines(console, standing)
+    return LiveStatus(console, standing) if console.is_terminal else LineDisplay(console, standing)
 
 
 class LiveStatus:
@@ -83,7 +83,7 @@ class LiveStatus:
         return Status(self._standing, at=at)
 
 
-class Lines:
+class LineDisplay:
     """A line every ten seconds in the first minute, then one a minute, and one for each failure."""
 
     def __init__(self, console: Console, standing: Standing) -> None:

@@ -11,8 +11,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from attnfuzz.harness.defects.score import Score
-from attnfuzz.harness.defects.search import Outcome, Search
+from attnfuzz.harness.defects.score import DefectTally
+from attnfuzz.harness.defects.search import Search, SearchOutcome
 from attnfuzz.harness.verdict.wording import count
 
 
@@ -52,7 +52,7 @@ class Watch:
         return Text(f"{self._over} of {self._total} searched; now {searching}", no_wrap=True, overflow="ellipsis")
 
 
-def print_scores(console: Console, scores: Sequence[Score]) -> None:
+def print_scores(console: Console, scores: Sequence[DefectTally]) -> None:
     """Print each defect's score below its layer, then how often each tier kills, then the result."""
     console.print()
     console.print(_table(scores))
@@ -65,7 +65,7 @@ def print_scores(console: Console, scores: Sequence[Score]) -> None:
     console.print(f"{sum(score.killed for score in scores)} of {len(scores)} killed", style="bold")
 
 
-def _table(scores: Sequence[Score]) -> Table:
+def _table(scores: Sequence[DefectTally]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("defect", no_wrap=True)
     table.add_column("killed by", overflow="fold")
@@ -80,7 +80,7 @@ def _table(scores: Sequence[Score]) -> Table:
     return table
 
 
-def _killed_by(score: Score) -> str:
+def _killed_by(score: DefectTally) -> str:
     seeds = len(score.outcomes)
     words = " ".join(score.usual) if score.kills else "survives"
     share = f", {len(score.kills)} of {seeds} seeds" if score.kills and not score.killed else ""
@@ -94,7 +94,7 @@ def _numbers(median_and_worst: tuple[float, float], form: str) -> str:
     return median if median == worst else f"{median} ({worst})"
 
 
-def _by_killer(scores: Sequence[Score]) -> Table:
+def _by_killer(scores: Sequence[DefectTally]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("killed by")
     for title in ("first", "at all"):
@@ -107,7 +107,7 @@ def _by_killer(scores: Sequence[Score]) -> Table:
     return table
 
 
-def _result(outcome: Outcome) -> str:
+def _result(outcome: SearchOutcome) -> str:
     after = f"after {count(outcome.examples, 'example')}, {outcome.seconds:.1f} s"
     if outcome.kill is None:
         return f"{outcome.defect} survives {after}"

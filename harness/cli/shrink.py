@@ -23,7 +23,7 @@ from attnfuzz.harness.cli.terminal import (
 )
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.search.messages import ShrinkBudget
-from attnfuzz.harness.search.shrink import Shrunk, Unsupported, shrink
+from attnfuzz.harness.search.shrink import CaseRejected, Shrunk, shrink
 from attnfuzz.harness.verdict.describe_calls import describe_any
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference import case_file
@@ -89,7 +89,7 @@ def shrink_case(
         try:
             budget = ShrinkBudget(runs=runs, seconds=seconds)
             shrunk = shrink(case, runner, budget=budget, repeat=repeat, same_kernels=same_kernels)
-        except Unsupported as error:
+        except CaseRejected as error:
             raise BadInput(f"{case.backend} rejects this case: {error}. Try another --backend.") from error
     if shrunk is None:
         console.print(Text(f"{path} passes on {case.backend}: there is nothing to shrink."))

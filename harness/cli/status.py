@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.campaign.events import SliceStarted
-from attnfuzz.harness.campaign.standing import Sample, Standing
+from attnfuzz.harness.campaign.standing import Standing, TimelinePoint
 from attnfuzz.harness.verdict.wording import clock, count
 from attnfuzz.strategies.coverage import Pair, possible_pairs
 
@@ -142,7 +142,7 @@ def recent_rate(standing: Standing, seconds: float = 60.0) -> float:
     return (standing.cases - since.cases) / (standing.at - since.at)
 
 
-def trend(timeline: Sequence[Sample]) -> str:
+def trend(timeline: Sequence[TimelinePoint]) -> str:
     """Cases per second from the start of the campaign until now, as a row of bars; empty while there is too little."""
     stride = max(1, -(-len(timeline) // TREND_POINTS))
     points = timeline[::stride]

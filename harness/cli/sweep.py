@@ -25,7 +25,7 @@ from attnfuzz.harness.reported.bugs import load_bugs
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.sweep.markdown import MARKDOWN, render_markdown
 from attnfuzz.harness.sweep.replaying import MOST_CASES
-from attnfuzz.harness.sweep.results import RESULTS, Asked, Results, Searched, read_results, write_results
+from attnfuzz.harness.sweep.results import RESULTS, Searched, SweepPlan, SweepResults, read_results, write_results
 from attnfuzz.harness.sweep.sweep import Sweep
 from attnfuzz.harness.sweep.versions import versions_in
 from attnfuzz.harness.sweep.wanted import Wanted, given, reported
@@ -109,7 +109,7 @@ def sweep(
     engine = _engine(package)
     kinds = _kinds(kinds, engine)
     known = _given(cases, engine, kinds)
-    asked = Asked(
+    asked = SweepPlan(
         package=engine.name,
         releases=_releases(versions, tree, engine),
         kinds=kinds,
@@ -121,12 +121,12 @@ def sweep(
     )
     if (out / RESULTS).exists():
         tell(f"{out / RESULTS} is of an earlier sweep, and is written anew; its findings are kept.")
-    begun = Results(asked=asked, environment=environment())
+    begun = SweepResults(asked=asked, environment=environment())
     write_results(out, begun)
     ctx.exit(_run(begun, out))
 
 
-def _run(results: Results, out: Path) -> Exit:
+def _run(results: SweepResults, out: Path) -> Exit:
     """Run a sweep, or the rest of it, keep what is known after each release, and print it in the end."""
     engine = _engine(results.asked.package)
     home = Home(out)
@@ -162,7 +162,7 @@ def _run(results: Results, out: Path) -> Exit:
     return Exit.FOUND if results.fails else Exit.CLEAN
 
 
-def _search(asked: Asked, out: Path, backends: tuple[str, ...]) -> Searched:
+def _search(asked: SweepPlan, out: Path, backends: tuple[str, ...]) -> Searched:
     """Run a campaign in the sweep's home, which keeps what is found."""
     campaign, standing = run_campaign(
         Plan(
@@ -198,7 +198,7 @@ def _last_words(text: str) -> str:
     return next(iter([*lines[-2:-1], *lines]), "it did not say why")
 
 
-def _write(results: Results, engine: Engine, out: Path) -> None:
+def _write(results: SweepResults, engine: Engine, out: Path) -> None:
     write_results(out, results)
     write_durably(out / MARKDOWN, render_markdown(results, engine).encode())
 

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.bisect.outcome import Ending
-from attnfuzz.harness.sweep.results import Results, Row
+from attnfuzz.harness.sweep.results import FailureRow, SweepResults
 from attnfuzz.harness.sweep.words import (
     found_in,
     not_yet_run,
@@ -36,7 +36,7 @@ _GAP = 2
 _INDENT = "    "
 
 
-def print_sweep(console: Console, results: Results, engine: Engine) -> None:
+def print_sweep(console: Console, results: SweepResults, engine: Engine) -> None:
     """Print all that is known: the table, what could not be run, each failure, and the result in a line."""
     passing, not_run = without_failure(results)
     waiting = not_yet_run(results)
@@ -67,8 +67,8 @@ def print_sweep(console: Console, results: Results, engine: Engine) -> None:
 
 
 def _in_parts(
-    console: Console, results: Results, numbered: Sequence[tuple[int, Row]]
-) -> list[Sequence[tuple[int, Row]]]:
+    console: Console, results: SweepResults, numbered: Sequence[tuple[int, FailureRow]]
+) -> list[Sequence[tuple[int, FailureRow]]]:
     """The failures, as many together as are as wide as the terminal."""
     names = max(map(len, (*map(shown, results.asked.releases), "release")))
     taken = names + (len("  drawn cases  found") if results.asked.searches else 0)
@@ -76,7 +76,7 @@ def _in_parts(
     return [numbered[first : first + each] for first in range(0, max(1, len(numbered)), each)]
 
 
-def _table(results: Results, part: Sequence[tuple[int, Row]]) -> Table:
+def _table(results: SweepResults, part: Sequence[tuple[int, FailureRow]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
     table.add_column("release", no_wrap=True)
     if results.asked.searches:
@@ -92,7 +92,7 @@ def _table(results: Results, part: Sequence[tuple[int, Row]]) -> Table:
     return table
 
 
-def _print_row(console: Console, number: int, row: Row) -> None:
+def _print_row(console: Console, number: int, row: FailureRow) -> None:
     wanted = row.wanted
     _line(console, f"{number:>2}  {wanted.name}, {wanted.kind}", "bold")
     lines = [wanted.title, sentence(row)]
@@ -107,7 +107,7 @@ def _print_row(console: Console, number: int, row: Row) -> None:
         _line(console, f"{_INDENT}{replay_line(newest.case)}")
 
 
-def _print_result(console: Console, results: Results) -> None:
+def _print_result(console: Console, results: SweepResults) -> None:
     releases = count(len(results.asked.releases), "release")
     failing = sum(row.course.began != "-" for row in results.rows)
     left = still_there(results)

@@ -26,13 +26,13 @@ from attnfuzz.harness.cli.terminal import (
     Terminal,
 )
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.triage import Fault, Outcome, Triage
+from attnfuzz.harness.triage import Blame, Triage, VariantOutcome
 from attnfuzz.harness.triage import triage as triage_of
 from attnfuzz.harness.triage.repeats import REPEATS
 from attnfuzz.harness.triage.sanitizer import ask_tools
 from attnfuzz.harness.verdict.printable import printable
 
-_STYLES = {Fault.CALLER: "bold red", Fault.KERNEL: "bold red", Fault.UNCLEAR: "bold yellow", Fault.NONE: "bold green"}
+_STYLES = {Blame.CALLER: "bold red", Blame.KERNEL: "bold red", Blame.UNCLEAR: "bold yellow", Blame.NONE: "bold green"}
 
 
 @click.command()
@@ -117,7 +117,7 @@ def _variants(found: Triage) -> Table:
     return table
 
 
-def _result(outcome: Outcome) -> str:
+def _result(outcome: VariantOutcome) -> str:
     """How a variant ended, in half a line."""
     if not outcome.runs:
         return f"not run: {printable(outcome.reason)}"

@@ -15,7 +15,7 @@ import msgspec
 from attnfuzz.harness.backends.registry import as_file_name, resolve
 from attnfuzz.harness.corpus.cover import cover_order
 from attnfuzz.harness.corpus.index import Index
-from attnfuzz.harness.corpus.kept import Entry, Kept, Why
+from attnfuzz.harness.corpus.kept import IndexEntry, Kept, Why
 from attnfuzz.harness.corpus.records import Records
 from attnfuzz.harness.files.durable import is_folder, set_aside, write_durably
 from attnfuzz.harness.reduce import reduce
@@ -73,7 +73,7 @@ class Corpus:
         """
         reached = self._reached_by(case.backend)
         new = frozenset(pair for pair in pairs if pair not in reached)
-        entry = Entry(case=case_file.case_id(case), why=why, time=time.time(), margins=_finite(margins or {}))
+        entry = IndexEntry(case=case_file.case_id(case), why=why, time=time.time(), margins=_finite(margins or {}))
         if why.for_good:
             known = self._kept.get(entry.case)
             if known is not None and known.entry.why.rank <= why.rank:
@@ -119,7 +119,7 @@ class Corpus:
         stays.update(cover_order([each.case for each in kept if each.case not in stays], _pairs(stays)))
         return [each for each in kept if each.case not in stays]
 
-    def _put(self, case: Case, entry: Entry) -> None:
+    def _put(self, case: Case, entry: IndexEntry) -> None:
         """The file before its line: of the two, the index is the one that can be done without.
 
         A case that is here already keeps its reason, unless the new one is for good: a failure whose margin is a record
@@ -175,7 +175,7 @@ class Corpus:
                 self._troubles.append(f"{path} is made of literal calls, which a search can't use; passed over")
                 continue
             number = case_file.case_id(case)
-            added = Entry(case=number, why=Why.ADDED, time=_changed_at(path))
+            added = IndexEntry(case=number, why=Why.ADDED, time=_changed_at(path))
             yield Kept(case=case, path=path, entry=self._index.entries.get(number, added))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from attnfuzz.harness.corpus.kept import Entry
+from attnfuzz.harness.corpus.kept import IndexEntry
 from attnfuzz.harness.files.durable import set_aside, write_all, write_durably
 from attnfuzz.reference.foreign import MOST_BYTES, decode_json, read_bytes, reason
 from attnfuzz.reference.user_error import UserError
@@ -37,7 +37,7 @@ class Index:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, IndexEntry] = {}
         self.troubles: list[str] = []
         self._damaged = False
         content = self._content(folder)
@@ -53,7 +53,7 @@ class Index:
         if self._damaged or not os.path.lexists(self._path):
             self.rewrite(tuple(self.entries.values()))
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: IndexEntry) -> None:
         """Add a line; it is on the disk when this returns. Raises OSError."""
         self.entries[entry.case] = entry
         line = msgspec.json.encode(entry) + b"\n"
@@ -66,7 +66,7 @@ class Index:
             os.fsync(file.fileno())
         self._torn = False
 
-    def rewrite(self, entries: Iterable[Entry]) -> None:
+    def rewrite(self, entries: Iterable[IndexEntry]) -> None:
         """Replace all lines, at once. Raises OSError."""
         self.entries = {entry.case: entry for entry in entries}
         head = _Head(format=FORMAT, version=VERSION)
@@ -82,7 +82,7 @@ class Index:
             if not line:
                 continue
             try:
-                entry = decode_json(line, Entry)
+                entry = decode_json(line, IndexEntry)
             except msgspec.DecodeError as error:
                 self.troubles.append(f"{self._path}, line {number} is passed over: {reason(error)}")
             else:

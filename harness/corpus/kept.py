@@ -27,7 +27,7 @@ class Why(StrEnum):
         return self in {Why.FAILURE, Why.ADDED}
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class IndexEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The case with the id `case` is kept because of `why`, since `time` (seconds since the epoch).
 
     `margins` has the largest margin of each tier when it was run; a case that was not run has none.
@@ -44,4 +44,4 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
     case: Case
     path: Path
-    entry: Entry
+    entry: IndexEntry

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from attnfuzz.harness.corpus.kept import Entry, Kept
+from attnfuzz.harness.corpus.kept import IndexEntry, Kept
 
 HOLDERS = 3
 """Cases that are kept for a tier of a backend. More would be variations of one."""
@@ -16,7 +16,7 @@ class Records:
         for each in kept:
             self.add(each.case.backend, each.entry)
 
-    def broken_by(self, backend: str, entry: Entry) -> bool:
+    def broken_by(self, backend: str, entry: IndexEntry) -> bool:
         """Whether a case would be among the holders."""
         return not self.holds(backend, entry.case) and any(
             len(best := self._best.get((backend, tier), [])) < HOLDERS or margin > best[-1][0]
@@ -27,7 +27,7 @@ class Records:
         """Whether the case is a holder for one tier at least."""
         return any(case == holder for (of, _), best in self._best.items() if of == backend for _, holder in best)
 
-    def add(self, backend: str, entry: Entry) -> list[str]:
+    def add(self, backend: str, entry: IndexEntry) -> list[str]:
         """Count a case, and return those that it beats in every tier that they held."""
         beaten: list[str] = []
         for tier, margin in entry.margins.items():

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from attnfuzz.harness.defects.search import Outcome
+from attnfuzz.harness.defects.search import SearchOutcome
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.foreign import decode_json, read_bytes, reason
 from attnfuzz.reference.user_error import UserError
@@ -23,7 +23,7 @@ class DefectScore(msgspec.Struct, frozen=True, kw_only=True):
     without: tuple[Tier, ...]
     killed: int
     defects: int
-    searches: tuple[Outcome, ...]
+    searches: tuple[SearchOutcome, ...]
 
     @property
     def survivors(self) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from attnfuzz.harness.defects.search import Kill, Outcome
+from attnfuzz.harness.defects.search import Kill, SearchOutcome
 from attnfuzz.kernels.defects.defect import Defect
 
 ENOUGH = 0.95
@@ -13,11 +13,11 @@ ENOUGH = 0.95
 
 
 @dataclass(frozen=True)
-class Score:
+class DefectTally:
     """The outcomes of the searches for `defect`. It is killed if every seed kills it."""
 
     defect: Defect
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[SearchOutcome, ...]
 
     @property
     def kills(self) -> list[Kill]:
@@ -51,7 +51,7 @@ class Score:
         return sum(outcome.unconfirmed for outcome in self.outcomes)
 
 
-def enough(scores: Sequence[Score]) -> bool:
+def enough(scores: Sequence[DefectTally]) -> bool:
     """Whether as many of the defects are killed as have to be."""
     return sum(score.killed for score in scores) >= ENOUGH * len(scores)
 

@@ -26,7 +26,7 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True):
     also: tuple[str, ...]
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class SearchOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How the search for a defect ended, after so many examples and seconds; the failure's confirmation is included.
 
     `kill` is None for a survivor. `unconfirmed` counts failures that did not come back in a fresh worker.
@@ -96,9 +96,9 @@ class Search:
                 self._seconds += message.seconds
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> SearchOutcome:
         """How it ended."""
-        return Outcome(
+        return SearchOutcome(
             defect=self.defect.name,
             seed=self._seed,
             examples=self._examples,

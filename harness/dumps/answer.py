@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from attnfuzz.harness.calls.row_views import flat, rows
-from attnfuzz.harness.dumps.contents import Shelf
+from attnfuzz.harness.dumps.contents import BufferShelf
 from attnfuzz.harness.dumps.pages import PageMap, in_ranges
 from attnfuzz.harness.dumps.pool import CutPool
-from attnfuzz.kernels.entry_points import Span
+from attnfuzz.kernels.entry_points import RequestSpan
 from attnfuzz.kernels.entry_points.forms import window_of
 from attnfuzz.kernels.entry_points.pool import token_major
-from attnfuzz.reference.calls import Answer, Buffer, Expected, View, pack
+from attnfuzz.reference.calls import Buffer, CallAnswer, Expected, View, pack
 
 ANSWER_BYTES = 256 << 20
 """Of the keys and values that an answer repeats, request by request; a call with more is not answered."""
@@ -25,7 +25,7 @@ class Unanswerable(ValueError):
 
 
 @dataclass(frozen=True)
-class Asked:
+class CallInCase:
     """A call as it is in the case: its tensors by argument, the numbers that it was given, and its requests.
 
     `cache` is the paged KV cache with its pages, None where `key` and `value` are packed. `leaves_empty` says that the
@@ -34,13 +34,13 @@ class Asked:
 
     views: Mapping[str, View]
     arguments: Mapping[str, Any]
-    spans: tuple[Span, ...]
+    spans: tuple[RequestSpan, ...]
     cache: tuple[CutPool, PageMap] | None
     leaves_empty: bool
     causal: Any
 
 
-def answer_to(asked: Asked, shelf: Shelf) -> tuple[Answer, list[str]]:
+def answer_to(asked: CallInCase, shelf: BufferShelf) -> tuple[CallAnswer, list[str]]:
     """The answer, whose keys and values are put on the shelf, and what is left out of it, in words.
 
     Raises Unanswerable.
@@ -64,7 +64,7 @@ def answer_to(asked: Asked, shelf: Shelf) -> tuple[Answer, list[str]]:
     if unsound:
         notes.append(f"Requests whose queries, keys or values are not finite ({in_ranges(unsound)}) are not judged.")
     lse = _rows_of(asked.views["lse"], 2) if "lse" in asked.views else None
-    answer = Answer(
+    answer = CallAnswer(
         out=out,
         lse=lse,
         sinks=asked.views.get("sinks") or asked.views.get("attention_sinks"),
@@ -81,7 +81,7 @@ def answer_to(asked: Asked, shelf: Shelf) -> tuple[Answer, list[str]]:
     return answer, notes
 
 
-def _check(asked: Asked, query: View, out: View, shelf: Shelf) -> None:
+def _check(asked: CallInCase, query: View, out: View, shelf: BufferShelf) -> None:
     if shelf.dtype(query) is not shelf.dtype(out):
         raise Unanswerable(f"the queries are {shelf.dtype(query)} and the output is {shelf.dtype(out)}")
     if not isinstance(asked.causal, int):
@@ -103,14 +103,14 @@ def _check(asked: Asked, query: View, out: View, shelf: Shelf) -> None:
         raise Unanswerable(f"its requests have {nbytes >> 20:,} MiB of keys and values, more than an answer may repeat")
 
 
-def _scale(asked: Asked, name: str) -> float:
+def _scale(asked: CallInCase, name: str) -> float:
     scale = asked.arguments.get(name, 1.0)
     if not isinstance(scale, int | float):
         raise Unanswerable(f"{name} is no number")
     return float(scale)
 
 
-def _lies_inside(span: Span, asked: Asked, rows: int) -> bool:
+def _lies_inside(span: RequestSpan, asked: CallInCase, rows: int) -> bool:
     """Whether rows, pages and keys of a request are those of the call."""
     if not span.inside or min(span.first_row, span.q_len, span.kv_len) < 0 or span.first_row + span.q_len > rows:
         return False
@@ -119,7 +119,7 @@ def _lies_inside(span: Span, asked: Asked, rows: int) -> bool:
     return 0 <= span.first_key <= min(part.shape[0] for part in _parts(asked)) - span.kv_len
 
 
-def _parts(asked: Asked) -> list[View]:
+def _parts(asked: CallInCase) -> list[View]:
     """The tensors that hold keys and values."""
     return [asked.views["key"], asked.views["value"]] if asked.cache is None else list(asked.cache[0].parts)
 
@@ -127,7 +127,7 @@ def _parts(asked: Asked) -> list[View]:
 class _Attended:
     """What requests attend to, in token order: K and V of a call, [tokens, kv heads, dim] for each request."""
 
-    def __init__(self, asked: Asked, query: View, shelf: Shelf) -> None:
+    def __init__(self, asked: CallInCase, query: View, shelf: BufferShelf) -> None:
         self._shelf, self._pages = shelf, None if asked.cache is None else asked.cache[1]
         self._dtype = shelf.dtype(_parts(asked)[0])
         # Once, since the shelf unpacks all of a buffer for a view of it.
@@ -140,7 +140,7 @@ class _Attended:
         rank = asked.arguments.get("kv_lora_rank")
         self._key, self._value = parts if len(parts) == 2 else (parts[0], parts[0][..., :rank])
 
-    def expected(self, request: int, span: Span) -> Expected:
+    def expected(self, request: int, span: RequestSpan) -> Expected:
         """What one request should have attended to, on the shelf."""
         key, value = self._of(span)
         names = (f"request_{request}_key", f"request_{request}_value")
@@ -151,14 +151,14 @@ class _Attended:
         queries = rows(self._query, span.first_row, span.q_len)
         return Expected(first_row=span.first_row, query=queries, key=views[0], value=views[1])
 
-    def is_finite(self, span: Span) -> bool:
+    def is_finite(self, span: RequestSpan) -> bool:
         """Whether all that a request attends to, and attends with, are numbers."""
         queries = self._rows[span.first_row : span.first_row + span.q_len].contiguous()
         attended = (bits.contiguous().view(self._dtype.torch_dtype) for bits in self._of(span))
         tensors = (queries.view(self._shelf.dtype(self._query).torch_dtype), *attended)
         return all(bool(torch.isfinite(tensor.to(torch.float32)).all()) for tensor in tensors)
 
-    def _of(self, span: Span) -> tuple[torch.Tensor, torch.Tensor]:
+    def _of(self, span: RequestSpan) -> tuple[torch.Tensor, torch.Tensor]:
         if self._pages is None:
             tokens = slice(span.first_key, span.first_key + span.kv_len)
             return self._key[tokens], self._value[tokens]
@@ -174,7 +174,7 @@ def _rows_of(view: View, ndim: int) -> View:
         raise Unanswerable(str(error)) from error
 
 
-def _cleared(judged: Iterable[Span], out: View, lse: View | None, shelf: Shelf) -> Iterator[Buffer]:
+def _cleared(judged: Iterable[RequestSpan], out: View, lse: View | None, shelf: BufferShelf) -> Iterator[Buffer]:
     """What clears the rows that no judged request has: 0 in `out`, -inf in `lse` if there is one."""
     owned = {row for span in judged for row in range(span.first_row, span.first_row + span.q_len)}
     others = [row for row in range(out.shape[0]) if row not in owned]

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from attnfuzz.harness.dumps.backend_of import backend_of, check_arguments
-from attnfuzz.harness.dumps.contents import Contents, Shelf
+from attnfuzz.harness.dumps.contents import BufferShelf, Contents
 from attnfuzz.harness.dumps.placed_call import PlacedCall
 from attnfuzz.harness.dumps.recorded import DumpError, RecordedCall
 from attnfuzz.harness.dumps.understood import understood
-from attnfuzz.harness.dumps.workspace import Workspaces, used_bytes
+from attnfuzz.harness.dumps.workspace import CaseWorkspaces, used_bytes
 from attnfuzz.reference.call_validity import validate_calls
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.validity import ImpossibleCase
@@ -40,11 +40,11 @@ def make_sequence(
     for call in calls:
         backend_of(call, chosen.name)
         check_arguments(call, chosen)
-    shelf = Shelf(contents, seed, str(calls[-1].folder))
+    shelf = BufferShelf(contents, seed, str(calls[-1].folder))
     asked = [understood(call) for call in calls]
     used = [used_bytes(chosen.ops[each.call.function], each.given) for each in asked]
     known = [nbytes for nbytes in used if nbytes is not None]
-    workspaces = Workspaces(shelf, max(known) if len(known) == len(used) else None)
+    workspaces = CaseWorkspaces(shelf, max(known) if len(known) == len(used) else None)
     prefixes = [f"call_{index}_" if len(calls) > 1 else "" for index in range(len(calls))]
     judges_lse = chosen.contract.lse is not None
     made = [

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from attnfuzz.harness.dumps.recorded import DumpError, RecordedCall, Status
+from attnfuzz.harness.dumps.recorded import CallStatus, DumpError, RecordedCall
 
 
 def chosen_call(
@@ -20,7 +20,7 @@ def chosen_call(
             return number - 1
         raise DumpError(f"there is no call {number}: they are numbered from 1 to {len(calls)}; --list shows them")
     able = [index for index, call in enumerate(calls) if runs(call)] or list(range(len(calls)))
-    crashed = [index for index in able if calls[index].status is Status.CRASHED]
+    crashed = [index for index in able if calls[index].status is CallStatus.CRASHED]
     return (crashed or able)[-1]
 
 

@@ -27,7 +27,7 @@ class Contents(StrEnum):
     SEED = "seed"
 
 
-class Shelf:
+class BufferShelf:
     """Buffers, by name, of all together no more than a case may have.
 
     Drawn ones get seeds from `seed` on, one after another. Raises DumpError, which names `source`, for what no case can

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from attnfuzz.kernels.entry_points import Span
+from attnfuzz.kernels.entry_points import RequestSpan
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class PageMap:
     spare: bool
 
     @classmethod
-    def of(cls, total: int, spans: Iterable[Span], table: torch.Tensor) -> "PageMap":
+    def of(cls, total: int, spans: Iterable[RequestSpan], table: torch.Tensor) -> "PageMap":
         """Keep the pages that the lengths of requests reach; spare is for what else is in the page `table`."""
         kept = sorted({page for span in spans for page in span.pages if 0 <= page < total})
         ids = table.long()
@@ -45,7 +45,7 @@ class PageMap:
         new = torch.where(ids >= self.total, ids - self.total + self.pages, new)
         return torch.where(ids < 0, ids, new).to(table.dtype)
 
-    def covered(self, spans: Iterable[Span], page_size: int) -> torch.Tensor:
+    def covered(self, spans: Iterable[RequestSpan], page_size: int) -> torch.Tensor:
         """Which slots hold tokens of requests: bool [pages, page_size]."""
         slots = torch.zeros(self.pages, dtype=torch.long)
         places = {page: place for place, page in enumerate(self.kept)}

@@ -5,18 +5,18 @@ from typing import Any
 
 import torch
 
-from attnfuzz.harness.dumps.answer import Asked, Unanswerable, answer_to
-from attnfuzz.harness.dumps.contents import Shelf
+from attnfuzz.harness.dumps.answer import CallInCase, Unanswerable, answer_to
+from attnfuzz.harness.dumps.contents import BufferShelf
 from attnfuzz.harness.dumps.pages import PageMap, in_ranges
 from attnfuzz.harness.dumps.pictured import is_tensor, layout_of
 from attnfuzz.harness.dumps.pool import CutPool, cut_pool
 from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, OtherValue, RecordedCall
 from attnfuzz.harness.dumps.understood import Understood
-from attnfuzz.harness.dumps.workspace import Workspaces
+from attnfuzz.harness.dumps.workspace import CaseWorkspaces
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.entry_points import Role
 from attnfuzz.kernels.entry_points.ragged import leaves_empty_rows
-from attnfuzz.reference.calls import Answer, Argument, Call, View
+from attnfuzz.reference.calls import Argument, Call, CallAnswer, View
 from attnfuzz.reference.case import Guard
 
 
@@ -27,7 +27,7 @@ class PlacedCall:
     """
 
     def __init__(
-        self, asked: Understood, shelf: Shelf, workspaces: Workspaces, prefix: str, *, judges_lse: bool
+        self, asked: Understood, shelf: BufferShelf, workspaces: CaseWorkspaces, prefix: str, *, judges_lse: bool
     ) -> None:
         self._call, self._given, self._parameters = asked.call, asked.given, asked.parameters
         self._spans, self._breaches = asked.spans, asked.breaches
@@ -49,7 +49,7 @@ class PlacedCall:
         writes = () if self._cache is None else self._cache[0].writes
         return Call(op=self._call.function, arguments=self._literal, writes=writes)
 
-    def answer(self) -> Answer | None:
+    def answer(self) -> CallAnswer | None:
         """The right answer to the call, None if it can't be told: the notes then say why."""
         reason = "what it works on is another call's result"
         if self._breaches:
@@ -157,8 +157,8 @@ class PlacedCall:
         values = [each.name for each in self._parameters.values() if each.role in (Role.CACHE, Role.VALUE)]
         return self._source(values[-1]).shape[-1]
 
-    def _asked(self) -> Asked:
-        return Asked(
+    def _asked(self) -> CallInCase:
+        return CallInCase(
             views=self._views,
             arguments=self._given,
             spans=self._spans,

@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from attnfuzz.harness.dumps.contents import Shelf
+from attnfuzz.harness.dumps.contents import BufferShelf
 from attnfuzz.harness.dumps.pages import PageMap
 from attnfuzz.harness.dumps.recorded import ForeignTensor
 from attnfuzz.harness.memory.layout import dense_stride, extent
@@ -33,7 +33,7 @@ class CutPool:
 
 
 def cut_pool(
-    shelf: Shelf,
+    shelf: BufferShelf,
     prefix: str,
     parameters: Sequence[Parameter],
     sources: Sequence[ForeignTensor],
@@ -95,7 +95,7 @@ def _gathered(
     return pool.view(dtype.torch_dtype)
 
 
-def _poisoned_spare(shelf: Shelf, view: View) -> Buffer:
+def _poisoned_spare(shelf: BufferShelf, view: View) -> Buffer:
     """What makes poison of the last page of a pool that is drawn; its gaps, which hold poison anyway, keep it."""
     dtype, inner = shelf.dtype(view), extent(view.shape[1:], view.stride[1:])
     return Buffer(

@@ -8,7 +8,7 @@ from pathlib import Path
 from attnfuzz.harness.dumps.folders import file_in
 from attnfuzz.harness.dumps.json_lines import last_record
 from attnfuzz.harness.dumps.metadata import Metadata, TensorDetails, dtype_of, metadata_of
-from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, OtherValue, Recorded, RecordedCall, Status
+from attnfuzz.harness.dumps.recorded import CallStatus, DumpError, ForeignTensor, OtherValue, Recorded, RecordedCall
 from attnfuzz.harness.dumps.signatures import Positional, positional
 from attnfuzz.harness.dumps.tensor_files import SUFFIXES, StoredTensor, TensorFile
 from attnfuzz.harness.dumps.values import Described, recorded_value
@@ -17,7 +17,7 @@ from attnfuzz.harness.verdict.printable import printable
 
 METADATA = "metadata.jsonl"
 
-_EAGER = {"inputs_saved": Status.CRASHED, "completed": Status.COMPLETED}
+_EAGER = {"inputs_saved": CallStatus.CRASHED, "completed": CallStatus.COMPLETED}
 _PENDING = "graph_capture_pending_flush"
 
 _POSITION = re.compile(r"arg_(\d{1,6})", re.ASCII)
@@ -79,7 +79,7 @@ class _Reader:
             snapshot=snapshot,
         )
 
-    def _status(self) -> Status:
+    def _status(self) -> CallStatus:
         written = self.metadata.execution_status
         if self.metadata.graph_capture or written == _PENDING:
             if written == _PENDING:
@@ -87,7 +87,7 @@ class _Reader:
                     f"{self.folder} was captured in a graph and has no tensors: no replay of it came to its end; dump "
                     "a run without graphs, where tensors are written before the call"
                 )
-            return Status.CAPTURED
+            return CallStatus.CAPTURED
         if written not in _EAGER:
             raise DumpError(
                 f"{self.path} has the execution_status {written[:50]!r}, which is not known: it is of another version "
@@ -173,7 +173,7 @@ class _Reader:
             arguments.pop("self", None)
         return arguments
 
-    def _note(self, status: Status, arguments: Mapping[str, Recorded]) -> None:
+    def _note(self, status: CallStatus, arguments: Mapping[str, Recorded]) -> None:
         """Say what the dump did not keep."""
         dense, tensors = [], 0
         for name, value in arguments.items():
@@ -187,7 +187,7 @@ class _Reader:
             self.lost.append(f"The strides of {', '.join(dense)} are not recorded: a copy on the host is dense.")
         if tensors > 1:
             self.lost.append("Which of its tensors shared memory is not recorded.")
-        if status is Status.CAPTURED:
+        if status is CallStatus.CAPTURED:
             self.lost.append("Inputs are recorded as they were after a replay: what that wrote over is lost.")
         if self.torn:
             self.lost.append(f"The last line of {METADATA} is cut off: the call came further than is recorded.")

@@ -22,7 +22,7 @@ class DumpError(UserError):
         super().__init__(printable(message).replace("\n", "\N{REPLACEMENT CHARACTER}"))
 
 
-class Status(StrEnum):
+class CallStatus(StrEnum):
     """How far a recorded call came."""
 
     CRASHED = "crashed"
@@ -90,7 +90,7 @@ class RecordedCall:
     module: str
     sequence: int
     process: int
-    status: Status
+    status: CallStatus
     arguments: Mapping[str, Recorded]
     outputs: Mapping[str, Recorded]
     self_id: int | None

@@ -6,7 +6,7 @@ from typing import Any
 
 from attnfuzz.harness.dumps.pictured import pictured
 from attnfuzz.harness.dumps.recorded import DumpError, RecordedCall
-from attnfuzz.kernels.entry_points import Breach, Parameter, Span
+from attnfuzz.kernels.entry_points import Breach, Parameter, RequestSpan
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 
 
@@ -17,7 +17,7 @@ class Understood:
     call: RecordedCall
     given: Mapping[str, Any]
     parameters: Mapping[str, Parameter]
-    spans: tuple[Span, ...]
+    spans: tuple[RequestSpan, ...]
     breaches: tuple[Breach, ...]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from attnfuzz.harness.dumps.contents import Shelf
+from attnfuzz.harness.dumps.contents import BufferShelf
 from attnfuzz.harness.dumps.recorded import ForeignTensor
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
@@ -29,14 +29,14 @@ def used_bytes(op: Op, arguments: Mapping[str, Any]) -> int | None:
     return None if need is None else need.total
 
 
-class Workspaces:
+class CaseWorkspaces:
     """The workspaces of all calls of a case. `used` is the most that one of them uses, None if that is not known.
 
     What is not used is cut off, and the rest begins as zeros, since each kernel lays its workspace out in a way of its
     own. One that is no larger than that is kept as it was.
     """
 
-    def __init__(self, shelf: Shelf, used: int | None) -> None:
+    def __init__(self, shelf: BufferShelf, used: int | None) -> None:
         self._shelf, self._used = shelf, used
         self._cut: dict[int, View] = {}
 

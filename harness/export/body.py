@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from attnfuzz.harness.export.contents import Contents
+from attnfuzz.harness.export.contents import ScriptContents
 from attnfuzz.harness.export.literals import quoted
 from attnfuzz.harness.export.names import variables
 from attnfuzz.harness.memory.layout import dense_stride
 from attnfuzz.reference.call_bounds import is_parameter
-from attnfuzz.reference.calls import Answer, Argument, Buffer, Call, CallCase, Expected, View, named_views
+from attnfuzz.reference.calls import Argument, Buffer, Call, CallAnswer, CallCase, Expected, View, named_views
 
 WIDTH = 100
 """Lines are filled up to so many characters, but never broken inside of an item."""
@@ -47,7 +47,7 @@ def body_of(calls: CallCase, dialect: Dialect, *, has_lse: bool = False, left_ou
 class _Writer:
     def __init__(self, calls: CallCase, dialect: Dialect, *, has_lse: bool) -> None:
         self._calls, self._dialect, self._has_lse = calls, dialect, has_lse
-        self._contents = Contents(calls.outputs)
+        self._contents = ScriptContents(calls.outputs)
         self._buffers = {buffer.name: buffer for buffer in calls.buffers}
         self._variables = variables(self._buffers, _TAKEN | set(dialect.names.values()))
 
@@ -83,7 +83,7 @@ class _Writer:
         after = [f"    {self._dialect.after}"] if self._dialect.after else []
         return [f"    {self._dialect.names[call.op]}(", *_packed_lines(arguments, " " * 8), "    )", *after]
 
-    def _answer(self, answer: Answer, reached: set[str]) -> list[str]:
+    def _answer(self, answer: CallAnswer, reached: set[str]) -> list[str]:
         """What compare() is given; what no kernel sees is made here."""
         lines = []
         # A request without queries has no rows that could be wrong.

@@ -19,7 +19,7 @@ MOST_NUMBERS = 256
 """Up to so many integers are written as numbers."""
 
 
-class Contents:
+class ScriptContents:
     """The contents of one script. `packed` has the bits of those that are too long for a line, by name, as text.
 
     Expressions call what a script defines: normal(size, seed), filled((count, value), ...) and packed(name).

@@ -32,7 +32,7 @@ _KINDS = {Relation.SAME_CALL: Kind.NONDETERMINISTIC, Relation.REPLAY_AS_EAGER: K
 
 
 @dataclass(frozen=True)
-class Comparison:
+class StepComparison:
     """What comparing one step gave. `margin` is the largest difference over its bound; None if bits were compared."""
 
     observations: tuple[Observation, ...]
@@ -50,7 +50,7 @@ def compare(
     report: Report,
     strict: bool = False,
     tiers: Collection[Tier] = ALL_TIERS,
-) -> Comparison:
+) -> StepComparison:
     """Compare the `output` of a related step with what the first run gave, which has passed.
 
     The first run's request p is at `positions[p]` of the related step. Padded rows of the related step are held to T0's
@@ -59,7 +59,7 @@ def compare(
     rows = RealRows(output.attended, output.out.shape[0], output.out.device)
     wrong = exact.misshapen(output, rows, geometry, report)
     if wrong is not None:
-        return Comparison((wrong,))
+        return StepComparison((wrong,))
     observations: list[Observation] = []
     if Tier.T0 in tiers:
         observations += exact.padded_rows(rows.padded(output.out), contract, report)
@@ -79,7 +79,7 @@ def compare(
             observations.append(pair.too_far_apart(ratio, largest, mismatch))
         elif strict and contract.strict().keeps_bits(relation):
             observations += pair.differing_bits(partial(mismatch, gap=True))
-    return Comparison(tuple(observations), max(margins, default=None))
+    return StepComparison(tuple(observations), max(margins, default=None))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 from attnfuzz.harness.memory import raw_bytes
 from attnfuzz.harness.memory.allocation import Allocation
 from attnfuzz.harness.memory.arena import Arena, Slab
-from attnfuzz.harness.memory.placed import PlacedMemory, Room, Span
+from attnfuzz.harness.memory.placed import ByteSpan, PlacedMemory, Room
 from attnfuzz.harness.memory.poison import Pattern
 from attnfuzz.harness.memory.seal import CopySeal, Seal
 from attnfuzz.kernels.transfers import Pending, done
@@ -41,25 +41,25 @@ class GuardedMemory(PlacedMemory):
     def _write(self, pattern: Pattern, address: int, nbytes: int) -> None:
         pattern.write(address, nbytes)
 
-    def _differences(self, spans: Sequence[Span]) -> Pending[list[tuple[int, int] | None]]:
+    def _differences(self, spans: Sequence[ByteSpan]) -> Pending[list[tuple[int, int] | None]]:
         return done([None if _as_expected(span) else _difference(span) for span in spans])
 
     def _sealed(self, allocations: Sequence[Allocation]) -> Seal:
         return CopySeal(allocations)
 
 
-def _as_expected(span: Span) -> bool:
+def _as_expected(span: ByteSpan) -> bool:
     if isinstance(span.expected, Pattern):
         return span.expected.holds(span.address, span.nbytes)
     return raw_bytes.same(span.address, span.expected.data_ptr(), span.nbytes)
 
 
-def _difference(span: Span) -> tuple[int, int]:
+def _difference(span: ByteSpan) -> tuple[int, int]:
     offsets = list(_offsets(ctypes.string_at(span.address, span.nbytes), _bytes_of(span)))
     return offsets[0], len(offsets)
 
 
-def _bytes_of(span: Span) -> bytes:
+def _bytes_of(span: ByteSpan) -> bytes:
     if isinstance(span.expected, Pattern):
         return span.expected.content(span.nbytes)
     return ctypes.string_at(span.expected.data_ptr(), span.nbytes)

@@ -32,7 +32,7 @@ class Room(NamedTuple):
     slab: Any
 
 
-class Span(NamedTuple):
+class ByteSpan(NamedTuple):
     """`nbytes` from `address` on, and what they should hold: a pattern, or the bytes of a tensor of the same device."""
 
     address: int
@@ -148,9 +148,9 @@ class PlacedMemory(ABC):
         spans = []
         for placed in self._placed:
             allocation = placed.allocation
-            spans.append((allocation, Span(placed.slack_address, placed.slack_bytes, placed.pattern)))
+            spans.append((allocation, ByteSpan(placed.slack_address, placed.slack_bytes, placed.pattern)))
             if placed.gaps:
-                spans.append((allocation, Span(allocation.address, allocation.nbytes, self._intact(placed))))
+                spans.append((allocation, ByteSpan(allocation.address, allocation.nbytes, self._intact(placed))))
 
         def damaged(differences: Sequence[tuple[int, int] | None]) -> list[Damage]:
             return [
@@ -206,7 +206,7 @@ class PlacedMemory(ABC):
         """Fill `nbytes` at `address`."""
 
     @abstractmethod
-    def _differences(self, spans: Sequence[Span]) -> Pending[list[tuple[int, int] | None]]:
+    def _differences(self, spans: Sequence[ByteSpan]) -> Pending[list[tuple[int, int] | None]]:
         """For each span, the offset of the first byte that is not as expected and how many are not; None if none."""
 
     @abstractmethod

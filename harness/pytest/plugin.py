@@ -33,7 +33,7 @@ SHARDS = 4
 
 
 @dataclass(frozen=True)
-class Run:
+class FuzzSession:
     """What all processes of one test run agree on: the seed of all shards, and the folder of their claims."""
 
     seed: int
@@ -60,7 +60,7 @@ class Budget:
         return [Budget(seconds=self.seconds * workers / (shards * backends))] * shards
 
 
-_RUN = pytest.StashKey[Run]()
+_RUN = pytest.StashKey[FuzzSession]()
 
 
 @dataclass(frozen=True)
@@ -130,11 +130,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Check the options, and settle what all workers of pytest-xdist share."""
     handed: dict[str, Any] | None = getattr(config, "workerinput", None)
     if handed is not None:
-        config.stash[_RUN] = Run(seed=handed["attn_seed"], claims=Path(handed["attn_claims"]))
+        config.stash[_RUN] = FuzzSession(seed=handed["attn_seed"], claims=Path(handed["attn_claims"]))
         return
     _check_options(config)
     seed = config.getoption("--attn-seed")
-    config.stash[_RUN] = Run(
+    config.stash[_RUN] = FuzzSession(
         seed=secrets.randbits(32) if seed is None else seed,
         claims=Path(tempfile.gettempdir()) / f"attnfuzz-{uuid.uuid4().hex}",
     )

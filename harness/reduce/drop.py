@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from attnfuzz.harness.reduce.cut import cut
-from attnfuzz.harness.reduce.meaning import Meaning, Site
+from attnfuzz.harness.reduce.meaning import Meaning, TensorSite
 from attnfuzz.harness.reduce.numbers import flat_keys, renumbered
 from attnfuzz.harness.reduce.placed_views import Place, tidy, views_of
 from attnfuzz.harness.reduce.truth import Truth
@@ -63,7 +63,7 @@ def _shapes(case: CallCase, calls: frozenset[int]) -> list[tuple[int, ...]]:
     return [view.shape for place, view in views_of(case) if place[0] == "call" and place[1] in calls]
 
 
-def _axes_to_cut(meaning: Meaning, site: Site, drop: Drop) -> dict[int, Positions]:
+def _axes_to_cut(meaning: Meaning, site: TensorSite, drop: Drop) -> dict[int, Positions]:
     """The positions to drop from each axis of a tensor. Raises Uncuttable if none would be left."""
     cuts: dict[int, Positions] = {}
     for number, (axis, length) in enumerate(zip(site.parameter.axes, site.view.shape, strict=True)):

@@ -8,7 +8,7 @@ import torch
 
 from attnfuzz.harness.calls.literal_arguments import literal_arguments
 from attnfuzz.harness.reduce.placed_views import Place
-from attnfuzz.kernels.entry_points import Parameter, Role, Span
+from attnfuzz.kernels.entry_points import Parameter, RequestSpan, Role
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.reference.calls import CallCase, View
 
@@ -17,7 +17,7 @@ _MAX_KEYS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Site:
+class TensorSite:
     """A tensor of call `call` that its entry point knows: where it stands, what it is, and what it holds."""
 
     call: int
@@ -37,8 +37,8 @@ class Meaning:
 
     def __init__(self, case: CallCase) -> None:
         self.case = case
-        self.sites: list[Site] = []
-        self.spans: list[tuple[Span, ...]] = []
+        self.sites: list[TensorSite] = []
+        self.spans: list[tuple[RequestSpan, ...]] = []
         for index, call in enumerate(case.calls):
             entry = ENTRY_POINTS.get(call.op)
             arguments = {} if entry is None else literal_arguments(case, index)
@@ -54,7 +54,7 @@ class Meaning:
         """The longest dimension that counts `axis` in any call."""
         return max((site.size(axis) for site in self.sites), default=0)
 
-    def of_role(self, *roles: Role) -> Iterator[Site]:
+    def of_role(self, *roles: Role) -> Iterator[TensorSite]:
         """The sites with one of these roles."""
         return (site for site in self.sites if site.parameter.role in roles)
 
@@ -85,12 +85,12 @@ class Meaning:
         reach = [range(max(0, span.first_row), min(self.tokens, span.first_row + span.q_len)) for span in spans]
         return frozenset(max(reach, key=len) if reach else ())
 
-    def _site(self, call: int, parameter: Parameter, arguments: Mapping[str, Any]) -> Site:
+    def _site(self, call: int, parameter: Parameter, arguments: Mapping[str, Any]) -> TensorSite:
         name, _, member = parameter.name.partition("[")
         value, tensor = self.case.calls[call].arguments[name], arguments[name]
         if not member:
             assert isinstance(value, View)
-            return Site(call, ("call", call, name), parameter, value, tensor)
+            return TensorSite(call, ("call", call, name), parameter, value, tensor)
         index = int(member.rstrip("]"))
         assert isinstance(value, list)
-        return Site(call, ("call", call, name, index), parameter, value[index], tensor[index])
+        return TensorSite(call, ("call", call, name, index), parameter, value[index], tensor[index])

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 
 from attnfuzz.harness.reduce.content import with_content
-from attnfuzz.harness.reduce.meaning import Meaning, Site
+from attnfuzz.harness.reduce.meaning import Meaning, TensorSite
 from attnfuzz.harness.reduce.placed_views import with_contents
 from attnfuzz.harness.reduce.units import Positions, Uncuttable, marked
 from attnfuzz.kernels.entry_points import Role
@@ -61,7 +61,7 @@ def flat_keys(meaning: Meaning, call: int, keys: Keys) -> frozenset[int]:
     )
 
 
-def _numbers(meaning: Meaning, site: Site, axes: Mapping[str, Positions], keys: Keys) -> torch.Tensor | None:
+def _numbers(meaning: Meaning, site: TensorSite, axes: Mapping[str, Positions], keys: Keys) -> torch.Tensor | None:
     """What a tensor of metadata holds afterwards; None for other tensors."""
     if site.parameter.name == _Q_LENGTHS and "tokens" in axes:
         rows = marked(axes["tokens"], meaning.tokens)

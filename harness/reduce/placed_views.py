@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from attnfuzz.reference.calls import Answer, Argument, Buffer, CallCase, Expected, View
+from attnfuzz.reference.calls import Argument, Buffer, CallAnswer, CallCase, Expected, View
 
 Place = tuple[str | int, ...]
 """Where a view stands: ("call", index, argument), with a fourth entry for a member of a pair; ("answer", field); or
@@ -62,7 +62,7 @@ def tidy(case: CallCase) -> CallCase:
     return with_contents(case, lambda buffer: buffer if buffer.name in seen else None)
 
 
-def _answer(answer: Answer, change: Callable[[Place, View], View]) -> Answer:
+def _answer(answer: CallAnswer, change: Callable[[Place, View], View]) -> CallAnswer:
     def optional(name: str, view: View | None) -> View | None:
         return None if view is None else change(("answer", name), view)
 

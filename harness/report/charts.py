@@ -19,7 +19,7 @@ _SMALLEST, _LARGEST = -4.0, 1.5
 
 
 @dataclass(frozen=True)
-class Line:
+class Series:
     """A named line through `points`, by their x. With `steps`, it keeps its value up to the next point."""
 
     name: str
@@ -27,7 +27,7 @@ class Line:
     steps: bool = False
 
 
-def line_chart(label: str, lines: Sequence[Line], x_words: Callable[[float], str]) -> Markup:
+def line_chart(label: str, lines: Sequence[Series], x_words: Callable[[float], str]) -> Markup:
     """A chart of lines that begin at the origin's height, with the largest value at its top."""
     picture = Picture(_WIDTH, label)
     picture.height = _HEIGHT

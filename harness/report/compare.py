@@ -15,7 +15,7 @@ from attnfuzz.strategies.coverage import Pair
 
 
 @dataclass(frozen=True)
-class Change:
+class ChangedValue:
     """Something that has another value now; empty where it was not there."""
 
     name: str
@@ -79,7 +79,7 @@ class Comparison:
     before: str
     after: str
     caveats: tuple[str, ...]
-    environment: tuple[Change, ...]
+    environment: tuple[ChangedValue, ...]
     appeared: tuple[AnyFinding, ...]
     still: tuple[AnyFinding, ...]
     fixed: tuple[AnyFinding, ...]
@@ -154,10 +154,10 @@ def _keyed(findings: Iterable[AnyFinding], names: Mapping[str, str]) -> dict[str
     }
 
 
-def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change, ...]:
+def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[ChangedValue, ...]:
     """What is not the same in two environments, in the order of their names there."""
     names = dict.fromkeys([*before, *after])
-    changes = (Change(name, before.get(name, ""), after.get(name, "")) for name in names)
+    changes = (ChangedValue(name, before.get(name, ""), after.get(name, "")) for name in names)
     return tuple(change for change in changes if change.before != change.after)
 
 

@@ -3,7 +3,7 @@
 from markupsafe import Markup
 
 from attnfuzz.harness.report.batch_rows import BatchRow, Elided, batch_rows, shown
-from attnfuzz.harness.report.failing import Access, Failing, failing
+from attnfuzz.harness.report.failing import Failing, StrayAccess, failing
 from attnfuzz.harness.report.page_pool import PagePool
 from attnfuzz.harness.report.svg import CHARACTER, Picture
 from attnfuzz.harness.verdict.failures import Observation
@@ -182,7 +182,7 @@ class _Drawing:
         if 0 < request.kv_len < request.q_len and end < WIDTH - 160:
             self.picture.text(end + 8, top + 13, "fewer keys than queries", "dim small")
 
-    def _access(self, access: Access, top: float) -> float:
+    def _access(self, access: StrayAccess, top: float) -> float:
         """The elements of the tensor at which a launch faulted, with the one that it went for."""
         self.picture.text(10, top + 13, access.tensor, "wrong-text")
         x = max(_QUERIES, len(access.tensor) * CHARACTER + 22)

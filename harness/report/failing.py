@@ -13,7 +13,7 @@ _OF_THE_BATCH = {"seq_lens": 0, "block_tables": 0, "cum_seq_lens_q": 1, "cum_seq
 
 
 @dataclass(frozen=True)
-class Access:
+class StrayAccess:
     """A stray access to `tensor`, at index `element` of the `count` of its largest axis."""
 
     tensor: str
@@ -34,7 +34,7 @@ class Failing:
     token: int | None = None
     head: int | None = None
     padding: bool = False
-    access: Access | None = None
+    access: StrayAccess | None = None
 
     def marks(self, step: int, row: int, *, real: bool) -> bool:
         """Whether a row of the padded batch is to be marked; `real` says that it is a request's."""
@@ -59,6 +59,6 @@ def failing(case: Case, observation: Observation) -> Failing:
     return Failing(step, row=row, token=token, head=head)
 
 
-def _access(observation: Observation) -> Access | None:
+def _access(observation: Observation) -> StrayAccess | None:
     found = _ELEMENT.search(observation.message)
-    return None if found is None else Access(observation.place, int(found[1]), int(found[2]))
+    return None if found is None else StrayAccess(observation.place, int(found[1]), int(found[2]))

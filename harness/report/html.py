@@ -7,11 +7,11 @@ import jinja2
 from markupsafe import Markup
 
 from attnfuzz.harness.campaign.events import CampaignStarted
-from attnfuzz.harness.campaign.standing import SECONDS_PER_SAMPLE, Sample, Standing
+from attnfuzz.harness.campaign.standing import SECONDS_PER_SAMPLE, Standing, TimelinePoint
 from attnfuzz.harness.defects.results import DefectScore
 from attnfuzz.harness.files.templates import environment_of
 from attnfuzz.harness.findings.record import Record
-from attnfuzz.harness.report.charts import COLOURS, Line, Margin, line_chart, margin_chart, share_bar
+from attnfuzz.harness.report.charts import COLOURS, Margin, Series, line_chart, margin_chart, share_bar
 from attnfuzz.harness.report.compare import changes
 from attnfuzz.harness.report.coverage import Coverage
 from attnfuzz.harness.report.finding_view import finding_groups
@@ -146,7 +146,7 @@ def _margins(standing: Standing) -> dict[str, Markup]:
 
 def _growth(standing: Standing) -> Markup:
     lines = [
-        Line(backend, [(0.0, 0.0), *score.growth, *([(score.searched, len(score.pairs))] if score.growth else [])])
+        Series(backend, [(0.0, 0.0), *score.growth, *([(score.searched, len(score.pairs))] if score.growth else [])])
         for backend, score in standing.scores.items()
     ]
     return line_chart("Pairs of features reached against examples", lines, lambda x: f"{x:,.0f}")
@@ -154,14 +154,14 @@ def _growth(standing: Standing) -> Markup:
 
 def _timelines(standing: Standing) -> list[tuple[str, Markup]]:
     """Charts over the time of the campaign, with their titles."""
-    samples = [Sample(0.0, 0, 0, 0, 0), *standing.timeline]
+    samples = [TimelinePoint(0.0, 0, 0, 0, 0), *standing.timeline]
     rates = [
         (after.at, (after.cases - before.cases) / (after.at - before.at))
         for before, after in pairwise(_far_apart(samples))
         if after.at > before.at
     ]
-    drawn: list[tuple[str, Line]] = [
-        ("cases per second", Line("cases per second", rates)),
+    drawn: list[tuple[str, Series]] = [
+        ("cases per second", Series("cases per second", rates)),
         ("pairs of features reached", _over_time("pairs", [(each.at, each.pairs) for each in samples])),
         ("findings", _over_time("findings", [(each.at, each.findings) for each in samples])),
         ("workers that died and were replaced", _over_time("deaths", [(each.at, each.deaths) for each in samples])),
@@ -169,15 +169,15 @@ def _timelines(standing: Standing) -> list[tuple[str, Markup]]:
     return [(title, line_chart(f"{title} over time", [line], clock)) for title, line in drawn]
 
 
-def _far_apart(samples: list[Sample]) -> list[Sample]:
+def _far_apart(samples: list[TimelinePoint]) -> list[TimelinePoint]:
     """All but the last sample but one, where the end of the campaign is too close to it for a rate."""
     if len(samples) > 2 and samples[-1].at - samples[-2].at < SECONDS_PER_SAMPLE / 2:
         return [*samples[:-2], samples[-1]]
     return samples
 
 
-def _over_time(name: str, points: Sequence[tuple[float, float]]) -> Line:
-    return Line(name, points, steps=True)
+def _over_time(name: str, points: Sequence[tuple[float, float]]) -> Series:
+    return Series(name, points, steps=True)
 
 
 class _Phases:

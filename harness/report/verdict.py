@@ -19,25 +19,25 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CampaignVerdict:
     """A campaign's result in one line of `text`, without a full stop."""
 
     text: str
     level: Level
 
 
-def verdict(standing: Standing) -> Verdict:
+def verdict(standing: Standing) -> CampaignVerdict:
     """What came of a campaign; known findings are mentioned, but are no reason to do anything."""
     spent = f"in {count(standing.cases, 'case')} over {clock(standing.at)}"
     text = f"{_findings(standing)} {spent}"
     if standing.failure is not None:
-        return Verdict(f"The harness itself failed: {text}", Level.FAILED)
+        return CampaignVerdict(f"The harness itself failed: {text}", Level.FAILED)
     level = Level.GOOD if standing.clean else Level.BAD
     if standing.finished is None:
-        return Verdict(f"Not finished: {text} so far", level)
+        return CampaignVerdict(f"Not finished: {text} so far", level)
     if standing.finished.interrupted:
-        return Verdict(f"Stopped early: {text}", level)
-    return Verdict(text, level)
+        return CampaignVerdict(f"Stopped early: {text}", level)
+    return CampaignVerdict(text, level)
 
 
 def _findings(standing: Standing) -> str:

@@ -9,7 +9,7 @@ from attnfuzz.harness.corpus import open_database
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.search.draw import drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
-from attnfuzz.harness.search.messages import AnyMessage, Setup, Slice, SliceDone, Troubled
+from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Slice, SliceDone, Troubled
 from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.search.remembered import Remembered
 from attnfuzz.strategies.coverage import pairs_of
@@ -18,7 +18,7 @@ from attnfuzz.strategies.coverage import pairs_of
 class Hunter:
     """Runs slices, one at a time, and tells what they meet. Raises what Runner does, and DatabaseError."""
 
-    def __init__(self, setup: Setup, tell: Callable[[AnyMessage], None]) -> None:
+    def __init__(self, setup: JobSetup, tell: Callable[[AnyMessage], None]) -> None:
         self._setup = setup
         self._tell = tell
         self._novelty = Novelty(pairs_of)

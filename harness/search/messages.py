@@ -10,7 +10,7 @@ from attnfuzz.strategies.coverage import Pair
 from attnfuzz.strategies.lean import Lean
 
 
-class Setup(msgspec.Struct, frozen=True, kw_only=True):
+class JobSetup(msgspec.Struct, frozen=True, kw_only=True):
     """To a job, first: what all of its slices share.
 
     `alpha` is the probability that a correct output is called wrong. The tiers in `without` are not heard. `database`

@@ -34,7 +34,7 @@ class Shrunk(msgspec.Struct, frozen=True, kw_only=True):
     steady: bool = True
 
 
-class Unsupported(ValueError):
+class CaseRejected(ValueError):
     """The backend rejects the case; the message says why."""
 
 
@@ -50,7 +50,7 @@ def shrink(
     runs = _Runs(runner, repeat)
     first = runs.until(case, lambda verdict: bool(verdict.failures))
     if first.unsupported is not None:
-        raise Unsupported(first.unsupported)
+        raise CaseRejected(first.unsupported)
     if not first.failures:
         return None
     fingerprint = Fingerprint.of(case.backend, first.failures[0])

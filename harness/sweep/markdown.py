@@ -3,14 +3,14 @@
 from functools import partial
 
 from attnfuzz.harness.report.gfm import template
-from attnfuzz.harness.sweep.results import Results, Row
+from attnfuzz.harness.sweep.results import FailureRow, SweepResults
 from attnfuzz.harness.sweep.words import ENDED, budget, found_in, sentence, shown, unable
 from attnfuzz.kernels.engine import Engine
 
 MARKDOWN = "sweep.md"
 
 
-def render_markdown(results: Results, engine: Engine) -> str:
+def render_markdown(results: SweepResults, engine: Engine) -> str:
     """The sweep as markdown."""
     return template("sweep.md.j2").render(
         results=results,
@@ -25,6 +25,6 @@ def render_markdown(results: Results, engine: Engine) -> str:
     )
 
 
-def _cell(row: Row, release: str) -> str:
+def _cell(row: FailureRow, release: str) -> str:
     cell = row.cells.get(release)
     return "" if cell is None else ENDED.get(cell.ending, "-")

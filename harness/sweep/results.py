@@ -23,7 +23,7 @@ class SweepError(UserError):
     """A folder without a sweep in it, or with a damaged one; the message says what to do."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a user asks of a sweep: `releases` in their order, each searched for `examples` per kind or for `seconds`.
 
     Neither of both: nothing is searched. `given` are the cases named beside the reports.
@@ -76,7 +76,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         return Outcome(self.ending, self.line)
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class FailureRow(msgspec.Struct, frozen=True, kw_only=True):
     """A failure, and what came of it by release; those that it was not run in yet are left out.
 
     `resembles` names the row of a report that fails in the same way in the same releases: perhaps it is that.
@@ -97,16 +97,16 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return course_of(self.outcomes)
 
 
-class Results(msgspec.Struct, frozen=True, kw_only=True):
+class SweepResults(msgspec.Struct, frozen=True, kw_only=True):
     """All of it. `searched` is by release, `unable` says by backend why it could not be run."""
 
     format: Literal["attnfuzz-sweep"] = "attnfuzz-sweep"
     version: Literal[1] = 1
-    asked: Asked
+    asked: SweepPlan
     environment: dict[str, str]
     searched: dict[str, Searched] = {}
     unable: dict[str, str] = {}
-    rows: tuple[Row, ...] = ()
+    rows: tuple[FailureRow, ...] = ()
 
     @property
     def judged(self) -> bool:
@@ -121,16 +121,16 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
         return any(cell.ending is Ending.FAILS for row in self.rows for cell in row.cells.values())
 
 
-def write_results(folder: Path, results: Results) -> None:
+def write_results(folder: Path, results: SweepResults) -> None:
     """Write them to the folder in one move. Raises OSError."""
     write_durably(folder / RESULTS, msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
 
 
-def read_results(folder: Path) -> Results:
+def read_results(folder: Path) -> SweepResults:
     """What a sweep has left in its folder. Raises SweepError."""
     path = folder / RESULTS
     try:
-        results = decode_json(read_bytes(path), Results)
+        results = decode_json(read_bytes(path), SweepResults)
         for wanted in (*results.asked.given, *(row.wanted for row in results.rows)):
             validate(wanted.case)
     except OSError as error:
@@ -140,7 +140,7 @@ def read_results(folder: Path) -> Results:
     return results
 
 
-def with_resemblances(rows: Sequence[Row]) -> tuple[Row, ...]:
+def with_resemblances(rows: Sequence[FailureRow]) -> tuple[FailureRow, ...]:
     """The rows, each but the reports with the report that it resembles, if there is one."""
     reports = [row for row in rows if row.wanted.reported]
     return tuple(
@@ -153,7 +153,7 @@ def with_resemblances(rows: Sequence[Row]) -> tuple[Row, ...]:
     )
 
 
-def _resembles(row: Row, report: Row) -> bool:
+def _resembles(row: FailureRow, report: FailureRow) -> bool:
     """Whether both fail in the same way wherever both were judged, and somewhere at all."""
     both = [
         (cell, report.cells[release])

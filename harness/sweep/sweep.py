@@ -14,7 +14,7 @@ from attnfuzz.harness.bisect.outcome import Ending
 from attnfuzz.harness.findings.archive import read_records
 from attnfuzz.harness.sandbox.case_runner import CaseRunner
 from attnfuzz.harness.sweep.replaying import CANNOT_BE_JUDGED, reason_of, replayed
-from attnfuzz.harness.sweep.results import Cell, Results, Row, Searched, with_resemblances
+from attnfuzz.harness.sweep.results import Cell, FailureRow, Searched, SweepResults, with_resemblances
 from attnfuzz.harness.sweep.wanted import Wanted, file_name, found
 from attnfuzz.kernels.engine import Engine
 from attnfuzz.reference import case_file
@@ -42,7 +42,7 @@ class Sweep:
 
     def __init__(
         self,
-        results: Results,
+        results: SweepResults,
         engine: Engine,
         known: Iterable[Wanted],
         *,
@@ -67,15 +67,15 @@ class Sweep:
         }
 
     @property
-    def results(self) -> Results:
+    def results(self) -> SweepResults:
         """What is known so far."""
         found = {wanted.name: wanted for wanted in self._found()}
         known = [
             replace(wanted, found=found.pop(wanted.name).found) if wanted.name in found else wanted
             for wanted in self._known
         ]
-        rows = (Row(wanted=wanted, cells=self._in_order(wanted)) for wanted in (*known, *found.values()))
-        return Results(
+        rows = (FailureRow(wanted=wanted, cells=self._in_order(wanted)) for wanted in (*known, *found.values()))
+        return SweepResults(
             asked=self._asked,
             environment=self._environment,
             searched={
@@ -85,7 +85,7 @@ class Sweep:
             rows=with_resemblances(tuple(rows)),
         )
 
-    def run(self) -> Iterator[Results]:
+    def run(self) -> Iterator[SweepResults]:
         """Run it; gives what is known whenever a release is done. It ends early if a search is interrupted."""
         for release in self._asked.releases:
             able = self._replay(release, self._known)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from attnfuzz.harness.bisect.outcome import Ending
 from attnfuzz.harness.bisect.summary import in_words
-from attnfuzz.harness.sweep.results import Asked, Results, Row
+from attnfuzz.harness.sweep.results import FailureRow, SweepPlan, SweepResults
 from attnfuzz.harness.verdict.wording import clock, count
 
 
@@ -15,7 +15,7 @@ def shown(release: str) -> str:
     return release if mark < 0 else f"{release[:mark]}@{Path(release[mark + 1 :]).name}"
 
 
-def sentence(row: Row) -> str:
+def sentence(row: FailureRow) -> str:
     """When a failure began and ended."""
     if not row.cells:
         return "Found by a search, and not run in any release yet."
@@ -24,19 +24,19 @@ def sentence(row: Row) -> str:
     return in_words({shown(release): outcome for release, outcome in row.outcomes.items()})
 
 
-def budget(asked: Asked) -> str:
+def budget(asked: SweepPlan) -> str:
     """What the search of each release may take."""
     if asked.examples is not None:
         return f"{count(asked.examples, 'example')} of each backend"
     return clock(asked.seconds or 0)
 
 
-def found_in(results: Results, release: str) -> int:
+def found_in(results: SweepResults, release: str) -> int:
     """The failures that the search of a release found."""
     return sum(release in row.wanted.found for row in results.rows)
 
 
-def unable(results: Results, release: str, backends: tuple[str, ...]) -> str:
+def unable(results: SweepResults, release: str, backends: tuple[str, ...]) -> str:
     """Why those backends of a release that could not be run could not, "" if all could."""
     reasons = {name: results.unable[name] for name in backends if name in results.unable}
     searched = results.searched.get(release)
@@ -45,19 +45,19 @@ def unable(results: Results, release: str, backends: tuple[str, ...]) -> str:
     return "; ".join([*lines, *([searched.failure] if searched and searched.failure else [])])
 
 
-def without_failure(results: Results) -> tuple[list[Row], list[Row]]:
+def without_failure(results: SweepResults) -> tuple[list[FailureRow], list[FailureRow]]:
     """The rows of which no release shows any failure: those that pass somewhere, and those that could not be run."""
     quiet = [row for row in results.rows if row.cells and not _ends(row) & {Ending.FAILS, Ending.FAILS_OTHERWISE}]
     passing = [row for row in quiet if Ending.PASSES in _ends(row)]
     return passing, [row for row in quiet if row not in passing]
 
 
-def not_yet_run(results: Results) -> list[Row]:
+def not_yet_run(results: SweepResults) -> list[FailureRow]:
     """The rows that were found before a sweep was interrupted."""
     return [row for row in results.rows if not row.cells]
 
 
-def why_not_run(rows: Iterable[Row]) -> str:
+def why_not_run(rows: Iterable[FailureRow]) -> str:
     """Which failures could not be looked for, by the reason; but for releases that could not be run at all."""
     by_reason: dict[str, list[str]] = {}
     for row in rows:
@@ -67,12 +67,12 @@ def why_not_run(rows: Iterable[Row]) -> str:
     return "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
 
 
-def still_there(results: Results) -> list[Row]:
+def still_there(results: SweepResults) -> list[FailureRow]:
     """The rows that fail in the newest release that could be judged."""
     return [row for row in results.rows if row.course.still_there]
 
 
-def _ends(row: Row) -> set[Ending]:
+def _ends(row: FailureRow) -> set[Ending]:
     return {cell.ending for cell in row.cells.values()}
 
 

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.calls.literal_arguments import literal_arguments
 from attnfuzz.harness.calls.row_views import flat, rows
-from attnfuzz.kernels.entry_points import Breach, Parameter, Role, Span
+from attnfuzz.kernels.entry_points import Breach, Parameter, RequestSpan, Role
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.kernels.entry_points.forms import described, tensors_of, window_of
 from attnfuzz.kernels.entry_points.pool import token_major
 from attnfuzz.kernels.entry_points.ragged import leaves_empty_rows
-from attnfuzz.reference.calls import Answer, Buffer, Call, CallCase, Expected, View, named_views, pack
+from attnfuzz.reference.calls import Buffer, Call, CallAnswer, CallCase, Expected, View, named_views, pack
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.dtypes import DType
 
@@ -69,7 +69,7 @@ def asked(case: CallCase, index: int, contract: Contract) -> CallCase:
         if span.kv_len or not leaves_empty_rows(call.op, arguments)
         for expected in _expected(span, query, *keys.of(span, request), causal=causal)
     ]
-    answer = Answer(
+    answer = CallAnswer(
         out=out,
         lse=lse,
         sinks=parts.view(Role.SINKS) if parts.has(Role.SINKS) else None,
@@ -91,7 +91,7 @@ def _scale(arguments: Mapping[str, Any], name: str) -> float:
     return float(scale)
 
 
-def _check(spans: Sequence[Span], query: View) -> None:
+def _check(spans: Sequence[RequestSpan], query: View) -> None:
     """Refuse requests of which the arguments do not say what they attend to."""
     if not spans:
         raise NotJudgeable("it has no requests")
@@ -102,7 +102,7 @@ def _check(spans: Sequence[Span], query: View) -> None:
             raise NotJudgeable("the rows of a request are not among those of the queries")
 
 
-def _check_written(spans: Sequence[Span], query: torch.Tensor) -> None:
+def _check_written(spans: Sequence[RequestSpan], query: torch.Tensor) -> None:
     """Refuse queries that hold NaN, of requests that have keys."""
     unwritten = torch.isnan(query.float()).flatten(query.ndim - 2 if query.ndim > 2 else 0).any(dim=-1).flatten()
     for request, span in enumerate(spans):
@@ -111,7 +111,7 @@ def _check_written(spans: Sequence[Span], query: torch.Tensor) -> None:
             raise NamesNothing(Breach(("query",), text, "FlashInfer's docstring of query: its tokens", request))
 
 
-def _expected(span: Span, query: View, key: View, value: View, *, causal: bool) -> Iterator[Expected]:
+def _expected(span: RequestSpan, query: View, key: View, value: View, *, causal: bool) -> Iterator[Expected]:
     """The rows of one request; without a mask one by one, since the only query of a request sees all of its keys."""
     count = span.q_len if causal else 1
     for first in range(span.first_row, span.first_row + span.q_len, max(count, 1)):
@@ -161,7 +161,7 @@ class _Keys:
         self._left = MAX_KEY_BYTES
         self.copies: list[Buffer] = []
 
-    def of(self, span: Span, request: int) -> tuple[View, View]:
+    def of(self, span: RequestSpan, request: int) -> tuple[View, View]:
         """Keys [kv_len, kv heads, qk dim] and values [kv_len, kv heads, vo dim] of a request."""
         if self._caches:
             key, value = self._caches[0], self._caches[-1][..., : self._dim]
@@ -182,7 +182,7 @@ class _Keys:
         return View(buffer=name, shape=tuple(content.shape), stride=tuple(content.stride()))
 
 
-def _gathered(cache: torch.Tensor, span: Span, request: int) -> torch.Tensor:
+def _gathered(cache: torch.Tensor, span: RequestSpan, request: int) -> torch.Tensor:
     """The tokens of a request, from its pages."""
     pages = torch.tensor(span.pages, dtype=torch.int64)
     if any(not 0 <= page < cache.shape[0] for page in span.pages):

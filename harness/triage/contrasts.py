@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from attnfuzz.harness.triage.repeats import Repeated
-from attnfuzz.harness.triage.result import Outcome, Repetition, Variant
+from attnfuzz.harness.triage.result import Repetition, Variant, VariantOutcome
 from attnfuzz.harness.verdict.failures import FAULTS
 
 
@@ -20,37 +20,37 @@ def contrasts(runs: Repeated, variants: Sequence[Variant]) -> Iterator[str]:
             yield say(given, other, of_this)
 
 
-def _of_guards(given: Outcome, other: Sequence[Variant], _: Sequence[Variant]) -> str:
+def _of_guards(given: VariantOutcome, other: Sequence[Variant], _: Sequence[Variant]) -> str:
     side = other[0].value
     if given.kind in FAULTS:
         return f"With the guards on the {side} {_ends(other[0])}: the stray access is seen on one side only."
     return f"With the guards on the {side} {_ends(other[0])}: the result depends on what lies beside a tensor."
 
 
-def _of_outputs(_: Outcome, other: Sequence[Variant], __: Sequence[Variant]) -> str:
+def _of_outputs(_: VariantOutcome, other: Sequence[Variant], __: Sequence[Variant]) -> str:
     return f"With outputs that begin {other[0].value} {_ends(other[0])}: the result depends on what out held before."
 
 
-def _of_workspaces(_: Outcome, other: Sequence[Variant], __: Sequence[Variant]) -> str:
+def _of_workspaces(_: VariantOutcome, other: Sequence[Variant], __: Sequence[Variant]) -> str:
     states = " and ".join(f"{variant.value} it {_verb(variant)}" for variant in other)
     return f"With a workspace that is {states}: the result depends on what the workspace held before."
 
 
-def _of_launches(_: Outcome, other: Sequence[Variant], __: Sequence[Variant]) -> str:
+def _of_launches(_: VariantOutcome, other: Sequence[Variant], __: Sequence[Variant]) -> str:
     if other[0].value == "eager":
         return f"Launched eagerly {_ends(other[0])}: it depends on what a graph freezes or does not refresh."
     return f"Captured in a graph and replayed {_ends(other[0])}: a replay is planned otherwise."
 
 
-def _of_steps(_: Outcome, other: Sequence[Variant], __: Sequence[Variant]) -> str:
+def _of_steps(_: VariantOutcome, other: Sequence[Variant], __: Sequence[Variant]) -> str:
     return f"{other[0].value.capitalize()} {_ends(other[0]).removeprefix('it ')}: it depends on what ran before."
 
 
-def _of_contents(_: Outcome, other: Sequence[Variant], tried: Sequence[Variant]) -> str:
+def _of_contents(_: VariantOutcome, other: Sequence[Variant], tried: Sequence[Variant]) -> str:
     return f"With other contents it ends otherwise in {len(other)} of {len(tried)}: it depends on values."
 
 
-def _of_backends(_: Outcome, other: Sequence[Variant], __: Sequence[Variant]) -> str:
+def _of_backends(_: VariantOutcome, other: Sequence[Variant], __: Sequence[Variant]) -> str:
     return f"The whole case on {other[0].value} {_verb(other[0])}."
 
 
@@ -63,7 +63,7 @@ def _verb(variant: Variant) -> str:
     return "passes" if outcome.passes else f"ends with {outcome.kind}"
 
 
-_SAYINGS: dict[str, Callable[[Outcome, Sequence[Variant], Sequence[Variant]], str]] = {
+_SAYINGS: dict[str, Callable[[VariantOutcome, Sequence[Variant], Sequence[Variant]], str]] = {
     "guard": _of_guards,
     "outputs": _of_outputs,
     "workspace": _of_workspaces,

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnfuzz.harness.triage.difference import Difference
-from attnfuzz.harness.triage.evidence import BETWEEN, BrokenDuty, Evidence
-from attnfuzz.harness.triage.result import Fault, Outcome
+from attnfuzz.harness.triage.evidence import BETWEEN, BrokenDuty, CallEvidence
+from attnfuzz.harness.triage.result import Blame, VariantOutcome
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
@@ -30,7 +30,7 @@ class Culprit:
     `call` is the first bad one, -1 if unknown.
     """
 
-    fault: Fault
+    fault: Blame
     conclusion: str
     sentences: tuple[str, ...] = ()
     breaches: tuple[BrokenDuty, ...] = ()
@@ -38,7 +38,7 @@ class Culprit:
     call: int = -1
 
 
-def culprit(case: AnyCase, failure: Observation, found: Sequence[Evidence]) -> Culprit:
+def culprit(case: AnyCase, failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
     """The conclusion on a failure of a case, from the evidence on it, and on its related case if it has one."""
     caller = _caller(case)
     for evidence in found:
@@ -60,14 +60,14 @@ def _caller(case: AnyCase) -> str:
     return "whoever made the call" if isinstance(case, CallCase) else f"the planner of {case.backend}"
 
 
-def _broken(caller: str, failure: Observation, evidence: Evidence) -> Culprit:
+def _broken(caller: str, failure: Observation, evidence: CallEvidence) -> Culprit:
     """The call that failed breaks a precondition, or one before it does."""
     own = [each for each in evidence.breaches if each.call == failure.call] or list(evidence.breaches)
     call = own[0].call
     own = [each for each in own if each.call == call]
     op = _op(evidence, call)
     return Culprit(
-        Fault.CALLER,
+        Blame.CALLER,
         f"The caller's fault: {caller} hands {op} what its contract rules out.",
         tuple(f"{each.breach.text} ({each.breach.source})" for each in own),
         tuple(own),
@@ -75,11 +75,11 @@ def _broken(caller: str, failure: Observation, evidence: Evidence) -> Culprit:
     )
 
 
-def _inherited(evidence: Evidence) -> Culprit:
+def _inherited(evidence: CallEvidence) -> Culprit:
     """A call finds its workspace as no caller left it."""
     first = evidence.inherited[0]
     return Culprit(
-        Fault.KERNEL,
+        Blame.KERNEL,
         f"The kernel's fault: an earlier call leaves a workspace that {_op(evidence, first.call)} can't go on with.",
         (
             *(each.breach.text for each in evidence.inherited),
@@ -89,31 +89,31 @@ def _inherited(evidence: Evidence) -> Culprit:
     )
 
 
-def _raised(caller: str, failure: Observation, found: Sequence[Evidence]) -> Culprit:
+def _raised(caller: str, failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
     """An exception, of the code around the calls or of a kernel."""
     if not failure.kernel:
-        return Culprit(Fault.CALLER, f"The caller's fault: {caller} raised before it launched anything.")
+        return Culprit(Blame.CALLER, f"The caller's fault: {caller} raised before it launched anything.")
     if failure.kind is Kind.RAISED and any(evidence.alone.passes for evidence in found):
         said = f"By themselves its calls pass, so that what was raised is its own: {_line(failure)}"
-        return Culprit(Fault.CALLER, f"The caller's fault: {caller} raised after it had launched.", (said,))
+        return Culprit(Blame.CALLER, f"The caller's fault: {caller} raised after it had launched.", (said,))
     if failure.kernel not in ENTRY_POINTS:
         return _unknown(failure, found)
     verb = "rejects" if failure.kind is Kind.UNEXPECTED_REJECTION else "fails in"
     return Culprit(
-        Fault.KERNEL,
+        Blame.KERNEL,
         f"The kernel's fault: {failure.kernel} {verb} a call that keeps every precondition that is known.",
         (_line(failure), *_elsewhere(found)),
         call=failure.call,
     )
 
 
-def _disobedient(evidence: Evidence) -> Culprit:
+def _disobedient(evidence: CallEvidence) -> Culprit:
     wrong = evidence.wrong
     assert wrong is not None
     assert wrong.failure is not None
     op = _op(evidence, wrong.call)
     return Culprit(
-        Fault.KERNEL,
+        Blame.KERNEL,
         f"The kernel's fault: {op} does not do what its arguments ask for.",
         (
             "The call keeps every precondition that is known. Judged by attention to the very keys that it names: "
@@ -124,13 +124,13 @@ def _disobedient(evidence: Evidence) -> Culprit:
     )
 
 
-def _stray(failure: Observation, found: Sequence[Evidence]) -> Culprit:
+def _stray(failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
     """Wild accesses, hangs and overwritten memory of calls that break no precondition."""
     said = _elsewhere(found)
     also = [name for evidence in found for name, outcome in evidence.elsewhere.items() if outcome.kind is failure.kind]
     if also:
         return Culprit(
-            Fault.UNCLEAR,
+            Blame.UNCLEAR,
             f"Unclear: {failure.kernel} and the kernels of {', '.join(also)} fail alike on a call that keeps every "
             "precondition that is known.",
             said,
@@ -140,13 +140,13 @@ def _stray(failure: Observation, found: Sequence[Evidence]) -> Culprit:
         return _unknown(failure, found)
     if not any(evidence.alone.failed for evidence in found):
         return Culprit(
-            Fault.UNCLEAR,
+            Blame.UNCLEAR,
             "Unclear: its calls keep every precondition that is known, and by themselves they pass.",
             (*_obstacles(found), *said),
             call=failure.call,
         )
     return Culprit(
-        Fault.KERNEL,
+        Blame.KERNEL,
         f"The kernel's fault: the call of {failure.kernel} keeps every precondition that is known, and yet: "
         f"{failure.kind}.",
         said,
@@ -154,21 +154,21 @@ def _stray(failure: Observation, found: Sequence[Evidence]) -> Culprit:
     )
 
 
-def _wrong(caller: str, failure: Observation, found: Sequence[Evidence]) -> Culprit:
+def _wrong(caller: str, failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
     """Wrong numbers from calls that, as far as they could be judged, did what they were asked."""
     if any(outcome.passes for evidence in found if evidence.alone.failed for outcome in evidence.elsewhere.values()):
         return Culprit(
-            Fault.KERNEL,
+            Blame.KERNEL,
             "The kernel's fault: other kernels give the right answer to the very same calls.",
             _elsewhere(found),
         )
     said = (*_obstacles(found), *_elsewhere(found))
     if failure.kind is Kind.NONDETERMINISTIC:
         told = "The kernel's fault: the same call on the same bits gives other bits."
-        return Culprit(Fault.KERNEL, told, (_line(failure), *said))
+        return Culprit(Blame.KERNEL, told, (_line(failure), *said))
     if failure.kind is Kind.METAMORPHIC_MISMATCH and failure.margin is None and _judged(found):
         return Culprit(
-            Fault.KERNEL,
+            Blame.KERNEL,
             "The kernel's fault: two calls that must give the same bits each give the right answer, in other bits.",
             (_line(failure), *said),
         )
@@ -178,7 +178,7 @@ def _wrong(caller: str, failure: Observation, found: Sequence[Evidence]) -> Culp
         between = sorted({call.op for each in found if each.calls for call in each.calls.calls if call.op in BETWEEN})
         rest = f" What is between them, {', '.join(between)}, was not judged by itself." if between else ""
         return Culprit(
-            Fault.CALLER,
+            Blame.CALLER,
             f"The caller's fault: the kernels do what {caller} asks for, which is not what it should ask for.",
             (f"{each} breaks no precondition and gives attention to the very keys that it names.{rest}", *said),
             differences=tuple(each for evidence in found for each in evidence.differences),
@@ -187,28 +187,28 @@ def _wrong(caller: str, failure: Observation, found: Sequence[Evidence]) -> Culp
     return _unknown(failure, found)
 
 
-def _unknown(failure: Observation, found: Sequence[Evidence]) -> Culprit:
+def _unknown(failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
     """Calls of which it is not known what they ask for, or what is asked of their callers."""
     told = f"Unclear: of {failure.kernel or 'its calls'} it is not known what the arguments ask for."
-    return Culprit(Fault.UNCLEAR, told, (*_obstacles(found), *_elsewhere(found)), call=failure.call)
+    return Culprit(Blame.UNCLEAR, told, (*_obstacles(found), *_elsewhere(found)), call=failure.call)
 
 
-def _judged(found: Sequence[Evidence]) -> bool:
+def _judged(found: Sequence[CallEvidence]) -> bool:
     return bool(found) and all(evidence.judged for evidence in found)
 
 
-def _elsewhere(found: Sequence[Evidence]) -> tuple[str, ...]:
+def _elsewhere(found: Sequence[CallEvidence]) -> tuple[str, ...]:
     """How the same calls end on other kernels."""
     ends = {name: outcome for evidence in found for name, outcome in evidence.elsewhere.items() if outcome.runs}
     return tuple(f"The same calls on the kernels of {name} {_ended(outcome)}." for name, outcome in ends.items())
 
 
-def _obstacles(found: Sequence[Evidence]) -> tuple[str, ...]:
+def _obstacles(found: Sequence[CallEvidence]) -> tuple[str, ...]:
     obstacles = dict.fromkeys(obstacle for evidence in found for obstacle in evidence.obstacles)
     return tuple(f"{obstacle[0].upper()}{obstacle[1:]}." for obstacle in obstacles)
 
 
-def _ended(outcome: Outcome) -> str:
+def _ended(outcome: VariantOutcome) -> str:
     """How calls ended, in words: "pass", "end with OutputMismatch at out", "end with Hang in 2 of 5 runs"."""
     if outcome.failure is None:
         return "pass"
@@ -217,7 +217,7 @@ def _ended(outcome: Outcome) -> str:
     return f"end with {outcome.failure.kind}{place}{often}"
 
 
-def _op(evidence: Evidence, call: int) -> str:
+def _op(evidence: CallEvidence, call: int) -> str:
     assert evidence.calls is not None
     return evidence.calls.calls[call].op
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from attnfuzz.harness.verdict.wording import count
-from attnfuzz.reference.calls import Answer, CallCase, Expected, View, content_of, viewed
+from attnfuzz.reference.calls import CallAnswer, CallCase, Expected, View, content_of, viewed
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def differences(asked: CallCase, wanted: CallCase) -> Iterator[Difference]:
             yield found
 
 
-def _of_scalars(asked: Answer, wanted: Answer) -> Iterator[Difference]:
+def _of_scalars(asked: CallAnswer, wanted: CallAnswer) -> Iterator[Difference]:
     for name in ("bmm1_scale", "bmm2_scale", "window_left"):
         own, due = getattr(asked, name), getattr(wanted, name)
         if own != due:

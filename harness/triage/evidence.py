@@ -14,7 +14,7 @@ from attnfuzz.harness.sandbox.check import why_not
 from attnfuzz.harness.triage.asked import NamesNothing, NotJudgeable, asked
 from attnfuzz.harness.triage.difference import Difference, differences
 from attnfuzz.harness.triage.repeats import Tried, tried
-from attnfuzz.harness.triage.result import Outcome
+from attnfuzz.harness.triage.result import VariantOutcome
 from attnfuzz.harness.triage.unwritten import reads_of_unwritten_rows
 from attnfuzz.harness.triage.variants import cut
 from attnfuzz.harness.verdict.failures import Observation
@@ -43,7 +43,7 @@ class BrokenDuty:
 
 
 @dataclass(frozen=True)
-class Asked:
+class JudgedCall:
     """A call that was judged by what its own arguments ask for; `failure` says that it did something else."""
 
     call: int
@@ -52,7 +52,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class CallEvidence:
     """Of the failing step as literal calls, where they could be had.
 
     `alone`: how they end by themselves. `breaches`: preconditions that they break, by call; `inherited` are those that
@@ -62,15 +62,15 @@ class Evidence:
     """
 
     calls: CallCase | None = None
-    alone: Outcome = field(default_factory=Outcome)
+    alone: VariantOutcome = field(default_factory=VariantOutcome)
     breaches: tuple[BrokenDuty, ...] = ()
     inherited: tuple[BrokenDuty, ...] = ()
-    asked: tuple[Asked, ...] = ()
-    elsewhere: dict[str, Outcome] = field(default_factory=dict)
+    asked: tuple[JudgedCall, ...] = ()
+    elsewhere: dict[str, VariantOutcome] = field(default_factory=dict)
     obstacles: tuple[str, ...] = ()
 
     @property
-    def wrong(self) -> Asked | None:
+    def wrong(self) -> JudgedCall | None:
         """The first call that did not do what it was asked."""
         return next((each for each in self.asked if each.failure is not None), None)
 
@@ -87,7 +87,7 @@ class Evidence:
         return tuple(differences(self.asked[0].case, self.calls))
 
 
-def collect(case: AnyCase, runner: Tried, tries: int = 1) -> Evidence:
+def collect(case: AnyCase, runner: Tried, tries: int = 1) -> CallEvidence:
     """Evidence on a failing case, whose step that fails is its last.
 
     What fails now and then is run up to `tries` times: one failure is enough.
@@ -98,21 +98,23 @@ def collect(case: AnyCase, runner: Tried, tries: int = 1) -> Evidence:
         try:
             calls = _traced(case, runner, tries)
         except Untraceable as obstacle:
-            return Evidence(obstacles=(str(obstacle),))
+            return CallEvidence(obstacles=(str(obstacle),))
     if calls is None:
-        return Evidence(obstacles=("it failed before any kernel was launched",))
+        return CallEvidence(obstacles=("it failed before any kernel was launched",))
     backend = registry.resolve(case.backend)
-    alone = Outcome.of(*tried(calls, runner, tries))
+    alone = VariantOutcome.of(*tried(calls, runner, tries))
     breaches, reads = list(_breaches(calls)), [BrokenDuty(*read) for read in reads_of_unwritten_rows(calls)]
     inherited = _inherited(case, calls, breaches, runner)
     judged, unwritten, obstacles = _asked(calls, runner, backend, tries)
-    return Evidence(
+    return CallEvidence(
         calls=calls,
         alone=alone,
         breaches=(*(broken for broken in breaches if broken not in inherited), *reads, *unwritten),
         inherited=inherited,
         asked=tuple(judged),
-        elsewhere={name: Outcome.of(*tried(replace(calls, backend=name), runner, 1)) for name in other_kernels(calls)},
+        elsewhere={
+            name: VariantOutcome.of(*tried(replace(calls, backend=name), runner, 1)) for name in other_kernels(calls)
+        },
         obstacles=tuple(obstacles),
     )
 
@@ -176,9 +178,9 @@ def _on_zeros(calls: CallCase, index: int) -> tuple[Breach, ...]:
 
 def _asked(
     calls: CallCase, runner: Tried, backend: Backend, tries: int
-) -> tuple[list[Asked], list[BrokenDuty], list[str]]:
+) -> tuple[list[JudgedCall], list[BrokenDuty], list[str]]:
     """Attention calls judged by their arguments up to the first that is wrong; broken duties; why others were not."""
-    judged: list[Asked] = []
+    judged: list[JudgedCall] = []
     unwritten: list[BrokenDuty] = []
     obstacles: list[str] = []
     for index, call in enumerate(calls.calls):
@@ -197,17 +199,17 @@ def _asked(
     return judged, unwritten, obstacles
 
 
-def _judged(calls: CallCase, index: int, runner: Tried, backend: Backend, tries: int) -> Asked:
+def _judged(calls: CallCase, index: int, runner: Tried, backend: Backend, tries: int) -> JudgedCall:
     """One call judged by its arguments. Raises NotJudgeable."""
     case = asked(calls, index, backend.contract)
     verdicts = [
         replace(verdict, observations=tuple(each for each in verdict.observations if each.place != _OUTSIDE))
         for verdict in tried(case, runner, tries)
     ]
-    outcome = Outcome.of(*verdicts)
+    outcome = VariantOutcome.of(*verdicts)
     if outcome.unanswered and outcome.failure is None:
         raise NotJudgeable(left_unjudged(outcome.unanswered))
-    return Asked(index, outcome.failure, case)
+    return JudgedCall(index, outcome.failure, case)
 
 
 def other_kernels(calls: CallCase) -> Sequence[str]:

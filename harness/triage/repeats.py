@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from attnfuzz.harness.search.tally import DEATHS
-from attnfuzz.harness.triage.result import Outcome, Repetition, Variant
+from attnfuzz.harness.triage.result import Repetition, Variant, VariantOutcome
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Verdict
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
@@ -47,15 +47,15 @@ class Repeated:
         return next((verdict for verdict in (*self.fresh, *self.used) if verdict.failures), None)
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> VariantOutcome:
         """Of all of them."""
-        return Outcome.of(*self.fresh, *self.used)
+        return VariantOutcome.of(*self.fresh, *self.used)
 
     @property
     def variants(self) -> tuple[Variant, ...]:
         """Those of one worker, and those of several."""
-        fresh = Variant(what="as given", value="in fresh processes", outcome=Outcome.of(*self.fresh))
-        used = Variant(what="as given", value="again in one process", outcome=Outcome.of(*self.used))
+        fresh = Variant(what="as given", value="in fresh processes", outcome=VariantOutcome.of(*self.fresh))
+        used = Variant(what="as given", value="again in one process", outcome=VariantOutcome.of(*self.used))
         return (fresh, used) if self.used else (fresh,)
 
     @property

@@ -7,7 +7,7 @@ import msgspec
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 
 
-class Fault(StrEnum):
+class Blame(StrEnum):
     """Whose fault it is: of who made the call (a planner, a server), of the kernel, unknown, or nothing fails."""
 
     CALLER = "caller"
@@ -25,7 +25,7 @@ class Repetition(StrEnum):
     UNKNOWN = "not repeated"
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class VariantOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How one way to run a case ended, in all of its `runs`, of which `failed` did; `failure` is the first one's worst.
 
     `unanswered` counts its rows without a right answer. `reason` says why it was not run, where it was not.
@@ -38,7 +38,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
     @classmethod
-    def of(cls, *verdicts: Verdict) -> "Outcome":
+    def of(cls, *verdicts: Verdict) -> "VariantOutcome":
         """That of these runs."""
         rejected = next((verdict.unsupported for verdict in verdicts if verdict.unsupported is not None), None)
         if rejected is not None:
@@ -67,7 +67,7 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
 
     what: str
     value: str
-    outcome: Outcome
+    outcome: VariantOutcome
 
 
 class Triage(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ class Triage(msgspec.Struct, frozen=True, kw_only=True):
 
     case: str
     backend: str
-    fault: Fault
+    fault: Blame
     conclusion: str
     sentences: tuple[str, ...] = ()
     breaches: tuple[str, ...] = ()
@@ -97,4 +97,4 @@ class Triage(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def fails(self) -> bool:
         """Whether any variant failed."""
-        return self.fault is not Fault.NONE
+        return self.fault is not Blame.NONE

@@ -11,9 +11,9 @@ from attnfuzz.harness.triage.access import Explained, explain_access
 from attnfuzz.harness.triage.contrasts import contrasts
 from attnfuzz.harness.triage.culprit import culprit
 from attnfuzz.harness.triage.difference import Difference
-from attnfuzz.harness.triage.evidence import Evidence, collect
+from attnfuzz.harness.triage.evidence import CallEvidence, collect
 from attnfuzz.harness.triage.repeats import REPEATS, Repeated, Tried, repeated, tried
-from attnfuzz.harness.triage.result import Fault, Outcome, Repetition, Triage, Variant
+from attnfuzz.harness.triage.result import Blame, Repetition, Triage, Variant, VariantOutcome
 from attnfuzz.harness.triage.variants import cut, ways
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.wording import count, left_unjudged
@@ -57,7 +57,7 @@ def _passing(case: AnyCase, variants: list[Variant], runs: Repeated) -> Triage:
     return Triage(
         case=case_id(case),
         backend=case.backend,
-        fault=Fault.NONE,
+        fault=Blame.NONE,
         conclusion="Nothing fails: it passes in every way that it was run in.",
         sentences=tuple(_unanswered(runs)),
         repetition=runs.repetition,
@@ -112,13 +112,13 @@ def _failing(
     )
 
 
-def _outcome(case: AnyCase | None, reason: str, runner: Tried, tries: int) -> Outcome:
+def _outcome(case: AnyCase | None, reason: str, runner: Tried, tries: int) -> VariantOutcome:
     if case is None:
-        return Outcome(reason=reason)
+        return VariantOutcome(reason=reason)
     lacking = why_not(registry.resolve(case.backend), case)
     if lacking is not None:
-        return Outcome(reason=f"{case.backend} does not support {lacking}")
-    return Outcome.of(*tried(case, runner, tries))
+        return VariantOutcome(reason=f"{case.backend} does not support {lacking}")
+    return VariantOutcome.of(*tried(case, runner, tries))
 
 
 def _on_fixed(case: AnyCase, runner: Tried, tries: int) -> list[Variant]:
@@ -142,7 +142,7 @@ def _parts(case: AnyCase, failure: Observation) -> Iterator[AnyCase]:
         yield cut(other.case, other.steps[last])
 
 
-def _explained(evidence: Evidence) -> Explained | None:
+def _explained(evidence: CallEvidence) -> Explained | None:
     if evidence.calls is None or evidence.alone.failure is None:
         return None
     explained = explain_access(evidence.calls, evidence.alone.failure)
@@ -161,7 +161,7 @@ def _not_as_given(case: AnyCase, culpable: AnyCase) -> Iterator[str]:
         yield "As given it passes: what is said of its calls is about the first way in which it fails."
 
 
-def _order(case: AnyCase, failure: Observation, call: int, found: list[Evidence]) -> Iterator[str]:
+def _order(case: AnyCase, failure: Observation, call: int, found: list[CallEvidence]) -> Iterator[str]:
     """Which step is the first bad one, and which call of it."""
     if isinstance(case, Case) and len(case.steps) > 1 and failure.step >= 0:
         yield f"The first bad step is {failure.step} of 0 to {len(case.steps) - 1} ({failure.mode})."

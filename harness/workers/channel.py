@@ -25,7 +25,7 @@ _HEAD = struct.Struct(f"<{TOKEN_BYTES}sBQ")
 _CHUNK = 1 << 16
 
 
-class Message(IntEnum):
+class MessageKind(IntEnum):
     """What a message is: REQUEST goes to the worker, the others come from it.
 
     READY is the first, with the worker's process id and whether faults are recorded; ERROR holds the traceback of a
@@ -54,13 +54,13 @@ class NoMessage(Exception):
 class Received(NamedTuple):
     """A message, the token that it came with, and its bytes."""
 
-    message: Message
+    message: MessageKind
     token: bytes
     payload: bytes
 
 
 def send(
-    channel: socket.socket, message: Message, payload: bytes, *, token: bytes, deadline: float | None = None
+    channel: socket.socket, message: MessageKind, payload: bytes, *, token: bytes, deadline: float | None = None
 ) -> None:
     """Send one message.
 
@@ -95,7 +95,7 @@ def receive(channel: socket.socket, deadline: float | None = None, *, token: byt
     if token is not None and (sent != token or size > MOST_BYTES):
         raise NoMessage
     try:
-        message = Message(kind)
+        message = MessageKind(kind)
     except ValueError:
         raise NoMessage from None
     parts = [received[_HEAD.size :]]

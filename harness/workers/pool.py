@@ -14,7 +14,7 @@ from types import MappingProxyType, TracebackType
 from typing import Self
 
 from attnfuzz.harness.workers import channel, core_dumps
-from attnfuzz.harness.workers.channel import ChannelClosed, Message, NoMessage
+from attnfuzz.harness.workers.channel import ChannelClosed, MessageKind, NoMessage
 from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.lifeline import CannotStart, Lifeline, NurseryError
@@ -93,9 +93,9 @@ class Worker:
                 raise _Stillborn from None
             except TimeoutError:
                 raise self._lifeline.failure() from None
-            if message is Message.REFUSAL:
+            if message is MessageKind.REFUSAL:
                 raise CannotStart(payload.decode())
-            if message is Message.ERROR:
+            if message is MessageKind.ERROR:
                 raise NurseryError(f"workers can't start:\n{payload.decode()}")
             pid, recorder = map(int, payload.split())
             self._pid, self._recorder = pid, bool(recorder)
@@ -123,7 +123,7 @@ class Worker:
         self._output.forget()
         started, token = time.monotonic(), secrets.token_bytes(channel.TOKEN_BYTES)
         try:
-            channel.send(self._channel, Message.REQUEST, request, token=token, deadline=started + timeout)
+            channel.send(self._channel, MessageKind.REQUEST, request, token=token, deadline=started + timeout)
             self._await_words(timeout)
             message, _, reply = channel.receive(self._channel, time.monotonic() + timeout, token=token)
         except ChannelClosed:
@@ -136,16 +136,16 @@ class Worker:
         except NoMessage:
             self._kill()
             return self._death(hang=False, seconds=time.monotonic() - started, misdeed=_WROTE)
-        if message is Message.LEAVING:
+        if message is MessageKind.LEAVING:
             return self._death(hang=False, seconds=time.monotonic() - started, exit_code=int(reply))
         return self._heard(message, reply)
 
-    def _heard(self, message: Message, reply: bytes) -> bytes:
-        if message is Message.REFUSAL:
+    def _heard(self, message: MessageKind, reply: bytes) -> bytes:
+        if message is MessageKind.REFUSAL:
             raise Refused(reply.decode())
-        if message is Message.ERROR:
+        if message is MessageKind.ERROR:
             raise HandlerError(f"the handler raised in the worker:\n{reply.decode()}")
-        self.spent = message is Message.LAST_REPLY
+        self.spent = message is MessageKind.LAST_REPLY
         return reply
 
     def _await_words(self, timeout: float) -> None:

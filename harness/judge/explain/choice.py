@@ -5,7 +5,7 @@ from textwrap import fill
 
 import torch
 
-from attnfuzz.harness.judge.explain.fit import Fit, fit
+from attnfuzz.harness.judge.explain.fit import CandidateFit, fit
 from attnfuzz.harness.judge.explain.keys import AS_GOOD, changed_keys
 from attnfuzz.harness.judge.explain.lse import lse_words
 from attnfuzz.harness.judge.explain.masks import masks
@@ -57,9 +57,9 @@ def _alternatives(row: WrongRow) -> Iterator[Alternative]:
         yield from hypothesis(row)
 
 
-def _distinct(fits: Iterator[Fit]) -> list[Fit]:
+def _distinct(fits: Iterator[CandidateFit]) -> list[CandidateFit]:
     """The fits whose alternatives differ; of equal ones the first."""
-    distinct: list[Fit] = []
+    distinct: list[CandidateFit] = []
     for found in fits:
         if not any(_same(found.alternative, known.alternative) for known in distinct):
             distinct.append(found)
@@ -71,7 +71,7 @@ def _same(one: Alternative, other: Alternative) -> bool:
     return away < 1e-11 and (one.lse == other.lse or abs(one.lse - other.lse) < 1e-12 * (1 + abs(one.lse)))
 
 
-def _words(fits: list[Fit]) -> str:
+def _words(fits: list[CandidateFit]) -> str:
     """The first of the fits that are as good as the best, another one, and how many more there are."""
     best = max(found.gain for found in fits)
     first, *others = [found for found in fits if found.gain >= best - AS_GOOD]

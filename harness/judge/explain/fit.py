@@ -13,7 +13,7 @@ CERTAIN = 10.0
 
 
 @dataclass(frozen=True)
-class Fit:
+class CandidateFit:
     """An alternative beside the row. `closer`: by what factor its error is smaller than that of the right answer.
 
     `gain` is the logarithm of its likelihood ratio to the right answer, less that of the number of candidates. `within`
@@ -27,7 +27,7 @@ class Fit:
     lse_within: bool | None
 
 
-def fit(row: WrongRow, alternative: Alternative) -> Fit | None:
+def fit(row: WrongRow, alternative: Alternative) -> CandidateFit | None:
     """Compare a row with an alternative; None if that is no better than the right answer.
 
     The likelihood is that of normal errors of an unknown size, so that its ratio is the ratio of the root mean squares
@@ -50,7 +50,7 @@ def fit(row: WrongRow, alternative: Alternative) -> Fit | None:
         if isfinite(left):
             gain += log(max(before, row.truth.lse_bound) / max(left, row.truth.lse_bound))
     within = bool((residual.abs() <= alternative.out_bound).all())
-    return Fit(alternative, closer, gain, within, lse_within) if gain > CERTAIN else None
+    return CandidateFit(alternative, closer, gain, within, lse_within) if gain > CERTAIN else None
 
 
 def smallest_error(row: WrongRow, out: torch.Tensor, scale: torch.Tensor) -> float:

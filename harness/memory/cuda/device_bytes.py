@@ -6,10 +6,10 @@ from functools import cache
 import torch
 
 from attnfuzz.harness.memory.allocation import Allocation
-from attnfuzz.harness.memory.placed import Span
+from attnfuzz.harness.memory.placed import ByteSpan
 from attnfuzz.harness.memory.poison import PERIOD, Pattern
 from attnfuzz.kernels.gpu import guards
-from attnfuzz.kernels.gpu.guards import Run
+from attnfuzz.kernels.gpu.guards import ByteRun
 from attnfuzz.kernels.transfers import Pending
 
 _ALIGNMENT = 16
@@ -21,9 +21,9 @@ def uploaded(pattern: Pattern, device: torch.device) -> torch.Tensor:
     return torch.frombuffer(bytearray(pattern.content(PERIOD)), dtype=torch.uint8).to(device)
 
 
-def filling(pattern: Pattern, address: int, nbytes: int, device: torch.device) -> Run:
+def filling(pattern: Pattern, address: int, nbytes: int, device: torch.device) -> ByteRun:
     """What a write needs to know to write a pattern."""
-    return Run(address, uploaded(pattern, device).data_ptr(), nbytes, PERIOD)
+    return ByteRun(address, uploaded(pattern, device).data_ptr(), nbytes, PERIOD)
 
 
 def fill(pattern: Pattern, address: int, nbytes: int, device: torch.device) -> None:
@@ -31,15 +31,15 @@ def fill(pattern: Pattern, address: int, nbytes: int, device: torch.device) -> N
     guards.write([filling(pattern, address, nbytes, device)])
 
 
-def differences(spans: Sequence[Span], device: torch.device) -> Pending[list[tuple[int, int] | None]]:
+def differences(spans: Sequence[ByteSpan], device: torch.device) -> Pending[list[tuple[int, int] | None]]:
     """As PlacedMemory says, in one launch."""
     return guards.compare([_run(span, device) for span in spans], device)
 
 
-def _run(span: Span, device: torch.device) -> Run:
+def _run(span: ByteSpan, device: torch.device) -> ByteRun:
     if isinstance(span.expected, Pattern):
         return filling(span.expected, span.address, span.nbytes, device)
-    return Run(span.address, span.expected.data_ptr(), span.nbytes)
+    return ByteRun(span.address, span.expected.data_ptr(), span.nbytes)
 
 
 class DeviceSeal:
@@ -48,7 +48,9 @@ class DeviceSeal:
     What else is `to_write`, elsewhere, is written by the same launch.
     """
 
-    def __init__(self, allocations: Sequence[Allocation], device: torch.device, to_write: Sequence[Run] = ()) -> None:
+    def __init__(
+        self, allocations: Sequence[Allocation], device: torch.device, to_write: Sequence[ByteRun] = ()
+    ) -> None:
         self._allocations, self._device = allocations, device
         # Each begins where its tensor does in 16 bytes, so that both are read in the same vectors.
         offsets, end = [], 0
@@ -59,7 +61,7 @@ class DeviceSeal:
         self._copies = torch.empty(end, dtype=torch.uint8, device=device)
         base = self._copies.data_ptr()
         self._runs = [
-            Run(base + offset, each.address, each.nbytes) for offset, each in zip(offsets, allocations, strict=True)
+            ByteRun(base + offset, each.address, each.nbytes) for offset, each in zip(offsets, allocations, strict=True)
         ]
         if self._runs or to_write:
             guards.write([*to_write, *self._runs])

@@ -8,11 +8,11 @@ from attnfuzz.harness.memory.allocation import Allocation
 from attnfuzz.harness.memory.cuda import device_bytes
 from attnfuzz.harness.memory.cuda.arena import CudaArena, CudaSlab
 from attnfuzz.harness.memory.cuda.device_bytes import DeviceSeal
-from attnfuzz.harness.memory.placed import Placed, PlacedMemory, Room, Span
+from attnfuzz.harness.memory.placed import ByteSpan, Placed, PlacedMemory, Room
 from attnfuzz.harness.memory.poison import Pattern
 from attnfuzz.harness.memory.seal import Seal
 from attnfuzz.kernels.gpu import guards
-from attnfuzz.kernels.gpu.guards import Run
+from attnfuzz.kernels.gpu.guards import ByteRun
 from attnfuzz.kernels.transfers import Pending
 from attnfuzz.reference.case import Guard, Outputs
 
@@ -28,7 +28,7 @@ class CudaMemory(PlacedMemory):
     def __init__(self, arena: CudaArena, guard: Guard, outputs: Outputs) -> None:
         super().__init__(arena.device, guard, outputs)
         self._arena = arena
-        self._unfilled: list[Run] = []
+        self._unfilled: list[ByteRun] = []
 
     def content(self, allocation: Allocation) -> bytes:
         """What a tensor and its gaps hold now, after all launches so far."""
@@ -60,7 +60,7 @@ class CudaMemory(PlacedMemory):
     def _write(self, pattern: Pattern, address: int, nbytes: int) -> None:
         device_bytes.fill(pattern, address, nbytes, self._device)
 
-    def _differences(self, spans: Sequence[Span]) -> Pending[list[tuple[int, int] | None]]:
+    def _differences(self, spans: Sequence[ByteSpan]) -> Pending[list[tuple[int, int] | None]]:
         if self._unfilled:
             guards.write(self._unfilled)
             self._unfilled.clear()
