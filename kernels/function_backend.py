@@ -32,7 +32,7 @@ from attnfuzz.kernels.gpu import guards, nvcc, visible
 from attnfuzz.kernels.gpu.arch import Arch
 from attnfuzz.kernels.page_table import PageTable
 from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.plan import Plan, Row, plan_rows
+from attnfuzz.kernels.plan import BatchMetadata, Row, plan_rows
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.scales import cached_scales
@@ -166,7 +166,7 @@ class FunctionSession:
         key, value = (cache[:, 0], cache[:, 1]) if isinstance(cache, torch.Tensor) else cache
         return {"k_cache": key, "v_cache": value}
 
-    def _described(self, plan: Plan) -> dict[str, Any]:
+    def _described(self, plan: BatchMetadata) -> dict[str, Any]:
         return {
             "block_tables": plan.block_tables,
             "seq_lens": plan.seq_lens,

@@ -13,7 +13,7 @@ from attnfuzz.kernels.graphs import Captured, capture, largest_bucket
 from attnfuzz.kernels.lengths import longest, running_sum
 from attnfuzz.kernels.page_table import PageTable
 from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.plan import Plan, Row, plan_rows, table_rows
+from attnfuzz.kernels.plan import BatchMetadata, Row, plan_rows, table_rows
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.scales import cached_scales
@@ -69,10 +69,10 @@ class PagedSession(GraphedSession):
         self._workspace = self.workspace_type(case, bench)
         self._sinks = place_sinks(case, bench)
         self._scales = cached_scales(case, case.geometry.head_dim_qk)
-        self._captured: dict[tuple[Mode, int], Captured[Plan]] = {}
-        self._static: Plan | None = None
+        self._captured: dict[tuple[Mode, int], Captured[BatchMetadata]] = {}
+        self._static: BatchMetadata | None = None
 
-    def _attend(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> None:
+    def _attend(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> None:
         """Launch on query [rows, q_heads, head_dim_qk], of which the plan covers the first."""
         raise NotImplementedError
 
@@ -88,7 +88,7 @@ class PagedSession(GraphedSession):
         """The rows that an eager step is planned for: with padding only where it is planned after padding."""
         return Row.padded(step) if step.mode in PLANNED_AFTER_PADDING else Row.real(step)
 
-    def _plan(self, rows: Sequence[Row]) -> Plan:
+    def _plan(self, rows: Sequence[Row]) -> BatchMetadata:
         return plan_rows(self._case, self._bench, self._table, rows)
 
     def _output(self, step: Step, planned: Sequence[Row], query: torch.Tensor, results: Results) -> Output:
@@ -97,7 +97,7 @@ class PagedSession(GraphedSession):
         attended = self._kv.tokens.attended(step, query, packed_rows(step))
         return Output(out=results.out, lse=results.lse, attended=attended, sinks=self._sinks, **self._scales)
 
-    def _static_plan(self) -> Plan:
+    def _static_plan(self) -> BatchMetadata:
         """Static metadata for the largest bucket, zeros at first, which every graph of the session slices."""
         if self._static is None:
             batch, context, bench = largest_bucket(self._case), self._context_length(), self._bench
@@ -106,7 +106,7 @@ class PagedSession(GraphedSession):
                 return bench.memory.tensor(name, (size,), torch.int32, fill=Fill.ZEROS)
 
             table = torch.zeros(batch, self._table.width(context), dtype=torch.int32)
-            self._static = Plan(
+            self._static = BatchMetadata(
                 seq_lens=zeros("seq_lens", batch),
                 cum_seq_lens_q=zeros("cum_seq_lens_q", batch + 1),
                 cum_seq_lens_kv=zeros("cum_seq_lens_kv", batch + 1),
@@ -123,7 +123,7 @@ class PagedSession(GraphedSession):
 
     def _capture(self, step: Step) -> None:
         static, batch = self._static_plan(), step.padded_batch
-        plan = Plan(
+        plan = BatchMetadata(
             seq_lens=static.seq_lens[:batch],
             cum_seq_lens_q=static.cum_seq_lens_q[: batch + 1],
             cum_seq_lens_kv=static.cum_seq_lens_kv[: batch + 1],
@@ -141,7 +141,7 @@ class PagedSession(GraphedSession):
         captured.replay(self._bench, queries)
         return self._output(step, rows, captured.query, captured.results)
 
-    def _refresh(self, plan: Plan, rows: Sequence[Row]) -> None:
+    def _refresh(self, plan: BatchMetadata, rows: Sequence[Row]) -> None:
         """Write a batch into static metadata. Columns beyond its longest request keep the pages of the step before."""
         kv_lens = [row.kv_len for row in rows]
         write(plan.seq_lens, torch.tensor(kv_lens))

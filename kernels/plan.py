@@ -48,7 +48,7 @@ def pad_queries(rows: Sequence[Row], stride: int) -> list[Row]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchMetadata:
     """Metadata tensors of `batch` rows, all int32: lengths [batch], cumulative ones [batch + 1], pages [batch, width].
 
     `max_q_len` and `max_kv_len` are the stated maxima.
@@ -67,12 +67,12 @@ class Plan:
         return self.cum_seq_lens_q.shape[0] - 1
 
 
-def plan_rows(case: Case, bench: Bench, table: PageTable, rows: Sequence[Row]) -> Plan:
+def plan_rows(case: Case, bench: Bench, table: PageTable, rows: Sequence[Row]) -> BatchMetadata:
     """Plan a batch eagerly, in tensors of exactly its size."""
     kv_lens = [row.kv_len for row in rows]
     q_lens = [row.q_len for row in rows]
     width = table.width(longest(kv_lens))
-    return Plan(
+    return BatchMetadata(
         seq_lens=place_int32(bench, "seq_lens", kv_lens),
         cum_seq_lens_q=place_int32(bench, "cum_seq_lens_q", running_sum(q_lens)),
         cum_seq_lens_kv=place_int32(bench, "cum_seq_lens_kv", running_sum(kv_lens)),

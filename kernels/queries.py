@@ -8,8 +8,8 @@ from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.lengths import running_sum
 from attnfuzz.kernels.streams import stream_of
 from attnfuzz.reference.case import Case, Launch, QueryView, Step
-from attnfuzz.reference.chance import Run
-from attnfuzz.reference.values import Role, draw_runs
+from attnfuzz.reference.chance import TokenRun
+from attnfuzz.reference.values import Operand, draw_runs
 
 HEAD_GAP = 8
 """Elements between two heads in QueryView.HEAD_GAP."""
@@ -25,9 +25,9 @@ def draw_queries(
     """
     step, geometry = case.steps[index], case.geometry
     part = sum(earlier.launch is not Launch.CAPTURE for earlier in case.steps[:index])
-    runs = [Run(stream_of(part, request.slot), request.q_len) for request in step.requests]
-    runs.append(Run(stream_of(part), rows - step.tokens))
-    packed = draw_runs(case.values, Role.QUERY, runs, geometry.q_heads, head_dim, seed=case.seed)
+    runs = [TokenRun(stream_of(part, request.slot), request.q_len) for request in step.requests]
+    runs.append(TokenRun(stream_of(part), rows - step.tokens))
+    packed = draw_runs(case.values, Operand.QUERY, runs, geometry.q_heads, head_dim, seed=case.seed)
     packed = packed.to(geometry.dtype.torch_dtype)
     if first_rows is None:
         return packed

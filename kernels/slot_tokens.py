@@ -11,9 +11,9 @@ from attnfuzz.kernels.backend import Attended
 from attnfuzz.kernels.lengths import running_sum
 from attnfuzz.kernels.streams import stream_of
 from attnfuzz.reference.case import Case, Step
-from attnfuzz.reference.chance import HOST, Run
+from attnfuzz.reference.chance import HOST, TokenRun
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.values import Role, draw_runs
+from attnfuzz.reference.values import Operand, draw_runs
 
 
 class SlotTokens:
@@ -41,17 +41,17 @@ class SlotTokens:
         begins = running_sum(lengths.values())
         self.spans = {slot: range(*ends) for slot, ends in zip(lengths, pairwise(begins), strict=True)}
         self.extra = range(begins[-1], begins[-1] + extra)
-        runs = [Run(stream_of(part, slot), length) for slot, length in lengths.items()]
-        runs.append(Run(stream_of(part), extra))
+        runs = [TokenRun(stream_of(part, slot), length) for slot, length in lengths.items()]
+        runs.append(TokenRun(stream_of(part), extra))
         nbytes = self.extra.stop * heads * (key_dim + value_dim) * dtype.itemsize
         where = device if nbytes >= transfers.STAYS else HOST
 
-        def drawn(role: Role, dim: int) -> torch.Tensor:
+        def drawn(role: Operand, dim: int) -> torch.Tensor:
             values = draw_runs(case.values, role, runs, heads, dim, seed=case.seed, device=where)
             return values.to(dtype.torch_dtype)
 
-        self.key = drawn(Role.KEY, key_dim)
-        self.value = self.key[..., :value_dim] if latent else drawn(Role.VALUE, value_dim)
+        self.key = drawn(Operand.KEY, key_dim)
+        self.value = self.key[..., :value_dim] if latent else drawn(Operand.VALUE, value_dim)
 
     @classmethod
     def cached(cls, case: Case, *, extra: int = 0, device: torch.device = HOST) -> Self:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from attnfuzz.reference.calls import Answer, Argument, Buffer, Call, CallCase
+from attnfuzz.reference.calls import Argument, Buffer, Call, CallAnswer, CallCase
 from attnfuzz.reference.validity import ImpossibleCase, validate_backend_name
 
 MAX_BYTES = 1 << 33
@@ -70,7 +70,7 @@ def _validate_scalar(name: str, value: Argument) -> None:
         raise ImpossibleCase(f"argument {name}", value, f"must be {MAX_NAME} printable characters at most")
 
 
-def _validate_numbers(answer: Answer) -> None:
+def _validate_numbers(answer: CallAnswer) -> None:
     for name in ("window_left", "roundings"):
         value = getattr(answer, name)
         # An import takes it from a dump, which may hold anything.

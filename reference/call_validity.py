@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from attnfuzz.reference.call_bounds import MAX_BYTES, MAX_INTEGER, validate_bounds
-from attnfuzz.reference.calls import Answer, Buffer, CallCase, Expected, View, check_content, named_views
+from attnfuzz.reference.calls import Buffer, CallAnswer, CallCase, Expected, View, check_content, named_views
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.validity import ImpossibleCase
 
@@ -95,7 +95,7 @@ def _validate_view(view: View, buffers: dict[str, Buffer]) -> None:
         )
 
 
-def _validate_answer(answer: Answer, buffers: dict[str, Buffer]) -> None:
+def _validate_answer(answer: CallAnswer, buffers: dict[str, Buffer]) -> None:
     out, lse, sinks = answer.out, answer.lse, answer.sinks
     if len(out.shape) != 3:
         raise ImpossibleCase("answer: out", out.shape, "must be [rows, q_heads, dim]")
@@ -110,7 +110,7 @@ def _validate_answer(answer: Answer, buffers: dict[str, Buffer]) -> None:
         _validate_dtypes(expected, answer, buffers)
 
 
-def _validate_expected(expected: Expected, answer: Answer) -> None:
+def _validate_expected(expected: Expected, answer: CallAnswer) -> None:
     query, key, value = expected.query.shape, expected.key.shape, expected.value.shape
     first = answer.requests[0]
     if not len(query) == len(key) == len(value) == 3:
@@ -125,7 +125,7 @@ def _validate_expected(expected: Expected, answer: Answer) -> None:
         raise ImpossibleCase("answer: first_row", expected.first_row, f"must lie in the {answer.out.shape[0]} rows")
 
 
-def _validate_dtypes(expected: Expected, answer: Answer, buffers: dict[str, Buffer]) -> None:
+def _validate_dtypes(expected: Expected, answer: CallAnswer, buffers: dict[str, Buffer]) -> None:
     query, key, value = (_dtype(view, buffers) for view in (expected.query, expected.key, expected.value))
     out = _dtype(answer.out, buffers)
     if query is not out or key is not value or not (out.torch_dtype.is_floating_point and out.itemsize > 1):

@@ -81,7 +81,7 @@ class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     value: View
 
 
-class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+class CallAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """The right answer to the calls: what `out` [rows, q_heads, dim] and `lse` [rows, q_heads] should hold after them.
 
     `writes` is what was written to rows of no request after the last call. The other fields are those of
@@ -119,7 +119,7 @@ class CallCase(
     backend: str
     buffers: tuple[Buffer, ...]
     calls: tuple[Call, ...]
-    answer: Answer | None = None
+    answer: CallAnswer | None = None
     mode: str = ""
     guard: Guard = Guard.RIGHT
     outputs: Outputs = Outputs.POISONED

@@ -23,7 +23,7 @@ HOST = torch.device("cpu")
 _generator = torch.Generator()
 
 
-class Run(NamedTuple):
+class TokenRun(NamedTuple):
     """So many tokens from one stream."""
 
     stream: int
@@ -33,7 +33,7 @@ class Run(NamedTuple):
 class Chance:
     """Random numbers for the tokens of `runs`, one run after another, on `device`; every call gives the same ones."""
 
-    def __init__(self, runs: Sequence[Run], seed: int, device: torch.device = HOST) -> None:
+    def __init__(self, runs: Sequence[TokenRun], seed: int, device: torch.device = HOST) -> None:
         self._runs, self._seed, self.device = runs, seed, device
         self._lengths = [run.tokens for run in runs]
         self.tokens = sum(self._lengths)

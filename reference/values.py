@@ -11,11 +11,11 @@ from math import sqrt
 import torch
 
 from attnfuzz.reference.case import ValueFamily
-from attnfuzz.reference.chance import HOST, Chance, Run, mixed
+from attnfuzz.reference.chance import HOST, Chance, TokenRun, mixed
 from attnfuzz.reference.probe import probe_keys, probe_queries, probe_values
 
 
-class Role(StrEnum):
+class Operand(StrEnum):
     """Which operand is drawn."""
 
     QUERY = "query"
@@ -23,7 +23,7 @@ class Role(StrEnum):
     VALUE = "value"
 
 
-_ROLE_SALT = {Role.QUERY: 0x51, Role.KEY: 0x4B, Role.VALUE: 0x56}
+_ROLE_SALT = {Operand.QUERY: 0x51, Operand.KEY: 0x4B, Operand.VALUE: 0x56}
 
 _LARGE = 12.0
 """Standard deviation of q and K with large logits: theirs is then 144, after the division by sqrt(head_dim_qk)."""
@@ -41,7 +41,7 @@ _AMPLITUDES = 8
 """Tags take the values 1 + i / 8, which fp8 e4m3 holds exactly."""
 
 
-def draw(family: ValueFamily, role: Role, shape: tuple[int, ...], *, seed: int, stream: int) -> torch.Tensor:
+def draw(family: ValueFamily, role: Operand, shape: tuple[int, ...], *, seed: int, stream: int) -> torch.Tensor:
     """Values of one operand, float32 of `shape` [tokens, heads, dim], from one stream: see `draw_runs`.
 
     ValueError unless `shape` has three axes.
@@ -49,13 +49,13 @@ def draw(family: ValueFamily, role: Role, shape: tuple[int, ...], *, seed: int, 
     if len(shape) != 3:
         raise ValueError(f"shape {shape} has {len(shape)} axes: give [tokens, heads, dim]")
     tokens, heads, dim = shape
-    return draw_runs(family, role, [Run(stream, tokens)], heads, dim, seed=seed)
+    return draw_runs(family, role, [TokenRun(stream, tokens)], heads, dim, seed=seed)
 
 
 def draw_runs(
     family: ValueFamily,
-    role: Role,
-    runs: Sequence[Run],
+    role: Operand,
+    runs: Sequence[TokenRun],
     heads: int,
     dim: int,
     *,
@@ -75,15 +75,15 @@ def draw_runs(
     return _RECIPES[family](role, Chance(runs, mixed(_ROLE_SALT[role], seed), device), heads, dim)
 
 
-def _normal(_role: Role, chance: Chance, heads: int, dim: int) -> torch.Tensor:
+def _normal(_role: Operand, chance: Chance, heads: int, dim: int) -> torch.Tensor:
     return chance.normal(heads, dim)
 
 
-def _peaked(role: Role, chance: Chance, heads: int, dim: int) -> torch.Tensor:
+def _peaked(role: Operand, chance: Chance, heads: int, dim: int) -> torch.Tensor:
     match role:
-        case Role.QUERY:
+        case Operand.QUERY:
             return chance.normal(heads, dim).add_(1.0)
-        case Role.VALUE:
+        case Operand.VALUE:
             return chance.normal(heads, dim)
     drawn = chance.normal(heads * dim + 1)
     position = chance.position % _PEAK_EVERY
@@ -92,17 +92,17 @@ def _peaked(role: Role, chance: Chance, heads: int, dim: int) -> torch.Tensor:
     return (drawn[:, :-1] + push.unsqueeze(-1)).view(-1, heads, dim)
 
 
-def _constant(role: Role, chance: Chance, heads: int, dim: int) -> torch.Tensor:
-    if role is Role.QUERY:
+def _constant(role: Operand, chance: Chance, heads: int, dim: int) -> torch.Tensor:
+    if role is Operand.QUERY:
         return chance.normal(heads, dim)
     return chance.spread(chance.of_runs().normal(heads, dim))
 
 
-def _one_hot(role: Role, chance: Chance, heads: int, dim: int) -> torch.Tensor:
+def _one_hot(role: Operand, chance: Chance, heads: int, dim: int) -> torch.Tensor:
     match role:
-        case Role.QUERY:
+        case Operand.QUERY:
             return chance.normal(heads, dim).mul_(_SMALL)
-        case Role.KEY:
+        case Operand.KEY:
             return chance.normal(heads, dim)
     # Tags begin anywhere, so that slots differ at the same position.
     begin = chance.spread((chance.of_runs().share(1) * (dim * _AMPLITUDES)).to(torch.int64))
@@ -113,32 +113,32 @@ def _one_hot(role: Role, chance: Chance, heads: int, dim: int) -> torch.Tensor:
     return tags.scatter_(-1, ((token + head) % dim).unsqueeze(-1), amplitude.unsqueeze(-1))
 
 
-def _large_logits(role: Role, chance: Chance, heads: int, dim: int) -> torch.Tensor:
+def _large_logits(role: Operand, chance: Chance, heads: int, dim: int) -> torch.Tensor:
     drawn = chance.normal(heads, dim)
-    return drawn if role is Role.VALUE else drawn.mul_(_LARGE)
+    return drawn if role is Operand.VALUE else drawn.mul_(_LARGE)
 
 
-def _zeros(role: Role, chance: Chance, heads: int, dim: int) -> torch.Tensor:
+def _zeros(role: Operand, chance: Chance, heads: int, dim: int) -> torch.Tensor:
     match role:
-        case Role.QUERY:
+        case Operand.QUERY:
             return torch.zeros(chance.tokens, heads, dim, device=chance.device)
-        case Role.KEY:
+        case Operand.KEY:
             return chance.normal(heads, dim)
-        case Role.VALUE:
+        case Operand.VALUE:
             return chance.sign(heads, dim)
 
 
-def _probe(role: Role, chance: Chance, heads: int, dim: int) -> torch.Tensor:
+def _probe(role: Operand, chance: Chance, heads: int, dim: int) -> torch.Tensor:
     match role:
-        case Role.QUERY:
+        case Operand.QUERY:
             return probe_queries(chance, heads, dim)
-        case Role.KEY:
+        case Operand.KEY:
             return probe_keys(chance, heads, dim)
-        case Role.VALUE:
+        case Operand.VALUE:
             return probe_values(chance, heads, dim)
 
 
-_RECIPES: dict[ValueFamily, Callable[[Role, Chance, int, int], torch.Tensor]] = {
+_RECIPES: dict[ValueFamily, Callable[[Operand, Chance, int, int], torch.Tensor]] = {
     ValueFamily.NORMAL: _normal,
     ValueFamily.PEAKED: _peaked,
     ValueFamily.CONSTANT: _constant,

@@ -12,7 +12,7 @@ from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Launch, Step
 from attnfuzz.reference.device import Device
 from attnfuzz.strategies.batch import Setting
-from attnfuzz.strategies.choices import Chance, Choice, integer
+from attnfuzz.strategies.choices import Choice, WeightedFlag, integer
 from attnfuzz.strategies.chunks import draw_chunk_capacity
 from attnfuzz.strategies.compiled import CompiledGeometries
 from attnfuzz.strategies.coverage.classes import DRAFTS, QUERIES
@@ -61,9 +61,9 @@ _EXTENTS = {
     Device.CPU: Choice(_CPU_EXTENTS, _SHOWN_BY_EXTENTS.__getitem__),
     Device.CUDA: Choice((*_CPU_EXTENTS, *(Extent.FAR,) * 2), _SHOWN_BY_EXTENTS.__getitem__),
 }
-_IN_GRAPHS = Chance(2, 3, _REPLAYED)
+_IN_GRAPHS = WeightedFlag(2, 3, _REPLAYED)
 # Whether the rank belongs to a group that agrees on a size.
-_IN_GROUPS = Chance(1, 2, _PADDED)
+_IN_GROUPS = WeightedFlag(1, 2, _PADDED)
 _SEEDS = integer(0, (1 << 32) - 1)
 
 

@@ -79,7 +79,7 @@ class Choice(Generic[T]):
         return self._plain if len(weighed) == len(self.options) else choice(weighed)
 
 
-class Chance(Choice[bool]):
+class WeightedFlag(Choice[bool]):
     """True in `yes` of `no + yes` draws, which makes the features `shows` more likely; shrinks to False."""
 
     def __init__(self, no: int, yes: int, shows: tuple[str, ...]) -> None:

@@ -6,9 +6,9 @@ from hypothesis.strategies import DrawFn
 
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.geometry import Geometry
-from attnfuzz.strategies.choices import Chance, Choice, choice, on
+from attnfuzz.strategies.choices import Choice, WeightedFlag, choice, on
 from attnfuzz.strategies.lean import Lean
-from attnfuzz.strategies.models import LAYERS, Layer
+from attnfuzz.strategies.models import LAYERS, LayerSpec
 from attnfuzz.strategies.shown import (
     shown_by_dtypes,
     shown_by_head_dim,
@@ -26,7 +26,7 @@ _SOFT_CAPS = (0.0, 0.0, 0.0, 50.0, 30.0, 5.0)
 
 
 class _Served(NamedTuple):
-    layer: Layer
+    layer: LayerSpec
     heads: Choice[tuple[int, int]]
     pages: Choice[int]
 
@@ -42,10 +42,10 @@ class Geometries:
         self._heads = Choice(heads(can), shown_by_heads)
         self._head_dims = Choice(head_dims(can), shown_by_head_dim)
         self._value_dims = choice(head_dims(can))
-        self._differ = Chance(1, int(can.unequal_head_dims), ("V dim=smaller", "V dim=larger"))
+        self._differ = WeightedFlag(1, int(can.unequal_head_dims), ("V dim=smaller", "V dim=larger"))
         self._latents = Choice(latents(can), shown_by_latent)
         self._windows = Choice(_WINDOWS if can.windows else (-1,), shown_by_window)
-        self._sinks = Chance(2, 1, ("sinks=yes",)) if can.sinks else Chance(1, 0, ())
+        self._sinks = WeightedFlag(2, 1, ("sinks=yes",)) if can.sinks else WeightedFlag(1, 0, ())
         self._soft_caps = Choice(_SOFT_CAPS if can.soft_cap else (0.0,), shown_by_soft_cap)
         served = tuple(
             _Served(
@@ -125,7 +125,7 @@ class Geometries:
         return served.heads.shown.union(served.pages.shown, dims, shown_by_window(layer.window_left), sinks)
 
 
-def _covers(can: Capability, layer: Layer) -> bool:
+def _covers(can: Capability, layer: LayerSpec) -> bool:
     return (
         (layer.latent is not None) == can.latent
         and layer.head_dim <= can.max_head_dim

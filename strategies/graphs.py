@@ -4,7 +4,7 @@ import msgspec
 from hypothesis.strategies import DrawFn
 
 from attnfuzz.reference.case import Launch, Mode, Step
-from attnfuzz.strategies.choices import Chance, Choice, odds
+from attnfuzz.strategies.choices import Choice, WeightedFlag, odds
 from attnfuzz.strategies.lean import Lean
 from attnfuzz.strategies.padding import bucket_of
 from attnfuzz.strategies.scope import Scope
@@ -15,8 +15,8 @@ _CONFIGURED = Choice(
     (*(_BUCKETS,) * 4, _BUCKETS[1::2], _BUCKETS[2::2], (4, 16, 64), (8, 24, 48), (64,)),
     lambda buckets: () if buckets is _BUCKETS else ("padding=as many requests, or more",),
 )
-_SHARED = Chance(1, 1, ("launch=replayed again", "padding=fewer requests than real"))
-_LATE = Chance(1, 1, ("launch=captured late",))
+_SHARED = WeightedFlag(1, 1, ("launch=replayed again", "padding=fewer requests than real"))
+_LATE = WeightedFlag(1, 1, ("launch=captured late",))
 _MOSTLY = odds(1, 5)
 
 

@@ -31,7 +31,7 @@ _MAX_LEN_SLACK = Choice((0, 0, 0, 1, 7, 64, 1000, 131072), on("stated maxima", M
 _GUARDS = Choice(tuple(Guard), on("guard"))
 
 
-class Placement(TypedDict):
+class TensorPlacement(TypedDict):
     """The fields of a Case that say how its tensors lie in memory."""
 
     pages: Pages
@@ -42,12 +42,12 @@ class Placement(TypedDict):
     guard: Guard
 
 
-def draw_placement(draw: DrawFn, can: Capability, geometry: Geometry, lean: Lean) -> Placement:
+def draw_placement(draw: DrawFn, can: Capability, geometry: Geometry, lean: Lean) -> TensorPlacement:
     """Pages, views, buffers and guard of a case that `can` covers."""
     equal = geometry.head_dim_qk == geometry.head_dim_vo
     tail, spare = draw(_TAILS_AND_SPARES.under(lean))
     workspace, outputs = draw(_BUFFERS.under(lean))
-    return Placement(
+    return TensorPlacement(
         pages=Pages(
             order=draw(_PAGE_ORDERS.under(lean)), tail=tail, spare=spare, table_slack=draw(_TABLE_SLACK.under(lean))
         ),

@@ -8,11 +8,11 @@ from attnfuzz.reference.applicable import applicable
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.relation import Relation
-from attnfuzz.strategies.choices import Chance, Choice
+from attnfuzz.strategies.choices import Choice, WeightedFlag
 from attnfuzz.strategies.lean import Lean
 
 # A related run costs a second run of the kernels, and no second reference.
-_RELATED = Chance(3, 1, tuple(f"relation={each.words}" for each in Relation))
+_RELATED = WeightedFlag(3, 1, tuple(f"relation={each.words}" for each in Relation))
 
 # Few cases are replayed or cut into chunks, so that these are drawn more often where they apply.
 _RARE = (Relation.REPLAY_AS_EAGER, Relation.CHUNKS_CHANGED)

@@ -147,7 +147,7 @@ def _source(name: str) -> BackendSource | None:
     if is_file(name):
         _check_file(name.rpartition(":")[0])
         return BackendSource(name)
-    if is_sglang(name) or name in builtin() or name in planted():
+    if engine_of(name) is not None or name in builtin() or name in planted():
         return None
     return next((BackendSource(name, point.value) for point in entry_points(group=ENTRY_POINTS, name=name)), None)
 
@@ -166,7 +166,7 @@ def _check_file(path: str) -> None:
 
 
 def _own(name: str) -> Backend:
-    """A backend of this project, or of a release of SGLang."""
+    """A backend of this project, or of an engine's release."""
     if (engine := engine_of(name)) is not None:
         return engine.resolve(name)
     found = builtin().get(name) or planted().get(name)

@@ -19,9 +19,6 @@ from attnfuzz.strategies.coverage import Pair
 
 LOG_VERSION = 2
 
-Pair = tuple[str, str]
-"""Two features of the case space that one case has, in alphabetical order."""
-
 # What a log may say: a campaign that goes on is steered by it, and it may be damaged or somebody else's.
 Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
 Moment = Annotated[float, Meta(ge=0, le=1e11)]  # seconds since the epoch, in years of four digits

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from attnfuzz.harness.sandbox.check import team_of
+from attnfuzz.harness.sandbox.teams import team_of
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.user_error import UserError
@@ -37,7 +37,7 @@ def check_room(jobs: int, backends: Sequence[str], *, instead: str = "--jobs {mo
 
     `instead` is the option for as many as there is room for.
     """
-    each = BYTES_OF_JOB + sum(BYTES_OF_TEAM[device] for device, _ in dict.fromkeys(map(team_of, backends)))
+    each = BYTES_OF_JOB + sum(BYTES_OF_TEAM[team.device] for team in dict.fromkeys(map(team_of, backends)))
     free = available()
     if jobs * each <= free:
         return

@@ -8,7 +8,7 @@ from attnfuzz.harness.cli.exits import BadInput
 _MOST_LISTED = 10
 
 
-class Named(Protocol):
+class HasName(Protocol):
     """What has a name."""
 
     @property
@@ -17,7 +17,7 @@ class Named(Protocol):
         ...
 
 
-Found = TypeVar("Found", bound=Named)
+Found = TypeVar("Found", bound=HasName)
 
 
 def find_by_name(named: Sequence[Found], name: str, where: str) -> Found:

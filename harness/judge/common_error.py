@@ -35,6 +35,7 @@ from attnfuzz.harness.judge.evidence import Evidence, Heard
 from attnfuzz.harness.judge.grouping import grouped
 from attnfuzz.harness.judge.lse_bound import independent_lse_error, shared_lse_error
 from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.noise import SMALLEST_STEP
 
 _STATISTICS = 3
@@ -119,7 +120,7 @@ def _heard(evidence: Evidence, found: Signs, kind: Kind, words: Callable[[], str
         f"over {rows} rows, {words()}, which no row shows by itself: {found.score:.3g} standard deviations, "
         f"{margin:.3g} times the allowed"
     )
-    return Heard(margin, evidence.report(kind=kind, place=place, tier="T3", margin=margin, message=message))
+    return Heard(margin, evidence.report(kind=kind, place=place, tier=Tier.T3, margin=margin, message=message))
 
 
 def allowed_score(budget: ErrorBudget) -> float:

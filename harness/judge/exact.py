@@ -9,6 +9,7 @@ from attnfuzz.harness.judge.evidence import Evidence, Report
 from attnfuzz.harness.judge.real_rows import RealRows
 from attnfuzz.harness.memory.poison import unwritten
 from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.kernels.backend import Output
 from attnfuzz.reference.contract import Contract, Holds
 from attnfuzz.reference.geometry import Geometry
@@ -22,7 +23,7 @@ def judge_exactly(evidence: Evidence) -> Iterator[Observation]:
         yield from not_numbers(evidence.lse, "lse", rows, sees, report)
     elif contract.lse is not None and rows.tokens:
         message = f"there is no lse, but the contract promises one in base {contract.lse}"
-        yield report(kind=Kind.LSE_MISMATCH, place="lse", tier="T0", message=message)
+        yield report(kind=Kind.LSE_MISMATCH, place="lse", tier=Tier.T0, message=message)
     empty = empty_rows(evidence.out, evidence.lse, evidence.budget.answer.lse, rows, sees, contract, report)
     if empty is not None:
         yield empty
@@ -44,12 +45,12 @@ def misshapen(output: Output, rows: RealRows, geometry: Geometry, report: Report
         return report(
             kind=Kind.LSE_MISMATCH,
             place="lse",
-            tier="T0",
+            tier=Tier.T0,
             message=f"lse is {_form(lse)}, expected torch.float32 {list(out.shape[:2])}",
         )
     else:
         return None
-    return report(kind=Kind.OUTPUT_MISMATCH, place="out", tier="T0", message=message)
+    return report(kind=Kind.OUTPUT_MISMATCH, place="out", tier=Tier.T0, message=message)
 
 
 def not_numbers(
@@ -71,11 +72,13 @@ def not_numbers(
             token, head = by_row.nonzero()[0].tolist()
             value = tensor[token, head].flatten()[mask[token, head].flatten()][0].item()
             held = "the sentinel" if kind is Kind.UNWRITTEN else f"{value}"
+            row = rows.address(token, head)
             yield report(
                 kind=kind,
                 place=place,
-                tier="T0",
-                message=f"{place} of {rows.name(token, head)} was {what}: it holds {held}; {_share(by_row, sees)}",
+                tier=Tier.T0,
+                row=row,
+                message=f"{place} of {rows.name(row)} was {what}: it holds {held}; {_share(by_row, sees)}",
             )
 
 
@@ -111,11 +114,13 @@ def empty_rows(
     if lse is not None:
         held += f", lse = {_held(lse[token, head].view(1))}"
     promised = "out = 0, lse = -inf" if contract.empty_rows is Holds.ZERO else "finite numbers"
+    row = rows.address(token, head)
     return report(
         kind=Kind.EMPTY_ROW,
         place="empty rows",
-        tier="T0",
-        message=f"{rows.name(token, head)} sees no key and must hold {promised}: {held}; {_share(wrong, ~sees)}",
+        tier=Tier.T0,
+        row=row,
+        message=f"{rows.name(row)} sees no key and must hold {promised}: {held}; {_share(wrong, ~sees)}",
     )
 
 
@@ -140,7 +145,7 @@ def padded_rows(padded: torch.Tensor, contract: Contract, report: Report) -> Ite
         count = int(mask.flatten(1).any(dim=-1).sum())
         if count:
             message = f"{count} of {padded.shape[0]} padded rows {what}"
-            yield report(kind=kind, place="padded rows", tier="T0", message=message)
+            yield report(kind=kind, place="padded rows", tier=Tier.T0, message=message)
 
 
 def all_finite(tensor: torch.Tensor) -> bool:

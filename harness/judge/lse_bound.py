@@ -8,7 +8,8 @@ from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, Heard
 from attnfuzz.harness.judge.judged_again import judged_again
 from attnfuzz.harness.judge.ties import lse_ties_allowance
-from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.harness.verdict.failures import Kind, RowAddress
+from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.contract import LseBase
 
 _FP32 = 2.0**-24
@@ -31,22 +32,26 @@ def judge_lse(evidence: Evidence) -> Heard | None:
         return Heard(margin)
     base = evidence.contract.lse
     other, other_unit = ("e", 1.0) if base is LseBase.TWO else ("2", log(2.0))
-    message = wrong_lse(evidence, ratio)
+    message, row = wrong_lse(evidence, ratio)
     if (evidence.lse_error(other_unit).abs() / bound).max().item() <= 1:
         message += f"; all are right in base {other}"
-    failure = evidence.report(kind=Kind.LSE_MISMATCH, place="lse", tier="T4", margin=margin, message=message)
+    failure = evidence.report(
+        kind=Kind.LSE_MISMATCH, place="lse", tier=Tier.T4, margin=margin, message=message, row=row
+    )
     return Heard(margin, failure, wrong)
 
 
-def wrong_lse(evidence: Evidence, ratio: torch.Tensor) -> str:
-    """The LSE whose error over its bound, `ratio` [T, Hq], is the largest, in words."""
+def wrong_lse(evidence: Evidence, ratio: torch.Tensor) -> tuple[str, RowAddress]:
+    """Describe the LSE whose error over its bound, `ratio` [T, Hq], is the largest, and return its row."""
     assert evidence.lse is not None
     token, head = evidence.row_of(int(ratio.argmax()))
     expected = evidence.budget.answer.lse[token, head].item() / evidence.lse_unit
-    return (
-        f"{evidence.rows.name(token, head)}: lse {evidence.lse[token, head].item():.8g} instead of {expected:.8g} "
+    row = evidence.rows.address(token, head)
+    words = (
+        f"{evidence.rows.name(row)}: lse {evidence.lse[token, head].item():.8g} instead of {expected:.8g} "
         f"(base {evidence.contract.lse}), {ratio.max().item():.3g} times the allowed error; {evidence.share(ratio > 1)}"
     )
+    return words, row
 
 
 def lse_bound(budget: ErrorBudget) -> torch.Tensor:

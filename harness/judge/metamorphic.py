@@ -20,7 +20,7 @@ from attnfuzz.harness.judge.judged_again import element_allowance, judged_again
 from attnfuzz.harness.judge.lse_bound import lse_bound
 from attnfuzz.harness.judge.real_rows import RealRows
 from attnfuzz.harness.judge.ties import lse_ties_allowance
-from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.failures import Kind, Observation, RowAddress
 from attnfuzz.harness.verdict.tiers import ALL_TIERS, Tier
 from attnfuzz.kernels.backend import Output
 from attnfuzz.reference.contract import Contract, Holds, LseBase
@@ -66,7 +66,7 @@ def compare(
     kind = _KINDS.get(relation, Kind.METAMORPHIC_MISMATCH)
     margins = []
     for pair in _pairs(first, output, rows.real, _tokens_of(rows.q_lens, positions), contract):
-        mismatch = partial(report, kind=kind, place=pair.place, tier="T6")
+        mismatch = partial(report, kind=kind, place=pair.place, tier=Tier.T6)
         if contract.keeps_bits(relation):
             observations += pair.differing_bits(mismatch)
             continue
@@ -105,7 +105,9 @@ class _Pair:
         differ = self._masked(self.first.view(bits) != self.other.view(bits))
         if differ.any():
             at = int(differ.flatten().to(torch.uint8).argmax())
-            yield mismatch(message=f"{self._words(at)}, where the bits must be the same; {self._count(differ)}")
+            yield mismatch(
+                row=self._row(at), message=f"{self._words(at)}, where the bits must be the same; {self._count(differ)}"
+            )
 
     def ratio(self) -> torch.Tensor:
         """Difference over bound; infinite where only one of the two is a number."""
@@ -133,6 +135,7 @@ class _Pair:
         what = f"{largest:.3g} times what two correct runs may differ by" if largest < inf else "not both numbers"
         return mismatch(
             margin=largest if largest < inf else None,
+            row=self._row(int(ratio.argmax())),
             message=f"{self._words(int(ratio.argmax()))}, {what}; {self._count(ratio > 1)}",
         )
 
@@ -140,10 +143,19 @@ class _Pair:
         return differ & self.compared.view(-1, *[1] * (differ.dim() - 1))
 
     def _words(self, at: int) -> str:
-        token, head, *element = (int(index) for index in torch.unravel_index(torch.tensor(at), self.first.shape))
-        where = f"{self.rows.name(token, head)}, " + (f"element {element[0]}" if element else "lse")
-        values = (run[(token, head, *element)].item() for run in (self.other, self.first))
+        place = self._place(at)
+        element = f"element {place[2]}" if len(place) > 2 else "lse"
+        where = f"{self.rows.name(self._row(at))}, {element}"
+        values = (run[place].item() for run in (self.other, self.first))
         return "{}: {:.9g} instead of {:.9g}".format(where, *values)
+
+    def _row(self, at: int) -> RowAddress:
+        token, head, *_ = self._place(at)
+        return self.rows.address(token, head)
+
+    def _place(self, at: int) -> tuple[int, ...]:
+        """Return token, head and, of an output, element of a flattened index."""
+        return tuple(int(index) for index in torch.unravel_index(torch.tensor(at), self.first.shape))
 
     def _count(self, differ: torch.Tensor) -> str:
         by_row = differ.flatten(2).any(dim=-1) if differ.dim() == 3 else differ

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from attnfuzz.harness.verdict.failures import RowAddress
 from attnfuzz.kernels.backend import Attended
 
 
@@ -51,10 +52,15 @@ class RealRows:
             is_padding[first : first + count] = False
         return tensor[is_padding]
 
-    def name(self, token: int, head: int) -> str:
-        """The row of a packed token and a head, in words."""
+    def name(self, row: RowAddress) -> str:
+        """Return the address of a row in words."""
+        lengths = f"q_len {self.q_lens[row.request]}, kv_len {self.kv_lens[row.request]}"
+        return f"request {row.request} ({lengths}), token {row.token}, head {row.head}"
+
+    def address(self, token: int, head: int) -> RowAddress:
+        """Return the address of the row of a packed token and a head. Raises IndexError."""
         for request, q_len in enumerate(self.q_lens):
             if token < q_len:
-                return f"request {request} (q_len {q_len}, kv_len {self.kv_lens[request]}), token {token}, head {head}"
+                return RowAddress(request, token, head)
             token -= q_len
         raise IndexError(f"there are {self.tokens} tokens: none is {token + self.tokens}")

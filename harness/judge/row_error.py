@@ -11,6 +11,7 @@ from attnfuzz.harness.judge.judged_again import MOST_ROWS_AGAIN
 from attnfuzz.harness.judge.parts import parts_error
 from attnfuzz.harness.judge.ties import Ties
 from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.row import key_marks, row_weights
 
 
@@ -30,11 +31,14 @@ def judge_rows(evidence: Evidence) -> Heard:
     token, head, margin = found.wrong[0]
     rms = evidence.error[token, head].square().mean().sqrt().item()
     size = evidence.budget.answer.out[token, head].square().mean().sqrt().item()
+    row = evidence.rows.address(token, head)
     message = (
-        f"{evidence.rows.name(token, head)}: root mean square error {rms:.3g} of an output of {size:.3g}, its "
+        f"{evidence.rows.name(row)}: root mean square error {rms:.3g} of an output of {size:.3g}, its "
         f"square {margin:.3g} times the allowed one; {evidence.share(len(found.wrong))}"
     )
-    failure = evidence.report(kind=Kind.OUTPUT_MISMATCH, place="out", tier="T2", margin=margin, message=message)
+    failure = evidence.report(
+        kind=Kind.OUTPUT_MISMATCH, place="out", tier=Tier.T2, margin=margin, message=message, row=row
+    )
     return Heard(found.margin, failure, (token, head))
 
 

@@ -45,10 +45,15 @@ class Allocation(msgspec.Struct, frozen=True):
 
 
 class Location(msgspec.Struct, frozen=True):
-    """An address in words: `place` is a tensor's name, or the same words for every address that belongs to none."""
+    """An address in words: `place` is a tensor's name, or the same words for every address that belongs to none.
+
+    `index` is the index along the largest axis of that tensor, which has `size` there; None where there is none.
+    """
 
     place: str
     relation: str
+    index: int | None = None
+    size: int | None = None
 
     def __str__(self) -> str:
         return f"{self.place}: {self.relation}"
@@ -68,7 +73,7 @@ def locate(allocations: Iterable[Allocation], address: int) -> Location:
     if distance and poisoned is not None:
         return Location(poisoned.name, f"{_side(poisoned, address)} (indexed with poison, {POISON_ID:#010x})")
     if distance <= max(NEAR, nearest.nbytes):
-        return Location(nearest.name, _relation(nearest, address))
+        return _near(nearest, address)
     nearest_words = f"{_side(nearest, address)} of {nearest.name}"
     return Location("unmapped memory", f"{address:#x}, far from every tensor (nearest: {nearest_words})")
 
@@ -86,15 +91,15 @@ def _near_null(allocations: list[Allocation], address: int) -> Location:
     return Location("null pointer", offset + hint)
 
 
-def _relation(allocation: Allocation, address: int) -> str:
+def _near(allocation: Allocation, address: int) -> Location:
     side = _side(allocation, address)
     sizes = [(allocation.stride[axis], axis) for axis, size in enumerate(allocation.shape) if size > 1]
     axis = max(sizes, default=(1, 0))[1]
     if not allocation.shape or not allocation.stride[axis]:
-        return side
-    count = allocation.shape[axis]
+        return Location(allocation.name, side)
+    index, size = allocation.index(address, axis), allocation.shape[axis]
     unit = "element" if len(allocation.shape) == 1 else "row" if axis == 0 else f"index along axis {axis}"
-    return f"{side} ({unit} {allocation.index(address, axis)} of {count})"
+    return Location(allocation.name, f"{side} ({unit} {index} of {size})", index, size)
 
 
 def _side(allocation: Allocation, address: int) -> str:

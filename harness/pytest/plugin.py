@@ -7,7 +7,6 @@ It is loaded in every test run of an environment with attnfuzz, so it imports no
 """
 
 import math
-import os
 import secrets
 import shutil
 import tempfile
@@ -271,18 +270,24 @@ def _backends(config: pytest.Config) -> tuple[str, ...]:
         raise pytest.UsageError(f"--attn-device {device}: {error}") from error
 
 
-def _of_tree(tree: Path, named: Sequence[str]) -> tuple[str, ...]:
+def _tree_options() -> list[str]:
+    return [f"--attn-{engine}" for engine in engine_names()]
+
+
+def _of_tree(engine: str, tree: Path, named: Sequence[str]) -> tuple[str, ...]:
     """The backends with those of the source tree. Raises UsageError."""
     # Imported late: this module is loaded in every test run.
-    from attnfuzz.kernels.sglang.naming import BadName, of_tree  # noqa: PLC0415
+    from attnfuzz.harness.backends.engines import engine_named  # noqa: PLC0415
+    from attnfuzz.kernels.engine import EngineError  # noqa: PLC0415
 
-    # pathlib raises for a path that no file can have.
-    if not os.path.isdir(tree):  # noqa: PTH112
-        raise pytest.UsageError(f"--attn-sglang {tree} is no folder: name a checkout of SGLang")
+    found = engine_named(engine)
+    assert found is not None
+    if not tree.is_dir():
+        raise pytest.UsageError(f"--attn-{engine} {tree} is no folder: name a checkout of {found.title}")
     try:
-        return of_tree(tree, named)
-    except BadName as error:
-        raise pytest.UsageError(f"--attn-sglang: {error}") from error
+        return found.of_tree(tree, named)
+    except EngineError as error:
+        raise pytest.UsageError(f"--attn-{engine}: {error}") from error
 
 
 def _check_backends(names: Sequence[str]) -> None:

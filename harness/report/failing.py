@@ -1,13 +1,10 @@
-"""Where in its case a failure shows: read from the places and messages that the judge and the post-mortem write."""
+"""Where in its case a failure shows."""
 
-import re
 from dataclasses import dataclass
 
 from attnfuzz.harness.verdict.failures import FAULTS, Observation
 from attnfuzz.reference.case import Case
 
-_ROW = re.compile(r"(?:\w+ of )?request (\d+) \(q_len \d+, kv_len \d+\), token (\d+), head (\d+)")
-_ELEMENT = re.compile(r": -?\d+ bytes [a-z ]+ \((?:element|row) (-?\d+) of (\d+)\)")
 _OF_THE_BATCH = {"seq_lens": 0, "block_tables": 0, "cum_seq_lens_q": 1, "cum_seq_lens_kv": 1}
 """Metadata that has an element for each row of the batch, and so many before the first row's."""
 
@@ -52,13 +49,12 @@ def failing(case: Case, observation: Observation) -> Failing:
         return Failing(step, row=row, access=access)
     if observation.place == "padded rows":
         return Failing(step, padding=True)
-    named = _ROW.match(observation.message)
-    if named is None:
-        return Failing(step)
-    row, token, head = map(int, named.groups())
-    return Failing(step, row=row, token=token, head=head)
+    wrong = observation.row
+    return Failing(step) if wrong is None else Failing(step, row=wrong.request, token=wrong.token, head=wrong.head)
 
 
 def _access(observation: Observation) -> StrayAccess | None:
-    found = _ELEMENT.search(observation.message)
-    return None if found is None else StrayAccess(observation.place, int(found[1]), int(found[2]))
+    seen = observation.access
+    if seen is None or seen.index is None or seen.size is None:
+        return None
+    return StrayAccess(observation.place, seen.index, seen.size)

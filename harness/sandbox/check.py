@@ -4,21 +4,221 @@ import atexit
 import hashlib
 import os
 import shlex
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import hypothesis
+import msgspec
 
 from attnfuzz.harness.backends import registry
+from attnfuzz.harness.backends.engines import engine_of
+from attnfuzz.harness.calls.trace import assemble
+from attnfuzz.harness.sandbox.teams import Team, Teams, team_of
 from attnfuzz.harness.verdict.describe_calls import describe_any
-from attnfuzz.harness.verdict.failures import FAILURES, Kind, Verdict
+from attnfuzz.harness.verdict.failures import FAILURES, Kind, Observation, Verdict
+from attnfuzz.harness.verdict.raised import words_of
+from attnfuzz.harness.verdict.task import Task
+from attnfuzz.harness.verdict.tiers import ALPHA, Tier
+from attnfuzz.harness.workers.death import Death
+from attnfuzz.harness.workers.pool import HandlerError, Refused, Workers
+from attnfuzz.harness.workers.postmortem import explain
 from attnfuzz.kernels.backend import Backend
-from attnfuzz.reference import case_file
+from attnfuzz.reference import case_file, foreign
+from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
+from attnfuzz.reference.device import Device
+from attnfuzz.reference.user_error import UserError
 
 TIMEOUT_SECONDS = 30.0
 """A small case takes milliseconds: what runs this long hangs."""
+
+TRACE_SECONDS = 30.0
+"""What a traced run may take longer: it writes down all that a step sees."""
+
+RUNS_IF_KILLED = 3
+"""How often a case is run before it takes the blame for a SIGKILL: want of memory elsewhere, or an operator, kills too,
+and may do so again.
+"""
+
+CONTRACTS = ("declared", "strict")
+
+CASES = Path(".attnfuzz")
+"""Where check() leaves the cases that fail, for the line that replays them."""
+
+
+class CannotRun(UserError):
+    """A backend that this machine can't run; the message says why, and what to do."""
+
+
+class Runner:
+    """Judges cases in isolated workers.
+
+    `backends` are prepared before workers start, others at their first case. `contract` is "declared" or "strict",
+    `alpha` the probability that a correct step is called wrong, the tiers in `without` are not heard, and `progress` is
+    told of compilations. `device_index` says which GPU is this one's, among several (`Teams`).
+    """
+
+    def __init__(
+        self,
+        backends: Sequence[str] = (),
+        *,
+        contract: str = "declared",
+        alpha: float = ALPHA,
+        without: Sequence[Tier] = (),
+        timeout: float = TIMEOUT_SECONDS,
+        progress: Callable[[str], None] = lambda _: None,
+        device_index: int | None = None,
+    ) -> None:
+        if contract not in CONTRACTS:
+            raise ValueError(f"contract {contract!r}: give one of {', '.join(CONTRACTS)}")
+        if not 0 < alpha < 1:
+            raise ValueError(f"alpha {alpha!r}: give a probability between 0 and 1")
+        self._alpha = alpha
+        self._without = tuple(without)
+        self._strict = contract == "strict"
+        self._timeout = timeout
+        self._progress = progress
+        self._ready: set[str] = set()
+        for name in backends:
+            self._prepare(name)
+        self._teams = Teams(device_index)
+        for team in dict.fromkeys(map(team_of, backends)) or [Team(Device.CPU)]:
+            # They start now, while others are still drawing their first case.
+            self._workers(team)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers."""
+        self._teams.close()
+
+    @property
+    def restarts(self) -> int:
+        """Workers that died so far."""
+        return self._teams.restarts
+
+    def start(self, backend: str) -> None:
+        """Wait until a worker stands ready for `backend`. Raises as `verdict` does."""
+        self._prepare(backend)
+        self._workers(team_of(backend)).renew()
+
+    def verdict(self, case: AnyCase, backend: str | None = None) -> Verdict:
+        """Run a case on its backend, or on another one; a death becomes an observation.
+
+        Raises:
+            ImpossibleCase, UnknownBackend, BackendFileError, CannotRun, NoCompiler, BuildFailed: before anything runs.
+            HandlerError, NurseryError: the harness failed, and not what it tests.
+
+        """
+        return self._run(case, backend or case.backend)
+
+    def trace(self, case: Case) -> tuple[Verdict, CallCase | None]:
+        """Run a case, and give the literal calls of the step in which it ended; None if it launched nothing.
+
+        Raises:
+            Untraceable: one of the calls can't be written down. Otherwise as `verdict`.
+
+        """
+        # A file without a name, which the worker opens through this process: nothing stays if both are killed.
+        with tempfile.TemporaryFile() as file:
+            path = Path(f"/proc/{os.getpid()}/fd/{file.fileno()}")
+            verdict = self._run(case, case.backend, str(path))
+            return verdict, assemble(path, case)
+
+    def renew(self) -> None:
+        """Have the next case run by a worker that has run nothing."""
+        self._teams.renew()
+
+    def _run(self, case: AnyCase, name: str, trace: str | None = None) -> Verdict:
+        case_file.validate_any(case)
+        backend = self._prepare(name)
+        with _code_of(backend, name):
+            reason = why_not(backend, case)
+        if reason is not None:
+            return Verdict(unsupported=f"{name} does not support {reason}")
+        task = msgspec.json.encode(
+            Task(
+                case=case,
+                backend=name,
+                strict=self._strict,
+                alpha=self._alpha,
+                without=self._without,
+                trace=trace,
+            )
+        )
+        answer = self._answer(
+            self._workers(team_of(name)), task, self._patience(name) + (TRACE_SECONDS if trace else 0.0)
+        )
+        if isinstance(answer, Death):
+            return Verdict(observations=(explain(answer),))
+        try:
+            return foreign.decode_json(answer, Verdict)
+        except msgspec.DecodeError:
+            words = "what its worker answered is no verdict"
+            return Verdict(observations=(Observation(kind=Kind.WORKER_DIED, place=words, message=words),))
+
+    def _patience(self, name: str) -> float:
+        """The seconds after which a case on a backend hangs."""
+        engine = engine_of(name)
+        return self._timeout * (1.0 if engine is None else engine.patience)
+
+    def _answer(self, workers: Workers, task: bytes, timeout: float) -> bytes | Death:
+        try:
+            answer = workers.run(task, timeout=timeout)
+        except Refused:
+            raise
+        except HandlerError:
+            # An earlier case may have left something behind that the harness stumbles over.
+            workers.renew()
+            answer = workers.run(task, timeout=timeout)
+        for _ in range(RUNS_IF_KILLED - 1):
+            if not (isinstance(answer, Death) and answer.killed_from_outside):
+                break
+            workers.renew()
+            answer = workers.run(task, timeout=timeout)
+        return answer
+
+    def _workers(self, team: Team) -> Workers:
+        # A team on a GPU is made ready for what was prepared so far.
+        return self._teams.of(team, tuple(sorted(name for name in self._ready if team_of(name) == team)))
+
+    def _prepare(self, name: str) -> Backend:
+        """Compile what a backend needs, in sight: workers then find it in the cache."""
+        backend = registry.resolve(name)
+        if name in self._ready:
+            return backend
+        with _code_of(backend, name):
+            reason = backend.missing()
+            if reason is not None:
+                raise CannotRun(f"{name} can't run here: {reason}")
+            backend.prepare(self._progress)
+        self._ready.add(name)
+        return backend
+
+
+@contextmanager
+def _code_of(backend: Backend, name: str) -> Iterator[None]:
+    """Raise CannotRun for what a user's backend raises in this process. KeyboardInterrupt is the user's own."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit, GeneratorExit) as error:
+        if type(backend).__module__.startswith("attnfuzz."):
+            raise
+        raise CannotRun(f"{name} can't run here: {words_of(error)}") from error
 
 
 def why_not(backend: Backend, case: AnyCase) -> str | None:

@@ -39,14 +39,25 @@ FAULTS = frozenset({Kind.ILLEGAL_ACCESS, Kind.MISALIGNED})
 """Kinds whose place is chance: which tensor a wild access comes closest to."""
 
 
+class RowAddress(msgspec.Struct, frozen=True):
+    """A row of an output: the index of the request in its step, of the token in the request, and of the query head."""
+
+    request: int
+    token: int
+    head: int
+
+
 class Access(msgspec.Struct, frozen=True):
     """The access that ended a worker: "read", "write", or "access" where the processor does not tell.
 
-    `offsets` has, for each tensor that the launch knew of, the bytes from its first element to the address.
+    `offsets` has, for each tensor that the launch knew of, the bytes from its first element to the address. `index` is
+    the index along the largest axis of the tensor that was meant, which has `size` there; None where it can't be told.
     """
 
     kind: str
     offsets: dict[str, int]
+    index: int | None = None
+    size: int | None = None
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +66,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     `place` is a tensor's name for a fault, or which rows are wrong ("out", "lse", "padded rows", "empty rows").
     `kernel` is the entry point that was launched last. `margin` is error over bound: above 1 fails; None where the
     check is exact. `step` is the index of the step, -1 if unknown; `call` that of the launch in the step, -1 where it
-    can't be told. `gap` marks what only the strict contract breaks. `access` is the stray one of a fault.
+    can't be told. `gap` marks what only the strict contract breaks. `access` is the stray one of a fault, `row` the
+    wrong row that the message is about.
     """
 
     kind: Kind
@@ -69,6 +81,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     gap: bool = False
     call: int = -1
     access: Access | None = None
+    row: RowAddress | None = None
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ _CHUNKS = 64
 """To read at a time, at most: whoever drains the pipe of a worker that never stops printing has to look at a clock."""
 
 
-class Output:
+class PrintedOutput:
     """A pipe that a worker prints into. It blocks while the pipe is full, so its parent drains it while it waits.
 
     `fd` is the end to wait on, `remote` the worker's.

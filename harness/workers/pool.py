@@ -19,7 +19,7 @@ from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.lifeline import CannotStart, Lifeline, NurseryError
 from attnfuzz.harness.workers.nursery import Hook, Setup
-from attnfuzz.harness.workers.output import Output
+from attnfuzz.harness.workers.output import PrintedOutput
 from attnfuzz.reference.user_error import UserError
 
 _START_SECONDS = 600.0
@@ -62,7 +62,7 @@ class Worker:
     def __init__(self, lifeline: Lifeline) -> None:
         self._lifeline = lifeline
         self._journal = Journal.create()
-        self._output = Output()
+        self._output = PrintedOutput()
         self._channel, remote = socket.socketpair()
         self._pid: int | None = None
         self._pidfd: int | None = None

@@ -25,6 +25,7 @@ def explain(death: Death) -> Observation:
     kind = _kind(death, core)
     place = death.cause if kind is Kind.WORKER_DIED else ""
     what = death.cause
+    access = None
     fault = _on_gpu(core, launch) if death.sticky else death.fault
     if kind in (Kind.ILLEGAL_ACCESS, Kind.MISALIGNED):
         location = _unknown(core, launch) if death.sticky and fault is None else _location(death, fault, launch)
@@ -46,7 +47,7 @@ def explain(death: Death) -> Observation:
         mode=launch.mode if launch else "",
         kernel=launch.kernel if launch else "",
         call=launch.call if launch else -1,
-        access=_stray(fault, launch) if kind in (Kind.ILLEGAL_ACCESS, Kind.MISALIGNED) else None,
+        access=access,
     )
 
 
@@ -109,12 +110,12 @@ def _location(death: Death, fault: Fault | None, launch: LaunchRecord | None) ->
     return locate(launch.tensors if launch else (), fault.address)
 
 
-def _stray(fault: Fault | None, launch: LaunchRecord | None) -> Access | None:
-    """Where the access was, from every tensor that has elements; None if no address is known."""
+def _stray(fault: Fault | None, launch: LaunchRecord | None, location: Location) -> Access | None:
+    """Return where the access was, from every tensor that has elements; None if no address is known."""
     if fault is None or launch is None or fault.code == _SI_KERNEL or fault.code <= 0:
         return None
     offsets = {tensor.name: fault.address - tensor.address for tensor in launch.tensors if tensor.nbytes}
-    return Access(_access(fault), offsets)
+    return Access(_access(fault), offsets, location.index, location.size)
 
 
 def _access(fault: Fault | None) -> str:

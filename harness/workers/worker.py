@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from attnfuzz.harness.workers import channel
-from attnfuzz.harness.workers.channel import ChannelClosed, Message
+from attnfuzz.harness.workers.channel import ChannelClosed, MessageKind
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.process_state import ProcessState
 from attnfuzz.reference.user_error import UserError
@@ -52,14 +52,48 @@ class Line:
         _, self._token, request = channel.receive(self._end)
         return request
 
-    def send(self, message: Message, payload: bytes) -> None:
+    def send(self, message: MessageKind, payload: bytes) -> None:
         """Send a message. Ends this process if it can't, and a process that a kernel forked off, which must not."""
         if os.getpid() != self._pid:
             os._exit(0)
         try:
             channel.send(self._end, message, payload, token=self._token)
         except OSError:
-            os._exit(c   try:
+            os._exit(channel.LOST)
+
+
+_line: Line | None = None
+"""That of the worker that this process is."""
+
+
+def serve(
+    handler: Handler,
+    requests: socket.socket,
+    journal: Journal,
+    output: int,
+    *,
+    begin: Begin,
+    recorder: FaultRecorder | None,
+) -> None:
+    """Begin, then answer requests until the parent hangs up. `output` is the file that takes stdout and stderr."""
+    global _line  # noqa: PLW0603 - a process has one life as a worker, and may leave it from anywhere
+    os.dup2(output, sys.stdout.fileno())
+    os.dup2(output, sys.stderr.fileno())
+    line = Line(requests)
+    try:
+        begin()
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the parent has to report why there is no worker
+        line.send(*_reported(error))
+        return
+    # Collecting what was imported would only cost time.
+    gc.freeze()
+    _line = line
+    state = ProcessState(output)
+    threads = threading.active_count()
+    _watch_faults(recorder, journal)
+    line.send(MessageKind.READY, f"{os.getpid()} {int(recorder is not None)}".encode())
+    while True:
+        try:
             request, busy = _next(line)
         except ChannelClosed:
             return
@@ -69,8 +103,8 @@ class Line:
         # The handlers of a kernel, and of libraries that it has loaded, are not those of the next case.
         _watch_faults(recorder, journal)
         busy = busy or (threading.active_count() > threads and _computing())
-        if (not state.put_back() or busy) and message is Message.REPLY:
-            message = Message.LAST_REPLY
+        if (not state.put_back() or busy) and message is MessageKind.REPLY:
+            message = MessageKind.LAST_REPLY
         line.send(message, reply)
 
 
@@ -84,7 +118,7 @@ def leave(exit_code: int) -> NoReturn:
         with contextlib.suppress(Exception):
             stream.flush()
     if _line is not None:
-        _line.send(Message.LEAVING, str(exit_code).encode())
+        _line.send(MessageKind.LEAVING, str(exit_code).encode())
     os._exit(exit_code)
 
 
@@ -112,15 +146,15 @@ def _computing() -> bool:
     return time.process_time() - used > _GLANCE_SECONDS / 2
 
 
-def _answer(handler: Handler, request: bytes, journal: Journal) -> tuple[Message, bytes]:
+def _answer(handler: Handler, request: bytes, journal: Journal) -> tuple[MessageKind, bytes]:
     try:
-        return Message.REPLY, handler(request, journal)
+        return MessageKind.REPLY, handler(request, journal)
     except BaseException as error:  # noqa: BLE001 - whatever it is, also SystemExit, the parent has to report it
         return _reported(error)
 
 
-def _reported(error: BaseException) -> tuple[Message, bytes]:
+def _reported(error: BaseException) -> tuple[MessageKind, bytes]:
     if isinstance(error, UserError):
-        return Message.REFUSAL, str(error).encode(errors="replace")
+        return MessageKind.REFUSAL, str(error).encode(errors="replace")
     trace = "".join(traceback.format_exception(error))
-    return Message.ERROR, trace[-_MOST_OF_A_TRACEBACK:].encode(errors="backslashreplace")
+    return MessageKind.ERROR, trace[-_MOST_OF_A_TRACEBACK:].encode(errors="backslashreplace")

@@ -6,7 +6,7 @@ import torch
 
 from attnfuzz.kernels.defects.defect import BugClass, Layer
 from attnfuzz.kernels.defects.planting import defect
-from attnfuzz.kernels.plan import Plan
+from attnfuzz.kernels.plan import BatchMetadata
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.reference.case import KvView, Mode, Step
@@ -15,7 +15,7 @@ from attnfuzz.reference.case import KvView, Mode, Step
 class TellsWindowSize(MhaSession):
     """The window's size is told where the keys before a query's own are meant."""
 
-    def _arguments(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> dict[str, Any]:
+    def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
         told = super()._arguments(step, plan, query, results)
         return told | {"window_left": told["window_left"] + 1} if told["window_left"] >= 0 else told
 
@@ -23,7 +23,7 @@ class TellsWindowSize(MhaSession):
 class DropsWindowInVerify(MhaSession):
     """A verify has no window."""
 
-    def _arguments(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> dict[str, Any]:
+    def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
         told = super()._arguments(step, plan, query, results)
         return told | {"window_left": -1} if step.mode is Mode.TARGET_VERIFY else told
 
@@ -31,7 +31,7 @@ class DropsWindowInVerify(MhaSession):
 class DropsSinksInDrafts(MhaSession):
     """Draft extends have no sinks."""
 
-    def _arguments(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> dict[str, Any]:
+    def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
         told = super()._arguments(step, plan, query, results)
         return told | {"sinks": None} if step.mode in (Mode.DRAFT_EXTEND, Mode.DRAFT_EXTEND_V2) else told
 
@@ -39,7 +39,7 @@ class DropsSinksInDrafts(MhaSession):
 class TellsSinksOfKvHeads(MhaSession):
     """The query heads of a group have one sink, that of the first."""
 
-    def _arguments(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> dict[str, Any]:
+    def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
         told = super()._arguments(step, plan, query, results)
         if self._sinks is None:
             return told
@@ -50,7 +50,7 @@ class TellsSinksOfKvHeads(MhaSession):
 class ScalesSinks(MhaSession):
     """Sinks are scaled like the logits."""
 
-    def _arguments(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> dict[str, Any]:
+    def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
         told = super()._arguments(step, plan, query, results)
         if self._sinks is None:
             return told
@@ -60,7 +60,7 @@ class ScalesSinks(MhaSession):
 class AssumesPackedQueries(MhaSession):
     """Rows of queries are taken to follow each other, whatever their stride."""
 
-    def _arguments(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> dict[str, Any]:
+    def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
         packed = query.as_strided(query.shape, (query.shape[1] * query.stride(1), query.stride(1), 1))
         return super()._arguments(step, plan, packed, results)
 
@@ -68,7 +68,7 @@ class AssumesPackedQueries(MhaSession):
 class AssumesPackedHeads(MhaSession):
     """Heads of queries are taken to follow each other, whatever their stride."""
 
-    def _arguments(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> dict[str, Any]:
+    def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
         packed = query.as_strided(query.shape, (query.stride(0), query.shape[2], 1))
         return super()._arguments(step, plan, packed, results)
 
@@ -76,7 +76,7 @@ class AssumesPackedHeads(MhaSession):
 class SwapsPairedCache(MhaSession):
     """K and V of a pool that holds both change places."""
 
-    def _arguments(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> dict[str, Any]:
+    def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
         told = super()._arguments(step, plan, query, results)
         cache = told["kv_cache"]
         return told | {"kv_cache": (cache[:, 1], cache[:, 0])} if isinstance(cache, torch.Tensor) else told
@@ -85,7 +85,7 @@ class SwapsPairedCache(MhaSession):
 class ReadsTokensAsHeads(MhaSession):
     """A token-major pool is read as if it were head-major."""
 
-    def _arguments(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> dict[str, Any]:
+    def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
         told = super()._arguments(step, plan, query, results)
         if self._case.views.kv is not KvView.TOKEN_MAJOR:
             return told

@@ -9,7 +9,7 @@ import torch
 from attnfuzz.kernels.backend import Output
 from attnfuzz.kernels.defects.defect import BugClass, Layer
 from attnfuzz.kernels.defects.planting import defect
-from attnfuzz.kernels.plan import Plan, Row
+from attnfuzz.kernels.plan import BatchMetadata, Row
 from attnfuzz.kernels.queries import place_queries
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.scales import BmmScales
@@ -51,14 +51,14 @@ class ReplaysLastOfSameShape(MhaSession):
 class PlansReplaysAnew(MhaSession):
     """A replay makes a new plan, which the graph does not know of."""
 
-    def _refresh(self, plan: Plan, rows: Sequence[Row]) -> None:
+    def _refresh(self, plan: BatchMetadata, rows: Sequence[Row]) -> None:
         self._plan(rows)
 
 
 class KeepsFirstQueryOffsets(MhaSession):
     """Cumulative query lengths are those of the first replay."""
 
-    def _refresh(self, plan: Plan, rows: Sequence[Row]) -> None:
+    def _refresh(self, plan: BatchMetadata, rows: Sequence[Row]) -> None:
         first = plan.cum_seq_lens_q.clone()
         super()._refresh(plan, rows)
         if first.any():
@@ -68,7 +68,7 @@ class KeepsFirstQueryOffsets(MhaSession):
 class LeavesBucketTail(MhaSession):
     """Padded rows keep the lengths and pages of the replay before."""
 
-    def _refresh(self, plan: Plan, rows: Sequence[Row]) -> None:
+    def _refresh(self, plan: BatchMetadata, rows: Sequence[Row]) -> None:
         real = [row for row in rows if row.slot is not None]
         batch = len(real)
         part = replace(
@@ -84,7 +84,7 @@ class LeavesBucketTail(MhaSession):
 class RefreshesColumnsOfFirst(MhaSession):
     """As many columns of the page table are refreshed as the first request needs."""
 
-    def _refresh(self, plan: Plan, rows: Sequence[Row]) -> None:
+    def _refresh(self, plan: BatchMetadata, rows: Sequence[Row]) -> None:
         before = plan.block_tables.clone()
         super()._refresh(plan, rows)
         width = self._table.pages_for(rows[0].kv_len)
@@ -94,14 +94,14 @@ class RefreshesColumnsOfFirst(MhaSession):
 class PacksDraftsAtStride(MhaSession):
     """Accept lengths are replaced by the captured stride, at which queries that are packed do not lie."""
 
-    def _refresh(self, plan: Plan, rows: Sequence[Row]) -> None:
+    def _refresh(self, plan: BatchMetadata, rows: Sequence[Row]) -> None:
         super()._refresh(plan, [replace(row, q_len=plan.max_q_len) for row in rows])
 
 
 class KeepsFirstLengths(MhaSession):
     """KV lengths are those of the first replay."""
 
-    def _refresh(self, plan: Plan, rows: Sequence[Row]) -> None:
+    def _refresh(self, plan: BatchMetadata, rows: Sequence[Row]) -> None:
         first = plan.seq_lens.clone()
         super()._refresh(plan, rows)
         if first.any():
@@ -111,7 +111,7 @@ class KeepsFirstLengths(MhaSession):
 class CapturesWithoutWindow(MhaSession):
     """A graph is captured without the window."""
 
-    def _arguments(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> dict[str, Any]:
+    def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
         told = super()._arguments(step, plan, query, results)
         return told | {"window_left": -1} if step.launch is Launch.CAPTURE else told
 

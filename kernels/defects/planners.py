@@ -9,7 +9,7 @@ from attnfuzz.kernels.defects.defect import BugClass, Layer
 from attnfuzz.kernels.defects.planting import defect
 from attnfuzz.kernels.lengths import longest
 from attnfuzz.kernels.ops_table import OpsTable
-from attnfuzz.kernels.plan import Plan, Row
+from attnfuzz.kernels.plan import BatchMetadata, Row
 from attnfuzz.kernels.trtllm.chunks import Chunk
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
@@ -30,7 +30,7 @@ class PlansDecodeBeforePadding(MhaSession):
 class DerivesContextBatch(MhaSession):
     """The context kernel's batch is what the query rows make at the longest query, as the decode kernel has it."""
 
-    def context_batch(self, step: Step, plan: Plan) -> int:
+    def context_batch(self, step: Step, plan: BatchMetadata) -> int:
         """The rows, divided by the longest query."""
         del plan
         stride = step.tokens_per_request or longest(request.q_len for request in step.requests)
@@ -67,21 +67,21 @@ class SortsRowsBySlot(MhaSession):
 class RaisesEmptyToOne(MhaSession):
     """A length is at least 1."""
 
-    def _plan(self, rows: Sequence[Row]) -> Plan:
+    def _plan(self, rows: Sequence[Row]) -> BatchMetadata:
         return super()._plan([replace(row, kv_len=max(1, row.kv_len)) for row in rows])
 
 
 class RaisesKvToQueries(MhaSession):
     """A request has at least as many keys as queries."""
 
-    def _plan(self, rows: Sequence[Row]) -> Plan:
+    def _plan(self, rows: Sequence[Row]) -> BatchMetadata:
         return super()._plan([replace(row, kv_len=max(row.q_len, row.kv_len)) for row in rows])
 
 
 class LeavesEmptyRequestsOut(MhaSession):
     """Requests without keys are left out of lengths and pages, but not of the cumulative query lengths."""
 
-    def _plan(self, rows: Sequence[Row]) -> Plan:
+    def _plan(self, rows: Sequence[Row]) -> BatchMetadata:
         plan = super()._plan(rows)
         kept = plan.seq_lens > 0
         return replace(
@@ -94,7 +94,7 @@ class LeavesEmptyRequestsOut(MhaSession):
 class EmptiesFullLastPage(MhaSession):
     """The last page holds the length modulo the page size: nothing, if it is full."""
 
-    def _plan(self, rows: Sequence[Row]) -> Plan:
+    def _plan(self, rows: Sequence[Row]) -> BatchMetadata:
         return super()._plan([_shortened(row, self._total(row.kv_len)) for row in rows])
 
     def _total(self, kv_len: int) -> int:
@@ -105,7 +105,7 @@ class EmptiesFullLastPage(MhaSession):
 class CountsWholePages(MhaSession):
     """A length is that of whole pages, the last one's empty slots included."""
 
-    def _plan(self, rows: Sequence[Row]) -> Plan:
+    def _plan(self, rows: Sequence[Row]) -> BatchMetadata:
         size = self._kv.page_size
         return super()._plan([replace(row, kv_len=self._table.pages_for(row.kv_len) * size) for row in rows])
 
@@ -113,7 +113,7 @@ class CountsWholePages(MhaSession):
 class WrapsLengths(MhaSession):
     """Lengths wrap at 512: a stand-in, at the size of small cases, for those of 16 bits."""
 
-    def _plan(self, rows: Sequence[Row]) -> Plan:
+    def _plan(self, rows: Sequence[Row]) -> BatchMetadata:
         return super()._plan([_shortened(row, row.kv_len % _WRAP) for row in rows])
 
 
@@ -122,9 +122,9 @@ class KeepsPlanOfSamePages(MhaSession):
 
     def __init__(self, ops: OpsTable, case: Case, bench: Bench) -> None:
         super().__init__(ops, case, bench)
-        self._plans: dict[tuple[tuple[int | None, int, int], ...], Plan] = {}
+        self._plans: dict[tuple[tuple[int | None, int, int], ...], BatchMetadata] = {}
 
-    def _plan(self, rows: Sequence[Row]) -> Plan:
+    def _plan(self, rows: Sequence[Row]) -> BatchMetadata:
         pages = tuple((row.slot, row.q_len, self._table.pages_for(row.kv_len)) for row in rows)
         if pages not in self._plans:
             self._plans[pages] = super()._plan(rows)
@@ -136,9 +136,9 @@ class KeepsPlanOfSameLengths(MhaSession):
 
     def __init__(self, ops: OpsTable, case: Case, bench: Bench) -> None:
         super().__init__(ops, case, bench)
-        self._plans: dict[tuple[tuple[int, int], ...], Plan] = {}
+        self._plans: dict[tuple[tuple[int, int], ...], BatchMetadata] = {}
 
-    def _plan(self, rows: Sequence[Row]) -> Plan:
+    def _plan(self, rows: Sequence[Row]) -> BatchMetadata:
         lengths = tuple((row.q_len, row.kv_len) for row in rows)
         if lengths not in self._plans:
             self._plans[lengths] = super()._plan(rows)

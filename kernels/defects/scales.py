@@ -7,7 +7,7 @@ import torch
 
 from attnfuzz.kernels.defects.defect import BugClass, Layer
 from attnfuzz.kernels.defects.planting import defect
-from attnfuzz.kernels.plan import Plan
+from attnfuzz.kernels.plan import BatchMetadata
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.scales import BmmScales
 from attnfuzz.kernels.trtllm.mha import MhaSession
@@ -91,7 +91,7 @@ class InflatesVScale(MhaSession):
 class CastsQueriesToFp8(MhaSession):
     """Queries are cast to the FP8 of the cache without a scale of their own."""
 
-    def _arguments(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> dict[str, Any]:
+    def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
         if self._case.geometry.kv_dtype is DType.FLOAT8_E4M3:
             largest = torch.finfo(torch.float8_e4m3fn).max
             cast = query.clamp(-largest, largest).to(torch.float8_e4m3fn).to(query.dtype)

@@ -9,7 +9,7 @@ from attnfuzz.kernels.defects.defect import BugClass, Layer
 from attnfuzz.kernels.defects.planting import defect
 from attnfuzz.kernels.page_table import PageTable
 from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.plan import Plan, Row
+from attnfuzz.kernels.plan import BatchMetadata, Row
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.reference.case import Case
 
@@ -93,7 +93,7 @@ class PadsWithMinusOne(PageTable):
 class TakesWidthOfFirst(MhaSession):
     """A page table is as wide as the first request needs."""
 
-    def _plan(self, rows: Sequence[Row]) -> Plan:
+    def _plan(self, rows: Sequence[Row]) -> BatchMetadata:
         plan = super()._plan(rows)
         width = self._table.width(rows[0].kv_len)
         return replace(plan, block_tables=self._table.place(self._bench, plan.block_tables[:, :width]))

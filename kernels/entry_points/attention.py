@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from attnfuzz.kernels.entry_points.entry_point import Arguments, Parameter, Span
+from attnfuzz.kernels.entry_points.entry_point import Arguments, Parameter, RequestSpan
 from attnfuzz.kernels.entry_points.forms import tensor_of
 from attnfuzz.kernels.entry_points.pool import Pool
 from attnfuzz.kernels.ops_table import WorkspaceBytes
@@ -36,7 +36,7 @@ class Attention:
     batch: int
     batch_from: tuple[str, ...]
     batch_text: str
-    spans: tuple[Span, ...]
+    spans: tuple[RequestSpan, ...]
     max_kv: Stated
     head_dim_vo: int
     query: str = "query"

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 
 from attnfuzz.kernels.entry_points.attention import Attention
 from attnfuzz.kernels.entry_points.duties import breaches_of
-from attnfuzz.kernels.entry_points.entry_point import Arguments, Breach, Span
+from attnfuzz.kernels.entry_points.entry_point import Arguments, Breach, RequestSpan
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 
 
@@ -15,7 +15,7 @@ class AttentionEntryPoint(ABC):
     def _attention(self, arguments: Arguments) -> Attention:
         """A call as its kernel takes it. Raises WrongForm."""
 
-    def spans(self, arguments: Arguments) -> tuple[Span, ...]:
+    def spans(self, arguments: Arguments) -> tuple[RequestSpan, ...]:
         """A span for each request. Raises ValueError as `parameters` does."""
         return self._attention(arguments).spans
 

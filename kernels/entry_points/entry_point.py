@@ -45,7 +45,7 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Span:
+class RequestSpan:
     """One request of a call, as the kernel derives it: which query rows it answers, which keys it reads.
 
     `pages` are the page ids in order, as many as `kv_len` needs, for a paged KV cache; `first_key` is the row of the
@@ -92,7 +92,7 @@ class EntryPoint(Protocol):
         """The tensors of a call, in the order of the arguments. Raises ValueError for one that it can't have."""
         ...
 
-    def spans(self, arguments: Arguments) -> tuple[Span, ...]:
+    def spans(self, arguments: Arguments) -> tuple[RequestSpan, ...]:
         """The requests of a call, as the kernel takes them from its arguments; none for what has no requests."""
         ...
 

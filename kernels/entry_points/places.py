@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from attnfuzz.kernels.entry_points.entry_point import Arguments, EntryPoint, Parameter, Role, Span
+from attnfuzz.kernels.entry_points.entry_point import Arguments, EntryPoint, Parameter, RequestSpan, Role
 from attnfuzz.kernels.entry_points.forms import tensor_of
 
 _ONE = {
@@ -74,7 +74,7 @@ def _page_size(parameter: Parameter, tensor: torch.Tensor) -> int:
     return dict(zip(parameter.axes, tensor.shape, strict=True)).get("slots", 0)
 
 
-def _owner(role: Role, named: Mapping[str, int], spans: Sequence[Span], page_size: int) -> str:
+def _owner(role: Role, named: Mapping[str, int], spans: Sequence[RequestSpan], page_size: int) -> str:
     """Whose query or key it is."""
     if "tokens" in named:
         return _query(named["tokens"], spans)
@@ -87,14 +87,14 @@ def _owner(role: Role, named: Mapping[str, int], spans: Sequence[Span], page_siz
     return ""
 
 
-def _query(row: int, spans: Sequence[Span]) -> str:
+def _query(row: int, spans: Sequence[RequestSpan]) -> str:
     for request, span in enumerate(spans):
         if span.first_row <= row < span.first_row + span.q_len:
             return f"query {row - span.first_row} of request {request}"
     return "no request's" if spans else ""
 
 
-def _key(page: int, slot: int, spans: Sequence[Span], page_size: int) -> str:
+def _key(page: int, slot: int, spans: Sequence[RequestSpan], page_size: int) -> str:
     """The key that a slot holds; the first request that has it, since a page may be shared."""
     users = [(request, span.pages.index(page)) for request, span in enumerate(spans) if page in span.pages]
     if not users:

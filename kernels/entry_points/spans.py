@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from attnfuzz.kernels.entry_points.entry_point import Span
+from attnfuzz.kernels.entry_points.entry_point import RequestSpan
 
 Rows = tuple[int, int]
 """First query row of a request, and how many it has."""
@@ -32,7 +32,7 @@ def cumulative_rows(cumulative: torch.Tensor, batch: int) -> list[Rows | None]:
 
 def paged_spans(
     rows: Sequence[Rows | None], kv_lens: torch.Tensor, tables: torch.Tensor, page_size: int
-) -> tuple[Span, ...]:
+) -> tuple[RequestSpan, ...]:
     """Spans over pages, of kv_lens [requests] and tables [requests, columns]; or [requests, 2, columns]: K's count."""
     lengths = integers(kv_lens)
     of_keys = tables if tables.ndim == 2 else tables[:, 0]
@@ -43,11 +43,13 @@ def paged_spans(
         needed = max(0, -(-kv_len // page_size))
         pages = integers(of_keys[request, :needed]) if request < len(of_keys) else []
         inside = own is not None and request < len(lengths) and request < len(of_keys) and len(pages) == needed
-        spans.append(Span(first_row, q_len, kv_len, tuple(pages), inside=inside))
+        spans.append(RequestSpan(first_row, q_len, kv_len, tuple(pages), inside=inside))
     return tuple(spans)
 
 
-def packed_spans(rows: Sequence[Rows | None], kv_lens: torch.Tensor, first_keys: torch.Tensor) -> tuple[Span, ...]:
+def packed_spans(
+    rows: Sequence[Rows | None], kv_lens: torch.Tensor, first_keys: torch.Tensor
+) -> tuple[RequestSpan, ...]:
     """Spans over packed keys: request b has kv_lens[b] of them, from row first_keys[b] on."""
     lengths, firsts = integers(kv_lens), integers(first_keys)
     spans = []
@@ -55,5 +57,5 @@ def packed_spans(rows: Sequence[Rows | None], kv_lens: torch.Tensor, first_keys:
         first_row, q_len = own or (0, 0)
         inside = own is not None and request < len(lengths) and request < len(firsts)
         kv_len, first = (lengths[request], firsts[request]) if inside else (0, 0)
-        spans.append(Span(first_row, q_len, kv_len, first_key=first, inside=inside))
+        spans.append(RequestSpan(first_row, q_len, kv_len, first_key=first, inside=inside))
     return tuple(spans)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from attnfuzz.kernels.entry_points.duties import judged
 from attnfuzz.kernels.entry_points.duties.states import fixup_breaches, merge_breaches
-from attnfuzz.kernels.entry_points.entry_point import Arguments, Breach, Parameter, Role, Span
+from attnfuzz.kernels.entry_points.entry_point import Arguments, Breach, Parameter, RequestSpan, Role
 from attnfuzz.kernels.entry_points.forms import Form, parameters_of
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 
@@ -39,7 +39,7 @@ class Merge:
             forms[lse] = Form(Role.LSE if written else Role.OTHER, _LSE)
         return parameters_of(arguments, forms, [name for names in self.states for name in names])
 
-    def spans(self, arguments: Arguments) -> tuple[Span, ...]:
+    def spans(self, arguments: Arguments) -> tuple[RequestSpan, ...]:
         """None: rows belong to no request."""
         return ()
 
@@ -63,7 +63,7 @@ class Fixup:
         """The tensors of a call. Raises ValueError for one that it can't have."""
         return parameters_of(arguments, _FIXUP, [*_FIXUP, "max_seq_len"], ("max_seq_len",))
 
-    def spans(self, arguments: Arguments) -> tuple[Span, ...]:
+    def spans(self, arguments: Arguments) -> tuple[RequestSpan, ...]:
         """None: it reads no keys."""
         return ()
 

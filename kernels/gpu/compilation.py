@@ -41,7 +41,7 @@ _FORK = get_context("fork")
 _REFUSALS = (Unsupported, AttributeError, NotImplementedError, ValueError)
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class BuildLine(msgspec.Struct, frozen=True, kw_only=True):
     """A line of output: what came of the module `name`."""
 
     name: str
@@ -104,7 +104,7 @@ class Compiler:
         self.process.join()
 
 
-def compiled(modules: Sequence[Module], slots: Slots, limit: float) -> Iterator[Told]:
+def compiled(modules: Sequence[Module], slots: Slots, limit: float) -> Iterator[BuildLine]:
     """What comes of each module, as it comes. One that finishes no file for `limit` seconds is given up."""
     # The longest go first, so that none is left for the end.
     waiting = sorted(map(_sized, modules), key=lambda sized: sized.files, reverse=True)
@@ -125,7 +125,7 @@ def compiled(modules: Sequence[Module], slots: Slots, limit: float) -> Iterator[
                     built = each.result()
                 running.remove(each)
                 slots.give_back()
-                yield Told(name=each.name, built=built)
+                yield BuildLine(name=each.name, built=built)
             if os.getppid() != parent:
                 return
     finally:

@@ -11,7 +11,7 @@ from attnfuzz.kernels.gpu import flashinfer_op
 from attnfuzz.kernels.gpu.direct.packed import Packed
 from attnfuzz.kernels.gpu.module import Module
 from attnfuzz.kernels.ops_table import WorkspaceBytes
-from attnfuzz.kernels.plan import Plan
+from attnfuzz.kernels.plan import BatchMetadata
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, KvLayout
@@ -41,7 +41,7 @@ FMHA_V2_OP: Final = flashinfer_op.flashinfer_op(_MODULE, _FUNCTION, _WRITES)
 FMHA_V2_LSE_OP: Final = Op(f"{_FUNCTION}_with_lse", prefill_with_lse, _WRITES | {"lse"})
 
 
-def told(batch: Plan | Packed, geometry: Geometry) -> dict[str, Any]:
+def told(batch: BatchMetadata | Packed, geometry: Geometry) -> dict[str, Any]:
     """The arguments that say how long requests are, which keys a query sees, and what alters its logits."""
     return {
         "seq_lens": batch.seq_lens,
@@ -57,7 +57,7 @@ def told(batch: Plan | Packed, geometry: Geometry) -> dict[str, Any]:
     }
 
 
-def told_on_pages(plan: Plan, geometry: Geometry, query: torch.Tensor, cache: Any) -> dict[str, Any]:
+def told_on_pages(plan: BatchMetadata, geometry: Geometry, query: torch.Tensor, cache: Any) -> dict[str, Any]:
     """Those, for queries [tokens, q_heads, head_dim_qk] on a paired pool."""
     return {
         "qkv": (query, cache),

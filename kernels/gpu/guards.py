@@ -16,7 +16,7 @@ _PLAIN = (1 << 64) - 1
 _RECORD = struct.Struct("4Q")
 
 
-class Run(NamedTuple):
+class ByteRun(NamedTuple):
     """`nbytes` of a GPU's memory from `address` on, and what they are written or compared with.
 
     That is the memory from `other` on, or with a `period` (a power of two) a pattern of so many bytes that is repeated,
@@ -38,12 +38,12 @@ def kernels() -> Any:
     return nvcc.load(SOURCE)
 
 
-def write(runs: Iterable[Run]) -> None:
+def write(runs: Iterable[ByteRun]) -> None:
     """Write each run, on the current stream. Does not wait for it."""
     kernels().write(b"".join(run.packed() for run in runs), stream())
 
 
-def compare(runs: Sequence[Run], device: torch.device) -> Pending[list[tuple[int, int] | None]]:
+def compare(runs: Sequence[ByteRun], device: torch.device) -> Pending[list[tuple[int, int] | None]]:
     """For each run, the offset of the first byte that differs and how many do; None if none does.
 
     What counts is what the runs hold after all that is on the current stream so far.

@@ -13,7 +13,7 @@ import msgspec
 
 from attnfuzz.kernels.gpu import build_record
 from attnfuzz.kernels.gpu.build_record import ARCH_LIST, Built
-from attnfuzz.kernels.gpu.compilation import Told
+from attnfuzz.kernels.gpu.compilation import BuildLine
 from attnfuzz.kernels.gpu.module import Module
 from attnfuzz.kernels.library_cache import BuildFailed
 
@@ -56,7 +56,7 @@ def rejected(modules: Iterable[Module]) -> dict[str, str]:
 
 def compile_all(
     modules: Sequence[Module], *, archs: str, parallel: int | None = None, limit: float = LIMIT_SECONDS
-) -> Iterator[Told]:
+) -> Iterator[BuildLine]:
     """Compile in a process of its own, `parallel` files at the same time; what comes of each module, as it comes.
 
     A module that is there already costs little. All is remembered for `rejected`. `archs` are FlashInfer's names of
@@ -79,7 +79,7 @@ def compile_all(
                 process.stdin.write(pickle.dumps(tuple(modules)))
             told: dict[str, Built] = {}
             for line in process.stdout:
-                one = msgspec.json.decode(line, type=Told)
+                one = msgspec.json.decode(line, type=BuildLine)
                 told[one.name] = one.built
                 build_record.add(archs, {one.name: one.built})
                 yield one

@@ -54,7 +54,7 @@ class Question:
         return f"{self.file}:{self.line}"
 
 
-class Asked:
+class Questions:
     """The questions of one process that has imported a release. Nothing is noted before `watch` says which.
 
     With ATTNFUZZ_SGLANG_ASKED naming a folder nothing is refused: each question becomes a line of a file in there,
@@ -136,11 +136,11 @@ def _pairs(pins: Mapping[str, list[str]]) -> Iterator[tuple[str, str]]:
             yield what, place.rpartition(":")[0]
 
 
-ASKED = Asked()
+ASKED = Questions()
 """The log of this process: a process imports one release."""
 
 
-class Told:
+class ServerMock:
     """An object of a server, of which only what is told is known: a mock that logs each other question.
 
     Attributes that the release sets by itself are told by that.

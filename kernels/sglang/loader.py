@@ -21,7 +21,7 @@ from unittest import mock
 import torch
 
 from attnfuzz.kernels.sglang import process, wheel
-from attnfuzz.kernels.sglang.adaptations.changes import Change, changes_in
+from attnfuzz.kernels.sglang.adaptations.changes import ChangedName, changes_in
 from attnfuzz.kernels.sglang.adaptations.hopper import hopper_changes_in
 from attnfuzz.kernels.sglang.adaptations.stubbed import stubbed_in
 from attnfuzz.kernels.sglang.errors import CannotImport, Moved, ReleaseError, WrongHash
@@ -84,7 +84,7 @@ class Loaded:
 
     def begin(
         self,
-        place: process.Place,
+        place: process.ProcessRank,
         model_config: Any,
         *,
         device: torch.device,
@@ -244,7 +244,7 @@ def _check_classes(release: Release) -> None:
                 raise Moved(f"{release.name} has no {each} in {name}: {_NOT_KNOWN}")
 
 
-def _make(release: Release, change: Change) -> None:
+def _make(release: Release, change: ChangedName) -> None:
     """Give a name of the release its other value. Raises ReleaseError if what it is in has moved."""
     owner = _imported(release, f"sglang.srt.{change.module}")
     *path, last = change.name.split(".")

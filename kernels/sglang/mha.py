@@ -15,7 +15,7 @@ from attnfuzz.kernels.sinks import place_sinks
 from attnfuzz.reference.case import Case, Step
 
 
-class MhaSession(SglangSession):
+class SglangMhaSession(SglangSession):
     """Attention to keys and values in the cache, with sinks as a GPT-OSS layer hands them over."""
 
     kind = "trtllm_mha"

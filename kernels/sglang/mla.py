@@ -15,7 +15,7 @@ from attnfuzz.kernels.sglang.session import SglangSession
 from attnfuzz.reference.case import Case, Step
 
 
-class MlaSession(SglangSession):
+class SglangMlaSession(SglangSession):
     """Latent attention as DeepSeek's layers call it (0.5.9: models/deepseek_v2.py, forward_absorb_core)."""
 
     kind = "trtllm_mla"

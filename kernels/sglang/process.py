@@ -28,7 +28,7 @@ class Modules(Protocol):
 
 
 @dataclass(frozen=True)
-class Place:
+class ProcessRank:
     """Where a process stands: the first of replica `dp_rank`, of `dp_size` replicas of `attn_tp_size` processes."""
 
     attn_tp_size: int = 1
@@ -80,7 +80,7 @@ _BUFFERS = (
 
 def begin(
     modules: Modules,
-    place: Place,
+    place: ProcessRank,
     model_config: Any,
     arguments: Mapping[str, Any],
     workspace_bytes: int,
@@ -115,7 +115,7 @@ def _set_workspaces(modules: Modules, size: int) -> None:
     modules.module(f"{_ATTENTION}trtllm_mla_backend").DEFAULT_WORKSPACE_SIZE_MB = -(-size // 2**20)
 
 
-def _begin_with_groups(modules: Modules, place: Place, model_config: Any, common: Mapping[str, Any]) -> Any:
+def _begin_with_groups(modules: Modules, place: ProcessRank, model_config: Any, common: Mapping[str, Any]) -> Any:
     """As workers of 0.5.9 to 0.5.20 begin (srt/model_executor/model_runner.py, init_torch_distributed)."""
     server_args = modules.module("sglang.srt.server_args")
     given = server_args.ServerArgs(**_replicas(place), **common)
@@ -133,7 +133,7 @@ def _begin_with_groups(modules: Modules, place: Place, model_config: Any, common
     return given
 
 
-def _begin_with_ranks(modules: Modules, place: Place, model_config: Any, common: Mapping[str, Any]) -> Any:
+def _begin_with_ranks(modules: Modules, place: ProcessRank, model_config: Any, common: Mapping[str, Any]) -> Any:
     """As schedulers of 0.5.21 to 0.5.23 begin (srt/managers/scheduler.py, run_scheduler_process)."""
     named = modules.release.version >= _SINCE_ATTENTION_REPLICAS
     replicas = {"attn_dp_size": place.dp_size} if named else _replicas(place)
@@ -147,5 +147,5 @@ def _begin_with_ranks(modules: Modules, place: Place, model_config: Any, common:
     return given
 
 
-def _replicas(place: Place) -> Mapping[str, Any]:
+def _replicas(place: ProcessRank) -> Mapping[str, Any]:
     return {"dp_size": place.dp_size, "enable_dp_attention": place.dp_size > 1}

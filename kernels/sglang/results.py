@@ -6,14 +6,14 @@ from typing import Any, Final, NamedTuple
 import torch
 
 
-class Form(NamedTuple):
+class TensorForm(NamedTuple):
     """Of a tensor that is still to be made."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
 
-def missing_results(function: str, arguments: Mapping[str, Any]) -> dict[str, Form]:
+def missing_results(function: str, arguments: Mapping[str, Any]) -> dict[str, TensorForm]:
     """Which of `out` and `lse` the caller leaves to the function: neither of one that only writes in place.
 
     FlashInfer 0.6.3: decode.py:2345 and prefill.py:3707 (paged: the query's dtype unless out_dtype says otherwise),
@@ -24,9 +24,11 @@ def missing_results(function: str, arguments: Mapping[str, Any]) -> dict[str, Fo
     if dim_of_values is None:
         return {}
     query, dim = _query(arguments), dim_of_values(arguments)
-    forms = {"out": Form((*query.shape[:-1], dim), _out_dtype(function, arguments))}
+    forms = {"out": TensorForm((*query.shape[:-1], dim), _out_dtype(function, arguments))}
     if arguments.get("return_lse"):
-        forms["lse"] = Form((query.numel() // (query.shape[-2] * query.shape[-1]), query.shape[-2]), torch.float32)
+        forms["lse"] = TensorForm(
+            (query.numel() // (query.shape[-2] * query.shape[-1]), query.shape[-2]), torch.float32
+        )
     return {name: form for name, form in forms.items() if arguments.get(name) is None}
 
 

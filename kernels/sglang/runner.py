@@ -11,11 +11,11 @@ from packaging.version import Version
 
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.paged_kv import FiniteTails, PagedKv
-from attnfuzz.kernels.sglang.answers import ABSENT, ASKED, Told
+from attnfuzz.kernels.sglang.answers import ABSENT, ASKED, ServerMock
 from attnfuzz.kernels.sglang.layer import attention_layer, prefill_layer, scaling
 from attnfuzz.kernels.sglang.padding import ranks_of
 from attnfuzz.kernels.sglang.pool import Halves, RequestRows, ServerPool, release_kv_pool
-from attnfuzz.kernels.sglang.process import Place
+from attnfuzz.kernels.sglang.process import ProcessRank
 from attnfuzz.kernels.sglang.workspace import ON_A_GPU, native_workspace
 from attnfuzz.reference.case import Case, Step
 
@@ -52,7 +52,7 @@ class Server:
         # A padded row of a verify has one key and its drafts: no model's context is that short.
         self.context_len = max(1 + self.draft_tokens, *case.slot_lengths().values()) + case.max_len_slack
         config = self._model_config()
-        place = Place(attn_tp_size=self.ranks.attention, dp_size=self.ranks.data_parallel)
+        place = ProcessRank(attn_tp_size=self.ranks.attention, dp_size=self.ranks.data_parallel)
         workspace = native_workspace(case) if bench.device.type == "cpu" else ON_A_GPU
         self.args = loaded.begin(place, config, device=bench.device, workspace_bytes=workspace, **self._arguments())
         own_rows = loaded.module("sglang.srt.mem_cache.memory_pool").ReqToTokenPool(
@@ -109,14 +109,14 @@ class Server:
             }
         return arguments
 
-    def _model_runner(self, config: Told, own_rows: Any) -> Told:
+    def _model_runner(self, config: ServerMock, own_rows: Any) -> ServerMock:
         geometry = self.case.geometry
         kv_dtype = geometry.kv_dtype.torch_dtype
         own_pool = release_kv_pool(self.loaded, self.case, self.pool, kv_dtype)
         # Slots are what a table says, and no virtual ones (0.5.17: unified_mem_hooks.py:62).
-        allocator = Told("token_to_kv_pool_allocator", get_kvcache=lambda: own_pool, full_v2p_page_table=ABSENT)
+        allocator = ServerMock("token_to_kv_pool_allocator", get_kvcache=lambda: own_pool, full_v2p_page_table=ABSENT)
         algorithm = self.loaded.module("sglang.srt.speculative.spec_info").SpeculativeAlgorithm
-        return Told(
+        return ServerMock(
             "model_runner",
             model_config=config,
             server_args=self.args,
@@ -133,7 +133,7 @@ class Server:
             max_running_requests=own_rows.size,
             prefill_attention_backend_str=self._attention_backend,
             decode_attention_backend_str=self._attention_backend,
-            model=Told("model", modules=lambda: [self.layer]),
+            model=ServerMock("model", modules=lambda: [self.layer]),
             # No Mamba layers, and activations that are whole on each rank (0.5.23: model_runner.py).
             mambaish_config=None,
             attn_tp_sequence_sharded=lambda _: False,
@@ -143,7 +143,7 @@ class Server:
             attn_backend=None,
         )
 
-    def _translator(self, own_rows: Any, own_pool: Any, allocator: Told) -> Any | None:
+    def _translator(self, own_rows: Any, own_pool: Any, allocator: ServerMock) -> Any | None:
         """The release's own KVIndexTranslator, where it has one (0.5.23: model_runner.py:954)."""
         if not _has(self.loaded, "mem_cache/kv_index_translator.py"):
             return None
@@ -155,7 +155,7 @@ class Server:
             device=str(self.bench.device),
         )
 
-    def _model_config(self) -> Told:
+    def _model_config(self) -> ServerMock:
         geometry, group = self.case.geometry, self.ranks.attention
         dims = {"head_dim": geometry.head_dim_qk, "v_head_dim": geometry.head_dim_vo}
         if geometry.latent:
@@ -167,7 +167,7 @@ class Server:
                 "v_head_dim": geometry.latent.vo,
             }
         architecture = "DeepseekV3ForCausalLM" if geometry.latent else "LlamaForCausalLM"
-        return Told(
+        return ServerMock(
             "model_config",
             # The model's heads are shared out among the ranks of a group; a case has what one of them has.
             num_attention_heads=geometry.q_heads * group,
@@ -179,7 +179,7 @@ class Server:
             is_multimodal=False,
             is_encoder_decoder=False,
             # Neither of these has Mamba layers (0.5.14: layers/dp_attention.py:287, forward_batch_info.py:1181).
-            hf_config=Told(
+            hf_config=ServerMock(
                 "hf_config",
                 architectures=[architecture],
                 hybrid_override_pattern=None,

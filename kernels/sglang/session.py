@@ -16,12 +16,12 @@ from attnfuzz.kernels.sglang.graphs import ServedGraphs
 from attnfuzz.kernels.sglang.inputs import Inputs
 from attnfuzz.kernels.sglang.kernels_below import KernelsBelow
 from attnfuzz.kernels.sglang.loader import Loaded
-from attnfuzz.kernels.sglang.orders.order import Event, Order, Worker
+from attnfuzz.kernels.sglang.orders.order import Order, Preparation, WorkerKind
 from attnfuzz.kernels.sglang.orders.table import orders_of
 from attnfuzz.kernels.sglang.runner import Server
 from attnfuzz.reference.case import Case, Launch, Mode, Step
 
-_WORKERS = {Mode.DRAFT_EXTEND: Worker.SPEC_V1, Mode.DRAFT_EXTEND_V2: Worker.SPEC_V2}
+_WORKERS = {Mode.DRAFT_EXTEND: WorkerKind.SPEC_V1, Mode.DRAFT_EXTEND_V2: WorkerKind.SPEC_V2}
 """Whose draft extends have a mode."""
 
 _OF_DRAFTS = frozenset({Mode.TARGET_VERIFY, *_WORKERS})
@@ -114,7 +114,7 @@ class SglangSession(ABC):
         order = self._order(step)
         self._bench.launcher.reached_by(order.words(padded=step.padded))
         for event, _ in order.events:
-            if event is Event.PLAN:
+            if event is Preparation.PLAN:
                 backend.init_forward_metadata(batch)
             elif step.padded:
                 pad(self._server, batch, step)

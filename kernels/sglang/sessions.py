@@ -10,8 +10,8 @@ def open_session(release: Release, kernels: KernelsBelow, case: Case, bench: Ben
     """A session on one case. Imports the release, if this process has not. Raises ReleaseError, Unsupported."""
     # Their imports are those of a release: only a process that runs one needs what they need.
     from attnfuzz.kernels.sglang.loader import load  # noqa: PLC0415
-    from attnfuzz.kernels.sglang.mha import MhaSession  # noqa: PLC0415
-    from attnfuzz.kernels.sglang.mla import MlaSession  # noqa: PLC0415
+    from attnfuzz.kernels.sglang.mha import SglangMhaSession  # noqa: PLC0415
+    from attnfuzz.kernels.sglang.mla import SglangMlaSession  # noqa: PLC0415
 
-    session = MlaSession if case.geometry.latent else MhaSession
+    session = SglangMlaSession if case.geometry.latent else SglangMhaSession
     return session(load(release, hopper=bench.device.type == "cuda"), kernels, case, bench)

@@ -12,7 +12,7 @@ import torch
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.ops_table import OpsTable
 from attnfuzz.kernels.paged_session import PLANNED_AFTER_PADDING, PagedSession
-from attnfuzz.kernels.plan import Plan
+from attnfuzz.kernels.plan import BatchMetadata
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.scales import BmmScales
 from attnfuzz.reference.case import Case, Mode, Step
@@ -29,12 +29,12 @@ class MhaSession(PagedSession):
         """Whether a mode is routed to the decode kernel: what is planned after padding, as in SGLang."""
         return mode in PLANNED_AFTER_PADDING
 
-    def context_batch(self, step: Step, plan: Plan) -> int:
+    def context_batch(self, step: Step, plan: BatchMetadata) -> int:
         """The batch size that the context kernel is told: that of its metadata."""
         del step
         return plan.batch
 
-    def _arguments(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> dict[str, Any]:
+    def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
         """What both kernels are told."""
         geometry = self._case.geometry
         return {
@@ -56,14 +56,14 @@ class MhaSession(PagedSession):
         del step
         return self._scales
 
-    def _attend(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> None:
+    def _attend(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> None:
         told = self._arguments(step, plan, query, results)
         if self.uses_decode_kernel(step.mode):
             self._bench.launcher.launch(self._ops.decode, **self._decode_arguments(step, plan, told))
         else:
             self._bench.launcher.launch(self._ops.context, **self._context_arguments(step, plan, told))
 
-    def _decode_arguments(self, step: Step, plan: Plan, told: dict[str, Any]) -> dict[str, Any]:
+    def _decode_arguments(self, step: Step, plan: BatchMetadata, told: dict[str, Any]) -> dict[str, Any]:
         """What the decode kernel is told, from what both are."""
         geometry = self._case.geometry
         need = self._ops.decode_workspace(
@@ -81,7 +81,7 @@ class MhaSession(PagedSession):
             **told,
         }
 
-    def _context_arguments(self, step: Step, plan: Plan, told: dict[str, Any]) -> dict[str, Any]:
+    def _context_arguments(self, step: Step, plan: BatchMetadata, told: dict[str, Any]) -> dict[str, Any]:
         """What the context kernel is told, from what both are."""
         return {
             "workspace_buffer": self._workspace.take(self._ops.prefill_workspace),

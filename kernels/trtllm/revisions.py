@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final, TypeVar
 
 from attnfuzz.kernels.lengths import longest
-from attnfuzz.kernels.plan import Plan
+from attnfuzz.kernels.plan import BatchMetadata
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.reference.case import Mode, Step
@@ -13,7 +13,7 @@ from attnfuzz.reference.case import Mode, Step
 class MhaTrustsPaddedBatch(MhaSession):
     """SGLang PR #21649: the context kernel is told the batch size that padding has raised since planning."""
 
-    def context_batch(self, step: Step, plan: Plan) -> int:
+    def context_batch(self, step: Step, plan: BatchMetadata) -> int:
         """The padded batch, which the metadata has no rows for."""
         del plan
         return step.padded_batch

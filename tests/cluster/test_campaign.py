@@ -10,7 +10,7 @@ from fake_campaign import begin, of, plan
 from attnfuzz.harness.campaign.events import CampaignFinished, CaseKept, Event, JobFailed, JobRestarted, Progress
 from attnfuzz.harness.campaign.ray_jobs import RayJobs
 from attnfuzz.harness.corpus import Corpus
-from attnfuzz.harness.search.messages import Setup
+from attnfuzz.harness.search.messages import JobSetup
 
 pytestmark = pytest.mark.cluster
 
@@ -22,7 +22,7 @@ def test_a_campaign_that_loses_a_node_searches_what_was_asked(cluster: Any, tmp_
     asked = plan(tmp_path, examples=300, backends=(BACKEND,), jobs=2)
     corpus = Corpus(tmp_path / "corpus")
     events: list[Event] = []
-    setup = Setup(backends=(BACKEND,), contract="declared", guard=None)
+    setup = JobSetup(backends=(BACKEND,), contract="declared", guard=None)
     with RayJobs(asked.jobs, setup, address=cluster.address) as jobs:
         for event in begin(asked, jobs, corpus=corpus).events():
             events.append(event)

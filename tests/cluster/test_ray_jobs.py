@@ -9,7 +9,7 @@ from cluster_nodes import add_node
 
 from attnfuzz.harness.campaign.jobs import JobEnded
 from attnfuzz.harness.campaign.ray_jobs import RayError, RayJobs
-from attnfuzz.harness.search.messages import AnyMessage, Setup, Slice, SliceDone
+from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Slice, SliceDone
 
 pytestmark = pytest.mark.cluster
 
@@ -19,7 +19,7 @@ LONG = 100_000
 
 
 def ray_jobs(cluster: Any, count: int, *, backend: str = BACKEND, gpus: float = 0.0) -> RayJobs:
-    setup = Setup(backends=(backend,), contract="declared", guard=None)
+    setup = JobSetup(backends=(backend,), contract="declared", guard=None)
     return RayJobs(count, setup, address=cluster.address, gpus=gpus)
 
 
@@ -103,7 +103,7 @@ def test_a_job_that_fails_by_itself_says_how(cluster: Any) -> None:
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "ray://127.0.0.1:1"])
 def test_an_address_without_a_cluster_is_said_at_once(address: str) -> None:
     started = time.monotonic()
-    jobs = RayJobs(1, Setup(backends=(BACKEND,), contract="declared", guard=None), address=address)
+    jobs = RayJobs(1, JobSetup(backends=(BACKEND,), contract="declared", guard=None), address=address)
     with pytest.raises(RayError, match="no Ray cluster at") as refused:
         jobs.__enter__()
     assert "\n" not in str(refused.value)

@@ -9,7 +9,7 @@ from attnfuzz.harness.campaign.events import (
     UnconfirmedKept,
 )
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.failures import Kind, Observation, RowAddress
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
 
@@ -21,6 +21,7 @@ MISMATCH = Observation(
     mode="decode",
     kernel="a_kernel",
     tier="T1",
+    row=RowAddress(1, 0, 2),
     margin=7.0,
 )
 

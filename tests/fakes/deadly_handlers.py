@@ -59,7 +59,7 @@ def _wait(order: str, argument: str, journal: Journal) -> None:
     match order:
         case "linger":
             assert worker._line is not None
-            worker._line.send(channel.Message.LEAVING, argument.encode())
+            worker._line.send(channel.MessageKind.LEAVING, argument.encode())
             time.sleep(60)
         case "launch":
             for _ in range(round(float(argument) * 10)):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from attnfuzz.harness.calls.literal_arguments import literal_arguments
-from attnfuzz.harness.dumps.recorded import Recorded, RecordedCall, Status
+from attnfuzz.harness.dumps.recorded import CallStatus, Recorded, RecordedCall
 from attnfuzz.harness.dumps.tensor_files import entries_of
 from attnfuzz.reference.calls import CallCase
 
@@ -48,7 +48,7 @@ def recorded_call(function: str, arguments: Mapping[str, Any], **changes: Any) -
         "module": "flashinfer",
         "sequence": 3,
         "process": 7,
-        "status": Status.CRASHED,
+        "status": CallStatus.CRASHED,
         "arguments": {name: _recorded(value) for name, value in arguments.items()},
         "outputs": {},
         "self_id": None,

@@ -16,7 +16,7 @@ from attnfuzz.harness.memory.cuda.arena import CudaArena
 from attnfuzz.harness.memory.cuda.memory import CudaMemory
 from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.kernels.gpu import guards
-from attnfuzz.kernels.gpu.guards import Run
+from attnfuzz.kernels.gpu.guards import ByteRun
 from attnfuzz.kernels.transfers import to_device, to_host
 from attnfuzz.reference.case import Guard, Outputs
 
@@ -62,7 +62,7 @@ def test_it_says_what_the_hosts_says(arena: CudaArena, host_arena: Arena, source
 
     def poke(address: int, content: bytes) -> None:
         source[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        guards.write([Run(address, source.data_ptr(), len(content))])
+        guards.write([ByteRun(address, source.data_ptr(), len(content))])
 
     @given(script=scripts())
     @settings(max_examples=200, deadline=None, database=None, derandomize=True)
@@ -83,7 +83,7 @@ def test_runs_are_written_and_compared_whatever_their_alignment(offset: int, oth
     generator = torch.Generator().manual_seed(nbytes)
     content = torch.randint(0, 256, (nbytes + 8192,), dtype=torch.uint8, generator=generator)
     target, other = torch.zeros_like(content, device="cuda"), content.cuda()
-    run = Run(target.data_ptr() + offset, other.data_ptr() + other_offset, nbytes)
+    run = ByteRun(target.data_ptr() + offset, other.data_ptr() + other_offset, nbytes)
     guards.write([run])
     expected = torch.zeros_like(content)
     expected[offset : offset + nbytes] = content[other_offset : other_offset + nbytes]
@@ -102,7 +102,7 @@ def test_runs_are_written_and_compared_whatever_their_alignment(offset: int, oth
 def test_more_runs_than_fit_one_launch_keep_their_order() -> None:
     target = torch.arange(1000, dtype=torch.int32, device="cuda")
     other = target.clone()
-    runs = [Run(target.data_ptr() + 4 * index, other.data_ptr() + 4 * index, 4) for index in range(1000)]
+    runs = [ByteRun(target.data_ptr() + 4 * index, other.data_ptr() + 4 * index, 4) for index in range(1000)]
     target[[3, 64, 999]] = -1
     found = guards.compare(runs, target.device).result()
     assert [index for index, each in enumerate(found) if each is not None] == [3, 64, 999]
@@ -115,7 +115,7 @@ def test_fills_and_seals_can_be_captured(arena: CudaArena) -> None:
         tensor, graph = memory.copy("a", torch.arange(100.0)), torch.cuda.CUDAGraph()
         copied = memory.tensor("b", (100,), torch.float32)
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            guards.write([Run(copied.data_ptr(), tensor.data_ptr(), 400)])
+            guards.write([ByteRun(copied.data_ptr(), tensor.data_ptr(), 400)])
         tensor += 1
         graph.replay()
         assert torch.equal(copied, tensor)

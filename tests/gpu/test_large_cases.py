@@ -13,10 +13,10 @@ from attnfuzz.harness.verdict.task import Task
 from attnfuzz.kernels import transfers
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.case import Case, Mode, Request, Step, ValueFamily
-from attnfuzz.reference.chance import Run
+from attnfuzz.reference.chance import TokenRun
 from attnfuzz.reference.problem import Problem
 from attnfuzz.reference.row import key_marks, row_weights
-from attnfuzz.reference.values import Role, draw_runs
+from attnfuzz.reference.values import Operand, draw_runs
 
 pytestmark = pytest.mark.gpu
 
@@ -29,10 +29,10 @@ def runner() -> Iterator[Runner]:
         yield runner
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", Operand)
 @pytest.mark.parametrize("family", ValueFamily)
-def test_values_are_the_same_bits_on_every_device(family: ValueFamily, role: Role) -> None:
-    runs = [Run(3, 1000), Run(7, 0), Run(5, 17)]
+def test_values_are_the_same_bits_on_every_device(family: ValueFamily, role: Operand) -> None:
+    runs = [TokenRun(3, 1000), TokenRun(7, 0), TokenRun(5, 17)]
     here, there = (
         draw_runs(family, role, runs, 3, 40, seed=11, device=torch.device(device)) for device in ("cpu", "cuda")
     )

@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
-from attnfuzz.harness.user_backends import rehearsal
 
+from attnfuzz.harness.backends import rehearsal
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.workers.pool import Workers
 

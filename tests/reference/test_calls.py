@@ -9,10 +9,10 @@ from attnfuzz.reference import call_bounds
 from attnfuzz.reference.call_bounds import MAX_BYTES
 from attnfuzz.reference.call_validity import validate_calls
 from attnfuzz.reference.calls import (
-    Answer,
     Argument,
     Buffer,
     Call,
+    CallAnswer,
     CallCase,
     Drawn,
     Expected,
@@ -40,7 +40,9 @@ BUFFERS = (
     Buffer(name="mask", dtype=DType.UINT8, size=8, values=(1,) * 8),
 )
 REQUEST = Expected(first_row=1, query=view("q", 2, 2, 4), key=view("kv", 3, 1, 4), value=view("kv", 3, 1, 4, offset=24))
-ANSWER = Answer(out=view("out", 3, 2, 4), lse=view("lse", 3, 2), requests=(REQUEST,), bmm1_scale=0.5, bmm2_scale=1.0)
+ANSWER = CallAnswer(
+    out=view("out", 3, 2, 4), lse=view("lse", 3, 2), requests=(REQUEST,), bmm1_scale=0.5, bmm2_scale=1.0
+)
 CALL = Call(
     op="attend",
     arguments={

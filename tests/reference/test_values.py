@@ -7,27 +7,27 @@ import torch
 
 from attnfuzz.reference.attention import Problem, attend
 from attnfuzz.reference.case import ValueFamily
-from attnfuzz.reference.values import Role, draw
+from attnfuzz.reference.values import Operand, draw
 
-ALL = list(itertools.product(ValueFamily, Role))
+ALL = list(itertools.product(ValueFamily, Operand))
 
 
 def weights(family: ValueFamily, keys: int = 256, dim: int = 64) -> torch.Tensor:
     """Softmax weights [8, keys] of a decode over one-hot positions."""
-    query = draw(family, Role.QUERY, (1, 8, dim), seed=3, stream=0)
-    key = draw(family, Role.KEY, (keys, 1, dim), seed=3, stream=0)
+    query = draw(family, Operand.QUERY, (1, 8, dim), seed=3, stream=0)
+    key = draw(family, Operand.KEY, (keys, 1, dim), seed=3, stream=0)
     return attend(Problem(query, key, torch.eye(keys).unsqueeze(1), (1,), (keys,), dim**-0.5)).out[0]
 
 
 @pytest.mark.parametrize(("family", "role"), ALL)
-def test_a_tokens_values_do_not_depend_on_how_many_are_drawn(family: ValueFamily, role: Role) -> None:
+def test_a_tokens_values_do_not_depend_on_how_many_are_drawn(family: ValueFamily, role: Operand) -> None:
     longest = draw(family, role, (37, 3, 5), seed=1, stream=2)
     for tokens in (0, 1, 2, 7, 36):
         assert torch.equal(draw(family, role, (tokens, 3, 5), seed=1, stream=2), longest[:tokens])
 
 
 @pytest.mark.parametrize(("family", "role"), ALL)
-def test_values_survive_a_cast_to_every_dtype(family: ValueFamily, role: Role) -> None:
+def test_values_survive_a_cast_to_every_dtype(family: ValueFamily, role: Operand) -> None:
     values = draw(family, role, (2000, 2, 64), seed=5, stream=0)
     assert values.dtype == torch.float32
     assert values.abs().max() < 448
@@ -36,13 +36,13 @@ def test_values_survive_a_cast_to_every_dtype(family: ValueFamily, role: Role) -
 
 
 def test_seed_stream_and_role_each_change_the_values() -> None:
-    def first(role: Role, seed: int, stream: int) -> float:
+    def first(role: Operand, seed: int, stream: int) -> float:
         return draw(ValueFamily.NORMAL, role, (1, 1, 1), seed=seed, stream=stream).item()
 
     seeds = (0, 1, 2**32, 2**63)
-    drawn = {first(role, seed, stream) for role, seed, stream in itertools.product(Role, seeds, range(3))}
-    assert len(drawn) == len(Role) * len(seeds) * 3
-    assert first(Role.KEY, 1, 2) == first(Role.KEY, 1, 2)
+    drawn = {first(role, seed, stream) for role, seed, stream in itertools.product(Operand, seeds, range(3))}
+    assert len(drawn) == len(Operand) * len(seeds) * 3
+    assert first(Operand.KEY, 1, 2) == first(Operand.KEY, 1, 2)
 
 
 def test_peaked_keys_take_most_of_the_weight_and_lie_at_page_edges() -> None:
@@ -53,13 +53,13 @@ def test_peaked_keys_take_most_of_the_weight_and_lie_at_page_edges() -> None:
 
 
 def test_constant_values_are_the_output() -> None:
-    query, key, value = (draw(ValueFamily.CONSTANT, role, (9, 2, 8), seed=1, stream=0) for role in Role)
+    query, key, value = (draw(ValueFamily.CONSTANT, role, (9, 2, 8), seed=1, stream=0) for role in Operand)
     answer = attend(Problem(query, key, value, (9,), (9,), 1.0))
     torch.testing.assert_close(answer.out, value.double(), rtol=1e-12, atol=0)
 
 
 def test_one_hot_values_tell_token_and_head_and_have_like_weights() -> None:
-    value = draw(ValueFamily.ONE_HOT, Role.VALUE, (64, 4, 16), seed=1, stream=0)
+    value = draw(ValueFamily.ONE_HOT, Operand.VALUE, (64, 4, 16), seed=1, stream=0)
     assert ((value != 0).sum(dim=-1) == 1).all()
     assert len({tuple(row.tolist()) for row in value[:, 0]}) == 64
     assert len({tuple(row.tolist()) for row in value[0]}) == 4
@@ -71,14 +71,14 @@ def test_one_hot_values_tell_token_and_head_and_have_like_weights() -> None:
 
 def test_large_logits_reach_several_hundred() -> None:
     query, key = (
-        draw(ValueFamily.LARGE_LOGITS, role, (50, 1, 128), seed=2, stream=0).squeeze(1) for role in list(Role)[:2]
+        draw(ValueFamily.LARGE_LOGITS, role, (50, 1, 128), seed=2, stream=0).squeeze(1) for role in list(Operand)[:2]
     )
     largest = (query @ key.T).abs().max() / 128**0.5
     assert 300 < largest < 1500
 
 
 def test_zeros_make_the_output_a_count() -> None:
-    query, key, value = (draw(ValueFamily.ZEROS, role, (8, 1, 4), seed=2, stream=0) for role in Role)
+    query, key, value = (draw(ValueFamily.ZEROS, role, (8, 1, 4), seed=2, stream=0) for role in Operand)
     assert not query.any()
     assert set(value.flatten().tolist()) == {-1.0, 1.0}
     answer = attend(Problem(query, key, value, (8,), (8,), 1.0))
@@ -87,8 +87,10 @@ def test_zeros_make_the_output_a_count() -> None:
 
 @pytest.mark.parametrize("dim", [8, 16, 64, 128, 576])
 def test_probes_have_exact_weights_in_every_row(dim: int) -> None:
-    query = draw(ValueFamily.PROBE, Role.QUERY, (6, 8, dim), seed=3, stream=0)
-    key, value = (draw(ValueFamily.PROBE, role, (200, 2, dim), seed=3, stream=0) for role in (Role.KEY, Role.VALUE))
+    query = draw(ValueFamily.PROBE, Operand.QUERY, (6, 8, dim), seed=3, stream=0)
+    key, value = (
+        draw(ValueFamily.PROBE, role, (200, 2, dim), seed=3, stream=0) for role in (Operand.KEY, Operand.VALUE)
+    )
     assert set(key.flatten().tolist()) == set(value.flatten().tolist()) == {-1.0, 1.0}
     answer = attend(Problem(query, key, value, (6,), (200,), 0.37 * dim**-0.5), moments=True)
     assert answer.moments is not None
@@ -103,12 +105,12 @@ def test_probes_have_exact_weights_in_every_row(dim: int) -> None:
 
 
 def test_one_head_has_both_kinds_of_probe() -> None:
-    first = [draw(ValueFamily.PROBE, Role.QUERY, (1, 1, 8), seed=0, stream=stream) for stream in range(20)]
+    first = [draw(ValueFamily.PROBE, Operand.QUERY, (1, 1, 8), seed=0, stream=stream) for stream in range(20)]
     assert {bool(query.any()) for query in first} == {False, True}
 
 
 def test_a_probes_counts_stay_small_over_any_run_of_keys() -> None:
-    value = draw(ValueFamily.PROBE, Role.VALUE, (5000, 1, 64), seed=0, stream=0)[:, 0, ::2]
+    value = draw(ValueFamily.PROBE, Operand.VALUE, (5000, 1, 64), seed=0, stream=0)[:, 0, ::2]
     sums = torch.cat((torch.zeros(1, 32), value.cumsum(0)))
     reach = sums.amax(0) - sums.amin(0)
     assert (reach <= torch.tensor([2.0, 32.0, 256.0]).repeat(11)[:32]).all()
@@ -116,4 +118,4 @@ def test_a_probes_counts_stay_small_over_any_run_of_keys() -> None:
 
 def test_a_shape_without_three_axes_is_refused() -> None:
     with pytest.raises(ValueError, match=r"give \[tokens, heads, dim\]"):
-        draw(ValueFamily.NORMAL, Role.KEY, (4, 4), seed=0, stream=0)
+        draw(ValueFamily.NORMAL, Operand.KEY, (4, 4), seed=0, stream=0)

@@ -5,7 +5,7 @@ import re
 import pytest
 from packaging.version import Version
 
-from attnfuzz.kernels.sglang.orders.table import Lines, lines
+from attnfuzz.kernels.sglang.orders.table import SourceLines, lines
 from attnfuzz.kernels.sglang.release import release_of
 
 pytestmark = pytest.mark.sglang
@@ -23,7 +23,7 @@ def line_of(version: str, source: str) -> str:
 @pytest.mark.parametrize("version", READ)
 def test_each_line_calls_what_the_order_says(version: str) -> None:
     at = lines()[Version(version)]
-    for field in Lines.__struct_fields__:
+    for field in SourceLines.__struct_fields__:
         source = getattr(at, field)
         if source is None:
             continue

@@ -9,7 +9,7 @@ from shrunk_cases import shrunk
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.reference.case import Case, Launch, Mode
 from attnfuzz.strategies.cases import cases
-from attnfuzz.strategies.choices import Chance, Choice, on
+from attnfuzz.strategies.choices import Choice, WeightedFlag, on
 from attnfuzz.strategies.coverage import choose_lean, features_of, pairs_of
 from attnfuzz.strategies.lean import Lean
 
@@ -86,8 +86,8 @@ def test_options_that_show_more_of_a_lean_are_favoured_before_those_that_show_le
 
 
 def test_a_chance_that_is_high_already_stays_as_it_is() -> None:
-    assert Chance(1, 2, ("a",)).weighed(Lean(("a",))) == (False, True, True)
-    assert Chance(3, 1, ("a",)).weighed(Lean(("a",))) == (False,) * 3 + (True,) * 6
+    assert WeightedFlag(1, 2, ("a",)).weighed(Lean(("a",))) == (False, True, True)
+    assert WeightedFlag(3, 1, ("a",)).weighed(Lean(("a",))) == (False,) * 3 + (True,) * 6
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from attnfuzz.kernels.entry_points.attention import Attention
 from attnfuzz.kernels.entry_points.duties.wording import and_others
-from attnfuzz.kernels.entry_points.entry_point import Breach, Span
+from attnfuzz.kernels.entry_points.entry_point import Breach, RequestSpan
 from attnfuzz.kernels.entry_points.forms import tensor_of
 from attnfuzz.kernels.entry_points.pool import Pool
 
@@ -44,13 +44,13 @@ def breaches(call: Attention) -> Iterator[Breach]:
         yield Breach((call.table, call.pool.name), text, _RAW, at)
 
 
-def _strays(span: Span, pool: Pool, window_left: int) -> list[int]:
+def _strays(span: RequestSpan, pool: Pool, window_left: int) -> list[int]:
     """Columns of pages outside of the pool, among those that a query of the request sees."""
     seen = seen_columns(span, pool, window_left)
     return [at for at in seen if not 0 <= span.pages[at] < pool.pages]
 
 
-def seen_columns(span: Span, pool: Pool, window_left: int) -> range:
+def seen_columns(span: RequestSpan, pool: Pool, window_left: int) -> range:
     """Columns of the pages that a query of the request sees."""
     first_seen = max(0, span.kv_len - span.q_len - window_left) if window_left >= 0 else 0
     return range(first_seen // pool.page_size, len(span.pages))

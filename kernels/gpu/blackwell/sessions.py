@@ -7,7 +7,7 @@ import torch
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.gpu.processors import processors
 from attnfuzz.kernels.ops_table import OpsTable, WorkspaceBytes
-from attnfuzz.kernels.plan import Plan
+from attnfuzz.kernels.plan import BatchMetadata
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import DecodePlan, MlaSession
@@ -45,11 +45,11 @@ class BlackwellMhaSession(MhaSession):
         super().__init__(ops, case, bench)
         self._counters = Counters(case, bench)
 
-    def _decode_arguments(self, step: Step, plan: Plan, told: dict[str, Any]) -> dict[str, Any]:
+    def _decode_arguments(self, step: Step, plan: BatchMetadata, told: dict[str, Any]) -> dict[str, Any]:
         arguments = super()._decode_arguments(step, plan, told)
         return {"backend": _BACKEND, **self._counters.take(step.padded_batch), **arguments}
 
-    def _context_arguments(self, step: Step, plan: Plan, told: dict[str, Any]) -> dict[str, Any]:
+    def _context_arguments(self, step: Step, plan: BatchMetadata, told: dict[str, Any]) -> dict[str, Any]:
         arguments = super()._context_arguments(step, plan, told)
         return {**self._counters.take(arguments["batch_size"]), **arguments}
 

@@ -13,7 +13,7 @@ from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, OpenSession
 from attnfuzz.kernels.lengths import place_int32
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.kernels.paged_session import PagedSession
-from attnfuzz.kernels.plan import Plan
+from attnfuzz.kernels.plan import BatchMetadata
 from attnfuzz.kernels.results import Results
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
@@ -48,7 +48,7 @@ PREFILL_OP: Final = _op("cudnn_batch_prefill_with_kv_cache")
 
 
 class _CudnnSession(PagedSession):
-    def _shared(self, plan: Plan, query: torch.Tensor, results: Results) -> dict[str, Any]:
+    def _shared(self, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
         """What both functions are told. Lengths have four axes, as cuDNN's tensors do."""
         cache = self._kv.cache
         key, value = cache.unbind(dim=1) if isinstance(cache, torch.Tensor) else cache
@@ -73,7 +73,7 @@ class CudnnDecodeSession(_CudnnSession):
 
     op: Op = DECODE_OP
 
-    def _attend(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> None:
+    def _attend(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> None:
         rows = plan.batch * step.tokens_per_request
         self._bench.launcher.launch(
             self.op,
@@ -89,7 +89,7 @@ class CudnnPrefillSession(_CudnnSession):
 
     op: Op = PREFILL_OP
 
-    def _attend(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> None:
+    def _attend(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> None:
         rows = plan.batch * step.tokens_per_request if step.mode.uniform else step.tokens
         bench, geometry = self._bench, self._case.geometry
         first_rows = plan.cum_seq_lens_q.tolist()

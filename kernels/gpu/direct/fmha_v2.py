@@ -27,7 +27,7 @@ from attnfuzz.kernels.gpu.fmha_v2 import (
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, OpenSession
 from attnfuzz.kernels.paged_kv import FiniteTails
 from attnfuzz.kernels.paged_session import PagedSession
-from attnfuzz.kernels.plan import Plan, Row
+from attnfuzz.kernels.plan import BatchMetadata, Row
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.sinks import place_sinks
 from attnfuzz.kernels.workspace import SharedWorkspace
@@ -45,7 +45,7 @@ class FmhaV2Session(PagedSession):
 
     op: Op = FMHA_V2_OP
 
-    def _attend(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> None:
+    def _attend(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> None:
         rows = plan.batch * step.tokens_per_request if step.mode.uniform else step.tokens
         self._bench.launcher.launch(
             self.op,

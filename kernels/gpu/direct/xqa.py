@@ -16,7 +16,7 @@ from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.module import Module
 from attnfuzz.kernels.gpu.processors import processors
 from attnfuzz.kernels.paged_session import PagedSession
-from attnfuzz.kernels.plan import Plan, Row
+from attnfuzz.kernels.plan import BatchMetadata, Row
 from attnfuzz.kernels.results import Results
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
@@ -36,7 +36,7 @@ class XqaSession(PagedSession):
 
     op: Op = XQA_OP
 
-    def _attend(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> None:
+    def _attend(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> None:
         bench, geometry, longest = self._bench, self._case.geometry, step.tokens_per_request
         ragged = step.mode is Mode.DRAFT_EXTEND
         if ragged and longest == 1:

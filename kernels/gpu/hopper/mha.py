@@ -10,7 +10,7 @@ from attnfuzz.kernels.backend import Bench, Output
 from attnfuzz.kernels.gpu import fmha_v2, xqa
 from attnfuzz.kernels.ops_table import OpsTable
 from attnfuzz.kernels.paged_kv import FiniteTails
-from attnfuzz.kernels.plan import Plan, Row
+from attnfuzz.kernels.plan import BatchMetadata, Row
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.reference.case import Case, Step
@@ -24,11 +24,11 @@ class HopperMhaSession(MhaSession):
         # XQA's begins with semaphores, where fmha_v2 counts tiles: nobody promises that they can share one.
         self._context_workspace = self.workspace_type(case, bench)
 
-    def _arguments(self, step: Step, plan: Plan, query: torch.Tensor, results: Results) -> dict[str, Any]:
+    def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
         told = super()._arguments(step, plan, query, results)
         return {name: value for name, value in told.items() if name not in ("lse", "return_lse")}
 
-    def _decode_arguments(self, step: Step, plan: Plan, told: dict[str, Any]) -> dict[str, Any]:
+    def _decode_arguments(self, step: Step, plan: BatchMetadata, told: dict[str, Any]) -> dict[str, Any]:
         """XQA derives its batch from the queries, and wants the causal mask among draft tokens for all of it."""
         arguments = super()._decode_arguments(step, plan, told)
         stride = step.tokens_per_request
@@ -37,7 +37,7 @@ class HopperMhaSession(MhaSession):
             arguments["mask"] = self._bench.memory.copy("mask", mask.unflatten(0, (-1, stride)))
         return arguments
 
-    def _context_arguments(self, step: Step, plan: Plan, told: dict[str, Any]) -> dict[str, Any]:
+    def _context_arguments(self, step: Step, plan: BatchMetadata, told: dict[str, Any]) -> dict[str, Any]:
         """fmha_v2's arguments, which are others."""
         return {
             **fmha_v2.told_on_pages(plan, self._case.geometry, told["query"], told["kv_cache"]),

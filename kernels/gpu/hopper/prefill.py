@@ -6,7 +6,7 @@ import torch
 
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.gpu.wrappers.ragged import FA3_RAGGED, RaggedLayer, RaggedWrapper
-from attnfuzz.kernels.gpu.wrappers.wrapper import Form
+from attnfuzz.kernels.gpu.wrappers.wrapper import WrapperKind
 from attnfuzz.kernels.lengths import place_int32
 from attnfuzz.kernels.ops_table import OpsTable
 from attnfuzz.kernels.trtllm.chunks import Chunk
@@ -20,7 +20,7 @@ Keys = tuple[torch.Tensor, torch.Tensor]
 class HopperMlaPrefill(MlaPrefill):
     """The same chunks, fixups and merges as everywhere. One wrapper is planned again for every launch."""
 
-    form: ClassVar[Form] = FA3_RAGGED
+    form: ClassVar[WrapperKind] = FA3_RAGGED
 
     def __init__(self, ops: OpsTable, case: Case, bench: Bench, workspace: SharedWorkspace) -> None:
         super().__init__(ops, case, bench, workspace)

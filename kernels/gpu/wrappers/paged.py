@@ -8,12 +8,12 @@ import torch
 
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.gpu.wrappers.pages import PageLists
-from attnfuzz.kernels.gpu.wrappers.wrapper import Form, Wrapper
+from attnfuzz.kernels.gpu.wrappers.wrapper import Wrapper, WrapperKind
 from attnfuzz.reference.case import Case
 
 
 @dataclass(frozen=True, kw_only=True)
-class PagedForm(Form):
+class PagedForm(WrapperKind):
     """A wrapper for a paged KV cache. `dims` are its plan's names for the head dims, `fixed` what plans always say."""
 
     dims: tuple[str, ...]

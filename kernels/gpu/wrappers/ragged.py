@@ -5,14 +5,14 @@ from dataclasses import dataclass
 import torch
 
 from attnfuzz.kernels.backend import Bench
-from attnfuzz.kernels.gpu.wrappers.wrapper import Form, Wrapper
+from attnfuzz.kernels.gpu.wrappers.wrapper import Wrapper, WrapperKind
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.geometry import KvLayout
 
 
-def _ragged(backend: str, *, splits: bool) -> Form:
+def _ragged(backend: str, *, splits: bool) -> WrapperKind:
     names = ("qo_indptr", "kv_indptr")
-    return Form(
+    return WrapperKind(
         module="flashinfer.prefill",
         name="BatchPrefillWithRaggedKVCacheWrapper",
         backend=backend,
@@ -45,7 +45,7 @@ class RaggedLayer:
 class RaggedWrapper:
     """A wrapper in guarded memory. It tells no workspace size, so that its workspaces have the recommended one."""
 
-    def __init__(self, form: Form, case: Case, bench: Bench, kv_layout: KvLayout = KvLayout.NHD) -> None:
+    def __init__(self, form: WrapperKind, case: Case, bench: Bench, kv_layout: KvLayout = KvLayout.NHD) -> None:
         self._wrapper = Wrapper(form, case, bench, kv_layout.value)
 
     @property

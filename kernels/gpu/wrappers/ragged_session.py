@@ -7,7 +7,7 @@ import torch
 
 from attnfuzz.kernels.backend import Bench, Output
 from attnfuzz.kernels.gpu.wrappers.ragged import RaggedLayer, RaggedWrapper
-from attnfuzz.kernels.gpu.wrappers.wrapper import Form
+from attnfuzz.kernels.gpu.wrappers.wrapper import WrapperKind
 from attnfuzz.kernels.lengths import place_int32, running_sum
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
 from attnfuzz.kernels.results import Results
@@ -26,7 +26,7 @@ class RaggedSession:
     k_scale and v_scale are those of 8-bit caches (docstring of run), so that no other cache is scaled.
     """
 
-    def __init__(self, form: Form, case: Case, bench: Bench) -> None:
+    def __init__(self, form: WrapperKind, case: Case, bench: Bench) -> None:
         geometry = case.geometry
         self._form, self._case, self._bench, self._geometry = form, case, bench, geometry
         self._tokens = SlotTokens.cached(case, device=bench.device)

@@ -15,7 +15,7 @@ _WORKSPACES = frozenset({"float_workspace_buffer", "int_workspace_buffer"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
+class WrapperKind:
     """One of FlashInfer's wrapper classes, with one of its backends.
 
     `lists` are the names that its plan has for the tensors of a batch, and `buffers` those that its constructor has for
@@ -51,7 +51,12 @@ class Wrapper:
     """
 
     def __init__(
-        self, form: Form, case: Case, bench: Bench, kv_layout: str, buffers: Mapping[str, torch.Tensor] | None = None
+        self,
+        form: WrapperKind,
+        case: Case,
+        bench: Bench,
+        kv_layout: str,
+        buffers: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
         self._form, self._bench = form, bench
         self._buffers = {} if buffers is None else {form.buffers[name]: buffers[name] for name in form.buffers}

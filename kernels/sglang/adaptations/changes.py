@@ -7,11 +7,11 @@ from typing import Any
 from packaging.version import Version
 
 from attnfuzz.kernels.sglang.adaptations.inert import Inert
-from attnfuzz.kernels.sglang.adaptations.spans import Span, span
+from attnfuzz.kernels.sglang.adaptations.spans import VersionRange, span
 
 
 @dataclass(frozen=True)
-class Change:
+class ChangedName:
     """One name of one module.
 
     Attributes:
@@ -28,7 +28,7 @@ class Change:
     module: str
     name: str
     value: Any
-    versions: Span
+    versions: VersionRange
     source: str
     reason: str
     on_gpus: bool = False
@@ -57,7 +57,7 @@ _FLASHINFER_MLA = "layers.attention.flashinfer_mla_backend"
 _UNUSED = "its parent's, for the kernels that it was made for: the TRT-LLM backends override all that runs them"
 
 CHANGES = (
-    Change(
+    ChangedName(
         "model_executor.forward_batch_info",
         "mambaish_config",
         _always(None),
@@ -65,7 +65,7 @@ CHANGES = (
         "model_executor/forward_batch_info.py:40",
         "a stub would answer that the model has Mamba layers, whose batches are padded otherwise",
     ),
-    Change(
+    ChangedName(
         "configs.shared_experts",
         "default_shared_experts_config",
         _always(None),
@@ -73,7 +73,7 @@ CHANGES = (
         "arg_groups/fields/model.py:44",
         "it is about experts, and there are none",
     ),
-    Change(
+    ChangedName(
         "layers.attention.trtllm_mla_backend",
         "can_use_set_mla_kv_concat_q",
         _always(False),
@@ -81,7 +81,7 @@ CHANGES = (
         "layers/attention/trtllm_mla_backend.py:301",
         "a kernel that nvcc compiles would write the cache; the way without it is for GPUs before sm_90",
     ),
-    Change(
+    ChangedName(
         "platforms.interface",
         "SRTPlatform.capabilities",
         _WithTriton(),
@@ -90,7 +90,7 @@ CHANGES = (
         "the way without Triton is no GPU's: it writes the cache through a mask, which no graph can hold",
     ),
     *(
-        Change(module, name, Inert, _ALL, f"layers/attention/{source}", _UNUSED, on_gpus=name.endswith("Wrapper"))
+        ChangedName(module, name, Inert, _ALL, f"layers/attention/{source}", _UNUSED, on_gpus=name.endswith("Wrapper"))
         for module, name, source in (
             (_FLASHINFER, "BatchPrefillWithRaggedKVCacheWrapper", "flashinfer_backend.py:254"),
             (_FLASHINFER, "BatchPrefillWithPagedKVCacheWrapper", "flashinfer_backend.py:266"),
@@ -106,6 +106,6 @@ CHANGES = (
 )
 
 
-def changes_in(version: Version) -> tuple[Change, ...]:
+def changes_in(version: Version) -> tuple[ChangedName, ...]:
     """What is changed in a version."""
     return tuple(change for change in CHANGES if version in change.versions)

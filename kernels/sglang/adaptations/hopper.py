@@ -6,7 +6,7 @@ itself write the cache then.
 
 from packaging.version import Version
 
-from attnfuzz.kernels.sglang.adaptations.changes import Change
+from attnfuzz.kernels.sglang.adaptations.changes import ChangedName
 from attnfuzz.kernels.sglang.adaptations.spans import span
 
 
@@ -16,7 +16,7 @@ def _yes() -> bool:
 
 _HOPPER_CHANGES = (
     # Asked through runtime_context.py (0.5.23: line 1831), which looks for it by this name each time.
-    Change(
+    ChangedName(
         "utils.common",
         "is_sm90_supported",
         _yes,
@@ -27,6 +27,6 @@ _HOPPER_CHANGES = (
 )
 
 
-def hopper_changes_in(version: Version) -> tuple[Change, ...]:
+def hopper_changes_in(version: Version) -> tuple[ChangedName, ...]:
     """What is changed in a version that runs on a Hopper GPU, beside what always is."""
     return tuple(change for change in _HOPPER_CHANGES if version in change.versions)

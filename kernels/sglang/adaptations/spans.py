@@ -6,7 +6,7 @@ from packaging.version import Version
 
 
 @dataclass(frozen=True)
-class Span:
+class VersionRange:
     """The versions from `since` on and before `before`, which is None while the newest known one is in it."""
 
     since: Version
@@ -16,6 +16,6 @@ class Span:
         return self.since <= version and (self.before is None or version < self.before)
 
 
-def span(since: str, before: str | None = None) -> Span:
+def span(since: str, before: str | None = None) -> VersionRange:
     """A range, from the texts of its versions."""
-    return Span(Version(since), Version(before) if before else None)
+    return VersionRange(Version(since), Version(before) if before else None)

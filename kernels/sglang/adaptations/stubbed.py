@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from attnfuzz.kernels.sglang.adaptations.spans import Span, span
+from attnfuzz.kernels.sglang.adaptations.spans import VersionRange, span
 
 
 @dataclass(frozen=True)
@@ -12,7 +12,7 @@ class Stubbed:
     """A module, and where a release imports it (below sglang/, in the first version of the range)."""
 
     module: str
-    versions: Span
+    versions: VersionRange
     source: str
 
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from attnfuzz.reference.case import Mode
 
 
-class Event(StrEnum):
+class Preparation(StrEnum):
     """What is done to an eager batch before its forward pass.
 
     PLAN is `init_forward_metadata`, PAD `prepare_mlp_sync_batch`, which changes nothing for a batch that has its size.
@@ -17,7 +17,7 @@ class Event(StrEnum):
     PAD = "pad"
 
 
-class Worker(StrEnum):
+class WorkerKind(StrEnum):
     """Who drives the forward pass: a server without speculation, or the worker of one of its two generations."""
 
     PLAIN = "plain"
@@ -44,14 +44,16 @@ class Order:
 
     """
 
-    worker: Worker
-    events: tuple[tuple[Event, str], ...]
+    worker: WorkerKind
+    events: tuple[tuple[Preparation, str], ...]
     condition: str
     padding: str = RAISED
 
     def words(self, *, padded: bool) -> str:
         """What a server must be told to reach this order, in one line."""
-        steps = ", then ".join(f"{event} ({source})" for event, source in self.events if padded or event is Event.PLAN)
+        steps = ", then ".join(
+            f"{event} ({source})" for event, source in self.events if padded or event is Preparation.PLAN
+        )
         conditions = "; ".join(part for part in (self.condition, self.padding if padded else "") if part)
         return f"{self.worker} worker: {steps}" + (f"; {conditions}" if conditions else "")
 
@@ -63,7 +65,7 @@ class GraphOrder:
     `condition` says when a server captures it.
     """
 
-    worker: Worker
+    worker: WorkerKind
     capture: str
     replay: str
     condition: str = ""

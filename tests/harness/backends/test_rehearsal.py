@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from attnfuzz.harness.user_backends import rehearsal
 
+from attnfuzz.harness.backends import rehearsal
 from attnfuzz.harness.backends.load import BackendFileError
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.kernels.torch_sdpa import SDPA_BACKENDS

@@ -6,11 +6,11 @@ import signal
 import pytest
 
 from attnfuzz.harness.campaign.jobs import JobEnded, JobProcesses
-from attnfuzz.harness.search.messages import Setup, Slice, SliceDone
+from attnfuzz.harness.search.messages import JobSetup, Slice, SliceDone
 
 
-def setup(*backends: str) -> Setup:
-    return Setup(backends=backends, contract="declared", guard=None)
+def setup(*backends: str) -> JobSetup:
+    return JobSetup(backends=backends, contract="declared", guard=None)
 
 
 def wait_for_end_of_slice(jobs: JobProcesses) -> SliceDone:

@@ -11,7 +11,7 @@ import pytest
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.kernels.gpu import build_record, modules, nvcc, toolkit
 from attnfuzz.kernels.gpu.build_record import Built
-from attnfuzz.kernels.gpu.compilation import Told
+from attnfuzz.kernels.gpu.compilation import BuildLine
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.module import Module
 
@@ -43,16 +43,16 @@ def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Compiled:
         asked.archs |= set(archs)
         return library
 
-    def all_modules(wanted: Sequence[Module], *, archs: str, parallel: int | None) -> Iterator[Told]:
+    def all_modules(wanted: Sequence[Module], *, archs: str, parallel: int | None) -> Iterator[BuildLine]:
         asked.modules += [module.name for module in wanted]
         asked.archs.add(archs)
         asked.parallel = parallel
         base = build_record.workspace_base()
         first, second, *others = wanted
-        yield Told(name=second.name, built=Built(reason="mha.cu:12: static assertion failed", base=base))
-        yield Told(name=first.name, built=Built(library=str(library), seconds=41.0, base=base))
+        yield BuildLine(name=second.name, built=Built(reason="mha.cu:12: static assertion failed", base=base))
+        yield BuildLine(name=first.name, built=Built(library=str(library), seconds=41.0, base=base))
         for each in others:
-            yield Told(name=each.name, built=Built(library=str(library), base=base))
+            yield BuildLine(name=each.name, built=Built(library=str(library), base=base))
 
     monkeypatch.setattr(nvcc, "build", own)
     monkeypatch.setattr(modules, "compile_all", all_modules)

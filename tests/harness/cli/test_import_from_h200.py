@@ -16,7 +16,7 @@ import torch
 from readable_calls import readable_calls
 
 from attnfuzz.harness.calls.literal_arguments import literal_arguments
-from attnfuzz.harness.dumps.recorded import Status
+from attnfuzz.harness.dumps.recorded import CallStatus
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.reference import case_file
@@ -102,9 +102,9 @@ def imported(attnfuzz: Attnfuzz, dump: Path) -> tuple[CallCase, Any]:
 def test_calls_within_calls_are_all_read(dumped: Callable[[str], Path]) -> None:
     # XQA returns nothing that would be copied, so that its crash shows in the call around it only.
     assert [(call.function, call.status) for call in readable_calls(dumped("crashed"))] == [
-        (DECODE, Status.CRASHED),
-        ("xqa_batch_decode_with_kv_cache", Status.CRASHED),
-        ("xqa", Status.COMPLETED),
+        (DECODE, CallStatus.CRASHED),
+        ("xqa_batch_decode_with_kv_cache", CallStatus.CRASHED),
+        ("xqa", CallStatus.COMPLETED),
     ]
 
 

@@ -7,8 +7,8 @@ from fake_search import decode, observed
 from rich.console import Console
 
 from attnfuzz.harness.cli.kills import Watch, print_scores
-from attnfuzz.harness.defects.score import Score, enough
-from attnfuzz.harness.defects.search import Kill, Outcome, Search
+from attnfuzz.harness.defects.score import DefectTally, enough
+from attnfuzz.harness.defects.search import Kill, Search, SearchOutcome
 from attnfuzz.harness.search.messages import Caught, SliceDone, Tally
 from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
@@ -18,12 +18,12 @@ FAULT = Kill(by="guards", kind=Kind.ILLEGAL_ACCESS, place="query", mode="decode"
 WRONG = Kill(by="T1", kind=Kind.OUTPUT_MISMATCH, place="out", mode="decode", also=("T2", "T4"))
 
 
-def outcome(kill: Kill | None, examples: int, seconds: float, unconfirmed: int = 0) -> Outcome:
-    return Outcome(defect="", seed=1, examples=examples, seconds=seconds, unconfirmed=unconfirmed, kill=kill)
+def outcome(kill: Kill | None, examples: int, seconds: float, unconfirmed: int = 0) -> SearchOutcome:
+    return SearchOutcome(defect="", seed=1, examples=examples, seconds=seconds, unconfirmed=unconfirmed, kill=kill)
 
 
-def score(name: str, layer: Layer, *outcomes: Outcome) -> Score:
-    return Score(defect(name, layer), outcomes)
+def score(name: str, layer: Layer, *outcomes: SearchOutcome) -> DefectTally:
+    return DefectTally(defect(name, layer), outcomes)
 
 
 ONE_SEED = [
@@ -46,7 +46,7 @@ def lines(on: Console) -> list[str]:
     return [line.rstrip() for line in on.file.getvalue().splitlines()]
 
 
-def shown(scores: list[Score], width: int = 80) -> list[str]:
+def shown(scores: list[DefectTally], width: int = 80) -> list[str]:
     on = console(width)
     print_scores(on, scores)
     return lines(on)

@@ -21,7 +21,7 @@ from attnfuzz.harness.campaign.events import (
     Trouble,
     UnconfirmedKept,
 )
-from attnfuzz.harness.campaign.standing import Sample, Standing
+from attnfuzz.harness.campaign.standing import Standing, TimelinePoint
 from attnfuzz.harness.cli.display import display_on
 from attnfuzz.harness.cli.status import BARS, Status, recent_rate, score_table, trend
 from attnfuzz.harness.cli.summary import summarise
@@ -177,7 +177,7 @@ def test_the_rate_of_now_is_that_of_the_last_minute() -> None:
 
 
 def test_a_trend_has_a_bar_for_each_stretch_of_time() -> None:
-    samples = [Sample(at=10.0 * i, cases=10 * i * i, deaths=0, pairs=0, findings=0) for i in range(200)]
+    samples = [TimelinePoint(at=10.0 * i, cases=10 * i * i, deaths=0, pairs=0, findings=0) for i in range(200)]
     bars = trend(samples)
     assert 10 < len(bars) < 24
     assert list(bars) == sorted(bars, key=BARS.index)

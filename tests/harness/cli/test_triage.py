@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from harness_cases import decode_case
 
-from attnfuzz.harness.triage import Fault, Triage
+from attnfuzz.harness.triage import Blame, Triage
 from attnfuzz.reference import case_file
 
 CASE = Path(__file__).parents[1] / "short_seq_lens.json"
@@ -35,7 +35,7 @@ def test_as_json_it_is_the_whole_triage(attnfuzz: Callable[..., Any]) -> None:
     ran = attnfuzz("triage", str(CASE), "--times", "2", "--json")
     assert ran.code == 1
     found = msgspec.json.decode(ran.out, type=Triage)
-    assert found.fault is Fault.CALLER
+    assert found.fault is Blame.CALLER
     assert found.missing
 
 

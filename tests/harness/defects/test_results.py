@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from attnfuzz.harness.defects.results import DefectScore, DefectScoreError, read_score, write_score
-from attnfuzz.harness.defects.search import Kill, Outcome
+from attnfuzz.harness.defects.search import Kill, SearchOutcome
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.tiers import Tier
 
@@ -18,9 +18,9 @@ SCORE = DefectScore(
     killed=1,
     defects=2,
     searches=(
-        Outcome(defect="dies", seed=1, examples=5, seconds=0.1, unconfirmed=0, kill=KILL),
-        Outcome(defect="lives", seed=1, examples=2000, seconds=9.0, unconfirmed=1, kill=None),
-        Outcome(defect="lives", seed=2, examples=2000, seconds=9.0, unconfirmed=0, kill=None),
+        SearchOutcome(defect="dies", seed=1, examples=5, seconds=0.1, unconfirmed=0, kill=KILL),
+        SearchOutcome(defect="lives", seed=1, examples=2000, seconds=9.0, unconfirmed=1, kill=None),
+        SearchOutcome(defect="lives", seed=2, examples=2000, seconds=9.0, unconfirmed=0, kill=None),
     ),
 )
 

@@ -5,7 +5,7 @@ from fake_search import Fails, FakeJobs, FakeJudge, kv_lens, observed
 
 from attnfuzz.harness.campaign.schedule import slices_of
 from attnfuzz.harness.defects.run import run_searches
-from attnfuzz.harness.defects.search import NO_SHRINKING, Outcome, Search
+from attnfuzz.harness.defects.search import NO_SHRINKING, Search, SearchOutcome
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.kernels.defects.catalogue import backend_name
@@ -30,7 +30,7 @@ def search(judge: FakeJudge, *, examples: int = 300, seed: int = 1, shrink: Shri
     return searched
 
 
-def outcome(fails: Fails) -> Outcome:
+def outcome(fails: Fails) -> SearchOutcome:
     return search(FakeJudge(fails)).outcome
 
 

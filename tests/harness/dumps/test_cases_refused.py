@@ -11,7 +11,7 @@ from recorded_calls import FOLDER, recorded_call
 from attnfuzz.harness.dumps import case_of_call
 from attnfuzz.harness.dumps.case_of_call import make_case
 from attnfuzz.harness.dumps.choice import chosen_call, with_earlier
-from attnfuzz.harness.dumps.recorded import DumpError, OtherValue, RecordedCall, Status
+from attnfuzz.harness.dumps.recorded import CallStatus, DumpError, OtherValue, RecordedCall
 from attnfuzz.harness.dumps.understood import breaches_of
 
 DECODE = "trtllm_batch_decode_with_kv_cache"
@@ -125,7 +125,7 @@ def test_a_method_that_no_function_stands_for_is_refused() -> None:
 
 
 def test_the_last_call_that_crashed_is_chosen_else_the_last() -> None:
-    done, crashed = recorded_call(DECODE, {}, status=Status.COMPLETED), recorded_call(DECODE, {})
+    done, crashed = recorded_call(DECODE, {}, status=CallStatus.COMPLETED), recorded_call(DECODE, {})
     assert chosen_call([done, crashed, crashed, done], None) == 2
     assert chosen_call([done, done], None) == 1
     assert chosen_call([done, crashed, done], 1) == 0
@@ -135,7 +135,7 @@ def test_the_last_call_that_crashed_is_chosen_else_the_last() -> None:
 
 def test_calls_that_no_backend_has_are_chosen_only_if_there_are_no_others() -> None:
     outer, inner = recorded_call(DECODE, {}), recorded_call("xqa", {})
-    done = recorded_call(DECODE, {}, status=Status.COMPLETED)
+    done = recorded_call(DECODE, {}, status=CallStatus.COMPLETED)
 
     def has(call: RecordedCall) -> bool:
         return call.function == DECODE

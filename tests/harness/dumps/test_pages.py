@@ -6,16 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnfuzz.harness.dumps.pages import PageMap, in_ranges
-from attnfuzz.kernels.entry_points import Span
+from attnfuzz.kernels.entry_points import RequestSpan
 
 TOTAL = 10
 
 
-def span(kv_len: int, *pages: int) -> Span:
-    return Span(first_row=0, q_len=1, kv_len=kv_len, pages=pages)
+def span(kv_len: int, *pages: int) -> RequestSpan:
+    return RequestSpan(first_row=0, q_len=1, kv_len=kv_len, pages=pages)
 
 
-def mapped(table: list[list[int]], *spans: Span) -> tuple[PageMap, list[list[int]]]:
+def mapped(table: list[list[int]], *spans: RequestSpan) -> tuple[PageMap, list[list[int]]]:
     tensor = torch.tensor(table, dtype=torch.int32)
     pages = PageMap.of(TOTAL, spans, tensor)
     new = pages.renumbered(tensor)

@@ -3,7 +3,7 @@
 import torch
 from recorded_calls import MemoryTensor
 
-from attnfuzz.harness.dumps.contents import Contents, Shelf
+from attnfuzz.harness.dumps.contents import BufferShelf, Contents
 from attnfuzz.harness.dumps.pages import PageMap
 from attnfuzz.harness.dumps.pool import CutPool, cut_pool
 from attnfuzz.harness.memory.poison import poison_bytes
@@ -15,10 +15,10 @@ PAGES = PageMap(total=6, kept=(1, 4), spare=True)
 COVERED = torch.tensor([[True, True, True], [True, False, False], [False] * 3])
 
 
-def cut(*tensors: torch.Tensor, contents: Contents = Contents.VALUES) -> tuple[CutPool, Shelf]:
+def cut(*tensors: torch.Tensor, contents: Contents = Contents.VALUES) -> tuple[CutPool, BufferShelf]:
     names = ["kv_cache[0]", "kv_cache[1]"] if len(tensors) == 2 else ["kv_cache"]
     axes = ("pages", "K and V", *AXES[1:]) if tensors[0].ndim == 5 else AXES
-    shelf = Shelf(contents, 0, "here")
+    shelf = BufferShelf(contents, 0, "here")
     sources = [MemoryTensor(tensor, tuple(tensor.stride())) for tensor in tensors]
     parameters = [Parameter(name, Role.CACHE, axes) for name in names]
     return cut_pool(shelf, "", parameters, sources, PAGES, COVERED), shelf
@@ -28,7 +28,7 @@ def numbers(*shape: int) -> torch.Tensor:
     return torch.arange(torch.Size(shape).numel(), dtype=torch.float32).view(shape)
 
 
-def shown(pool: CutPool, shelf: Shelf, part: int = 0) -> torch.Tensor:
+def shown(pool: CutPool, shelf: BufferShelf, part: int = 0) -> torch.Tensor:
     return shelf.tensor(pool.parts[part]).contiguous().view(torch.float32)
 
 

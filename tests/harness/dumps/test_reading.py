@@ -12,7 +12,7 @@ from readable_calls import readable_calls
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnfuzz.harness.dumps.find_calls import read_dump
-from attnfuzz.harness.dumps.recorded import DumpError, OtherValue, RecordedCall, Status
+from attnfuzz.harness.dumps.recorded import CallStatus, DumpError, OtherValue, RecordedCall
 from attnfuzz.harness.dumps.signatures import Positional, parse
 
 QUERY = torch.arange(4 * 2 * 8, dtype=torch.float32).view(4, 2, 8)
@@ -216,7 +216,7 @@ def test_a_call_that_was_cut_off_while_it_returned_counts_as_crashed(tmp_path: P
     path.write_bytes(path.read_bytes()[:-40])
     (folder / "outputs.pt").unlink()
     call = only_call(folder)
-    assert (call.status, call.outputs) == (Status.CRASHED, {})
+    assert (call.status, call.outputs) == (CallStatus.CRASHED, {})
     assert call.lost[-1] == "The last line of metadata.jsonl is cut off: the call came further than is recorded."
 
 

@@ -16,7 +16,7 @@ import torch
 from dump_maker import DECODE, Dumper, stored
 
 from attnfuzz.harness.dumps.find_calls import read_dump
-from attnfuzz.harness.dumps.recorded import RecordedCall, Status
+from attnfuzz.harness.dumps.recorded import CallStatus, RecordedCall
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("flashinfer") is None, reason="reads dumps of FlashInfer")
 
@@ -68,7 +68,7 @@ def test_calls_come_in_the_order_in_which_they_were_made(calls: tuple[RecordedCa
 
 def test_a_crashed_call_has_its_arguments_by_name(calls: tuple[RecordedCall, ...]) -> None:
     call = calls[0]
-    assert (call.status, call.module, call.self_id, call.outputs) == (Status.CRASHED, "flashinfer.decode", None, {})
+    assert (call.status, call.module, call.self_id, call.outputs) == (CallStatus.CRASHED, "flashinfer.decode", None, {})
     scalars = {name: value for name, value in call.arguments.items() if isinstance(value, int | float | torch.dtype)}
     assert scalars == {"max_seq_len": 32, "bmm1_scale": 0.125, "bmm2_scale": 1.0, "out_dtype": torch.bfloat16}
     assert stored(call.arguments["block_tables"]).read().tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
@@ -107,7 +107,7 @@ def test_the_calls_of_a_wrapper_are_told_by_its_object(calls: tuple[RecordedCall
     assert begun.self_id == planned.self_id == run.self_id
     assert list(begun.arguments) == ["divisor"]
     assert (set(planned.arguments), planned.arguments["dtype"]) == ({"lengths", "dtype"}, torch.float16)
-    assert run.status is Status.COMPLETED
+    assert run.status is CallStatus.COMPLETED
     assert stored(run.arguments["values"]).stride == (1, 3)
     assert stored(run.outputs["result_0"]).read().tolist() == [[0, 1.5], [0.5, 2], [1, 2.5]]
     assert run.outputs["result_1"] is None
@@ -115,7 +115,7 @@ def test_the_calls_of_a_wrapper_are_told_by_its_object(calls: tuple[RecordedCall
 
 def test_each_replay_of_a_graph_and_the_exit_is_a_call_with_its_own_contents(calls: tuple[RecordedCall, ...]) -> None:
     replays = calls[7:]
-    assert {call.status for call in replays} == {Status.CAPTURED}
+    assert {call.status for call in replays} == {CallStatus.CAPTURED}
     assert [stored(call.arguments["lengths"]).read().tolist() for call in replays] == [[3, 4], [5, 6], [5, 6]]
     assert [stored(call.outputs["result"]).read().tolist() for call in replays] == [[6, 8], [10, 12], [10, 12]]
     assert all("after a replay" in " ".join(call.lost) for call in replays)

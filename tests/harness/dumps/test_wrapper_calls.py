@@ -12,7 +12,7 @@ from attnfuzz.harness.dumps.backend_of import importable
 from attnfuzz.harness.dumps.case_of_call import make_case, make_sequence
 from attnfuzz.harness.dumps.choice import with_earlier
 from attnfuzz.harness.dumps.pictured import pictured
-from attnfuzz.harness.dumps.recorded import DumpError, RecordedCall, Status
+from attnfuzz.harness.dumps.recorded import CallStatus, DumpError, RecordedCall
 from attnfuzz.harness.dumps.wrapper_calls import as_function, function_of
 from attnfuzz.harness.sandbox.check import Runner
 
@@ -41,7 +41,7 @@ def tensors(rows: int) -> dict[str, Any]:
 
 
 def method(name: str, arguments: dict[str, Any], self_id: int = 9) -> RecordedCall:
-    return recorded_call(name, arguments, self_id=self_id, folder=Path(name), status=Status.COMPLETED)
+    return recorded_call(name, arguments, self_id=self_id, folder=Path(name), status=CallStatus.COMPLETED)
 
 
 def life(

@@ -7,7 +7,7 @@ from math import inf, nan
 import pytest
 import torch
 
-from attnfuzz.harness.export.contents import Contents
+from attnfuzz.harness.export.contents import ScriptContents
 from attnfuzz.harness.export.names import variables
 from attnfuzz.reference.calls import Buffer, Drawn, pack
 from attnfuzz.reference.case import Outputs
@@ -37,7 +37,7 @@ def filled(*runs: tuple[int, float]) -> torch.Tensor:
     ids=["numbers", "few runs", "many equal", "special", "fp8", "bool", "empty"],
 )
 def test_contents_come_back_as_they_were(tensor: torch.Tensor, source: str | None) -> None:
-    written = Contents(Outputs.POISONED).source(buffer_of(tensor), "x")
+    written = ScriptContents(Outputs.POISONED).source(buffer_of(tensor), "x")
     assert source is None or written == source
     names = {"filled": filled, "nan": nan, "inf": inf, "__builtins__": {}}
     again = torch.as_tensor(eval(written, names)).to(tensor.dtype)  # noqa: S307 - what this project wrote
@@ -48,7 +48,7 @@ def test_contents_come_back_as_they_were(tensor: torch.Tensor, source: str | Non
 
 
 def test_what_has_no_pattern_is_packed() -> None:
-    contents = Contents(Outputs.POISONED)
+    contents = ScriptContents(Outputs.POISONED)
     numbers = torch.randn(64, generator=torch.Generator().manual_seed(0))
     assert contents.source(buffer_of(numbers), "the key") == 'packed("the key")'
     data = zlib.decompress(base64.b64decode(contents.packed["the key"]))
@@ -57,14 +57,14 @@ def test_what_has_no_pattern_is_packed() -> None:
 
 def test_outputs_are_unwritten_or_stale() -> None:
     out = Buffer(name="out", dtype=DType.FLOAT16, size=9)
-    assert Contents(Outputs.POISONED).source(out, "out") == "filled((9, nan))"
-    assert Contents(Outputs.STALE).source(out, "out") == "normal(9, seed=0)"
-    assert Contents(Outputs.STALE).source(Buffer(name="n", dtype=DType.INT32, size=9), "n") == "filled((9, 1))"
+    assert ScriptContents(Outputs.POISONED).source(out, "out") == "filled((9, nan))"
+    assert ScriptContents(Outputs.STALE).source(out, "out") == "normal(9, seed=0)"
+    assert ScriptContents(Outputs.STALE).source(Buffer(name="n", dtype=DType.INT32, size=9), "n") == "filled((9, 1))"
 
 
 def test_drawn_contents_are_a_seed() -> None:
     drawn = Buffer(name="k", dtype=DType.BFLOAT16, size=1 << 20, drawn=Drawn(seed=4))
-    assert Contents(Outputs.POISONED).source(drawn, "k") == "normal(1048576, seed=4)"
+    assert ScriptContents(Outputs.POISONED).source(drawn, "k") == "normal(1048576, seed=4)"
 
 
 def test_variables_are_valid_and_differ() -> None:

@@ -25,7 +25,6 @@ import msgspec
 import pytest
 from campaign_events import checked, filed, finished, started
 from fake_archive import FINGERPRINT, archive, found
-from fake_family import FakeFamily
 from fake_search import decode, observed
 from harness_cases import decode_case
 from hostile_values import hostile_bytes, hostile_json, hostile_lines, hostile_toml, toml
@@ -41,16 +40,16 @@ from attnfuzz.harness.cli.exits import Exit
 from attnfuzz.harness.cli.main import main
 from attnfuzz.harness.corpus import Corpus, Why
 from attnfuzz.harness.defects.results import DefectScore
-from attnfuzz.harness.defects.search import Kill, Outcome
+from attnfuzz.harness.defects.search import Kill, SearchOutcome
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.search.shrink import Shrunk
-from attnfuzz.harness.sweep.results import Asked, Cell, Results, Row, Searched
+from attnfuzz.harness.sweep.results import Cell, FailureRow, Searched, SweepPlan, SweepResults
 from attnfuzz.harness.sweep.wanted import Wanted
-from attnfuzz.harness.triage import Fault, Triage
+from attnfuzz.harness.triage import Blame, Triage
 from attnfuzz.harness.verdict.failures import Access, Kind, Verdict
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference import calibration, case_file
-from attnfuzz.reference.calls import Answer, CallCase, Drawn, Expected, View
+from attnfuzz.reference.calls import CallAnswer, CallCase, Drawn, Expected, View
 from attnfuzz.reference.case_file import AnyCase
 
 MOST_SECONDS = 30
@@ -75,7 +74,7 @@ def full_calls() -> Any:
     """A case of calls with every kind of content."""
     view = View(buffer="query", shape=(1, 1, 8), stride=(8, 8, 1))
     expected = Expected(first_row=0, query=view, key=view, value=view)
-    answer = Answer(out=view, requests=(expected,), bmm1_scale=1.5, bmm2_scale=1.0, window_left=3, soft_cap=2.0)
+    answer = CallAnswer(out=view, requests=(expected,), bmm1_scale=1.5, bmm2_scale=1.0, window_left=3, soft_cap=2.0)
     query = replace(CALLS.buffers[0], values=None, drawn=Drawn(seed=3, mean=1.0, std=2.0))
     (call,) = CALLS.calls
     write = replace(CALLS.buffers[0], values=(1,), size=1, offset=1)
@@ -137,8 +136,8 @@ LOG = [
 WANTED = Wanted(
     name="a-failure", title="a title", kind="decoder", case=CASE, kinds=(Kind.HANG,), fingerprint=FINGERPRINT, where="k"
 )
-RESULTS = Results(
-    asked=Asked(
+RESULTS = SweepResults(
+    asked=SweepPlan(
         package="fake",
         releases=("1.0", "1.1"),
         kinds=("decoder",),
@@ -152,7 +151,7 @@ RESULTS = Results(
     searched={"1.0": Searched(examples=5, cases=5, campaign=NAME)},
     unable={"x": "why"},
     rows=(
-        Row(
+        FailureRow(
             wanted=WANTED,
             cells={
                 "1.0": Cell(ending=Ending.FAILS, line="a line", case="cases/x.json", fingerprint=FINGERPRINT),
@@ -170,7 +169,7 @@ SCORE = DefectScore(
     killed=1,
     defects=2,
     searches=(
-        Outcome(
+        SearchOutcome(
             defect="dies",
             seed=1,
             examples=5,
@@ -178,7 +177,7 @@ SCORE = DefectScore(
             unconfirmed=0,
             kill=Kill(by="T1", kind=Kind.OUTPUT_MISMATCH, place="out", mode="decode", also=("T2",)),
         ),
-        Outcome(defect="lives", seed=1, examples=2000, seconds=9.0, unconfirmed=1, kill=None),
+        SearchOutcome(defect="lives", seed=1, examples=2000, seconds=9.0, unconfirmed=1, kill=None),
     ),
 )
 ENTRY = {
@@ -217,16 +216,16 @@ class FakeRunner:
 
 def triaged(case: AnyCase, *_: object, **__: object) -> Triage:
     notes = case.notes if isinstance(case, CallCase) else ()
-    return Triage(case="x", backend=case.backend, fault=Fault.CALLER, conclusion="c", sentences=notes)
+    return Triage(case="x", backend=case.backend, fault=Blame.CALLER, conclusion="c", sentences=notes)
 
 
 class FakeSweep:
     """A sweep that is done already."""
 
-    def __init__(self, results: Results, *_: object, **__: object) -> None:
+    def __init__(self, results: SweepResults, *_: object, **__: object) -> None:
         self.results = results
 
-    def run(self) -> Iterator[Results]:
+    def run(self) -> Iterator[SweepResults]:
         yield self.results
 
 
@@ -241,7 +240,6 @@ REPLACED: dict[str, Any] = {
     "attnfuzz.harness.cli.sweep.Runner": FakeRunner,
     "attnfuzz.harness.cli.sweep.Sweep": FakeSweep,
     "attnfuzz.harness.cli.sweep.reported": lambda *_: [],
-    "attnfuzz.harness.cli.sweep.FAMILIES": {"fake": FakeFamily()},
     "attnfuzz.harness.cli.campaign.prepare": lambda _: None,
     "attnfuzz.harness.cli.campaign._run": lambda *_, **__: Exit.CLEAN,
 }

@@ -18,7 +18,7 @@ from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.noise import NoiseModel
-from attnfuzz.reference.values import Role, draw
+from attnfuzz.reference.values import Operand, draw
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,10 @@ class Layer:
         """The output of a correct kernel, its LSE in base 2."""
         attended, parts, row = [], [], 0
         for stream, (q_len, kv_len) in enumerate(self.lengths):
-            query = self._drawn(Role.QUERY, q_len, self.q_heads, stream).to(self.dtype)
+            query = self._drawn(Operand.QUERY, q_len, self.q_heads, stream).to(self.dtype)
             key, value = (
                 self._drawn(role, kv_len, self.kv_heads, stream).to(self.kv_dtype or self.dtype)
-                for role in (Role.KEY, Role.VALUE)
+                for role in (Operand.KEY, Operand.VALUE)
             )
             attended.append(Attended(row, query, key, value))
             parts.append(self._attend(query.float(), key.float(), value.float()))
@@ -92,7 +92,7 @@ class Layer:
             sinks=self.sinks,
         )
 
-    def _drawn(self, role: Role, tokens: int, heads: int, stream: int) -> torch.Tensor:
+    def _drawn(self, role: Operand, tokens: int, heads: int, stream: int) -> torch.Tensor:
         return draw(self.family, role, (tokens, heads, self.dim), seed=self.seed, stream=stream)
 
     def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -12,7 +12,7 @@ from attnfuzz.harness.judge import Allowed
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.judged_again import element_allowance
 from attnfuzz.harness.judge.lse_bound import lse_bound
-from attnfuzz.harness.judge.metamorphic import Comparison, compare
+from attnfuzz.harness.judge.metamorphic import StepComparison, compare
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.kernels.backend import Output
@@ -42,7 +42,7 @@ def compared(
     contract: Contract = CONTRACT,
     strict: bool = False,
     tiers: frozenset[Tier] = frozenset(Tier),
-) -> Comparison:
+) -> StepComparison:
     """`output` beside the first run of `layer`."""
     return compare(
         first or first_run(layer, layer.run(), contract),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnfuzz.harness.report.charts import Line, Margin, line_chart, margin_chart
+from attnfuzz.harness.report.charts import Margin, Series, line_chart, margin_chart
 
 
 def cross(margin: float) -> float:
@@ -42,20 +42,20 @@ def test_a_finding_without_a_passing_margin_is_drawn_too() -> None:
     ("largest", "tick"), [(1, ">1<"), (7, ">8<"), (37_098, ">40k<"), (2.5e6, ">2.5M<"), (0, ">1<")]
 )
 def test_axes_end_at_a_round_number_above_the_largest(largest: float, tick: str) -> None:
-    assert tick in line_chart("numbers", [Line("a", [(0, 0), (1, largest)])], str)
+    assert tick in line_chart("numbers", [Series("a", [(0, 0), (1, largest)])], str)
 
 
 def test_a_chart_of_nothing_is_drawn() -> None:
     assert "<svg" in line_chart("nothing", [], str)
-    assert "<svg" in line_chart("nothing", [Line("a", [])], str)
+    assert "<svg" in line_chart("nothing", [Series("a", [])], str)
 
 
 def test_a_chart_of_a_long_campaign_stays_small_and_keeps_its_end() -> None:
-    chart = line_chart("long", [Line("a", [(x, x) for x in range(100_001)])], str)
+    chart = line_chart("long", [Series("a", [(x, x) for x in range(100_001)])], str)
     assert len(chart) < 10_000
     assert "L410,12" in chart.replace(".0", "")
 
 
 def test_a_line_of_steps_has_no_slopes() -> None:
-    chart = line_chart("steps", [Line("a", [(0, 0), (1, 5)], steps=True)], str)
+    chart = line_chart("steps", [Series("a", [(0, 0), (1, 5)], steps=True)], str)
     assert "L" not in chart.partition(' d="')[2].partition('"')[0]

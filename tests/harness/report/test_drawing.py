@@ -10,7 +10,7 @@ from small_cases import step
 
 from attnfuzz import cases
 from attnfuzz.harness.report.drawing import draw_case
-from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.failures import Access, Kind, Observation, RowAddress
 from attnfuzz.reference.case import Case, Mode, PageOrder, Pages, Request, TableTail
 
 PAST_THE_END = Observation(
@@ -18,6 +18,7 @@ PAST_THE_END = Observation(
     place="seq_lens",
     message="read at seq_lens: 0 bytes past the end (element 2 of 2) (killed by SIGSEGV), in a_kernel, step 0",
     step=0,
+    access=Access("read", {"seq_lens": 8}, 2, 2),
 )
 
 
@@ -51,7 +52,7 @@ def test_the_second_token_is_not_drawn_where_the_first_is() -> None:
     case = draft_extend_case("fake")
     first, second = (
         boxes(
-            drawn(case, replace(MISMATCH, message=f"request 1 (q_len 4, kv_len 30), token {token}, head 0")),
+            drawn(case, replace(MISMATCH, row=RowAddress(1, token, 0))),
             "wrong-token",
         )
         for token in (0, 1)

@@ -25,7 +25,7 @@ from attnfuzz.harness.campaign.events import (
 )
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.defects.results import DefectScore
-from attnfuzz.harness.defects.search import Outcome
+from attnfuzz.harness.defects.search import SearchOutcome
 from attnfuzz.harness.findings.record import Record, Sighting
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.finding_view import MOST_DRAWN
@@ -257,7 +257,7 @@ def test_an_old_finding_says_when_it_failed_and_on_what() -> None:
 
 
 def test_the_defect_score_is_there_if_it_was_measured() -> None:
-    survivor = Outcome(defect="survives_all", seed=1, examples=2000, seconds=9.0, unconfirmed=0, kill=None)
+    survivor = SearchOutcome(defect="survives_all", seed=1, examples=2000, seconds=9.0, unconfirmed=0, kill=None)
     score = DefectScore(
         attnfuzz="1.0", examples=2000, seeds=(1,), without=(), killed=141, defects=142, searches=(survivor,)
     )

@@ -7,7 +7,7 @@ import pytest
 from attnfuzz.harness.campaign.jobs import JobProcesses
 from attnfuzz.harness.sandbox import teams
 from attnfuzz.harness.sandbox.teams import Team, Teams, team_of
-from attnfuzz.harness.search.messages import Setup, Slice
+from attnfuzz.harness.search.messages import JobSetup, Slice
 from attnfuzz.harness.workers import core_dumps
 from attnfuzz.kernels.gpu.visible import Gpu
 from attnfuzz.reference.device import Device
@@ -124,7 +124,7 @@ def test_each_job_of_a_campaign_is_told_its_number(monkeypatch: pytest.MonkeyPat
     told: list[int] = []
 
     class Told:
-        def __init__(self, setup: Setup) -> None:
+        def __init__(self, setup: JobSetup) -> None:
             told.append(setup.job)
 
         def messages(self) -> tuple[Slice, ...]:
@@ -137,6 +137,6 @@ def test_each_job_of_a_campaign_is_told_its_number(monkeypatch: pytest.MonkeyPat
             pass
 
     monkeypatch.setattr("attnfuzz.harness.campaign.jobs.JobProcess", Told)
-    with JobProcesses(3, Setup(backends=("xqa",), contract="declared", guard=None)) as jobs:
+    with JobProcesses(3, JobSetup(backends=("xqa",), contract="declared", guard=None)) as jobs:
         jobs.restart(2)
     assert told == [0, 1, 2, 2]

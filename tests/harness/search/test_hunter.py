@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from attnfuzz.harness.search.hunter import Hunter
-from attnfuzz.harness.search.messages import AnyMessage, Caught, Interesting, Setup, ShrinkBudget, Slice
+from attnfuzz.harness.search.messages import AnyMessage, Caught, Interesting, JobSetup, ShrinkBudget, Slice
 
 SHRINKING = ShrinkBudget(runs=50, seconds=20.0)
 
@@ -11,7 +11,7 @@ SHRINKING = ShrinkBudget(runs=50, seconds=20.0)
 def test_what_a_slice_reached_is_not_new_to_the_next(defective: str) -> None:
     backend = f"{defective}:NONE"
     told: list[AnyMessage] = []
-    with Hunter(Setup(backends=(backend,), contract="declared", guard=None), told.append) as hunter:
+    with Hunter(JobSetup(backends=(backend,), contract="declared", guard=None), told.append) as hunter:
         for index in range(2):
             hunter.run(Slice(backend=backend, index=index, seed=index, examples=15))
     reached = [pair for message in told if isinstance(message, Interesting) for pair in message.pairs]
@@ -21,7 +21,7 @@ def test_what_a_slice_reached_is_not_new_to_the_next(defective: str) -> None:
 
 def test_a_job_tries_first_what_another_left_in_the_database(defective: str, tmp_path: Path) -> None:
     backend = f"{defective}:LONG_KV"
-    setup = Setup(backends=(backend,), contract="declared", guard=None, database=str(tmp_path / "examples"))
+    setup = JobSetup(backends=(backend,), contract="declared", guard=None, database=str(tmp_path / "examples"))
     first, second = list[AnyMessage](), list[AnyMessage]()
     with Hunter(setup, first.append) as hunter:
         hunter.run(Slice(backend=backend, index=0, seed=1, examples=100, shrink=SHRINKING))

@@ -8,7 +8,7 @@ from harness_cases import CALLS, decode_case
 from msgspec.structs import replace
 
 from attnfuzz.harness.search.messages import ShrinkBudget
-from attnfuzz.harness.search.shrink import SMALLER, Unsupported, shrink
+from attnfuzz.harness.search.shrink import SMALLER, CaseRejected, shrink
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Guard, Mode
@@ -89,7 +89,7 @@ def test_what_is_rejected_is_said() -> None:
             del case
             return Verdict(unsupported="no such window")
 
-    with pytest.raises(Unsupported, match="no such window"):
+    with pytest.raises(CaseRejected, match="no such window"):
         shrink(LARGE, Rejecting(long_ones), budget=BUDGET, repeat=3)
 
 

@@ -14,7 +14,7 @@ from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.finding import Finding
 from attnfuzz.harness.sandbox.check import CannotRun
 from attnfuzz.harness.sweep.replaying import Replayed, reason_of, replayed
-from attnfuzz.harness.sweep.results import Asked, Results, Searched, SweepError, read_results, write_results
+from attnfuzz.harness.sweep.results import Searched, SweepError, SweepPlan, SweepResults, read_results, write_results
 from attnfuzz.harness.sweep.sweep import StartableRunner, Sweep
 from attnfuzz.harness.sweep.wanted import Wanted, fingerprint_anywhere
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
@@ -73,9 +73,9 @@ class World:
         self.judges: list[FakeJudge] = []
         self.judge = FakeJudge
 
-    def sweep(self, *known: Wanted, results: Results | None = None, examples: int | None = 10) -> Sweep:
+    def sweep(self, *known: Wanted, results: SweepResults | None = None, examples: int | None = 10) -> Sweep:
         return Sweep(
-            results or Results(asked=asked(examples), environment={"attnfuzz": "1", "torch": "2"}),
+            results or SweepResults(asked=asked(examples), environment={"attnfuzz": "1", "torch": "2"}),
             ENGINE,
             known,
             runners=self._judge,
@@ -85,7 +85,7 @@ class World:
             tell=self.told.append,
         )
 
-    def run(self, *known: Wanted, results: Results | None = None, examples: int | None = 10) -> Results:
+    def run(self, *known: Wanted, results: SweepResults | None = None, examples: int | None = 10) -> SweepResults:
         *_, last = self.sweep(*known, results=results, examples=examples).run()
         return last
 
@@ -110,8 +110,8 @@ class World:
         return self.ended.get(release, Searched(examples=10, cases=9, campaign=release))
 
 
-def asked(examples: int | None = 10) -> Asked:
-    return Asked(package="fake", releases=RELEASES, kinds=(KIND,), examples=examples, seconds=None, seed=1, jobs=1)
+def asked(examples: int | None = 10) -> SweepPlan:
+    return SweepPlan(package="fake", releases=RELEASES, kinds=(KIND,), examples=examples, seconds=None, seed=1, jobs=1)
 
 
 def report(*kinds: Kind) -> Wanted:
@@ -124,7 +124,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def endings(results: Results, row: int = 0) -> dict[str, Ending]:
+def endings(results: SweepResults, row: int = 0) -> dict[str, Ending]:
     return {release: cell.ending for release, cell in results.rows[row].cells.items()}
 
 

@@ -4,7 +4,7 @@ import pytest
 from harness_cases import decode_case
 
 from attnfuzz.harness.bisect.outcome import Ending
-from attnfuzz.harness.sweep.results import Asked, Cell, Results, Row, Searched
+from attnfuzz.harness.sweep.results import Cell, FailureRow, Searched, SweepPlan, SweepResults
 from attnfuzz.harness.sweep.wanted import Wanted
 from attnfuzz.harness.sweep.words import (
     budget,
@@ -26,17 +26,17 @@ ENDINGS = {
 }
 
 
-def row(letters: str, name: str = "one", found: tuple[str, ...] = ()) -> Row:
+def row(letters: str, name: str = "one", found: tuple[str, ...] = ()) -> FailureRow:
     cells = {f"1.{place}": Cell(ending=ENDINGS[letter], line=f"why {letter}") for place, letter in enumerate(letters)}
     wanted = Wanted(name=name, title="t", kind="k", case=decode_case("torch_sdpa"), found=found)
-    return Row(wanted=wanted, cells=cells)
+    return FailureRow(wanted=wanted, cells=cells)
 
 
-def results(*rows: Row, examples: int | None = 10, seconds: float | None = None, **more: object) -> Results:
-    asked = Asked(
+def results(*rows: FailureRow, examples: int | None = 10, seconds: float | None = None, **more: object) -> SweepResults:
+    asked = SweepPlan(
         package="fake", releases=("1.0", "1.1"), kinds=("k", "l"), examples=examples, seconds=seconds, seed=1, jobs=1
     )
-    return Results(asked=asked, environment={}, rows=rows, **more)  # type: ignore[arg-type]
+    return SweepResults(asked=asked, environment={}, rows=rows, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from attnfuzz.harness.triage.contrasts import contrasts
 from attnfuzz.harness.triage.repeats import Repeated
-from attnfuzz.harness.triage.result import Outcome, Variant
+from attnfuzz.harness.triage.result import Variant, VariantOutcome
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 
 PASSES = Verdict()
@@ -13,7 +13,7 @@ def fails(kind: Kind = Kind.OUTPUT_MISMATCH) -> Verdict:
 
 
 def variant(what: str, value: str, verdict: Verdict) -> Variant:
-    return Variant(what=what, value=value, outcome=Outcome.of(verdict))
+    return Variant(what=what, value=value, outcome=VariantOutcome.of(verdict))
 
 
 ALWAYS = Repeated(fresh=(fails(), fails()), used=(fails(), fails()))
@@ -44,7 +44,7 @@ def test_each_variation_that_makes_a_difference_has_a_sentence() -> None:
 
 
 def test_what_ends_alike_or_was_not_run_makes_none() -> None:
-    unsupported = Variant(what="launch", value="eager", outcome=Outcome(reason="no step is replayed"))
+    unsupported = Variant(what="launch", value="eager", outcome=VariantOutcome(reason="no step is replayed"))
     assert list(contrasts(ALWAYS, [variant("guard", "left", fails()), unsupported])) == []
 
 

@@ -6,8 +6,8 @@ import pytest
 from harness_cases import decode_case
 
 from attnfuzz.harness.triage.culprit import Culprit, culprit
-from attnfuzz.harness.triage.evidence import Asked, BrokenDuty, Evidence
-from attnfuzz.harness.triage.result import Fault, Outcome
+from attnfuzz.harness.triage.evidence import BrokenDuty, CallEvidence, JudgedCall
+from attnfuzz.harness.triage.result import Blame, VariantOutcome
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.kernels.entry_points import Breach
 from attnfuzz.kernels.native.ops import NATIVE
@@ -16,63 +16,63 @@ from attnfuzz.reference.calls import Call, CallCase
 DECODE, MERGE = NATIVE.decode.name, NATIVE.merge_state_in_place.name
 CASE = decode_case("trtllm_mha")
 CALLS = CallCase(backend="trtllm_mha", buffers=(), calls=(Call(op=DECODE, arguments={}), Call(op=MERGE, arguments={})))
-PASSES = Outcome.of(Verdict())
+PASSES = VariantOutcome.of(Verdict())
 
 
 def failure(kind: Kind, kernel: str = DECODE, margin: float | None = None) -> Observation:
     return Observation(kind=kind, place="out", message="what it was", kernel=kernel, call=0, margin=margin)
 
 
-def fails(seen: Observation) -> Outcome:
-    return Outcome.of(Verdict(observations=(seen,)))
+def fails(seen: Observation) -> VariantOutcome:
+    return VariantOutcome.of(Verdict(observations=(seen,)))
 
 
 def told(seen: Observation, **evidence: Any) -> Culprit:
-    return culprit(CASE, seen, [Evidence(**{"calls": CALLS, "alone": fails(seen), **evidence})])
+    return culprit(CASE, seen, [CallEvidence(**{"calls": CALLS, "alone": fails(seen), **evidence})])
 
 
-OBEYED = (Asked(0, None, CALLS),)
+OBEYED = (JudgedCall(0, None, CALLS),)
 
 
 @pytest.mark.parametrize("kind", [Kind.ILLEGAL_ACCESS, Kind.HANG, Kind.CANARY_OVERWRITTEN, Kind.INPUT_MUTATED])
 def test_no_legal_call_may_end_with_a_fault(kind: Kind) -> None:
     found = told(failure(kind), elsewhere={"other": PASSES})
-    assert found.fault is Fault.KERNEL
+    assert found.fault is Blame.KERNEL
     assert found.conclusion.endswith(f"keeps every precondition that is known, and yet: {kind}.")
     assert found.sentences == ("The same calls on the kernels of other pass.",)
 
 
 def test_a_fault_that_other_kernels_share_is_nobodys_yet() -> None:
     seen = failure(Kind.ILLEGAL_ACCESS)
-    assert told(seen, elsewhere={"other": fails(seen)}).fault is Fault.UNCLEAR
-    assert told(seen, elsewhere={"other": fails(failure(Kind.HANG))}).fault is Fault.KERNEL
+    assert told(seen, elsewhere={"other": fails(seen)}).fault is Blame.UNCLEAR
+    assert told(seen, elsewhere={"other": fails(failure(Kind.HANG))}).fault is Blame.KERNEL
 
 
 def test_a_fault_that_the_calls_by_themselves_do_not_show_is_nobodys_yet() -> None:
-    assert told(failure(Kind.ILLEGAL_ACCESS), alone=PASSES).fault is Fault.UNCLEAR
+    assert told(failure(Kind.ILLEGAL_ACCESS), alone=PASSES).fault is Blame.UNCLEAR
 
 
 def test_a_fault_of_a_kernel_that_nobody_knows_is_nobodys_yet() -> None:
-    assert told(failure(Kind.ILLEGAL_ACCESS, "attend")).fault is Fault.UNCLEAR
+    assert told(failure(Kind.ILLEGAL_ACCESS, "attend")).fault is Blame.UNCLEAR
 
 
 def test_a_broken_precondition_comes_before_all_else_and_of_several_that_of_the_call_that_failed() -> None:
     breaches = tuple(BrokenDuty(call, Breach(("seq_lens",), f"wrong in {call}", "a docstring")) for call in (1, 0))
-    found = told(failure(Kind.ILLEGAL_ACCESS), breaches=breaches, asked=(Asked(0, failure(Kind.HANG), CALLS),))
-    assert (found.fault, found.call) == (Fault.CALLER, 0)
+    found = told(failure(Kind.ILLEGAL_ACCESS), breaches=breaches, asked=(JudgedCall(0, failure(Kind.HANG), CALLS),))
+    assert (found.fault, found.call) == (Blame.CALLER, 0)
     assert found.sentences == ("wrong in 0 (a docstring)",)
 
 
 @pytest.mark.parametrize(
     ("seen", "fault", "words"),
     [
-        (failure(Kind.RAISED, ""), Fault.CALLER, "raised before it launched anything"),
-        (failure(Kind.RAISED), Fault.KERNEL, "fails in a call that keeps"),
-        (failure(Kind.UNEXPECTED_REJECTION), Fault.KERNEL, "rejects a call that keeps"),
-        (failure(Kind.RAISED, "attend"), Fault.UNCLEAR, "of attend it is not known"),
+        (failure(Kind.RAISED, ""), Blame.CALLER, "raised before it launched anything"),
+        (failure(Kind.RAISED), Blame.KERNEL, "fails in a call that keeps"),
+        (failure(Kind.UNEXPECTED_REJECTION), Blame.KERNEL, "rejects a call that keeps"),
+        (failure(Kind.RAISED, "attend"), Blame.UNCLEAR, "of attend it is not known"),
     ],
 )
-def test_an_exception_is_its_callers_or_its_kernels(seen: Observation, fault: Fault, words: str) -> None:
+def test_an_exception_is_its_callers_or_its_kernels(seen: Observation, fault: Blame, words: str) -> None:
     found = told(seen)
     assert found.fault is fault
     assert words in found.conclusion
@@ -80,36 +80,36 @@ def test_an_exception_is_its_callers_or_its_kernels(seen: Observation, fault: Fa
 
 def test_an_exception_behind_calls_that_pass_by_themselves_is_the_callers() -> None:
     found = told(failure(Kind.RAISED), alone=PASSES)
-    assert found.fault is Fault.CALLER
+    assert found.fault is Blame.CALLER
     assert found.conclusion.endswith("raised after it had launched.")
 
 
 def test_wrong_numbers_of_kernels_that_obey_are_the_callers_and_what_was_not_judged_is_named() -> None:
     found = told(failure(Kind.OUTPUT_MISMATCH), asked=OBEYED)
-    assert (found.fault, found.call) == (Fault.CALLER, 0)
+    assert (found.fault, found.call) == (Blame.CALLER, 0)
     assert f"What is between them, {MERGE}, was not judged by itself." in found.sentences[0]
 
 
 def test_wrong_numbers_that_other_kernels_do_not_give_are_the_kernels() -> None:
     elsewhere = {"other": PASSES}
-    assert told(failure(Kind.OUTPUT_MISMATCH), asked=OBEYED, elsewhere=elsewhere).fault is Fault.KERNEL
+    assert told(failure(Kind.OUTPUT_MISMATCH), asked=OBEYED, elsewhere=elsewhere).fault is Blame.KERNEL
     # Where the calls by themselves pass, that others do says nothing.
-    assert told(failure(Kind.OUTPUT_MISMATCH), alone=PASSES, asked=OBEYED, elsewhere=elsewhere).fault is Fault.CALLER
+    assert told(failure(Kind.OUTPUT_MISMATCH), alone=PASSES, asked=OBEYED, elsewhere=elsewhere).fault is Blame.CALLER
 
 
 def test_other_bits_from_the_same_call_are_the_kernels() -> None:
-    assert told(failure(Kind.NONDETERMINISTIC)).fault is Fault.KERNEL
+    assert told(failure(Kind.NONDETERMINISTIC)).fault is Blame.KERNEL
 
 
 def test_other_bits_from_calls_that_are_right_are_the_kernels_and_wrong_numbers_are_not() -> None:
-    assert told(failure(Kind.METAMORPHIC_MISMATCH), asked=OBEYED).fault is Fault.KERNEL
-    assert told(failure(Kind.METAMORPHIC_MISMATCH, margin=3.0), asked=OBEYED).fault is Fault.CALLER
-    assert told(failure(Kind.METAMORPHIC_MISMATCH)).fault is Fault.UNCLEAR
+    assert told(failure(Kind.METAMORPHIC_MISMATCH), asked=OBEYED).fault is Blame.KERNEL
+    assert told(failure(Kind.METAMORPHIC_MISMATCH, margin=3.0), asked=OBEYED).fault is Blame.CALLER
+    assert told(failure(Kind.METAMORPHIC_MISMATCH)).fault is Blame.UNCLEAR
 
 
 def test_wrong_numbers_of_calls_that_could_not_be_judged_are_nobodys_yet_and_say_why() -> None:
     found = told(failure(Kind.OUTPUT_MISMATCH), obstacles=("call 0 can't be judged",))
-    assert found.fault is Fault.UNCLEAR
+    assert found.fault is Blame.UNCLEAR
     assert found.sentences == ("Call 0 can't be judged.",)
 
 

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from attnfuzz.harness.triage.difference import differences
-from attnfuzz.reference.calls import Answer, Buffer, Call, CallCase, Expected, View
+from attnfuzz.reference.calls import Buffer, Call, CallAnswer, CallCase, Expected, View
 from attnfuzz.reference.dtypes import DType
 
 KEYS = Buffer(name="keys", dtype=DType.FLOAT32, size=8, values=(0, 1, 2, 3, 4, 5, 6, 7))
@@ -20,7 +20,7 @@ def expected(first_row: int, q_len: int, first_key: int, kv_len: int) -> Expecte
 
 
 def case(*requests: Expected, **changes: object) -> CallCase:
-    answer = Answer(out=rows("out", 0, 4), requests=requests, bmm1_scale=0.5, bmm2_scale=1.0)
+    answer = CallAnswer(out=rows("out", 0, 4), requests=requests, bmm1_scale=0.5, bmm2_scale=1.0)
     outputs = (Buffer(name=name, dtype=DType.FLOAT32, size=4) for name in ("query", "out"))
     call = Call(op="attend", arguments={"out": answer.out})
     return CallCase(backend="x", buffers=(KEYS, *outputs), calls=(call,), answer=replace(answer, **changes))

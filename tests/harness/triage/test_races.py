@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from attnfuzz.harness.triage import Fault, Repetition, Triage, triage
+from attnfuzz.harness.triage import Blame, Repetition, Triage, triage
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.reference import case_file
 from attnfuzz.reference.calls import CallCase, View
@@ -66,7 +66,7 @@ def test_what_decides_of_a_race_is_run_as_often_as_the_case_each_time_in_a_fresh
     assert (alone, judged) == (REPEATS, REPEATS)
     assert isinstance(asked, CallCase)
     assert asked.answer is not None
-    assert found.fault is Fault.KERNEL
+    assert found.fault is Blame.KERNEL
     assert "does not do what its arguments ask for" in found.conclusion
 
 

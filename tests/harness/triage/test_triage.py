@@ -8,7 +8,7 @@ from harness_cases import decode_case, draft_extend_case
 from msgspec.structs import replace
 
 from attnfuzz.harness.sandbox.check import CannotRun, Runner
-from attnfuzz.harness.triage import Fault, Repetition, triage
+from attnfuzz.harness.triage import Blame, Repetition, triage
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Guard
@@ -37,7 +37,7 @@ def test_a_planner_that_asks_for_the_wrong_thing_is_blamed_with_the_argument_in_
     runner: Runner, pinned: Callable[[str], AnyCase], defect: str, argument: str
 ) -> None:
     found = triage(pinned(defect), runner, repeats=2)
-    assert found.fault is Fault.CALLER, found
+    assert found.fault is Blame.CALLER, found
     assert argument in found.arguments
     assert "planner" in found.conclusion
 
@@ -46,7 +46,7 @@ def test_a_planner_that_asks_for_the_wrong_thing_is_blamed_with_the_argument_in_
 def test_a_planner_is_blamed_for_what_no_single_call_shows(
     runner: Runner, pinned: Callable[[str], AnyCase], defect: str
 ) -> None:
-    assert triage(pinned(defect), runner, repeats=2).fault is Fault.CALLER
+    assert triage(pinned(defect), runner, repeats=2).fault is Blame.CALLER
 
 
 @pytest.mark.parametrize(
@@ -67,13 +67,13 @@ def test_a_kernel_that_does_not_do_what_it_is_asked_is_blamed(
     runner: Runner, pinned: Callable[[str], AnyCase], defect: str
 ) -> None:
     found = triage(pinned(defect), runner, repeats=2)
-    assert found.fault is Fault.KERNEL, found
+    assert found.fault is Blame.KERNEL, found
     assert not found.breaches
 
 
 def test_a_reported_bug_is_told_with_the_tensor_that_is_read_and_the_batch_that_was_stated(runner: Runner) -> None:
     found = triage(draft_extend_case("trtllm_mha@21649-before"), runner, repeats=2)
-    assert (found.fault, found.step, found.call) == (Fault.CALLER, 0, 0)
+    assert (found.fault, found.step, found.call) == (Blame.CALLER, 0, 0)
     assert found.failure is not None
     assert found.failure.kind is Kind.ILLEGAL_ACCESS
     assert found.sentences[0].startswith("batch_size is 3")
@@ -83,7 +83,7 @@ def test_a_reported_bug_is_told_with_the_tensor_that_is_read_and_the_batch_that_
 
 def test_a_case_made_of_calls_has_a_caller_without_a_name(runner: Runner) -> None:
     found = triage(SHORT_SEQ_LENS, runner, repeats=2)
-    assert found.fault is Fault.CALLER
+    assert found.fault is Blame.CALLER
     assert found.conclusion.startswith("The caller's fault: whoever made the call")
     assert {"batch_size", "seq_lens"} <= set(found.arguments)
     assert {variant.what for variant in found.variants} == {"as given", "guard", "outputs"}
@@ -93,7 +93,7 @@ def test_what_fails_with_the_guards_on_the_other_side_only_is_found(runner: Runn
     hidden = replace(decode_case(f"{defective}:SEGFAULT"), guard=Guard.LEFT)
     assert not runner.verdict(hidden).failures
     found = triage(hidden, runner, repeats=2)
-    assert found.fault is Fault.UNCLEAR
+    assert found.fault is Blame.UNCLEAR
     assert found.sentences[0].startswith("As given it passes")
     assert any(sentence.startswith("It reads 24 bytes past the end of query") for sentence in found.sentences)
     (guard,) = [variant for variant in found.variants if variant.what == "guard"]
@@ -102,7 +102,7 @@ def test_what_fails_with_the_guards_on_the_other_side_only_is_found(runner: Runn
 
 def test_nothing_is_said_of_a_case_that_passes_in_every_way(runner: Runner) -> None:
     found = triage(decode_case("trtllm_mha"), runner, repeats=2)
-    assert (found.fault, found.fails, found.sentences) == (Fault.NONE, False, ())
+    assert (found.fault, found.fails, found.sentences) == (Blame.NONE, False, ())
     assert found.repetition is Repetition.DETERMINISTIC
     ways = {variant.what: variant.outcome for variant in found.variants}
     assert set(ways) == {"as given", "guard", "outputs", "workspace", "launch", "contents"}
@@ -111,13 +111,13 @@ def test_nothing_is_said_of_a_case_that_passes_in_every_way(runner: Runner) -> N
 
 def test_a_planner_that_raises_before_any_launch_is_blamed(runner: Runner, defective: str) -> None:
     found = triage(decode_case(f"{defective}:PLANNER"), runner, repeats=2)
-    assert found.fault is Fault.CALLER
+    assert found.fault is Blame.CALLER
     assert "before it launched anything" in found.conclusion
 
 
 def test_kernels_whose_arguments_nobody_knows_leave_it_unclear(runner: Runner, defective: str) -> None:
     found = triage(decode_case(f"{defective}:WRONG_ROW"), runner, repeats=2)
-    assert found.fault is Fault.UNCLEAR
+    assert found.fault is Blame.UNCLEAR
     assert "attend" in found.conclusion
 
 

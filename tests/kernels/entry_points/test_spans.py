@@ -6,13 +6,13 @@ import torch
 from entry_point_calls import CALLS, PAGE_SIZE, context_call, decode_call, halves, int32, mla_call, tables
 
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
-from attnfuzz.kernels.entry_points.entry_point import Span
+from attnfuzz.kernels.entry_points.entry_point import RequestSpan
 from attnfuzz.kernels.native.ops import NATIVE
 
-PAGED = (Span(0, 2, 9, (5, 0, 6)), Span(2, 2, 0), Span(4, 2, 4, (2,)))
+PAGED = (RequestSpan(0, 2, 9, (5, 0, 6)), RequestSpan(2, 2, 0), RequestSpan(4, 2, 4, (2,)))
 
 
-def spans(op: str, **changes: object) -> tuple[Span, ...]:
+def spans(op: str, **changes: object) -> tuple[RequestSpan, ...]:
     return ENTRY_POINTS[op].spans(CALLS[op](**changes))
 
 
@@ -48,17 +48,28 @@ def test_a_decode_told_a_q_length_takes_its_batch_from_that_whatever_the_cumulat
 
 
 def test_a_context_call_has_the_batch_that_it_states() -> None:
-    assert spans(NATIVE.context.name) == (Span(0, 2, 9, (5, 0, 6)), Span(2, 1, 0), Span(3, 3, 4, (2,)))
-    assert spans(NATIVE.context.name, batch_size=1) == (Span(0, 2, 9, (5, 0, 6)),)
+    assert spans(NATIVE.context.name) == (
+        RequestSpan(0, 2, 9, (5, 0, 6)),
+        RequestSpan(2, 1, 0),
+        RequestSpan(3, 3, 4, (2,)),
+    )
+    assert spans(NATIVE.context.name, batch_size=1) == (RequestSpan(0, 2, 9, (5, 0, 6)),)
 
 
 def test_a_ragged_call_has_its_keys_where_the_cumulative_lengths_begin() -> None:
-    assert spans(NATIVE.ragged.name) == (Span(0, 2, 5), Span(2, 1, 0, first_key=5), Span(3, 3, 3, first_key=5))
+    assert spans(NATIVE.ragged.name) == (
+        RequestSpan(0, 2, 5),
+        RequestSpan(2, 1, 0, first_key=5),
+        RequestSpan(3, 3, 3, first_key=5),
+    )
 
 
 def test_an_fmha_v2_call_has_pages_or_packed_keys_as_its_layout_says() -> None:
-    name, paged = "trtllm_fmha_v2_prefill", (Span(0, 2, 9, (5, 0, 6)), Span(2, 1, 0), Span(3, 3, 4, (2,)))
-    packed = (Span(0, 2, 9), Span(2, 1, 0, first_key=9), Span(3, 3, 4, first_key=9))
+    name, paged = (
+        "trtllm_fmha_v2_prefill",
+        (RequestSpan(0, 2, 9, (5, 0, 6)), RequestSpan(2, 1, 0), RequestSpan(3, 3, 4, (2,))),
+    )
+    packed = (RequestSpan(0, 2, 9), RequestSpan(2, 1, 0, first_key=9), RequestSpan(3, 3, 4, first_key=9))
     query, rows = torch.zeros(8, 4, 16), torch.zeros(13, 2, 16)
     assert spans(name) == paged
     assert spans(name, input_layout="Q_PAGED_KV_HND", qkv=(query, torch.zeros(7, 2, 2, PAGE_SIZE, 16))) == paged
@@ -70,9 +81,9 @@ def test_an_fmha_v2_call_has_pages_or_packed_keys_as_its_layout_says() -> None:
 
 def test_a_request_past_the_metadata_is_there_with_nothing_that_would_be_read_outside() -> None:
     longer = spans(NATIVE.decode.name, query=torch.zeros(8, 4, 16))
-    assert longer == (*PAGED, Span(6, 2, 0, inside=False))
-    assert spans(NATIVE.context.name, batch_size=4)[3] == Span(0, 0, 0, inside=False)
-    assert spans(NATIVE.ragged.name, batch_size=4)[3] == Span(0, 0, 0, inside=False)
+    assert longer == (*PAGED, RequestSpan(6, 2, 0, inside=False))
+    assert spans(NATIVE.context.name, batch_size=4)[3] == RequestSpan(0, 0, 0, inside=False)
+    assert spans(NATIVE.ragged.name, batch_size=4)[3] == RequestSpan(0, 0, 0, inside=False)
 
 
 def test_a_request_whose_keys_need_more_columns_than_there_are_has_the_pages_that_are_there() -> None:
@@ -81,7 +92,7 @@ def test_a_request_whose_keys_need_more_columns_than_there_are_has_the_pages_tha
 
 
 def test_a_length_below_zero_needs_no_page() -> None:
-    assert spans(NATIVE.decode.name, seq_lens=int32(9, 0, -3))[2] == Span(4, 2, -3)
+    assert spans(NATIVE.decode.name, seq_lens=int32(9, 0, -3))[2] == RequestSpan(4, 2, -3)
 
 
 def test_lengths_of_another_dtype_are_taken_by_value() -> None:

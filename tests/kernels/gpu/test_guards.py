@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attnfuzz.kernels.gpu import guards
-from attnfuzz.kernels.gpu.guards import Run
+from attnfuzz.kernels.gpu.guards import ByteRun
 
 HOST = torch.device("cpu")
 
@@ -18,7 +18,7 @@ def _kernels_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_is_the_record_that_the_kernels_take() -> None:
-    plain, pattern = Run(1, 2, 3), Run(1 << 60, 5, 6, period=1 << 18)
+    plain, pattern = ByteRun(1, 2, 3), ByteRun(1 << 60, 5, 6, period=1 << 18)
     assert plain.packed() == b"".join(each.to_bytes(8, "little") for each in (1, 2, 3, 2**64 - 1))
     assert pattern.packed() == b"".join(each.to_bytes(8, "little") for each in (1 << 60, 5, 6, (1 << 18) - 1))
     assert len(plain.packed()) == ctypes.sizeof(ctypes.c_uint64 * 4)
@@ -27,7 +27,7 @@ def test_a_run_is_the_record_that_the_kernels_take() -> None:
 def test_the_first_byte_that_differs_and_their_number_come_back_for_each_run() -> None:
     one = torch.zeros(100, dtype=torch.uint8)
     other = one.clone()
-    runs = [Run(one.data_ptr(), other.data_ptr(), 50), Run(one.data_ptr() + 50, other.data_ptr() + 50, 50)]
+    runs = [ByteRun(one.data_ptr(), other.data_ptr(), 50), ByteRun(one.data_ptr() + 50, other.data_ptr() + 50, 50)]
     assert guards.compare(runs, HOST).result() == [None, None]
     other[[50, 60, 99]] = 1
     assert guards.compare(runs, HOST).result() == [None, (0, 3)]

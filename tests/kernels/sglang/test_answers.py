@@ -10,7 +10,7 @@ import pytest
 from packaging.version import Version
 
 from attnfuzz.kernels.sglang import answers, repin
-from attnfuzz.kernels.sglang.answers import ABSENT, Asked, NotTold, Told, pinned
+from attnfuzz.kernels.sglang.answers import ABSENT, NotTold, Questions, ServerMock, pinned
 from attnfuzz.kernels.sglang.errors import ReleaseError
 
 _V = Version("0.5.9")
@@ -37,12 +37,12 @@ class _World:
         self.file = root / "sglang" / "srt" / "backend.py"
         self.file.parent.mkdir(parents=True)
         self.file.write_text(_BACKEND)
-        self.asked = Asked()
+        self.asked = Questions()
         monkeypatch.setattr(answers, "ASKED", self.asked)
         monkeypatch.setattr(answers, "pinned", lambda _: pins)
         self.asked.watch(root, _V)
 
-    def run(self, name: str, runner: Told) -> Any:
+    def run(self, name: str, runner: ServerMock) -> Any:
         """Call a function of the release on a mock."""
         names: dict[str, Callable[[Any], Any]] = {}
         exec(compile(self.file.read_text(), str(self.file), "exec"), names)  # noqa: S102 - its frames have to lie in the file
@@ -62,14 +62,14 @@ def _pinned_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -
 
 
 def test_what_is_told_is_answered_and_asks_nothing(world: _World) -> None:
-    assert world.run("init", Told("model_runner", enable_x=3)) == 3
+    assert world.run("init", ServerMock("model_runner", enable_x=3)) == 3
     world.asked.check()
 
 
 def test_a_question_that_nobody_looked_at_ends_the_run_and_says_what_was_asked_and_where(world: _World) -> None:
     said = "SGLang 0.5.9 asks for model_runner.enable_x (sglang/srt/backend.py:3)"
     with pytest.raises(NotTold, match=re.escape(said)):
-        world.run("init", Told("model_runner"))
+        world.run("init", ServerMock("model_runner"))
 
 
 def test_a_failure_to_tell_is_no_finding_in_the_release() -> None:
@@ -77,7 +77,7 @@ def test_a_failure_to_tell_is_no_finding_in_the_release() -> None:
 
 
 def test_a_question_whose_refusal_the_release_swallows_ends_the_run_later(world: _World) -> None:
-    assert world.run("careful", Told("model_runner")) is None
+    assert world.run("careful", ServerMock("model_runner")) is None
     with pytest.raises(NotTold, match=r"model_runner\.enable_x"):
         world.asked.check()
 
@@ -85,7 +85,7 @@ def test_a_question_whose_refusal_the_release_swallows_ends_the_run_later(world:
 def test_a_question_is_complained_of_once_per_check_and_refused_each_time(world: _World) -> None:
     for _ in range(2):
         with pytest.raises(NotTold):
-            world.run("init", Told("model_runner"))
+            world.run("init", ServerMock("model_runner"))
     with pytest.raises(NotTold):
         world.asked.check()
     world.asked.check()
@@ -93,34 +93,34 @@ def test_a_question_is_complained_of_once_per_check_and_refused_each_time(world:
 
 def test_a_pinned_question_is_answered_by_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = _pinned_world(tmp_path, monkeypatch, "sglang/srt/backend.py:3")
-    assert world.run("init", Told("model_runner")) is None
+    assert world.run("init", ServerMock("model_runner")) is None
     world.asked.check()
 
 
 def test_a_pinned_question_may_move_to_another_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = _pinned_world(tmp_path, monkeypatch, "sglang/srt/backend.py:700")
-    assert world.run("init", Told("model_runner")) is None
+    assert world.run("init", ServerMock("model_runner")) is None
 
 
 def test_a_pinned_question_from_another_file_is_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = _pinned_world(tmp_path, monkeypatch, "sglang/srt/other.py:3")
     with pytest.raises(NotTold):
-        world.run("init", Told("model_runner"))
+        world.run("init", ServerMock("model_runner"))
 
 
 def test_what_a_server_does_not_have_either_is_absent_and_asks_nothing(world: _World) -> None:
-    assert world.run("probe", Told("model_runner", enable_x=ABSENT)) is False
+    assert world.run("probe", ServerMock("model_runner", enable_x=ABSENT)) is False
     world.asked.check()
 
 
 def test_what_the_release_sets_by_itself_is_told(world: _World) -> None:
-    runner = Told("model_runner")
+    runner = ServerMock("model_runner")
     setattr(runner, "enable_x", 5)  # noqa: B010 - a mock has no declared attributes
     assert world.run("init", runner) == 5
 
 
 def test_questions_of_our_own_code_are_nobodys_branch(world: _World) -> None:
-    assert Told("model_runner").enable_x is None
+    assert ServerMock("model_runner").enable_x is None
     world.asked.check()
 
 
@@ -137,7 +137,7 @@ def test_recording_refuses_nothing_and_its_record_is_what_gets_pinned(
     pins.mkdir()
     monkeypatch.setenv(answers.RECORD, str(recorded))
     for _ in range(2):
-        assert world.run("init", Told("model_runner")) is None
+        assert world.run("init", ServerMock("model_runner")) is None
     world.asked.check()
     assert repin.repin(recorded, pins) == ["0.5.9"]
     assert json.loads((pins / "0.5.9.json").read_text()) == {"model_runner.enable_x": ["sglang/srt/backend.py:3"]}
@@ -145,7 +145,7 @@ def test_recording_refuses_nothing_and_its_record_is_what_gets_pinned(
 
 def test_a_release_that_asks_nothing_is_pinned_with_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(answers.RECORD, str(tmp_path))
-    Asked().watch(tmp_path / "release", _V)
+    Questions().watch(tmp_path / "release", _V)
     assert repin.repin(tmp_path, tmp_path) == ["0.5.9"]
     assert json.loads((tmp_path / "0.5.9.json").read_text()) == {}
 

@@ -3,7 +3,7 @@
 import pytest
 from packaging.version import Version
 
-from attnfuzz.kernels.sglang.orders.order import Event, GraphPlanner, Order, Worker
+from attnfuzz.kernels.sglang.orders.order import GraphPlanner, Order, Preparation, WorkerKind
 from attnfuzz.kernels.sglang.orders.table import lines, orders_of
 from attnfuzz.reference.case import Mode
 
@@ -16,7 +16,7 @@ def the_only(version: Version, mode: Mode) -> Order:
 
 
 def padded_after_planning(order: Order) -> bool:
-    return order.events[-1][0] is Event.PAD
+    return order.events[-1][0] is Preparation.PAD
 
 
 @pytest.mark.parametrize("version", lines())
@@ -28,8 +28,8 @@ def test_every_version_plans_a_draft_extend_before_it_is_padded_and_a_decode_aft
 def test_a_verify_was_planned_before_padding_by_the_second_worker_alone_and_is_not_since_it_is_the_only_one() -> None:
     orders = orders_of(FIRST).eager[Mode.TARGET_VERIFY]
     assert {order.worker: padded_after_planning(order) for order in orders} == {
-        Worker.SPEC_V1: False,
-        Worker.SPEC_V2: True,
+        WorkerKind.SPEC_V1: False,
+        WorkerKind.SPEC_V2: True,
     }
     assert not padded_after_planning(the_only(ONE_WORKER, Mode.TARGET_VERIFY))
 
@@ -79,4 +79,4 @@ def test_the_words_of_a_graph_say_where_it_is_planned() -> None:
 def test_every_order_plans_once() -> None:
     for version in lines():
         for orders in orders_of(version).eager.values():
-            assert all([event for event, _ in order.events].count(Event.PLAN) == 1 for order in orders)
+            assert all([event for event, _ in order.events].count(Preparation.PLAN) == 1 for order in orders)
