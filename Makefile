@@ -7,7 +7,7 @@ INSTALLED := build/installed
 SECONDS_OF_FUZZING ?= 60
 
 .DELETE_ON_ERROR:
-.PHONY: fuzz test test-long test-cluster test-gpu test-sglang pin-sglang lint types imports clean
+.PHONY: fuzz test quick test-long test-cluster test-gpu test-sglang pin-sglang lint types imports clean
 
 fuzz: $(READY)
 	@echo "== 1/2  The fixed backends, for $(SECONDS_OF_FUZZING) s: they must pass."
@@ -24,6 +24,10 @@ fuzz: $(READY)
 
 test: lint types imports $(READY)
 	$(BIN)/pytest -n 2
+
+# Under a minute, to work with: tests that start no process and draw few cases.
+quick: $(READY)
+	$(BIN)/pytest -n 2 -m "not slow and not cluster and not long and not sglang"
 
 # Minutes each: workers and jobs that are killed at random, campaigns that are killed and resumed.
 test-long: $(READY)

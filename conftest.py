@@ -1,6 +1,9 @@
-"""What all tests share."""
+"""What all tests share: fixed draws, and the tests of `make quick`, which start no process."""
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,9 +11,35 @@ from attnfuzz.harness.search.constants import without_constants_of_sources
 
 pytest_plugins = ["pytester"]
 
+START_PROCESSES = frozenset({"defective", "dying", "pytester", "runner", "touching", "workers"})
+"""Fixtures that start processes: tests that use one are slow."""
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _seeds_draw_the_same() -> Iterator[None]:
     """Which modules are loaded depends on the tests that ran before, and on how they are shared out among processes."""
     with without_constants_of_sources():
         yield
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what uses a fixture of START_PROCESSES as slow."""
+    for item in items:
+        if START_PROCESSES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Without slow tests, hold the others to what `make quick` promises: they start no process."""
+    # With -n, tests run in the processes of pytest-xdist, which this one starts.
+    runs_tests = hasattr(config, "workerinput") or not config.getoption("numprocesses", None)
+    if runs_tests and "not slow" in config.getoption("markexpr"):
+        sys.addaudithook(_no_process)
+
+
+def _no_process(event: str, arguments: tuple[Any, ...]) -> None:
+    # Compilers and git may run: kernels are compiled once, and a campaign records its versions.
+    python = event == "subprocess.Popen" and Path(str(arguments[0])).name.startswith("python")
+    if python or event == "os.fork":
+        raise RuntimeError("this test starts a process: mark it with pytest.mark.slow")

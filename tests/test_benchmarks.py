@@ -11,6 +11,8 @@ from attnfuzz.harness.campaign.events import Progress
 from attnfuzz.harness.campaign.log import EventLog
 from attnfuzz.kernels.gpu.visible import visible
 
+pytestmark = pytest.mark.slow
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 TINY = {
@@ -70,6 +72,7 @@ def run(name: str, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, script, *options], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TINY)
 def test_a_benchmark_prints_its_table(name: str) -> None:
     done = run(name, *TINY[name])
@@ -79,6 +82,7 @@ def test_a_benchmark_prints_its_table(name: str) -> None:
     assert "cores, load" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TINY)
 def test_a_benchmark_tells_its_options(name: str) -> None:
     done = run(name, "--help")

@@ -37,6 +37,7 @@ def test_the_subtle_error_is_found_and_explained() -> None:
     assert "\nas if the logits were multiplied by 1.0027" in failure.message
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("flashinfer") is None, reason="dumps a call of FlashInfer")
 def test_the_crashing_call_dumps_itself_and_fails_as_told(tmp_path: Path) -> None:
     settings = {

@@ -14,6 +14,7 @@ SCRIPT = ROOT / "scripts" / "gpu.sh"
 STAGES = ("setup", "test", "bench", "campaign")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [[], ["compile"]])
 def test_its_usage_tells_the_stages(arguments: list[str]) -> None:
     done = subprocess.run([str(SCRIPT), *arguments], capture_output=True, text=True, check=False)

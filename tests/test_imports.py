@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 EVERYTHING = """
 import importlib, pkgutil, sys
 import attnfuzz

@@ -21,6 +21,7 @@ def jobs(path: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_they_follow_githubs_schema() -> None:
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows"]
     ran = subprocess.run([*command, *map(str, WORKFLOWS)], capture_output=True, text=True, check=False)

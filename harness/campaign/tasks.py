@@ -25,9 +25,6 @@ REPLAYS_SHARE = 0.2
 SLICES_PER_LEAN = 2
 """Every other slice leans; those between find what leaning leads away from."""
 
-SLICES_PER_CLIMB = 5
-"""Every so many slices, Hypothesis follows the judge's margins upwards."""
-
 MOST_CUT_OFFS = 5
 """How often the job that runs a suspect may be killed before the suspect is taken for the reason."""
 
@@ -140,7 +137,7 @@ class Tasks:
             return None
         leans = self._plan.leaning and task.index % SLICES_PER_LEAN == SLICES_PER_LEAN - 1
         lean = self._lean(task) if leans else Lean()
-        return replace(task, lean=lean, climb=task.index % SLICES_PER_CLIMB == SLICES_PER_CLIMB - 1)
+        return replace(task, lean=lean)
 
     def _lean(self, task: Slice) -> Lean:
         return self._choose_lean(task.backend, self._standing.score(task.backend).pairs, task.seed)

@@ -1,17 +1,14 @@
 """How Hypothesis runs for us: every setting explicit, a seed of ours, and nothing remembered but failing examples."""
 
 import hashlib
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings, target
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
 from attnfuzz.harness.search.constants import without_constants_of_sources
 from attnfuzz.harness.search.remembered import SliceExamples
 from attnfuzz.reference.case import Case
-
-_SMALLEST_MARGIN = 1e-9
 
 
 def run_examples(
@@ -21,14 +18,12 @@ def run_examples(
     examples: int,
     seed_of: int,
     shrink: bool = True,
-    climb: bool = False,
     remembered: SliceExamples | None = None,
 ) -> None:
     """Call `visit` on up to `examples` drawn cases; if it raises, shrink, and raise what the smallest case raises.
 
-    Without `shrink`, raise what the first case raises that does. With `climb`, follow what `visit` passes to `aim`.
-    Failing examples are kept in `remembered`, and those in it tried first; `visit` returns something true for a case
-    that failed although it raises nothing.
+    Without `shrink`, raise what the first case raises that does. Failing examples are kept in `remembered`, and those
+    in it tried first; `visit` returns something true for a case that failed although it raises nothing.
 
     No setting is left to a profile: the one that Hypothesis loads where CI is set would draw the same cases in every
     run. Nothing is drawn because it stands in a loaded module. Exceptions that are no `Exception` pass through at once.
@@ -36,7 +31,6 @@ def run_examples(
     phases = {
         Phase.reuse: remembered is not None,
         Phase.generate: True,
-        Phase.target: climb,
         Phase.shrink: shrink,
     }
 
@@ -73,13 +67,6 @@ def _visit_remembered(visit: Callable[[Case], object], case: Case, remembered: S
         # Hypothesis would keep the case at hand, and there is nothing wrong with it.
         remembered.closed = True
         raise
-
-
-def aim(margins: Mapping[str, float]) -> None:
-    """Tell Hypothesis, from within `visit`, what to make larger: the margin of each tier."""
-    for tier, margin in margins.items():
-        # A margin twice as large is a step, however small both are.
-        target(math.log(min(max(margin, _SMALLEST_MARGIN), 1 / _SMALLEST_MARGIN)), label=tier)
 
 
 def derive_seed(base: int, *path: str | int) -> int:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.reduce import reduce
 from attnfuzz.harness.sandbox.case_runner import CaseRunner
 from attnfuzz.harness.sandbox.confirm import comes_back, recheck
-from attnfuzz.harness.search.examples import aim, run_examples
+from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.harness.search.messages import (
     AnyMessage,
     Caught,
@@ -125,9 +125,7 @@ class Hunt:
 
     def _draw(self, strategy: SearchStrategy[Case]) -> None:
         task = self._task
-        # While it climbs, Hypothesis would shrink the examples of its Pareto front if it had a database: that costs
-        # most of a slice, and nobody reads them.
-        memory = None if self._remembered is None or task.climb else self._remembered.of(task.backend, task.lean)
+        memory = None if self._remembered is None else self._remembered.of(task.backend, task.lean)
         try:
             run_examples(
                 strategy,
@@ -135,7 +133,6 @@ class Hunt:
                 examples=task.examples,
                 seed_of=task.seed,
                 shrink=task.shrink.runs > 0,
-                climb=task.climb,
                 remembered=memory,
             )
         except (Failure, _ShrunkEnough):
@@ -172,8 +169,6 @@ class Hunt:
             raise _TimeIsUp
         verdict = self._runner.search(case)
         self._note(case, verdict)
-        if self._task.climb and not verdict.failures:
-            aim(verdict.margins)
         self._pinned = self._suspect(case, verdict)
         return bool(verdict.failures)
 

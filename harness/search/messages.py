@@ -43,10 +43,10 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
     """To a job: search `backend` for failures that are not `known`, for so many examples or seconds.
 
-    With `replays`, judge these cases in this order and draw none. `lean` is what is drawn more often than otherwise;
-    with `climb`, Hypothesis follows the judge's margins upwards. With `first_only`, what else turns up while the first
-    failure is shrunk is let go. Nothing is shrunk after `shrink_seconds`. These and `seconds` count from `handed_at`, a
-    time of this machine's monotonic clock; from when the slice begins if that is not given.
+    With `replays`, judge these cases in this order and draw none. `lean` is what is drawn more often than otherwise.
+    With `first_only`, what else turns up while the first failure is shrunk is ignored. Nothing is shrunk after
+    `shrink_seconds`. These and `seconds` count from `handed_at`, a time of this machine's monotonic clock, or from when
+    the slice begins if that is not given.
     """
 
     backend: str
@@ -59,7 +59,6 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     first_only: bool = False
     replays: tuple[Replay, ...] = ()
     lean: Lean = Lean()
-    climb: bool = False
     shrink_seconds: float | None = None
     handed_at: float | None = None
 

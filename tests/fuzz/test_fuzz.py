@@ -1,7 +1,10 @@
 """Fuzz tests of backends: the fixed ones, or those given with --attn-backend."""
 
+import pytest
+
 from attnfuzz.harness.pytest.plugin import AttnFuzz
 
 
+@pytest.mark.slow
 def test_fuzz(attn_fuzz: AttnFuzz) -> None:
     attn_fuzz.run()

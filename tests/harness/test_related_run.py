@@ -89,6 +89,7 @@ def test_stale_queries_of_a_replay_show_only_beside_an_eager_run(monkeypatch: py
 DRAFTS = step(Mode.DRAFT_EXTEND_V2, (4, 9), stride=4)
 
 
+@pytest.mark.slow
 def test_a_death_in_the_related_run_is_told_as_one(runner: Runner) -> None:
     case = case_of(DRAFTS, relation=Relation.PADDING_ENLARGED, backend="trtllm_mha@21649-before")
     (found,) = runner.verdict(case).failures
@@ -106,6 +107,7 @@ def test_a_difference_between_runs_is_not_exported_as_calls(runner: Runner) -> N
         export_script(case, runner)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mla", "torch_sdpa"])
 def test_right_backends_keep_the_relations_that_are_drawn(backend: str) -> None:
     related = [case for case in drawn(backend, 120) if case.relation is not None]

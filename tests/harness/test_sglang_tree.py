@@ -16,6 +16,8 @@ from attnfuzz.harness.workers.pool import Refused
 from attnfuzz.reference.case import Case, KvView, Mode, Request, Step, Views
 from attnfuzz.reference.geometry import Geometry
 
+pytestmark = pytest.mark.slow
+
 SMALL = Case(
     backend="trtllm_mha",
     geometry=Geometry(q_heads=2, kv_heads=1, head_dim_qk=64, head_dim_vo=64, page_size=16),

@@ -126,6 +126,7 @@ def test_scales_of_keys_and_values_are_handed_on(bench_of: Callable[..., Bench])
     assert (handed["scale"], handed["v_scale"]) == (1.5, 5)
 
 
+@pytest.mark.slow
 def test_a_function_with_every_feature_passes_drawn_cases() -> None:
     for case in drawn(f"{HERE}FULL", 200):
         verdict = run(case)
@@ -148,6 +149,7 @@ def test_a_clear_rejection_makes_a_case_unsupported() -> None:
     assert (verdict.unsupported, verdict.observations, verdict.rows) == ("heads of 16", (), 0)
 
 
+@pytest.mark.slow
 def test_the_example_passes_drawn_cases_without_an_lse() -> None:
     name = f"{EXAMPLE}:MINE"
     assert resolve(name).contract.lse is None
@@ -166,6 +168,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", PLANTED)
 def test_a_subtle_error_in_the_example_is_found(error: str, tmp_path: Path) -> None:
     right, wrong = PLANTED[error]
@@ -179,6 +182,7 @@ def test_a_subtle_error_in_the_example_is_found(error: str, tmp_path: Path) -> N
     assert set(found) <= {Kind.OUTPUT_MISMATCH, Kind.EMPTY_ROW, Kind.NOT_FINITE, Kind.RAISED}
 
 
+@pytest.mark.slow
 def test_a_worker_that_a_function_kills_is_a_failure_of_the_case(runner: Runner, tmp_path: Path) -> None:
     file = tmp_path / "deadly.py"
     source = EXAMPLE.read_text().replace("    for b, ", "    import ctypes\n\n    ctypes.string_at(0)\n    for b, ")

@@ -38,6 +38,7 @@ def test_corner_cases_pass(steps: Step, window_left: int) -> None:
         assert verdict.rows
 
 
+@pytest.mark.slow
 def test_drawn_cases_pass() -> None:
     for case in drawn("torch_sdpa", 200):
         verdict = run(case)

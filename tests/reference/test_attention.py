@@ -106,6 +106,7 @@ def test_agrees_with_a_scalar_loop_however_it_is_cut_into_blocks(problem: Proble
     assert answer.visible.tolist() == visible
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(problems(), st.sampled_from(BLOCKS))
 def test_moments_are_those_of_each_row_by_itself(problem: Problem, block: int) -> None:
@@ -224,6 +225,7 @@ def test_many_keys_are_read_in_chunks_with_the_same_answer() -> None:
         torch.testing.assert_close(getattr(chunked.moments, name), moment, rtol=1e-9, atol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shape", [(1, 64, 64, 8192, 16), (8, 1, 1, 16384, 128)], ids=["many logits", "many keys and values"]
 )

@@ -33,6 +33,7 @@ def drawn(can: Capability, draw: Draw) -> list[Case]:
     return draw(cases(can, BACKENDS[can]), 120)
 
 
+@pytest.mark.slow
 def test_what_is_drawn_is_covered_and_never_said_to_be_impossible(can: Capability, drawn: list[Case]) -> None:
     for case in drawn:
         validate(case)

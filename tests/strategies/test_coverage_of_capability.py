@@ -14,12 +14,14 @@ from attnfuzz.strategies.cases import cases
 Draw = Callable[[SearchStrategy[Case], int], list[Case]]
 
 
+@pytest.mark.slow
 def test_every_drawn_case_is_valid_and_supported(drawn: list[Case], capability: Capability) -> None:
     for case in drawn:
         validate(case)
         assert capability.why_not(case) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NARROW)
 def test_narrow_capabilities_are_respected(name: str, draw: Draw) -> None:
     drawn = draw(cases(NARROW[name], name), 150)
@@ -34,6 +36,7 @@ def test_a_backend_without_padding_has_no_graphs(draw: Draw) -> None:
     assert all(step.launch is Launch.EAGER for case in drawn for step in case.steps)
 
 
+@pytest.mark.slow
 def test_cases_are_unrelated_to_each_other(drawn: list[Case]) -> None:
     assert len({case.steps for case in drawn}) >= 0.9 * len(drawn)
     assert len({(case.geometry, case.pages, case.views, case.values) for case in drawn}) >= 0.9 * len(drawn)

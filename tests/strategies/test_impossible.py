@@ -28,6 +28,7 @@ def contradictions(drawn: list[Case], can: Capability) -> dict[tuple[str, str], 
     return {both: impossible(can)[both] for both in reached(drawn) & impossible(can).keys()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_nothing_impossible_is_drawn_and_little_else_is_missing(backend: str, draw: Draw) -> None:
     can = resolve(backend).capability
@@ -36,6 +37,7 @@ def test_nothing_impossible_is_drawn_and_little_else_is_missing(backend: str, dr
     assert len(possible_pairs(can) - reached(drawn)) < 0.04 * len(possible_pairs(can))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_nothing_impossible_is_drawn_by_leaning_to_what_is_rare(backend: str, draw: Draw) -> None:
     can = resolve(backend).capability
@@ -45,6 +47,7 @@ def test_nothing_impossible_is_drawn_by_leaning_to_what_is_rare(backend: str, dr
         assert contradictions(draw(cases(can, backend, lean), 60), can) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NARROW)
 def test_nothing_impossible_is_drawn_for_narrow_capabilities(name: str, draw: Draw) -> None:
     assert contradictions(draw(cases(NARROW[name], name), 80), NARROW[name]) == {}

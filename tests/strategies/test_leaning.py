@@ -29,6 +29,7 @@ def plain(draw: Draw) -> list[Case]:
     return draw(cases(CAPABILITY, "plain"), 600)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("feature", "times"),
     [
@@ -69,6 +70,7 @@ def test_what_is_not_leaned_to_is_still_drawn(draw: Draw) -> None:
         assert share(drawn, feature) > 0
 
 
+@pytest.mark.slow
 def test_an_empty_lean_draws_what_is_drawn_without_one(plain: list[Case], draw: Draw) -> None:
     assert draw(cases(CAPABILITY, "plain", Lean()), 600) == plain
 

@@ -1,5 +1,6 @@
 """What Hypothesis shrinks a case to: what a person would have written."""
 
+import pytest
 from shrunk_cases import shrunk
 
 from attnfuzz.reference.capability import Capability
@@ -30,6 +31,7 @@ def test_anything_shrinks_to_one_plain_request() -> None:
     assert case.relation is None
 
 
+@pytest.mark.slow
 def test_an_empty_request_beside_a_long_one_shrinks_to_hardly_more_than_that() -> None:
     def fails(case: Case) -> bool:
         return any(

@@ -19,6 +19,8 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.kernels.torch_sdpa import SDPA_BACKENDS
 from attnfuzz.reference.dtypes import DType
 
+pytestmark = pytest.mark.slow
+
 Write = Callable[[str], str]
 
 GOOD = """

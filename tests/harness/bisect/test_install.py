@@ -22,6 +22,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return pip_has_only(tmp_path / "wheels", monkeypatch)
 
 
+@pytest.mark.slow
 @needs_pip
 def test_a_version_is_installed_once(tmp_path: Path, wheels: Path) -> None:
     wheel = make_wheel(wheels, "0.6.8")
@@ -35,6 +36,7 @@ def test_a_version_is_installed_once(tmp_path: Path, wheels: Path) -> None:
     assert told == ["Installing flashinfer-python 0.6.8 (once)."]
 
 
+@pytest.mark.slow
 @needs_pip
 def test_an_interrupted_install_is_not_taken_for_a_whole_one(
     tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
@@ -54,6 +56,7 @@ def test_an_interrupted_install_is_not_taken_for_a_whole_one(
     assert [path.name for path in (site.folder / "flashinfer").glob("*.py")] == ["__init__.py"]
 
 
+@pytest.mark.slow
 @needs_pip
 def test_a_version_that_nobody_has_is_the_reason_in_a_line(tmp_path: Path, wheels: Path) -> None:
     make_wheel(wheels, "0.6.9")
@@ -63,6 +66,7 @@ def test_a_version_that_nobody_has_is_the_reason_in_a_line(tmp_path: Path, wheel
     assert not site_folder(tmp_path, PACKAGE, VERSION).exists()
 
 
+@pytest.mark.slow
 @needs_pip
 def test_a_wheel_that_is_none_is_the_reason_in_a_line(tmp_path: Path, wheels: Path) -> None:
     (wheels / "flashinfer_python-0.6.8-py3-none-any.whl").write_bytes(b"<html>")

@@ -14,6 +14,8 @@ from attnfuzz.harness.bisect.outcome import Ending, Outcome
 from attnfuzz.harness.bisect.run import run_script
 from attnfuzz.harness.bisect.sites import site_at
 
+pytestmark = pytest.mark.slow
+
 LONG = 600.0
 
 

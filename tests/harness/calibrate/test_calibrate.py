@@ -70,6 +70,7 @@ def small_backend(folder: Path, first: str = "pass") -> str:
     return f"{folder / 'small.py'}:MINE"
 
 
+@pytest.mark.slow
 def test_in_a_worker_it_is_told_what_is_measured_and_kept_bit_for_bit(tmp_path: Path) -> None:
     told: list[str] = []
     found = measure_apart(small_backend(tmp_path), DType.FLOAT32, rows=300, seed=3, tell=told.append)
@@ -81,6 +82,7 @@ def test_in_a_worker_it_is_told_what_is_measured_and_kept_bit_for_bit(tmp_path: 
         assert (quantiles(found.theory.rows[tier]), quantiles(found.fitted.rows[tier])) == (seen.theory, seen.fitted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "words"),
     [("raise RuntimeError('broken')", "raises RuntimeError on a drawn case"), ("os.abort()", "killed by SIGABRT")],

@@ -36,6 +36,7 @@ def failures(verdict: Verdict) -> list[tuple[Kind, str]]:
     return [(failure.kind, failure.place) for failure in verdict.failures]
 
 
+@pytest.mark.slow
 def test_malformed_metadata_faults_at_the_row_that_is_missing(runner: Runner) -> None:
     case = malformed()
     verdict = runner.verdict(case)

@@ -88,6 +88,7 @@ def test_content_in_another_file_is_a_value_error() -> None:
         literal_arguments(case(elsewhere, calls=(Call(op="f", arguments={"x": WHOLE}),)), 0)
 
 
+@pytest.mark.slow
 def test_the_calls_of_a_sound_case_break_nothing(runner: Runner) -> None:
     verdict, calls = runner.trace(decode_case("trtllm_mha"))
     assert not verdict.failures

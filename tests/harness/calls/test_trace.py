@@ -44,6 +44,7 @@ def traced(runner: Runner, case: Case) -> tuple[Verdict, CallCase]:
     return verdict, calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", [*BACKENDS, *REVISIONS])
 def test_calls_of_drawn_cases_end_as_their_step_did(runner: Runner, backend: str) -> None:
     answered = set()
@@ -63,6 +64,7 @@ def test_calls_of_drawn_cases_end_as_their_step_did(runner: Runner, backend: str
     assert True in answered
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", REVISED, ids=lambda bug: bug.name)
 def test_calls_of_reported_bugs_fail_as_they_did(runner: Runner, bug: Bug) -> None:
     assert isinstance(bug.case, Case)

@@ -57,6 +57,7 @@ def test_a_home_is_held_by_one_campaign(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_campaign_that_was_killed_holds_its_home_no_longer(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys; from pathlib import Path\n"

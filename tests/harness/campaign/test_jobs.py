@@ -8,6 +8,8 @@ import pytest
 from attnfuzz.harness.campaign.jobs import JobEnded, JobProcesses
 from attnfuzz.harness.search.messages import JobSetup, Slice, SliceDone
 
+pytestmark = pytest.mark.slow
+
 
 def setup(*backends: str) -> JobSetup:
     return JobSetup(backends=backends, contract="declared", guard=None)

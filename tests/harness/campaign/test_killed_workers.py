@@ -2,6 +2,7 @@
 
 from threading import Timer
 
+import pytest
 from harness_cases import decode_case
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -58,6 +59,7 @@ def hunt(runner: Runner, backend: str, examples: int) -> tuple[HarassedRunner, S
     return judge, Hunt(task, judge, told.append).run(cheap_cases(backend)), told
 
 
+@pytest.mark.slow
 def test_random_kills_change_no_count_and_accuse_no_case(runner: Runner, defective: str) -> None:
     before = runner.restarts
     judge, done, told = hunt(runner, f"{defective}:NONE", examples=60)

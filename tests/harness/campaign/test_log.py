@@ -193,6 +193,7 @@ def test_findings_are_on_the_disk_at_once_and_the_rest_soon(tmp_path: Path, monk
         assert soon.wait(PATIENCE)
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_has_lost_nothing_that_it_told(tmp_path: Path) -> None:
     path = tmp_path / "events.ndjson"
     written(path, started())

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from campaign_process import begin, marked_with
 
+pytestmark = pytest.mark.slow
+
 SECONDS_TO_BE_GONE = 5.0
 OPTIONS = ("--backend", "torch_sdpa", "--examples", "100000", "--jobs", "2")
 

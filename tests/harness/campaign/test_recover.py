@@ -81,6 +81,7 @@ def check(events: list[Event], examples: int = 40) -> None:
     assert all(one.at <= other.at for one, other in itertools.pairwise(events))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("acts_once_more", [False, True], ids=["after it is told", "before it is told"])
 def test_a_campaign_that_is_killed_at_any_event_goes_on_as_if_nothing_had_been(
     tmp_path: Path, *, acts_once_more: bool

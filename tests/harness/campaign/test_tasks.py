@@ -1,4 +1,4 @@
-"""What a job does next: leaning and climbing, and the kept cases that are run first."""
+"""What a job does next: leaning, and the kept cases that are run first."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -57,10 +57,6 @@ def test_every_other_slice_leans_to_what_was_not_reached(tmp_path: Path) -> None
 
 def test_no_slice_leans_when_leaning_is_off(tmp_path: Path) -> None:
     assert {task.lean for task in drawn(tmp_path, leaning=False)} == {Lean()}
-
-
-def test_every_fifth_slice_climbs(tmp_path: Path) -> None:
-    assert [task.index for task in drawn(tmp_path, leaning=True) if task.climb] == [4, 9]
 
 
 def test_each_slice_is_told_how_much_time_is_left(tmp_path: Path) -> None:

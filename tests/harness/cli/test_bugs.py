@@ -80,6 +80,7 @@ def test_bugs_that_can_be_run_here_are_told_from_others(attnfuzz: Attnfuzz, opti
     assert listed(ran) == {each.name for each in load_bugs() if (each.missing is None) is runnable}
 
 
+@pytest.mark.slow
 def test_a_bug_of_a_gpu_s_kernel_is_listed_with_what_it_needs(
     attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +142,7 @@ def test_a_bug_that_cannot_run_here_is_shown_with_the_reason(attnfuzz: Attnfuzz)
     assert "shown by" not in ran.out
 
 
+@pytest.mark.slow
 def test_a_bug_is_run_before_and_after_its_fix(attnfuzz: Attnfuzz) -> None:
     ran = attnfuzz("bugs", "run", SHOWN, ELSEWHERE)
     assert ran.code == 0, ran.out

@@ -27,6 +27,7 @@ def here(name: str, dtype: DType, *, rows: int, seed: int, tell: Callable[[str],
     raise AssertionError
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_file_and_a_plot(attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample, "long_cases", lambda *_: ())
     monkeypatch.setattr(sample, "_EXAMPLES_AT_ONCE", 10)
@@ -50,6 +51,7 @@ def test_too_few_rows_are_refused(attnfuzz: Attnfuzz) -> None:
     assert "--rows" in ran.err
 
 
+@pytest.mark.slow
 def test_a_users_backend_is_said_to_be_uncalibrated(attnfuzz: Attnfuzz) -> None:
     ran = attnfuzz("fuzz", "--backend", f"{EXAMPLE}:MINE", "--examples", "5", "--seed", "1")
     assert "uncalibrated: judged as an unknown kernel" in ran.out

@@ -23,6 +23,8 @@ from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.sandbox.check import shared_runner
 
+pytestmark = pytest.mark.slow
+
 Attnfuzz = Callable[..., Any]
 HOME = Home(Path("attnfuzz-out"))
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from attnfuzz.harness.defects.pins import load_pin
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.tiers import Tier
@@ -26,6 +28,7 @@ def test_all_defects_are_listed_with_their_sources(attnfuzz: Attnfuzz) -> None:
     assert "#22688" in words
 
 
+@pytest.mark.slow
 def test_a_defect_is_killed_pinned_and_written_down(attnfuzz: Attnfuzz) -> None:
     ran = attnfuzz("defects", "run", NAME, "--examples", "100", "--jobs", "1", "--json", "found.json", "--pin", "pins")
     assert ran.code == 0, ran.err
@@ -41,6 +44,7 @@ def test_a_defect_is_killed_pinned_and_written_down(attnfuzz: Attnfuzz) -> None:
         assert runner.verdict(pin.case).failures[0].kind is pin.kind
 
 
+@pytest.mark.slow
 def test_a_judge_without_tiers_kills_nothing_that_guards_do_not_see(attnfuzz: Attnfuzz) -> None:
     blind = [argument for tier in Tier for argument in ("--without", tier.value)]
     ran = attnfuzz("defects", "run", NAME, "--examples", "12", "--jobs", "1", "--seeds", "2", *blind)
@@ -57,6 +61,7 @@ def test_an_unknown_defect_gets_the_closest(attnfuzz: Attnfuzz) -> None:
     assert "attnfuzz defects list names them" in attnfuzz("defects", "run", "???").err
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_is_an_error_and_no_survivor(attnfuzz: Attnfuzz, monkeypatch: Any) -> None:
     # Jobs are processes that read the environment: they find no compiler, and no compiled kernels.
     monkeypatch.setattr("attnfuzz.harness.cli.defects.prepare", lambda _: None)
@@ -69,6 +74,7 @@ def test_a_job_that_fails_is_an_error_and_no_survivor(attnfuzz: Attnfuzz, monkey
     assert "killed" not in ran.out
 
 
+@pytest.mark.slow
 def test_a_planted_defect_is_found_filed_and_replayed(attnfuzz: Attnfuzz) -> None:
     ran = attnfuzz("fuzz", "--backend", BACKEND, "--examples", "3", "--seed", "1")
     assert ran.code == 1, ran.err

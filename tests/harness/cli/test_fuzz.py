@@ -17,6 +17,7 @@ Attnfuzz = Callable[..., Any]
 BEFORE = "trtllm_mha@21649-before"
 
 
+@pytest.mark.slow
 def test_a_correct_backend_is_clean(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     ran = attnfuzz("fuzz", "--backend", "torch_sdpa", "--examples", "20", "--seed", "1")
     assert ran.code == 0
@@ -38,6 +39,7 @@ def finding(attnfuzz: Attnfuzz) -> tuple[str, Any]:
     return line.split()[-1], ran
 
 
+@pytest.mark.slow
 def test_a_bug_is_found_filed_and_replayed(finding: tuple[str, Any], attnfuzz: Attnfuzz) -> None:
     path, ran = finding
     assert ran.code == 1
@@ -63,6 +65,7 @@ def test_backends_are_listed_with_what_they_support(attnfuzz: Attnfuzz) -> None:
     assert max(map(len, ran.out.splitlines())) <= 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_campaign_that_is_told_to_stop_ends_in_order(tmp_path: Path, signum: signal.Signals) -> None:
     with begin(tmp_path, "--backend", "torch_sdpa", "--time", "10m") as campaign:

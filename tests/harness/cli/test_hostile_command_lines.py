@@ -23,6 +23,8 @@ from attnfuzz.harness.workers.lifeline import Lifeline
 from attnfuzz.reference import case_file
 from attnfuzz.reference.user_error import UserError
 
+pytestmark = pytest.mark.slow
+
 LONG = "x" * 5000
 DIGITS = "9" * 5000
 

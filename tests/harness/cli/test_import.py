@@ -81,6 +81,7 @@ def test_another_call_goes_where_it_is_wanted(attnfuzz: Attnfuzz, dump: Path) ->
     assert sorted(each.seed for each in drawn) == [3, 4, 5]
 
 
+@pytest.mark.slow
 def test_an_imported_case_can_be_replayed(attnfuzz: Attnfuzz, dump: Path) -> None:
     attnfuzz("import", str(dump), "-o", "bad.json")
     attnfuzz("import", str(dump), "--call", "2", "-o", "good.json")

@@ -108,6 +108,7 @@ def test_calls_within_calls_are_all_read(dumped: Callable[[str], Path]) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_of_calls_within_calls_the_one_with_a_backend_is_imported(
     attnfuzz: Attnfuzz, runner: Runner, dumped: Callable[[str], Path]
 ) -> None:

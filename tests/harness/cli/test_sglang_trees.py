@@ -76,6 +76,7 @@ def test_calibrating_a_release_is_refused(attnfuzz: Attnfuzz) -> None:
     refused(attnfuzz("calibrate", "--backend", "sglang==0.5.9:trtllm_mha"), "calibrate those")
 
 
+@pytest.mark.slow
 def test_a_tree_that_fails_to_import_is_told_before_there_is_a_campaign(
     attnfuzz: Attnfuzz, tree: Path, tmp_path: Path
 ) -> None:
@@ -85,6 +86,7 @@ def test_a_tree_that_fails_to_import_is_told_before_there_is_a_campaign(
     assert not (tmp_path / "attnfuzz-out").exists()
 
 
+@pytest.mark.slow
 def test_backends_of_a_tree_are_listed(attnfuzz: Attnfuzz, tree: Path) -> None:
     ran = attnfuzz("backends", "--runnable", "--sglang", str(tree))
     assert ran.out.split() == [f"sglang@{tree}:{kind}" for kind in ("trtllm_mha", "trtllm_mla")]
@@ -102,6 +104,7 @@ def test_the_list_says_how_releases_are_named_and_which_are_here(
     assert "without a network: 0.5.11." in " ".join(attnfuzz("backends").out.split())
 
 
+@pytest.mark.slow
 def test_a_case_of_a_release_is_replayed_on_a_tree(attnfuzz: Attnfuzz, tree: Path, case: Path) -> None:
     ran = attnfuzz("replay", str(case), "--sglang", str(tree))
     assert ran.code == 0, ran.err
@@ -113,6 +116,7 @@ def test_a_case_of_a_release_is_replayed_on_a_tree(attnfuzz: Attnfuzz, tree: Pat
     assert "batch_size is 12" in ran.out
 
 
+@pytest.mark.slow
 def test_the_script_of_a_case_says_which_release_made_its_calls(
     attnfuzz: Attnfuzz, tree: Path, case: Path, tmp_path: Path
 ) -> None:

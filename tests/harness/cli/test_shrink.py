@@ -25,6 +25,7 @@ def failing(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_smaller_case_lies_beside_the_first_and_gets_no_smaller(attnfuzz: Callable[..., Any], failing: Path) -> None:
     ran = attnfuzz("shrink", failing.name, "--time", LONG)
     assert ran.code == 1
@@ -44,6 +45,7 @@ def test_a_smaller_case_lies_beside_the_first_and_gets_no_smaller(attnfuzz: Call
     assert "no smaller case fails so" in again.out
 
 
+@pytest.mark.slow
 def test_a_finding_and_calls_are_shrunk_where_they_are_asked_for(
     attnfuzz: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,6 +67,7 @@ def test_a_finding_and_calls_are_shrunk_where_they_are_asked_for(
     assert isinstance(case_file.load(tmp_path / "smaller.json"), CallCase)
 
 
+@pytest.mark.slow
 def test_calls_keep_the_shape_of_their_kernels_if_asked(attnfuzz: Callable[..., Any], tmp_path: Path) -> None:
     large = case_file.load(MALFORMED)
     assert attnfuzz("shrink", str(MALFORMED), "--same-kernels", "-o", "small.json").code == 1
@@ -75,6 +78,7 @@ def test_calls_keep_the_shape_of_their_kernels_if_asked(attnfuzz: Callable[..., 
     assert len(case_file.encode(small)) < len(case_file.encode(large))
 
 
+@pytest.mark.slow
 def test_no_file_is_written_over_unasked(attnfuzz: Callable[..., Any], failing: Path) -> None:
     mine = failing.with_name("failing.small.json")
     mine.write_text("mine")
@@ -87,6 +91,7 @@ def test_no_file_is_written_over_unasked(attnfuzz: Callable[..., Any], failing: 
     assert case_file.load(mine)
 
 
+@pytest.mark.slow
 def test_what_passes_is_left_alone(attnfuzz: Callable[..., Any], failing: Path) -> None:
     ran = attnfuzz("shrink", failing.name, "--backend", "trtllm_mha")
     assert ran.code == 0

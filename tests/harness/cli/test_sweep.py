@@ -63,6 +63,7 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
+@pytest.mark.slow
 def test_what_is_given_and_what_a_search_finds_is_told_and_can_be_replayed(
     attnfuzz: Attnfuzz, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

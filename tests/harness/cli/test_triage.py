@@ -19,6 +19,7 @@ def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
 
 
+@pytest.mark.slow
 def test_a_failing_case_is_explained_within_80_columns(attnfuzz: Callable[..., Any]) -> None:
     ran = attnfuzz("triage", str(CASE), "--times", "2")
     assert ran.code == 1
@@ -31,6 +32,7 @@ def test_a_failing_case_is_explained_within_80_columns(attnfuzz: Callable[..., A
     assert (blank, smaller, script) == ("", f"smaller: attnfuzz shrink {CASE}", f"script:  attnfuzz export {CASE}")
 
 
+@pytest.mark.slow
 def test_as_json_it_is_the_whole_triage(attnfuzz: Callable[..., Any]) -> None:
     ran = attnfuzz("triage", str(CASE), "--times", "2", "--json")
     assert ran.code == 1
@@ -39,6 +41,7 @@ def test_as_json_it_is_the_whole_triage(attnfuzz: Callable[..., Any]) -> None:
     assert found.missing
 
 
+@pytest.mark.slow
 def test_a_case_that_passes_in_every_way_exits_with_0(attnfuzz: Callable[..., Any], tmp_path: Path) -> None:
     case_file.save(tmp_path / "case.json", decode_case("trtllm_mha"))
     ran = attnfuzz("triage", "case.json", "--times", "2")

@@ -11,6 +11,8 @@ from small_cases import with_nan_queries
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.reference import case_file
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def case(runner: Runner, tmp_path: Path) -> str:

@@ -120,6 +120,7 @@ def test_a_password_is_shown_nowhere() -> None:
     assert "secret" not in troubles[0]
 
 
+@pytest.mark.slow
 def test_two_machines_share_what_one_found(server: RedisServer) -> None:
     one, other = open_some(server.url), open_some(server.url)
     one.save(KEY, b"value")
@@ -143,6 +144,7 @@ def count_saves(database: TolerantDatabase, monkeypatch: pytest.MonkeyPatch) -> 
     return asked
 
 
+@pytest.mark.slow
 def test_a_server_that_goes_away_is_asked_once_in_a_while_and_used_again_when_it_is_back(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +170,7 @@ def test_a_server_that_goes_away_is_asked_once_in_a_while_and_used_again_when_it
     assert list(database.fetch(KEY)) == [b"after"]
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_is_waited_for_once(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SECONDS_TO_ANSWER", 0.5)
     troubles: list[str] = []
@@ -184,6 +187,7 @@ def test_a_server_that_hangs_is_waited_for_once(server: RedisServer, monkeypatch
     assert len(troubles) == 1
 
 
+@pytest.mark.slow
 def test_a_server_that_was_restarted_costs_nothing(server: RedisServer) -> None:
     database = open_some(server.url)
     database.save(KEY, b"before")
@@ -193,6 +197,7 @@ def test_a_server_that_was_restarted_costs_nothing(server: RedisServer) -> None:
     assert list(database.fetch(KEY)) == [b"after"]
 
 
+@pytest.mark.slow
 def test_nothing_leaks_over_outages(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     troubles: list[str] = []
     database = open_some(server.url, troubles)

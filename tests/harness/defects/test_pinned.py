@@ -71,6 +71,7 @@ def test_every_pinned_case_belongs_to_a_defect() -> None:
     assert {path.stem for path in FOLDER.glob("*.json")} <= BACKENDS.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PINS)
 def test_a_pinned_case_fails_on_its_defect_as_recorded(guarded: Workers, name: str) -> None:
     pin = PINS[name]
@@ -86,12 +87,14 @@ def test_a_pinned_case_passes_on_the_correct_backend(guarded: Workers, name: str
     assert failures(guarded, PINS[name].case, CORRECT[name]) == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KILLED_BY_TIER)
 def test_a_tier_that_is_off_kills_nothing(guarded: Workers, name: str) -> None:
     tier = Tier(PINS[name].killed_by)
     assert tier not in {killer(seen) for seen in failures(guarded, PINS[name].case, BACKENDS[name], tier)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KILLED_BY_GUARDS)
 def test_without_guards_no_tensor_is_told(unguarded: Workers, name: str) -> None:
     # What an overrun leaves behind must not reach the next case.

@@ -67,6 +67,7 @@ def said(case: CallCase, words: str) -> bool:
     return any(words in note for note in case.notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mla"])
 def test_what_a_backend_called_passes_again(runner: Runner, backend: str) -> None:
     @seed(7)

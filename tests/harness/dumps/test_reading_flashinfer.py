@@ -49,6 +49,7 @@ def calls(folder: Path) -> tuple[RecordedCall, ...]:
     return dump.calls
 
 
+@pytest.mark.slow
 def test_calls_come_in_the_order_in_which_they_were_made(calls: tuple[RecordedCall, ...]) -> None:
     assert [(call.function, call.sequence, call.snapshot) for call in calls] == [
         (DECODE, 1, None),

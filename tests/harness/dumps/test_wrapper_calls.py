@@ -65,6 +65,7 @@ def told(calls: list[RecordedCall]) -> dict[str, Any]:
     return pictured(as_function(calls, calls[-1]))
 
 
+@pytest.mark.slow
 def test_a_decode_has_the_plan_s_pages_as_rows_and_its_keys_counted(runner: Runner) -> None:
     calls = life(DECODE, DECODE_PLAN)
     given = told(calls)

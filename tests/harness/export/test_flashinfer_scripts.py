@@ -65,6 +65,7 @@ def ran(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> dict[str, t
     return outcomes(paths, run.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_scripts_show_what_is_wrong_and_nothing_else(ran: dict[str, tuple[int, str]], name: str) -> None:
     code, output = ran[name]
@@ -75,6 +76,7 @@ def test_scripts_show_what_is_wrong_and_nothing_else(ran: dict[str, tuple[int, s
     assert ", flashinfer " in output.splitlines()[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_scripts_import_what_they_use_and_nothing_of_ours(runner: Runner, name: str, tmp_path: Path) -> None:
     text = exported(CASES[name][0], runner)
@@ -128,6 +130,7 @@ def test_what_flashinfer_lacks_can_not_be_exported_for_it(runner: Runner) -> Non
         exported(decode_case("torch_sdpa", 6, 0, padded=2), runner)
 
 
+@pytest.mark.slow
 def test_a_script_that_lacks_a_package_does_not_pretend_to_show_a_fault(runner: Runner, tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(exported(case_file.load(MALFORMED), runner))
@@ -136,6 +139,7 @@ def test_a_script_that_lacks_a_package_does_not_pretend_to_show_a_fault(runner: 
     assert "pip install torch flashinfer-python cuda-bindings" in ran.stderr
 
 
+@pytest.mark.slow
 def test_a_script_without_a_gpu_does_not_pretend_to_show_a_fault(runner: Runner, tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(exported(case_file.load(MALFORMED), runner))

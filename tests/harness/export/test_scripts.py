@@ -138,6 +138,7 @@ def calls_in(text: str) -> str:
     return str(ast.get_source_segment(text, found))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", PASSING)
 def test_scripts_of_passing_cases_find_nothing_wrong(ran: dict[str, tuple[int, str]], backend: str) -> None:
     own = [found for name, found in ran.items() if name.startswith(f"{backend} ")]
@@ -183,6 +184,7 @@ def test_rows_without_a_right_answer_are_compared_with_nothing(ran: dict[str, tu
     assert "request 1: no right answer, since what it attends to is not finite" in output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", REVISED, ids=lambda bug: bug.name)
 def test_the_calls_of_a_shrunk_report_fit_sixty_lines(runner: Runner, bug: Bug) -> None:
     case = bug.case_before
@@ -206,6 +208,7 @@ def test_the_memory_in_front_of_calls_that_fault_fits_forty_lines(runner: Runner
     assert len(front.splitlines()) <= 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [
@@ -257,6 +260,7 @@ def test_drawn_contents_stay_short_and_notes_are_in_the_head(runner: Runner) -> 
     assert 'the pool had 900 pages, "tight" \\ now' in str(ast.get_docstring(ast.parse(text)))
 
 
+@pytest.mark.slow
 def test_a_script_that_lacks_a_package_does_not_pretend_to_show_a_fault(runner: Runner, tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(export_script(draft_extend_case("trtllm_mha"), runner))

@@ -43,6 +43,7 @@ def test_what_is_absent_or_broken_is_left_out(tmp_path: Path, monkeypatch: pytes
     assert "torch" in found
 
 
+@pytest.mark.slow
 def test_flashinfer_is_not_imported() -> None:
     code = (
         "import sys; from attnfuzz.harness.findings.environment import environment; environment();"

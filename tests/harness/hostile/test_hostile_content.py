@@ -52,6 +52,8 @@ from attnfuzz.reference import calibration, case_file
 from attnfuzz.reference.calls import CallAnswer, CallCase, Drawn, Expected, View
 from attnfuzz.reference.case_file import AnyCase
 
+pytestmark = pytest.mark.slow
+
 MOST_SECONDS = 30
 MOST_BYTES_MORE = 1 << 30
 EXAMPLES = 20

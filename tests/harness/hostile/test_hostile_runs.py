@@ -23,6 +23,8 @@ from attnfuzz.harness.cli.main import main
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.reference import case_file
 
+pytestmark = pytest.mark.slow
+
 Attnfuzz = Callable[..., Any]
 SHORT = Path(__file__).parents[1] / "short_seq_lens.json"
 EXAMPLES = 25

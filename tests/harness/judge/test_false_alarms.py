@@ -35,6 +35,7 @@ layers = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(variation=layers)
 def test_a_correct_kernel_passes(layer: Any, variation: dict[str, Any]) -> None:

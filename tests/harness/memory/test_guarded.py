@@ -125,6 +125,7 @@ def test_memory_in_use_is_never_handed_out_again(memory: GuardedMemory) -> None:
     assert [set(tensor.tolist()) for tensor in tensors] == [{index} for index in range(50)]
 
 
+@pytest.mark.slow
 def test_cases_of_all_sizes_leave_no_more_memory_behind_than_the_budget() -> None:
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE

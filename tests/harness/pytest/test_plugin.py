@@ -97,6 +97,7 @@ def test_a_device_chooses_among_the_backends_of_a_name(
     ran.stdout.fnmatch_lines(["*test_fuzz[[]trtllm_mha-1of4[]]", "*test_fuzz[[]torch_sdpa-1of4[]]"])
 
 
+@pytest.mark.slow
 def test_a_source_tree_of_sglang_is_fuzzed_by_its_path(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -134,6 +135,7 @@ def test_a_bug_is_shown_with_the_shrunk_case_and_its_replay_line(
     assert list(pytester.path.glob(".attnfuzz/*.json"))
 
 
+@pytest.mark.slow
 def test_a_bug_is_shown_once_by_all_shards_on_all_workers(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, defective: str
 ) -> None:
@@ -183,6 +185,7 @@ def test_a_preset_is_split_over_shards(pytester: pytest.Pytester) -> None:
     ran.assert_outcomes(passed=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("profile", "examples"), [("attnfuzz-ci", 200), ("attnfuzz-nightly", 20_000)])
 def test_hypothesis_has_profiles_for_tests_of_cases(pytester: pytest.Pytester, profile: str, examples: int) -> None:
     pytester.makepyfile(
@@ -195,6 +198,7 @@ def test_hypothesis_has_profiles_for_tests_of_cases(pytester: pytest.Pytester, p
     pytester.runpytest_subprocess("--hypothesis-profile", profile).assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_the_plugin_waits_with_torch() -> None:
     code = (
         "import sys, attnfuzz.harness.pytest.plugin; assert not {'torch', 'hypothesis', 'numpy'} & sys.modules.keys()"

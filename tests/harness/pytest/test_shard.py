@@ -85,6 +85,7 @@ def test_what_another_shard_shows_is_passed_over(tmp_path: Path) -> None:
     assert search(shard(1), FakeJudge(wrong), tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_shard_that_is_run_again_shows_the_same_again(tmp_path: Path) -> None:
     first = search(shard(0), FakeJudge(wrong), tmp_path)
     assert search(shard(0), FakeJudge(wrong), tmp_path) == first

@@ -51,6 +51,7 @@ def pool_of(calls: CallCase) -> int:
     return Meaning(calls).size("pages")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "query", "requests"),
     [("trtllm_mha@21649-before", (1, 1, 8), 1), ("trtllm_mha@24566", (2, 1, 8), 1)],
@@ -141,6 +142,7 @@ def test_no_other_fault_takes_the_place_of_the_first(runner: Runner) -> None:
     assert runner.verdict(small).failures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mla", "torch_sdpa"])
 def test_edits_of_right_calls_are_right(runner: Runner, backend: str) -> None:
     tried = 0

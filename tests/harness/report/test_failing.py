@@ -1,5 +1,6 @@
 """What is marked is what the judge and the post-mortem say."""
 
+import pytest
 from campaign_events import MISMATCH
 from harness_cases import chunked_case, decode_case, draft_extend_case
 from msgspec.structs import replace
@@ -11,6 +12,7 @@ from attnfuzz.harness.verdict.failures import Kind, Observation, RowAddress
 CASE = decode_case("fake")
 
 
+@pytest.mark.slow
 def test_a_read_past_metadata_marks_the_padded_row_that_it_was_for(runner: Runner) -> None:
     case = draft_extend_case("trtllm_mha@21649-before")
     (observation,) = runner.verdict(case).failures

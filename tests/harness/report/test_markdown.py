@@ -104,6 +104,7 @@ def test_no_text_breaks_out_of_the_summary() -> None:
         assert {row.count("<td") for row in rows} == {head.count("<th")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["|", "`", "<", "\N{ROCKET}", HOSTILE])
 def test_the_summary_fits_whatever_happens(text: str) -> None:
     standing = everything((text * 400)[:400], 60)
@@ -139,6 +140,7 @@ def test_an_issue_without_a_script_leaves_the_case() -> None:
     assert "attnfuzz replay case.json" in text
 
 
+@pytest.mark.slow
 def test_an_issue_is_never_longer_than_github_takes() -> None:
     hostile = replace(MISMATCH, message=HOSTILE * 1000, place=HOSTILE * 100)
     long = "def run():\n    " + "x()\n    " * 20_000

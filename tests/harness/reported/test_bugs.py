@@ -91,6 +91,7 @@ def test_what_native_kernels_or_nobody_can_show_does_not_depend_on_a_gpu(monkeyp
     assert other.missing == other.why_not_here
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", OURS, ids=lambda bug: bug.name)
 def test_a_reported_bug_fails_before_its_fix_and_passes_after_it(runner: Runner, bug: Bug) -> None:
     before = runner.verdict(bug.case_before)

@@ -114,6 +114,7 @@ def test_a_case_is_searched_for_where_the_reported_one_passes() -> None:
     assert judge.seen[-1].backend == "blackwell:trtllm_mha"
 
 
+@pytest.mark.slow
 def test_a_failure_of_another_kind_is_passed_over() -> None:
     case = reported("sglang-21649")
 

@@ -46,6 +46,7 @@ DEFECTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_each_defect_is_the_right_failure(runner: Runner, defective: str, defect: str) -> None:
     kind, place, words = DEFECTS[defect]
@@ -57,6 +58,7 @@ def test_each_defect_is_the_right_failure(runner: Runner, defective: str, defect
     assert runner.verdict(decode_case(f"{defective}:NONE")).observations == ()
 
 
+@pytest.mark.slow
 def test_a_hang_is_told_with_the_kernel_that_was_at_work(defective: str) -> None:
     with Runner(timeout=5.0) as runner:
         # The first case waits for a worker to load the backend.

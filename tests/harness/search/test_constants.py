@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = """
 import sys
 
@@ -18,6 +20,7 @@ run_examples(strategies.integers(0, 10**9), lambda number: print(number), exampl
 NUMBERS = range(600_000_000, 600_000_050)
 
 
+@pytest.mark.slow
 def test_a_seed_draws_the_same_beside_modules_full_of_numbers(tmp_path: Path) -> None:
     (tmp_path / "numbers_of_a_user.py").write_text("\n".join(f"N{number} = {number}" for number in NUMBERS))
     (tmp_path / "script.py").write_text(SCRIPT)

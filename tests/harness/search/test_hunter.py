@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from attnfuzz.harness.search.hunter import Hunter
 from attnfuzz.harness.search.messages import AnyMessage, Caught, Interesting, JobSetup, ShrinkBudget, Slice
+
+pytestmark = pytest.mark.slow
 
 SHRINKING = ShrinkBudget(runs=50, seconds=20.0)
 

@@ -147,11 +147,6 @@ def test_a_slice_without_a_shrinking_budget_keeps_what_failed() -> None:
     assert entries(database) == 1
 
 
-def test_a_climbing_slice_leaves_the_database_alone(database: ExampleDatabase) -> None:
-    assert searched_until_caught(database, climb=True) is None
-    assert entries(database) == 1
-
-
 def test_the_environment_changes_nothing(database: ExampleDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     def judged(**task: object) -> list[Case]:
         judge = FakeJudge(fails_on_long)
@@ -161,7 +156,6 @@ def test_the_environment_changes_nothing(database: ExampleDatabase, monkeypatch:
     elsewhere = judged()
     monkeypatch.setenv("CI", "true")
     assert judged() == elsewhere
-    assert judged(climb=True) != elsewhere
 
 
 def test_other_kinds_are_remembered_as_well() -> None:

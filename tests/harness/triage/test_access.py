@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 
 from attnfuzz.harness.sandbox.check import Runner
@@ -37,6 +38,7 @@ def fault(runner: Runner, case: CallCase) -> Observation:
     return observation
 
 
+@pytest.mark.slow
 def test_an_access_beside_a_tensor_is_told_with_what_would_lie_there(runner: Runner) -> None:
     explained = explain_access(SHORT, fault(runner, SHORT))
     assert explained.arguments == ("seq_lens",)

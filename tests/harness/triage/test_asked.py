@@ -17,6 +17,7 @@ from attnfuzz.reference.calls import CallCase, View
 from attnfuzz.reference.case_file import AnyCase
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mla"])
 def test_every_attention_call_of_a_right_backend_does_what_it_is_asked(runner: Runner, backend: str) -> None:
     judged = 0

@@ -114,6 +114,7 @@ def test_memcheck_leaves_out_what_cuda_bindings_asks_the_driver_in_vain() -> Non
     assert command[command.index("--report-api-errors") + 1] == "no"
 
 
+@pytest.mark.slow
 def test_without_a_gpu_the_tools_are_named_and_not_run(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     report = ask_tools(SHORT_SEQ_LENS, runner)
@@ -141,6 +142,7 @@ def stand_in(folder: Path, name: str, text: str) -> None:
     tool.chmod(0o755)
 
 
+@pytest.mark.slow
 def test_each_check_is_asked_about_the_exported_script(
     runner: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from attnfuzz.reference.case_file import AnyCase
 SHORT_SEQ_LENS = case_file.load(Path(__file__).parents[1] / "short_seq_lens.json")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("defect", "argument"),
     [
@@ -49,6 +50,7 @@ def test_a_planner_is_blamed_for_what_no_single_call_shows(
     assert triage(pinned(defect), runner, repeats=2).fault is Blame.CALLER
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "defect",
     [

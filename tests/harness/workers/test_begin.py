@@ -12,6 +12,7 @@ def answer(workers: Workers, request: str) -> list[str]:
     return reply.decode().split()
 
 
+@pytest.mark.slow
 def test_each_worker_begins_by_itself_before_its_first_request() -> None:
     with Workers("deadly_handlers:begun", begin="deadly_handlers:begin", arguments=("xqa", "fa2_paged")) as workers:
         pid, *begun = answer(workers, "NOTHING")
@@ -22,11 +23,13 @@ def test_each_worker_begins_by_itself_before_its_first_request() -> None:
         assert begun == [other, "xqa", "fa2_paged"]
 
 
+@pytest.mark.slow
 def test_workers_have_the_environment_that_they_are_given() -> None:
     with Workers("deadly_handlers:begun", environment={"CUDA_VISIBLE_DEVICES": "GPU-7"}) as workers:
         assert answer(workers, "CUDA_VISIBLE_DEVICES")[-1] == "GPU-7"
 
 
+@pytest.mark.slow
 def test_a_hook_that_raises_is_told_like_a_nursery_that_can_not_start() -> None:
     with Workers("deadly_handlers:begun", begin="deadly_handlers:begin_badly") as workers:
         for _ in range(2):
@@ -34,6 +37,7 @@ def test_a_hook_that_raises_is_told_like_a_nursery_that_can_not_start() -> None:
                 workers.run(b"", timeout=60)
 
 
+@pytest.mark.slow
 def test_a_hook_that_ends_its_process_is_told_with_its_last_words() -> None:
     with (
         Workers("deadly_handlers:begun", begin="deadly_handlers:begin_deadly") as workers,
@@ -42,6 +46,7 @@ def test_a_hook_that_ends_its_process_is_told_with_its_last_words() -> None:
         workers.run(b"", timeout=60)
 
 
+@pytest.mark.slow
 def test_a_hook_that_can_not_be_imported_is_told() -> None:
     with (
         Workers("deadly_handlers:begun", begin="deadly_handlers:no_such_hook") as workers,
@@ -50,6 +55,7 @@ def test_a_hook_that_can_not_be_imported_is_told() -> None:
         workers.run(b"", timeout=60)
 
 
+@pytest.mark.slow
 def test_a_preload_hook_has_its_arguments_in_the_process_that_workers_are_forked_from() -> None:
     preload = ("deadly_handlers:warm", ("deadly_handlers:warm", "sglang==0.5.9", "a b"))
     with Workers("deadly_handlers:begun", preload) as workers:
@@ -58,6 +64,7 @@ def test_a_preload_hook_has_its_arguments_in_the_process_that_workers_are_forked
         assert pid != nursery
 
 
+@pytest.mark.slow
 def test_what_a_user_can_mend_is_told_in_its_one_line() -> None:
     with (
         Workers("deadly_handlers:begun", [("deadly_handlers:refuse", "no such release: name another")]) as workers,
@@ -66,6 +73,7 @@ def test_what_a_user_can_mend_is_told_in_its_one_line() -> None:
         workers.run(b"", timeout=60)
 
 
+@pytest.mark.slow
 def test_what_a_user_can_mend_is_told_so_by_a_worker_that_begins_and_by_one_at_work() -> None:
     with (
         Workers(

@@ -23,6 +23,7 @@ def reply(workers: Workers, touch: Touch) -> str:
     return answer.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [False, True])
 @pytest.mark.parametrize(
     ("guard", "offset", "where"),

@@ -35,6 +35,7 @@ def test_another_mapping_of_the_same_file_reads_it(journal: Journal) -> None:
     other.close()
 
 
+@pytest.mark.slow
 def test_an_entry_outlives_its_writer(journal: Journal) -> None:
     pid = os.fork()
     if pid == 0:

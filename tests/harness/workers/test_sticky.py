@@ -198,6 +198,7 @@ def test_a_worker_leaves_for_its_core_dump_whatever_cuda_says(tmp_path: Path, mo
     assert left == [-1, sticky.exit_code_of(0)]
 
 
+@pytest.mark.slow
 def test_the_core_dump_of_a_worker_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(core_dumps.VARIABLE, str(tmp_path / "dumps"))
     pattern = core_dumps.settings()["CUDA_COREDUMP_FILE"]

@@ -68,6 +68,7 @@ def _comes(true: Callable[[], bool]) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_one_worker_answers_request_after_request(workers: Workers) -> None:
     assert len({pid_of(workers) for _ in range(20)}) == 1
     assert reply(workers, "echo " + "x" * 300_000).endswith("x" * 300_000)
@@ -144,6 +145,7 @@ def test_a_hang_is_killed_and_told(workers: Workers) -> None:
     assert reply(workers, "echo next").endswith("next")
 
 
+@pytest.mark.slow
 def test_a_request_that_goes_on_launching_does_not_hang(workers: Workers) -> None:
     assert reply(workers, "launch 4", timeout=2.5)
 
@@ -215,6 +217,7 @@ def test_a_worker_killed_before_it_was_ready_costs_nothing(workers: Workers) -> 
     assert reply(workers, "echo next").endswith("next")
 
 
+@pytest.mark.slow
 def test_a_nursery_killed_from_outside_is_replaced(workers: Workers) -> None:
     worker = pid_of(workers)
     os.kill(workers._nursery()._process.pid, signal.SIGKILL)
@@ -222,6 +225,7 @@ def test_a_nursery_killed_from_outside_is_replaced(workers: Workers) -> None:
     assert pid_of(workers) != worker
 
 
+@pytest.mark.slow
 def test_a_nursery_killed_while_it_starts_is_replaced() -> None:
     with Workers("deadly_handlers:obey") as own:
         for _ in range(3):
@@ -240,6 +244,7 @@ class DoomedLifeline(Lifeline):
         super().fork(channel, journal, output)
 
 
+@pytest.mark.slow
 def test_nurseries_that_are_all_killed_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "Lifeline", DoomedLifeline)
     with pytest.raises(NurseryError, match="last words"):
@@ -304,12 +309,14 @@ def pid_in_a_fork(workers: Workers) -> int:
     return pid
 
 
+@pytest.mark.slow
 def test_a_forked_process_gets_workers_of_its_own(workers: Workers) -> None:
     mine = pid_of(workers)
     assert pid_in_a_fork(workers) != mine
     assert pid_of(workers) == mine
 
 
+@pytest.mark.slow
 def test_a_process_forked_before_the_first_request_gets_workers_of_its_own() -> None:
     with Workers("deadly_handlers:obey") as own:
         team = list(own._team)
@@ -318,12 +325,14 @@ def test_a_process_forked_before_the_first_request_gets_workers_of_its_own() -> 
         assert pid_of(own) != theirs
 
 
+@pytest.mark.slow
 def test_close_ends_everything() -> None:
     with Workers("deadly_handlers:obey", spares=2) as own:
         pids = [worker.pid for worker in [*own._team]] + [pid_of(own), own._nursery()._process.pid]
     assert all(goes(pid) for pid in pids)
 
 
+@pytest.mark.slow
 def test_nothing_outlives_a_parent_that_is_killed() -> None:
     script = (
         "import sys, time; sys.path.insert(0, sys.argv[1])\n"
@@ -342,6 +351,7 @@ def test_nothing_outlives_a_parent_that_is_killed() -> None:
     assert all(goes(pid) for pid in pids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("handler", "preload", "message"),
     [

@@ -71,6 +71,7 @@ def inspect(bench_of: Callable[..., Bench]) -> Inspect:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mla"])
 def test_no_call_of_a_correct_planner_breaks_a_precondition(inspect: Inspect, backend: str) -> None:
     seen = set()

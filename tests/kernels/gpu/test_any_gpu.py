@@ -52,6 +52,7 @@ def arena() -> Iterator[Arena]:
         yield arena
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ATTENTION)
 def test_attention_is_that_of_the_native_kernels_and_touches_nothing_else(kind: str, arena: Arena) -> None:
     @given(call=calls((kind,)), side=st.sampled_from(Guard))

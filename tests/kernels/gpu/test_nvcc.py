@@ -61,6 +61,7 @@ def _see(monkeypatch: pytest.MonkeyPatch, *capabilities: str) -> None:
     monkeypatch.setattr(visible, "visible", lambda: gpus)
 
 
+@pytest.mark.slow
 def test_a_kernel_is_compiled_once_for_the_visible_gpus(compiler: Compiler) -> None:
     told: list[str] = []
     library = nvcc.build([guards.SOURCE], progress=told.append)
@@ -71,6 +72,7 @@ def test_a_kernel_is_compiled_once_for_the_visible_gpus(compiler: Compiler) -> N
     assert len(told) == 2
 
 
+@pytest.mark.slow
 def test_other_architectures_files_and_compilers_are_other_libraries(
     compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +88,7 @@ def test_other_architectures_files_and_compilers_are_other_libraries(
     assert compiler.builds == ["9.0", "9.0", "9.0 10.0a", "8.0", "8.0"]
 
 
+@pytest.mark.slow
 def test_headers_are_not_compiled_and_count_for_what_is_the_same_library(compiler: Compiler, tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("kernel.cu", "exports.cpp", "views.h")]
     for file in files:
@@ -96,12 +99,14 @@ def test_headers_are_not_compiled_and_count_for_what_is_the_same_library(compile
     assert nvcc.build(files) != library
 
 
+@pytest.mark.slow
 def test_gpus_of_several_kinds_share_a_library(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     _see(monkeypatch, "9.0", "10.0", "9.0")
     nvcc.build([guards.SOURCE])
     assert compiler.builds == ["10.0 9.0"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compiler")
 def test_without_a_gpu_the_architectures_have_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     _see(monkeypatch)
@@ -117,6 +122,7 @@ def test_a_toolkit_without_nvcc_is_named(tmp_path: Path, monkeypatch: pytest.Mon
         nvcc.build([guards.SOURCE])
 
 
+@pytest.mark.slow
 def test_what_nvcc_refuses_is_shown(compiler: Compiler) -> None:
     compiler.refuses = "[1/2] nvcc ...\nguards.cu(3): error: no such thing\nninja: stopped"
     with pytest.raises(BuildFailed, match=r"could not compile guards\.cu:\nguards\.cu\(3\): error: no such thing"):

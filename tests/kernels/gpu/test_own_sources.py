@@ -11,6 +11,7 @@ from attnfuzz.kernels.gpu import fixup, guards, toolkit
 from attnfuzz.kernels.gpu.any_gpu import ops as any_gpu
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source", [any_gpu.KERNEL, fixup.SOURCE, guards.SOURCE, stray.SOURCE], ids=lambda source: source.stem
 )

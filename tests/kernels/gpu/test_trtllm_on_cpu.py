@@ -9,6 +9,7 @@ from trtllm_on_cpu import named
 from attnfuzz.reference.case import Mode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "backend", ["HOPPER_MHA", "HOPPER_MHA_AS_SERVED", "HOPPER_MLA", "BLACKWELL_MHA", "BLACKWELL_MLA"]
 )

@@ -57,6 +57,7 @@ def output(process: "subprocess.Popen[str]") -> list[str]:
     return process.communicate(timeout=120)[0].splitlines()
 
 
+@pytest.mark.slow
 def test_processes_that_start_together_compile_once(tmp_path: Path, tiny: Path) -> None:
     processes = [start(tmp_path / "cache", tiny) for _ in range(3)]
     outputs = [output(process) for process in processes]
@@ -66,12 +67,14 @@ def test_processes_that_start_together_compile_once(tmp_path: Path, tiny: Path) 
     assert sorted(path.suffix for path in (tmp_path / "cache").iterdir()) == [".lock", ".so"]
 
 
+@pytest.mark.slow
 def test_a_change_of_the_sources_compiles_again(tmp_path: Path, tiny: Path) -> None:
     output(start(tmp_path / "cache", tiny))
     tiny.write_text(SOURCE.replace("42", "43"))
     assert output(start(tmp_path / "cache", tiny))[-1] == "answer 43"
 
 
+@pytest.mark.slow
 def test_the_library_with_defects_is_built_beside_the_other_when_it_is_asked_for(tmp_path: Path, tiny: Path) -> None:
     cache = tmp_path / "cache"
     assert output(start(cache, tiny))[-1] == "answer 42"
@@ -84,18 +87,21 @@ def test_the_library_with_defects_is_built_beside_the_other_when_it_is_asked_for
     assert output(start(cache, tiny)) == ["answer 42"]
 
 
+@pytest.mark.slow
 def test_no_compiler_gives_one_line_that_says_what_to_install(tmp_path: Path, tiny: Path) -> None:
     (line,) = output(start(tmp_path / "cache", tiny, PATH=str(tmp_path), CXX=""))
     assert line.startswith("NoCompiler no C++ compiler")
     assert "install g++" in line
 
 
+@pytest.mark.slow
 def test_a_cxx_that_is_no_command_is_named(tmp_path: Path, tiny: Path) -> None:
     (line,) = output(start(tmp_path / "cache", tiny, CXX="no-such-compiler"))
     assert line.startswith("NoCompiler")
     assert "no-such-compiler" in line
 
 
+@pytest.mark.slow
 def test_a_compiler_error_is_shown_without_its_commands(tmp_path: Path, tiny: Path) -> None:
     tiny.write_text("int answer() { return nothing_of_that_name; }")
     lines = output(start(tmp_path / "cache", tiny))
@@ -106,6 +112,7 @@ def test_a_compiler_error_is_shown_without_its_commands(tmp_path: Path, tiny: Pa
     assert not list((tmp_path / "cache").glob("*.so"))
 
 
+@pytest.mark.slow
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, tiny: Path) -> None:
     (tmp_path / "file").write_text("")
     (line,) = output(start(tmp_path / "file" / "cache", tiny))

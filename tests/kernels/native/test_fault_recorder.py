@@ -14,6 +14,7 @@ READ, WRITE = 1, 2
 SI_KERNEL = 128
 
 
+@pytest.mark.slow
 def test_a_wild_read_is_recorded_with_its_address(guarded: Any, dying: Any) -> None:
     with guarded(right=True) as memory:
         end = memory.copy(torch.zeros(4)).data_ptr() + 16
@@ -22,6 +23,7 @@ def test_a_wild_read_is_recorded_with_its_address(guarded: Any, dying: Any) -> N
         assert (death.address, death.access) == (end + 5, READ)
 
 
+@pytest.mark.slow
 def test_a_wild_write_is_recorded_with_its_address(guarded: Any, dying: Any) -> None:
     with guarded(right=False) as memory:
         start = memory.copy(torch.zeros(4)).data_ptr()
@@ -30,6 +32,7 @@ def test_a_wild_write_is_recorded_with_its_address(guarded: Any, dying: Any) -> 
         assert (death.address, death.access) == (start - 1, WRITE)
 
 
+@pytest.mark.slow
 def test_an_address_that_is_not_canonical_is_recorded_as_unknown(dying: Any) -> None:
     death = dying(lambda: ctypes.string_at(0x8000_0000_0000_0000 - 16, 1))
     assert death.signal == signal.SIGSEGV
@@ -37,6 +40,7 @@ def test_an_address_that_is_not_canonical_is_recorded_as_unknown(dying: Any) -> 
     assert (death.code, death.address, death.access) == (SI_KERNEL, 0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT])
 def test_other_fatal_signals_are_recorded_and_still_kill(dying: Any, number: signal.Signals) -> None:
     death = dying(lambda: os.kill(os.getpid(), number))
@@ -44,10 +48,12 @@ def test_other_fatal_signals_are_recorded_and_still_kill(dying: Any, number: sig
     assert (death.address, death.access) == (0, 0)
 
 
+@pytest.mark.slow
 def test_an_abort_is_recorded(dying: Any) -> None:
     assert dying(os.abort).recorded_signal == signal.SIGABRT
 
 
+@pytest.mark.slow
 def test_a_process_that_lives_leaves_no_record(dying: Any) -> None:
     assert dying(lambda: None).done == 0
 

@@ -49,6 +49,7 @@ def assert_near(out: torch.Tensor, lse: torch.Tensor, expected: torch.Tensor, ex
     torch.testing.assert_close(lse.double(), expected_lse, rtol=1e-6, atol=ABSOLUTE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["decode", "context"])
 @given(data=st.data())
 @settings(max_examples=100, deadline=None)

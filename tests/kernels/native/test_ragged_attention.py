@@ -31,6 +31,7 @@ def ragged(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **argume
     )
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=100, deadline=None)
 def test_ragged_attention_matches_fp64_attention_and_leaves_rows_without_keys_unwritten(

@@ -119,6 +119,7 @@ def test_small_calls_have_several_splits_and_single_splits_need_no_scratch() -> 
     assert used(10**6).scratch == used(256).scratch
 
 
+@pytest.mark.slow
 def test_a_workspace_one_word_too_small_is_overrun(guarded: Any, dying: Any) -> None:
     with guarded(right=True) as memory:
         exact = memory.copy(fresh())
@@ -129,6 +130,7 @@ def test_a_workspace_one_word_too_small_is_overrun(guarded: Any, dying: Any) -> 
         assert death.address == short.data_ptr() + short.nbytes
 
 
+@pytest.mark.slow
 def test_splits_run_on_several_threads_also_in_a_forked_child(dying: Any) -> None:
     expected = decode(fresh())[0]
     out, prepared = torch.zeros_like(expected), {**arguments(), "workspace_buffer": fresh()}

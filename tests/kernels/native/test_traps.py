@@ -39,6 +39,7 @@ def end_of(tensor: torch.Tensor) -> int:
     return tensor.data_ptr() + tensor.untyped_storage().nbytes()
 
 
+@pytest.mark.slow
 def test_decode_with_more_query_rows_than_metadata_reads_past_the_metadata(guarded: Any, dying: Any) -> None:
     with guarded(right=True) as memory:
         arguments = decode_arguments(memory, rows=3, lengths=int32(4, 4))
@@ -56,6 +57,7 @@ def test_decode_derives_its_batch_from_the_query_rows_rounded_down(guarded: Any)
         assert out[4].eq(7).all()
 
 
+@pytest.mark.slow
 def test_a_page_id_outside_of_the_pool_is_followed(guarded: Any, dying: Any) -> None:
     with guarded(right=False) as memory:
         arguments = decode_arguments(memory, rows=1, lengths=int32(4))
@@ -122,6 +124,7 @@ def test_context_writes_no_row_outside_of_its_requests(guarded: Any) -> None:
         assert out[3:].eq(7).all()
 
 
+@pytest.mark.slow
 def test_context_trusts_its_batch_size(guarded: Any, dying: Any) -> None:
     with guarded(right=True) as memory:
         arguments = context_arguments(memory, (1, 2), rows=5)
@@ -130,6 +133,7 @@ def test_context_trusts_its_batch_size(guarded: Any, dying: Any) -> None:
         assert death.address == end_of(arguments["cum_seq_lens_q"])
 
 
+@pytest.mark.slow
 def test_ragged_trusts_its_batch_size(guarded: Any, dying: Any) -> None:
     with guarded(right=True) as memory:
         arguments = {
@@ -201,6 +205,7 @@ def test_an_argument_that_flashinfer_lacks_is_a_type_error(guarded: Any) -> None
         ops.trtllm_batch_decode_with_kv_cache(**decode_arguments(memory, rows=1, lengths=int32(4)), window=1)
 
 
+@pytest.mark.slow
 def test_mla_decode_compares_page_table_rows_with_the_batch_but_not_lengths(guarded: Any, dying: Any) -> None:
     with guarded(right=True) as memory:
         arguments: dict[str, Any] = {

@@ -14,6 +14,8 @@ from attnfuzz.kernels.sglang.errors import CannotImport, Moved, ReleaseError, Wr
 from attnfuzz.kernels.sglang.loader import load
 from attnfuzz.kernels.sglang.release import Release, release_of
 
+pytestmark = pytest.mark.slow
+
 _ATTENTION = Path("python", "sglang", "srt", "layers", "attention")
 
 

@@ -20,6 +20,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return fake_sglang.copy_tree(tmp_path / "checkout")
 
 
+@pytest.mark.slow
 def test_a_value_error_is_a_rejection_where_the_release_raises_it_and_a_crash_where_python_does(tree: Path) -> None:
     file = tree / "python/sglang/srt/layers/attention/trtllm_mha_backend.py"
     planning = '        """Plan a batch."""\n'

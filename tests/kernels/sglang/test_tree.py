@@ -30,6 +30,7 @@ def _git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", *author, "-C", str(folder), *arguments], check=True, capture_output=True)  # noqa: S607
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", ["checkout", "checkout/python"])
 def test_a_checkout_and_its_python_folder_are_the_same_tree(checkout: Path, named: str) -> None:
     _say(checkout, "0.5.24.dev3+gabcdef")
@@ -45,6 +46,7 @@ def test_an_unpacked_wheel_says_its_version_and_its_flashinfer(checkout: Path) -
     assert (release.version, release.flashinfer) == (Version("0.5.9"), Version("0.6.3"))
 
 
+@pytest.mark.slow
 def test_the_tags_of_a_checkout_count_before_what_an_old_build_left(checkout: Path) -> None:
     _say(checkout, "0.5.1")
     _git(checkout, "init")
@@ -56,6 +58,7 @@ def test_the_tags_of_a_checkout_count_before_what_an_old_build_left(checkout: Pa
     assert tree.at(checkout).version > Version("0.5.23")
 
 
+@pytest.mark.slow
 def test_the_tags_of_another_repository_around_it_say_nothing(checkout: Path) -> None:
     _say(checkout, "0.5.14")
     _git(checkout.parent, "init")
@@ -64,6 +67,7 @@ def test_the_tags_of_another_repository_around_it_say_nothing(checkout: Path) ->
     assert tree.at(checkout).version == Version("0.5.14")
 
 
+@pytest.mark.slow
 def test_the_version_can_be_said_where_a_tree_does_not(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotATree, match=r"does not say which version it is: git fetch --tags, or .*=0\.5\.9"):
         tree.at(checkout)
@@ -71,12 +75,14 @@ def test_the_version_can_be_said_where_a_tree_does_not(checkout: Path, monkeypat
     assert tree.at(checkout).version == Version("0.5.14")
 
 
+@pytest.mark.slow
 def test_a_version_that_is_none_is_told(checkout: Path) -> None:
     _say(checkout, "newest")
     with pytest.raises(NotATree, match="'newest', which is none"):
         tree.at(checkout)
 
 
+@pytest.mark.slow
 def test_without_git_a_build_says_the_version(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _say(checkout, "0.5.11")
     monkeypatch.setenv("PATH", "")
@@ -88,6 +94,7 @@ def test_a_folder_without_the_source_is_no_tree(tmp_path: Path) -> None:
         tree.at(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("project", "pinned"),
     [

@@ -30,6 +30,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return pip_has_only(tmp_path / "wheels", monkeypatch)
 
 
+@pytest.mark.slow
 @needs_pip
 def test_a_release_is_fetched_once_and_needs_no_network_then(cache: Path, wheels: Path) -> None:
     file = make_wheel(wheels, str(NEW), pins="flashinfer_python[cu13]==0.7.2")
@@ -42,6 +43,7 @@ def test_a_release_is_fetched_once_and_needs_no_network_then(cache: Path, wheels
     assert wheel.cached() == [NEW]
 
 
+@pytest.mark.slow
 @needs_pip
 @pytest.mark.usefixtures("cache")
 def test_a_release_in_a_cache_that_cannot_be_written_is_used(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,6 +56,7 @@ def test_a_release_in_a_cache_that_cannot_be_written_is_used(wheels: Path, monke
     assert wheel.unpacked(NEW) == root
 
 
+@pytest.mark.slow
 @needs_pip
 def test_only_the_sources_of_the_package_and_its_metadata_are_unpacked(cache: Path, wheels: Path) -> None:
     make_wheel(wheels, str(NEW))
@@ -68,6 +71,7 @@ def test_only_the_sources_of_the_package_and_its_metadata_are_unpacked(cache: Pa
     assert sorted(path.name for path in cache.iterdir()) == ["0.5.99", "0.5.99.lock", "0.5.99.sha256"]
 
 
+@pytest.mark.slow
 @needs_pip
 @pytest.mark.usefixtures("cache")
 def test_a_known_version_with_another_hash_is_refused(wheels: Path) -> None:
@@ -78,6 +82,7 @@ def test_a_known_version_with_another_hash_is_refused(wheels: Path) -> None:
     assert wheel.cached() == []
 
 
+@pytest.mark.slow
 @needs_pip
 def test_a_version_that_became_another_since_its_first_fetch_is_refused(cache: Path, wheels: Path) -> None:
     make_wheel(wheels, str(NEW))
@@ -88,6 +93,7 @@ def test_a_version_that_became_another_since_its_first_fetch_is_refused(cache: P
     assert not (cache / "0.5.99").exists()
 
 
+@pytest.mark.slow
 @needs_pip
 @pytest.mark.parametrize("name", ["sglang/../../outside.py", "sglang/..\\outside.py"])
 def test_a_wheel_that_would_write_outside_of_its_folder_is_refused(cache: Path, wheels: Path, name: str) -> None:
@@ -97,6 +103,7 @@ def test_a_wheel_that_would_write_outside_of_its_folder_is_refused(cache: Path, 
     assert not list(cache.parent.rglob("*outside.py"))
 
 
+@pytest.mark.slow
 @needs_pip
 def test_an_interrupted_fetch_is_not_taken_for_a_whole_one(
     cache: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
@@ -114,6 +121,7 @@ def test_an_interrupted_fetch_is_not_taken_for_a_whole_one(
     assert (wheel.unpacked(NEW) / "sglang" / "__init__.py").exists()
 
 
+@pytest.mark.slow
 @needs_pip
 @pytest.mark.usefixtures("cache")
 def test_a_version_that_was_never_released_is_told_with_the_newest_ones(wheels: Path) -> None:
@@ -124,6 +132,7 @@ def test_a_version_that_was_never_released_is_told_with_the_newest_ones(wheels: 
     assert str(refused.value) == "there is no SGLang 0.5.99; the newest are 0.5.20, 0.5.21, 0.5.22, 0.5.23"
 
 
+@pytest.mark.slow
 @needs_pip
 @pytest.mark.usefixtures("cache")
 def test_without_a_network_it_says_what_there_is_without_one(wheels: Path) -> None:
@@ -137,6 +146,7 @@ def test_without_a_network_it_says_what_there_is_without_one(wheels: Path) -> No
     assert len(str(refused.value).splitlines()) == 1
 
 
+@pytest.mark.slow
 @needs_pip
 @pytest.mark.usefixtures("cache")
 def test_released_versions_are_those_that_can_be_driven_the_oldest_first(wheels: Path) -> None:
@@ -160,6 +170,7 @@ def test_a_cache_that_is_a_file_says_which_variable_to_set(tmp_path: Path, monke
         wheel.unpacked(NEW)
 
 
+@pytest.mark.slow
 @needs_pip
 @pytest.mark.usefixtures("cache")
 def test_a_file_that_was_edited_or_added_after_the_fetch_is_seen(wheels: Path) -> None:

@@ -56,12 +56,14 @@ STATES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_drawn_cases_pass(backend: str) -> None:
     for case in drawn(backend, 300):
         assert_passes(case)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -72,6 +74,7 @@ def test_every_mode_passes_eagerly_with_and_without_padding(backend: str, mode: 
         assert_passes(case_of(backend, step(mode, *batch, stride=stride, rows=rows), **state))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("mode", [mode for mode in Mode if mode.speculative])
 @pytest.mark.parametrize("backend", BACKENDS)

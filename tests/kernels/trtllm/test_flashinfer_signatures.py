@@ -23,6 +23,7 @@ def signatures() -> dict[str, inspect.Signature]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "entry_points"),
     [

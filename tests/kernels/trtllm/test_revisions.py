@@ -117,6 +117,7 @@ def has_chunk_without_keys(case: Case) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("revision", "reported"),
     [

@@ -74,6 +74,7 @@ def test_no_memory_is_a_clear_error_after_which_the_arena_still_works() -> None:
         arena.take(5 * MIB)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("driver")
 def test_want_of_memory_uses_up_no_addresses() -> None:
     with CudaArena(device=HOST, reserve=1 << 30) as arena:

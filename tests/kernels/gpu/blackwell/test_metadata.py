@@ -17,6 +17,7 @@ from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.reference.case import Step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("revision", "steps", "found"),
     [

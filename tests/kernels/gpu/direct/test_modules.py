@@ -18,6 +18,7 @@ print(json.dumps({name: module.spec().name for name, module in modules.items()})
 """
 
 
+@pytest.mark.slow
 def test_each_is_specified_once_for_hopper(tmp_path: Path) -> None:
     # In a process of its own: FlashInfer reads these when it is imported, and remembers what it saw.
     environment = {"FLASHINFER_CUDA_ARCH_LIST": "9.0a", "FLASHINFER_WORKSPACE_BASE": str(tmp_path)}

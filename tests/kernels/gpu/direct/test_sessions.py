@@ -13,6 +13,7 @@ import direct_on_cpu
 BACKENDS = [name for name in dir(direct_on_cpu) if isinstance(getattr(direct_on_cpu, name), GpuBackend)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_drawn_cases_pass(backend: str) -> None:
     name = f"{Path(direct_on_cpu.__file__)}:{backend}"

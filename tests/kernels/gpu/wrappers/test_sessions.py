@@ -68,6 +68,7 @@ def names(launches: list[Launched]) -> list[str]:
     return [launched.op.name.rpartition(".")[2] for launched in launches]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_drawn_cases_pass(backend: str) -> None:
     rows = 0
@@ -92,6 +93,7 @@ def test_a_fresh_wrapper_is_planned_and_run_once(launches_of: LaunchesOf, backen
     assert launches[0].arguments["wrapper"] is not launches[2].arguments["wrapper"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workspace", [Workspace.REUSED, Workspace.DIRTY])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_kept_wrapper_serves_another_layer_before_each_that_is_judged(
