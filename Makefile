@@ -1,4 +1,4 @@
-# `make fuzz` and `make test` need Python 3.11+, g++ and make; all else goes into .venv.
+# `make fuzz` and `make test` need Python 3.11+, g++ and make. Everything else is installed into .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
