@@ -7,7 +7,7 @@ reads or writes, and never calls a kernel by itself, so that every access is gua
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -150,7 +150,6 @@ class Output:
     bmm2_scale: float
     roundings: int = 1
     sinks: torch.Tensor | None = None
-    notes: dict[str, str] = field(default_factory=dict)
 
 
 class Session(Protocol):

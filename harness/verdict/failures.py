@@ -13,7 +13,7 @@ REACHED_BY = "a server gets there so: "
 
 
 class Kind(StrEnum):
-    """What went wrong, in DESIGN.md's words."""
+    """The ways in which a case can fail."""
 
     ILLEGAL_ACCESS = "IllegalAccess"
     MISALIGNED = "Misaligned"
