@@ -21,7 +21,7 @@ from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.jobs import JobProcesses
 from attnfuzz.harness.campaign.log import EventLog
 from attnfuzz.harness.campaign.plan import Plan
-from attnfuzz.harness.cli.campaign import prepare
+from attnfuzz.harness.campaign.prepare import prepare
 from attnfuzz.harness.corpus import Corpus
 from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.environment import environment
@@ -70,7 +70,7 @@ def main(*, backends: tuple[str, ...], seconds: int, rounds: int, seed: int) -> 
     A campaign is measured from the first progress that it tells after all of its jobs have judged something, and
     stopped then. Its corpus is empty at first: more cases are kept, and more coverage is told, than later in a night.
     """
-    prepare(backends)
+    prepare(backends, print)
     for backend in backends:
         runs: dict[int, list[Reading]] = {jobs: [] for jobs in JOBS}
         for index in range(rounds):

@@ -1,10 +1,14 @@
-"""The examples in docs/examples whose errors the documentation shows."""
+"""The examples in docs/examples do what the documentation says."""
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 import pytest
@@ -23,6 +27,7 @@ EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 EXAMPLE = EXAMPLES / "my_subtle_backend.py"
 
 
+@pytest.mark.slow
 def test_the_subtle_error_is_found_and_explained() -> None:
     assert len(EXAMPLE.read_text().splitlines()) <= 30
     case = Case(
@@ -59,3 +64,34 @@ def test_the_crashing_call_dumps_itself_and_fails_as_told(tmp_path: Path) -> Non
     with Runner() as runner:
         (failure,) = runner.verdict(make_case(call)).failures
     assert (failure.kind, failure.place) == (Kind.ILLEGAL_ACCESS, "cum_seq_lens_q")
+
+
+class Chat(BaseHTTPRequestHandler):
+    """Keeps what is posted."""
+
+    posted: ClassVar[list[str]] = []
+
+    def do_POST(self) -> None:
+        self.posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.slow
+def test_a_campaign_from_python_posts_its_findings(tmp_path: Path) -> None:
+    """A process of its own, as users run it: a campaign's jobs must find their way without the command line."""
+    with HTTPServer(("127.0.0.1", 0), Chat) as chat:
+        threading.Thread(target=chat.serve_forever, daemon=True).start()
+        ran = subprocess.run(
+            [sys.executable, EXAMPLES / "chat_handler.py", f"http://127.0.0.1:{chat.server_port}/"],
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        chat.shutdown()
+    assert ran.stdout.splitlines()[-1].endswith("findings, in attnfuzz-home")
+    assert any(text.startswith("IllegalAccess in trtllm_mha@21649-before: attnfuzz replay ") for text in Chat.posted)
+    assert (tmp_path / "attnfuzz-home" / "findings").is_dir()

@@ -57,13 +57,13 @@ class Plan:
     """
 
     backends: tuple[str, ...]
-    examples: int | None
-    seconds: float | None
-    seed: int
-    jobs: int
-    contract: str
-    guard: Guard | None
     out: Path
+    examples: int | None = None
+    seconds: float | None = None
+    seed: int = 0
+    jobs: int = 1
+    contract: str = "declared"
+    guard: Guard | None = None
     alpha: float = ALPHA
     preset: str = "quick"
     leaning: bool = True

@@ -13,7 +13,7 @@ from attnfuzz.harness.backends.engines import engine_of
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.calibrate.apart import measure_apart
 from attnfuzz.harness.calibrate.calibrate import Measured, architecture_of, calibration
-from attnfuzz.harness.cli.campaign import prepare
+from attnfuzz.harness.campaign.prepare import prepare
 from attnfuzz.harness.cli.exits import BadInput
 from attnfuzz.harness.cli.given import (
     SEED,
@@ -59,7 +59,7 @@ def calibrate(*, backends: tuple[str, ...], rows: int, seed: int | None, out: Pa
     for name in backends:
         if (engine := engine_of(name)) is not None:
             raise BadInput(f"{name} has the kernels of {' and '.join(engine.kinds)} on this machine: calibrate those")
-    prepare(backends)
+    prepare(backends, tell)
     drawn = secrets.randbits(32) if seed is None else seed
     # Before the measurements, which take minutes: a folder that can't be made would lose them.
     out.mkdir(parents=True, exist_ok=True)

@@ -10,10 +10,10 @@ from rich.text import Text
 
 import attnfuzz
 from attnfuzz.harness.campaign.jobs import JobEnded, JobProcesses
+from attnfuzz.harness.campaign.prepare import prepare
 from attnfuzz.harness.campaign.room import check_room
-from attnfuzz.harness.cli.campaign import prepare
 from attnfuzz.harness.cli.exits import BadInput, Exit
-from attnfuzz.harness.cli.given import JOBS, SEED, PathTo, counted
+from attnfuzz.harness.cli.given import JOBS, SEED, PathTo, counted, tell
 from attnfuzz.harness.cli.kills import Watch, print_scores
 from attnfuzz.harness.cli.terminal import Terminal, echo
 from attnfuzz.harness.defects.pins import save_pin
@@ -85,7 +85,7 @@ def run_defects(
     drawn = range(seed, seed + seeds)
     shrink = NO_SHRINKING if pin is None else PIN_BUDGET
     backends = tuple(map(backend_name, chosen))
-    prepare(backends)
+    prepare(backends, tell)
     check_room(jobs, backends)
     for folder in filter(None, (results and results.parent, pin)):
         # Before the searches, which take minutes: a folder that can't be made would lose them.

@@ -43,7 +43,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def tell(*events: Event) -> None:
         engine = SimpleNamespace(events=lambda: iter(events))
-        monkeypatch.setattr("attnfuzz.harness.cli.campaign.Campaign", lambda *_, **__: engine)
-        monkeypatch.setattr("attnfuzz.harness.cli.campaign.JobProcesses", lambda *_: nullcontext())
+        monkeypatch.setattr("attnfuzz.harness.campaign.run.Campaign", lambda *_, **__: engine)
+        monkeypatch.setattr("attnfuzz.harness.campaign.run.JobProcesses", lambda *_: nullcontext())
 
     return tell

@@ -121,7 +121,7 @@ def test_a_full_disk_is_one_line_that_says_how_to_go_on(attnfuzz: Attnfuzz, monk
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             super().__call__(event)
 
-    monkeypatch.setattr("attnfuzz.harness.cli.campaign.EventLog", FullDisk)
+    monkeypatch.setattr("attnfuzz.harness.campaign.run.EventLog", FullDisk)
     ran = attnfuzz("fuzz", "--backend", "torch_sdpa", "--out", "my home")
     refused(ran, "No space left", "what was filed before is kept", "attnfuzz fuzz --resume 'my home'")
     assert [campaign.name for campaign in Path("my home/campaigns").iterdir()] == Home(Path("my home")).ids()

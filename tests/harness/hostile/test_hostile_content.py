@@ -242,7 +242,7 @@ REPLACED: dict[str, Any] = {
     "attnfuzz.harness.cli.sweep.Runner": FakeRunner,
     "attnfuzz.harness.cli.sweep.Sweep": FakeSweep,
     "attnfuzz.harness.cli.sweep.reported": lambda *_: [],
-    "attnfuzz.harness.cli.campaign.prepare": lambda _: None,
+    "attnfuzz.harness.campaign.run.prepare": lambda *_: None,
     "attnfuzz.harness.cli.campaign._run": lambda *_, **__: Exit.CLEAN,
 }
 

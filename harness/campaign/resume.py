@@ -9,7 +9,6 @@ from attnfuzz.harness.campaign.home import Home, HomeError
 from attnfuzz.harness.campaign.log import read_torn_log
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.cli.began import command_began
 
 
 @dataclass(frozen=True)
@@ -35,12 +34,19 @@ def last_campaign(home: Home) -> Past:
 
 
 def plan_again(
-    past: Past, home: Home, *, jobs: int | None, ray: str | None, database: str | None, ledger: Path | None
+    past: Past,
+    home: Home,
+    *,
+    jobs: int | None,
+    ray: str | None,
+    database: str | None,
+    ledger: Path | None,
+    begun: float,
 ) -> Plan:
-    """What was asked of the campaign when it was begun, now with these `jobs`, `database` and `ledger`, if given.
+    """Return the plan of the campaign as it was begun, with these `jobs`, `database` and `ledger` if they are given.
 
-    A log has no passwords, so a database that wants one has to be given again. Raises HomeError if something that the
-    campaign needs is not where it was.
+    `begun` is when it was asked for again. A log has no passwords, so a database that wants one has to be given again.
+    Raises HomeError if something that the campaign needs is not where it was.
     """
     started = past.events[0]
     assert isinstance(started, CampaignStarted)
@@ -60,7 +66,7 @@ def plan_again(
         database=database or _database(started.database, home),
         ledger=ledger or _ledger(started.ledger, home),
         ray=ray,
-        begun=command_began(),
+        begun=begun,
     )
 
 

@@ -1,0 +1,124 @@
+"""Runs a campaign: check the plan, lock the home, start the jobs, and hand every event to the log and to handlers."""
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+from attnfuzz.harness.campaign.engine import Campaign
+from attnfuzz.harness.campaign.events import Handler
+from attnfuzz.harness.campaign.home import Home
+from attnfuzz.harness.campaign.jobs import JobProcesses, Jobs
+from attnfuzz.harness.campaign.log import EventLog
+from attnfuzz.harness.campaign.plan import Plan
+from attnfuzz.harness.campaign.prepare import prepare
+from attnfuzz.harness.campaign.ray_jobs import RayJobs
+from attnfuzz.harness.campaign.resume import Past
+from attnfuzz.harness.campaign.room import check_room
+from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.corpus import Corpus, open_database
+from attnfuzz.harness.export import CannotExport, export_script
+from attnfuzz.harness.findings.archive import Archive
+from attnfuzz.harness.findings.environment import environment
+from attnfuzz.harness.findings.ledger import Ledger
+from attnfuzz.harness.sandbox.check import render_failure
+from attnfuzz.harness.search.messages import JobSetup
+from attnfuzz.reference.case import Case
+
+
+class Ended(NamedTuple):
+    """A campaign that ended: its name in its home, and where it stands."""
+
+    campaign: str
+    standing: Standing
+
+
+def run(
+    plan: Plan,
+    handlers: Sequence[Handler] = (),
+    *,
+    stop: threading.Event | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Ended:
+    """Run `plan` as a new campaign of its home. `stop` ends it early, `progress` gets lines about what is compiled.
+
+    Each event is logged first, and then handed to each of `handlers`, in their order and in this thread. A handler that
+    raises ends the campaign; it can be resumed.
+
+    Raises:
+        UserError: something that the plan names is wrong, missing or in use; nothing was written then.
+        OSError: a file can't be written.
+
+    """
+    ledger = check_plan(plan, progress)
+    home = Home(plan.out)
+    with home.locked():
+        return carry_out(plan, home, ledger, handlers, stop=stop)
+
+
+def check_plan(plan: Plan, progress: Callable[[str], None]) -> Ledger:
+    """Return the ledger, after everything that can be wrong with `plan` was checked. Writes nothing."""
+    open_database(plan.database, progress)
+    ledger = Ledger() if plan.ledger is None else Ledger.load(plan.ledger)
+    prepare(plan.backends, progress)
+    if plan.ray is None:
+        check_room(plan.jobs, plan.backends)
+    return ledger
+
+
+def carry_out(
+    plan: Plan,
+    home: Home,
+    ledger: Ledger,
+    handlers: Sequence[Handler],
+    *,
+    past: Past | None = None,
+    stop: threading.Event | None = None,
+) -> Ended:
+    """Run a plan that was checked, in a home that is locked; go on with `past` if it is given. Raises OSError."""
+    corpus = Corpus(home.corpus)
+    versions = environment()
+    standing = Standing.of(past.events if past else ())
+    torn_bytes = past.torn_bytes if past else 0
+    with _jobs(plan) as jobs:
+        # What can go wrong so far leaves no campaign behind.
+        campaign = past.campaign if past else home.new_id()
+        engine = Campaign(
+            plan,
+            jobs,
+            campaign=campaign,
+            archive=Archive(home.findings, home.unconfirmed, campaign=campaign, environment=versions),
+            corpus=corpus,
+            ledger=ledger,
+            environment=versions,
+            past_events=past.events if past else (),
+            torn_bytes=torn_bytes,
+            stop=stop or threading.Event(),
+            render=render_failure,
+            export=_export,
+        )
+        with EventLog(home.log(campaign), torn_bytes=torn_bytes) as log:
+            all_handlers: tuple[Handler, ...] = (log, standing, *handlers)
+            for event in engine.events():
+                for handle in all_handlers:
+                    handle(event)
+    return Ended(campaign, standing)
+
+
+def _jobs(plan: Plan) -> AbstractContextManager[Jobs]:
+    setup = JobSetup(
+        backends=plan.backends,
+        contract=plan.contract,
+        guard=plan.guard,
+        alpha=plan.alpha_per_output,
+        database=plan.database,
+    )
+    return JobProcesses(plan.jobs, setup) if plan.ray is None else RayJobs(plan.jobs, setup, address=plan.ray)
+
+
+def _export(case: Case) -> str | None:
+    """The stand-alone script of a case; None for kernels whose source can't be carried along."""
+    try:
+        return export_script(case)
+    except CannotExport:
+        return None
