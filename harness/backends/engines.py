@@ -3,21 +3,14 @@
 from functools import cache
 from importlib.metadata import entry_points
 
+from attnfuzz.harness.backends.defaults import ENGINES
 from attnfuzz.kernels.engine import Engine
-
-ENTRY_POINTS = "attnfuzz.engines"
-"""The entry point group in which a package offers an Engine."""
-
-
-def engine_names() -> list[str]:
-    """Return the name of every engine, and import none: entry points have the names of their engines."""
-    return sorted(entry_points(group=ENTRY_POINTS).names)
 
 
 @cache
 def engines() -> tuple[Engine, ...]:
     """Return every engine, by name."""
-    found = (point.load() for point in entry_points(group=ENTRY_POINTS))
+    found = (point.load() for point in entry_points(group=ENGINES))
     return tuple(sorted(found, key=lambda engine: engine.name))
 
 

@@ -25,8 +25,8 @@ from attnfuzz.harness.cli.replay import replay
 from attnfuzz.harness.cli.report import report
 from attnfuzz.harness.cli.shrink import shrink_case
 from attnfuzz.harness.cli.sweep import sweep
+from attnfuzz.harness.cli.terminal import echo
 from attnfuzz.harness.cli.triage import triage
-from attnfuzz.harness.verdict.printable import printable
 from attnfuzz.reference.user_error import UserError
 
 
@@ -90,7 +90,7 @@ def _exit_code() -> int:
 def _say(text: str) -> None:
     # Nobody may read standard error any more: the exit code is the same.
     with contextlib.suppress(OSError):
-        click.echo(printable(text).rstrip("\n"), err=True)
+        echo(text.rstrip("\n"), err=True)
 
 
 def _fixable(error: BaseException) -> str | None:

@@ -7,6 +7,7 @@ It is loaded in every test run of an environment with attnfuzz, so it imports no
 """
 
 import math
+import os
 import secrets
 import shutil
 import tempfile
@@ -18,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from attnfuzz.harness.backends.defaults import DEFAULT_BACKENDS, DEFAULT_BACKENDS_ON_GPU
-from attnfuzz.harness.backends.engines import engine_names
+from attnfuzz.harness.backends.defaults import DEFAULT_BACKENDS, DEFAULT_BACKENDS_ON_GPU, engine_names
 
 if TYPE_CHECKING:
     from attnfuzz.harness.findings.ledger import Ledger
@@ -282,7 +282,8 @@ def _of_tree(engine: str, tree: Path, named: Sequence[str]) -> tuple[str, ...]:
 
     found = engine_named(engine)
     assert found is not None
-    if not tree.is_dir():
+    # pathlib raises for a path that no file can have.
+    if not os.path.isdir(tree):  # noqa: PTH112
         raise pytest.UsageError(f"--attn-{engine} {tree} is no folder: name a checkout of {found.title}")
     try:
         return found.of_tree(tree, named)

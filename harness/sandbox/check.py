@@ -5,8 +5,7 @@ import hashlib
 import os
 import shlex
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +20,6 @@ from attnfuzz.harness.calls.trace import assemble
 from attnfuzz.harness.sandbox.teams import Team, Teams, team_of
 from attnfuzz.harness.verdict.describe_calls import describe_any
 from attnfuzz.harness.verdict.failures import FAILURES, Kind, Observation, Verdict
-from attnfuzz.harness.verdict.raised import words_of
 from attnfuzz.harness.verdict.task import Task
 from attnfuzz.harness.verdict.tiers import ALPHA, Tier
 from attnfuzz.harness.workers.death import Death
@@ -144,8 +142,7 @@ class Runner:
     def _run(self, case: AnyCase, name: str, trace: str | None = None) -> Verdict:
         case_file.validate_any(case)
         backend = self._prepare(name)
-        with _code_of(backend, name):
-            reason = why_not(backend, case)
+        reason = why_not(backend, case)
         if reason is not None:
             return Verdict(unsupported=f"{name} does not support {reason}")
         task = msgspec.json.encode(
@@ -199,26 +196,12 @@ class Runner:
         backend = registry.resolve(name)
         if name in self._ready:
             return backend
-        with _code_of(backend, name):
-            reason = backend.missing()
-            if reason is not None:
-                raise CannotRun(f"{name} can't run here: {reason}")
-            backend.prepare(self._progress)
+        reason = backend.missing()
+        if reason is not None:
+            raise CannotRun(f"{name} can't run here: {reason}")
+        backend.prepare(self._progress)
         self._ready.add(name)
         return backend
-
-
-@contextmanager
-def _code_of(backend: Backend, name: str) -> Iterator[None]:
-    """Raise CannotRun for what a user's backend raises in this process. KeyboardInterrupt is the user's own."""
-    try:
-        yield
-    except UserError:
-        raise
-    except (Exception, SystemExit, GeneratorExit) as error:
-        if type(backend).__module__.startswith("attnfuzz."):
-            raise
-        raise CannotRun(f"{name} can't run here: {words_of(error)}") from error
 
 
 def why_not(backend: Backend, case: AnyCase) -> str | None:

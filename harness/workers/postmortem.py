@@ -31,6 +31,7 @@ def explain(death: Death) -> Observation:
         location = _unknown(core, launch) if death.sticky and fault is None else _location(death, fault, launch)
         place = location.place
         what = f"{_access(fault)} at {location} ({death.cause})"
+        access = _stray(fault, launch, location)
     message = f"{what}, {'at some point of the case' if death.untimed else _circumstances(launch)}"
     if launch is not None:
         message += f"\n{REACHED_BY}{launch.way}" if launch.way else ""

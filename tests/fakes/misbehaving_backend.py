@@ -54,11 +54,6 @@ class Late:
         raise SystemExit("too late")
 
 
-def in_a_worker() -> bool:
-    """Whether this process runs cases: others would not come that far with a backend that raises."""
-    return signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-
-
 def throw(error: BaseException) -> NoReturn:
     raise error
 
@@ -177,20 +172,10 @@ MISDEEDS: dict[str, Callable[[], object]] = {
 class Backend(DecodeBackend):
     """Decode of any batch, with a misdeed."""
 
-    def missing(self) -> str | None:
-        """None: it can run."""
-        self._fail_here("MISSING")
-        return None
-
-    def _fail_here(self, part: str) -> None:
-        """Raise before a worker runs, if the name says so."""
-        if self.name == f"HERE_{part}" and not in_a_worker():
-            raise KeyError(part)
-
     @property
     def ops(self) -> Mapping[str, Op]:
         """The one kernel."""
-        if self.name == "OPS" and in_a_worker():
+        if self.name == "OPS":
             raise Odd("no ops")
         return super().ops
 
@@ -204,8 +189,7 @@ class Backend(DecodeBackend):
 
     def prepare(self, progress: Callable[[str], None]) -> None:
         """Nothing to compile."""
-        self._fail_here("PREPARE")
-        if self.name == "PREPARE" and in_a_worker():
+        if self.name == "PREPARE":
             raise Odd("not prepared")
 
     def open(self, case: Case, bench: Bench) -> Session:

@@ -37,7 +37,7 @@ edge = tensor.data_ptr() + tensor.nbytes + distance - 4 if side == "right" else 
 runs = {"read": (other.data_ptr(), edge, 4), "write": (edge, other.data_ptr(), 4)}
 assert not memory.damage().result()
 print("legal use is fine")
-guards.write([guards.Run(*runs[access])])
+guards.write([guards.ByteRun(*runs[access])])
 try:
     torch.cuda.synchronize()
 except RuntimeError as error:

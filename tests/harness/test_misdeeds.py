@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from harness_cases import decode_case
 
-from attnfuzz.harness.sandbox.check import CannotRun, Runner
+from attnfuzz.harness.backends.load import BackendFileError
+from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind, Observation
 
 FILE = str(Path(__file__).parents[1] / "fakes" / "misbehaving_backend.py")
@@ -23,10 +24,6 @@ RAISED = {
     "WORDLESS": ("Wordless", "Wordless: (its text can't be had: TypeError in Wordless.__str__)"),
     "SURROGATE": ("RuntimeError", "RuntimeError: \N{REPLACEMENT CHARACTER} \N{REPLACEMENT CHARACTER}[31m"),
     "OPEN_ODD": ("Odd", "Odd: not open"),
-    "PREPARE": ("Odd", "Odd: not prepared"),
-    "OPS": ("Odd", "Odd: no ops"),
-    "NOISE": ("Odd", "Odd: no noise"),
-    "NO_NOISE": ("TypeError", "TypeError: the backend's noise is a NoneType, not a NoiseModel"),
     "NO_OUTPUT": ("TypeError", "TypeError: the backend's output is a str, not a Output"),
 }
 
@@ -125,8 +122,16 @@ def test_what_an_earlier_case_left_behind_ends_nothing(runner: Runner) -> None:
     assert observed(runner, "STUMBLE") == ()
 
 
-@pytest.mark.parametrize("part", ["MISSING", "PREPARE"])
-def test_what_a_backend_raises_before_a_worker_runs_it_names_the_backend(runner: Runner, part: str) -> None:
-    with pytest.raises(CannotRun, match=rf"misbehaving_backend.py:HERE_{part} can't run here: KeyError: '{part}'"):
-        runner.verdict(decode_case(f"{FILE}:HERE_{part}"))
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("PREPARE", r"its prepare\(\) raises Odd: not prepared"),
+        ("OPS", "its ops raises Odd: no ops"),
+        ("NOISE", r"its noise\(float32\) raises Odd: no noise"),
+        ("NO_NOISE", r"its noise\(float32\) is None: make it a NoiseModel"),
+    ],
+)
+def test_what_a_backend_raises_before_a_case_runs_is_refused(runner: Runner, name: str, words: str) -> None:
+    with pytest.raises(BackendFileError, match=words):
+        runner.verdict(decode_case(f"{FILE}:{name}"))
     assert observed(runner, "NONE") == ()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from recorder import Launched, Recorder
 
-from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.backends.registry import load
 from attnfuzz.harness.inside.launcher import JournalingLauncher
 from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory
@@ -47,7 +47,7 @@ def launches_of(bench_of: Callable[..., Bench]) -> Callable[[Case], list[Launche
 
     def run(case: Case) -> list[Launched]:
         recorder = Recorder()
-        session = resolve(case.backend).open(case, bench_of(case, recorder))
+        session = load(case.backend).open(case, bench_of(case, recorder))
         for index in range(len(case.steps)):
             session.forward(index)
         return recorder.launches

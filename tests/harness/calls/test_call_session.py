@@ -22,7 +22,7 @@ from attnfuzz.reference.calls import Buffer, Call, CallCase, View
 from attnfuzz.reference.case import Guard, Outputs
 from attnfuzz.reference.dtypes import DType
 
-MALFORMED = Path(__file__).parent / "short_seq_lens.json"
+MALFORMED = Path(__file__).parents[1] / "short_seq_lens.json"
 """Three requests of one token each, whose lengths and page table have rows for two."""
 
 

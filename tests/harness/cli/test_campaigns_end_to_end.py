@@ -108,7 +108,7 @@ def test_a_known_failure_that_a_short_campaign_does_not_meet_is_no_error(attnfuz
     Path("attnfuzz-ledger.toml").write_text(f'[[known]]\nbackend = "{MINE}"\nkind = "NotFinite"\nreason = "rare"\n')
     ran = attnfuzz("fuzz", "--backend", MINE, "--examples", "5", "--seed", "5")
     assert ran.code == 0, ran.out
-    assert f"Ledger: entry 1 (NotFinite in {MINE}): not met yet" in ran.out
+    assert f"Ledger: entry 1 (NotFinite in {MINE}): no finding matched" in ran.out
 
 
 def test_what_the_ledger_knows_is_no_finding(attnfuzz: Attnfuzz) -> None:

@@ -69,7 +69,7 @@ def test_a_tree_that_nothing_is_asked_of_is_told(attnfuzz: Attnfuzz, tree: Path,
     refused(attnfuzz("fuzz", "--sglang", str(tree), "--backend", "trtllm_mha"), "says where sglang:trtllm_mha is")
     other = tmp_path / "other.json"
     case_file.save(other, fake_sglang.on_release(case_file.load(case), "trtllm_mha"))
-    refused(attnfuzz("replay", str(other), "--sglang", str(tree)), "trtllm_mha is no backend of SGLang")
+    refused(attnfuzz("replay", str(other), "--sglang", str(tree)), "'trtllm_mha' is no backend of SGLang")
 
 
 def test_calibrating_a_release_is_refused(attnfuzz: Attnfuzz) -> None:

@@ -11,7 +11,7 @@ from reported_cases import ACCEPTED_LESS, CHUNK_WITHOUT_KEYS, PADDED_AFTER_PLANN
 from small_cases import step
 from trtllm_on_cpu import named
 
-from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.backends.registry import load, resolve
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.backend import Bench
@@ -52,7 +52,7 @@ def test_as_served_the_rest_of_a_last_page_is_finite(bench_of: Callable[[Case], 
     case = paired(step(Mode.EXTEND, (7, 9), (7, 30)))
     held = []
     for backend in ("HOPPER_MHA", "HOPPER_MHA_AS_SERVED"):
-        session = resolve(named(backend)).open(case, bench_of(case))
+        session = load(named(backend)).open(case, bench_of(case))
         session.forward(0)
         pages = [page for slot in session._kv.pages.values() for page in slot]  # type: ignore[attr-defined]
         held.append(bool(session._kv.cache[pages].isfinite().all()))  # type: ignore[attr-defined]
