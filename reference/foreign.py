@@ -64,8 +64,8 @@ def decode_json(data: bytes, type: Any = Any) -> Any:  # noqa: A002 - msgspec's 
     """
     try:
         value = type.decode(data) if isinstance(type, msgspec.json.Decoder) else msgspec.json.decode(data, type=type)
-    except UnicodeDecodeError as error:
-        raise msgspec.DecodeError(f"byte {error.start} is not UTF-8") from None
+    except UnicodeDecodeError:
+        raise msgspec.DecodeError("it has bytes that are not UTF-8") from None
     except RecursionError:
         raise msgspec.DecodeError("it nests too deeply") from None
     if type is Any and _deeper_than(value, MOST_DEPTH):
