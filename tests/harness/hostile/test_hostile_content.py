@@ -96,7 +96,8 @@ def full_case() -> Any:
 
 
 CASE_OF_HOME = replace(decode(5), backend="torch_sdpa")
-LOG = [
+OF_HOME = replace(FINGERPRINT, backend="torch_sdpa")
+EVENTS: tuple[events.Event, ...] = (
     replace(started("torch_sdpa", torch="2.13"), ledger="known.toml", database="examples"),
     events.SliceStarted(at=1.0, job=0, backend="torch_sdpa", index=0, seed=1, examples=5),
     events.Progress(
@@ -104,20 +105,20 @@ LOG = [
     ),
     events.CoverageGrew(at=3.0, backend="torch_sdpa", searched=5, pairs=(("a=1", "b=2"),)),
     events.CaseKept(at=3.0, backend="torch_sdpa", case_id="0" * 12, why="coverage"),
-    events.SuspectSeen(at=4.0, fingerprint=FINGERPRINT, case=CASE_OF_HOME, observation=FAILURE),
+    events.SuspectSeen(at=4.0, fingerprint=OF_HOME, case=CASE_OF_HOME, observation=FAILURE),
     filed(CASE_OF_HOME, observation=FAILURE),
     checked(CASE_OF_HOME, State.OPEN),
     checked(CASE_OF_HOME, State.FIXED, "another"),
-    events.AlreadyFiled(at=61.0, fingerprint=FINGERPRINT, name="a-finding"),
+    events.AlreadyFiled(at=61.0, fingerprint=OF_HOME, name="a-finding"),
     events.UnconfirmedKept(
         at=62.0,
-        fingerprint=FINGERPRINT,
+        fingerprint=OF_HOME,
         case=CASE_OF_HOME,
         observation=FAILURE,
         path="out/unconfirmed/x",
         reason="gone",
     ),
-    events.GapSeen(at=62.0, fingerprint=FINGERPRINT, case=CASE_OF_HOME, observation=FAILURE),
+    events.GapSeen(at=62.0, fingerprint=OF_HOME, case=CASE_OF_HOME, observation=FAILURE),
     events.SliceFinished(
         at=63.0,
         backend="torch_sdpa",
@@ -134,7 +135,8 @@ LOG = [
     events.JobRestarted(at=66.0, job=0, text="killed"),
     events.CampaignResumed(at=67.0, time=1777609900.0, environment={"torch": "2.13"}, jobs=2, torn_bytes=3),
     finished(interrupted=True),
-]
+)
+LOG = sorted(EVENTS, key=lambda event: event.at)
 WANTED = Wanted(
     name="a-failure", title="a title", kind="decoder", case=CASE, kinds=(Kind.HANG,), fingerprint=FINGERPRINT, where="k"
 )
