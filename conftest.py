@@ -35,11 +35,22 @@ def pytest_configure(config: pytest.Config) -> None:
     # With -n, tests run in the processes of pytest-xdist, which this one starts.
     runs_tests = hasattr(config, "workerinput") or not config.getoption("numprocesses", None)
     if runs_tests and "not slow" in config.getoption("markexpr"):
-        sys.addaudithook(_no_process)
+        sys.addaudithook(_note_process)
 
 
-def _no_process(event: str, arguments: tuple[Any, ...]) -> None:
+def pytest_runtest_teardown() -> None:
+    """Fail a quick test that started a process."""
+    if STARTED:
+        STARTED.clear()
+        pytest.fail("this test starts a process: mark it with pytest.mark.slow")
+
+
+STARTED: list[str] = []
+"""The processes that the test at hand started, where that is watched."""
+
+
+def _note_process(event: str, arguments: tuple[Any, ...]) -> None:
     # Compilers and git may run: kernels are compiled once, and a campaign records its versions.
     python = event == "subprocess.Popen" and Path(str(arguments[0])).name.startswith("python")
     if python or event == "os.fork":
-        raise RuntimeError("this test starts a process: mark it with pytest.mark.slow")
+        STARTED.append(event)

@@ -46,6 +46,7 @@ def judged(case: Case, monkeypatch: pytest.MonkeyPatch, backend: object, *withou
     return Execution(Task(case=case, backend="fickle", without=without), lambda _: None).run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relation", Relation)
 def test_what_differs_is_found_and_only_by_comparing(relation: Relation, monkeypatch: pytest.MonkeyPatch) -> None:
     case, fickle = related_case(relation), FickleBackend(relation=relation)

@@ -96,6 +96,7 @@ def by_scalar_loop(problem: Problem) -> tuple[list[float], list[float], list[int
     return outs, lses, visible
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(problems(), st.sampled_from(BLOCKS))
 def test_agrees_with_a_scalar_loop_however_it_is_cut_into_blocks(problem: Problem, block: int) -> None:

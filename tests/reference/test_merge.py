@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from attnfuzz.reference.attention import Problem, attend
 from attnfuzz.reference.merge import merge
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 12), st.integers(0, 12), st.integers(0, 99))
 def test_keys_split_anywhere_and_merged_are_one_pass(left: int, right: int, seed: int) -> None:

@@ -26,6 +26,7 @@ def test_a_tokens_values_do_not_depend_on_how_many_are_drawn(family: ValueFamily
         assert torch.equal(draw(family, role, (tokens, 3, 5), seed=1, stream=2), longest[:tokens])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "role"), ALL)
 def test_values_survive_a_cast_to_every_dtype(family: ValueFamily, role: Operand) -> None:
     values = draw(family, role, (2000, 2, 64), seed=5, stream=0)

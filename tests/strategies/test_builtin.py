@@ -14,6 +14,8 @@ from attnfuzz.strategies.cases import cases
 from attnfuzz.strategies.coverage import impossible, pairs_of
 from attnfuzz.strategies.supported import capturable, within
 
+pytestmark = pytest.mark.slow
+
 Draw = Callable[[SearchStrategy[Case], int], list[Case]]
 
 # Revisions share the capability of what they are revisions of.
@@ -33,7 +35,6 @@ def drawn(can: Capability, draw: Draw) -> list[Case]:
     return draw(cases(can, BACKENDS[can]), 120)
 
 
-@pytest.mark.slow
 def test_what_is_drawn_is_covered_and_never_said_to_be_impossible(can: Capability, drawn: list[Case]) -> None:
     for case in drawn:
         validate(case)

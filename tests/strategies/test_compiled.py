@@ -19,6 +19,8 @@ from attnfuzz.strategies.cases import cases
 from attnfuzz.strategies.coverage import features_of, impossible, pair, pairs_of, possible_pairs
 from attnfuzz.strategies.lean import Lean
 
+pytestmark = pytest.mark.slow
+
 Draw = Callable[[SearchStrategy[Case], int], list[Case]]
 
 BACKENDS = {"compiled": COMPILED, "latents": COMPILED_LATENTS}
@@ -52,7 +54,6 @@ def share(drawn: list[Case], holds: Callable[[Case], object]) -> float:
     return sum(bool(holds(case)) for case in drawn) / len(drawn)
 
 
-@pytest.mark.slow
 def test_every_case_is_valid_and_covered(drawn: list[Case]) -> None:
     can = BACKENDS[drawn[0].backend]
     for case in drawn:
@@ -96,7 +97,6 @@ def test_the_modes_of_a_bucket_are_captured_in_graphs(compiled: list[Case]) -> N
         assert replayed.keys() == set(COMPILED.graph_modes)
 
 
-@pytest.mark.slow
 def test_a_bucket_that_covers_the_same_geometries_has_drafts_of_its_own(draw: Draw) -> None:
     more = replace(HEAD_DIM_64, strides=(6,), modes=(Mode.TARGET_VERIFY,))
     drawn = draw(cases(replace(COMPILED, buckets=(HEAD_DIM_64, more)), "twice"), 200)
@@ -106,7 +106,6 @@ def test_a_bucket_that_covers_the_same_geometries_has_drafts_of_its_own(draw: Dr
     assert verified.keys() == {4, 6}
 
 
-@pytest.mark.slow
 def test_layers_of_served_models_are_drawn_more_often_than_chance_has_it(draw: Draw) -> None:
     bucket = replace(
         HEAD_DIM_64, heads=((1, 1), (2, 1), (3, 1), (4, 1), (8, 1)), windows=(-1, 0, 1, 2, 127), page_sizes=(16, 32, 64)
@@ -149,7 +148,6 @@ def test_no_kv_is_very_long_on_a_cpu(draw: Draw) -> None:
     assert max(max(case.slot_lengths().values()) for case in drawn) <= 2100
 
 
-@pytest.mark.slow
 def test_nothing_impossible_is_drawn_and_little_else_is_missing(drawn: list[Case]) -> None:
     can = BACKENDS[drawn[0].backend]
     reached = set().union(*map(pairs_of, drawn))
@@ -196,7 +194,6 @@ def test_a_reason_names_the_modules() -> None:
     assert impossible(COMPILED)[pair("head dim=32", "mode=decode")] == "the backend does not have this head dim"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "feature", ["group=3", "page size=32", "window=cuts keys off", "KV dtype=float8_e4m3", "sinks=yes", "drafts=1 to 2"]
 )

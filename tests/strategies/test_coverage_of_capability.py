@@ -31,6 +31,7 @@ def test_narrow_capabilities_are_respected(name: str, draw: Draw) -> None:
         assert NARROW[name].why_not(case) is None
 
 
+@pytest.mark.slow
 def test_a_backend_without_padding_has_no_graphs(draw: Draw) -> None:
     drawn = draw(cases(NARROW["graphs without padding"], "eager"), 150)
     assert all(step.launch is Launch.EAGER for case in drawn for step in case.steps)

@@ -9,6 +9,8 @@ from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
 from attnfuzz.reference.geometry import Geometry, Latent
 from attnfuzz.strategies.coverage import all_features, axes, axis_of, features_of, pair, pairs_of
 
+pytestmark = pytest.mark.slow
+
 GEOMETRY = Geometry(q_heads=4, kv_heads=2, head_dim_qk=64, head_dim_vo=64, page_size=16)
 
 
@@ -146,7 +148,6 @@ def test_features_of_the_case_make_pairs_with_those_of_every_step() -> None:
         assert pair(feature, "head dim=64") in pairs
 
 
-@pytest.mark.slow
 def test_pairs_are_those_of_the_cases_that_have_one_of_the_steps(drawn: list[Case]) -> None:
     """By another way: what several steps show together is what they show alone, but for what they are to each other."""
     for case in (case for case in drawn[:200] if len(case.steps) == 1):

@@ -57,6 +57,7 @@ def test_what_is_leaned_to_is_drawn_more_often(feature: str, times: float, plain
     assert share(leaning, feature) >= times * share(plain, feature) > 0
 
 
+@pytest.mark.slow
 def test_two_features_are_drawn_together_more_often(plain: list[Case], draw: Draw) -> None:
     both = ("drafts=over 8", "page size=128")
     leaning = draw(cases(CAPABILITY, "plain", Lean(both)), 200)
@@ -64,6 +65,7 @@ def test_two_features_are_drawn_together_more_often(plain: list[Case], draw: Dra
     assert sum(both in pairs_of(case) for case in leaning) / len(leaning) >= max(0.08, 8 * apart)
 
 
+@pytest.mark.slow
 def test_what_is_not_leaned_to_is_still_drawn(draw: Draw) -> None:
     drawn = draw(cases(CAPABILITY, "plain", Lean(("mode=decode", "page size=1", "longest kv=over 1000"))), 300)
     for feature in (*(f"mode={mode}" for mode in Mode), "page size=64", "longest kv=1 to 16", "batch=over 32"):
@@ -92,6 +94,7 @@ def test_a_chance_that_is_high_already_stays_as_it_is() -> None:
     assert WeightedFlag(3, 1, ("a",)).weighed(Lean(("a",))) == (False,) * 3 + (True,) * 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fails", "launches"),
     [

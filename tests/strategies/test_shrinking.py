@@ -45,6 +45,7 @@ def test_an_empty_request_beside_a_long_one_shrinks_to_hardly_more_than_that() -
     assert len(case.steps[-1].requests) <= 3
 
 
+@pytest.mark.slow
 def test_a_replay_shrinks_to_one_capture_and_one_replay() -> None:
     case = shrunk(cases(CAPABILITY, "any"), lambda case: any(step.launch is Launch.REPLAY for step in case.steps))
     assert [step.launch for step in case.steps] == [Launch.CAPTURE, Launch.REPLAY]

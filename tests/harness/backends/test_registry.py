@@ -27,6 +27,8 @@ from attnfuzz.kernels.gpu.as_served import name_as_served
 from attnfuzz.kernels.sglang.errors import ReleaseError
 from attnfuzz.reference.device import Device
 
+pytestmark = pytest.mark.slow
+
 Write = Callable[..., str]
 
 GOOD = """

@@ -32,6 +32,7 @@ def measured(backend: str, dtype: DType, *, rows: int, seed: int) -> Measured:
     return last
 
 
+@pytest.mark.slow
 def test_a_fit_tightens_and_holds_for_the_rows_held_out() -> None:
     found = measured("trtllm_mha", DType.FLOAT32, rows=2000, seed=1).fit
     assert found.rows >= 2000
@@ -41,11 +42,13 @@ def test_a_fit_tightens_and_holds_for_the_rows_held_out() -> None:
     assert max(found.margins.values()) <= 1
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_fit() -> None:
     first, second = (measured("torch_sdpa", DType.FLOAT32, rows=1000, seed=3) for _ in range(2))
     assert first.fit == second.fit
 
 
+@pytest.mark.slow
 def test_errors_above_the_theory_are_no_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
     tight = NoiseModel(probabilities=1e-12, logits=1e-12, accumulate=1e-12, exponential=1e-12)
     monkeypatch.setattr(SdpaBackend, "theory", lambda *_: tight)

@@ -53,6 +53,7 @@ def passes(_: list[int]) -> tuple[Observation, ...]:
     return ()
 
 
+@pytest.mark.slow
 def test_a_clean_campaign_uses_its_budget_and_files_nothing(tmp_path: Path) -> None:
     judge = FakeJudge(passes)
     events = run(FakeJobs(judge), plan(tmp_path))
@@ -71,6 +72,7 @@ def test_every_slice_has_its_own_seed(tmp_path: Path) -> None:
     assert len(set(seeds)) == len(seeds) == 3
 
 
+@pytest.mark.slow
 def test_a_campaign_with_the_same_seed_draws_the_same_cases(tmp_path: Path) -> None:
     judges = [FakeJudge(passes) for _ in range(3)]
     for number, (judge, seed) in enumerate(zip(judges, (1, 1, 2), strict=True)):
@@ -85,6 +87,7 @@ def test_several_jobs_search_no_more_than_was_asked(tmp_path: Path) -> None:
     assert len(judge.judged) == 600
 
 
+@pytest.mark.slow
 def test_a_bug_is_filed_once_and_the_rest_of_the_budget_is_still_used(tmp_path: Path) -> None:
     events = run(FakeJobs(FakeJudge(fails_on_long)), plan(tmp_path))
     (filed,) = of(FindingFiled, events)
@@ -96,12 +99,14 @@ def test_a_bug_is_filed_once_and_the_rest_of_the_budget_is_still_used(tmp_path: 
     assert sum(event.examples for event in of(SliceFinished, events)) == 600
 
 
+@pytest.mark.slow
 def test_several_jobs_that_meet_the_same_bug_file_it_once(tmp_path: Path) -> None:
     events = run(FakeJobs(FakeJudge(fails_on_long), count=3), plan(tmp_path, jobs=3))
     assert len(of(FindingFiled, events)) == 1
     assert not of(UnconfirmedKept, events)
 
 
+@pytest.mark.slow
 def test_two_fingerprints_that_shrink_to_the_same_bug_are_one_finding(tmp_path: Path) -> None:
     def fails(lengths: list[int]) -> tuple[Observation, ...]:
         return (observed(place="key" if max(lengths) % 2 else "value"),) if max(lengths) >= 100 else ()
@@ -112,6 +117,7 @@ def test_two_fingerprints_that_shrink_to_the_same_bug_are_one_finding(tmp_path: 
     assert other.fingerprint != filed.fingerprint
 
 
+@pytest.mark.slow
 def test_what_does_not_come_back_is_kept_apart_and_given_up_in_the_end(tmp_path: Path) -> None:
     judge = FakeJudge(fails_on_long, comes_back=lambda _: False)
     events = run(FakeJobs(judge), plan(tmp_path, examples=1000))
@@ -121,6 +127,7 @@ def test_what_does_not_come_back_is_kept_apart_and_given_up_in_the_end(tmp_path:
     assert (tmp_path / "unconfirmed").is_dir()
 
 
+@pytest.mark.slow
 def test_gaps_are_told_once_in_a_campaign(tmp_path: Path) -> None:
     events = run(FakeJobs(FakeJudge(lambda _: (observed(gap=True),))), plan(tmp_path))
     assert len(of(GapSeen, events)) == 1
@@ -238,6 +245,7 @@ def night(out: Path, campaign: str, judge: FakeJudge, ledger: Ledger | None = No
     return list(begin(plan(out, examples=200), FakeJobs(judge), campaign=campaign, ledger=ledger).events())
 
 
+@pytest.mark.slow
 def test_a_finding_is_new_then_open_then_fixed_then_returned(tmp_path: Path) -> None:
     def broken() -> FakeJudge:
         return FakeJudge(fails_on_long)

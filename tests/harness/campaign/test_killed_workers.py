@@ -71,6 +71,7 @@ def test_random_kills_change_no_count_and_accuse_no_case(runner: Runner, defecti
     assert not [message for message in told if isinstance(message, Suspect | Caught | Lost)]
 
 
+@pytest.mark.slow
 def test_a_bug_is_found_among_random_kills(runner: Runner, defective: str) -> None:
     _, _, told = hunt(runner, f"{defective}:LONG_KV", examples=50)
     (caught,) = (message for message in told if isinstance(message, Caught))

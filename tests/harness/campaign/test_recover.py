@@ -147,6 +147,7 @@ def test_kept_cases_and_findings_are_not_run_again_after_a_kill(tmp_path: Path) 
     assert not of(FindingFiled, again)
 
 
+@pytest.mark.slow
 def test_a_stopped_campaign_keeps_its_suspects_and_settles_them_when_it_goes_on(tmp_path: Path) -> None:
     stop = threading.Event()
     asked = plan(tmp_path)
@@ -254,6 +255,7 @@ def test_a_slice_of_kept_cases_whose_job_was_killed_runs_once_more(tmp_path: Pat
     assert kept == [[[300]], [[300]], []]
 
 
+@pytest.mark.slow
 def test_a_past_finding_that_no_job_lives_to_check_is_searched_for_like_any_other(tmp_path: Path) -> None:
     list(begin(plan(tmp_path, examples=200), FakeJobs(FakeJudge(fails_in_two_ways)), campaign="1").events())
     judged = Tally(cases=1, deaths=0, shrinking=False)
@@ -293,6 +295,7 @@ def stopped_at_a_suspect(folder: Path) -> list[Event]:
     return first
 
 
+@pytest.mark.slow
 def test_a_suspect_that_was_left_over_and_then_filed_is_told_as_a_finding_alone(tmp_path: Path) -> None:
     first = stopped_at_a_suspect(tmp_path)
     assert len(Standing.of(first).unconfirmed) == 1

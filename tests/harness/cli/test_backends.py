@@ -65,6 +65,7 @@ def test_what_modules_there_are_for_is_listed(attnfuzz: Attnfuzz) -> None:
     assert "No LSE" in out
 
 
+@pytest.mark.slow
 def test_an_installed_backend_that_does_not_load_is_left_out_and_named(
     attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch
 ) -> None:

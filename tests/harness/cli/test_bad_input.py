@@ -20,6 +20,8 @@ from attnfuzz.harness.cli.main import cli
 from attnfuzz.harness.workers import core_dumps
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 
+pytestmark = pytest.mark.slow
+
 Attnfuzz = Callable[..., Any]
 
 
@@ -113,7 +115,6 @@ def test_an_out_folder_that_is_a_file_is_named(attnfuzz: Attnfuzz, tmp_path: Pat
     refused(attnfuzz("fuzz", "--backend", "torch_sdpa", "--out", "taken"), "taken")
 
 
-@pytest.mark.slow
 def test_a_full_disk_is_one_line_that_says_how_to_go_on(attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch) -> None:
     class FullDisk(EventLog):
         def __call__(self, event: Event) -> None:

@@ -11,6 +11,8 @@ from harness_cases import decode_case
 
 from attnfuzz.reference import case_file
 
+pytestmark = pytest.mark.slow
+
 Attnfuzz = Callable[..., Any]
 MALFORMED = str(Path(__file__).parents[1] / "short_seq_lens.json")
 
@@ -44,7 +46,6 @@ def table(ran: Any) -> list[list[str]]:
     return [line.split() for line in ran.out.split("\n\n")[0].splitlines()[1:]]
 
 
-@pytest.mark.slow
 def test_it_says_where_a_fault_began_and_ended(attnfuzz: Attnfuzz) -> None:
     ran = attnfuzz("bisect", *script("0.6.9 0.6.10"), *sites("0.6.10", "0.6.8", "0.7.0", "0.6.9"))
     assert ran.code == 1
@@ -57,7 +58,6 @@ def test_it_says_where_a_fault_began_and_ended(attnfuzz: Attnfuzz) -> None:
     assert "\nFirst fails in 0.6.9 (0.6.8 passes); fixed in 0.7.0 (0.6.10 fails).\n" in ran.out
 
 
-@pytest.mark.slow
 def test_the_line_to_paste_shows_the_fault_again(attnfuzz: Attnfuzz) -> None:
     ran = attnfuzz("bisect", *script("0.6.9"), *sites("0.6.8", "0.6.9"))
     command = ran.out.splitlines()[-1].strip()
@@ -65,7 +65,6 @@ def test_the_line_to_paste_shows_the_fault_again(attnfuzz: Attnfuzz) -> None:
     assert (again.returncode, again.stdout) == (1, "called with 0.6.9\n")
 
 
-@pytest.mark.slow
 def test_versions_between_two_that_differ_are_halved(attnfuzz: Attnfuzz) -> None:
     versions = [f"0.6.{number}" for number in range(8)]
     arguments = [*script("0.6.5 0.6.6 0.6.7"), *sites(*versions)]
@@ -79,7 +78,6 @@ def test_versions_between_two_that_differ_are_halved(attnfuzz: Attnfuzz) -> None
     assert "not run" not in every.out
 
 
-@pytest.mark.slow
 def test_no_version_fails_is_clean(attnfuzz: Attnfuzz) -> None:
     ran = attnfuzz("bisect", *script(unable="0.6.9"), *sites("0.6.8", "0.6.9"))
     assert ran.code == 0
@@ -87,7 +85,6 @@ def test_no_version_fails_is_clean(attnfuzz: Attnfuzz) -> None:
     assert table(ran)[1] == ["0.6.9", "can't", "run", "called", "with", "0.6.9"]
 
 
-@pytest.mark.slow
 @needs_pip
 def test_versions_are_installed_by_pip_and_one_that_can_not_be_had_is_told(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     make_wheel(tmp_path, "0.6.8")
@@ -100,14 +97,12 @@ def test_versions_are_installed_by_pip_and_one_that_can_not_be_had_is_told(attnf
     assert (tmp_path / "cache" / "sites").is_dir()
 
 
-@pytest.mark.slow
 def test_nothing_that_could_be_run_is_no_answer(attnfuzz: Attnfuzz) -> None:
     ran = attnfuzz("bisect", *script(), "--versions", "0.6.8")
     assert ran.code == 2
     assert ran.out.endswith("\nNo version could be run.\n")
 
 
-@pytest.mark.slow
 def test_a_case_is_run_by_its_script_for_flashinfer(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     """The FlashInfer of this test lacks the functions that the case calls, which the script says."""
     ran = attnfuzz("bisect", MALFORMED, *sites("0.6.8"), "--cache", "cache")

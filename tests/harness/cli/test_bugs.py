@@ -49,6 +49,7 @@ def listed(ran: Any) -> set[str]:
     return first & {each.name for each in load_bugs()}
 
 
+@pytest.mark.slow
 def test_all_bugs_are_listed_within_80_columns(attnfuzz: Attnfuzz) -> None:
     ran = attnfuzz("bugs")
     assert ran.code == 0
@@ -246,6 +247,7 @@ def test_on_a_gpu_a_bug_is_run_on_its_kernels_and_others_on_native_ones(
     assert "sglang-22688 cpu OutputMismatch at out passes" in words
 
 
+@pytest.mark.slow
 def test_a_bug_that_nothing_shows_on_a_gpu_is_not_shown(
     attnfuzz: Attnfuzz, judged: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

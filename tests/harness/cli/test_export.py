@@ -11,6 +11,8 @@ from harness_cases import chunked_case, decode_case
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Outputs
 
+pytestmark = pytest.mark.slow
+
 Attnfuzz = Callable[..., Any]
 MALFORMED = str(Path(__file__).parents[1] / "short_seq_lens.json")
 

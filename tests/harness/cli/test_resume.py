@@ -45,6 +45,7 @@ def test_a_campaign_that_was_killed_before_its_reports_were_written_has_them_and
     assert "go on with" not in ran.out
 
 
+@pytest.mark.slow
 def test_a_campaign_logs_where_things_are_wherever_it_is_gone_on_with(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     Path("attnfuzz-ledger.toml").write_text("")
     Path("team.py").write_text("from attnfuzz.kernels.torch_sdpa import SDPA_BACKENDS\n\nMINE = SDPA_BACKENDS[0]\n")
@@ -57,6 +58,7 @@ def test_a_campaign_logs_where_things_are_wherever_it_is_gone_on_with(attnfuzz: 
     assert first.folder == str(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_ledger_that_an_old_log_names_from_its_own_folder_is_found_from_another(
     attnfuzz: Attnfuzz, told: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

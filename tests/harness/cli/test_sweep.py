@@ -97,6 +97,7 @@ def test_the_table_is_written_as_markdown_too(attnfuzz: Attnfuzz, tmp_path: Path
     assert "| 1.9 |  |  | buy a faster machine |" in markdown
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_judged_here")
 def test_the_table_fits_a_terminal_of_80_columns(attnfuzz: Attnfuzz) -> None:
     paths = []

@@ -90,6 +90,7 @@ def test_a_case_is_reduced_to_the_pairs_that_it_is_kept_for(tmp_path: Path) -> N
     validate(smaller)
 
 
+@pytest.mark.slow
 def test_reducing_loses_no_pair(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path)
     cases = drawn(BACKEND, 25)

@@ -82,6 +82,7 @@ def test_a_pinned_case_fails_on_its_defect_as_recorded(guarded: Workers, name: s
     assert (pin.killed_by, pin.kind) in seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PINS)
 def test_a_pinned_case_passes_on_the_correct_backend(guarded: Workers, name: str) -> None:
     assert failures(guarded, PINS[name].case, CORRECT[name]) == ()

@@ -74,6 +74,7 @@ ODD: list[Any] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", CALLS)
 def test_whatever_an_argument_was_there_is_a_case_or_one_line_that_says_why_not(function: str) -> None:
     legal = CALLS[function]()

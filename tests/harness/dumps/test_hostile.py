@@ -252,6 +252,7 @@ def test_metadata_that_is_none_is_refused(folder: Path, text: bytes, reason: str
     assert reason in complaint(folder)
 
 
+@pytest.mark.slow
 def test_values_that_are_barely_not_nested_too_deeply_to_be_parsed_do_no_harm(folder: Path) -> None:
     # The parser may have more of the stack left than whoever works on what it returned.
     limit = sys.getrecursionlimit()

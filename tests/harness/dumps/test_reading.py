@@ -23,6 +23,7 @@ def only_call(folder: Path) -> RecordedCall:
     return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tensor_format", ["torch", "safetensors"])
 @pytest.mark.parametrize(
     "content",
@@ -239,6 +240,7 @@ def test_a_call_whose_graph_was_never_replayed_to_its_end_is_told_and_left_out(t
     assert "no replay of it came to its end" in str(error)
 
 
+@pytest.mark.slow
 def test_thousands_of_tensors_are_read(tmp_path: Path) -> None:
     many = [torch.tensor([index]) for index in range(3000)]
     value = only_call(Dumper(tmp_path).call("f", values=many)).arguments["values"]
@@ -246,6 +248,7 @@ def test_thousands_of_tensors_are_read(tmp_path: Path) -> None:
     assert [int(stored(member).read()) for member in value] == list(range(3000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tensor_format", ["torch", "safetensors"])
 def test_tensors_are_mapped_and_only_the_rows_that_are_asked_for_are_copied(tmp_path: Path, tensor_format: str) -> None:
     cache = torch.arange(64 * 2 * 8, dtype=torch.bfloat16).view(64, 2, 8)

@@ -18,7 +18,10 @@ from dump_maker import DECODE, Dumper, stored
 from attnfuzz.harness.dumps.find_calls import read_dump
 from attnfuzz.harness.dumps.recorded import CallStatus, RecordedCall
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("flashinfer") is None, reason="reads dumps of FlashInfer")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("flashinfer") is None, reason="reads dumps of FlashInfer"),
+]
 
 SCRIPT = Path(dump_maker.__file__).with_name("flashinfer_calls.py")
 
@@ -67,6 +70,7 @@ def test_calls_come_in_the_order_in_which_they_were_made(calls: tuple[RecordedCa
     assert all("flashinfer" in call.versions for call in calls)
 
 
+@pytest.mark.slow
 def test_a_crashed_call_has_its_arguments_by_name(calls: tuple[RecordedCall, ...]) -> None:
     call = calls[0]
     assert (call.status, call.module, call.self_id, call.outputs) == (CallStatus.CRASHED, "flashinfer.decode", None, {})
@@ -79,6 +83,7 @@ def test_a_crashed_call_has_its_arguments_by_name(calls: tuple[RecordedCall, ...
     assert torch.equal(pages.rows(torch.tensor([7, 0])), torch.stack([first + 7 * first.numel(), first]))
 
 
+@pytest.mark.slow
 def test_the_stride_of_a_tensor_is_told_where_the_dump_has_it(calls: tuple[RecordedCall, ...]) -> None:
     whole, paired = calls[0], calls[1]
     assert stored(whole.arguments["query"]).stride == (64, 256, 1)

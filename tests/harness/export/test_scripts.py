@@ -200,6 +200,7 @@ def test_the_calls_of_a_shrunk_report_fit_sixty_lines(runner: Runner, bug: Bug) 
             assert len(calls_in(export_script(small, runner, target=target)).splitlines()) <= 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guard", list(Guard))
 @pytest.mark.parametrize("target", list(Target))
 def test_the_memory_in_front_of_calls_that_fault_fits_forty_lines(runner: Runner, target: Target, guard: Guard) -> None:

@@ -17,6 +17,8 @@ from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.search.shrink import Shrunk
 from attnfuzz.reference import case_file
 
+pytestmark = pytest.mark.slow
+
 Attnfuzz = Callable[..., Any]
 SHORT = json.loads((Path(__file__).parents[1] / "short_seq_lens.json").read_text())
 COMMANDS = (("replay",), ("triage",), ("shrink",), ("export",))

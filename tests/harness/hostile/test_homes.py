@@ -16,6 +16,8 @@ from attnfuzz.harness.corpus import Corpus, Why
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.verdict.failures import Kind
 
+pytestmark = pytest.mark.slow
+
 Attnfuzz = Callable[..., Any]
 
 

@@ -47,6 +47,7 @@ def test_a_correct_kernel_passes(layer: Any, variation: dict[str, Any]) -> None:
     assert all(margin <= 1 for margin in judgement.margins.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ValueFamily)
 @pytest.mark.parametrize("probabilities", [torch.float32, torch.bfloat16])
 def test_a_correct_kernel_passes_with_many_keys(layer: Any, family: ValueFamily, probabilities: torch.dtype) -> None:

@@ -28,6 +28,7 @@ def run_on(layer: Any, attended: tuple[Attended, ...]) -> torch.Tensor:
     return torch.cat(parts).to(layer.dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("probabilities", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", [ValueFamily.NORMAL, ValueFamily.ONE_HOT, ValueFamily.ZEROS])
 def test_one_dropped_page_of_256_is_seen(layer: Any, family: ValueFamily, probabilities: torch.dtype) -> None:

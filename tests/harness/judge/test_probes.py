@@ -76,6 +76,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", WRONG)
 def test_one_wrong_key_is_found_and_named(probed: Any, words: str) -> None:
     output = reading(probed, WRONG[words])

@@ -75,6 +75,7 @@ def test_no_address_space_is_a_clear_error() -> None:
         arena.take(1 << 29, Guard.RIGHT)
 
 
+@pytest.mark.slow
 def test_want_of_memory_uses_up_no_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OutOfMemory("none left")

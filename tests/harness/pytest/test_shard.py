@@ -48,6 +48,7 @@ def search(searched: Shard, judge: FakeJudge, folder: Path, *known: Entry) -> li
     return searched.failures(judge, ledger=Ledger(known), claims=Claims(folder / "claims", test))
 
 
+@pytest.mark.slow
 def test_a_shard_searches_all_of_its_examples(tmp_path: Path) -> None:
     judge = FakeJudge(lambda _: ())
     assert search(shard(examples=600.0), judge, tmp_path) == []
@@ -60,6 +61,7 @@ def test_slices_of_a_shard_draw_other_cases(tmp_path: Path) -> None:
     assert judge.judged[:250] != judge.judged[250:]
 
 
+@pytest.mark.slow
 def test_a_shard_ends_when_its_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a_minute_per_look = itertools.count(step=60.0)
     monkeypatch.setattr(shard_module, "time", SimpleNamespace(monotonic=lambda: next(a_minute_per_look)))
@@ -68,6 +70,7 @@ def test_a_shard_ends_when_its_time_is_over(tmp_path: Path, monkeypatch: pytest.
     assert len(judge.judged) == 2 * EXAMPLES_PER_SLICE
 
 
+@pytest.mark.slow
 def test_a_shard_goes_on_after_a_failure(tmp_path: Path) -> None:
     failures = search(shard(), FakeJudge(wrong), tmp_path)
     assert sorted(failure.name.split("-")[1] for failure in failures) == ["NotFinite", "OutputMismatch"]
@@ -76,10 +79,12 @@ def test_a_shard_goes_on_after_a_failure(tmp_path: Path) -> None:
         assert Path(f".attnfuzz/{failure.name}.json").exists()
 
 
+@pytest.mark.slow
 def test_a_bug_that_shows_in_two_places_is_shown_once(tmp_path: Path) -> None:
     assert len(search(shard(), FakeJudge(wrong_here_and_there), tmp_path)) == 1
 
 
+@pytest.mark.slow
 def test_what_another_shard_shows_is_passed_over(tmp_path: Path) -> None:
     assert search(shard(0), FakeJudge(wrong), tmp_path)
     assert search(shard(1), FakeJudge(wrong), tmp_path) == []
@@ -97,6 +102,7 @@ def test_a_failure_that_the_ledger_knows_says_why(tmp_path: Path) -> None:
     assert failure.known == "the vendor knows"
 
 
+@pytest.mark.slow
 def test_what_does_not_come_back_is_a_warning_and_told_once(tmp_path: Path) -> None:
     def never(_: Case) -> bool:
         return False

@@ -84,6 +84,7 @@ def test_merging_an_empty_chunk_takes_one_request_and_one_chunk(runner: Runner) 
     assert [expected.key.shape for expected in small.answer.requests] == [(1, 1, 8)]
 
 
+@pytest.mark.slow
 def test_wrong_strides_take_one_request_and_one_page(runner: Runner) -> None:
     case = STRIDES.case_before
     assert isinstance(case, Case)
@@ -107,6 +108,7 @@ def test_malformed_calls_become_small_and_stay_malformed(runner: Runner) -> None
     assert breached(small) == breached(calls)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_wrong_stays_wrong_in_its_answer(runner: Runner) -> None:
     case = Case(backend="trtllm_mha+k_scale_twice", geometry=HEADS, steps=(step(Mode.DECODE, (1, 9), (1, 3), (1, 14)),))
     case = replace(case, scales=replace(case.scales, k=1.7))
@@ -117,6 +119,7 @@ def test_a_kernel_that_is_wrong_stays_wrong_in_its_answer(runner: Runner) -> Non
     assert sizes(small, "query") == (1, 1, 8)
 
 
+@pytest.mark.slow
 def test_a_page_id_outside_stays_outside(runner: Runner) -> None:
     calls = traced(
         runner, Case(backend="trtllm_mha", geometry=HEADS, steps=(step(Mode.DECODE, (1, 9), (1, 3), (1, 14)),))
@@ -164,6 +167,7 @@ def test_edits_of_right_calls_are_right(runner: Runner, backend: str) -> None:
     assert tried > 10
 
 
+@pytest.mark.slow
 def test_the_same_calls_become_the_same(runner: Runner) -> None:
     calls = traced(runner, draft_extend_case("trtllm_mha@24566"))
     fails = alike(runner, calls)
@@ -185,6 +189,7 @@ def test_the_budget_bounds_the_runs(runner: Runner) -> None:
     assert reduced == tried[-1]
 
 
+@pytest.mark.slow
 def test_calls_can_keep_the_shape_that_kernels_are_compiled_for(runner: Runner) -> None:
     calls = traced(runner, draft_extend_case("trtllm_mha@24566"))
     small = reduce_calls(calls, alike(runner, calls), same_kernels=True, budget=200)

@@ -2,6 +2,7 @@
 
 from xml.etree import ElementTree as ET
 
+import pytest
 from campaign_events import MISMATCH
 from harness_cases import GEOMETRY, decode_case, draft_extend_case
 from hypothesis import given, settings
@@ -126,6 +127,7 @@ def test_a_shared_page_shows_all_its_owners() -> None:
     assert "page 1: of slots 0, 1" in titles
 
 
+@pytest.mark.slow
 def test_a_large_case_is_elided_honestly_and_stays_small() -> None:
     requests = tuple(Request(slot, 1, 2000 + slot) for slot in range(64))
     large = step(Mode.DECODE, stride=1, rows=64)
@@ -142,6 +144,7 @@ def test_a_large_case_is_elided_honestly_and_stays_small() -> None:
     assert any(text == "step 7: decode" for text in texts(picture))
 
 
+@pytest.mark.slow
 @given(cases("trtllm_mha") | cases("trtllm_mla"))
 @settings(max_examples=60, deadline=None, database=None, derandomize=True)
 def test_every_case_fits_into_its_picture(case: Case) -> None:
@@ -152,5 +155,6 @@ def test_every_case_fits_into_its_picture(case: Case) -> None:
         assert float(rect.get("y", "")) + float(rect.get("height", "")) <= height
 
 
+@pytest.mark.slow
 def test_a_backends_name_can_not_break_out_of_the_picture() -> None:
     assert "<script" not in draw_case(decode_case('"><script>alert(1)</script>'))

@@ -156,6 +156,7 @@ def test_findings_are_ordered_by_what_they_ask_of_people() -> None:
     assert [name for name in parsed(page).ids if name in names] == names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

@@ -102,6 +102,7 @@ def test_a_case_that_is_not_moved_is_said_to_be_its_own() -> None:
     assert shown.remark == "its own case"
 
 
+@pytest.mark.slow
 def test_a_case_is_searched_for_where_the_reported_one_passes() -> None:
     case = reported("sglang-21649")
     own = set(cases_like(case, BACKEND))

@@ -119,6 +119,7 @@ def confirmed(runner: Runner, case: Case) -> bool:
     return comes_back(runner, case, first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defect", ["SEGFAULT", "UNWRITTEN", "LSE_BASE", "WRONG_ROW"])
 def test_a_failure_that_comes_back_is_confirmed(runner: Runner, defective: str, defect: str) -> None:
     assert confirmed(runner, decode_case(f"{defective}:{defect}"))

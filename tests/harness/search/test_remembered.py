@@ -117,6 +117,7 @@ def test_what_passes_now_is_forgotten(database: ExampleDatabase) -> None:
     assert entries(database) == 0
 
 
+@pytest.mark.slow
 def test_old_examples_cost_a_few_runs_of_a_slice() -> None:
     database = InMemoryExampleDatabase()
     remembered = Remembered(database)

@@ -5,6 +5,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.pool import Workers
 
@@ -62,6 +64,7 @@ def test_what_a_worker_forked_off_ends_with_it(workers: Workers) -> None:
     assert goes(child)
 
 
+@pytest.mark.slow
 def test_what_a_worker_forked_off_ends_with_the_nursery() -> None:
     with Workers("deadly_handlers:obey") as own:
         child = int(reply(own, "fork"))

@@ -13,6 +13,7 @@ from attnfuzz.reference.case import Guard
 LENGTHS = Allocation("seq_lens", 1 << 46, 8, (2,), "int32", 4, (1,), Guard.RIGHT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [(), ("seq_lens tells of 2 requests, the batch is 3",)])
 def test_a_fault_names_what_the_call_was_seen_to_break(broken: tuple[str, ...]) -> None:
     launch = LaunchRecord(step=0, mode="decode", kernel="k", scalars={}, tensors=[LENGTHS], broken=broken)

@@ -85,6 +85,7 @@ def is_refused(entry: EntryPoint, call: dict[str, Any]) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_with_anything_for_an_argument_is_judged_or_refused_as_a_value(name: str) -> None:
     entry = ENTRY_POINTS[name]

@@ -86,6 +86,7 @@ def test_results_that_are_not_given_are_made_where_the_query_is() -> None:
     assert lse.shape == (2, 3)
 
 
+@pytest.mark.slow
 def test_head_dims_beyond_a_blocks_memory_are_rejected() -> None:
     long = torch.ones(1, 1, 6200)
     with pytest.raises(ValueError, match="head dims of 6200 and 6200 are too large"):

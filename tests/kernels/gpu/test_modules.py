@@ -16,6 +16,8 @@ from attnfuzz.kernels.gpu.compilation import first_error
 from attnfuzz.kernels.gpu.module import Module
 from attnfuzz.kernels.library_cache import BuildFailed
 
+pytestmark = pytest.mark.slow
+
 REFUSED = {
     "refused_by_nvcc": 'mha.cu:12: static assertion failed with "group size"',
     "refused_by_flashinfer": "ValueError: pages of 7 are not supported",
@@ -85,7 +87,6 @@ def tried(wanted: list[Module]) -> Tried:
     return Tried(told, {name.split()[0]: reason for name, reason in rejected.items()})
 
 
-@pytest.mark.slow
 def test_modules_are_compiled_and_told_of(builds: Builds) -> None:
     assert all((builds.folder / f"good{index}" / "library.so").exists() for index in range(4))
     assert builds.first.told[0].startswith("compiling 10 modules with nvcc, 2 files at a time")
@@ -130,7 +131,6 @@ def test_flashinfer_is_asked_in_another_process_only(builds: Builds) -> None:
     assert fake_specs.MADE == []
 
 
-@pytest.mark.slow
 def test_a_stuck_compiler_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
     (came,) = modules.compile_all([module("stuck", tmp_path / "one")], archs="9.0a", limit=0.0)
     assert came.built.reason == "no file of it was compiled for 0 s"
@@ -147,7 +147,6 @@ def runs(pid: int) -> bool:
         return False
 
 
-@pytest.mark.slow
 def test_a_compiler_that_can_not_begin_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(BuildFailed, match=r"compiling FlashInfer's modules failed:\n\(it said nothing\)"):

@@ -58,6 +58,7 @@ def test_masked_rows_are_not_merged() -> None:
     assert s[1] > 1
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)
 def test_fixup_does_what_its_model_does(guarded: Any, data: st.DataObject) -> None:

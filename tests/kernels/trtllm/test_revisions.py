@@ -65,6 +65,7 @@ def test_a_replay_of_fewer_accepted_tokens_than_captured_loses_keys() -> None:
     assert not run(case).failures
 
 
+@pytest.mark.slow
 def test_a_replay_of_fewer_accepted_tokens_makes_padded_rows_nan() -> None:
     case = accepting((1, 9), rows=2)
     assert (Kind.NOT_FINITE, "padded rows") in kinds(run(case, "trtllm_mla@21987-before"))
@@ -75,6 +76,7 @@ def test_a_replay_in_which_one_request_accepted_all_was_right_before() -> None:
     assert not run(accepting((4, 9), (1, 14), rows=4), "trtllm_mla@21987-before").failures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("outputs", "kind"), [(Outputs.POISONED, Kind.UNWRITTEN), (Outputs.STALE, Kind.OUTPUT_MISMATCH)]
 )

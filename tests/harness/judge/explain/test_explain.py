@@ -23,6 +23,7 @@ def right(problem: Problem) -> WrongRow:
     return right_row(problem)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -79,6 +80,7 @@ def test_a_wrong_window_is_named(problem: Problem, change: Change, words: str) -
     assert said_of(replace(problem, window_left=30), change) == words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -192,6 +194,7 @@ def test_what_nearly_explains_a_row_is_said_to_be_close(right: WrongRow) -> None
     assert said(wrong, out, wrong.lse).startswith("closest: as if it read KV head 0 instead of 1, which is ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0.01, 0.3, 10.0])
 def test_noise_is_not_explained(right: WrongRow, size: float) -> None:
     for seed in range(5):

@@ -35,6 +35,7 @@ def poke(address: int, content: bytes) -> None:
     ctypes.memmove(address, content, len(content))
 
 
+@pytest.mark.slow
 @given(script=scripts())
 @settings(
     max_examples=50,
@@ -100,6 +101,7 @@ def test_a_tensors_storage_ends_where_it_ends(memory: CudaMemory) -> None:
     assert memory.tensor("q", (2000,), torch.float32).untyped_storage().nbytes() == 8000
 
 
+@pytest.mark.slow
 def test_memory_serves_others_only_when_nobody_holds_its_storage(arena: CudaArena) -> None:
     def addresses() -> set[int]:
         with CudaMemory(arena, Guard.RIGHT, Outputs.POISONED) as memory:

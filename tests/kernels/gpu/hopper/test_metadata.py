@@ -18,6 +18,8 @@ from attnfuzz.kernels.backend import Bench
 from attnfuzz.reference.case import Case, KvView, Mode, Views
 from attnfuzz.reference.dtypes import DType
 
+pytestmark = pytest.mark.slow
+
 DECODE = "trtllm_batch_decode_with_kv_cache"
 CONTEXT = "trtllm_fmha_v2_prefill"
 

@@ -86,6 +86,7 @@ def test_a_batch_of_padding_alone_passes(backend: str) -> None:
     assert (verdict.unsupported, verdict.observations) == (None, ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_fresh_wrapper_is_planned_and_run_once(launches_of: LaunchesOf, backend: str) -> None:
     launches = launches_of(case_of(backend))
