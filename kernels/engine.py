@@ -69,7 +69,7 @@ class Engine(Protocol):
         ...
 
     def untried(self, backend: str) -> bool:
-        """Whether a backend is of a release that nobody has run yet, so that it may need what is not known."""
+        """Whether a backend is of a release that has not been tried, so that its start may fail."""
         ...
 
     def released(self) -> Sequence[Version]:

@@ -13,7 +13,7 @@ from attnfuzz.harness.campaign.standing import Standing
 
 @dataclass(frozen=True)
 class Past:
-    """What a campaign has told so far. `torn_bytes` of a half-written event are still at the end of its log."""
+    """The events of a campaign so far. `torn_bytes` of a half-written event are still at the end of its log."""
 
     campaign: str
     events: Sequence[AnyEvent]

@@ -86,5 +86,5 @@ def _left(root: Path, path: str, limit: str, usage: str, reclaimable: str) -> It
         except (OSError, ValueError):
             continue
         if most != "max":
-            # Pages of files that nobody uses count as used, and are given up for the asking.
+            # Inactive pages of the file cache count as used, and are reclaimed on demand.
             yield int(most) - used + int(counts.get(reclaimable, 0))

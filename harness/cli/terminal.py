@@ -1,4 +1,4 @@
-"""Printing: what a terminal would obey, or take for markup, is text, whoever wrote it; pipes get lines of any width."""
+"""Printing: escape sequences and markup in foreign text are printed as text; pipes get lines of any width."""
 
 import os
 from collections.abc import Iterable

@@ -9,7 +9,7 @@ _CHUNK = 1 << 16
 """What a pipe holds, by default."""
 
 _CHUNKS = 64
-"""To read at a time, at most: whoever drains the pipe of a worker that never stops printing has to look at a clock."""
+"""Most chunks to read at a time: a worker may never stop printing, and the parent has to check its deadline."""
 
 
 class PrintedOutput:

@@ -17,7 +17,7 @@ _SIGNALS = (
     signal.SIGVTALRM,
     signal.SIGPROF,
 )
-"""Signals that somebody may handle in Python. Those of faults are set anew for each case."""
+"""Signals that may be handled in Python. Those of faults are set anew for each case."""
 
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
