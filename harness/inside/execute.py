@@ -16,6 +16,7 @@ import torch
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends import registry
+from attnfuzz.harness.backends.engines import engines
 from attnfuzz.harness.calls.call_session import CallSession, answered_geometry
 from attnfuzz.harness.calls.trace import FileTracer
 from attnfuzz.harness.inside.broken_contracts import with_broken
@@ -61,6 +62,8 @@ _Made = TypeVar("_Made")
 def warm() -> None:
     """Load, before workers are forked, what all of them need and what starts no thread."""
     torch.set_num_threads(1)
+    # To look through installed packages takes 50 ms, which the first case of each worker would pay.
+    engines()
     torch.nn.functional.softmax(torch.zeros(2, 2, dtype=torch.float64) @ torch.ones(2, 2, dtype=torch.float64), dim=-1)
     for backend in registry.builtin().values():
         # What runs on a GPU can't be loaded before the fork.
