@@ -79,7 +79,7 @@ def _report_again(home: Home, past: Past) -> Exit:
     """Write the reports of a campaign that is finished."""
     console = Terminal()
     text = f"Campaign {past.campaign} is finished; its reports are written again. Begin another without --resume."
-    console.print(text, soft_wrap=True, markup=False)
+    console.print(text, soft_wrap=True)
     standing = Standing.of(past.events)
     summarise(console, standing)
     return _concluded(console, home, standing, _written(home, past.campaign, standing))
@@ -87,15 +87,15 @@ def _report_again(home: Home, past: Past) -> Exit:
 
 def _concluded(console: Console, home: Home, standing: Standing, written: Written) -> Exit:
     """Say where the reports are, and what to do; the exit code of the campaign."""
-    console.print(f"Report: {written.html}", soft_wrap=True, markup=False)
+    console.print(f"Report: {written.html}", soft_wrap=True)
     for path in written.issues:
-        console.print(f"Text for an issue: {path}", soft_wrap=True, markup=False)
+        console.print(f"Text for an issue: {path}", soft_wrap=True)
     if standing.failure is not None:
         text = f"{standing.failure.text}\nThe harness itself failed. What was found before is kept; {_go_on(home)}"
-        Terminal(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+        Terminal(stderr=True).print(text, soft_wrap=True)
         return Exit.FAILED
     if standing.finished is not None and standing.finished.interrupted:
-        console.print(f"Interrupted. What was found before is kept; {_go_on(home)}", soft_wrap=True, markup=False)
+        console.print(f"Interrupted. What was found before is kept; {_go_on(home)}", soft_wrap=True)
         return Exit.INTERRUPTED
     return Exit.CLEAN if standing.clean else Exit.FOUND
 
@@ -139,12 +139,11 @@ def _open(console: Console, plan: Plan, past: Past | None) -> None:
         f"Fuzzing {', '.join(plan.backends)}: {budget}, {count(plan.jobs, 'job')}, seed {plan.seed}, "
         f"alpha {plan.alpha:g}.",
         soft_wrap=True,
-        markup=False,
     )
     for name in plan.backends:
         if uncalibrated(resolve(name)):
-            console.print(f"{name} is {noise_words(resolve(name))};", soft_wrap=True, markup=False)
-            console.print(f"  attnfuzz calibrate --backend {name}", soft_wrap=True, markup=False)
+            console.print(f"{name} is {noise_words(resolve(name))};", soft_wrap=True)
+            console.print(f"  attnfuzz calibrate --backend {name}", soft_wrap=True)
 
 
 @contextlib.contextmanager

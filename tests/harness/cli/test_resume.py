@@ -76,7 +76,7 @@ def test_a_ledger_that_an_old_log_names_from_its_own_folder_is_found_from_anothe
     [
         ({"ledger": "gone.toml"}, ("the ledger gone.toml", "--ledger")),
         ({"ledger": "/gone/ledger.toml"}, ("the ledger /gone/ledger.toml", "--ledger")),
-        ({"backends": ("team.py:MINE",), "folder": "/work/team"}, ("bring team.py back, go on in /work/team",)),
+        ({"backends": ("team.py:MINE",), "folder": "/home/me/team"}, ("bring team.py back, go on in /home/me/team",)),
         ({"backends": ("no_such_backend",)}, ("no_such_backend",)),
         ({"database": "unknown://host"}, ("unknown://host",)),
     ],
