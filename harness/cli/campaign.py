@@ -131,9 +131,7 @@ def _go_on(home: Home) -> str:
 def _open(console: Console, plan: Plan, past: Past | None) -> None:
     """Say what is about to be done, and which backends would be judged better after a calibration."""
     if past:
-        console.print(
-            f"Going on with campaign {past.campaign} after {clock(past.events[-1].at)}.", soft_wrap=True, markup=False
-        )
+        console.print(f"Going on with campaign {past.campaign} after {clock(past.events[-1].at)}.", soft_wrap=True)
     budget = f"{plan.examples:,} examples each" if plan.examples is not None else clock(plan.seconds or 0)
     console.print(
         f"Fuzzing {', '.join(plan.backends)}: {budget}, {count(plan.jobs, 'job')}, seed {plan.seed}, "
