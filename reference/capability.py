@@ -4,7 +4,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from attnfuzz.reference.bucket import Bucket
-from attnfuzz.reference.case import Case, KvView, Launch, Mode, QueryView
+from attnfuzz.reference.case import Case, KvView, Launch, Mode, Pace, QueryView
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, KvLayout
@@ -125,6 +125,8 @@ def _why_not_views(can: Capability, case: Case) -> str | None:
         return f"KV view {case.views.kv}"
     if case.views.table_gap and not can.table_gaps:
         return "gaps between the rows of a page table"
+    if case.pace is Pace.LATE and can.device is Device.CPU:
+        return "a device that runs behind the host"
     return None
 
 

@@ -189,6 +189,17 @@ class Guard(StrEnum):
     LEFT = "left"
 
 
+class Pace(StrEnum):
+    """When the device begins a step's work: as soon as some is queued, or LATE, when the host has queued all of it.
+
+    It is late where the host runs ahead (overlap scheduling), and where other processes have the GPU. Host memory that
+    is reused before the device has copied it shows then, and only by chance otherwise (mini-sglang PR 103).
+    """
+
+    PROMPT = "prompt"
+    LATE = "late"
+
+
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="steps"):
     """One test input: a backend, a geometry, and the steps that it is asked to run, in order.
 
@@ -209,6 +220,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     max_len_slack: int = 0
     chunk_capacity: int = 256
     guard: Guard = Guard.RIGHT
+    pace: Pace = Pace.PROMPT
     seed: int = 0
     relation: Relation | None = None
 

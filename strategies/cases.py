@@ -9,10 +9,10 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from msgspec.structs import replace
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Launch, Step
+from attnfuzz.reference.case import Case, Launch, Pace, Step
 from attnfuzz.reference.device import Device
 from attnfuzz.strategies.batch import Setting
-from attnfuzz.strategies.choices import Choice, WeightedFlag, integer
+from attnfuzz.strategies.choices import Choice, WeightedFlag, integer, on
 from attnfuzz.strategies.chunks import draw_chunk_capacity
 from attnfuzz.strategies.compiled import CompiledGeometries
 from attnfuzz.strategies.coverage.classes import DRAFTS, QUERIES
@@ -65,6 +65,7 @@ _IN_GRAPHS = WeightedFlag(2, 3, _REPLAYED)
 # Whether the rank belongs to a group that agrees on a size.
 _IN_GROUPS = WeightedFlag(1, 2, _PADDED)
 _SEEDS = integer(0, (1 << 32) - 1)
+_PACES = Choice((Pace.PROMPT,) * 7 + (Pace.LATE,), on("pace"))
 
 
 @lru_cache(64)
@@ -108,6 +109,8 @@ def _cases(
         scales=draw_scales(draw, can, lean),
         chunk_capacity=draw_chunk_capacity(draw, steps, lean),
         seed=draw(_SEEDS),
+        # Nothing is queued on a CPU.
+        pace=draw(_PACES.under(lean)) if can.device is Device.CUDA else Pace.PROMPT,
     )
     relation = draw_relation(draw, case, can, lean)
     return replace(case, relation=relation) if relation else case

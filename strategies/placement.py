@@ -6,7 +6,17 @@ from typing import TypedDict
 from hypothesis.strategies import DrawFn
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Guard, KvView, Outputs, PageOrder, Pages, QueryView, TableTail, Views, Workspace
+from attnfuzz.reference.case import (
+    Guard,
+    KvView,
+    Outputs,
+    PageOrder,
+    Pages,
+    QueryView,
+    TableTail,
+    Views,
+    Workspace,
+)
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.strategies.choices import Choice, on
 from attnfuzz.strategies.coverage.classes import GAP_COLUMNS, MAXIMA, SLACK_COLUMNS, SPARE_PAGES

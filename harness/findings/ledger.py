@@ -1,6 +1,6 @@
 """The ledger: a file in a user's repository that says which failures are known, and why they are lived with.
 
-An entry names at least a backend, a kind and a reason. docs/ledger.md says the rest.
+An entry names at least a backend, a reason, and a kind or features. docs/ledger.md says the rest.
 """
 
 import difflib
@@ -34,8 +34,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """
 
     backend: str
-    kind: Kind
     reason: str
+    kind: Kind | None = None
     kernel: str | None = None
     mode: Mode | None = None
     place: str | None = None
@@ -48,7 +48,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def title(self) -> str:
         """What it is about, in half a line."""
         narrower = (self.mode, self.kernel, self.place, self.finding, *self.features)
-        return ", ".join((f"{self.kind} in {self.backend}", *(each for each in narrower if each)))
+        return ", ".join((f"{self.kind or 'any failure'} in {self.backend}", *(each for each in narrower if each)))
 
     @property
     def text(self) -> str:
@@ -132,6 +132,8 @@ def _wrong_values(table: dict[str, Any]) -> Iterable[str]:
             continue
         yield from _wrong_value(name, table[name], field.type)
     kind = table.get("kind")
+    if kind is None and not table.get("features"):
+        yield "kind is missing: name the kind of failure, as the report's first line does, or the features it needs"
     if isinstance(kind, str) and kind in FAULTS and "place" in table:
         yield f"place: where a wild access lands is chance; leave it out of an entry for {kind}"
 
@@ -181,7 +183,6 @@ def _unknown(what: str, word: str, known: Iterable[str]) -> str:
 
 _REQUIRED = {
     "backend": "name the backend that fails",
-    "kind": "name the kind of failure, as the report's first line does",
     "reason": "say why it is lived with",
 }
 

@@ -34,6 +34,7 @@ class CudaGraph:
     @contextmanager
     def all_of_it(self) -> Iterator[None]:
         """Capture a block. What is copied and computed in it changes inputs of its launches: none of them is sealed."""
+        self._launcher.let_go()
         # Relaxed: what a library asks the driver for on the way is its own business.
         with _without_garbage(), capturing(self._graph, "relaxed"):
             yield
@@ -58,6 +59,7 @@ class CudaGraph:
     def _capture(self) -> Exception | None:
         """What went wrong first: ending a capture that has failed may raise as well, and tells less."""
         first: Exception | None = None
+        self._launcher.let_go()
         try:
             with _without_garbage(), capturing(self._graph):
                 try:

@@ -40,7 +40,7 @@ from attnfuzz.kernels.engine import EngineError
 from attnfuzz.kernels.library_cache import BuildFailed
 from attnfuzz.kernels.transfers import Pending
 from attnfuzz.reference.calls import CallCase
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.case import Case, Pace
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.geometry import Geometry
@@ -245,13 +245,15 @@ class Execution:
     def _step(self, session: Session, index: int, mode: str) -> _Stepped | None:
         self._launcher.begin_step(index, mode)
         damage: list[Pending[list[Damage]]] = []
+        late = isinstance(self._case, Case) and self._case.pace is Pace.LATE
 
         def forward() -> _Stepped | None:
-            try:
-                output = session.forward(index)
-                return None if output is None else _Stepped(_complete(output), on_host(output))
-            finally:
-                damage.append(self._memory.damage())
+            with self._place.late() if late else contextlib.nullcontext() as self._launcher.gate:
+                try:
+                    output = session.forward(index)
+                    return None if output is None else _Stepped(_complete(output), on_host(output))
+                finally:
+                    damage.append(self._memory.damage())
 
         # The one wait in it is for the output and the damage as well.
         stepped = self._attempt(forward, index, mode)

@@ -97,6 +97,18 @@ class RecordedGraph:
             self._launcher.launch(op, **arguments)
 
 
+class Gate(Protocol):
+    """Keeps a device behind the host."""
+
+    def close(self) -> None:
+        """Hold what is queued from now on."""
+        ...
+
+    def open(self) -> None:
+        """Let go of what was held so far."""
+        ...
+
+
 class Stopwatch(Protocol):
     """Sees launches to their end on their device."""
 
@@ -159,10 +171,12 @@ class JournalingLauncher:
     """Launches kernels for one case. What launches did is known when they were seen through.
 
     `kernel` is the entry point launched last in a step, `raised` what it raised, `observations` what the checks of the
-    step's launches found, `broken` what was reported of them before they ran, `way` how a server comes to make them, if
-    the backend told, `kernel_seconds` the time spent in kernels. `run` goes on record as `LaunchRecord.run`. A `tracer`
-    is shown every launch, `stopwatch` sees launches to their end, and `new_graph` makes the graph of a capture.
-    `failed_launch` says what the device's runtime keeps of a launch that failed, "" if there was none, and forgets it.
+    step's launches found, `broken` what was reported of them before they ran, `way` how a server comes to make
+    them, if the backend told, `kernel_seconds` the time spent in kernels. What launches were given stays alive
+    until they were seen through, unless a `gate` keeps the device behind: a server that runs ahead drops what it
+    needs no more. `run` goes on record as `LaunchRecord.run`. A `tracer` is shown every launch, `stopwatch` sees
+    launches to their end, and `new_graph` makes the graph of a capture. `failed_launch` says what the device's
+    runtime keeps of a launch that failed, "" if there was none, and forgets it.
     """
 
     def __init__(
@@ -186,6 +200,8 @@ class JournalingLauncher:
         self._step, self._mode, self._call = -1, "", -1
         self._reported: list[tuple[str, str]] = []
         self._unseen: list[_Unseen] = []
+        self._kept: list[Launched] = []
+        self.gate: Gate | None = None
         self._sealed = 0
         self.run = self.way = ""
         self.kernel = ""
@@ -263,6 +279,10 @@ class JournalingLauncher:
         self._failed_launch()
         launch = _Unseen(entry, self.kernel, self._observation(self._known_call(launches)))
         self._unseen.append(launch)
+        if self.gate is None:
+            self._kept += launches
+        else:
+            self.gate.close()
         try:
             self._stopwatch.start()
             result = work()
@@ -286,16 +306,24 @@ class JournalingLauncher:
     def see_through(self) -> None:
         """Wait for all launches so far, and observe what they did. No return if the device broke."""
         unseen, self._unseen, self._sealed = self._unseen, [], 0
+        kept, self._kept = self._kept, []
+        self.let_go()
 
         def tell(at: int | None) -> None:
             # A fault between two launches is no kernel's.
             self._write(b"" if at is None else unseen[at].entry)
 
         self.kernel_seconds += self._stopwatch.wait(tell)
+        del kept
         for each in unseen:
             for name, element in each.broken.result():
                 changed = f"{each.kernel} changed its input {name}, first at element {element}"
                 self.observations.append(each.observation(kind=Kind.INPUT_MUTATED, place=name, message=changed))
+
+    def let_go(self) -> None:
+        """Let the device begin what was held behind the gate: it is waited for."""
+        if self.gate is not None:
+            self.gate.open()
 
     def announce(self, launches: Sequence[Launched]) -> bytes:
         """Put launches on record before they run, with the tensors that they know of: no other can be blamed.

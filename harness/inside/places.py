@@ -1,12 +1,13 @@
 """Where cases run: memory, launcher and graphs of the host, or of the one GPU that a worker sees."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import torch
 
-from attnfuzz.harness.inside.launcher import JournalingLauncher, Tracer
+from attnfuzz.harness.inside.launcher import Gate, JournalingLauncher, Tracer
 from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.harness.memory.plain import AnyMemory, PlainMemory
@@ -20,7 +21,7 @@ class Place:
     """A device, and how this process works there.
 
     `memory` makes the guarded memory of a case, `plain` memory without guards, and `launcher` its launcher.
-    `too_large` are the errors for a case that finds no memory: no fault of anybody's.
+    `too_large` are the errors for a case that finds no memory. `late` keeps the device behind the host for a block.
     """
 
     device: torch.device
@@ -28,6 +29,7 @@ class Place:
     plain: Callable[[Outputs], AnyMemory]
     launcher: Callable[[AnyMemory, Callable[[bytes], None], Tracer | None], JournalingLauncher]
     too_large: tuple[type[Exception], ...]
+    late: Callable[[], AbstractContextManager[Gate | None]] = nullcontext
 
 
 @cache
@@ -52,6 +54,7 @@ def _gpu() -> Place:
     # Imported only where a worker has a GPU.
     from attnfuzz.harness.inside.cuda_graph import CudaGraph  # noqa: PLC0415
     from attnfuzz.harness.inside.cuda_stopwatch import CudaStopwatch  # noqa: PLC0415
+    from attnfuzz.harness.inside.late_device import StreamGate, late  # noqa: PLC0415
     from attnfuzz.harness.memory.cuda.arena import CudaArena  # noqa: PLC0415
     from attnfuzz.harness.memory.cuda.memory import CudaMemory  # noqa: PLC0415
     from attnfuzz.harness.memory.cuda.plain import PlainCudaMemory  # noqa: PLC0415
@@ -71,4 +74,5 @@ def _gpu() -> Place:
         launcher=launcher,
         # Of what a GPU has, other processes may take any part.
         too_large=(OutOfMemory, torch.OutOfMemoryError),
+        late=partial(late, StreamGate()),
     )

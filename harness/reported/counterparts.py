@@ -18,7 +18,8 @@ from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.kernels.gpu.as_served import name_as_served
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.case import Case, Pace
+from attnfuzz.reference.device import Device
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.validity import ImpossibleCase, validate
 from attnfuzz.strategies.coverage.features import features_of
@@ -132,7 +133,7 @@ def cases_like(case: Case, backend: str) -> list[Case]:
     Lengths, modes, padding and launches stay as they are.
     """
     can = resolve(backend).capability
-    case = replace(case, backend=backend)
+    case = replace(case, backend=backend, pace=Pace.PROMPT if can.device is Device.CPU else case.pace)
     viewed = with_views_of(can, case)
     moved = [case, viewed]
     for bucket in sorted(can.buckets, key=lambda bucket: len(bucket.differences(case.geometry))):

@@ -11,7 +11,7 @@ from attnfuzz.reference.case_file import case_id
 from attnfuzz.reference.geometry import Geometry, KvLayout
 
 _WIDTH = 80
-_PLACEMENT = ("pages", "views", "workspace", "outputs", "max_len_slack", "guard")
+_PLACEMENT = ("pages", "views", "workspace", "outputs", "max_len_slack", "guard", "pace")
 _NUMBERS = ("values", "scales", "chunk_capacity", "seed")
 
 

@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation
-from attnfuzz.reference.case import Case, Launch, Mode, Pages, Request, Scales, Step, Views, Workspace
+from attnfuzz.reference.case import Case, Launch, Mode, Pace, Pages, Request, Scales, Step, Views, Workspace
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.relation import Relation
 
@@ -79,6 +79,7 @@ _TRAITS: dict[str, Callable[[Case], bool]] = {
     "views": lambda case: case.views != Views(),
     "pages": lambda case: case.pages != Pages(),
     "max slack": lambda case: case.max_len_slack > 0,
+    "late device": lambda case: case.pace is Pace.LATE,
     "used workspace": lambda case: case.workspace is not Workspace.FRESH,
 }
 

@@ -170,6 +170,23 @@ void compare(tvm::ffi::Bytes packed, tvm::ffi::TensorView results, int64_t strea
   });
 }
 
+// Waits until `opened` has reached `ticket`, or for `patience` nanoseconds: what is queued behind it waits as well.
+__global__ void hold_until(const volatile int* opened, int ticket, unsigned long long patience) {
+  unsigned long long start, now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+  do {
+    __nanosleep(500);
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  } while (*opened - ticket < 0 && now - start < patience);
+}
+
+// Hold the stream: `opened` is the address of an int in page-locked memory, which the host raises to `ticket`.
+void hold(int64_t opened, int64_t ticket, int64_t patience, int64_t stream) {
+  hold_until<<<1, 1, 0, reinterpret_cast<cudaStream_t>(stream)>>>(reinterpret_cast<const int*>(opened),
+                                                                  static_cast<int>(ticket), patience);
+  check(cudaGetLastError(), "holding a stream");
+}
+
 // What the CUDA runtime keeps of the last call of this thread that failed, and forgets with that: "" if none did. A kernel
 // that could not be launched leaves its error there, for a caller that may not look.
 tvm::ffi::String failed_launch() {
@@ -182,6 +199,7 @@ tvm::ffi::String failed_launch() {
 }  // namespace
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(failed_launch, failed_launch)
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(hold, hold)
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(write, write)
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(compare, compare)
 

@@ -63,6 +63,11 @@ def compare(runs: Sequence[ByteRun], device: torch.device) -> Pending[list[tuple
     return Pending(torch.cuda.current_stream(device).synchronize if on_gpu else lambda: None, differences)
 
 
+def hold(opened: int, ticket: int, patience: float) -> None:
+    """Hold the current stream until the int at the page-locked address `opened` is `ticket`, or `patience` seconds."""
+    kernels().hold(opened, ticket, int(patience * 1e9), stream())
+
+
 def failed_launch() -> str:
     """The error of the last launch that failed and was not asked for since, which is forgotten; "" if there is none.
 

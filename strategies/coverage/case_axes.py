@@ -6,6 +6,7 @@ from attnfuzz.reference.case import (
     KvView,
     Launch,
     Outputs,
+    Pace,
     PageOrder,
     QueryView,
     TableTail,
@@ -99,5 +100,6 @@ CASE_AXES: tuple[Axis[Case], ...] = (
     single("outputs", tuple(each.value for each in Outputs), lambda case: case.outputs.value),
     single("stated maxima", MAXIMA.names, lambda case: MAXIMA.of(case.max_len_slack)),
     single("guard", tuple(each.value for each in Guard), lambda case: case.guard.value),
+    single("pace", tuple(each.value for each in Pace), lambda case: case.pace.value),
     single("relation", ("none", *(each.words for each in Relation)), _relation),
 )

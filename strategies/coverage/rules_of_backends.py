@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Mode
+from attnfuzz.reference.case import Mode, Pace
+from attnfuzz.reference.device import Device
 from attnfuzz.strategies.coverage.classes import head_dim_class, page_size_class
 from attnfuzz.strategies.coverage.rules import Features, Lack, besides, named
 from attnfuzz.strategies.supported import capturable, head_dims, latents
@@ -40,6 +41,10 @@ LACKS: tuple[Lack, ...] = (
     Lack("the backend does not take this query view", lambda can: besides("query view", *can.query_views)),
     Lack("the backend does not take this KV view", lambda can: besides("KV view", *can.kv_views)),
     Lack("the backend takes dense page tables only", _unless(lambda can: can.table_gaps, besides("table gap", "none"))),
+    Lack(
+        "a CPU has no queue to be behind with",
+        _unless(lambda can: can.device is Device.CUDA, besides("pace", Pace.PROMPT)),
+    ),
     Lack(
         "the backend does not have pages of this size",
         lambda can: besides("page size", *{page_size_class(size) for size in can.page_sizes}),

@@ -83,7 +83,9 @@ class FlexSession:
             self._attend(step, query, memory.copy("key", key), memory.copy("value", value), out)
         else:
             out.zero_()
-        return Output(out=out, lse=None, attended=attended, bmm1_scale=self._scale, bmm2_scale=1.0)
+        # cuBLASLt may split the keys (split-K), and adds up parts that are rounded to 16 bits: splitKreduce_kernel, as
+        # torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction and its like for fp16 allow by default.
+        return Output(out=out, lse=None, attended=attended, bmm1_scale=self._scale, bmm2_scale=1.0, roundings=2)
 
     def _attend(
         self, step: Step, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, out: torch.Tensor

@@ -18,7 +18,7 @@ from attnfuzz.kernels.paged_session import PagedSession
 from attnfuzz.kernels.plan import Row
 from attnfuzz.kernels.queries import place_queries
 from attnfuzz.kernels.results import Results
-from attnfuzz.reference.case import Case, Launch, Mode, Step, Workspace
+from attnfuzz.reference.case import Case, Launch, Mode, Pace, Step, Workspace
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,10 @@ class PagedWrapperSession(PagedSession):
         query = place_queries(self._case, self._bench, queries)
         results = Results.place(self._case, self._bench, step.padded_tokens, self._case.geometry.head_dim_vo)
         self._launch(wrapper, rows, query, results)
+        if wrapper is self._kept and self._case.pace is Pace.LATE:
+            # A server that runs ahead plans its next batch now.
+            after = PageLists.of(self._case, self._table, rows[::-1])
+            wrapper.plan_another_layer(after, after.placed(self._bench))
         return self._rounded(self._output(step, rows, query, results), wrapper)
 
     def _wrapper(self) -> PagedWrapper:

@@ -9,7 +9,7 @@ import torch
 from attnfuzz.kernels.backend import Bench, Op, Unsupported
 from attnfuzz.kernels.gpu.flashinfer_op import call, call_method
 from attnfuzz.kernels.gpu.wrappers.workspaces import RECOMMENDED, WorkspaceNeed, Workspaces
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.case import Case, Pace
 
 _WORKSPACES = frozenset({"float_workspace_buffer", "int_workspace_buffer"})
 
@@ -71,6 +71,7 @@ class Wrapper:
             **self._buffers,
         )
         self._planned: dict[str, torch.Tensor] = {}
+        self._ahead = case.pace is Pace.LATE
         self.roundings = 1
 
     def reserve(self, arguments: Mapping[str, Any]) -> bool:
@@ -97,9 +98,14 @@ class Wrapper:
         The size is asked for with the lists `on_host`: the wrapper would fetch others, and wait for each.
         """
         self.reserve({**(on_host or lists), **layer})
-        self._planned = dict(lists)
         held = {**self._held_workspaces(), **self._buffers}
-        self._launch(self._form.plan_op, held, {**lists, **layer})
+        if self._ahead and on_host is not None:
+            # A plan of lists on the device waits for it, so that a server which runs ahead gives those on the host.
+            self._planned = {}
+            self._launch(self._form.plan_op, held, {"on_host": _OnHost(on_host), **layer})
+        else:
+            self._planned = dict(lists)
+            self._launch(self._form.plan_op, held, {**lists, **layer})
 
     def run(self, arguments: Mapping[str, Any]) -> None:
         """Launch on what was planned. Without buffers, the kernel reads the very tensors that the plan was given."""
@@ -128,6 +134,14 @@ def run(*, wrapper: Any, held: frozenset[str], **arguments: Any) -> None:
     call_method(wrapper, "run", **{name: value for name, value in arguments.items() if name not in held})
 
 
-def _plan(*, wrapper: Any, held: frozenset[str], **arguments: Any) -> None:
+@dataclass(frozen=True)
+class _OnHost:
+    """The lists of a batch in the host's memory, which is none that a kernel reads."""
+
+    lists: Mapping[str, torch.Tensor]
+
+
+def _plan(*, wrapper: Any, held: frozenset[str], on_host: _OnHost | None = None, **arguments: Any) -> None:
     """Plan, likewise."""
-    call_method(wrapper, "plan", **{name: value for name, value in arguments.items() if name not in held})
+    lists = {} if on_host is None else on_host.lists
+    call_method(wrapper, "plan", **lists, **{name: value for name, value in arguments.items() if name not in held})

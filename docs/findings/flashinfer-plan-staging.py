@@ -1,0 +1,89 @@
+"""FlashInfer plans stage their metadata in page-locked memory, and don't wait until it was copied. Needs a GPU.
+
+A GPU that is busy when `plan` is called copies late. Each row has other keys, and the expected output is that of a calm
+GPU. The last number of each line is how many of 64 rows differ.
+"""
+
+import sys
+
+try:
+    import flashinfer
+    import torch
+except ImportError as error:
+    print(f"{error}: pip install flashinfer-python")
+    sys.exit(2)
+
+if not torch.cuda.is_available():
+    print("needs a GPU")
+    sys.exit(2)
+
+ROWS, PAGE, DIM = 64, 16, 128
+LENGTHS = [100 + 13 * row % 400 for row in range(ROWS)]
+PAGES = sum(-(-length // PAGE) for length in LENGTHS)
+torch.manual_seed(0)
+CACHE = torch.randn(PAGES, 2, PAGE, 1, DIM, device="cuda", dtype=torch.float16)
+QUERY = torch.randn(ROWS, 1, DIM, device="cuda", dtype=torch.float16)
+Wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper
+
+
+def new() -> Wrapper:
+    """With a small workspace, as for small batches."""
+    wrapper = Wrapper(torch.zeros(64 << 20, dtype=torch.uint8, device="cuda"), "NHD", backend="fa2")
+    wrapper.reset_workspace_buffer(
+        torch.zeros(64 << 20, dtype=torch.uint8, device="cuda"), torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
+    )
+    return wrapper
+
+
+def attend(wrapper: Wrapper, lengths: list[int]) -> torch.Tensor:
+    """One query for each length; the lists are on the host, as `plan` asks where it should not wait."""
+    pages = torch.tensor([-(-length // PAGE) for length in lengths])
+    wrapper.plan(
+        qo_indptr=torch.arange(ROWS + 1, dtype=torch.int32),
+        paged_kv_indptr=torch.cat((torch.zeros(1), pages.cumsum(0))).int(),
+        paged_kv_indices=torch.arange(PAGES, dtype=torch.int32, device="cuda"),
+        paged_kv_last_page_len=torch.tensor([(length - 1) % PAGE + 1 for length in lengths], dtype=torch.int32),
+        num_qo_heads=1,
+        num_kv_heads=1,
+        head_dim_qk=DIM,
+        page_size=PAGE,
+        causal=True,
+        q_data_type=torch.float16,
+    )
+    return wrapper.run(QUERY, CACHE)
+
+
+def differing(name: str, out: torch.Tensor) -> bool:
+    """Print how many rows of the first batch differ from what they are on a calm GPU."""
+    try:
+        torch.cuda.synchronize()
+        rows = (out != EXPECTED).flatten(1).any(1).sum().item()
+    except RuntimeError as error:
+        print(f"{name}: {str(error).splitlines()[0]}")
+        return True
+    print(f"{name}: {rows}")
+    return rows > 0
+
+
+def busy() -> None:
+    """Keep the GPU at work for some 20 ms."""
+    torch.cuda._sleep(40_000_000)  # noqa: SLF001 - the only one that torch has
+
+
+EXPECTED = attend(new(), LENGTHS)
+torch.cuda.synchronize()
+
+kept = new()
+busy()
+seen = [differing("planned, run and waited for", attend(kept, LENGTHS))]
+busy()
+first = attend(kept, LENGTHS)
+attend(kept, LENGTHS[::-1])
+seen.append(differing("another batch planned and run behind it", first))
+busy()
+dropped = new()
+first = attend(dropped, LENGTHS)
+del dropped
+others = torch.zeros(1 << 20, dtype=torch.uint8, pin_memory=True)
+seen.append(differing("the wrapper dropped, and its page-locked memory used again", first))
+sys.exit(any(seen))
