@@ -1,6 +1,7 @@
 """Whether the events of a log go together: what types can't say of them one by one."""
 
-from attnfuzz.harness.campaign.events import AnyEvent, CampaignStarted
+from attnfuzz.harness.campaign.events import AnyEvent, CampaignStarted, SliceFinished, SliceStarted
+from attnfuzz.harness.search.messages import SliceKind
 
 
 class Inconsistent(ValueError):
@@ -22,6 +23,8 @@ class Consistency:
             if event.examples is None and event.seconds is None:
                 raise Inconsistent("the campaign has no budget")
             self._backends = frozenset(event.backends)
+        if isinstance(event, SliceStarted | SliceFinished) and (event.index is None) is (event.kind is SliceKind.DRAWN):
+            raise Inconsistent("slices that draw have an index, and no others")
         if event.at < self._at:
             raise Inconsistent(f"it happened at {event.at:g} s, before the event in front of it")
         self._at = event.at

@@ -1,6 +1,7 @@
 """What a campaign tells the world: every output (terminal, log, report) is a handler of these events, and only that.
 
-All of them make up the log, one JSON object per line; `LOG_VERSION` says which fields they have.
+All of them make up the log, one JSON object per line; `LOG_VERSION` says which fields they have. What the version
+before had, `upgrade` brings up to date.
 """
 
 from collections.abc import Callable
@@ -11,19 +12,20 @@ from msgspec import Meta
 
 from attnfuzz.harness.campaign.plan import LEAST_ALPHA, MOST_BACKENDS, MOST_EXAMPLES, MOST_JOBS, MOST_SECONDS, MOST_SEED
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.search.messages import SliceKind
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Guard
 from attnfuzz.strategies.coverage import Pair
 
-LOG_VERSION = 2
+LOG_VERSION = 3
 
 # What a log may say: a campaign that goes on is steered by it, and it may be damaged or somebody else's.
 Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
 Moment = Annotated[float, Meta(ge=0, le=1e11)]  # seconds since the epoch, in years of four digits
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
-Index = Annotated[int, Meta(ge=-2, le=1 << 53)]
+Index = Annotated[int, Meta(ge=0, le=1 << 53)]
 Name = Annotated[str, Meta(min_length=1, max_length=4096)]
 Job = Annotated[int, Meta(ge=0, lt=MOST_JOBS)]
 JobCount = Annotated[int, Meta(ge=1, le=MOST_JOBS)]
@@ -79,11 +81,12 @@ class CampaignResumed(Event, frozen=True, kw_only=True, tag=True):
 
 
 class SliceStarted(Event, frozen=True, kw_only=True, tag=True):
-    """A job was handed a slice: `examples` to draw, or cases to run again: kept ones (`index` -1), or suspects (-2)."""
+    """A job was handed a slice of `examples` to draw, or of cases to run again. `index` counts the slices that draw."""
 
     job: Job
     backend: Name
-    index: Index
+    kind: SliceKind = SliceKind.DRAWN
+    index: Index | None = None
     seed: Seed
     examples: Count
 
@@ -198,7 +201,8 @@ class SliceFinished(Event, frozen=True, kw_only=True, tag=True):
     """A slice of the search ended. `unsupported` counts the cases that the backend clearly rejected, by its message."""
 
     backend: Name
-    index: Index
+    kind: SliceKind = SliceKind.DRAWN
+    index: Index | None = None
     seed: Seed
     examples: Count
     cases: Count

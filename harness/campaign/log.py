@@ -20,6 +20,7 @@ from attnfuzz.harness.campaign.events import (
     FindingFiled,
     UnconfirmedKept,
 )
+from attnfuzz.harness.campaign.upgrade import OLDEST_VERSION, upgrade
 from attnfuzz.harness.files.durable import make_folder, sync_folder, write_all
 from attnfuzz.reference.foreign import MOST_BYTES, decode_json, read_bytes, reason
 from attnfuzz.reference.user_error import UserError
@@ -116,11 +117,12 @@ def read_torn_log(path: Path) -> tuple[list[AnyEvent], int]:
     decoder = msgspec.json.Decoder(AnyEvent)
     consistency = Consistency()
     events: list[AnyEvent] = []
+    old = False
     for number, line in enumerate(whole.split(b"\n") if newline else (), start=1):
         if number == 1:
-            _check_version(path, line)
+            old = _version(path, line) < LOG_VERSION
         try:
-            event: AnyEvent = decode_json(line, decoder)
+            event: AnyEvent = decode_json(upgrade(line) if old else line, decoder)
             # A case that can't be would break whoever draws or runs it.
             if (case := getattr(event, "case", None)) is not None:
                 validate(case)
@@ -140,13 +142,14 @@ class _Head(msgspec.Struct):
     log_version: int
 
 
-def _check_version(path: Path, line: bytes) -> None:
+def _version(path: Path, line: bytes) -> int:
     try:
         head = decode_json(line, _Head)
     except msgspec.DecodeError:
         raise LogError(f"{path} is no event log of attnfuzz: its first line is no CampaignStarted") from None
-    if head.log_version != LOG_VERSION:
+    if not OLDEST_VERSION <= head.log_version <= LOG_VERSION:
         raise LogError(
             f"{path} was written by another version of attnfuzz (log version {head.log_version}, "
-            f"this one reads {LOG_VERSION}): read it with that version"
+            f"this one reads {OLDEST_VERSION} to {LOG_VERSION}): read it with that version"
         )
+    return head.log_version

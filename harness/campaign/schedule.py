@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from attnfuzz.harness.campaign.events import CoverageGrew, Event, FindingFiled, Progress, SliceFinished, SliceStarted
-from attnfuzz.harness.campaign.replays import KEPT
 from attnfuzz.harness.campaign.turns import Running, Turns
 from attnfuzz.harness.search.examples import derive_seed
-from attnfuzz.harness.search.messages import Slice
+from attnfuzz.harness.search.messages import Slice, SliceKind
 
 EXAMPLES_PER_SLICE = 250
 
@@ -33,7 +32,7 @@ class Schedule:
     def __call__(self, event: Event) -> None:
         """Learn from `event`."""
         match event:
-            case SliceStarted(backend=backend, index=index) if index >= 0:
+            case SliceStarted(backend=backend, index=int(index)):
                 self._handed_out[backend] = index + 1
             case Progress(backend=backend, searched=searched):
                 self._searched[backend] += searched
@@ -41,9 +40,9 @@ class Schedule:
                 self._gains[backend] += len(pairs)
             case FindingFiled(fingerprint=fingerprint):
                 self._gains[fingerprint.backend] += PAIRS_PER_FINDING
-            case SliceFinished(backend=backend, index=index, seconds=seconds):
+            case SliceFinished(backend=backend, kind=kind, seconds=seconds):
                 # Kept cases have a time of their own, and what they reach is no yield: it was known before.
-                if index != KEPT:
+                if kind is not SliceKind.KEPT:
                     self._turns.spent(backend, seconds, gain=self._gains[backend])
                 self._gains[backend] = 0.0
 

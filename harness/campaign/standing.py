@@ -251,4 +251,4 @@ class Standing:
 
 
 def _ends(finished: SliceFinished, started: SliceStarted) -> bool:
-    return all(getattr(finished, name) == getattr(started, name) for name in ("backend", "index", "seed"))
+    return all(getattr(finished, name) == getattr(started, name) for name in ("backend", "kind", "index", "seed"))

@@ -8,13 +8,13 @@ from msgspec.structs import replace
 from attnfuzz.harness.campaign.knowledge import Knowledge
 from attnfuzz.harness.campaign.limits import Limits
 from attnfuzz.harness.campaign.plan import Plan
-from attnfuzz.harness.campaign.replays import KEPT, ONCE_MORE, REPLAYS_PER_SLICE, Replays, replay_slice
+from attnfuzz.harness.campaign.replays import REPLAYS_PER_SLICE, Replays, replay_slice
 from attnfuzz.harness.campaign.schedule import Schedule
 from attnfuzz.harness.campaign.shrinking import NOTHING, ShrinkingTime
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.turns import Running
 from attnfuzz.harness.campaign.under_way import SuspectKey, UnderWay
-from attnfuzz.harness.search.messages import Replay, Slice
+from attnfuzz.harness.search.messages import Replay, Slice, SliceKind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.strategies.coverage import Pair
 from attnfuzz.strategies.lean import Lean
@@ -85,7 +85,7 @@ class Tasks:
         if any(self._knowledge.times_seen[key] > 1 for key in again):
             # Shrinking it took longer than it is left alone: better filed as it is than never.
             shrink = NOTHING
-        limits = (left, task.seconds, None if task.index == KEPT else self._plan.seconds_per_slice)
+        limits = (left, task.seconds, None if task.kind is SliceKind.KEPT else self._plan.seconds_per_slice)
         seconds = min((limit for limit in limits if limit is not None), default=None)
         known = self._passed_over(task.backend)
         shrink_seconds = None if left is None else max(0.0, self._limits.shrunk - at)
@@ -126,7 +126,7 @@ class Tasks:
 
     def _once_more(self, suspects: Iterable[SuspectKey]) -> Slice:
         replays = [Replay(case=case) for case in dict.fromkeys(case for _, case in suspects)]
-        return replay_slice(replays[0].case.backend, ONCE_MORE, replays, seed=self._plan.seed)
+        return replay_slice(replays[0].case.backend, SliceKind.ONCE_MORE, replays, seed=self._plan.seed)
 
     def _drawn(self, at: float, under_way: Collection[UnderWay], untold: Mapping[str, int]) -> Slice | None:
         promised = Counter(untold)
@@ -135,7 +135,7 @@ class Tasks:
         task = self._schedule.next_slice(_running(at, under_way), promised)
         if task is None:
             return None
-        leans = self._plan.leaning and task.index % SLICES_PER_LEAN == SLICES_PER_LEAN - 1
+        leans = self._plan.leaning and task.index is not None and task.index % SLICES_PER_LEAN == SLICES_PER_LEAN - 1
         lean = self._lean(task) if leans else Lean()
         return replace(task, lean=lean)
 
@@ -145,4 +145,4 @@ class Tasks:
 
 def _running(at: float, under_way: Iterable[UnderWay]) -> list[Running]:
     """The backends that are searched or shrunk at `at`, and since how many seconds."""
-    return [(run.task.backend, at - run.since) for run in under_way if run.task.index != KEPT]
+    return [(run.task.backend, at - run.since) for run in under_way if run.task.kind is not SliceKind.KEPT]

@@ -30,7 +30,13 @@ class UnderWay:
         task = self.task
         examples = len(task.replays) if task.replays else task.examples
         return SliceStarted(
-            at=self.since, job=job, backend=task.backend, index=task.index, seed=task.seed, examples=examples
+            at=self.since,
+            job=job,
+            backend=task.backend,
+            kind=task.kind,
+            index=task.index,
+            seed=task.seed,
+            examples=examples,
         )
 
     def finished(self, at: float, done: SliceDone) -> SliceFinished:
@@ -38,6 +44,7 @@ class UnderWay:
         return SliceFinished(
             at=at,
             backend=self.task.backend,
+            kind=self.task.kind,
             index=self.task.index,
             seed=self.task.seed,
             examples=done.searched,

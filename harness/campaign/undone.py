@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from attnfuzz.harness.campaign.replays import KEPT, Replays
+from attnfuzz.harness.campaign.replays import Replays
 from attnfuzz.harness.campaign.schedule import Schedule
 from attnfuzz.harness.campaign.under_way import UnderWay
-from attnfuzz.harness.search.messages import Replay, SliceDone
+from attnfuzz.harness.search.messages import Replay, SliceDone, SliceKind
 from attnfuzz.harness.verdict.wording import clock, count
 
 
@@ -23,7 +23,7 @@ class Undone:
 
     def ended(self, run: UnderWay, done: SliceDone) -> None:
         """Note a slice that ended: how many of its cases it came to."""
-        if run.task.index == KEPT:
+        if run.task.kind is SliceKind.KEPT:
             self._kept += sum(_is_kept(replay) for replay in run.task.replays[done.replayed :])
 
     def lines(self, schedule: Schedule, unkept: int) -> Iterator[str]:

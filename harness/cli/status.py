@@ -13,6 +13,7 @@ from rich.text import Text
 
 from attnfuzz.harness.campaign.events import SliceStarted
 from attnfuzz.harness.campaign.standing import Standing, TimelinePoint
+from attnfuzz.harness.search.messages import SliceKind
 from attnfuzz.harness.verdict.wording import clock, count
 from attnfuzz.strategies.coverage import Pair, possible_pairs
 
@@ -201,7 +202,7 @@ def _doing(standing: Standing, tasks: Collection[SliceStarted]) -> str:
 def _verb(standing: Standing, task: SliceStarted) -> str:
     if standing.score(task.backend).shrinking:
         return "shrinking"
-    return "replaying" if task.index < 0 else "searching"
+    return "searching" if task.kind is SliceKind.DRAWN else "replaying"
 
 
 def _total(columns: Mapping[str, _Column]) -> int:

@@ -1,5 +1,7 @@
 """What the main process of a campaign and its jobs say to each other: JSON, one message per line."""
 
+from enum import StrEnum
+
 import msgspec
 
 from attnfuzz.harness.verdict.failures import Observation, Verdict
@@ -33,6 +35,14 @@ class ShrinkBudget(msgspec.Struct, frozen=True):
     seconds: float = 20.0
 
 
+class SliceKind(StrEnum):
+    """What a slice runs: cases that it draws, cases that were kept, or suspects that no other slice settled."""
+
+    DRAWN = "drawn"
+    KEPT = "kept"
+    ONCE_MORE = "once more"
+
+
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
     """A kept case to run again. `finding` names the finding that it is the case of, if it is one's."""
 
@@ -43,6 +53,8 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
     """To a job: search `backend` for failures that are not `known`, for so many examples or seconds.
 
+    `index` is its number among the slices of its backend that draw; others have none.
+
     With `replays`, judge these cases in this order and draw none. `lean` is what is drawn more often than otherwise.
     With `first_only`, what else turns up while the first failure is shrunk is ignored. Nothing is shrunk after
     `shrink_seconds`. These and `seconds` count from `handed_at`, a time of this machine's monotonic clock, or from when
@@ -50,7 +62,8 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     backend: str
-    index: int
+    kind: SliceKind = SliceKind.DRAWN
+    index: int | None = None
     seed: int
     examples: int
     known: tuple[Fingerprint, ...] = ()

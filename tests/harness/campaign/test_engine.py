@@ -230,7 +230,7 @@ def test_kept_cases_run_first_and_no_more_than_a_fifth_of_the_budget(tmp_path: P
     assert judge.judged[:20] == list(corpus.cases[:20])
     assert not {*judge.judged[20:]} & {*corpus.cases}
     assert len(judge.judged) == 120
-    assert [(event.index, event.examples) for event in of(SliceStarted, events)] == [(-1, 20), (0, 100)]
+    assert [(event.index, event.examples) for event in of(SliceStarted, events)] == [(None, 20), (0, 100)]
 
 
 def test_a_kept_case_that_fails_is_a_finding(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from attnfuzz.harness.search.messages import (
     ShrinkBudget,
     Slice,
     SliceDone,
+    SliceKind,
     Suspect,
 )
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
@@ -28,7 +29,14 @@ def fails_on_long(lengths: list[int]) -> tuple[Observation, ...]:
 
 def replay(judge: FakeJudge, *replays: Replay, **task: object) -> tuple[SliceDone, list[AnyMessage]]:
     told: list[AnyMessage] = []
-    options: dict[str, object] = {"backend": "fake", "index": -1, "seed": 1, "examples": 0, "replays": replays, **task}
+    options: dict[str, object] = {
+        "backend": "fake",
+        "kind": SliceKind.KEPT,
+        "seed": 1,
+        "examples": 0,
+        "replays": replays,
+        **task,
+    }
     done = Hunt(Slice(**options), judge, told.append).run(fake_cases())  # type: ignore[arg-type]
     return done, told
 

@@ -25,7 +25,7 @@ from attnfuzz.harness.campaign.shrinking import ShrinkingTime
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.tasks import Tasks
 from attnfuzz.harness.reported.bugs import load_bugs
-from attnfuzz.harness.search.messages import Interesting, Slice, SliceDone
+from attnfuzz.harness.search.messages import Interesting, Slice, SliceDone, SliceKind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.calls import Call, CallCase
 from attnfuzz.strategies.coverage import Pair
@@ -183,4 +183,7 @@ def test_kept_cases_of_several_backends_take_turns(tmp_path: Path) -> None:
     corpus = FakeCorpus(tmp_path / "corpus", [decode(1), structs.replace(decode(1), backend="other")])
     jobs = FakeJobs(FakeJudge(lambda _: ()))
     events = list(begin(plan(tmp_path, examples=100, backends=("fake", "other")), jobs, corpus=corpus).events())
-    assert [(event.backend, event.index) for event in of(SliceStarted, events)][:2] == [("fake", -1), ("other", -1)]
+    assert [(event.backend, event.kind) for event in of(SliceStarted, events)][:2] == [
+        ("fake", SliceKind.KEPT),
+        ("other", SliceKind.KEPT),
+    ]

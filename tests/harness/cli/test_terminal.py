@@ -26,6 +26,7 @@ from attnfuzz.harness.cli.display import display_on
 from attnfuzz.harness.cli.status import BARS, Status, recent_rate, score_table, trend
 from attnfuzz.harness.cli.summary import summarise
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.search.messages import SliceKind
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 
@@ -48,8 +49,8 @@ def small_case_space(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnfuzz.harness.cli.status.possible_pairs", lambda _: POSSIBLE)
 
 
-def searching(job: int, backend: str, index: int = 0) -> SliceStarted:
-    return SliceStarted(at=2, job=job, backend=backend, index=index, seed=1, examples=250)
+def searching(job: int, backend: str, kind: SliceKind = SliceKind.DRAWN) -> SliceStarted:
+    return SliceStarted(at=2, job=job, backend=backend, kind=kind, seed=1, examples=250)
 
 
 def console(*, terminal: bool = False, width: int = 80) -> Console:
@@ -133,7 +134,7 @@ def test_the_status_says_how_long_ago_something_new_was_seen() -> None:
 
 def test_the_status_says_what_the_jobs_do() -> None:
     restarted = JobRestarted(at=2, job=1, text="killed")
-    tasks = (searching(0, BEFORE), searching(1, "torch_sdpa", -1))
+    tasks = (searching(0, BEFORE), searching(1, "torch_sdpa", SliceKind.KEPT))
     assert status(STARTED, PROGRESS, *tasks)[2].startswith("2 jobs (1 replaying, 1 shrinking), ")
     assert status(STARTED, PROGRESS, *tasks, restarted)[2].startswith("2 jobs (shrinking), 1 restart, ")
     assert status(STARTED, PROGRESS, *tasks, width=120)[-1].endswith("  replaying")
