@@ -260,7 +260,7 @@ class Campaign:
         match message:
             case Tally():
                 self._deaths[job] = 0
-                run.add(message)
+                run.tally += message
                 self._tallies.add(run.task.backend, message)
             case Interesting():
                 yield from self._growth.take(message, searched=self._searched(run.task.backend))
@@ -278,7 +278,7 @@ class Campaign:
                 yield from self._finish_slice(job, message)
 
     def _searched(self, backend: str) -> int:
-        return self._standing.score(backend).searched + self._tallies.untold.get(backend, 0)
+        return self._standing.score(backend).tally.searched + self._tallies.untold.get(backend, 0)
 
     def _trouble(self, text: str) -> Iterator[Event]:
         """Every job meets the same trouble: it is told once."""

@@ -10,9 +10,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from attnfuzz.harness.campaign.plan import LEAST_ALPHA, MOST_BACKENDS, MOST_EXAMPLES, MOST_JOBS, MOST_SECONDS, MOST_SEED
+from attnfuzz.harness.campaign.plan import LEAST_ALPHA, MOST_BACKENDS, MOST_EXAMPLES, MOST_JOBS, MOST_SEED
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.search.messages import SliceKind
+from attnfuzz.harness.search.messages import Count, Seconds, SliceKind, Tally
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.capability import Capability
@@ -22,9 +22,7 @@ from attnfuzz.strategies.coverage import Pair
 LOG_VERSION = 3
 
 # What a log may say: a campaign that goes on is steered by it, and it may be damaged or somebody else's.
-Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
 Moment = Annotated[float, Meta(ge=0, le=1e11)]  # seconds since the epoch, in years of four digits
-Count = Annotated[int, Meta(ge=0, le=1 << 53)]
 Index = Annotated[int, Meta(ge=0, le=1 << 53)]
 Name = Annotated[str, Meta(min_length=1, max_length=4096)]
 Job = Annotated[int, Meta(ge=0, lt=MOST_JOBS)]
@@ -92,21 +90,10 @@ class SliceStarted(Event, frozen=True, kw_only=True, tag=True):
 
 
 class Progress(Event, frozen=True, kw_only=True, tag=True):
-    """What happened in `backend` since its last progress: at most one event a second.
-
-    `searched` examples were drawn; `cases` were judged in all, shrinking and confirming included, with `rows` rows;
-    `deaths` workers died of them. `shrinking` says whether the last of them were suspects. `margins` has the largest
-    margin of each tier among cases that passed, `phases` the seconds spent in each phase of a case, over all jobs.
-    """
+    """What was run on `backend` since its last progress, over all jobs: at most one event a second."""
 
     backend: Name
-    searched: Count
-    cases: Count
-    deaths: Count
-    rows: Count = 0
-    shrinking: bool = False
-    margins: dict[str, float] = {}
-    phases: dict[str, Seconds] = {}
+    tally: Tally
 
 
 class CoverageGrew(Event, frozen=True, kw_only=True, tag=True):

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from attnfuzz.harness.search.messages import MOST_SECONDS
 from attnfuzz.reference.case import Guard
 
 ALPHA = 1e-3
@@ -28,9 +29,6 @@ LEAST_ALPHA = 1e-12
 
 MOST_JOBS = 256
 """More processes than any machine has cores to spare for; what they need of memory is checked apart (`room.py`)."""
-
-MOST_SECONDS = 10 * 366 * 86400.0
-"""Ten years: a longer campaign is a slip of the pen."""
 
 MOST_EXAMPLES = 10**12
 

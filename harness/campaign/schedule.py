@@ -34,8 +34,8 @@ class Schedule:
         match event:
             case SliceStarted(backend=backend, index=int(index)):
                 self._handed_out[backend] = index + 1
-            case Progress(backend=backend, searched=searched):
-                self._searched[backend] += searched
+            case Progress(backend=backend, tally=tally):
+                self._searched[backend] += tally.searched
             case CoverageGrew(backend=backend, pairs=pairs):
                 self._gains[backend] += len(pairs)
             case FindingFiled(fingerprint=fingerprint):

@@ -20,9 +20,7 @@ class UnderWay:
     task: Slice
     since: float
     again: tuple[SuspectKey, ...] = ()
-    searched: int = 0
-    cases: int = 0
-    deaths: int = 0
+    tally: Tally = field(default_factory=Tally)
     suspects: dict[Fingerprint, Suspect] = field(default_factory=dict)
 
     def started(self, job: int) -> SliceStarted:
@@ -47,23 +45,17 @@ class UnderWay:
             kind=self.task.kind,
             index=self.task.index,
             seed=self.task.seed,
-            examples=done.searched,
-            cases=done.cases,
-            deaths=done.deaths,
+            examples=done.tally.searched,
+            cases=done.tally.cases,
+            deaths=done.tally.deaths,
             seconds=done.seconds,
             unsupported=done.unsupported,
         )
 
-    def add(self, tally: Tally) -> None:
-        """Count a tally."""
-        self.searched += tally.searched
-        self.cases += tally.cases
-        self.deaths += tally.deaths
-
     @property
     def promised(self) -> int:
         """The examples that it has still to search."""
-        return self.task.examples - self.searched
+        return self.task.examples - self.tally.searched
 
     @property
     def held(self) -> set[SuspectKey]:
@@ -72,11 +64,4 @@ class UnderWay:
 
     def so_far(self, at: float) -> SliceDone:
         """How it ends if its job is killed at `at`: with what it has told."""
-        return SliceDone(
-            searched=self.searched,
-            stopped_early=True,
-            cases=self.cases,
-            deaths=self.deaths,
-            seconds=at - self.since,
-            unsupported={},
-        )
+        return SliceDone(tally=self.tally, stopped_early=True, seconds=at - self.since, unsupported={})

@@ -1,8 +1,9 @@
 """Brings events that older releases logged up to date, before they are decoded."""
 
 import msgspec
+from msgspec import structs
 
-from attnfuzz.harness.search.messages import SliceKind
+from attnfuzz.harness.search.messages import SliceKind, Tally
 from attnfuzz.reference.foreign import decode_json
 
 OLDEST_VERSION = 2
@@ -10,6 +11,9 @@ OLDEST_VERSION = 2
 
 _KINDS = {b"-1": SliceKind.KEPT, b"-2": SliceKind.ONCE_MORE}
 """What stood for the number of a slice that draws nothing."""
+
+_COUNTED = frozenset(field.name for field in structs.fields(Tally))
+"""What was counted beside the name of the backend."""
 
 _Fields = dict[str, msgspec.Raw]
 
@@ -23,9 +27,16 @@ def upgrade(line: bytes) -> bytes:
     match bytes(fields.get("event", b"")):
         case b'"SliceStarted"' | b'"SliceFinished"' if "kind" not in fields:
             return msgspec.json.encode(_with_kind(fields))
+        case b'"Progress"' if "tally" not in fields:
+            return msgspec.json.encode(_with_tally(fields))
     return line
 
 
 def _with_kind(fields: _Fields) -> dict[str, object]:
     kind = _KINDS.get(bytes(fields.get("index", b"")), SliceKind.DRAWN)
     return fields | {"kind": kind} | ({} if kind is SliceKind.DRAWN else {"index": None})
+
+
+def _with_tally(fields: _Fields) -> dict[str, object]:
+    counted: dict[str, object] = {name: fields.pop(name) for name in _COUNTED & fields.keys()}
+    return fields | {"tally": {"type": Tally.__name__} | counted}

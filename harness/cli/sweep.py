@@ -178,7 +178,7 @@ def _search(asked: SweepPlan, out: Path, backends: tuple[str, ...]) -> Searched:
         )
     )
     return Searched(
-        examples=sum(score.searched for score in standing.scores.values()),
+        examples=sum(score.tally.searched for score in standing.scores.values()),
         cases=standing.cases,
         campaign=campaign,
         interrupted=standing.finished is not None and standing.finished.interrupted,

@@ -92,7 +92,7 @@ class Search:
                 self.caught = message
             case SliceDone():
                 self._under_way = False
-                self._examples += message.searched
+                self._examples += message.tally.searched
                 self._seconds += message.seconds
 
     @property

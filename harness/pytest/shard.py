@@ -72,7 +72,7 @@ class Shard:
             )
             messages: list[AnyMessage] = []
             done = Hunt(task, runner, messages.append, capability=resolve(self.backend).capability).run(strategy)
-            left -= done.searched if done.stopped_early else task.examples
+            left -= done.tally.searched if done.stopped_early else task.examples
             for message in messages:
                 if isinstance(message, Caught):
                     settled.add(message.fingerprint)

@@ -122,7 +122,7 @@ def _drawn(backend: str, near: Case, kinds: Collection[Kind], runner: CaseRunner
         if not done.stopped_early:
             return None
         known += [message.fingerprint for message in caught]
-        left, index = left - done.searched, index + 1
+        left, index = left - done.tally.searched, index + 1
     return None
 
 

@@ -54,7 +54,7 @@ def hunt(tree: Path, examples: int) -> tuple[SliceDone, list[Caught]]:
 def test_a_tree_that_is_right_passes_what_is_drawn(tree: Path) -> None:
     done, caught = hunt(tree, 8)
     assert not caught
-    assert done.searched == 8
+    assert done.tally.searched == 8
     assert not done.unsupported
 
 

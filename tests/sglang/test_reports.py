@@ -100,7 +100,7 @@ def met(bug: Bug, runner: Runner) -> Iterator[Caught]:
         if not done.stopped_early:
             return
         known += [message.fingerprint for message in caught]
-        left, index = left - done.searched, index + 1
+        left, index = left - done.tally.searched, index + 1
 
 
 def is_gone(failure: Observation, caught: Caught, bug: Bug, runner: Runner) -> bool:

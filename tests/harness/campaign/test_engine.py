@@ -38,7 +38,7 @@ from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case_file import case_id
 
-DONE = SliceDone(searched=250, stopped_early=False, cases=250, deaths=0, seconds=1.0, unsupported={})
+DONE = SliceDone(tally=Tally(searched=250, cases=250, deaths=0), stopped_early=False, seconds=1.0, unsupported={})
 
 
 def run(jobs: FakeJobs, asked: Plan) -> list[Event]:
@@ -61,8 +61,8 @@ def test_a_clean_campaign_uses_its_budget_and_files_nothing(tmp_path: Path) -> N
     assert isinstance(events[-1], CampaignFinished)
     assert not events[-1].interrupted
     assert sum(event.examples for event in of(SliceFinished, events)) == 600 == len(judge.judged)
-    assert sum(event.searched for event in of(Progress, events)) == 600
-    assert sum(event.cases for event in of(Progress, events)) == 600
+    assert sum(event.tally.searched for event in of(Progress, events)) == 600
+    assert sum(event.tally.cases for event in of(Progress, events)) == 600
     assert not list(tmp_path.iterdir())
 
 
@@ -158,9 +158,9 @@ def test_progress_of_many_tallies_is_told_once_a_second_and_before_the_slice_end
     assert len(of(Progress, seldom)) == 2
     assert len(of(Progress, often)) == 5
     for events in (seldom, often):
-        assert sum(event.searched for event in of(Progress, events)) == 250
-        assert sum(event.deaths for event in of(Progress, events)) == 5
-        assert of(Progress, events)[-1].margins == {"T4": 0.1}
+        assert sum(event.tally.searched for event in of(Progress, events)) == 250
+        assert sum(event.tally.deaths for event in of(Progress, events)) == 5
+        assert of(Progress, events)[-1].tally.margins == {"T4": 0.1}
         assert events.index(of(Progress, events)[-1]) < events.index(of(SliceFinished, events)[0])
 
 

@@ -27,7 +27,7 @@ def test_a_job_searches_a_slice() -> None:
     with JobProcesses(1, setup("torch_sdpa")) as jobs:
         jobs.start(0, Slice(backend="torch_sdpa", index=0, seed=1, examples=5))
         done = wait_for_end_of_slice(jobs)
-    assert (done.searched, done.stopped_early) == (5, False)
+    assert (done.tally.searched, done.stopped_early) == (5, False)
 
 
 def test_a_job_that_fails_is_reported_with_its_traceback() -> None:

@@ -76,7 +76,7 @@ def test_kills_for_minutes_lose_nothing_and_count_nothing_twice(tmp_path: Path) 
     assert workers.count > 10
     assert jobs.count == len(restarts) > 1
     # Each example of the budget was drawn, and none was drawn for one that a killed job had told of.
-    assert sum(event.searched for event in events if isinstance(event, Progress)) == EXAMPLES
+    assert sum(event.tally.searched for event in events if isinstance(event, Progress)) == EXAMPLES
     assert not [event for event in events if isinstance(event, SuspectSeen | FindingFiled)]
     started = [event.index for event in events if isinstance(event, SliceStarted) if event.kind is SliceKind.DRAWN]
     finished = [event for event in events if isinstance(event, SliceFinished) if event.kind is SliceKind.DRAWN]
@@ -164,7 +164,7 @@ def outcome_of(folder: Path, code: int) -> Outcome:
         if event.kind is SliceKind.DRAWN
     )
     assert set(started.values()) == {1}, "no slice is drawn twice"
-    searched = {backend: score.searched for backend, score in standing.scores.items()}
+    searched = {backend: score.tally.searched for backend, score in standing.scores.items()}
     return Outcome(code, searched, {(each.fingerprint.kind, each.fingerprint.place) for each in standing.filed})
 
 

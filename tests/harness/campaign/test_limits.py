@@ -35,6 +35,7 @@ from attnfuzz.harness.search.messages import (
     Slice,
     SliceDone,
     Suspect,
+    Tally,
 )
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
@@ -141,7 +142,7 @@ def test_hypothesis_draws_no_more_when_the_budget_for_shrinking_is_spent() -> No
 
     task = Slice(backend="fake", index=0, seed=1, examples=200, shrink=ShrinkBudget(runs=1000, seconds=0))
     done = Hunt(task, FakeJudge(fails_on_long), lambda _: None).run(fake_cases().map(remember))
-    assert len(drawn) <= done.searched + 2
+    assert len(drawn) <= done.tally.searched + 2
 
 
 def test_jobs_that_never_answer_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +166,7 @@ def test_a_suspect_that_is_left_over_when_the_time_is_up_is_confirmed_and_filed_
         log.append(event)
         if isinstance(event, SuspectSeen):
             break
-    late = Progress(at=SECONDS + 20.0, backend="fake", searched=0, cases=0, deaths=0)
+    late = Progress(at=SECONDS + 20.0, backend="fake", tally=Tally(searched=0, cases=0, deaths=0))
     jobs = FakeJobs(SlowJudge(clock, always))
     again = list(begin(asked, jobs, past_events=logged([*log, late])).events())
     (filed,) = of(FindingFiled, again)
@@ -177,7 +178,7 @@ def test_a_suspect_that_is_left_over_when_the_time_is_up_is_confirmed_and_filed_
 def test_cases_are_kept_only_as_long_as_there_is_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     news = [Interesting(case=decode(number), pairs=((str(number), "x"),)) for number in range(100)]
-    done = SliceDone(searched=1, stopped_early=False, cases=1, deaths=0, seconds=1.0, unsupported={})
+    done = SliceDone(tally=Tally(searched=1, cases=1, deaths=0), stopped_early=False, seconds=1.0, unsupported={})
 
     class SlowCorpus(FakeCorpus):
         def keep(self, *args: object, **options: object) -> str | None:

@@ -24,6 +24,7 @@ from attnfuzz.harness.campaign.events import (
     Trouble,
 )
 from attnfuzz.harness.campaign.log import EventLog, LogError, read_log, read_torn_log
+from attnfuzz.harness.search.messages import Tally
 
 PATIENCE = 60.0
 """Seconds: how long a busy machine may take to get to a thread."""
@@ -48,7 +49,7 @@ def started() -> CampaignStarted:
 
 
 def progress(at: float) -> Progress:
-    return Progress(at=at, backend="fake", searched=5, cases=6, deaths=1, margins={"T4": 0.5})
+    return Progress(at=at, backend="fake", tally=Tally(searched=5, cases=6, deaths=1, margins={"T4": 0.5}))
 
 
 def finished(at: float) -> CampaignFinished:
@@ -262,9 +263,9 @@ def log_with(path: Path, line: int, field: str, value: object) -> Path:
         (2, "at", -1.0),
         (2, "at", 1e300),
         (2, "at", float("nan")),
-        (2, "searched", -5),
-        (2, "cases", 1 << 60),
-        (2, "phases", {"judge": 1e300}),
+        (2, "tally", {"type": "Tally", "searched": -5}),
+        (2, "tally", {"type": "Tally", "cases": 1 << 60}),
+        (2, "tally", {"type": "Tally", "phases": {"judge": 1e300}}),
         (2, "backend", "other"),
         (3, "index", -1),
         (3, "index", None),

@@ -71,7 +71,7 @@ def check(events: list[Event], examples: int = 40) -> None:
     """What holds of the log of a campaign that came to its end, however often it was killed."""
     assert isinstance(events[0], CampaignStarted)
     assert isinstance(events[-1], CampaignFinished)
-    assert sum(event.searched for event in of(Progress, events)) == examples
+    assert sum(event.tally.searched for event in of(Progress, events)) == examples
     assert len({event.name for event in of(FindingFiled, events)}) == len(of(FindingFiled, events)) == BUGS
     assert {event.state for event in of(FindingFiled, events)} == {State.NEW}
     assert len(of(GapSeen, events)) == 1
@@ -120,7 +120,7 @@ def test_the_time_that_was_spent_before_a_kill_counts(tmp_path: Path, spent: flo
     budget = 100.0
     asked = plan(tmp_path, examples=None, seconds=budget)
     first = list(islice(begin(asked, FakeJobs(FakeJudge(passes))).events(), 4))
-    late = [*first, Progress(at=spent, backend="fake", searched=0, cases=0, deaths=0)]
+    late = [*first, Progress(at=spent, backend="fake", tally=Tally(searched=0, cases=0, deaths=0))]
     jobs = FakeJobs(FakeJudge(passes))
     again = begin(asked, jobs, past_events=logged(late)).events()
     assert next(again).at >= spent
@@ -175,7 +175,7 @@ def test_a_suspect_that_was_left_over_and_passes_now_did_not_come_back(tmp_path:
 
 def test_suspects_that_a_slice_did_not_come_to_run_in_the_next(tmp_path: Path) -> None:
     other = replace(SUSPECT, fingerprint=Fingerprint.of("fake", observed(Kind.LSE_MISMATCH)), case=decode(8))
-    drawn = SliceDone(searched=9, stopped_early=True, cases=9, deaths=0, seconds=1.0, unsupported={})
+    drawn = SliceDone(tally=Tally(searched=9, cases=9, deaths=0), stopped_early=True, seconds=1.0, unsupported={})
     stop = threading.Event()
     jobs = ScriptedJobs([SUSPECT, other, drawn, replace(drawn, replayed=1, seconds=99.0)])
     told: list[Event] = []

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from attnfuzz.harness.campaign.events import CoverageGrew, Event, Progress, SliceFinished, SliceStarted
 from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE, Schedule, slices_of
-from attnfuzz.harness.search.messages import Slice, SliceKind
+from attnfuzz.harness.search.messages import Slice, SliceKind, Tally
 
 
 def events_of(task: Slice, *, searched: int | None = None, pairs: int = 0, seconds: float = 1.0) -> list[Event]:
@@ -22,7 +22,7 @@ def events_of(task: Slice, *, searched: int | None = None, pairs: int = 0, secon
     return [
         SliceStarted(at=0.0, backend=backend, job=0, index=task.index, seed=task.seed, examples=task.examples),
         CoverageGrew(at=0.0, backend=backend, searched=done, pairs=reached),
-        Progress(at=0.0, backend=backend, searched=done, cases=done, deaths=0),
+        Progress(at=0.0, backend=backend, tally=Tally(searched=done, cases=done, deaths=0)),
         SliceFinished(
             at=0.0,
             backend=backend,

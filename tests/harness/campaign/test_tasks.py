@@ -25,13 +25,13 @@ from attnfuzz.harness.campaign.shrinking import ShrinkingTime
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.tasks import Tasks
 from attnfuzz.harness.reported.bugs import load_bugs
-from attnfuzz.harness.search.messages import Interesting, Slice, SliceDone, SliceKind
+from attnfuzz.harness.search.messages import Interesting, Slice, SliceDone, SliceKind, Tally
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.calls import Call, CallCase
 from attnfuzz.strategies.coverage import Pair
 from attnfuzz.strategies.lean import Lean
 
-DONE = SliceDone(searched=250, stopped_early=False, cases=250, deaths=0, seconds=1.0, unsupported={})
+DONE = SliceDone(tally=Tally(searched=250, cases=250, deaths=0), stopped_early=False, seconds=1.0, unsupported={})
 
 
 def lean(backend: str, reached: Collection[Pair], _seed: int) -> Lean:

@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from attnfuzz.harness.campaign.events import CampaignStarted, SliceFinished, SliceStarted
+from attnfuzz.harness.campaign.events import CampaignStarted, Progress, SliceFinished, SliceStarted
 from attnfuzz.harness.campaign.log import LogError, read_log
-from attnfuzz.harness.search.messages import SliceKind
+from attnfuzz.harness.search.messages import SliceKind, Tally
 
 CAMPAIGN = CampaignStarted(
     at=0.0,
@@ -60,11 +60,26 @@ def test_version_2_wrote_what_a_slice_is_as_its_number(
     assert (began.kind, began.index) == (ended.kind, ended.index) == (kind, index)
 
 
+def test_version_2_counted_beside_the_name_of_the_backend(tmp_path: Path) -> None:
+    counted = {
+        "searched": 5,
+        "cases": 6,
+        "deaths": 1,
+        "shrinking": True,
+        "margins": {"T1": 0.5},
+        "phases": {"judge": 2},
+    }
+    old = log_of(tmp_path / "old", {"event": "Progress", "at": 1.0, "backend": "fake", **counted})
+    tally = Tally(searched=5, cases=6, deaths=1, shrinking=True, margins={"T1": 0.5}, phases={"judge": 2.0})
+    assert read_log(old)[1] == Progress(at=1.0, backend="fake", tally=tally)
+
+
 def test_a_log_of_version_2_goes_on_in_this_one(tmp_path: Path) -> None:
     now = SliceStarted(at=1.0, job=0, backend="fake", kind=SliceKind.KEPT, seed=1, examples=9)
-    mixed = log_of(tmp_path / "mixed", STARTED | {"index": -1}, json.loads(msgspec.json.encode(now)))
-    _, *slices = read_log(mixed)
-    assert slices == [now, now]
+    ran = Progress(at=1.0, backend="fake", tally=Tally(cases=3))
+    written = (json.loads(msgspec.json.encode(event)) for event in (now, ran))
+    mixed = log_of(tmp_path / "mixed", STARTED | {"index": -1}, *written)
+    assert read_log(mixed)[1:] == [now, now, ran]
 
 
 @pytest.mark.parametrize(("version", "number"), [(2, -3), (2, 1.5), (2, None), (3, -1), (3, -2)])

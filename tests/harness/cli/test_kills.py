@@ -116,7 +116,9 @@ def end(searched: Search, *, killed: bool) -> Search:
         seen, case = observed(Kind.HANG), decode(5)
         fingerprint, verdict = Fingerprint.of("fake", seen), Verdict(observations=(seen,))
         searched.take(Caught(fingerprint=fingerprint, first=case, case=case, observation=seen, verdict=verdict))
-    searched.take(SliceDone(searched=12, stopped_early=killed, cases=12, deaths=0, seconds=0.5, unsupported={}))
+    searched.take(
+        SliceDone(tally=Tally(searched=12, cases=12, deaths=0), stopped_early=killed, seconds=0.5, unsupported={})
+    )
     return searched
 
 

@@ -26,7 +26,7 @@ from attnfuzz.harness.cli.display import display_on
 from attnfuzz.harness.cli.status import BARS, Status, recent_rate, score_table, trend
 from attnfuzz.harness.cli.summary import summarise
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.search.messages import SliceKind
+from attnfuzz.harness.search.messages import SliceKind, Tally
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 
@@ -35,7 +35,7 @@ CASE = replace(decode(5), backend=BEFORE)
 FAULT = observed(Kind.ILLEGAL_ACCESS, "query")
 SAME = Fingerprint.of(BEFORE, FAULT)
 STARTED = replace(started(BEFORE, "torch_sdpa"), seconds=120.0)
-PROGRESS = Progress(at=1, backend=BEFORE, searched=1000, cases=1234, deaths=3, shrinking=True)
+PROGRESS = Progress(at=1, backend=BEFORE, tally=Tally(searched=1000, cases=1234, deaths=3, shrinking=True))
 GREW = CoverageGrew(at=2, backend=BEFORE, searched=9, pairs=(("a=1", "b=1"), ("a=1", "b=2"), ("a=2", "b=1")))
 FILED = replace(filed(CASE, observation=FAULT, report="the report"), at=6.1, path="out/findings/" + "x" * 70)
 CHECKED = replace(checked(CASE, State.OPEN, observation=FAULT), at=1, times=2)
@@ -171,8 +171,8 @@ def test_coverage_is_whole_only_when_nothing_is_missing(monkeypatch: pytest.Monk
 
 
 def test_the_rate_of_now_is_that_of_the_last_minute() -> None:
-    quick = [replace(PROGRESS, at=float(at), cases=100) for at in range(1, 101)]
-    slow = [replace(PROGRESS, at=float(at), cases=10) for at in range(101, 181)]
+    quick = [replace(PROGRESS, at=float(at), tally=Tally(cases=100)) for at in range(1, 101)]
+    slow = [replace(PROGRESS, at=float(at), tally=Tally(cases=10)) for at in range(101, 181)]
     assert recent_rate(Standing.of([STARTED, *quick])) == pytest.approx(100)
     assert recent_rate(Standing.of([STARTED, *quick, *slow])) == pytest.approx(10)
 
