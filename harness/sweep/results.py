@@ -7,8 +7,9 @@ from typing import Literal
 import msgspec
 
 from attnfuzz.harness.bisect.outcome import Ending, Outcome
-from attnfuzz.harness.campaign.events import Count, JobCount, Seconds
+from attnfuzz.harness.campaign.events import JobCount
 from attnfuzz.harness.files.durable import write_durably
+from attnfuzz.harness.search.messages import Count, Seconds
 from attnfuzz.harness.sweep.course import Course, course_of
 from attnfuzz.harness.sweep.wanted import Wanted
 from attnfuzz.harness.verdict.fingerprint import Fingerprint

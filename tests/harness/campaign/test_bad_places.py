@@ -69,7 +69,7 @@ def whole(home: Path) -> Standing:
     """Where the only campaign of a home stands, all of whose examples were searched."""
     (name,) = Home(home).ids()
     standing = Standing.of(read_log(Home(home).log(name)))
-    assert standing.scores[TEAM].searched == EXAMPLES
+    assert standing.scores[TEAM].tally.searched == EXAMPLES
     assert {path.name for path in Home(home).findings.iterdir()} == {event.name for event in standing.filed}
     return standing
 

@@ -202,9 +202,10 @@ def test_a_process_that_is_killed_has_lost_nothing_that_it_told(tmp_path: Path) 
         "import itertools, sys; from pathlib import Path\n"
         "from attnfuzz.harness.campaign.events import Progress\n"
         "from attnfuzz.harness.campaign.log import EventLog\n"
+        "from attnfuzz.harness.search.messages import Tally\n"
         "log = EventLog(Path(sys.argv[1]))\n"
         "for number in itertools.count():\n"
-        "    log(Progress(at=float(number), backend='fake', searched=1, cases=1, deaths=0))\n"
+        "    log(Progress(at=float(number), backend='fake', tally=Tally(searched=1, cases=1)))\n"
         "    print(number, flush=True)\n"
     )
     with subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True) as process:
