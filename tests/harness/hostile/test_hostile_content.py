@@ -33,7 +33,6 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
-from attnfuzz.harness.bisect.outcome import Ending
 from attnfuzz.harness.campaign import events
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.cli.exits import Exit
@@ -42,10 +41,11 @@ from attnfuzz.harness.corpus import Corpus, Why
 from attnfuzz.harness.defects.results import DefectScore
 from attnfuzz.harness.defects.search import Kill, SearchOutcome
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.releases.outcomes import Ending
+from attnfuzz.harness.releases.results import Cell, FailureRow, Searched, SweepPlan, SweepResults
+from attnfuzz.harness.releases.wanted import Wanted
 from attnfuzz.harness.search.messages import Tally
 from attnfuzz.harness.search.shrink import Shrunk
-from attnfuzz.harness.sweep.results import Cell, FailureRow, Searched, SweepPlan, SweepResults
-from attnfuzz.harness.sweep.wanted import Wanted
 from attnfuzz.harness.triage import Blame, Triage
 from attnfuzz.harness.verdict.failures import Access, Kind, Verdict
 from attnfuzz.harness.verdict.tiers import Tier

@@ -3,7 +3,7 @@
 import pytest
 from packaging.version import Version
 
-from attnfuzz.harness.sweep.versions import NoSuchVersions, versions_in
+from attnfuzz.harness.releases.versions import NoSuchVersions, versions_in
 
 RELEASED = [Version(text) for text in ("0.5.9", "0.5.10rc1", "0.5.10.post1", "0.5.11", "0.5.14", "0.6.0rc1")]
 

@@ -13,9 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from attnfuzz.harness.bisect import launched
-from attnfuzz.harness.bisect.outcome import Ending, Outcome
-from attnfuzz.harness.bisect.sites import Site
+from attnfuzz.harness.releases import launched
+from attnfuzz.harness.releases.outcomes import Ending, Outcome
+from attnfuzz.harness.releases.sites import Site
 from attnfuzz.harness.verdict.printable import printable
 
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})

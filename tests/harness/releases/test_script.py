@@ -10,9 +10,9 @@ import pytest
 from fake_releases import make_site
 from packaging.version import Version
 
-from attnfuzz.harness.bisect.outcome import Ending, Outcome
-from attnfuzz.harness.bisect.run import run_script
-from attnfuzz.harness.bisect.sites import site_at
+from attnfuzz.harness.releases.outcomes import Ending, Outcome
+from attnfuzz.harness.releases.script import run_script
+from attnfuzz.harness.releases.sites import site_at
 
 pytestmark = pytest.mark.slow
 
@@ -154,8 +154,8 @@ def test_the_script_ends_with_who_waits_for_it(tmp_path: Path) -> None:
     waiting = (
         "from pathlib import Path\n"
         "from packaging.version import Version\n"
-        "from attnfuzz.harness.bisect.run import run_script\n"
-        "from attnfuzz.harness.bisect.sites import site_at\n"
+        "from attnfuzz.harness.releases.script import run_script\n"
+        "from attnfuzz.harness.releases.sites import site_at\n"
         f"site = site_at(Path({str(site)!r}), 'flashinfer-python', Version('0.6.8'))\n"
         "try:\n"
         f"    run_script(Path({str(path)!r}), site, Path({str(tmp_path)!r}), {LONG})\n"

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.findings.archive import Archive, read_records
 from attnfuzz.harness.findings.finding import Finding
 from attnfuzz.harness.findings.record import Record, Sighting
-from attnfuzz.harness.reported.bugs import load_bugs
-from attnfuzz.harness.sweep.wanted import (
+from attnfuzz.harness.releases.wanted import (
     NotOfTheEngine,
     Wanted,
     file_name,
@@ -20,6 +19,7 @@ from attnfuzz.harness.sweep.wanted import (
     given,
     reported,
 )
+from attnfuzz.harness.reported.bugs import load_bugs
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.kernels.sglang.engine import ENGINE

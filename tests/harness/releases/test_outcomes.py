@@ -1,12 +1,17 @@
-"""The sentence that says where a fault began and ended."""
+"""In which release a fault began and ended, in a sentence and in a table."""
 
 import pytest
 from packaging.version import Version
 
-from attnfuzz.harness.bisect.outcome import Ending, Outcome
-from attnfuzz.harness.bisect.summary import in_words
+from attnfuzz.harness.releases.outcomes import Course, Ending, Outcome, course_of, in_words
 
-ENDINGS = {"p": Ending.PASSES, "F": Ending.FAILS, "x": Ending.CANNOT_RUN, "-": Ending.CANNOT_BE_HAD}
+ENDINGS = {
+    "p": Ending.PASSES,
+    "F": Ending.FAILS,
+    "?": Ending.FAILS_OTHERWISE,
+    "x": Ending.CANNOT_RUN,
+    "-": Ending.CANNOT_BE_HAD,
+}
 
 
 @pytest.mark.parametrize(
@@ -47,3 +52,26 @@ ENDINGS = {"p": Ending.PASSES, "F": Ending.FAILS, "x": Ending.CANNOT_RUN, "-": E
 def test_outcomes_in_words(letters: str, sentence: str) -> None:
     outcomes = {Version(f"0.6.{place}"): Outcome(ENDINGS[letter]) for place, letter in enumerate(letters)}
     assert in_words(outcomes) == sentence
+
+
+@pytest.mark.parametrize(
+    ("letters", "course"),
+    [
+        ("", Course("-", "-")),
+        ("x?-", Course("-", "-")),
+        ("ppp", Course("-", "-")),
+        ("pFFp", Course("0.1", "0.3")),
+        ("FFp", Course("by 0.0", "0.2")),
+        ("xFp", Course("by 0.1", "0.2")),
+        ("ppF", Course("0.2", "still there")),
+        ("pFx", Course("0.1", "still there")),
+        ("F?xp", Course("by 0.0", "0.3")),
+        ("pFpFp", Course("0.1", "0.4")),
+        ("FpF", Course("by 0.0", "still there")),
+        ("F?F", Course("by 0.0", "still there")),
+    ],
+)
+def test_the_course_of_a_failure(letters: str, course: Course) -> None:
+    outcomes = {f"0.{place}": Outcome(ENDINGS[letter]) for place, letter in enumerate(letters)}
+    assert course_of(outcomes) == course
+    assert course_of(outcomes).still_there is (course.ended == "still there")

@@ -1,12 +1,71 @@
-"""What the outcomes of versions say together: where a fault began and where it ended."""
+"""What became of each version, and what that says together: in which a fault began, and in which it ended."""
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from itertools import groupby, pairwise
 from typing import TypeVar
 
-from attnfuzz.harness.bisect.outcome import Ending, Outcome
-
 V = TypeVar("V", bound=Hashable)
+
+STILL_THERE = "still there"
+NEVER = "-"
+
+
+class Ending(StrEnum):
+    """How a script or a case ended with a version, or why it was not run.
+
+    What fails otherwise than it was known to says nothing about its fault, which may be hidden.
+    """
+
+    PASSES = "passes"
+    FAILS = "fails"
+    FAILS_OTHERWISE = "fails otherwise"
+    CANNOT_RUN = "can't run"
+    CANNOT_BE_HAD = "can't be had"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`line` is what was seen, or the reason why it could not be run or had; empty if it passes."""
+
+    ending: Ending
+    line: str = ""
+
+    @property
+    def judged(self) -> bool:
+        """Whether it says anything about the fault."""
+        return self.ending in {Ending.PASSES, Ending.FAILS}
+
+
+@dataclass(frozen=True)
+class Course:
+    """The ends of a failure: "-" both, if no release fails.
+
+    `began` is the first release that fails, after "by" if it is the oldest that could be judged. `ended` is the first
+    that passes after all that fail, or "still there".
+    """
+
+    began: str
+    ended: str
+
+    @property
+    def still_there(self) -> bool:
+        """Whether the newest release that could be judged fails."""
+        return self.ended == STILL_THERE
+
+
+def course_of(outcomes: Mapping[str, Outcome]) -> Course:
+    """The course of a failure by its outcomes, which are in the order of the releases."""
+    judged = [(release, outcome.ending) for release, outcome in outcomes.items() if outcome.judged]
+    failing = [place for place, (_, ending) in enumerate(judged) if ending is Ending.FAILS]
+    if not failing:
+        return Course(NEVER, NEVER)
+    first, last = failing[0], failing[-1]
+    return Course(
+        began=judged[first][0] if first else f"by {judged[0][0]}",
+        ended=judged[last + 1][0] if last + 1 < len(judged) else STILL_THERE,
+    )
 
 
 def in_words(outcomes: Mapping[V, Outcome]) -> str:

@@ -1,12 +1,16 @@
-"""The words that the terminal and the file have for a sweep."""
+"""The words that the terminal and the file have for a sweep, and the file: its table as markdown."""
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
-from attnfuzz.harness.bisect.outcome import Ending
-from attnfuzz.harness.bisect.summary import in_words
-from attnfuzz.harness.sweep.results import FailureRow, SweepPlan, SweepResults
+from attnfuzz.harness.releases.outcomes import Ending, in_words
+from attnfuzz.harness.releases.results import FailureRow, SweepPlan, SweepResults
+from attnfuzz.harness.report.gfm import template
 from attnfuzz.harness.verdict.wording import clock, count
+from attnfuzz.kernels.engine import Engine
+
+MARKDOWN = "sweep.md"
 
 
 def shown(release: str) -> str:
@@ -82,3 +86,23 @@ ENDED = {
     Ending.FAILS_OTHERWISE: "fails otherwise",
 }
 """A cell of the file; what could not be run is a dash, and its reason stands below."""
+
+
+def render_markdown(results: SweepResults, engine: Engine) -> str:
+    """The sweep as markdown."""
+    return template("sweep.md.j2").render(
+        results=results,
+        shown=shown,
+        cell=_cell,
+        sentence=sentence,
+        budget=budget(results.asked),
+        found_in=partial(found_in, results),
+        unable=lambda release: unable(
+            results, release, tuple(engine.backend(release, kind) for kind in results.asked.kinds)
+        ),
+    )
+
+
+def _cell(row: FailureRow, release: str) -> str:
+    cell = row.cells.get(release)
+    return "" if cell is None else ENDED.get(cell.ending, "-")

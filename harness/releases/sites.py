@@ -1,5 +1,7 @@
 """Sites: folders that one version of a package was installed into, as `pip install --target` does."""
 
+import sys
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from importlib import metadata
@@ -7,11 +9,17 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
+from attnfuzz.kernels.library_cache import folder_made_once
+from attnfuzz.kernels.pip import NoPip, PipFailed, pip
 from attnfuzz.reference.user_error import UserError
 
 
 class SiteError(UserError):
     """A folder that does not hold the version that it should; the message says what to do."""
+
+
+class CannotBeHad(UserError):
+    """A version that could not be installed; the message is the reason in a line."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,43 @@ def site_at(folder: Path, package: str, version: Version) -> Site:
     if not modules:
         raise SiteError(f"{folder} has the metadata of {package} but none of its modules: install it anew, {install}")
     return Site(version, folder.resolve(), modules)
+
+
+def site_folder(cache: Path, package: str, version: Version) -> Path:
+    """Where a version is kept: by Python's version too, since wheels may hold compiled modules."""
+    return cache / "sites" / f"{package}-{version}-{sys.implementation.cache_tag}"
+
+
+def installed(package: str, version: Version, cache: Path, progress: Callable[[str], None]) -> Site:
+    """The site of a released version, installed without its dependencies unless `cache` has it already.
+
+    `progress` gets a line about an install.
+
+    Raises:
+        CannotBeHad: pip failed, or installed something else.
+        OSError: the cache can't be written to.
+
+    """
+
+    def install(draft: Path) -> None:
+        progress(f"Installing {package} {version} (once).")
+        _pip_install(f"{package}=={version}", draft)
+        site_at(draft, package, version)
+
+    try:
+        return site_at(folder_made_once(site_folder(cache, package, version), install), package, version)
+    except SiteError as error:
+        raise CannotBeHad(str(error)) from error
+
+
+def _pip_install(requirement: str, target: Path) -> None:
+    """Have pip install it. Raises CannotBeHad."""
+    try:
+        pip("install", "--quiet", "--no-deps", "--target", str(target), requirement)
+    except NoPip as error:
+        raise CannotBeHad(f"{error}, or name its folder with --site") from error
+    except PipFailed as error:
+        raise CannotBeHad(str(error)) from error
 
 
 def _version_of(distribution: metadata.Distribution) -> Version | None:

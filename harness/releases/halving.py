@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from packaging.version import Version
 
-from attnfuzz.harness.bisect.outcome import Outcome
+from attnfuzz.harness.releases.outcomes import Outcome
 
 
 def search(

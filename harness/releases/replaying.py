@@ -6,12 +6,12 @@ import msgspec
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.bisect.outcome import Ending, Outcome
+from attnfuzz.harness.releases.outcomes import Ending, Outcome
+from attnfuzz.harness.releases.wanted import Wanted, fingerprint_anywhere
 from attnfuzz.harness.reported.counterparts import cases_like, with_views_of
 from attnfuzz.harness.sandbox.case_runner import CaseRunner
 from attnfuzz.harness.sandbox.check import why_not
 from attnfuzz.harness.sandbox.confirm import recheck
-from attnfuzz.harness.sweep.wanted import Wanted, fingerprint_anywhere
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.workers.lifeline import NurseryError

@@ -10,12 +10,12 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.bisect.outcome import Ending
 from attnfuzz.harness.findings.archive import read_records
+from attnfuzz.harness.releases.outcomes import Ending
+from attnfuzz.harness.releases.replaying import CANNOT_BE_JUDGED, reason_of, replayed
+from attnfuzz.harness.releases.results import Cell, FailureRow, Searched, SweepResults, with_resemblances
+from attnfuzz.harness.releases.wanted import Wanted, file_name, found
 from attnfuzz.harness.sandbox.case_runner import CaseRunner
-from attnfuzz.harness.sweep.replaying import CANNOT_BE_JUDGED, reason_of, replayed
-from attnfuzz.harness.sweep.results import Cell, FailureRow, Searched, SweepResults, with_resemblances
-from attnfuzz.harness.sweep.wanted import Wanted, file_name, found
 from attnfuzz.kernels.engine import Engine
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case

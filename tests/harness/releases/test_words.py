@@ -3,10 +3,10 @@
 import pytest
 from harness_cases import decode_case
 
-from attnfuzz.harness.bisect.outcome import Ending
-from attnfuzz.harness.sweep.results import Cell, FailureRow, Searched, SweepPlan, SweepResults
-from attnfuzz.harness.sweep.wanted import Wanted
-from attnfuzz.harness.sweep.words import (
+from attnfuzz.harness.releases.outcomes import Ending
+from attnfuzz.harness.releases.results import Cell, FailureRow, Searched, SweepPlan, SweepResults
+from attnfuzz.harness.releases.wanted import Wanted
+from attnfuzz.harness.releases.words import (
     budget,
     found_in,
     not_yet_run,

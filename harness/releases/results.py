@@ -6,12 +6,11 @@ from typing import Literal
 
 import msgspec
 
-from attnfuzz.harness.bisect.outcome import Ending, Outcome
 from attnfuzz.harness.campaign.events import JobCount
 from attnfuzz.harness.files.durable import write_durably
+from attnfuzz.harness.releases.outcomes import Course, Ending, Outcome, course_of
+from attnfuzz.harness.releases.wanted import Wanted
 from attnfuzz.harness.search.messages import Count, Seconds
-from attnfuzz.harness.sweep.course import Course, course_of
-from attnfuzz.harness.sweep.wanted import Wanted
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.foreign import decode_json, read_bytes, reason
 from attnfuzz.reference.user_error import UserError

@@ -9,14 +9,14 @@ from fake_engine import ENGINE, KIND
 from harness_cases import decode_case
 from msgspec.structs import replace
 
-from attnfuzz.harness.bisect.outcome import Ending
 from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.finding import Finding
+from attnfuzz.harness.releases.outcomes import Ending
+from attnfuzz.harness.releases.replaying import Replayed, reason_of, replayed
+from attnfuzz.harness.releases.results import Searched, SweepError, SweepPlan, SweepResults, read_results, write_results
+from attnfuzz.harness.releases.sweep import StartableRunner, Sweep
+from attnfuzz.harness.releases.wanted import Wanted, fingerprint_anywhere
 from attnfuzz.harness.sandbox.check import CannotRun
-from attnfuzz.harness.sweep.replaying import Replayed, reason_of, replayed
-from attnfuzz.harness.sweep.results import Searched, SweepError, SweepPlan, SweepResults, read_results, write_results
-from attnfuzz.harness.sweep.sweep import StartableRunner, Sweep
-from attnfuzz.harness.sweep.wanted import Wanted, fingerprint_anywhere
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.workers.pool import HandlerError

@@ -6,8 +6,8 @@ from itertools import product
 import pytest
 from packaging.version import Version
 
-from attnfuzz.harness.bisect.outcome import Ending, Outcome
-from attnfuzz.harness.bisect.search import search
+from attnfuzz.harness.releases.halving import search
+from attnfuzz.harness.releases.outcomes import Ending, Outcome
 
 VERSIONS = [Version(f"0.6.{number}") for number in range(16)]
 
