@@ -104,10 +104,13 @@ def folder_made_once(folder: Path, make: Callable[[Path], None]) -> Path:
     with locked(folder.with_name(f"{folder.name}.lock")):
         if not folder.is_dir():
             draft = folder.with_name(f".draft-{folder.name}")
-            if draft.exists():
-                shutil.rmtree(draft)
-            make(draft)
-            draft.rename(folder)
+            # Of a process that was killed.
+            shutil.rmtree(draft, ignore_errors=True)
+            try:
+                make(draft)
+                draft.rename(folder)
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
     return folder
 
 
