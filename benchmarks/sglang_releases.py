@@ -16,7 +16,7 @@ from attnfuzz.harness.releases.replaying import CANNOT_BE_JUDGED, reason_of
 from attnfuzz.harness.releases.wanted import fingerprint_anywhere
 from attnfuzz.harness.reported.bugs import Bug, load_bugs
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.search.draw import drawn_cases
+from attnfuzz.harness.search.examples import drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, ShrinkBudget, Suspect
 from attnfuzz.harness.search.shrink import Shrunk, shrink

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from attnfuzz.harness.campaign.closing import Undone, remarks_on
 from attnfuzz.harness.campaign.events import (
     AnyEvent,
     CampaignFinished,
@@ -22,19 +23,14 @@ from attnfuzz.harness.campaign.filing import Export, Filing, Render
 from attnfuzz.harness.campaign.growth import Growth
 from attnfuzz.harness.campaign.jobs import JobEnded, Jobs
 from attnfuzz.harness.campaign.knowledge import JOB_KILLED, NOT_COME_BACK, OUT_OF_TIME, Knowledge
-from attnfuzz.harness.campaign.leaning import lean_to_unreached
-from attnfuzz.harness.campaign.limits import Limits
-from attnfuzz.harness.campaign.opening import opening
-from attnfuzz.harness.campaign.plan import Plan
-from attnfuzz.harness.campaign.remarks import remarks_on
+from attnfuzz.harness.campaign.plan import Limits, Plan
 from attnfuzz.harness.campaign.replays import Replays, kept_cases
+from attnfuzz.harness.campaign.resume import opening
 from attnfuzz.harness.campaign.schedule import Schedule
 from attnfuzz.harness.campaign.shrinking import ShrinkingTime
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.campaign.tallies import Tallies
-from attnfuzz.harness.campaign.tasks import REPLAYS_SHARE, ChooseLean, Tasks
-from attnfuzz.harness.campaign.under_way import UnderWay
-from attnfuzz.harness.campaign.undone import Undone
+from attnfuzz.harness.campaign.tasks import REPLAYS_SHARE, ChooseLean, Tasks, lean_to_unreached
+from attnfuzz.harness.campaign.under_way import Tallies, UnderWay
 from attnfuzz.harness.corpus import Corpus
 from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.ledger import Ledger

@@ -11,10 +11,9 @@ from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.jobs import JobProcesses, Jobs
 from attnfuzz.harness.campaign.log import EventLog
 from attnfuzz.harness.campaign.plan import Plan
-from attnfuzz.harness.campaign.prepare import prepare
+from attnfuzz.harness.campaign.prepare import check_room, prepare
 from attnfuzz.harness.campaign.ray_jobs import RayJobs
 from attnfuzz.harness.campaign.resume import Past
-from attnfuzz.harness.campaign.room import check_room
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.corpus import Corpus, open_database
 from attnfuzz.harness.export import CannotExport, export_script

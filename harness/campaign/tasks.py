@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import lru_cache
 
 from msgspec.structs import replace
 
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.campaign.knowledge import Knowledge
-from attnfuzz.harness.campaign.limits import Limits
-from attnfuzz.harness.campaign.plan import Plan
+from attnfuzz.harness.campaign.plan import Limits, Plan
 from attnfuzz.harness.campaign.replays import REPLAYS_PER_SLICE, Replays, replay_slice
 from attnfuzz.harness.campaign.schedule import Schedule
 from attnfuzz.harness.campaign.shrinking import NOTHING, ShrinkingTime
@@ -16,7 +17,7 @@ from attnfuzz.harness.campaign.turns import Running
 from attnfuzz.harness.campaign.under_way import SuspectKey, UnderWay
 from attnfuzz.harness.search.messages import Replay, Slice, SliceKind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.strategies.coverage import Pair
+from attnfuzz.strategies.coverage import Pair, choose_lean, possible_pairs
 from attnfuzz.strategies.lean import Lean
 
 REPLAYS_SHARE = 0.2
@@ -146,3 +147,13 @@ class Tasks:
 def _running(at: float, under_way: Iterable[UnderWay]) -> list[Running]:
     """The backends that are searched or shrunk at `at`, and since how many seconds."""
     return [(run.task.backend, at - run.since) for run in under_way if run.task.kind is not SliceKind.KEPT]
+
+
+def lean_to_unreached(backend: str, reached: Collection[Pair], seed: int) -> Lean:
+    """Favour some of what `backend` can reach and has not `reached`, chosen by `seed`."""
+    return choose_lean(_possible(backend).difference(reached), reached, seed)
+
+
+@lru_cache(maxsize=16)
+def _possible(backend: str) -> frozenset[Pair]:
+    return possible_pairs(resolve(backend).capability)

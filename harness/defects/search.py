@@ -1,14 +1,30 @@
 """The search for one planted defect: a campaign's own, which ends with the first failure that comes back."""
 
+from collections.abc import Iterable, Iterator
+
 import msgspec
 
+from attnfuzz.harness.campaign.jobs import Jobs
 from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE
-from attnfuzz.harness.defects.killer import killer
 from attnfuzz.harness.search.examples import derive_seed
 from attnfuzz.harness.search.messages import AnyMessage, Caught, Lost, ShrinkBudget, Slice, SliceDone, Tally
-from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.kernels.defects.catalogue import backend_name
 from attnfuzz.kernels.defects.defect import Defect
+
+_CATCHES = {
+    "guards": (Kind.ILLEGAL_ACCESS, Kind.MISALIGNED, Kind.CANARY_OVERWRITTEN, Kind.INPUT_MUTATED),
+    "exception": (Kind.RAISED, Kind.UNEXPECTED_REJECTION),
+    "watchdog": (Kind.HANG,),
+    "worker": (Kind.WORKER_DIED,),
+    "contract": (Kind.CONTRACT_BROKEN,),
+}
+
+
+def killer(observation: Observation) -> str:
+    """A tier of the judge, or what else catches failures of this kind, by its name above."""
+    return observation.tier or next(name for name, kinds in _CATCHES.items() if observation.kind in kinds)
+
 
 NO_SHRINKING = ShrinkBudget(runs=0, seconds=0.0)
 
@@ -113,3 +129,38 @@ def _kill(caught: Caught) -> Kill:
     by = killer(seen)
     others = {killer(each) for each in caught.verdict.failures} - {by}
     return Kill(by=by, kind=seen.kind, place=seen.place, mode=seen.mode, also=tuple(sorted(others)))
+
+
+SECONDS_PER_LOOK = 1.0
+
+
+def run_searches(searches: Iterable[Search], jobs: Jobs) -> Iterator[Search]:
+    """Run all `searches`, and yield each whenever there is news of it; at last when it is over.
+
+    Raises JobEnded when a job process ends by itself.
+    """
+    waiting = iter(searches)
+    running: dict[int, Search] = {}
+
+    def begin_next(job: int) -> None:
+        search = next(waiting, None)
+        if search is not None:
+            running[job] = search
+            jobs.start(job, search.next_slice())
+
+    for job in range(jobs.count):
+        begin_next(job)
+    while running:
+        received = jobs.next_message(SECONDS_PER_LOOK)
+        if received is None:
+            continue
+        job, message = received
+        search = running[job]
+        search.take(message)
+        if isinstance(message, SliceDone):
+            if search.over:
+                del running[job]
+                begin_next(job)
+            else:
+                jobs.start(job, search.next_slice())
+        yield search

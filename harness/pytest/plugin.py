@@ -78,7 +78,7 @@ class AttnFuzz:
         """
         __tracebackhide__ = True
         # Imported late: this module is loaded in every test run.
-        from attnfuzz.harness.pytest.claims import Claims  # noqa: PLC0415
+        from attnfuzz.harness.pytest.shard import Claims  # noqa: PLC0415
         from attnfuzz.harness.sandbox.check import shared_runner  # noqa: PLC0415
 
         failures = self.shard.failures(shared_runner(), ledger=self.ledger, claims=Claims(self.claims, self.test))
@@ -237,7 +237,7 @@ def _check_options(config: pytest.Config) -> None:
 def _check_room(workers: int, backends: Sequence[str]) -> None:
     """Raise UsageError if the memory is not enough for so many processes that fuzz."""
     # Imported late: this module is loaded in every test run.
-    from attnfuzz.harness.campaign.room import NoRoom, check_room  # noqa: PLC0415
+    from attnfuzz.harness.campaign.prepare import NoRoom, check_room  # noqa: PLC0415
     from attnfuzz.reference.user_error import UserError  # noqa: PLC0415
 
     try:

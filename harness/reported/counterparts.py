@@ -10,7 +10,7 @@ from attnfuzz.harness.backends.registry import builtin, fixed, resolve
 from attnfuzz.harness.reduce.geometry import on_pages
 from attnfuzz.harness.reduce.lengths import with_drafts
 from attnfuzz.harness.sandbox.case_runner import CaseRunner
-from attnfuzz.harness.search.draw import drawn_cases
+from attnfuzz.harness.search.examples import drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, ShrinkBudget, Slice
 from attnfuzz.harness.verdict.failures import Kind, Verdict

@@ -7,7 +7,7 @@ from typing import Self
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.corpus import open_database
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.search.draw import drawn_cases
+from attnfuzz.harness.search.examples import drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Slice, SliceDone, Troubled
 from attnfuzz.harness.search.novelty import Novelty

@@ -7,7 +7,8 @@ import pytest
 from fake_campaign import FakeCorpus, ScriptedJobs, begin, of, plan
 from fake_search import FakeJobs, FakeJudge, decode, kv_lens, observed
 
-from attnfuzz.harness.campaign import engine, tallies
+from attnfuzz.harness.campaign import engine, under_way
+from attnfuzz.harness.campaign.closing import NO_LONGER
 from attnfuzz.harness.campaign.events import (
     AlreadyFiled,
     CampaignFinished,
@@ -29,7 +30,6 @@ from attnfuzz.harness.campaign.events import (
 )
 from attnfuzz.harness.campaign.knowledge import ATTEMPTS
 from attnfuzz.harness.campaign.plan import Plan
-from attnfuzz.harness.campaign.remarks import NO_LONGER
 from attnfuzz.harness.corpus import Why
 from attnfuzz.harness.findings.ledger import Entry, Ledger
 from attnfuzz.harness.findings.state import State
@@ -150,7 +150,7 @@ def test_progress_of_many_tallies_is_told_once_a_second_and_before_the_slice_end
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def of_tallies(seconds: float) -> list[Event]:
-        monkeypatch.setattr(tallies, "SECONDS_PER_PROGRESS", seconds)
+        monkeypatch.setattr(under_way, "SECONDS_PER_PROGRESS", seconds)
         script = [*[Tally(searched=50, cases=50, deaths=1, shrinking=False, margins={"T4": 0.1})] * 5, DONE]
         return list(begin(plan(tmp_path, examples=250), ScriptedJobs(script)).events())
 

@@ -22,7 +22,7 @@ from attnfuzz.harness.campaign.events import (
 )
 from attnfuzz.harness.campaign.filing import SECONDS_PER_SCRIPT, SECONDS_TO_HANG
 from attnfuzz.harness.campaign.knowledge import OUT_OF_TIME
-from attnfuzz.harness.campaign.limits import GRACE_SECONDS, OVERRUN, Limits
+from attnfuzz.harness.campaign.plan import GRACE_SECONDS, OVERRUN, Limits
 from attnfuzz.harness.search import hunt, pinned
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import (

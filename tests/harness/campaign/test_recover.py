@@ -12,7 +12,7 @@ from fake_campaign import FakeCorpus, MortalJobs, ScriptedJobs, begin, logged, o
 from fake_search import FakeJobs, FakeJudge, decode, kv_lens, observed
 from msgspec.structs import replace
 
-from attnfuzz.harness.campaign import schedule, tallies
+from attnfuzz.harness.campaign import schedule, under_way
 from attnfuzz.harness.campaign.events import (
     AnyEvent,
     CampaignFinished,
@@ -63,7 +63,7 @@ def passes(_: list[int]) -> tuple[Observation, ...]:
 def many_events(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices of a few examples, and an event for each case that is judged."""
     monkeypatch.setattr(schedule, "EXAMPLES_PER_SLICE", 15)
-    monkeypatch.setattr(tallies, "SECONDS_PER_PROGRESS", 0.0)
+    monkeypatch.setattr(under_way, "SECONDS_PER_PROGRESS", 0.0)
     monkeypatch.setattr(tally, "SECONDS_PER_TALLY", 0.0)
 
 

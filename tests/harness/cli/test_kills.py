@@ -7,7 +7,7 @@ from fake_search import decode, observed
 from rich.console import Console
 
 from attnfuzz.harness.cli.kills import Watch, print_scores
-from attnfuzz.harness.defects.score import DefectTally, enough
+from attnfuzz.harness.defects.results import DefectTally, enough
 from attnfuzz.harness.defects.search import Kill, Search, SearchOutcome
 from attnfuzz.harness.search.messages import Caught, SliceDone, Tally
 from attnfuzz.harness.verdict.failures import Kind, Verdict

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from attnfuzz.harness.campaign import room
-from attnfuzz.harness.campaign.room import GIB, NoRoom, available, check_room
+from attnfuzz.harness.campaign import prepare
+from attnfuzz.harness.campaign.prepare import GIB, NoRoom, available, check_room
 
 MEMINFO = "MemTotal:       33554432 kB\nMemFree:  1024 kB\nMemAvailable:   16777216 kB\n"
 
@@ -65,12 +65,12 @@ def test_a_group_that_a_container_does_not_see_is_left_to_those_above(tmp_path: 
 def test_more_jobs_than_fit_are_refused_with_the_numbers(
     monkeypatch: pytest.MonkeyPatch, jobs: int, free: int, says: str
 ) -> None:
-    monkeypatch.setattr(room, "available", lambda: free)
+    monkeypatch.setattr(prepare, "available", lambda: free)
     with pytest.raises(NoRoom) as refusal:
         check_room(jobs, ["torch_sdpa"])
     assert str(refusal.value).startswith(says)
 
 
 def test_jobs_that_fit_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "available", lambda: 16 * GIB)
+    monkeypatch.setattr(prepare, "available", lambda: 16 * GIB)
     check_room(21, ["torch_sdpa", "trtllm_mha"])

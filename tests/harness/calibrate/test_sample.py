@@ -5,7 +5,7 @@ from capabilities import COMPILED, COMPILED_LATENTS, FP8_DECODE, HEAD_DIM_64, HE
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.calibrate.long_cases import LENGTHS, long_cases
+from attnfuzz.harness.calibrate.sample import LENGTHS, long_cases
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode, ValueFamily
 from attnfuzz.reference.dtypes import DType
