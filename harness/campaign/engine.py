@@ -110,10 +110,10 @@ class Campaign:
         self._tallies = Tallies(self._clock)
         self._growth = Growth(corpus, self._standing, self._clock)
         self._filing = Filing(
-            archive,
-            self._ledger,
-            self._knowledge,
-            past=self._past,
+            archive=archive,
+            ledger=self._ledger,
+            knowledge=self._knowledge,
+            past={record.name: record for record in self._past},
             clock=self._clock,
             render=render,
             export=export,
@@ -122,7 +122,7 @@ class Campaign:
         replays = self._replays()
         self._undone = Undone(replays)
         self._tasks = Tasks(
-            plan,
+            plan=plan,
             knowledge=self._knowledge,
             standing=self._standing,
             schedule=self._schedule,

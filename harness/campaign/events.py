@@ -112,16 +112,21 @@ class CaseKept(Event, frozen=True, kw_only=True, tag=True):
     why: str
 
 
-class SuspectSeen(Event, frozen=True, kw_only=True, tag=True):
-    """A case failed in a way that is not on file yet; it is confirmed and shrunk now, or waits if `left_over`."""
+class FailureEvent(Event, frozen=True, kw_only=True):
+    """What happened to a failure: `observation` is how `case` failed."""
 
     fingerprint: Fingerprint
     case: Case
     observation: Observation
+
+
+class SuspectSeen(FailureEvent, frozen=True, kw_only=True, tag=True):
+    """A case failed in a way that is not on file yet; it is confirmed and shrunk now, or waits if `left_over`."""
+
     left_over: bool = False
 
 
-class FindingFiled(Event, frozen=True, kw_only=True, tag=True):
+class FindingFiled(FailureEvent, frozen=True, kw_only=True, tag=True):
     """A failure was confirmed, shrunk and filed in the folder `path`. `report` is it in readable form.
 
     `name` tells findings apart; `fingerprint` is what it was before shrinking. `known` is the ledger's reason, if it
@@ -129,9 +134,6 @@ class FindingFiled(Event, frozen=True, kw_only=True, tag=True):
     """
 
     name: str
-    fingerprint: Fingerprint
-    case: Case
-    observation: Observation
     path: str
     report: str
     state: State = State.NEW
@@ -145,16 +147,13 @@ class AlreadyFiled(Event, frozen=True, kw_only=True, tag=True):
     name: str
 
 
-class FindingChecked(Event, frozen=True, kw_only=True, tag=True):
+class FindingChecked(FailureEvent, frozen=True, kw_only=True, tag=True):
     """A finding of an earlier campaign was run again. `state` is OPEN, RETURNED (it had been fixed) or FIXED.
 
     `times` it failed out of `runs`. `case` is the smallest that is on file.
     """
 
     name: str
-    fingerprint: Fingerprint
-    case: Case
-    observation: Observation
     path: str
     state: State
     runs: Count = 1
@@ -162,26 +161,19 @@ class FindingChecked(Event, frozen=True, kw_only=True, tag=True):
     known: str | None = None
 
 
-class UnconfirmedKept(Event, frozen=True, kw_only=True, tag=True):
+class UnconfirmedKept(FailureEvent, frozen=True, kw_only=True, tag=True):
     """A failure that is no finding, because of `reason`, was kept in the folder `path`.
 
     `known` is the ledger's reason, if it has one.
     """
 
-    fingerprint: Fingerprint
-    case: Case
-    observation: Observation
     path: str
     reason: str
     known: str | None = None
 
 
-class GapSeen(Event, frozen=True, kw_only=True, tag=True):
+class GapSeen(FailureEvent, frozen=True, kw_only=True, tag=True):
     """A case broke only what the strict contract asks; told once per fingerprint."""
-
-    fingerprint: Fingerprint
-    case: Case
-    observation: Observation
 
 
 class SliceFinished(Event, frozen=True, kw_only=True, tag=True):

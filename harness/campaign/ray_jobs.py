@@ -6,7 +6,6 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
@@ -60,17 +59,16 @@ class JobActor:
 
 
 class RayJobs:
-    """`count` jobs on the cluster at `address`, each with a core, and with `gpus` GPUs, for itself.
+    """`count` jobs on the cluster at `address`, each with a core for itself; Ray reserves no GPU.
 
     A slice runs on whichever actor is free. An actor that finds no room, because the cluster has fewer cores than there
     are jobs or lost a node, costs time and loses nothing. Entering raises RayError.
     """
 
-    def __init__(self, count: int, setup: JobSetup, *, address: str, gpus: float = 0.0) -> None:
+    def __init__(self, count: int, setup: JobSetup, *, address: str) -> None:
         self.count = count
         self._setup = setup
         self._address = address
-        self._gpus = gpus
         self._ray: Any = None
         self._owned = False
         self._begun = 0
@@ -89,9 +87,7 @@ class RayJobs:
             self._begin_actor()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the actors, and the cluster if it is ours."""
         running = [actor for _, actor in self._running.values()]
         for actor in (*self._starting.values(), *self._free, *running):
@@ -151,7 +147,7 @@ class RayJobs:
         self._owned = True
 
     def _begin_actor(self) -> None:
-        actor_class = self._ray.remote(num_cpus=1, num_gpus=self._gpus)(JobActor)
+        actor_class = self._ray.remote(num_cpus=1)(JobActor)
         actor = actor_class.remote(self._begun, self._setup)
         self._begun += 1
         self._starting[actor.version.remote()] = actor

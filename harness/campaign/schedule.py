@@ -73,7 +73,7 @@ class Schedule:
 
 
 def slices_of(backend: str, *, examples: int, seed: int) -> Iterator[Slice]:
-    """The slices that a campaign hands out for one backend, if none of them ends early."""
+    """The slices that a campaign hands out for one backend if none of them ends early, each with a seed of its own."""
     for index, first in enumerate(range(0, examples, EXAMPLES_PER_SLICE)):
         yield _slice(backend, index, min(EXAMPLES_PER_SLICE, examples - first), seed=seed)
 

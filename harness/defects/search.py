@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator
 
 import msgspec
+from msgspec.structs import replace
 
 from attnfuzz.harness.campaign.jobs import Jobs
-from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE
-from attnfuzz.harness.search.examples import derive_seed
+from attnfuzz.harness.campaign.schedule import slices_of
 from attnfuzz.harness.search.messages import AnyMessage, Caught, Lost, ShrinkBudget, Slice, SliceDone, Tally
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.kernels.defects.catalogue import backend_name
@@ -59,7 +59,7 @@ class SearchOutcome(msgspec.Struct, frozen=True, kw_only=True):
 class Search:
     """The search for `defect` in at most `examples` cases, in slices as a campaign has them.
 
-    A slice's seed follows from `seed`, the name of the defect's backend and the slice's number. `shrink` is what making
+    `shrink` is what making
     the failure smaller may cost. `cases` counts what was run, `caught` is the failure.
     """
 
@@ -68,9 +68,9 @@ class Search:
         self.cases = 0
         self.caught: Caught | None = None
         self._seed = seed
-        self._left = examples
         self._shrink = shrink
-        self._slices = 0
+        self._slices = slices_of(backend_name(defect), examples=examples, seed=seed)
+        self._next = next(self._slices, None)
         self._under_way = False
         self._examples = 0
         self._seconds = 0.0
@@ -79,23 +79,14 @@ class Search:
     @property
     def over(self) -> bool:
         """Whether no slice is under way, and none is left to run: a failure was found, or all examples are spent."""
-        return not self._under_way and (self.caught is not None or not self._left)
+        return not self._under_way and (self.caught is not None or self._next is None)
 
     def next_slice(self) -> Slice:
         """What to run next, while it is not over."""
-        backend, index = backend_name(self.defect), self._slices
-        examples = min(EXAMPLES_PER_SLICE, self._left)
-        self._slices += 1
-        self._left -= examples
+        task, self._next = self._next, next(self._slices, None)
+        assert task is not None
         self._under_way = True
-        return Slice(
-            backend=backend,
-            index=index,
-            seed=derive_seed(self._seed, backend, index),
-            examples=examples,
-            shrink=self._shrink,
-            first_only=True,
-        )
+        return replace(task, shrink=self._shrink, first_only=True)
 
     def take(self, message: AnyMessage) -> None:
         """Learn what a job tells of a slice."""

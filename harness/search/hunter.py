@@ -1,7 +1,6 @@
 """What a job does with its slices, however they reach it: the workers, and all that is kept between slices."""
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from attnfuzz.harness.backends.registry import resolve
@@ -37,9 +36,7 @@ class Hunter:
         self._runner.start(self._setup.backends[0])
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the workers."""
         self._runner.close()
 

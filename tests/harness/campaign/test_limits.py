@@ -1,5 +1,6 @@
 """A campaign with an amount of time is over soon after it, whatever its jobs do."""
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from fake_campaign import FakeCorpus, ScriptedJobs, begin, logged, of, plan
 from fake_search import FakeJobs, FakeJudge, decode, fake_cases, kv_lens, observed
 
-from attnfuzz.harness.campaign import engine, filing
+from attnfuzz.harness.campaign import engine
 from attnfuzz.harness.campaign.events import (
     CampaignFinished,
     Event,
@@ -227,16 +228,7 @@ def test_a_script_is_made_only_if_there_is_time(tmp_path: Path, kind: Kind, seco
     )
     for until, scripts in ((seconds + 1.0, 1), (seconds - 1.0, 0)):
         first = begin(plan(tmp_path / str(until)), ScriptedJobs([]))._filing
-        again = filing.Filing(
-            first._archive,
-            first._ledger,
-            first._knowledge,
-            past=(),
-            clock=lambda: 0.0,
-            render=first._render,
-            export=first._export,
-            until=until,
-        )
+        again = dataclasses.replace(first, clock=lambda: 0.0, until=until)
         event = again.file(caught)
         assert isinstance(event, FindingFiled)
         assert len(list(Path(event.path).glob("repro.py"))) == scripts

@@ -18,7 +18,7 @@ from attnfuzz.harness.campaign.events import (
     SuspectSeen,
 )
 from attnfuzz.harness.campaign.knowledge import Knowledge
-from attnfuzz.harness.campaign.plan import Plan
+from attnfuzz.harness.campaign.plan import Limits, Plan
 from attnfuzz.harness.campaign.replays import REPLAYS_PER_SLICE, Replays, kept_cases
 from attnfuzz.harness.campaign.schedule import Schedule
 from attnfuzz.harness.campaign.shrinking import ShrinkingTime
@@ -72,7 +72,7 @@ def chooser(asked: Plan, events: Collection[Event]) -> Tasks:
         knowledge(event)
         schedule(event)
     return Tasks(
-        asked,
+        plan=asked,
         knowledge=knowledge,
         standing=Standing.of(events),
         schedule=schedule,
@@ -80,6 +80,7 @@ def chooser(asked: Plan, events: Collection[Event]) -> Tasks:
         replays=Replays(asked.backends, past=[], kept=lambda _: (), seed=asked.seed),
         passed_over=lambda _: (),
         choose_lean=lean,
+        limits=Limits.of(asked.seconds),
     )
 
 
