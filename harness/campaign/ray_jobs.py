@@ -59,16 +59,17 @@ class JobActor:
 
 
 class RayJobs:
-    """`count` jobs on the cluster at `address`, each with a core for itself; Ray reserves no GPU.
+    """`count` jobs on the cluster at `address`, each with a core, and with `gpus` GPUs, for itself.
 
     A slice runs on whichever actor is free. An actor that finds no room, because the cluster has fewer cores than there
     are jobs or lost a node, costs time and loses nothing. Entering raises RayError.
     """
 
-    def __init__(self, count: int, setup: JobSetup, *, address: str) -> None:
+    def __init__(self, count: int, setup: JobSetup, *, address: str, gpus: float = 0.0) -> None:
         self.count = count
         self._setup = setup
         self._address = address
+        self._gpus = gpus
         self._ray: Any = None
         self._owned = False
         self._begun = 0
@@ -147,7 +148,7 @@ class RayJobs:
         self._owned = True
 
     def _begin_actor(self) -> None:
-        actor_class = self._ray.remote(num_cpus=1)(JobActor)
+        actor_class = self._ray.remote(num_cpus=1, num_gpus=self._gpus)(JobActor)
         actor = actor_class.remote(self._begun, self._setup)
         self._begun += 1
         self._starting[actor.version.remote()] = actor

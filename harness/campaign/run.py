@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.campaign.engine import Campaign
 from attnfuzz.harness.campaign.events import Handler
 from attnfuzz.harness.campaign.home import Home
@@ -23,6 +24,7 @@ from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.sandbox.check import render_failure
 from attnfuzz.harness.search.messages import JobSetup
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.device import Device
 
 
 class Ended(NamedTuple):
@@ -112,7 +114,10 @@ def _jobs(plan: Plan) -> AbstractContextManager[Jobs]:
         alpha=plan.alpha_per_output,
         database=plan.database,
     )
-    return JobProcesses(plan.jobs, setup) if plan.ray is None else RayJobs(plan.jobs, setup, address=plan.ray)
+    if plan.ray is None:
+        return JobProcesses(plan.jobs, setup)
+    on_gpu = any(resolve(name).capability.device is Device.CUDA for name in plan.backends)
+    return RayJobs(plan.jobs, setup, address=plan.ray, gpus=float(on_gpu))
 
 
 def _export(case: Case) -> str | None:
