@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from attnfuzz.harness.search.constants import without_constants_of_sources
+from attnfuzz.harness.search.examples import without_constants_of_sources
 
 pytest_plugins = ["pytester"]
 

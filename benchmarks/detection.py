@@ -10,7 +10,7 @@ from measurement import backends_option, count_option, show
 
 from attnfuzz.harness.campaign.schedule import slices_of
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.search.draw import drawn_cases
+from attnfuzz.harness.search.examples import drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, Suspect
 from attnfuzz.harness.verdict.describe import describe

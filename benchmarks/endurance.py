@@ -105,7 +105,7 @@ class _Rates:
 
     def between(self, since: float, until: float) -> float:
         """The rate after `since`, up to and with `until`: a progress tells of the time before it."""
-        return sum(event.cases for event in self._progress if since < event.at <= until) / (until - since)
+        return sum(event.tally.cases for event in self._progress if since < event.at <= until) / (until - since)
 
 
 def _command(home: Home, backends: Sequence[str], seconds: float, jobs: int, database: str | None) -> list[str]:

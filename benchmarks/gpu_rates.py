@@ -17,8 +17,7 @@ from measurement import count_option, json_option, seed_option
 
 from attnfuzz.harness.backends.registry import fixed, resolve
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.search.draw import drawn_cases
-from attnfuzz.harness.search.examples import run_examples
+from attnfuzz.harness.search.examples import drawn_cases, run_examples
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.visible import visible
 from attnfuzz.reference.case import Case, Mode, Request, Step, Views

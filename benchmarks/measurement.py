@@ -16,8 +16,7 @@ from attnfuzz.harness.backends.defaults import DEFAULT_BACKENDS
 from attnfuzz.harness.backends.load import BackendFileError
 from attnfuzz.harness.backends.registry import UnknownBackend, resolve
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.search.draw import drawn_cases
-from attnfuzz.harness.search.examples import run_examples
+from attnfuzz.harness.search.examples import drawn_cases, run_examples
 from attnfuzz.reference.case import Case
 
 WIDTH = 110

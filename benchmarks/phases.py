@@ -7,8 +7,7 @@ import click
 from measurement import backends_option, count_option, sample, seed_option, show, warm
 
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.search.draw import drawn_cases
-from attnfuzz.harness.search.examples import derive_seed, run_examples
+from attnfuzz.harness.search.examples import derive_seed, drawn_cases, run_examples
 from attnfuzz.reference.case import Case
 
 SLICES = 5

@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from attnfuzz.harness.backends.registry import on_device, resolve
 from attnfuzz.harness.campaign.schedule import slices_of
 from attnfuzz.harness.defects.search import NO_SHRINKING
+from attnfuzz.harness.releases.replaying import CANNOT_BE_JUDGED, reason_of
+from attnfuzz.harness.releases.wanted import fingerprint_anywhere
 from attnfuzz.harness.reported.bugs import Bug, load_bugs
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.search.draw import drawn_cases
+from attnfuzz.harness.search.examples import drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, ShrinkBudget, Suspect
 from attnfuzz.harness.search.shrink import Shrunk, shrink
-from attnfuzz.harness.sweep.replaying import CANNOT_BE_JUDGED, reason_of
-from attnfuzz.harness.sweep.wanted import fingerprint_anywhere
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.kernels.sglang.naming import KINDS
 from attnfuzz.reference import case_file

@@ -11,8 +11,7 @@ from measurement import count_option, seed_option, show
 from attnfuzz.harness.reduce.meaning import Meaning
 from attnfuzz.harness.reported.bugs import load_bugs
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.search.draw import drawn_cases
-from attnfuzz.harness.search.examples import run_examples
+from attnfuzz.harness.search.examples import drawn_cases, run_examples
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.shrink import Shrunk, shrink
 from attnfuzz.kernels.entry_points import Role

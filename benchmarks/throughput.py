@@ -211,7 +211,7 @@ def _measured(plan: Plan, home: Home, jobs: _Jobs, seconds: int) -> Reading:
             costs.log(event)
             match event:
                 case Progress() if not stop.is_set():
-                    cases += event.cases
+                    cases += event.tally.cases
                     reading = costs.read(event.at, cases, kept)
                     if begun is None and len(jobs.heard) == jobs.count:
                         begun = reading

@@ -7,6 +7,7 @@ that goes into it, so that entries never go stale and may be deleted at any time
 import fcntl
 import hashlib
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -89,6 +90,28 @@ def essence(output: str) -> str:
     lines = output.splitlines()
     start = next((index for index, line in enumerate(lines) if "error" in line), 0)
     return "\n".join(lines[start : start + _OUTPUT_LINES])
+
+
+def folder_made_once(folder: Path, make: Callable[[Path], None]) -> Path:
+    """The folder of that name; if it is not there, `make` makes it under another one.
+
+    It gets its name when it is complete, so that one whose making was interrupted is begun anew. Any number of
+    processes may ask at once: one makes it. Raises OSError if it can't be written, and what `make` raises.
+    """
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with locked(folder.with_name(f"{folder.name}.lock")):
+        if not folder.is_dir():
+            draft = folder.with_name(f".draft-{folder.name}")
+            # Of a process that was killed.
+            shutil.rmtree(draft, ignore_errors=True)
+            try:
+                make(draft)
+                draft.rename(folder)
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
+    return folder
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from campaign_events import started
 
 from attnfuzz.harness.campaign.events import Progress
 from attnfuzz.harness.campaign.log import EventLog
+from attnfuzz.harness.search.messages import Tally
 from attnfuzz.kernels.gpu.visible import visible
 
 pytestmark = pytest.mark.slow
@@ -121,7 +122,7 @@ def test_a_log_shows_the_rate_over_time(tmp_path: Path) -> None:
         log(started("torch_sdpa"))
         for second in range(2, 403):
             cases = 60 if second <= 202 else 30
-            log(Progress(at=float(second), backend="torch_sdpa", searched=30, cases=cases, deaths=0))
+            log(Progress(at=float(second), backend="torch_sdpa", tally=Tally(searched=30, cases=cases, deaths=0)))
     done = run("endurance", "--log", str(path))
     assert done.returncode == 0, done.stderr
     assert [line.split()[-1] for line in done.stdout.splitlines() if " to " in line] == ["60.0", "60.0", "30.0", "30.0"]

@@ -6,13 +6,11 @@ import msgspec
 import torch
 
 from attnfuzz.harness.calibrate.calibrate import Measured, measure
-from attnfuzz.harness.calibrate.margins import Spread
 from attnfuzz.harness.calibrate.sample import CannotCalibrate
 from attnfuzz.harness.sandbox.teams import team_of, workers_of
 from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.nursery import named
-from attnfuzz.reference.calibration import Fit
 from attnfuzz.reference.dtypes import DType
 
 _SECONDS = 900.0
@@ -40,31 +38,6 @@ class NoCalibration(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-class Rows(msgspec.Struct, frozen=True):
-    """A Spread: for each tier the bytes of its fp64 values."""
-
-    values: dict[str, bytes]
-    largest: dict[str, float]
-
-    @classmethod
-    def of(cls, spread: Spread) -> "Rows":
-        """What a spread holds."""
-        return cls({tier: values.numpy().tobytes() for tier, values in spread.rows.items()}, spread.largest)
-
-    def spread(self) -> Spread:
-        """The spread."""
-        rows = {tier: torch.frombuffer(bytearray(data), dtype=torch.float64) for tier, data in self.values.items()}
-        return Spread(rows, self.largest)
-
-
-class Done(msgspec.Struct, frozen=True, tag=True):
-    """What was measured."""
-
-    fit: Fit
-    theory: Rows
-    fitted: Rows
-
-
 _steps: Iterator[str | Measured] = iter(())
 """Of the calibration that this worker is at."""
 
@@ -83,13 +56,13 @@ def measure_apart(name: str, dtype: DType, *, rows: int, seed: int, tell: Callab
             reply = workers.run(request, timeout=_SECONDS)
             if isinstance(reply, Death):
                 raise CannotCalibrate(f"{name}, {dtype}: {reply.cause}. Fuzz it first: only what passes is calibrated")
-            match msgspec.msgpack.decode(reply, type=ProgressNote | NoCalibration | Done):
+            match msgspec.msgpack.decode(reply, type=ProgressNote | NoCalibration | Measured, dec_hook=_tensor):
                 case ProgressNote(text):
                     tell(text)
                 case NoCalibration(reason):
                     raise CannotCalibrate(reason)
-                case Done(fit, theory, fitted):
-                    return Measured(dtype, fit, theory.spread(), fitted.spread())
+                case Measured() as measured:
+                    return measured
             request = b""
 
 
@@ -100,14 +73,22 @@ def handle(request: bytes, journal: Journal) -> bytes:
     if request:
         wanted = msgspec.msgpack.decode(request, type=CalibrationRequest)
         _steps = measure(wanted.backend, wanted.dtype, rows=wanted.rows, seed=wanted.seed)
-    return msgspec.msgpack.encode(_next_step())
+    return msgspec.msgpack.encode(_next_step(), enc_hook=_bytes)
 
 
-def _next_step() -> ProgressNote | NoCalibration | Done:
+def _next_step() -> ProgressNote | NoCalibration | Measured:
     try:
         step = next(_steps)
     except CannotCalibrate as reason:
         return NoCalibration(str(reason))
-    if isinstance(step, str):
-        return ProgressNote(step)
-    return Done(step.fit, Rows.of(step.theory), Rows.of(step.fitted))
+    return ProgressNote(step) if isinstance(step, str) else step
+
+
+def _bytes(values: object) -> bytes:
+    """The fp64 values of a tensor, which msgspec does not know."""
+    assert isinstance(values, torch.Tensor)
+    return values.numpy().tobytes()
+
+
+def _tensor(_: type, data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.float64)

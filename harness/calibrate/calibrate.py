@@ -2,10 +2,10 @@
 
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol, runtime_checkable
 
+import msgspec
 import torch
 
 import attnfuzz
@@ -30,8 +30,7 @@ class HasTheory(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(msgspec.Struct, frozen=True, tag=True):
     """The fit for one dtype, and what the tiers see of the rows held out: by the theoretical and the fitted model."""
 
     dtype: DType

@@ -1,8 +1,8 @@
 """What the judge's tiers make of samples under a noise model: heard as in every verdict."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import torch
 
 from attnfuzz.harness.calibrate.sample import Sample
@@ -14,8 +14,7 @@ from attnfuzz.reference.calibration import Quantiles
 from attnfuzz.reference.noise import NoiseModel
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(msgspec.Struct, frozen=True):
     """What tiers have for each row that sees a key: T1's and T4's margins and T2's z^2, fp64, by the tier's name.
 
     `largest` are the largest margins of all tiers; a correct kernel stays at or below 1.

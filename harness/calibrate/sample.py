@@ -1,12 +1,11 @@
-"""What a fit is made of: outputs of a kernel beside their exact answers."""
+"""What a fit is made of: outputs of a kernel beside their exact answers, of drawn cases and of long ones."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-import msgspec
+from msgspec import structs
 
-from attnfuzz.harness.calibrate.long_cases import long_cases
 from attnfuzz.harness.inside.on_host import on_host
 from attnfuzz.harness.inside.places import place_of
 from attnfuzz.harness.judge.error_budget import ErrorBudget
@@ -17,8 +16,10 @@ from attnfuzz.harness.search.examples import derive_seed, run_examples
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.kernels.backend import Backend, Bench, Output, Unsupported
 from attnfuzz.reference.attention import attend
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Case, Mode, Request, Step, ValueFamily
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import Geometry, Latent
 from attnfuzz.reference.noise import NoiseModel
 from attnfuzz.reference.user_error import UserError
 from attnfuzz.strategies.cases import cases
@@ -69,7 +70,7 @@ def draw_samples(
         samples.extend(_samples(case, backend, noise))
 
     buckets = tuple(bucket for bucket in backend.capability.buckets if bucket.dtype is dtype)
-    can = msgspec.structs.replace(backend.capability, dtypes=(dtype,), buckets=buckets)
+    can = structs.replace(backend.capability, dtypes=(dtype,), buckets=buckets)
     drawn = cases(can, name)
     part = 0
     while rows_of(samples) < rows:
@@ -131,3 +132,57 @@ def _kept(output: Output) -> Output:
     )
     lse = None if output.lse is None else output.lse.clone()
     return replace(output, out=output.out.clone(), lse=lse, attended=attended)
+
+
+LENGTHS = (4096, 16384, 65536)
+_QUERIES = 4
+_HEADS = 8
+_PAGE = 64
+_DIM = 64
+_LATENT = Latent(rank=64, rope=16, nope=32, vo=32)
+
+
+def long_cases(backend: str, can: Capability, dtype: DType, seed: int) -> Iterator[Case]:
+    """A decode and an extend over each length, with each family of values, as far as `can` covers them."""
+    geometry = _compiled(can, dtype) if can.buckets else _free(can, dtype)
+    if geometry is None:
+        return
+    for length in LENGTHS:
+        steps = (
+            Step(
+                mode=Mode.DECODE,
+                requests=(Request(slot=0, q_len=1, kv_len=length),),
+                padded_tokens=1,
+                tokens_per_request=1,
+            ),
+            Step(
+                mode=Mode.EXTEND,
+                requests=(Request(slot=0, q_len=_QUERIES, kv_len=length),),
+                padded_tokens=_QUERIES,
+            ),
+        )
+        for index, family in enumerate(ValueFamily):
+            case = Case(backend=backend, geometry=geometry, steps=steps, values=family, seed=seed + index)
+            covered = tuple(step for step in steps if can.why_not(structs.replace(case, steps=(step,))) is None)
+            if covered:
+                yield structs.replace(case, steps=covered)
+
+
+def _compiled(can: Capability, dtype: DType) -> Geometry | None:
+    """The first geometry of queries of a dtype that modules are compiled for, and that sees all keys."""
+    every = (bucket.simplest for bucket in can.buckets)
+    return next((each for each in every if each.dtype is dtype and each.window_left < 0), None)
+
+
+def _free(can: Capability, dtype: DType) -> Geometry:
+    return Geometry(
+        q_heads=_HEADS,
+        kv_heads=1,
+        head_dim_qk=_LATENT.rank + _LATENT.rope if can.latent else _DIM,
+        head_dim_vo=_LATENT.rank if can.latent else _DIM,
+        page_size=_PAGE if _PAGE in can.page_sizes else max(can.page_sizes),
+        dtype=dtype,
+        kv_dtype=dtype,
+        kv_layout=can.layouts[0],
+        latent=_LATENT if can.latent else None,
+    )

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from attnfuzz.harness.campaign.closing import Undone, remarks_on
 from attnfuzz.harness.campaign.events import (
     AnyEvent,
     CampaignFinished,
@@ -22,19 +23,14 @@ from attnfuzz.harness.campaign.filing import Export, Filing, Render
 from attnfuzz.harness.campaign.growth import Growth
 from attnfuzz.harness.campaign.jobs import JobEnded, Jobs
 from attnfuzz.harness.campaign.knowledge import JOB_KILLED, NOT_COME_BACK, OUT_OF_TIME, Knowledge
-from attnfuzz.harness.campaign.leaning import lean_to_unreached
-from attnfuzz.harness.campaign.limits import Limits
-from attnfuzz.harness.campaign.opening import opening
-from attnfuzz.harness.campaign.plan import Plan
-from attnfuzz.harness.campaign.remarks import remarks_on
+from attnfuzz.harness.campaign.plan import Limits, Plan
 from attnfuzz.harness.campaign.replays import Replays, kept_cases
+from attnfuzz.harness.campaign.resume import opening
 from attnfuzz.harness.campaign.schedule import Schedule
 from attnfuzz.harness.campaign.shrinking import ShrinkingTime
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.campaign.tallies import Tallies
-from attnfuzz.harness.campaign.tasks import REPLAYS_SHARE, ChooseLean, Tasks
-from attnfuzz.harness.campaign.under_way import UnderWay
-from attnfuzz.harness.campaign.undone import Undone
+from attnfuzz.harness.campaign.tasks import REPLAYS_SHARE, ChooseLean, Tasks, lean_to_unreached
+from attnfuzz.harness.campaign.under_way import Tallies, UnderWay
 from attnfuzz.harness.corpus import Corpus
 from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.ledger import Ledger
@@ -114,10 +110,10 @@ class Campaign:
         self._tallies = Tallies(self._clock)
         self._growth = Growth(corpus, self._standing, self._clock)
         self._filing = Filing(
-            archive,
-            self._ledger,
-            self._knowledge,
-            past=self._past,
+            archive=archive,
+            ledger=self._ledger,
+            knowledge=self._knowledge,
+            past={record.name: record for record in self._past},
             clock=self._clock,
             render=render,
             export=export,
@@ -126,7 +122,7 @@ class Campaign:
         replays = self._replays()
         self._undone = Undone(replays)
         self._tasks = Tasks(
-            plan,
+            plan=plan,
             knowledge=self._knowledge,
             standing=self._standing,
             schedule=self._schedule,
@@ -260,7 +256,7 @@ class Campaign:
         match message:
             case Tally():
                 self._deaths[job] = 0
-                run.add(message)
+                run.tally += message
                 self._tallies.add(run.task.backend, message)
             case Interesting():
                 yield from self._growth.take(message, searched=self._searched(run.task.backend))
@@ -278,7 +274,7 @@ class Campaign:
                 yield from self._finish_slice(job, message)
 
     def _searched(self, backend: str) -> int:
-        return self._standing.score(backend).searched + self._tallies.untold.get(backend, 0)
+        return self._standing.score(backend).tally.searched + self._tallies.untold.get(backend, 0)
 
     def _trouble(self, text: str) -> Iterator[Event]:
         """Every job meets the same trouble: it is told once."""

@@ -1,6 +1,7 @@
 """What a campaign tells the world: every output (terminal, log, report) is a handler of these events, and only that.
 
-All of them make up the log, one JSON object per line; `LOG_VERSION` says which fields they have.
+All of them make up the log, one JSON object per line; `LOG_VERSION` says which fields they have. What the version
+before had, `upgrade` brings up to date.
 """
 
 from collections.abc import Callable
@@ -9,21 +10,20 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from attnfuzz.harness.campaign.plan import LEAST_ALPHA, MOST_BACKENDS, MOST_EXAMPLES, MOST_JOBS, MOST_SECONDS, MOST_SEED
+from attnfuzz.harness.campaign.plan import LEAST_ALPHA, MOST_BACKENDS, MOST_EXAMPLES, MOST_JOBS, MOST_SEED
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.search.messages import Count, Seconds, SliceKind, Tally
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Guard
 from attnfuzz.strategies.coverage import Pair
 
-LOG_VERSION = 2
+LOG_VERSION = 3
 
 # What a log may say: a campaign that goes on is steered by it, and it may be damaged or somebody else's.
-Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
 Moment = Annotated[float, Meta(ge=0, le=1e11)]  # seconds since the epoch, in years of four digits
-Count = Annotated[int, Meta(ge=0, le=1 << 53)]
-Index = Annotated[int, Meta(ge=-2, le=1 << 53)]
+Index = Annotated[int, Meta(ge=0, le=1 << 53)]
 Name = Annotated[str, Meta(min_length=1, max_length=4096)]
 Job = Annotated[int, Meta(ge=0, lt=MOST_JOBS)]
 JobCount = Annotated[int, Meta(ge=1, le=MOST_JOBS)]
@@ -79,31 +79,21 @@ class CampaignResumed(Event, frozen=True, kw_only=True, tag=True):
 
 
 class SliceStarted(Event, frozen=True, kw_only=True, tag=True):
-    """A job was handed a slice: `examples` to draw, or cases to run again: kept ones (`index` -1), or suspects (-2)."""
+    """A job was handed a slice of `examples` to draw, or of cases to run again. `index` counts the slices that draw."""
 
     job: Job
     backend: Name
-    index: Index
+    kind: SliceKind = SliceKind.DRAWN
+    index: Index | None = None
     seed: Seed
     examples: Count
 
 
 class Progress(Event, frozen=True, kw_only=True, tag=True):
-    """What happened in `backend` since its last progress: at most one event a second.
-
-    `searched` examples were drawn; `cases` were judged in all, shrinking and confirming included, with `rows` rows;
-    `deaths` workers died of them. `shrinking` says whether the last of them were suspects. `margins` has the largest
-    margin of each tier among cases that passed, `phases` the seconds spent in each phase of a case, over all jobs.
-    """
+    """What was run on `backend` since its last progress, over all jobs: at most one event a second."""
 
     backend: Name
-    searched: Count
-    cases: Count
-    deaths: Count
-    rows: Count = 0
-    shrinking: bool = False
-    margins: dict[str, float] = {}
-    phases: dict[str, Seconds] = {}
+    tally: Tally
 
 
 class CoverageGrew(Event, frozen=True, kw_only=True, tag=True):
@@ -122,16 +112,21 @@ class CaseKept(Event, frozen=True, kw_only=True, tag=True):
     why: str
 
 
-class SuspectSeen(Event, frozen=True, kw_only=True, tag=True):
-    """A case failed in a way that is not on file yet; it is confirmed and shrunk now, or waits if `left_over`."""
+class FailureEvent(Event, frozen=True, kw_only=True):
+    """What happened to a failure: `observation` is how `case` failed."""
 
     fingerprint: Fingerprint
     case: Case
     observation: Observation
+
+
+class SuspectSeen(FailureEvent, frozen=True, kw_only=True, tag=True):
+    """A case failed in a way that is not on file yet; it is confirmed and shrunk now, or waits if `left_over`."""
+
     left_over: bool = False
 
 
-class FindingFiled(Event, frozen=True, kw_only=True, tag=True):
+class FindingFiled(FailureEvent, frozen=True, kw_only=True, tag=True):
     """A failure was confirmed, shrunk and filed in the folder `path`. `report` is it in readable form.
 
     `name` tells findings apart; `fingerprint` is what it was before shrinking. `known` is the ledger's reason, if it
@@ -139,9 +134,6 @@ class FindingFiled(Event, frozen=True, kw_only=True, tag=True):
     """
 
     name: str
-    fingerprint: Fingerprint
-    case: Case
-    observation: Observation
     path: str
     report: str
     state: State = State.NEW
@@ -155,16 +147,13 @@ class AlreadyFiled(Event, frozen=True, kw_only=True, tag=True):
     name: str
 
 
-class FindingChecked(Event, frozen=True, kw_only=True, tag=True):
+class FindingChecked(FailureEvent, frozen=True, kw_only=True, tag=True):
     """A finding of an earlier campaign was run again. `state` is OPEN, RETURNED (it had been fixed) or FIXED.
 
     `times` it failed out of `runs`. `case` is the smallest that is on file.
     """
 
     name: str
-    fingerprint: Fingerprint
-    case: Case
-    observation: Observation
     path: str
     state: State
     runs: Count = 1
@@ -172,33 +161,27 @@ class FindingChecked(Event, frozen=True, kw_only=True, tag=True):
     known: str | None = None
 
 
-class UnconfirmedKept(Event, frozen=True, kw_only=True, tag=True):
+class UnconfirmedKept(FailureEvent, frozen=True, kw_only=True, tag=True):
     """A failure that is no finding, because of `reason`, was kept in the folder `path`.
 
     `known` is the ledger's reason, if it has one.
     """
 
-    fingerprint: Fingerprint
-    case: Case
-    observation: Observation
     path: str
     reason: str
     known: str | None = None
 
 
-class GapSeen(Event, frozen=True, kw_only=True, tag=True):
+class GapSeen(FailureEvent, frozen=True, kw_only=True, tag=True):
     """A case broke only what the strict contract asks; told once per fingerprint."""
-
-    fingerprint: Fingerprint
-    case: Case
-    observation: Observation
 
 
 class SliceFinished(Event, frozen=True, kw_only=True, tag=True):
     """A slice of the search ended. `unsupported` counts the cases that the backend clearly rejected, by its message."""
 
     backend: Name
-    index: Index
+    kind: SliceKind = SliceKind.DRAWN
+    index: Index | None = None
     seed: Seed
     examples: Count
     cases: Count

@@ -1,7 +1,8 @@
 """Turns what jobs caught, lost and checked into files, and into the events that tell of them."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -36,54 +37,46 @@ SECONDS_TO_HANG = 65.0
 """The same for a case that hangs."""
 
 
+@dataclass(kw_only=True)
 class Filing:
     """Files what a campaign's `knowledge` does not have yet.
 
-    `render` makes a verdict readable, `export` a script of a case. `past` are the findings that wait to be run again:
-    they count as failing until they pass. After `until`, on `clock`, no script is made. Everything here raises OSError
-    when a file can't be written.
+    `render` makes a verdict readable, `export` a script of a case. `past` are the findings that wait to be run again,
+    by name: they count as failing until they pass. After `until`, on `clock`, no script is made. Everything here raises
+    OSError when a file can't be written.
     """
 
-    def __init__(
-        self,
-        archive: Archive,
-        ledger: Ledger,
-        knowledge: Knowledge,
-        *,
-        past: Sequence[Record],
-        clock: Callable[[], float],
-        render: Render,
-        export: Export,
-        until: float = math.inf,
-    ) -> None:
-        self._archive = archive
-        self._ledger = ledger
-        self._knowledge = knowledge
-        self._clock = clock
-        self._render = render
-        self._export = export
-        self._until = until
-        self._past = {record.name: record for record in past}
-        self._waiting = {name for name in self._past if name not in knowledge.checked}
+    archive: Archive
+    ledger: Ledger
+    knowledge: Knowledge
+    past: Mapping[str, Record]
+    clock: Callable[[], float]
+    render: Render
+    export: Export
+    until: float = math.inf
+
+    def __post_init__(self) -> None:
+        """Wait for all past findings that were not run again."""
+        self._waiting = self.past.keys() - self.knowledge.checked
 
     def passed_over(self, backend: str) -> tuple[Fingerprint, ...]:
         """The failures of `backend` that the search goes past."""
-        waiting = (self._past[name] for name in sorted(self._waiting))
+        waiting = (self.past[name] for name in sorted(self._waiting))
         failing = (each.fingerprint for each in waiting if each.state is not State.FIXED)
         own = (fingerprint for fingerprint in failing if fingerprint.backend == backend)
-        return tuple(dict.fromkeys((*self._knowledge.passed_over(backend), *own)))
+        return tuple(dict.fromkeys((*self.knowledge.passed_over(backend), *own)))
 
     def file(self, caught: Caught) -> FindingFiled | AlreadyFiled:
         """File what a job caught, unless another road led to the same bug before."""
         case, observation = caught.case, caught.observation
         finding = Finding(case=case, first=caught.first, observation=observation, report="")
-        if finding.name in self._knowledge.names:
-            return AlreadyFiled(at=self._clock(), fingerprint=caught.fingerprint, name=finding.name)
-        script = self._export(case) if self._has_time(observation) else None
-        finding = replace(finding, report=self._render(case, caught.verdict), script=script)
-        path, state = self._archive.file(finding, caught.fingerprint)
+        if finding.name in self.knowledge.names:
+            return AlreadyFiled(at=self.clock(), fingerprint=caught.fingerprint, name=finding.name)
+        script = self.export(case) if self._has_time(observation) else None
+        finding = replace(finding, report=self.render(case, caught.verdict), script=script)
+        path, state = self.archive.file(finding, caught.fingerprint)
         return FindingFiled(
-            at=self._clock(),
+            at=self.clock(),
             name=finding.name,
             fingerprint=caught.fingerprint,
             case=case,
@@ -91,24 +84,24 @@ class Filing:
             path=str(path),
             report=finding.report,
             state=state,
-            known=self._ledger.reason(caught.fingerprint, case, finding.name),
+            known=self.ledger.reason(caught.fingerprint, case, finding.name),
         )
 
     def _has_time(self, observation: Observation) -> bool:
         """Whether a script can be made by the end: the case is run for it."""
-        return self._clock() + (SECONDS_TO_HANG if observation.kind is Kind.HANG else SECONDS_PER_SCRIPT) < self._until
+        return self.clock() + (SECONDS_TO_HANG if observation.kind is Kind.HANG else SECONDS_PER_SCRIPT) < self.until
 
     def check(self, rechecked: Rechecked) -> Iterator[Event]:
         """Note how the case of a past finding fares now; one that was fixed before and passes is no news."""
-        record = self._past[rechecked.finding]
+        record = self.past[rechecked.finding]
         self.give_up(record.name)
         if rechecked.unsupported is not None:
             # Neither fixed nor open: nobody knows.
             text = f"finding {record.name} can't be run any more: {rechecked.unsupported}"
-            yield Trouble(at=self._clock(), text=text)
+            yield Trouble(at=self.clock(), text=text)
             return
         now = _likest(record, rechecked.observations)
-        state = self._archive.checked(record.name, fails=now is not None)
+        state = self.archive.checked(record.name, fails=now is not None)
         if state is State.FIXED and record.state is State.FIXED:
             return
         observation = now or record.observation
@@ -116,7 +109,7 @@ class Filing:
         alike = fine(record.case, observation) == fine(record.case, record.observation)
         fingerprint = record.fingerprint if alike else Fingerprint.of(record.case.backend, observation)
         yield FindingChecked(
-            at=self._clock(),
+            at=self.clock(),
             name=record.name,
             fingerprint=record.fingerprint,
             case=record.case,
@@ -125,7 +118,7 @@ class Filing:
             state=state,
             runs=rechecked.runs,
             times=int(now is not None),
-            known=self._ledger.reason(fingerprint, record.case, record.name),
+            known=self.ledger.reason(fingerprint, record.case, record.name),
         )
 
     def give_up(self, name: str) -> None:
@@ -135,17 +128,17 @@ class Filing:
     def keep(self, suspect: Suspect | SuspectSeen, reason: str) -> UnconfirmedKept:
         """Keep a failure that is no finding, because of `reason`."""
         case, observation = suspect.case, suspect.observation
-        report = f"Unconfirmed: {reason}.\n\n{self._render(case, Verdict(observations=(observation,)))}"
+        report = f"Unconfirmed: {reason}.\n\n{self.render(case, Verdict(observations=(observation,)))}"
         finding = Finding(case=case, first=case, observation=observation, report=report)
-        path = self._archive.keep_unconfirmed(finding, suspect.fingerprint)
+        path = self.archive.keep_unconfirmed(finding, suspect.fingerprint)
         return UnconfirmedKept(
-            at=self._clock(),
+            at=self.clock(),
             fingerprint=suspect.fingerprint,
             case=case,
             observation=observation,
             path=str(path),
             reason=reason,
-            known=self._ledger.reason(suspect.fingerprint, case, finding.name),
+            known=self.ledger.reason(suspect.fingerprint, case, finding.name),
         )
 
 

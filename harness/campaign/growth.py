@@ -23,7 +23,7 @@ class Growth:
         self._corpus = corpus
         self._standing = standing
         self._clock = clock
-        self._records = {backend: dict(score.margins) for backend, score in standing.scores.items()}
+        self._records = {backend: dict(score.tally.margins) for backend, score in standing.scores.items()}
         self._queue: deque[tuple[Interesting, Why]] = deque()
 
     @property

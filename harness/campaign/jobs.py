@@ -9,7 +9,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Protocol, Self
 
 import msgspec
@@ -76,9 +75,7 @@ class JobProcesses:
         self._processes = [self._begin(number) for number in range(self.count)]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the processes and their workers; those that do not leave are killed."""
         for process in self._processes:
             process.ask_to_leave()

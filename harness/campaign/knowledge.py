@@ -15,6 +15,7 @@ from attnfuzz.harness.campaign.events import (
     UnconfirmedKept,
 )
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.search.messages import SliceKind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
 
@@ -68,9 +69,9 @@ class Knowledge:
                 self._lost[fingerprint] += 1
             case GapSeen(fingerprint=fingerprint):
                 self.gaps.add(fingerprint)
-            case SliceStarted(index=index) if index >= 0:
+            case SliceStarted(kind=SliceKind.DRAWN):
                 self.drawing = True
-            case SliceFinished(index=index, seed=seed) if index < 0:
+            case SliceFinished(kind=SliceKind.KEPT | SliceKind.ONCE_MORE, seed=seed):
                 self.replayed.add(seed)
 
     def passed_over(self, backend: str) -> tuple[Fingerprint, ...]:

@@ -4,12 +4,10 @@ import contextlib
 import os
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Self
 
 import msgspec
 
-from attnfuzz.harness.campaign.consistent import Consistency, Inconsistent
 from attnfuzz.harness.campaign.events import (
     LOG_VERSION,
     AnyEvent,
@@ -18,9 +16,13 @@ from attnfuzz.harness.campaign.events import (
     Event,
     FindingChecked,
     FindingFiled,
+    SliceFinished,
+    SliceStarted,
     UnconfirmedKept,
 )
+from attnfuzz.harness.campaign.upgrade import OLDEST_VERSION, upgrade
 from attnfuzz.harness.files.durable import make_folder, sync_folder, write_all
+from attnfuzz.harness.search.messages import SliceKind
 from attnfuzz.reference.foreign import MOST_BYTES, decode_json, read_bytes, reason
 from attnfuzz.reference.user_error import UserError
 from attnfuzz.reference.validity import ImpossibleCase, validate
@@ -60,9 +62,7 @@ class EventLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __call__(self, event: Event) -> None:
@@ -116,11 +116,12 @@ def read_torn_log(path: Path) -> tuple[list[AnyEvent], int]:
     decoder = msgspec.json.Decoder(AnyEvent)
     consistency = Consistency()
     events: list[AnyEvent] = []
+    old = False
     for number, line in enumerate(whole.split(b"\n") if newline else (), start=1):
         if number == 1:
-            _check_version(path, line)
+            old = _version(path, line) < LOG_VERSION
         try:
-            event: AnyEvent = decode_json(line, decoder)
+            event: AnyEvent = decode_json(upgrade(line) if old else line, decoder)
             # A case that can't be would break whoever draws or runs it.
             if (case := getattr(event, "case", None)) is not None:
                 validate(case)
@@ -140,13 +141,48 @@ class _Head(msgspec.Struct):
     log_version: int
 
 
-def _check_version(path: Path, line: bytes) -> None:
+def _version(path: Path, line: bytes) -> int:
     try:
         head = decode_json(line, _Head)
     except msgspec.DecodeError:
         raise LogError(f"{path} is no event log of attnfuzz: its first line is no CampaignStarted") from None
-    if head.log_version != LOG_VERSION:
+    if not OLDEST_VERSION <= head.log_version <= LOG_VERSION:
         raise LogError(
             f"{path} was written by another version of attnfuzz (log version {head.log_version}, "
-            f"this one reads {LOG_VERSION}): read it with that version"
+            f"this one reads {OLDEST_VERSION} to {LOG_VERSION}): read it with that version"
         )
+    return head.log_version
+
+
+class Inconsistent(ValueError):
+    """An event that no campaign tells at this place of its log; the message says why."""
+
+
+class Consistency:
+    """Follows the events of a log, in their order."""
+
+    def __init__(self) -> None:
+        self._at = 0.0
+        self._backends: frozenset[str] | None = None
+
+    def check(self, event: AnyEvent) -> None:
+        """Raise Inconsistent if `event` can't follow those before it."""
+        if isinstance(event, CampaignStarted):
+            if self._backends is not None:
+                raise Inconsistent("the campaign starts a second time")
+            if event.examples is None and event.seconds is None:
+                raise Inconsistent("the campaign has no budget")
+            self._backends = frozenset(event.backends)
+        if isinstance(event, SliceStarted | SliceFinished) and (event.index is None) is (event.kind is SliceKind.DRAWN):
+            raise Inconsistent("slices that draw have an index, and no others")
+        if event.at < self._at:
+            raise Inconsistent(f"it happened at {event.at:g} s, before the event in front of it")
+        self._at = event.at
+        named = getattr(event, "backend", None), *_backends(event)
+        unknown = next((name for name in named if name is not None and name not in (self._backends or ())), None)
+        if unknown is not None:
+            raise Inconsistent(f"the campaign does not test {unknown[:80]!r}")
+
+
+def _backends(event: AnyEvent) -> tuple[str | None, ...]:
+    return tuple(getattr(getattr(event, field, None), "backend", None) for field in ("fingerprint", "case"))

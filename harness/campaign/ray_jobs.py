@@ -6,7 +6,6 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
@@ -89,9 +88,7 @@ class RayJobs:
             self._begin_actor()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the actors, and the cluster if it is ours."""
         running = [actor for _, actor in self._running.values()]
         for actor in (*self._starting.values(), *self._free, *running):

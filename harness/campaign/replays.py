@@ -10,17 +10,11 @@ from attnfuzz.harness.corpus import Corpus
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.reported.bugs import Bug
 from attnfuzz.harness.search.examples import derive_seed
-from attnfuzz.harness.search.messages import Replay, Slice
+from attnfuzz.harness.search.messages import Replay, Slice, SliceKind
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import case_id
 
 REPLAYS_PER_SLICE = 20
-
-KEPT = -1
-"""What stands for the number of a slice of kept cases."""
-
-ONCE_MORE = -2
-"""The same for one of suspects that were left over."""
 
 
 class Replays:
@@ -92,7 +86,7 @@ class Replays:
 
     def _slices(self, backend: str, replays: Sequence[Replay]) -> Iterator[Slice]:
         for first in range(0, len(replays), REPLAYS_PER_SLICE):
-            task = replay_slice(backend, KEPT, replays[first : first + REPLAYS_PER_SLICE], seed=self._seed)
+            task = replay_slice(backend, SliceKind.KEPT, replays[first : first + REPLAYS_PER_SLICE], seed=self._seed)
             left = tuple(replay for replay in task.replays if replay.finding not in self._checked)
             if left and task.seed not in self._done:
                 yield replace(task, replays=left)
@@ -111,10 +105,10 @@ def kept_cases(bugs: Sequence[Bug], corpus: Corpus) -> Callable[[str], Iterator[
     return kept
 
 
-def replay_slice(backend: str, index: int, replays: Sequence[Replay], *, seed: int) -> Slice:
-    """A slice of `backend` that runs `replays` and draws nothing; `index` says what they are."""
+def replay_slice(backend: str, kind: SliceKind, replays: Sequence[Replay], *, seed: int) -> Slice:
+    """A slice of `backend` that runs `replays` and draws nothing."""
     own = derive_seed(seed, backend, "replays", *(case_id(replay.case) for replay in replays))
-    return Slice(backend=backend, index=index, seed=own, examples=0, replays=tuple(replays))
+    return Slice(backend=backend, kind=kind, seed=own, examples=0, replays=tuple(replays))
 
 
 def _others(cases: Iterable[Case], taken: Collection[Case], most: int | None) -> list[Replay]:

@@ -5,16 +5,16 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.campaign.engine import Campaign
 from attnfuzz.harness.campaign.events import Handler
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.jobs import JobProcesses, Jobs
 from attnfuzz.harness.campaign.log import EventLog
 from attnfuzz.harness.campaign.plan import Plan
-from attnfuzz.harness.campaign.prepare import prepare
+from attnfuzz.harness.campaign.prepare import check_room, prepare
 from attnfuzz.harness.campaign.ray_jobs import RayJobs
 from attnfuzz.harness.campaign.resume import Past
-from attnfuzz.harness.campaign.room import check_room
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.corpus import Corpus, open_database
 from attnfuzz.harness.export import CannotExport, export_script
@@ -24,6 +24,7 @@ from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.sandbox.check import render_failure
 from attnfuzz.harness.search.messages import JobSetup
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.device import Device
 
 
 class Ended(NamedTuple):
@@ -113,7 +114,10 @@ def _jobs(plan: Plan) -> AbstractContextManager[Jobs]:
         alpha=plan.alpha_per_output,
         database=plan.database,
     )
-    return JobProcesses(plan.jobs, setup) if plan.ray is None else RayJobs(plan.jobs, setup, address=plan.ray)
+    if plan.ray is None:
+        return JobProcesses(plan.jobs, setup)
+    on_gpu = any(resolve(name).capability.device is Device.CUDA for name in plan.backends)
+    return RayJobs(plan.jobs, setup, address=plan.ray, gpus=float(on_gpu))
 
 
 def _export(case: Case) -> str | None:

@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from attnfuzz.harness.campaign.events import CoverageGrew, Event, FindingFiled, Progress, SliceFinished, SliceStarted
-from attnfuzz.harness.campaign.replays import KEPT
 from attnfuzz.harness.campaign.turns import Running, Turns
 from attnfuzz.harness.search.examples import derive_seed
-from attnfuzz.harness.search.messages import Slice
+from attnfuzz.harness.search.messages import Slice, SliceKind
 
 EXAMPLES_PER_SLICE = 250
 
@@ -33,17 +32,17 @@ class Schedule:
     def __call__(self, event: Event) -> None:
         """Learn from `event`."""
         match event:
-            case SliceStarted(backend=backend, index=index) if index >= 0:
+            case SliceStarted(backend=backend, index=int(index)):
                 self._handed_out[backend] = index + 1
-            case Progress(backend=backend, searched=searched):
-                self._searched[backend] += searched
+            case Progress(backend=backend, tally=tally):
+                self._searched[backend] += tally.searched
             case CoverageGrew(backend=backend, pairs=pairs):
                 self._gains[backend] += len(pairs)
             case FindingFiled(fingerprint=fingerprint):
                 self._gains[fingerprint.backend] += PAIRS_PER_FINDING
-            case SliceFinished(backend=backend, index=index, seconds=seconds):
+            case SliceFinished(backend=backend, kind=kind, seconds=seconds):
                 # Kept cases have a time of their own, and what they reach is no yield: it was known before.
-                if index != KEPT:
+                if kind is not SliceKind.KEPT:
                     self._turns.spent(backend, seconds, gain=self._gains[backend])
                 self._gains[backend] = 0.0
 
@@ -74,7 +73,7 @@ class Schedule:
 
 
 def slices_of(backend: str, *, examples: int, seed: int) -> Iterator[Slice]:
-    """The slices that a campaign hands out for one backend, if none of them ends early."""
+    """The slices that a campaign hands out for one backend if none of them ends early, each with a seed of its own."""
     for index, first in enumerate(range(0, examples, EXAMPLES_PER_SLICE)):
         yield _slice(backend, index, min(EXAMPLES_PER_SLICE, examples - first), seed=seed)
 

@@ -27,6 +27,7 @@ from attnfuzz.harness.campaign.events import (
 )
 from attnfuzz.harness.campaign.knowledge import UNSETTLED
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.search.messages import Tally
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.strategies.coverage import Pair
 
@@ -36,18 +37,12 @@ SECONDS_PER_SAMPLE = 10.0
 
 @dataclass
 class Score:
-    """What one backend has been through. `margins` and `phases` are those of `Progress`, over the whole campaign."""
+    """What one backend has been through in the whole campaign."""
 
-    searched: int = 0
-    cases: int = 0
-    deaths: int = 0
-    rows: int = 0
-    shrinking: bool = False
+    tally: Tally = field(default_factory=Tally)
     kept: int = 0
     slices: int = 0
     unsupported: Counter[str] = field(default_factory=Counter)
-    margins: dict[str, float] = field(default_factory=dict)
-    phases: dict[str, float] = field(default_factory=dict)
     pairs: set[Pair] = field(default_factory=set)
     growth: list[tuple[int, int]] = field(default_factory=list)
     """(examples searched, pairs reached), at each growth."""
@@ -114,7 +109,7 @@ class Standing:
             case CampaignFinished():
                 self.finished = event
             case Progress():
-                self._progress(event)
+                self.score(event.backend).tally += event.tally
             case CoverageGrew():
                 score = self.score(event.backend)
                 score.pairs.update(event.pairs)
@@ -181,12 +176,12 @@ class Standing:
     @property
     def cases(self) -> int:
         """Cases judged on all backends."""
-        return sum(score.cases for score in self.scores.values())
+        return sum(score.tally.cases for score in self.scores.values())
 
     @property
     def deaths(self) -> int:
         """Workers that died, on all backends."""
-        return sum(score.deaths for score in self.scores.values())
+        return sum(score.tally.deaths for score in self.scores.values())
 
     @property
     def pairs(self) -> int:
@@ -200,18 +195,6 @@ class Standing:
     @property
     def _last_sample(self) -> float:
         return self.timeline[-1].at if self.timeline else 0.0
-
-    def _progress(self, event: Progress) -> None:
-        score = self.score(event.backend)
-        score.searched += event.searched
-        score.cases += event.cases
-        score.deaths += event.deaths
-        score.rows += event.rows
-        score.shrinking = event.shrinking
-        for phase, seconds in event.phases.items():
-            score.phases[phase] = score.phases.get(phase, 0.0) + seconds
-        for tier, margin in event.margins.items():
-            score.margins[tier] = max(margin, score.margins.get(tier, 0.0))
 
     def _remember(self, event: Event) -> None:
         match event:
@@ -251,4 +234,4 @@ class Standing:
 
 
 def _ends(finished: SliceFinished, started: SliceStarted) -> bool:
-    return all(getattr(finished, name) == getattr(started, name) for name in ("backend", "index", "seed"))
+    return all(getattr(finished, name) == getattr(started, name) for name in ("backend", "kind", "index", "seed"))

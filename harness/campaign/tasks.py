@@ -2,21 +2,23 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 from msgspec.structs import replace
 
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.campaign.knowledge import Knowledge
-from attnfuzz.harness.campaign.limits import Limits
-from attnfuzz.harness.campaign.plan import Plan
-from attnfuzz.harness.campaign.replays import KEPT, ONCE_MORE, REPLAYS_PER_SLICE, Replays, replay_slice
+from attnfuzz.harness.campaign.plan import Limits, Plan
+from attnfuzz.harness.campaign.replays import REPLAYS_PER_SLICE, Replays, replay_slice
 from attnfuzz.harness.campaign.schedule import Schedule
 from attnfuzz.harness.campaign.shrinking import NOTHING, ShrinkingTime
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.turns import Running
 from attnfuzz.harness.campaign.under_way import SuspectKey, UnderWay
-from attnfuzz.harness.search.messages import Replay, Slice
+from attnfuzz.harness.search.messages import Replay, Slice, SliceKind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.strategies.coverage import Pair
+from attnfuzz.strategies.coverage import Pair, choose_lean, possible_pairs
 from attnfuzz.strategies.lean import Lean
 
 REPLAYS_SHARE = 0.2
@@ -32,6 +34,7 @@ ChooseLean = Callable[[str, Collection[Pair], int], Lean]
 """What a slice of a backend leans to, by the pairs that were reached and a seed."""
 
 
+@dataclass(kw_only=True)
 class Tasks:
     """Chooses the slices of a campaign. `passed_over` gives the failures of a backend that are not to be found again.
 
@@ -39,67 +42,54 @@ class Tasks:
     promised: one with many bugs would have most of a short campaign.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        *,
-        knowledge: Knowledge,
-        standing: Standing,
-        schedule: Schedule,
-        shrinking: ShrinkingTime,
-        replays: Replays,
-        passed_over: Callable[[str], tuple[Fingerprint, ...]],
-        choose_lean: ChooseLean,
-        limits: Limits | None = None,
-    ) -> None:
-        self._plan = plan
-        self._limits = limits or Limits.of(plan.seconds)
-        self._knowledge = knowledge
-        self._standing = standing
-        self._schedule = schedule
-        self._shrinking = shrinking
-        self._replays = replays
-        self._passed_over = passed_over
-        self._choose_lean = choose_lean
-        self._cut_off: Counter[SuspectKey] = Counter()
+    plan: Plan
+    knowledge: Knowledge
+    standing: Standing
+    schedule: Schedule
+    shrinking: ShrinkingTime
+    replays: Replays
+    passed_over: Callable[[str], tuple[Fingerprint, ...]]
+    choose_lean: ChooseLean
+    limits: Limits
+    _cut_off: Counter[SuspectKey] = field(default_factory=Counter)
 
     def next(self, at: float, under_way: Collection[UnderWay], untold: Mapping[str, int]) -> UnderWay | None:
         """The next slice, at `at` seconds into the campaign; None if there is nothing to do, or no time left.
 
         `untold` are the examples of each backend that were searched, and that no event has told yet.
         """
-        left = None if self._plan.seconds is None else self._plan.seconds - at
+        left = None if self.plan.seconds is None else self.plan.seconds - at
         if left is not None and left <= 0:
             return self._last(at, under_way)
         again = () if self._owes(at, under_way) else self._left_over(under_way)
         if again:
             task = self._once_more(again)
         else:
-            kept_until = None if left is None or self._plan.seconds is None else self._plan.seconds * REPLAYS_SHARE
-            found = self._replays.next_slice(None if kept_until is None else kept_until - at)
+            kept_until = None if left is None or self.plan.seconds is None else self.plan.seconds * REPLAYS_SHARE
+            found = self.replays.next_slice(None if kept_until is None else kept_until - at)
             drawn = found or self._drawn(at, under_way, untold)
             if drawn is None:
                 return None
             task = drawn
-        shrink = self._shrinking.budget(at)
-        if any(self._knowledge.times_seen[key] > 1 for key in again):
+        shrink = self.shrinking.budget(at)
+        if any(self.knowledge.times_seen[key] > 1 for key in again):
             # Shrinking it took longer than it is left alone: better filed as it is than never.
             shrink = NOTHING
-        limits = (left, task.seconds, None if task.index == KEPT else self._plan.seconds_per_slice)
+        limits = (left, task.seconds, None if task.kind is SliceKind.KEPT else self.plan.seconds_per_slice)
         seconds = min((limit for limit in limits if limit is not None), default=None)
-        known = self._passed_over(task.backend)
-        shrink_seconds = None if left is None else max(0.0, self._limits.shrunk - at)
+        known = self.passed_over(task.backend)
+        shrink_seconds = None if left is None else max(0.0, self.limits.shrunk - at)
         task = replace(task, known=known, seconds=seconds, shrink=shrink, shrink_seconds=shrink_seconds)
         return UnderWay(task, since=at, again=again)
 
     def _last(self, at: float, under_way: Collection[UnderWay]) -> UnderWay | None:
         """Suspects to confirm, and to file as they are, now that nothing is searched any more."""
-        again = self._left_over(under_way) if at < self._limits.ended else ()
+        again = self._left_over(under_way) if at < self.limits.ended else ()
         if not again:
             return None
         task = self._once_more(again)
-        known = self._passed_over(task.backend)
-        task = replace(task, known=known, seconds=self._limits.ended - at, shrink=NOTHING)
+        known = self.passed_over(task.backend)
+        task = replace(task, known=known, seconds=self.limits.ended - at, shrink=NOTHING)
         return UnderWay(task, since=at, again=again)
 
     def cut_off(self, run: UnderWay) -> list[SuspectKey]:
@@ -107,42 +97,52 @@ class Tasks:
 
         Returns those to give up: they were cut off `MOST_CUT_OFFS` times.
         """
-        held = run.held & self._knowledge.pending.keys()
+        held = run.held & self.knowledge.pending.keys()
         self._cut_off.update(held)
         return [key for key in held if self._cut_off[key] >= MOST_CUT_OFFS]
 
     def put_back(self, run: UnderWay) -> bool:
         """A job was killed while it ran kept cases: hand them out again. False for those that get nowhere."""
-        return bool(run.again) or self._replays.put_back(run.task)
+        return bool(run.again) or self.replays.put_back(run.task)
 
     def _owes(self, at: float, under_way: Iterable[UnderWay]) -> bool:
-        return self._plan.seconds is not None and self._schedule.owes(_running(at, under_way))
+        return self.plan.seconds is not None and self.schedule.owes(_running(at, under_way))
 
     def _left_over(self, under_way: Iterable[UnderWay]) -> tuple[SuspectKey, ...]:
         """Suspects of one backend that are settled by no slice that runs now."""
         held = {key for run in under_way for key in run.held}
-        waiting = [key for key in self._knowledge.pending if key not in held]
+        waiting = [key for key in self.knowledge.pending if key not in held]
         return tuple(key for key in waiting if key[0].backend == waiting[0][0].backend)[:REPLAYS_PER_SLICE]
 
     def _once_more(self, suspects: Iterable[SuspectKey]) -> Slice:
         replays = [Replay(case=case) for case in dict.fromkeys(case for _, case in suspects)]
-        return replay_slice(replays[0].case.backend, ONCE_MORE, replays, seed=self._plan.seed)
+        return replay_slice(replays[0].case.backend, SliceKind.ONCE_MORE, replays, seed=self.plan.seed)
 
     def _drawn(self, at: float, under_way: Collection[UnderWay], untold: Mapping[str, int]) -> Slice | None:
         promised = Counter(untold)
         for run in under_way:
             promised[run.task.backend] += run.promised
-        task = self._schedule.next_slice(_running(at, under_way), promised)
+        task = self.schedule.next_slice(_running(at, under_way), promised)
         if task is None:
             return None
-        leans = self._plan.leaning and task.index % SLICES_PER_LEAN == SLICES_PER_LEAN - 1
+        leans = self.plan.leaning and task.index is not None and task.index % SLICES_PER_LEAN == SLICES_PER_LEAN - 1
         lean = self._lean(task) if leans else Lean()
         return replace(task, lean=lean)
 
     def _lean(self, task: Slice) -> Lean:
-        return self._choose_lean(task.backend, self._standing.score(task.backend).pairs, task.seed)
+        return self.choose_lean(task.backend, self.standing.score(task.backend).pairs, task.seed)
 
 
 def _running(at: float, under_way: Iterable[UnderWay]) -> list[Running]:
     """The backends that are searched or shrunk at `at`, and since how many seconds."""
-    return [(run.task.backend, at - run.since) for run in under_way if run.task.index != KEPT]
+    return [(run.task.backend, at - run.since) for run in under_way if run.task.kind is not SliceKind.KEPT]
+
+
+def lean_to_unreached(backend: str, reached: Collection[Pair], seed: int) -> Lean:
+    """Favour some of what `backend` can reach and has not `reached`, chosen by `seed`."""
+    return choose_lean(_possible(backend).difference(reached), reached, seed)
+
+
+@lru_cache(maxsize=16)
+def _possible(backend: str) -> frozenset[Pair]:
+    return possible_pairs(resolve(backend).capability)

@@ -1,8 +1,9 @@
-"""A slice that a job runs right now."""
+"""What jobs have told of the slices that they run, and what of it no event has said yet."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from attnfuzz.harness.campaign.events import SliceFinished, SliceStarted
+from attnfuzz.harness.campaign.events import Progress, SliceFinished, SliceStarted
 from attnfuzz.harness.search.messages import Slice, SliceDone, Suspect, Tally
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
@@ -20,9 +21,7 @@ class UnderWay:
     task: Slice
     since: float
     again: tuple[SuspectKey, ...] = ()
-    searched: int = 0
-    cases: int = 0
-    deaths: int = 0
+    tally: Tally = field(default_factory=Tally)
     suspects: dict[Fingerprint, Suspect] = field(default_factory=dict)
 
     def started(self, job: int) -> SliceStarted:
@@ -30,7 +29,13 @@ class UnderWay:
         task = self.task
         examples = len(task.replays) if task.replays else task.examples
         return SliceStarted(
-            at=self.since, job=job, backend=task.backend, index=task.index, seed=task.seed, examples=examples
+            at=self.since,
+            job=job,
+            backend=task.backend,
+            kind=task.kind,
+            index=task.index,
+            seed=task.seed,
+            examples=examples,
         )
 
     def finished(self, at: float, done: SliceDone) -> SliceFinished:
@@ -38,25 +43,20 @@ class UnderWay:
         return SliceFinished(
             at=at,
             backend=self.task.backend,
+            kind=self.task.kind,
             index=self.task.index,
             seed=self.task.seed,
-            examples=done.searched,
-            cases=done.cases,
-            deaths=done.deaths,
+            examples=done.tally.searched,
+            cases=done.tally.cases,
+            deaths=done.tally.deaths,
             seconds=done.seconds,
             unsupported=done.unsupported,
         )
 
-    def add(self, tally: Tally) -> None:
-        """Count a tally."""
-        self.searched += tally.searched
-        self.cases += tally.cases
-        self.deaths += tally.deaths
-
     @property
     def promised(self) -> int:
         """The examples that it has still to search."""
-        return self.task.examples - self.searched
+        return self.task.examples - self.tally.searched
 
     @property
     def held(self) -> set[SuspectKey]:
@@ -65,11 +65,38 @@ class UnderWay:
 
     def so_far(self, at: float) -> SliceDone:
         """How it ends if its job is killed at `at`: with what it has told."""
-        return SliceDone(
-            searched=self.searched,
-            stopped_early=True,
-            cases=self.cases,
-            deaths=self.deaths,
-            seconds=at - self.since,
-            unsupported={},
-        )
+        return SliceDone(tally=self.tally, stopped_early=True, seconds=at - self.since, unsupported={})
+
+
+SECONDS_PER_PROGRESS = 1.0
+
+
+class Tallies:
+    """What each backend went through and no event has told yet. `clock` gives the time in the campaign."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._untold: dict[str, Tally] = {}
+        self._told_at: dict[str, float] = {}
+
+    def add(self, backend: str, tally: Tally) -> None:
+        """Count a tally."""
+        self._untold[backend] = self._untold.get(backend, Tally()) + tally
+
+    @property
+    def untold(self) -> dict[str, int]:
+        """The examples of each backend that were searched, and that no event has told yet."""
+        return {backend: total.searched for backend, total in self._untold.items()}
+
+    def due(self) -> Iterator[Progress]:
+        """The progress of the backends that have some, and told none for a second."""
+        for backend in list(self._untold):
+            if self._clock() - self._told_at.get(backend, -SECONDS_PER_PROGRESS) >= SECONDS_PER_PROGRESS:
+                yield from self.flush(backend)
+
+    def flush(self, backend: str) -> Iterator[Progress]:
+        """The progress of `backend`, if it has some."""
+        total = self._untold.pop(backend, None)
+        if total is not None:
+            at = self._told_at[backend] = self._clock()
+            yield Progress(at=at, backend=backend, tally=total)

@@ -16,12 +16,6 @@ from packaging.version import (
 from rich.table import Table
 from rich.text import Text
 
-from attnfuzz.harness.bisect.install import CannotBeHad, installed
-from attnfuzz.harness.bisect.outcome import Ending, Outcome
-from attnfuzz.harness.bisect.run import environment_for, run_script
-from attnfuzz.harness.bisect.search import search
-from attnfuzz.harness.bisect.sites import Site, site_at
-from attnfuzz.harness.bisect.summary import in_words
 from attnfuzz.harness.cli.exits import BadInput, Exit
 from attnfuzz.harness.cli.given import (
     Duration,
@@ -34,6 +28,10 @@ from attnfuzz.harness.cli.terminal import (
 )
 from attnfuzz.harness.export import CannotExport, Target, export_script
 from attnfuzz.harness.files.durable import write_durably
+from attnfuzz.harness.releases.halving import search
+from attnfuzz.harness.releases.outcomes import Ending, Outcome, in_words
+from attnfuzz.harness.releases.script import environment_for, run_script
+from attnfuzz.harness.releases.sites import CannotBeHad, Site, installed, site_at
 from attnfuzz.harness.verdict.printable import shortened
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.library_cache import cache_folder

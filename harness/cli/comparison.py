@@ -52,9 +52,9 @@ def _print_backend(console: Console, change: BackendChange) -> None:
     for title in ("before", "after", "ratio"):
         table.add_column(title, justify="right", no_wrap=True)
     before, after = change.before, change.after
-    _add(table, "cases", (before.cases, after.cases), "{:,.0f}")
+    _add(table, "cases", (before.tally.cases, after.tally.cases), "{:,.0f}")
     _add(table, "ms per case", change.milliseconds, "{:.1f}")
-    _add(table, "worker deaths", (before.deaths, after.deaths), "{:,.0f}")
+    _add(table, "worker deaths", (before.tally.deaths, after.tally.deaths), "{:,.0f}")
     _add(table, "pairs reached", (len(before.pairs), len(after.pairs)), "{:,.0f}")
     for margin in change.margins:
         _add(table, f"largest margin of {margin.tier}", (margin.before, margin.after), "{:.3g}")

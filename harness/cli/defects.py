@@ -10,17 +10,14 @@ from rich.text import Text
 
 import attnfuzz
 from attnfuzz.harness.campaign.jobs import JobEnded, JobProcesses
-from attnfuzz.harness.campaign.prepare import prepare
-from attnfuzz.harness.campaign.room import check_room
+from attnfuzz.harness.campaign.prepare import check_room, prepare
 from attnfuzz.harness.cli.exits import BadInput, Exit
 from attnfuzz.harness.cli.given import JOBS, SEED, PathTo, counted, tell
 from attnfuzz.harness.cli.kills import Watch, print_scores
 from attnfuzz.harness.cli.terminal import Terminal, echo
 from attnfuzz.harness.defects.pins import save_pin
-from attnfuzz.harness.defects.results import DefectScore, write_score
-from attnfuzz.harness.defects.run import run_searches
-from attnfuzz.harness.defects.score import DefectTally, enough
-from attnfuzz.harness.defects.search import NO_SHRINKING, Search, SearchOutcome
+from attnfuzz.harness.defects.results import DefectScore, DefectTally, enough, write_score
+from attnfuzz.harness.defects.search import NO_SHRINKING, Search, SearchOutcome, run_searches
 from attnfuzz.harness.search.messages import JobSetup, ShrinkBudget
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.harness.verdict.wording import count

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from attnfuzz.harness.defects.score import DefectTally
+from attnfuzz.harness.defects.results import DefectTally
 from attnfuzz.harness.defects.search import Search, SearchOutcome
 from attnfuzz.harness.verdict.wording import count
 

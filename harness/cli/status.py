@@ -13,6 +13,7 @@ from rich.text import Text
 
 from attnfuzz.harness.campaign.events import SliceStarted
 from attnfuzz.harness.campaign.standing import Standing, TimelinePoint
+from attnfuzz.harness.search.messages import SliceKind
 from attnfuzz.harness.verdict.wording import clock, count
 from attnfuzz.strategies.coverage import Pair, possible_pairs
 
@@ -63,7 +64,7 @@ class Status:
             words = f"{clock(self._at)} of {clock(total)}, {clock(total - done)} left"
         else:
             each = started.examples or 0
-            done = sum(min(score.searched, each) for score in self._standing.scores.values())
+            done = sum(min(score.tally.searched, each) for score in self._standing.scores.values())
             total = each * len(started.backends)
             words = f"{done:,} of {count(total, 'example')}, {clock(self._at)}"
             if done:
@@ -103,11 +104,11 @@ def score_table(standing: Standing, *, width: int, live: bool) -> Table:
     scores = standing.scores
     columns = {
         "backend": _Column("backend", [Text(backend) for backend in scores], "left"),
-        "cases": _numbers("cases", (score.cases for score in scores.values())),
-        "cases/s": _numbers("cases/s", (standing.rate(score.cases) for score in scores.values())),
+        "cases": _numbers("cases", (score.tally.cases for score in scores.values())),
+        "cases/s": _numbers("cases/s", (standing.rate(score.tally.cases) for score in scores.values())),
         "coverage": _Column("coverage", [Text(coverage(standing, backend)) for backend in scores]),
         "pairs": _Column("pairs", [_pairs(standing, backend) for backend in scores]),
-        "deaths": _numbers("deaths", (score.deaths for score in scores.values())),
+        "deaths": _numbers("deaths", (score.tally.deaths for score in scores.values())),
         "findings": _Column("findings", [_findings(standing, backend) for backend in scores]),
     }
     if live:
@@ -199,9 +200,9 @@ def _doing(standing: Standing, tasks: Collection[SliceStarted]) -> str:
 
 
 def _verb(standing: Standing, task: SliceStarted) -> str:
-    if standing.score(task.backend).shrinking:
+    if standing.score(task.backend).tally.shrinking:
         return "shrinking"
-    return "replaying" if task.index < 0 else "searching"
+    return "searching" if task.kind is SliceKind.DRAWN else "replaying"
 
 
 def _total(columns: Mapping[str, _Column]) -> int:

@@ -22,14 +22,14 @@ from attnfuzz.harness.cli.sweep_table import print_sweep
 from attnfuzz.harness.cli.terminal import Terminal, echo
 from attnfuzz.harness.files.durable import write_durably
 from attnfuzz.harness.findings.environment import environment
+from attnfuzz.harness.releases.replaying import MOST_CASES
+from attnfuzz.harness.releases.results import RESULTS, Searched, SweepPlan, SweepResults, read_results, write_results
+from attnfuzz.harness.releases.sweep import Sweep
+from attnfuzz.harness.releases.versions import versions_in
+from attnfuzz.harness.releases.wanted import Wanted, given, reported
+from attnfuzz.harness.releases.words import MARKDOWN, render_markdown
 from attnfuzz.harness.reported.bugs import load_bugs
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.sweep.markdown import MARKDOWN, render_markdown
-from attnfuzz.harness.sweep.replaying import MOST_CASES
-from attnfuzz.harness.sweep.results import RESULTS, Searched, SweepPlan, SweepResults, read_results, write_results
-from attnfuzz.harness.sweep.sweep import Sweep
-from attnfuzz.harness.sweep.versions import versions_in
-from attnfuzz.harness.sweep.wanted import Wanted, given, reported
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.engine import Engine
 
@@ -178,7 +178,7 @@ def _search(asked: SweepPlan, out: Path, backends: tuple[str, ...]) -> Searched:
         )
     )
     return Searched(
-        examples=sum(score.searched for score in standing.scores.values()),
+        examples=sum(score.tally.searched for score in standing.scores.values()),
         cases=standing.cases,
         campaign=campaign,
         interrupted=standing.finished is not None and standing.finished.interrupted,

@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attnfuzz.harness.bisect.outcome import Ending
-from attnfuzz.harness.sweep.results import FailureRow, SweepResults
-from attnfuzz.harness.sweep.words import (
+from attnfuzz.harness.releases.outcomes import Ending
+from attnfuzz.harness.releases.results import FailureRow, SweepResults
+from attnfuzz.harness.releases.words import (
     found_in,
     not_yet_run,
     sentence,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from attnfuzz.harness.defects.killer import killer
+from attnfuzz.harness.defects.search import killer
 from attnfuzz.harness.search.messages import Caught
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.reference import case_file, foreign

@@ -1,14 +1,30 @@
 """The search for one planted defect: a campaign's own, which ends with the first failure that comes back."""
 
-import msgspec
+from collections.abc import Iterable, Iterator
 
-from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE
-from attnfuzz.harness.defects.killer import killer
-from attnfuzz.harness.search.examples import derive_seed
+import msgspec
+from msgspec.structs import replace
+
+from attnfuzz.harness.campaign.jobs import Jobs
+from attnfuzz.harness.campaign.schedule import slices_of
 from attnfuzz.harness.search.messages import AnyMessage, Caught, Lost, ShrinkBudget, Slice, SliceDone, Tally
-from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.kernels.defects.catalogue import backend_name
 from attnfuzz.kernels.defects.defect import Defect
+
+_CATCHES = {
+    "guards": (Kind.ILLEGAL_ACCESS, Kind.MISALIGNED, Kind.CANARY_OVERWRITTEN, Kind.INPUT_MUTATED),
+    "exception": (Kind.RAISED, Kind.UNEXPECTED_REJECTION),
+    "watchdog": (Kind.HANG,),
+    "worker": (Kind.WORKER_DIED,),
+    "contract": (Kind.CONTRACT_BROKEN,),
+}
+
+
+def killer(observation: Observation) -> str:
+    """A tier of the judge, or what else catches failures of this kind, by its name above."""
+    return observation.tier or next(name for name, kinds in _CATCHES.items() if observation.kind in kinds)
+
 
 NO_SHRINKING = ShrinkBudget(runs=0, seconds=0.0)
 
@@ -43,7 +59,7 @@ class SearchOutcome(msgspec.Struct, frozen=True, kw_only=True):
 class Search:
     """The search for `defect` in at most `examples` cases, in slices as a campaign has them.
 
-    A slice's seed follows from `seed`, the name of the defect's backend and the slice's number. `shrink` is what making
+    `shrink` is what making
     the failure smaller may cost. `cases` counts what was run, `caught` is the failure.
     """
 
@@ -52,9 +68,9 @@ class Search:
         self.cases = 0
         self.caught: Caught | None = None
         self._seed = seed
-        self._left = examples
         self._shrink = shrink
-        self._slices = 0
+        self._slices = slices_of(backend_name(defect), examples=examples, seed=seed)
+        self._next = next(self._slices, None)
         self._under_way = False
         self._examples = 0
         self._seconds = 0.0
@@ -63,23 +79,14 @@ class Search:
     @property
     def over(self) -> bool:
         """Whether no slice is under way, and none is left to run: a failure was found, or all examples are spent."""
-        return not self._under_way and (self.caught is not None or not self._left)
+        return not self._under_way and (self.caught is not None or self._next is None)
 
     def next_slice(self) -> Slice:
         """What to run next, while it is not over."""
-        backend, index = backend_name(self.defect), self._slices
-        examples = min(EXAMPLES_PER_SLICE, self._left)
-        self._slices += 1
-        self._left -= examples
+        task, self._next = self._next, next(self._slices, None)
+        assert task is not None
         self._under_way = True
-        return Slice(
-            backend=backend,
-            index=index,
-            seed=derive_seed(self._seed, backend, index),
-            examples=examples,
-            shrink=self._shrink,
-            first_only=True,
-        )
+        return replace(task, shrink=self._shrink, first_only=True)
 
     def take(self, message: AnyMessage) -> None:
         """Learn what a job tells of a slice."""
@@ -92,7 +99,7 @@ class Search:
                 self.caught = message
             case SliceDone():
                 self._under_way = False
-                self._examples += message.searched
+                self._examples += message.tally.searched
                 self._seconds += message.seconds
 
     @property
@@ -113,3 +120,38 @@ def _kill(caught: Caught) -> Kill:
     by = killer(seen)
     others = {killer(each) for each in caught.verdict.failures} - {by}
     return Kill(by=by, kind=seen.kind, place=seen.place, mode=seen.mode, also=tuple(sorted(others)))
+
+
+SECONDS_PER_LOOK = 1.0
+
+
+def run_searches(searches: Iterable[Search], jobs: Jobs) -> Iterator[Search]:
+    """Run all `searches`, and yield each whenever there is news of it; at last when it is over.
+
+    Raises JobEnded when a job process ends by itself.
+    """
+    waiting = iter(searches)
+    running: dict[int, Search] = {}
+
+    def begin_next(job: int) -> None:
+        search = next(waiting, None)
+        if search is not None:
+            running[job] = search
+            jobs.start(job, search.next_slice())
+
+    for job in range(jobs.count):
+        begin_next(job)
+    while running:
+        received = jobs.next_message(SECONDS_PER_LOOK)
+        if received is None:
+            continue
+        job, message = received
+        search = running[job]
+        search.take(message)
+        if isinstance(message, SliceDone):
+            if search.over:
+                del running[job]
+                begin_next(job)
+            else:
+                jobs.start(job, search.next_slice())
+        yield search

@@ -12,7 +12,8 @@ import secrets
 import shutil
 import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,9 +78,8 @@ class AttnFuzz:
         What another shard of this run shows is passed over. If all that is found is in the ledger, the test is xfailed.
         """
         __tracebackhide__ = True
-        # Imported late: this module is loaded in every test run.
-        from attnfuzz.harness.pytest.claims import Claims  # noqa: PLC0415
-        from attnfuzz.harness.sandbox.check import shared_runner  # noqa: PLC0415
+        from attnfuzz.harness.pytest.shard import Claims
+        from attnfuzz.harness.sandbox.check import shared_runner
 
         failures = self.shard.failures(shared_runner(), ledger=self.ledger, claims=Claims(self.claims, self.test))
         known = [f"known: {failure.name}: {failure.known}" for failure in failures if failure.known is not None]
@@ -176,9 +176,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def attn_fuzz(request: pytest.FixtureRequest) -> AttnFuzz:
     """One shard of a fuzz test; `attn_fuzz.run()` searches it."""
-    # Imported late: this module is loaded in every test run.
-    from attnfuzz.harness.findings.ledger import Ledger  # noqa: PLC0415
-    from attnfuzz.harness.pytest.shard import Shard  # noqa: PLC0415
+    from attnfuzz.harness.findings.ledger import Ledger
+    from attnfuzz.harness.pytest.shard import Shard
 
     backend, index, share = request.param
     config = request.config
@@ -204,14 +203,11 @@ def _budget(config: pytest.Config) -> Budget:
         if examples is not None and not 1 <= examples <= MOST_EXAMPLES:
             raise pytest.UsageError(f"--attn-examples must be at least 1, and at most {MOST_EXAMPLES:,}")
         return Budget(examples=DEFAULT_EXAMPLES if examples is None else examples)
-    # Imported late: this module is loaded in every test run.
-    from attnfuzz.harness.campaign.plan import PRESETS, parse_duration  # noqa: PLC0415
+    from attnfuzz.harness.campaign.plan import PRESETS, parse_duration
 
     if preset is None:
-        try:
+        with _refusing("--attn-time", ValueError):
             return Budget(seconds=parse_duration(time))
-        except ValueError as error:
-            raise pytest.UsageError(f"--attn-time: {error}") from error
     if preset not in PRESETS:
         raise pytest.UsageError(f"--attn-preset {preset}: give one of {', '.join(PRESETS)}")
     chosen = PRESETS[preset]
@@ -222,23 +218,20 @@ def _check_options(config: pytest.Config) -> None:
     _budget(config)
     if (seed := config.getoption("--attn-seed")) is not None and not 0 <= seed < 1 << 63:
         raise pytest.UsageError("--attn-seed must not be negative, and have at most 63 bits")
-    if any(config.getoption(option) for option in ("--attn-backend", "--attn-device", *_tree_options())):
+    trees = (f"--attn-{engine}" for engine in engine_names())
+    if any(config.getoption(option) for option in ("--attn-backend", "--attn-device", *trees)):
         _check_backends(_backends(config))
     if (ledger := config.getoption("--attn-ledger")) is not None:
-        # Imported late: this module is loaded in every test run.
-        from attnfuzz.harness.findings.ledger import Ledger, LedgerError  # noqa: PLC0415
+        from attnfuzz.harness.findings.ledger import Ledger, LedgerError
 
-        try:
+        with _refusing("--attn-ledger", LedgerError):
             Ledger.load(ledger)
-        except LedgerError as error:
-            raise pytest.UsageError(f"--attn-ledger: {error}") from error
 
 
 def _check_room(workers: int, backends: Sequence[str]) -> None:
     """Raise UsageError if the memory is not enough for so many processes that fuzz."""
-    # Imported late: this module is loaded in every test run.
-    from attnfuzz.harness.campaign.room import NoRoom, check_room  # noqa: PLC0415
-    from attnfuzz.reference.user_error import UserError  # noqa: PLC0415
+    from attnfuzz.harness.campaign.prepare import NoRoom, check_room
+    from attnfuzz.reference.user_error import UserError
 
     try:
         check_room(workers, backends, instead="pytest-xdist -n {most}")
@@ -258,49 +251,45 @@ def _backends(config: pytest.Config) -> tuple[str, ...]:
             named = _of_tree(engine, tree, named or ())
     if device is None:
         return tuple(dict.fromkeys(named or DEFAULT_BACKENDS))
-    # Imported late: this module is loaded in every test run.
-    from attnfuzz.harness.backends.registry import on_device  # noqa: PLC0415
-    from attnfuzz.reference.device import Device  # noqa: PLC0415
-    from attnfuzz.reference.user_error import UserError  # noqa: PLC0415
+    from attnfuzz.harness.backends.registry import on_device
+    from attnfuzz.reference.device import Device
+    from attnfuzz.reference.user_error import UserError
 
     names = named or (DEFAULT_BACKENDS_ON_GPU if device == "cuda" else DEFAULT_BACKENDS)
-    try:
+    with _refusing(f"--attn-device {device}", UserError):
         return tuple(dict.fromkeys(on_device(name, Device(device)) for name in names))
-    except UserError as error:
-        raise pytest.UsageError(f"--attn-device {device}: {error}") from error
-
-
-def _tree_options() -> list[str]:
-    return [f"--attn-{engine}" for engine in engine_names()]
 
 
 def _of_tree(engine: str, tree: Path, named: Sequence[str]) -> tuple[str, ...]:
     """The backends with those of the source tree. Raises UsageError."""
-    # Imported late: this module is loaded in every test run.
-    from attnfuzz.harness.backends.engines import engine_named  # noqa: PLC0415
-    from attnfuzz.kernels.engine import EngineError  # noqa: PLC0415
+    from attnfuzz.harness.backends.engines import engine_named
+    from attnfuzz.kernels.engine import EngineError
 
     found = engine_named(engine)
     assert found is not None
     # pathlib raises for a path that no file can have.
     if not os.path.isdir(tree):  # noqa: PTH112
         raise pytest.UsageError(f"--attn-{engine} {tree} is no folder: name a checkout of {found.title}")
-    try:
+    with _refusing(f"--attn-{engine}", EngineError):
         return found.of_tree(tree, named)
-    except EngineError as error:
-        raise pytest.UsageError(f"--attn-{engine}: {error}") from error
 
 
 def _check_backends(names: Sequence[str]) -> None:
     """Raise UsageError for what can't run here."""
-    # Imported late: this module is loaded in every test run.
-    from attnfuzz.harness.backends.registry import resolve  # noqa: PLC0415
-    from attnfuzz.reference.user_error import UserError  # noqa: PLC0415
+    from attnfuzz.harness.backends.registry import resolve
+    from attnfuzz.reference.user_error import UserError
 
     for name in names:
-        try:
+        with _refusing("--attn-backend", UserError):
             why_not = resolve(name).missing()
-        except UserError as error:
-            raise pytest.UsageError(f"--attn-backend: {error}") from error
         if why_not is not None:
             raise pytest.UsageError(f"--attn-backend {name} can't run here: {why_not}")
+
+
+@contextmanager
+def _refusing(option: str, mistake: type[Exception]) -> Iterator[None]:
+    """Raise UsageError for a mistake in an option."""
+    try:
+        yield
+    except mistake as error:
+        raise pytest.UsageError(f"{option}: {error}") from error

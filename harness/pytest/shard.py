@@ -1,25 +1,78 @@
 """One share of a fuzz test: pytest-xdist runs a test on one worker, so a fuzz test is split into seeded shards."""
 
+import fcntl
 import math
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE
 from attnfuzz.harness.findings.finding import Finding
 from attnfuzz.harness.findings.ledger import Ledger
-from attnfuzz.harness.pytest.claims import Claims
 from attnfuzz.harness.sandbox.case_runner import CaseRunner
 from attnfuzz.harness.sandbox.check import CASES, render_failure
-from attnfuzz.harness.search.draw import drawn_cases
-from attnfuzz.harness.search.examples import derive_seed
+from attnfuzz.harness.search.examples import derive_seed, drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, Lost, Slice
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case, Guard
+
+
+class _Claim(msgspec.Struct, frozen=True):
+    fingerprint: Fingerprint
+    name: str
+    test: str
+
+
+class Claims:
+    """What the tests of a run show, in a file that the first of them makes in `folder`; `test` is the caller's name.
+
+    A test that is run again claims again what it showed before.
+    """
+
+    def __init__(self, folder: Path, test: str) -> None:
+        self._folder = folder
+        self._test = test
+
+    def claim(self, fingerprint: Fingerprint, name: str) -> bool:
+        """Whether this test is to show the finding `name`: no other has one of that name, or with its fingerprint."""
+        with self._locked() as file:
+            for other in self._read(file):
+                if other.name == name or other.fingerprint.anywhere == fingerprint.anywhere:
+                    return False
+            file.write(msgspec.json.encode(_Claim(fingerprint, name, self._test)) + b"\n")
+        return True
+
+    def of_others(self) -> set[Fingerprint]:
+        """What other tests show."""
+        with self._locked() as file:
+            return {claim.fingerprint for claim in self._read(file)}
+
+    def _read(self, file: BinaryIO) -> list[_Claim]:
+        """What others claimed."""
+        file.seek(0)
+        # A process that is killed may leave half a line, which the next one is glued to: both bugs are shown again.
+        claims = []
+        for line in file:
+            with suppress(msgspec.DecodeError):
+                claims.append(msgspec.json.decode(line, type=_Claim))
+        return [claim for claim in claims if claim.test != self._test]
+
+    @contextmanager
+    def _locked(self) -> Iterator[BinaryIO]:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        with (self._folder / "claims.ndjson").open("a+b") as file:
+            # Closing the file gives the lock back, after it has written what is buffered.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield file
 
 
 class UnconfirmedFailure(UserWarning):
@@ -72,7 +125,7 @@ class Shard:
             )
             messages: list[AnyMessage] = []
             done = Hunt(task, runner, messages.append, capability=resolve(self.backend).capability).run(strategy)
-            left -= done.searched if done.stopped_early else task.examples
+            left -= done.tally.searched if done.stopped_early else task.examples
             for message in messages:
                 if isinstance(message, Caught):
                     settled.add(message.fingerprint)

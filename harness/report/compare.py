@@ -48,7 +48,7 @@ class BackendChange:
     @property
     def margins(self) -> list[MarginChange]:
         """By tier."""
-        old, new = self.before.margins, self.after.margins
+        old, new = self.before.tally.margins, self.after.tally.margins
         return [MarginChange(tier, old.get(tier), new.get(tier)) for tier in sorted(old.keys() | new.keys())]
 
     @property
@@ -222,5 +222,5 @@ def _by_axes(pairs: Iterable[Pair]) -> Counter[str]:
 
 
 def _milliseconds(score: Score) -> float | None:
-    seconds = sum(score.phases.values())
-    return 1000 * seconds / score.cases if seconds and score.cases else None
+    seconds = sum(score.tally.phases.values())
+    return 1000 * seconds / score.tally.cases if seconds and score.tally.cases else None

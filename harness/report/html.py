@@ -49,7 +49,9 @@ def render_html(
         coverages=[_Covered(coverage) for coverage in _coverages(standing)],
         growth=_growth(standing),
         timelines=_timelines(standing),
-        phases={backend: _Phases(score.phases) for backend, score in standing.scores.items() if score.phases},
+        phases={
+            backend: _Phases(score.tally.phases) for backend, score in standing.scores.items() if score.tally.phases
+        },
         interruptions=sorted([*standing.resumed, *standing.restarted_jobs], key=lambda event: event.at),
         changes=changed,
         then=then,
@@ -135,9 +137,9 @@ def _margins(standing: Standing) -> dict[str, Markup]:
             if finding.case.backend == backend and finding.observation.margin is not None:
                 failed.setdefault(finding.observation.tier, []).append(finding.observation.margin)
         margins = [
-            Margin(tier, score.margins.get(tier), tuple(failed.get(tier, ())))
+            Margin(tier, score.tally.margins.get(tier), tuple(failed.get(tier, ())))
             for tier in Tier
-            if tier in score.margins or tier in failed
+            if tier in score.tally.margins or tier in failed
         ]
         if margins:
             charts[backend] = margin_chart(f"Largest margins of {backend}", margins)
@@ -146,7 +148,9 @@ def _margins(standing: Standing) -> dict[str, Markup]:
 
 def _growth(standing: Standing) -> Markup:
     lines = [
-        Series(backend, [(0.0, 0.0), *score.growth, *([(score.searched, len(score.pairs))] if score.growth else [])])
+        Series(
+            backend, [(0.0, 0.0), *score.growth, *([(score.tally.searched, len(score.pairs))] if score.growth else [])]
+        )
         for backend, score in standing.scores.items()
     ]
     return line_chart("Pairs of features reached against examples", lines, lambda x: f"{x:,.0f}")

@@ -94,11 +94,11 @@ def _campaign(standing: Standing) -> Suite:
 def _backend(standing: Standing, backend: str) -> Suite:
     score = standing.scores[backend]
     out = (
-        f"{count(score.cases, 'case')}, {count(score.searched, 'example')} drawn, "
-        f"{count(len(score.pairs), 'pair')} of features reached, {count(score.deaths, 'worker')} died"
+        f"{count(score.tally.cases, 'case')}, {count(score.tally.searched, 'example')} drawn, "
+        f"{count(len(score.pairs), 'pair')} of features reached, {count(score.tally.deaths, 'worker')} died"
     )
-    idle = None if score.cases else "the campaign never came to it"
-    search = Test("search", seconds=sum(score.phases.values()), skipped=idle, out=out)
+    idle = None if score.tally.cases else "the campaign never came to it"
+    search = Test("search", seconds=sum(score.tally.phases.values()), skipped=idle, out=out)
     return Suite(backend, (search, *_findings(standing, backend), *_unsettled(standing, backend)))
 
 

@@ -10,7 +10,7 @@ from attnfuzz.harness.backends.registry import builtin, fixed, resolve
 from attnfuzz.harness.reduce.geometry import on_pages
 from attnfuzz.harness.reduce.lengths import with_drafts
 from attnfuzz.harness.sandbox.case_runner import CaseRunner
-from attnfuzz.harness.search.draw import drawn_cases
+from attnfuzz.harness.search.examples import drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, ShrinkBudget, Slice
 from attnfuzz.harness.verdict.failures import Kind, Verdict
@@ -123,7 +123,7 @@ def _drawn(backend: str, near: Case, kinds: Collection[Kind], runner: CaseRunner
         if not done.stopped_early:
             return None
         known += [message.fingerprint for message in caught]
-        left, index = left - done.searched, index + 1
+        left, index = left - done.tally.searched, index + 1
     return None
 
 

@@ -89,11 +89,9 @@ class Hunt:
         self._settle_others()
         self._runner.flush()
         return SliceDone(
-            searched=self._runner.searched,
+            tally=self._runner.total,
             replayed=self._replayed,
             stopped_early=self._pinned is not None,
-            cases=self._runner.cases,
-            deaths=self._runner.deaths,
             seconds=time.monotonic() - self._started,
             unsupported=dict(self._unsupported),
         )

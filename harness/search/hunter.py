@@ -1,13 +1,12 @@
 """What a job does with its slices, however they reach it: the workers, and all that is kept between slices."""
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.corpus import open_database
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.search.draw import drawn_cases
+from attnfuzz.harness.search.examples import drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Slice, SliceDone, Troubled
 from attnfuzz.harness.search.novelty import Novelty
@@ -37,9 +36,7 @@ class Hunter:
         self._runner.start(self._setup.backends[0])
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the workers."""
         self._runner.close()
 

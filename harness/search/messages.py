@@ -1,6 +1,10 @@
 """What the main process of a campaign and its jobs say to each other: JSON, one message per line."""
 
+from enum import StrEnum
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
@@ -8,6 +12,13 @@ from attnfuzz.harness.verdict.tiers import ALPHA, Tier
 from attnfuzz.reference.case import Case, Guard
 from attnfuzz.strategies.coverage import Pair
 from attnfuzz.strategies.lean import Lean
+
+MOST_SECONDS = 10 * 366 * 86400.0
+"""Ten years: a longer campaign is a slip of the pen."""
+
+# A log may say so much and no more: it may be damaged, or somebody else's.
+Count = Annotated[int, Meta(ge=0, le=1 << 53)]
+Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
 
 
 class JobSetup(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +44,14 @@ class ShrinkBudget(msgspec.Struct, frozen=True):
     seconds: float = 20.0
 
 
+class SliceKind(StrEnum):
+    """What a slice runs: cases that it draws, cases that were kept, or suspects that no other slice settled."""
+
+    DRAWN = "drawn"
+    KEPT = "kept"
+    ONCE_MORE = "once more"
+
+
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
     """A kept case to run again. `finding` names the finding that it is the case of, if it is one's."""
 
@@ -43,6 +62,8 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
     """To a job: search `backend` for failures that are not `known`, for so many examples or seconds.
 
+    `index` is its number among the slices of its backend that draw; others have none.
+
     With `replays`, judge these cases in this order and draw none. `lean` is what is drawn more often than otherwise.
     With `first_only`, what else turns up while the first failure is shrunk is ignored. Nothing is shrunk after
     `shrink_seconds`. These and `seconds` count from `handed_at`, a time of this machine's monotonic clock, or from when
@@ -50,7 +71,8 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     backend: str
-    index: int
+    kind: SliceKind = SliceKind.DRAWN
+    index: int | None = None
     seed: int
     examples: int
     known: tuple[Fingerprint, ...] = ()
@@ -68,15 +90,33 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Tally(Message, frozen=True, kw_only=True, tag=True):
-    """What happened since the last tally; the fields are those of `events.Progress`."""
+    """What was run: since the last message, in a slice, or on a backend. Tallies are added.
 
-    searched: int = 0
-    cases: int
-    deaths: int
-    shrinking: bool
-    rows: int = 0
+    `searched` examples were drawn; `cases` were judged in all, shrinking and confirming included, with `rows` rows;
+    `deaths` workers died of them. `shrinking` says whether the last of them were suspects. `margins` has the largest
+    margin of each tier among cases that passed, `phases` the seconds spent in each phase of a case.
+    """
+
+    searched: Count = 0
+    cases: Count = 0
+    deaths: Count = 0
+    rows: Count = 0
+    shrinking: bool = False
     margins: dict[str, float] = {}
-    phases: dict[str, float] = {}
+    phases: dict[str, Seconds] = {}
+
+    def __add__(self, later: "Tally") -> "Tally":
+        """Return what was run in both."""
+        tiers, phases = self.margins | later.margins, self.phases | later.phases
+        return Tally(
+            searched=self.searched + later.searched,
+            cases=self.cases + later.cases,
+            deaths=self.deaths + later.deaths,
+            rows=self.rows + later.rows,
+            shrinking=later.shrinking,
+            margins={tier: max(self.margins.get(tier, 0.0), later.margins.get(tier, 0.0)) for tier in tiers},
+            phases={phase: self.phases.get(phase, 0.0) + later.phases.get(phase, 0.0) for phase in phases},
+        )
 
 
 class Interesting(Message, frozen=True, kw_only=True, tag=True):
@@ -142,16 +182,14 @@ class Troubled(Message, frozen=True, kw_only=True, tag=True):
 
 
 class SliceDone(Message, frozen=True, kw_only=True, tag=True):
-    """The slice is over. `searched` counts the examples, `cases` all runs, shrinking included.
+    """The slice is over; `tally` is the sum of what it sent.
 
     `replayed` are the cases that it came to, of those that it was to run again.
     """
 
-    searched: int
+    tally: Tally
     replayed: int = 0
     stopped_early: bool
-    cases: int
-    deaths: int
     seconds: float
     unsupported: dict[str, int]
 

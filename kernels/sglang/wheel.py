@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from packaging.version import InvalidVersion, Version
 
-from attnfuzz.kernels.library_cache import cache_folder, locked
+from attnfuzz.kernels.library_cache import cache_folder, folder_made_once
 from attnfuzz.kernels.pip import PipFailed, pip
 from attnfuzz.kernels.sglang.errors import CannotFetch, NoSuchRelease, WrongHash
 from attnfuzz.kernels.sglang.naming import OLDEST
@@ -59,8 +59,6 @@ def cached() -> list[Version]:
 def unpacked(version: Version, progress: Callable[[str], None] = lambda _: None) -> Path:
     """The folder that holds a version's `sglang`, fetched unless the cache has it; `progress` is told of a fetch.
 
-    Several processes may ask at once: one fetches. A folder gets its name when it is complete.
-
     Raises:
         NoSuchRelease: pip knows others, but not this one.
         CannotFetch: no network and not in the cache, or the cache can't be written to.
@@ -68,24 +66,21 @@ def unpacked(version: Version, progress: Callable[[str], None] = lambda _: None)
 
     """
     root = _folder() / str(version)
-    if root.is_dir():
-        return root
+
+    def fetch(draft: Path) -> None:
+        progress(f"Fetching SGLang {version} (once).")
+        with tempfile.TemporaryDirectory() as scratch:
+            wheel = _fetched(version, Path(scratch))
+            _check(wheel, version)
+            unpack(wheel, draft)
+
     try:
-        root.parent.mkdir(parents=True, exist_ok=True)
-        with locked(root.with_name(f"{root.name}.lock")):
-            if not root.is_dir():
-                progress(f"Fetching SGLang {version} (once).")
-                with tempfile.TemporaryDirectory(prefix=f".{version}-", dir=root.parent) as draft:
-                    wheel = _fetched(version, Path(draft))
-                    _check(wheel, version)
-                    unpack(wheel, Path(draft, "root"))
-                    Path(draft, "root").rename(root)
+        return folder_made_once(root, fetch)
     except OSError as error:
         raise CannotFetch(
             f"cannot write SGLang {version} to {root.parent}: {error.strerror}; "
             "set ATTNFUZZ_CACHE to a folder with space"
         ) from error
-    return root
 
 
 def unpack(wheel: Path, root: Path) -> None:

@@ -31,7 +31,7 @@ def test_a_campaign_that_loses_a_node_searches_what_was_asked(cluster: Any, tmp_
                 nodes.clear()
     assert not of(JobFailed, events)
     assert len(of(JobRestarted, events)) == 1
-    assert sum(event.searched for event in of(Progress, events)) == asked.examples
+    assert sum(event.tally.searched for event in of(Progress, events)) == asked.examples
     assert {kept.entry.case for kept in corpus.kept()} <= {event.case_id for event in of(CaseKept, events)}
     assert corpus.kept()
     assert isinstance(events[-1], CampaignFinished)

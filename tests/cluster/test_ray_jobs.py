@@ -41,7 +41,7 @@ def listen(jobs: RayJobs, until: Callable[[list[tuple[int, AnyMessage]]], bool])
 
 def finished(heard: list[tuple[int, AnyMessage]]) -> dict[int, int]:
     """The examples that each job searched in slices that it finished."""
-    return {job: message.searched for job, message in heard if isinstance(message, SliceDone)}
+    return {job: message.tally.searched for job, message in heard if isinstance(message, SliceDone)}
 
 
 def test_each_node_runs_a_job(cluster: Any) -> None:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.search.draw import drawn_cases
+from attnfuzz.harness.search.examples import drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, ShrinkBudget, Slice, SliceDone
 from attnfuzz.harness.verdict.failures import Kind
@@ -54,7 +54,7 @@ def hunt(tree: Path, examples: int) -> tuple[SliceDone, list[Caught]]:
 def test_a_tree_that_is_right_passes_what_is_drawn(tree: Path) -> None:
     done, caught = hunt(tree, 8)
     assert not caught
-    assert done.searched == 8
+    assert done.tally.searched == 8
     assert not done.unsupported
 
 

@@ -13,7 +13,7 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.reported.bugs import Bug, load_bugs
 from attnfuzz.harness.reported.counterparts import shown_on
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.search.draw import drawn_cases
+from attnfuzz.harness.search.examples import drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, ShrinkBudget, Slice
 from attnfuzz.harness.verdict.failures import Kind, Observation
@@ -100,7 +100,7 @@ def met(bug: Bug, runner: Runner) -> Iterator[Caught]:
         if not done.stopped_early:
             return
         known += [message.fingerprint for message in caught]
-        left, index = left - done.searched, index + 1
+        left, index = left - done.tally.searched, index + 1
 
 
 def is_gone(failure: Observation, caught: Caught, bug: Bug, runner: Runner) -> bool:

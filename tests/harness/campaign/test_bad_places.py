@@ -22,6 +22,7 @@ from attnfuzz.harness.campaign.events import Progress, Trouble
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.log import read_log
 from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.search.messages import Tally
 
 pytestmark = pytest.mark.long
 
@@ -68,7 +69,7 @@ def whole(home: Path) -> Standing:
     """Where the only campaign of a home stands, all of whose examples were searched."""
     (name,) = Home(home).ids()
     standing = Standing.of(read_log(Home(home).log(name)))
-    assert standing.scores[TEAM].searched == EXAMPLES
+    assert standing.scores[TEAM].tally.searched == EXAMPLES
     assert {path.name for path in Home(home).findings.iterdir()} == {event.name for event in standing.filed}
     return standing
 
@@ -182,7 +183,9 @@ def test_a_log_of_100_megabytes_is_read_in_bounded_time_and_memory(tmp_path: Pat
         at = 0.0
         while file.tell() < 100_000_000:
             at += 0.01
-            event = Progress(at=at, backend="torch_sdpa", searched=5, cases=6, deaths=0, margins=margins, phases=phases)
+            event = Progress(
+                at=at, backend="torch_sdpa", tally=Tally(searched=5, cases=6, deaths=0, margins=margins, phases=phases)
+            )
             file.write(msgspec.json.encode(event) + b"\n")
         file.write(msgspec.json.encode(finished(at)) + b"\n")
     command = [sys.executable, "-m", "attnfuzz.harness.cli.main", "report", str(tmp_path)]

@@ -7,7 +7,8 @@ import pytest
 from fake_campaign import FakeCorpus, ScriptedJobs, begin, of, plan
 from fake_search import FakeJobs, FakeJudge, decode, kv_lens, observed
 
-from attnfuzz.harness.campaign import engine, tallies
+from attnfuzz.harness.campaign import engine, under_way
+from attnfuzz.harness.campaign.closing import NO_LONGER
 from attnfuzz.harness.campaign.events import (
     AlreadyFiled,
     CampaignFinished,
@@ -29,7 +30,6 @@ from attnfuzz.harness.campaign.events import (
 )
 from attnfuzz.harness.campaign.knowledge import ATTEMPTS
 from attnfuzz.harness.campaign.plan import Plan
-from attnfuzz.harness.campaign.remarks import NO_LONGER
 from attnfuzz.harness.corpus import Why
 from attnfuzz.harness.findings.ledger import Entry, Ledger
 from attnfuzz.harness.findings.state import State
@@ -38,7 +38,7 @@ from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case_file import case_id
 
-DONE = SliceDone(searched=250, stopped_early=False, cases=250, deaths=0, seconds=1.0, unsupported={})
+DONE = SliceDone(tally=Tally(searched=250, cases=250, deaths=0), stopped_early=False, seconds=1.0, unsupported={})
 
 
 def run(jobs: FakeJobs, asked: Plan) -> list[Event]:
@@ -61,8 +61,8 @@ def test_a_clean_campaign_uses_its_budget_and_files_nothing(tmp_path: Path) -> N
     assert isinstance(events[-1], CampaignFinished)
     assert not events[-1].interrupted
     assert sum(event.examples for event in of(SliceFinished, events)) == 600 == len(judge.judged)
-    assert sum(event.searched for event in of(Progress, events)) == 600
-    assert sum(event.cases for event in of(Progress, events)) == 600
+    assert sum(event.tally.searched for event in of(Progress, events)) == 600
+    assert sum(event.tally.cases for event in of(Progress, events)) == 600
     assert not list(tmp_path.iterdir())
 
 
@@ -150,7 +150,7 @@ def test_progress_of_many_tallies_is_told_once_a_second_and_before_the_slice_end
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def of_tallies(seconds: float) -> list[Event]:
-        monkeypatch.setattr(tallies, "SECONDS_PER_PROGRESS", seconds)
+        monkeypatch.setattr(under_way, "SECONDS_PER_PROGRESS", seconds)
         script = [*[Tally(searched=50, cases=50, deaths=1, shrinking=False, margins={"T4": 0.1})] * 5, DONE]
         return list(begin(plan(tmp_path, examples=250), ScriptedJobs(script)).events())
 
@@ -158,9 +158,9 @@ def test_progress_of_many_tallies_is_told_once_a_second_and_before_the_slice_end
     assert len(of(Progress, seldom)) == 2
     assert len(of(Progress, often)) == 5
     for events in (seldom, often):
-        assert sum(event.searched for event in of(Progress, events)) == 250
-        assert sum(event.deaths for event in of(Progress, events)) == 5
-        assert of(Progress, events)[-1].margins == {"T4": 0.1}
+        assert sum(event.tally.searched for event in of(Progress, events)) == 250
+        assert sum(event.tally.deaths for event in of(Progress, events)) == 5
+        assert of(Progress, events)[-1].tally.margins == {"T4": 0.1}
         assert events.index(of(Progress, events)[-1]) < events.index(of(SliceFinished, events)[0])
 
 
@@ -230,7 +230,7 @@ def test_kept_cases_run_first_and_no_more_than_a_fifth_of_the_budget(tmp_path: P
     assert judge.judged[:20] == list(corpus.cases[:20])
     assert not {*judge.judged[20:]} & {*corpus.cases}
     assert len(judge.judged) == 120
-    assert [(event.index, event.examples) for event in of(SliceStarted, events)] == [(-1, 20), (0, 100)]
+    assert [(event.index, event.examples) for event in of(SliceStarted, events)] == [(None, 20), (0, 100)]
 
 
 def test_a_kept_case_that_fails_is_a_finding(tmp_path: Path) -> None:

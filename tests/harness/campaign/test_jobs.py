@@ -27,7 +27,7 @@ def test_a_job_searches_a_slice() -> None:
     with JobProcesses(1, setup("torch_sdpa")) as jobs:
         jobs.start(0, Slice(backend="torch_sdpa", index=0, seed=1, examples=5))
         done = wait_for_end_of_slice(jobs)
-    assert (done.searched, done.stopped_early) == (5, False)
+    assert (done.tally.searched, done.stopped_early) == (5, False)
 
 
 def test_a_job_that_fails_is_reported_with_its_traceback() -> None:
@@ -48,7 +48,7 @@ def test_a_job_that_is_killed_in_the_middle_of_a_slice_can_be_started_anew(numbe
         assert ended.value.killed
         jobs.restart(0)
         jobs.start(0, Slice(backend="torch_sdpa", index=0, seed=1, examples=5))
-        assert wait_for_end_of_slice(jobs).searched == 5
+        assert wait_for_end_of_slice(jobs).tally.searched == 5
 
 
 def test_leaving_ends_a_job_in_the_middle_of_a_slice() -> None:

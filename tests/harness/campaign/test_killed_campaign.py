@@ -31,6 +31,7 @@ from attnfuzz.harness.campaign.events import (
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.log import read_log
 from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.search.messages import SliceKind
 
 EXAMPLES = 6000
 SECONDS_BETWEEN_WORKERS = 3.0
@@ -75,12 +76,13 @@ def test_kills_for_minutes_lose_nothing_and_count_nothing_twice(tmp_path: Path) 
     assert workers.count > 10
     assert jobs.count == len(restarts) > 1
     # Each example of the budget was drawn, and none was drawn for one that a killed job had told of.
-    assert sum(event.searched for event in events if isinstance(event, Progress)) == EXAMPLES
+    assert sum(event.tally.searched for event in events if isinstance(event, Progress)) == EXAMPLES
     assert not [event for event in events if isinstance(event, SuspectSeen | FindingFiled)]
-    started = [event.index for event in events if isinstance(event, SliceStarted) if event.index >= 0]
-    finished = [event for event in events if isinstance(event, SliceFinished) if event.index >= 0]
+    started = [event.index for event in events if isinstance(event, SliceStarted) if event.kind is SliceKind.DRAWN]
+    finished = [event for event in events if isinstance(event, SliceFinished) if event.kind is SliceKind.DRAWN]
     assert started == list(range(len(started)))
-    assert sorted(event.index for event in finished) == started
+    assert {event.index for event in finished} == set(started)
+    assert len(finished) == len(started)
     assert sum(event.examples for event in finished) == EXAMPLES
     assert isinstance(events[-1], CampaignFinished)
     assert not events[-1].interrupted
@@ -157,10 +159,13 @@ def outcome_of(folder: Path, code: int) -> Outcome:
     assert standing.unconfirmed == []
     assert not list(home.path.rglob(".draft-*"))
     started = Counter(
-        (event.backend, event.index) for event in events if isinstance(event, SliceStarted) if event.index >= 0
+        (event.backend, event.index)
+        for event in events
+        if isinstance(event, SliceStarted)
+        if event.kind is SliceKind.DRAWN
     )
     assert set(started.values()) == {1}, "no slice is drawn twice"
-    searched = {backend: score.searched for backend, score in standing.scores.items()}
+    searched = {backend: score.tally.searched for backend, score in standing.scores.items()}
     return Outcome(code, searched, {(each.fingerprint.kind, each.fingerprint.place) for each in standing.filed})
 
 

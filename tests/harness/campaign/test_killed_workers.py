@@ -66,8 +66,8 @@ def test_random_kills_change_no_count_and_accuse_no_case(runner: Runner, defecti
     tallies = [message for message in told if isinstance(message, Tally)]
     assert judge.killer.count > 20
     assert runner.restarts > before
-    assert done.searched == done.cases == judge.asked == sum(tally.cases for tally in tallies) == 60
-    assert done.deaths == sum(tally.deaths for tally in tallies) == 0
+    assert done.tally.searched == done.tally.cases == judge.asked == sum(tally.cases for tally in tallies) == 60
+    assert done.tally.deaths == sum(tally.deaths for tally in tallies) == 0
     assert not [message for message in told if isinstance(message, Suspect | Caught | Lost)]
 
 

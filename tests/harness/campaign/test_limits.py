@@ -1,5 +1,6 @@
 """A campaign with an amount of time is over soon after it, whatever its jobs do."""
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from fake_campaign import FakeCorpus, ScriptedJobs, begin, logged, of, plan
 from fake_search import FakeJobs, FakeJudge, decode, fake_cases, kv_lens, observed
 
-from attnfuzz.harness.campaign import engine, filing
+from attnfuzz.harness.campaign import engine
 from attnfuzz.harness.campaign.events import (
     CampaignFinished,
     Event,
@@ -22,7 +23,7 @@ from attnfuzz.harness.campaign.events import (
 )
 from attnfuzz.harness.campaign.filing import SECONDS_PER_SCRIPT, SECONDS_TO_HANG
 from attnfuzz.harness.campaign.knowledge import OUT_OF_TIME
-from attnfuzz.harness.campaign.limits import GRACE_SECONDS, OVERRUN, Limits
+from attnfuzz.harness.campaign.plan import GRACE_SECONDS, OVERRUN, Limits
 from attnfuzz.harness.search import hunt, pinned
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import (
@@ -35,6 +36,7 @@ from attnfuzz.harness.search.messages import (
     Slice,
     SliceDone,
     Suspect,
+    Tally,
 )
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
@@ -141,7 +143,7 @@ def test_hypothesis_draws_no_more_when_the_budget_for_shrinking_is_spent() -> No
 
     task = Slice(backend="fake", index=0, seed=1, examples=200, shrink=ShrinkBudget(runs=1000, seconds=0))
     done = Hunt(task, FakeJudge(fails_on_long), lambda _: None).run(fake_cases().map(remember))
-    assert len(drawn) <= done.searched + 2
+    assert len(drawn) <= done.tally.searched + 2
 
 
 def test_jobs_that_never_answer_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +167,7 @@ def test_a_suspect_that_is_left_over_when_the_time_is_up_is_confirmed_and_filed_
         log.append(event)
         if isinstance(event, SuspectSeen):
             break
-    late = Progress(at=SECONDS + 20.0, backend="fake", searched=0, cases=0, deaths=0)
+    late = Progress(at=SECONDS + 20.0, backend="fake", tally=Tally(searched=0, cases=0, deaths=0))
     jobs = FakeJobs(SlowJudge(clock, always))
     again = list(begin(asked, jobs, past_events=logged([*log, late])).events())
     (filed,) = of(FindingFiled, again)
@@ -177,7 +179,7 @@ def test_a_suspect_that_is_left_over_when_the_time_is_up_is_confirmed_and_filed_
 def test_cases_are_kept_only_as_long_as_there_is_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     news = [Interesting(case=decode(number), pairs=((str(number), "x"),)) for number in range(100)]
-    done = SliceDone(searched=1, stopped_early=False, cases=1, deaths=0, seconds=1.0, unsupported={})
+    done = SliceDone(tally=Tally(searched=1, cases=1, deaths=0), stopped_early=False, seconds=1.0, unsupported={})
 
     class SlowCorpus(FakeCorpus):
         def keep(self, *args: object, **options: object) -> str | None:
@@ -226,16 +228,7 @@ def test_a_script_is_made_only_if_there_is_time(tmp_path: Path, kind: Kind, seco
     )
     for until, scripts in ((seconds + 1.0, 1), (seconds - 1.0, 0)):
         first = begin(plan(tmp_path / str(until)), ScriptedJobs([]))._filing
-        again = filing.Filing(
-            first._archive,
-            first._ledger,
-            first._knowledge,
-            past=(),
-            clock=lambda: 0.0,
-            render=first._render,
-            export=first._export,
-            until=until,
-        )
+        again = dataclasses.replace(first, clock=lambda: 0.0, until=until)
         event = again.file(caught)
         assert isinstance(event, FindingFiled)
         assert len(list(Path(event.path).glob("repro.py"))) == scripts

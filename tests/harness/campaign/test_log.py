@@ -24,6 +24,7 @@ from attnfuzz.harness.campaign.events import (
     Trouble,
 )
 from attnfuzz.harness.campaign.log import EventLog, LogError, read_log, read_torn_log
+from attnfuzz.harness.search.messages import Tally
 
 PATIENCE = 60.0
 """Seconds: how long a busy machine may take to get to a thread."""
@@ -48,7 +49,7 @@ def started() -> CampaignStarted:
 
 
 def progress(at: float) -> Progress:
-    return Progress(at=at, backend="fake", searched=5, cases=6, deaths=1, margins={"T4": 0.5})
+    return Progress(at=at, backend="fake", tally=Tally(searched=5, cases=6, deaths=1, margins={"T4": 0.5}))
 
 
 def finished(at: float) -> CampaignFinished:
@@ -201,9 +202,10 @@ def test_a_process_that_is_killed_has_lost_nothing_that_it_told(tmp_path: Path) 
         "import itertools, sys; from pathlib import Path\n"
         "from attnfuzz.harness.campaign.events import Progress\n"
         "from attnfuzz.harness.campaign.log import EventLog\n"
+        "from attnfuzz.harness.search.messages import Tally\n"
         "log = EventLog(Path(sys.argv[1]))\n"
         "for number in itertools.count():\n"
-        "    log(Progress(at=float(number), backend='fake', searched=1, cases=1, deaths=0))\n"
+        "    log(Progress(at=float(number), backend='fake', tally=Tally(searched=1, cases=1)))\n"
         "    print(number, flush=True)\n"
     )
     with subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True) as process:
@@ -262,11 +264,14 @@ def log_with(path: Path, line: int, field: str, value: object) -> Path:
         (2, "at", -1.0),
         (2, "at", 1e300),
         (2, "at", float("nan")),
-        (2, "searched", -5),
-        (2, "cases", 1 << 60),
-        (2, "phases", {"judge": 1e300}),
+        (2, "tally", {"type": "Tally", "searched": -5}),
+        (2, "tally", {"type": "Tally", "cases": 1 << 60}),
+        (2, "tally", {"type": "Tally", "phases": {"judge": 1e300}}),
         (2, "backend", "other"),
-        (3, "index", -3),
+        (3, "index", -1),
+        (3, "index", None),
+        (3, "kind", "kept"),
+        (3, "kind", "any"),
         (3, "index", 1 << 60),
         (3, "job", 256),
         (3, "at", 0.5),

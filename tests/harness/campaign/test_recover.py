@@ -12,7 +12,7 @@ from fake_campaign import FakeCorpus, MortalJobs, ScriptedJobs, begin, logged, o
 from fake_search import FakeJobs, FakeJudge, decode, kv_lens, observed
 from msgspec.structs import replace
 
-from attnfuzz.harness.campaign import schedule, tallies
+from attnfuzz.harness.campaign import schedule, under_way
 from attnfuzz.harness.campaign.events import (
     AnyEvent,
     CampaignFinished,
@@ -38,7 +38,7 @@ from attnfuzz.harness.campaign.tasks import MOST_CUT_OFFS
 from attnfuzz.harness.findings.ledger import Entry, Ledger
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.search import tally
-from attnfuzz.harness.search.messages import Message, Rechecked, Slice, SliceDone, Suspect, Tally
+from attnfuzz.harness.search.messages import Message, Rechecked, Slice, SliceDone, SliceKind, Suspect, Tally
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 
@@ -63,7 +63,7 @@ def passes(_: list[int]) -> tuple[Observation, ...]:
 def many_events(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices of a few examples, and an event for each case that is judged."""
     monkeypatch.setattr(schedule, "EXAMPLES_PER_SLICE", 15)
-    monkeypatch.setattr(tallies, "SECONDS_PER_PROGRESS", 0.0)
+    monkeypatch.setattr(under_way, "SECONDS_PER_PROGRESS", 0.0)
     monkeypatch.setattr(tally, "SECONDS_PER_TALLY", 0.0)
 
 
@@ -71,12 +71,12 @@ def check(events: list[Event], examples: int = 40) -> None:
     """What holds of the log of a campaign that came to its end, however often it was killed."""
     assert isinstance(events[0], CampaignStarted)
     assert isinstance(events[-1], CampaignFinished)
-    assert sum(event.searched for event in of(Progress, events)) == examples
+    assert sum(event.tally.searched for event in of(Progress, events)) == examples
     assert len({event.name for event in of(FindingFiled, events)}) == len(of(FindingFiled, events)) == BUGS
     assert {event.state for event in of(FindingFiled, events)} == {State.NEW}
     assert len(of(GapSeen, events)) == 1
     assert not of(UnconfirmedKept, events)
-    numbers = Counter(event.index for event in of(SliceStarted, events) if event.index >= 0)
+    numbers = Counter(event.index for event in of(SliceStarted, events) if event.kind is SliceKind.DRAWN)
     assert set(numbers.values()) == {1}, "no slice is drawn twice"
     assert all(one.at <= other.at for one, other in itertools.pairwise(events))
 
@@ -120,7 +120,7 @@ def test_the_time_that_was_spent_before_a_kill_counts(tmp_path: Path, spent: flo
     budget = 100.0
     asked = plan(tmp_path, examples=None, seconds=budget)
     first = list(islice(begin(asked, FakeJobs(FakeJudge(passes))).events(), 4))
-    late = [*first, Progress(at=spent, backend="fake", searched=0, cases=0, deaths=0)]
+    late = [*first, Progress(at=spent, backend="fake", tally=Tally(searched=0, cases=0, deaths=0))]
     jobs = FakeJobs(FakeJudge(passes))
     again = begin(asked, jobs, past_events=logged(late)).events()
     assert next(again).at >= spent
@@ -175,7 +175,7 @@ def test_a_suspect_that_was_left_over_and_passes_now_did_not_come_back(tmp_path:
 
 def test_suspects_that_a_slice_did_not_come_to_run_in_the_next(tmp_path: Path) -> None:
     other = replace(SUSPECT, fingerprint=Fingerprint.of("fake", observed(Kind.LSE_MISMATCH)), case=decode(8))
-    drawn = SliceDone(searched=9, stopped_early=True, cases=9, deaths=0, seconds=1.0, unsupported={})
+    drawn = SliceDone(tally=Tally(searched=9, cases=9, deaths=0), stopped_early=True, seconds=1.0, unsupported={})
     stop = threading.Event()
     jobs = ScriptedJobs([SUSPECT, other, drawn, replace(drawn, replayed=1, seconds=99.0)])
     told: list[Event] = []

@@ -13,6 +13,7 @@ from attnfuzz.harness.search.messages import (
     ShrinkBudget,
     Slice,
     SliceDone,
+    SliceKind,
     Suspect,
 )
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
@@ -28,7 +29,14 @@ def fails_on_long(lengths: list[int]) -> tuple[Observation, ...]:
 
 def replay(judge: FakeJudge, *replays: Replay, **task: object) -> tuple[SliceDone, list[AnyMessage]]:
     told: list[AnyMessage] = []
-    options: dict[str, object] = {"backend": "fake", "index": -1, "seed": 1, "examples": 0, "replays": replays, **task}
+    options: dict[str, object] = {
+        "backend": "fake",
+        "kind": SliceKind.KEPT,
+        "seed": 1,
+        "examples": 0,
+        "replays": replays,
+        **task,
+    }
     done = Hunt(Slice(**options), judge, told.append).run(fake_cases())  # type: ignore[arg-type]
     return done, told
 
@@ -38,7 +46,7 @@ def test_kept_cases_are_judged_in_order_and_none_is_drawn() -> None:
     cases = [decode(length) for length in (5, 70, 1)]
     done, _ = replay(judge, *(Replay(case=case) for case in cases))
     assert judge.judged == cases
-    assert (done.searched, done.cases, done.stopped_early) == (0, 3, False)
+    assert (done.tally.searched, done.tally.cases, done.stopped_early) == (0, 3, False)
 
 
 def test_a_kept_case_that_fails_is_confirmed_reduced_and_caught() -> None:
@@ -108,7 +116,7 @@ def test_a_finding_that_fails_with_one_seed_of_several_is_not_fixed() -> None:
 def test_kept_cases_end_when_the_time_is_up() -> None:
     judge = FakeJudge(lambda _: ())
     done, _ = replay(judge, Replay(case=decode(5)), Replay(case=decode(6), finding="name"), seconds=0.0)
-    assert (judge.judged, judge.confirmed, done.cases) == ([], [], 0)
+    assert (judge.judged, judge.confirmed, done.tally.cases) == ([], [], 0)
 
 
 def test_rejected_kept_cases_are_counted() -> None:

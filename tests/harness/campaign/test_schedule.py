@@ -10,9 +10,8 @@ from fake_campaign import plan
 from msgspec import structs
 
 from attnfuzz.harness.campaign.events import CoverageGrew, Event, Progress, SliceFinished, SliceStarted
-from attnfuzz.harness.campaign.replays import KEPT, ONCE_MORE
 from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE, Schedule, slices_of
-from attnfuzz.harness.search.messages import Slice
+from attnfuzz.harness.search.messages import Slice, SliceKind, Tally
 
 
 def events_of(task: Slice, *, searched: int | None = None, pairs: int = 0, seconds: float = 1.0) -> list[Event]:
@@ -23,7 +22,7 @@ def events_of(task: Slice, *, searched: int | None = None, pairs: int = 0, secon
     return [
         SliceStarted(at=0.0, backend=backend, job=0, index=task.index, seed=task.seed, examples=task.examples),
         CoverageGrew(at=0.0, backend=backend, searched=done, pairs=reached),
-        Progress(at=0.0, backend=backend, searched=done, cases=done, deaths=0),
+        Progress(at=0.0, backend=backend, tally=Tally(searched=done, cases=done, deaths=0)),
         SliceFinished(
             at=0.0,
             backend=backend,
@@ -104,11 +103,11 @@ def test_each_backend_has_half_an_even_share_whatever_the_others_take(tmp_path: 
 
 def test_kept_cases_cost_a_backend_nothing_and_suspects_do() -> None:
     ran = SliceFinished(
-        at=0.0, backend="a", index=KEPT, seed=1, examples=0, cases=9, deaths=0, seconds=9.0, unsupported={}
+        at=0.0, backend="a", kind=SliceKind.KEPT, seed=1, examples=0, cases=9, deaths=0, seconds=9.0, unsupported={}
     )
-    for index, first in ((KEPT, "a"), (ONCE_MORE, "b")):
+    for kind, first in ((SliceKind.KEPT, "a"), (SliceKind.ONCE_MORE, "b")):
         schedule = Schedule(["a", "b"], examples=None, seed=0)
-        schedule(structs.replace(ran, index=index))
+        schedule(structs.replace(ran, kind=kind))
         task = schedule.next_slice([], {})
         assert task is not None
         assert task.backend == first

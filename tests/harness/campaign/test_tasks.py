@@ -18,20 +18,20 @@ from attnfuzz.harness.campaign.events import (
     SuspectSeen,
 )
 from attnfuzz.harness.campaign.knowledge import Knowledge
-from attnfuzz.harness.campaign.plan import Plan
+from attnfuzz.harness.campaign.plan import Limits, Plan
 from attnfuzz.harness.campaign.replays import REPLAYS_PER_SLICE, Replays, kept_cases
 from attnfuzz.harness.campaign.schedule import Schedule
 from attnfuzz.harness.campaign.shrinking import ShrinkingTime
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.tasks import Tasks
 from attnfuzz.harness.reported.bugs import load_bugs
-from attnfuzz.harness.search.messages import Interesting, Slice, SliceDone
+from attnfuzz.harness.search.messages import Interesting, Slice, SliceDone, SliceKind, Tally
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.calls import Call, CallCase
 from attnfuzz.strategies.coverage import Pair
 from attnfuzz.strategies.lean import Lean
 
-DONE = SliceDone(searched=250, stopped_early=False, cases=250, deaths=0, seconds=1.0, unsupported={})
+DONE = SliceDone(tally=Tally(searched=250, cases=250, deaths=0), stopped_early=False, seconds=1.0, unsupported={})
 
 
 def lean(backend: str, reached: Collection[Pair], _seed: int) -> Lean:
@@ -72,7 +72,7 @@ def chooser(asked: Plan, events: Collection[Event]) -> Tasks:
         knowledge(event)
         schedule(event)
     return Tasks(
-        asked,
+        plan=asked,
         knowledge=knowledge,
         standing=Standing.of(events),
         schedule=schedule,
@@ -80,6 +80,7 @@ def chooser(asked: Plan, events: Collection[Event]) -> Tasks:
         replays=Replays(asked.backends, past=[], kept=lambda _: (), seed=asked.seed),
         passed_over=lambda _: (),
         choose_lean=lean,
+        limits=Limits.of(asked.seconds),
     )
 
 
@@ -183,4 +184,7 @@ def test_kept_cases_of_several_backends_take_turns(tmp_path: Path) -> None:
     corpus = FakeCorpus(tmp_path / "corpus", [decode(1), structs.replace(decode(1), backend="other")])
     jobs = FakeJobs(FakeJudge(lambda _: ()))
     events = list(begin(plan(tmp_path, examples=100, backends=("fake", "other")), jobs, corpus=corpus).events())
-    assert [(event.backend, event.index) for event in of(SliceStarted, events)][:2] == [("fake", -1), ("other", -1)]
+    assert [(event.backend, event.kind) for event in of(SliceStarted, events)][:2] == [
+        ("fake", SliceKind.KEPT),
+        ("other", SliceKind.KEPT),
+    ]

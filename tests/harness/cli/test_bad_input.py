@@ -12,7 +12,7 @@ from campaign_events import finished, started
 from msgspec.structs import replace
 from refusals import refused
 
-from attnfuzz.harness.campaign import room
+from attnfuzz.harness.campaign import prepare
 from attnfuzz.harness.campaign.events import CampaignStarted, Event
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.log import EventLog
@@ -251,6 +251,6 @@ def test_a_log_does_not_decide_how_many_processes_start(attnfuzz: Attnfuzz, tmp_
 def test_more_jobs_than_the_memory_is_enough_for_are_refused(
     attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "available", lambda: 4 << 30)
+    monkeypatch.setattr(prepare, "available", lambda: 4 << 30)
     words = "200 jobs need about 150.0 GiB of memory, and 4.0 GiB are available: give --jobs 5"
     refused(attnfuzz("fuzz", "--backend", "torch_sdpa", "--jobs", "200"), words)

@@ -64,7 +64,7 @@ def test_a_campaign_that_is_killed_twice_loses_nothing_and_counts_nothing_twice(
     assert isinstance(events[-1], CampaignFinished)
     assert [event.at for event in events] == sorted(event.at for event in events)
     standing = Standing.of(events)
-    assert {backend: score.searched for backend, score in standing.scores.items()} == {MINE: 60, "torch_sdpa": 60}
+    assert {backend: score.tally.searched for backend, score in standing.scores.items()} == {MINE: 60, "torch_sdpa": 60}
     filed = [event.name for event in standing.filed]
     assert filed
     assert len(set(filed)) == len(filed)

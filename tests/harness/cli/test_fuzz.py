@@ -26,7 +26,7 @@ def test_a_correct_backend_is_clean(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     events = read_log(log)
     assert isinstance(events[0], CampaignStarted)
     assert isinstance(events[-1], CampaignFinished)
-    assert Standing.of(events).score("torch_sdpa").searched == 20
+    assert Standing.of(events).score("torch_sdpa").tally.searched == 20
     assert {"report.html", "junit.xml", "summary.md"} <= {path.name for path in log.parent.iterdir()}
     assert f"Report: {log.relative_to(tmp_path).parent}/report.html" in ran.out
 

@@ -7,7 +7,7 @@ from fake_search import decode, observed
 from rich.console import Console
 
 from attnfuzz.harness.cli.kills import Watch, print_scores
-from attnfuzz.harness.defects.score import DefectTally, enough
+from attnfuzz.harness.defects.results import DefectTally, enough
 from attnfuzz.harness.defects.search import Kill, Search, SearchOutcome
 from attnfuzz.harness.search.messages import Caught, SliceDone, Tally
 from attnfuzz.harness.verdict.failures import Kind, Verdict
@@ -116,7 +116,9 @@ def end(searched: Search, *, killed: bool) -> Search:
         seen, case = observed(Kind.HANG), decode(5)
         fingerprint, verdict = Fingerprint.of("fake", seen), Verdict(observations=(seen,))
         searched.take(Caught(fingerprint=fingerprint, first=case, case=case, observation=seen, verdict=verdict))
-    searched.take(SliceDone(searched=12, stopped_early=killed, cases=12, deaths=0, seconds=0.5, unsupported={}))
+    searched.take(
+        SliceDone(tally=Tally(searched=12, cases=12, deaths=0), stopped_early=killed, seconds=0.5, unsupported={})
+    )
     return searched
 
 

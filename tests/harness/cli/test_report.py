@@ -155,7 +155,7 @@ def test_a_log_of_another_version_is_named_as_one(attnfuzz: Attnfuzz, home: Home
     lines = [json.loads(line) for line in home.log(SECOND).read_text().splitlines()]
     lines[0]["log_version"] = LOG_VERSION + 1
     home.log(SECOND).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
-    refused(attnfuzz("report", "out"), f"log version {LOG_VERSION + 1}", f"reads {LOG_VERSION}")
+    refused(attnfuzz("report", "out"), f"log version {LOG_VERSION + 1}", f"to {LOG_VERSION}")
 
 
 def test_an_empty_log_says_that_nothing_ran(attnfuzz: Attnfuzz, home: Home) -> None:

@@ -26,6 +26,7 @@ from attnfuzz.harness.cli.display import display_on
 from attnfuzz.harness.cli.status import BARS, Status, recent_rate, score_table, trend
 from attnfuzz.harness.cli.summary import summarise
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.search.messages import SliceKind, Tally
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 
@@ -34,7 +35,7 @@ CASE = replace(decode(5), backend=BEFORE)
 FAULT = observed(Kind.ILLEGAL_ACCESS, "query")
 SAME = Fingerprint.of(BEFORE, FAULT)
 STARTED = replace(started(BEFORE, "torch_sdpa"), seconds=120.0)
-PROGRESS = Progress(at=1, backend=BEFORE, searched=1000, cases=1234, deaths=3, shrinking=True)
+PROGRESS = Progress(at=1, backend=BEFORE, tally=Tally(searched=1000, cases=1234, deaths=3, shrinking=True))
 GREW = CoverageGrew(at=2, backend=BEFORE, searched=9, pairs=(("a=1", "b=1"), ("a=1", "b=2"), ("a=2", "b=1")))
 FILED = replace(filed(CASE, observation=FAULT, report="the report"), at=6.1, path="out/findings/" + "x" * 70)
 CHECKED = replace(checked(CASE, State.OPEN, observation=FAULT), at=1, times=2)
@@ -48,8 +49,8 @@ def small_case_space(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnfuzz.harness.cli.status.possible_pairs", lambda _: POSSIBLE)
 
 
-def searching(job: int, backend: str, index: int = 0) -> SliceStarted:
-    return SliceStarted(at=2, job=job, backend=backend, index=index, seed=1, examples=250)
+def searching(job: int, backend: str, kind: SliceKind = SliceKind.DRAWN) -> SliceStarted:
+    return SliceStarted(at=2, job=job, backend=backend, kind=kind, seed=1, examples=250)
 
 
 def console(*, terminal: bool = False, width: int = 80) -> Console:
@@ -133,7 +134,7 @@ def test_the_status_says_how_long_ago_something_new_was_seen() -> None:
 
 def test_the_status_says_what_the_jobs_do() -> None:
     restarted = JobRestarted(at=2, job=1, text="killed")
-    tasks = (searching(0, BEFORE), searching(1, "torch_sdpa", -1))
+    tasks = (searching(0, BEFORE), searching(1, "torch_sdpa", SliceKind.KEPT))
     assert status(STARTED, PROGRESS, *tasks)[2].startswith("2 jobs (1 replaying, 1 shrinking), ")
     assert status(STARTED, PROGRESS, *tasks, restarted)[2].startswith("2 jobs (shrinking), 1 restart, ")
     assert status(STARTED, PROGRESS, *tasks, width=120)[-1].endswith("  replaying")
@@ -170,8 +171,8 @@ def test_coverage_is_whole_only_when_nothing_is_missing(monkeypatch: pytest.Monk
 
 
 def test_the_rate_of_now_is_that_of_the_last_minute() -> None:
-    quick = [replace(PROGRESS, at=float(at), cases=100) for at in range(1, 101)]
-    slow = [replace(PROGRESS, at=float(at), cases=10) for at in range(101, 181)]
+    quick = [replace(PROGRESS, at=float(at), tally=Tally(cases=100)) for at in range(1, 101)]
+    slow = [replace(PROGRESS, at=float(at), tally=Tally(cases=10)) for at in range(101, 181)]
     assert recent_rate(Standing.of([STARTED, *quick])) == pytest.approx(100)
     assert recent_rate(Standing.of([STARTED, *quick, *slow])) == pytest.approx(10)
 

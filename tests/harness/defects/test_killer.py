@@ -4,7 +4,7 @@ import pytest
 from fake_search import observed
 from msgspec.structs import replace
 
-from attnfuzz.harness.defects.killer import killer
+from attnfuzz.harness.defects.search import killer
 from attnfuzz.harness.verdict.failures import Kind
 
 KILLERS = {

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.defects.killer import killer
 from attnfuzz.harness.defects.pins import load_pin
+from attnfuzz.harness.defects.search import killer
 from attnfuzz.harness.sandbox.check import TIMEOUT_SECONDS
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.task import Task

@@ -4,8 +4,7 @@ from fake_defect import defect
 from fake_search import Fails, FakeJobs, FakeJudge, kv_lens, observed
 
 from attnfuzz.harness.campaign.schedule import slices_of
-from attnfuzz.harness.defects.run import run_searches
-from attnfuzz.harness.defects.search import NO_SHRINKING, Search, SearchOutcome
+from attnfuzz.harness.defects.search import NO_SHRINKING, Search, SearchOutcome, run_searches
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.kernels.defects.catalogue import backend_name

@@ -8,8 +8,8 @@ from fake_archive import FINGERPRINT, archive, found
 from fake_search import decode, observed
 from msgspec.structs import replace
 
+from attnfuzz.harness.campaign.closing import remarks_on
 from attnfuzz.harness.campaign.events import FindingChecked, FindingFiled, UnconfirmedKept
-from attnfuzz.harness.campaign.remarks import remarks_on
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.ledger import Entry, Ledger, LedgerError
 from attnfuzz.harness.findings.record import Record

@@ -33,7 +33,6 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
-from attnfuzz.harness.bisect.outcome import Ending
 from attnfuzz.harness.campaign import events
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.cli.exits import Exit
@@ -42,9 +41,11 @@ from attnfuzz.harness.corpus import Corpus, Why
 from attnfuzz.harness.defects.results import DefectScore
 from attnfuzz.harness.defects.search import Kill, SearchOutcome
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.releases.outcomes import Ending
+from attnfuzz.harness.releases.results import Cell, FailureRow, Searched, SweepPlan, SweepResults
+from attnfuzz.harness.releases.wanted import Wanted
+from attnfuzz.harness.search.messages import Tally
 from attnfuzz.harness.search.shrink import Shrunk
-from attnfuzz.harness.sweep.results import Cell, FailureRow, Searched, SweepPlan, SweepResults
-from attnfuzz.harness.sweep.wanted import Wanted
 from attnfuzz.harness.triage import Blame, Triage
 from attnfuzz.harness.verdict.failures import Access, Kind, Verdict
 from attnfuzz.harness.verdict.tiers import Tier
@@ -101,7 +102,7 @@ EVENTS: tuple[events.Event, ...] = (
     replace(started("torch_sdpa", torch="2.13"), ledger="known.toml", database="examples"),
     events.SliceStarted(at=1.0, job=0, backend="torch_sdpa", index=0, seed=1, examples=5),
     events.Progress(
-        at=2.0, backend="torch_sdpa", searched=5, cases=5, deaths=1, margins={"T1": 0.5}, phases={"a": 1.0}
+        at=2.0, backend="torch_sdpa", tally=Tally(searched=5, cases=5, deaths=1, margins={"T1": 0.5}, phases={"a": 1.0})
     ),
     events.CoverageGrew(at=3.0, backend="torch_sdpa", searched=5, pairs=(("a=1", "b=2"),)),
     events.CaseKept(at=3.0, backend="torch_sdpa", case_id="0" * 12, why="coverage"),

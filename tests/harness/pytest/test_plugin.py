@@ -9,7 +9,7 @@ import fake_nvml
 import fake_sglang
 import pytest
 
-from attnfuzz.harness.campaign import room
+from attnfuzz.harness.campaign import prepare
 from attnfuzz.harness.pytest.plugin import Budget, pytest_generate_tests
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.library_cache import cache_folder
@@ -215,7 +215,7 @@ def test_more_workers_than_the_memory_is_enough_for_are_refused(
         def pytest_configure(self, config: pytest.Config) -> None:
             config.workerinput = {"workercount": 1000, "attn_seed": 1, "attn_claims": "claims"}  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(room, "available", lambda: 10 << 30)
+    monkeypatch.setattr(prepare, "available", lambda: 10 << 30)
     config = pytester.parseconfig("--attn-backend", "torch_sdpa")
     WorkerOfXdist().pytest_configure(config)
     metafunc = SimpleNamespace(fixturenames=["attn_fuzz"], config=config)

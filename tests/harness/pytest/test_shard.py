@@ -12,8 +12,7 @@ from fake_search import FakeJudge, fake_cases, observed
 from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE
 from attnfuzz.harness.findings.ledger import Entry, Ledger
 from attnfuzz.harness.pytest import shard as shard_module
-from attnfuzz.harness.pytest.claims import Claims
-from attnfuzz.harness.pytest.shard import Shard, ShardFailure, UnconfirmedFailure
+from attnfuzz.harness.pytest.shard import Claims, Shard, ShardFailure, UnconfirmedFailure
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case

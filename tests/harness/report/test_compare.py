@@ -9,6 +9,7 @@ from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.compare import Comparison, compare
 from attnfuzz.harness.report.markdown import render_comparison
+from attnfuzz.harness.search.messages import Tally
 
 MHA = "trtllm_mha"
 BEFORE = "trtllm_mha@21649-before"
@@ -57,8 +58,8 @@ def test_a_backend_that_one_of_them_lacks_is_left_out_and_named() -> None:
 
 
 def test_margins_have_a_ratio_and_tiers_come_and_go() -> None:
-    old = night(Progress(at=1, backend=MHA, searched=1, cases=1, deaths=0, margins={"T1": 0.2, "T2": 0.5}))
-    new = night(Progress(at=1, backend=MHA, searched=1, cases=1, deaths=0, margins={"T1": 0.3, "T3": 0.4}))
+    old = night(Progress(at=1, backend=MHA, tally=Tally(searched=1, cases=1, deaths=0, margins={"T1": 0.2, "T2": 0.5})))
+    new = night(Progress(at=1, backend=MHA, tally=Tally(searched=1, cases=1, deaths=0, margins={"T1": 0.3, "T3": 0.4})))
     (change,) = compare(old, new).backends
     assert [(each.tier, each.before, each.after) for each in change.margins] == [
         ("T1", 0.2, 0.3),
@@ -91,8 +92,10 @@ def test_coverage_gained_and_lost_is_counted_by_axes() -> None:
 
 
 def test_time_per_case_and_throughput_are_compared() -> None:
-    old = night(Progress(at=1, backend=MHA, searched=1, cases=100, deaths=0, phases={"judge": 1.0, "kernels": 1.0}))
-    new = night(Progress(at=1, backend=MHA, searched=1, cases=3600, deaths=4))
+    old = night(
+        Progress(at=1, backend=MHA, tally=Tally(searched=1, cases=100, deaths=0, phases={"judge": 1.0, "kernels": 1.0}))
+    )
+    new = night(Progress(at=1, backend=MHA, tally=Tally(searched=1, cases=3600, deaths=4)))
     comparison = compare(old, new)
     assert comparison.backends[0].milliseconds == (20.0, None)
     assert comparison.rates == (100 / 3600, 1.0)

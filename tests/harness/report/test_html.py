@@ -30,6 +30,7 @@ from attnfuzz.harness.findings.record import Record, Sighting
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.finding_view import MOST_DRAWN
 from attnfuzz.harness.report.html import render_html
+from attnfuzz.harness.search.messages import Tally
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.strategies.coverage import pairs_of
 
@@ -90,12 +91,9 @@ BUSY = (
     Progress(
         at=10.0,
         backend="trtllm_mha",
-        searched=90,
-        cases=100,
-        deaths=3,
-        rows=7,
-        margins={"T1": 0.5},
-        phases={"drawing": 1.0, "judging": 3.0},
+        tally=Tally(
+            searched=90, cases=100, deaths=3, rows=7, margins={"T1": 0.5}, phases={"drawing": 1.0, "judging": 3.0}
+        ),
     ),
     CoverageGrew(at=11.0, backend="trtllm_mha", searched=90, pairs=tuple(pairs_of(CASE))),
     filed(CASE, "new-one", report="what is new"),
@@ -193,7 +191,11 @@ def test_foreign_text_is_text() -> None:
         standing_of(
             filed(case, HOSTILE, observation=observation, report=HOSTILE, known=HOSTILE),
             CoverageGrew(at=1.0, backend=backend, searched=3, pairs=tuple(pairs_of(case))),
-            Progress(at=2.0, backend=backend, searched=1, cases=1, deaths=0, margins={HOSTILE: 1}, phases={HOSTILE: 1}),
+            Progress(
+                at=2.0,
+                backend=backend,
+                tally=Tally(searched=1, cases=1, deaths=0, margins={HOSTILE: 1}, phases={HOSTILE: 1}),
+            ),
             Trouble(at=3.0, text=HOSTILE),
             UnconfirmedKept(
                 at=4.0, fingerprint=PRINT, case=case, observation=observation, path=HOSTILE, reason=HOSTILE
@@ -290,7 +292,7 @@ def test_a_backend_that_had_no_turn_is_not_passed_over_in_silence() -> None:
 
 def test_the_end_of_a_campaign_makes_no_peak_of_cases_per_second() -> None:
     def progress(at: float, cases: int) -> Progress:
-        return Progress(at=at, backend="trtllm_mha", searched=cases, cases=cases, deaths=0)
+        return Progress(at=at, backend="trtllm_mha", tally=Tally(searched=cases, cases=cases, deaths=0))
 
     page = render_html(standing_of(progress(10.0, 100), progress(20.0, 100), progress(20.1, 90), finished(20.2)))
     chart = page.partition("cases per second over time")[2].partition("</svg>")[0]

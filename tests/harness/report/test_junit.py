@@ -13,6 +13,7 @@ from attnfuzz.harness.campaign.knowledge import NOT_COME_BACK, OUT_OF_TIME
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.junit import render_junit
+from attnfuzz.harness.search.messages import Tally
 
 CASE = decode(5)
 
@@ -46,7 +47,9 @@ def test_a_backend_that_was_never_searched_did_not_pass() -> None:
 
 
 def test_the_search_is_a_test_that_passes_and_takes_the_time() -> None:
-    progress = Progress(at=3, backend="fake", searched=9, cases=12, deaths=1, phases={"judge": 2.0, "kernels": 1.5})
+    progress = Progress(
+        at=3, backend="fake", tally=Tally(searched=9, cases=12, deaths=1, phases={"judge": 2.0, "kernels": 1.5})
+    )
     suite = suites(progress, finished())["fake"]
     search = cases(suite)["search"]
     assert not search.result

@@ -1,7 +1,7 @@
 """What a report says of the ledger."""
 
+from attnfuzz.harness.campaign.closing import NO_LONGER, NOT_MET
 from attnfuzz.harness.campaign.events import LedgerRemark
-from attnfuzz.harness.campaign.remarks import NO_LONGER, NOT_MET
 from attnfuzz.harness.report.ledger_remarks import ledger_lines
 
 

@@ -23,6 +23,7 @@ from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.gfm import code, escape, fenced
 from attnfuzz.harness.report.issue import render_issue
 from attnfuzz.harness.report.markdown import render_markdown
+from attnfuzz.harness.search.messages import Tally
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference import case_file
@@ -49,7 +50,7 @@ def everything(text: str, times: int) -> Standing:
             filed(CASE, f"{number}{text}", observation=observation, report=text * 100),
             filed(CASE, f"k{number}{text}", observation=observation, known=text),
             checked(CASE, State.FIXED, f"o{number}{text}", observation=observation),
-            Progress(at=9, backend=backend, searched=1, cases=1, deaths=1, margins={f"T{text}": 0.5}),
+            Progress(at=9, backend=backend, tally=Tally(searched=1, cases=1, deaths=1, margins={f"T{text}": 0.5})),
             CoverageGrew(at=9, backend=backend, searched=1, pairs=((f"a{text}=1", f"b{number}=2"),)),
             SliceFinished(
                 at=9, backend=backend, index=0, seed=0, examples=1, cases=1, deaths=0, seconds=1, unsupported={text: 1}

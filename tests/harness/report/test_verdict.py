@@ -10,9 +10,10 @@ from attnfuzz.harness.campaign.knowledge import JOB_KILLED, NOT_COME_BACK, OUT_O
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.verdict import Level, verdict
+from attnfuzz.harness.search.messages import Tally
 
 CASE = decode_case("fake")
-CASES = Progress(at=3000.0, backend="fake", searched=1200, cases=1234, deaths=0)
+CASES = Progress(at=3000.0, backend="fake", tally=Tally(searched=1200, cases=1234, deaths=0))
 
 
 def verdict_of(*events: Event) -> tuple[str, Level]:

@@ -47,7 +47,7 @@ def caught(told: list[AnyMessage]) -> list[Caught]:
 def test_a_clean_backend_is_searched_to_the_end() -> None:
     judge = FakeJudge(lambda _: ())
     done, told = hunt(judge)
-    assert (done.searched, done.cases, done.stopped_early) == (200, 200, False)
+    assert (done.tally.searched, done.tally.cases, done.stopped_early) == (200, 200, False)
     assert not caught(told)
 
 
@@ -85,7 +85,7 @@ def test_known_failures_are_passed_over() -> None:
     known = (Fingerprint.of("fake", observed()),)
     done, told = hunt(FakeJudge(fails_on_long), known=known)
     assert not caught(told)
-    assert done.searched == 200
+    assert done.tally.searched == 200
 
 
 def test_an_unconfirmed_suspect_is_lost_and_the_search_goes_on() -> None:
@@ -93,7 +93,7 @@ def test_an_unconfirmed_suspect_is_lost_and_the_search_goes_on() -> None:
     done, told = hunt(judge)
     assert [type(message) for message in told if isinstance(message, Suspect | Lost)] == [Suspect, Lost]
     assert not caught(told)
-    assert (done.searched, done.stopped_early) == (200, False)
+    assert (done.tally.searched, done.stopped_early) == (200, False)
 
 
 def test_a_smallest_case_that_does_not_come_back_gives_way_to_the_first() -> None:
@@ -122,7 +122,7 @@ def test_a_spent_budget_ends_shrinking_where_it_is(budget: ShrinkBudget) -> None
     done, told = hunt(judge, shrink=budget)
     (found,) = caught(told)
     assert found.case == found.first
-    assert len(judge.judged) == done.searched
+    assert len(judge.judged) == done.tally.searched
 
 
 def test_without_a_budget_nothing_is_drawn_to_shrink() -> None:
@@ -135,13 +135,13 @@ def test_without_a_budget_nothing_is_drawn_to_shrink() -> None:
     task = Slice(backend="fake", index=0, seed=1, examples=200, shrink=ShrinkBudget(runs=0, seconds=0))
     done = Hunt(task, FakeJudge(fails_on_long), lambda _: None).run(fake_cases().map(remember))
     # Hypothesis runs what failed once more.
-    assert len(drawn) == done.searched + 1
+    assert len(drawn) == done.tally.searched + 1
 
 
 def test_gaps_are_told_once_and_fail_nothing() -> None:
     done, told = hunt(FakeJudge(lambda _: (observed(gap=True),)))
     assert [type(message) for message in told if isinstance(message, Gap | Suspect)] == [Gap]
-    assert done.searched == 200
+    assert done.tally.searched == 200
 
 
 def test_rejections_are_counted_by_their_message() -> None:
@@ -155,7 +155,7 @@ def test_rejections_are_counted_by_their_message() -> None:
 
 def test_a_slice_ends_when_its_time_is_up() -> None:
     done, _ = hunt(FakeJudge(lambda _: ()), seconds=0.0)
-    assert done.searched == 0
+    assert done.tally.searched == 0
 
 
 def test_a_slice_tells_how_many_cases_it_came_to(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,4 +33,4 @@ def test_a_job_tries_first_what_another_left_in_the_database(defective: str, tmp
         done = hunter.run(Slice(backend=backend, index=0, seed=2, examples=100, shrink=SHRINKING))
     assert any(isinstance(message, Caught) for message in first)
     assert any(isinstance(message, Caught) for message in second)
-    assert done.searched == 1
+    assert done.tally.searched == 1

@@ -42,7 +42,7 @@ def hunt(judge: FakeJudge, remembered: Remembered | None, **task: object) -> tup
 def searched_until_caught(database: ExampleDatabase, **task: object) -> int | None:
     """Examples of another job on the same database; None if it finds nothing."""
     done, told = hunt(FakeJudge(fails_on_the_shrunk), Remembered(database), **{"seed": 2, "examples": 50, **task})
-    return done.searched if any(isinstance(message, Caught) for message in told) else None
+    return done.tally.searched if any(isinstance(message, Caught) for message in told) else None
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_a_known_failure_is_tried_once_by_a_job_and_stays_for_others(database: E
         judge = FakeJudge(fails_on_the_shrunk)
         done, told = hunt(judge, remembered, known=known, seed=seed, examples=20)
         assert not any(isinstance(message, Caught) for message in told)
-        assert done.searched == 20
+        assert done.tally.searched == 20
         shrunk.append(sum(kv_lens(case) == [LONG] for case in judge.judged))
     assert shrunk == [1, 0]
     assert searched_until_caught(database) == 1
@@ -132,7 +132,7 @@ def test_old_examples_cost_a_few_runs_of_a_slice() -> None:
 def test_running_out_of_time_leaves_nothing() -> None:
     database = InMemoryExampleDatabase()
     done, _ = hunt(FakeJudge(lambda _: ()), Remembered(database), seconds=0.0)
-    assert done.searched == 0
+    assert done.tally.searched == 0
     assert entries(database) == 0
 
 

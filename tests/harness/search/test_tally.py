@@ -51,19 +51,19 @@ def test_tallies_sum_up_to_exactly_what_was_run(fails: Callable[[list[int]], tup
     judge = CountingJudge(fails)
     done, tallies = hunt(judge)
     ran = [*judge.judged, *judge.confirmed]
-    assert sum(tally.cases for tally in tallies) == done.cases == len(ran)
+    assert sum(tally.cases for tally in tallies) == done.tally.cases == len(ran)
     assert sum(tally.rows for tally in tallies) == sum(len(kv_lens(case)) for case in ran)
     assert sum(tally.phases["place"] for tally in tallies) == len(ran)
-    assert sum(tally.searched for tally in tallies) == done.searched
-    assert sum(tally.deaths for tally in tallies) == done.deaths
-    assert done.deaths == (sum(bool(fails(kv_lens(case))) for case in ran) if fails is dies_on_long else 0)
+    assert sum(tally.searched for tally in tallies) == done.tally.searched
+    assert sum(tally.deaths for tally in tallies) == done.tally.deaths
+    assert done.tally.deaths == (sum(bool(fails(kv_lens(case))) for case in ran) if fails is dies_on_long else 0)
 
 
 def test_what_runs_again_is_no_example() -> None:
     judge = CountingJudge(differs_on_long)
     done, tallies = hunt(judge, seed=3)
-    assert done.searched < done.cases
-    assert sum(tally.searched for tally in tallies) == done.searched
+    assert done.tally.searched < done.tally.cases
+    assert sum(tally.searched for tally in tallies) == done.tally.searched
 
 
 @pytest.mark.usefixtures("pace")
@@ -101,3 +101,18 @@ def test_a_case_that_breaks_the_judge_is_not_counted() -> None:
     judge.flush()
     judge.flush()
     assert [(tally.searched, tally.cases) for tally in told] == [(3, 3)]
+
+
+def test_tallies_are_added() -> None:
+    first = Tally(searched=1, cases=2, deaths=1, rows=3, shrinking=True, margins={"T1": 0.5}, phases={"judge": 1.0})
+    later = Tally(cases=1, rows=4, margins={"T1": 0.25, "T4": 0.75}, phases={"judge": 0.5, "kernels": 2.0})
+    assert first + later == Tally(
+        searched=1,
+        cases=3,
+        deaths=1,
+        rows=7,
+        shrinking=False,
+        margins={"T1": 0.5, "T4": 0.75},
+        phases={"judge": 1.5, "kernels": 2.0},
+    )
+    assert Tally() + first == first

@@ -9,6 +9,7 @@ from fake_releases import needs_pip, pip_has_only
 from fake_wheels import SOURCES, make_wheel
 from packaging.version import Version
 
+from attnfuzz.kernels import library_cache
 from attnfuzz.kernels.sglang import wheel
 from attnfuzz.kernels.sglang.errors import CannotFetch, NoSuchRelease, ReleaseError, WrongHash
 from attnfuzz.kernels.sglang.release import release_of
@@ -52,7 +53,7 @@ def test_a_release_in_a_cache_that_cannot_be_written_is_used(wheels: Path, monke
 
     make_wheel(wheels, str(NEW))
     root = wheel.unpacked(NEW)
-    monkeypatch.setattr(wheel, "locked", read_only)
+    monkeypatch.setattr(library_cache, "locked", read_only)
     assert wheel.unpacked(NEW) == root
 
 

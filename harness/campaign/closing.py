@@ -1,0 +1,89 @@
+"""What a campaign says at its end: what it had no time for, and which entries of the ledger no failure matches."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from attnfuzz.harness.campaign.replays import Replays
+from attnfuzz.harness.campaign.schedule import Schedule
+from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.campaign.under_way import UnderWay
+from attnfuzz.harness.findings.ledger import Entry, Ledger
+from attnfuzz.harness.findings.record import Record
+from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.search.messages import Replay, SliceDone, SliceKind
+from attnfuzz.harness.verdict.wording import clock, count
+
+
+class Undone:
+    """Follows which cases of `replays` are run, and says at the end which are not."""
+
+    def __init__(self, replays: Replays) -> None:
+        self._replays = replays
+        self._findings = set(replays.findings_left)
+        self._kept = 0
+
+    def checked(self, finding: str) -> None:
+        """Note that the case of a finding was run again."""
+        self._findings.discard(finding)
+
+    def ended(self, run: UnderWay, done: SliceDone) -> None:
+        """Note a slice that ended: how many of its cases it came to."""
+        if run.task.kind is SliceKind.KEPT:
+            self._kept += sum(_is_kept(replay) for replay in run.task.replays[done.replayed :])
+
+    def lines(self, schedule: Schedule, unkept: int) -> Iterator[str]:
+        """What was not done, a line each; `unkept` cases that reached something new were not kept."""
+        kept = self._kept + self._replays.kept_left
+        if self._findings:
+            yield f"no time was left to run {count(len(self._findings), 'past finding')} again"
+        if kept:
+            yield f"no time was left to run {count(kept, 'kept case')} again"
+        for backend, (used, due) in schedule.short().items():
+            yield f"{backend} was searched for {clock(used)}: {clock(due)} are the least that each backend should have"
+        if unkept:
+            yield f"no time was left to keep {count(unkept, 'case')} that reached something new"
+
+
+def _is_kept(replay: Replay) -> bool:
+    return replay.finding is None
+
+
+NO_LONGER = "no longer happens: remove it from the ledger"
+NOT_MET = "no finding matched this entry: it may be rare, fixed, or mistyped"
+
+
+class Remark(msgspec.Struct, frozen=True, kw_only=True):
+    """A remark on entry number `entry` of the ledger, counted from 1."""
+
+    entry: int
+    title: str
+    text: str
+
+
+def remarks_on(ledger: Ledger, standing: Standing, past: Sequence[Record]) -> list[Remark]:
+    """Return the remarks at the end of a campaign that began with the findings `past`.
+
+    An entry all of whose failures pass now should be removed. One that matched no failure, now or ever, may be of a
+    rare failure. Entries of backends that were not searched are skipped.
+    """
+    searched = set(standing.started.backends) if standing.started else set()
+    chosen = ((number, entry) for number, entry in enumerate(ledger.entries, 1) if entry.backend in searched)
+    remarks = (_remark(number, entry, standing, past) for number, entry in chosen)
+    return [remark for remark in remarks if remark is not None]
+
+
+def _remark(number: int, entry: Entry, standing: Standing, past: Sequence[Record]) -> Remark | None:
+    def matched(failures: Iterable[Any]) -> set[str | None]:
+        named = ((failure, getattr(failure, "name", None)) for failure in failures)
+        return {name for failure, name in named if entry.matches(failure.fingerprint, failure.case, name)}
+
+    if matched([*standing.findings, *standing.unconfirmed]):
+        return None
+    fixed = matched(standing.fixed)
+    before = matched(past)
+    if before - fixed - matched(record for record in past if record.state is State.FIXED):
+        # It failed the last time that it was run, and this campaign did not run it.
+        return None
+    return Remark(entry=number, title=entry.title, text=NO_LONGER if fixed or before else NOT_MET)

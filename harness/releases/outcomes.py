@@ -1,0 +1,108 @@
+"""What became of each version, and what that says together: in which a fault began, and in which it ended."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby, pairwise
+from typing import TypeVar
+
+V = TypeVar("V", bound=Hashable)
+
+STILL_THERE = "still there"
+NEVER = "-"
+
+
+class Ending(StrEnum):
+    """How a script or a case ended with a version, or why it was not run.
+
+    What fails otherwise than it was known to says nothing about its fault, which may be hidden.
+    """
+
+    PASSES = "passes"
+    FAILS = "fails"
+    FAILS_OTHERWISE = "fails otherwise"
+    CANNOT_RUN = "can't run"
+    CANNOT_BE_HAD = "can't be had"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`line` is what was seen, or the reason why it could not be run or had; empty if it passes."""
+
+    ending: Ending
+    line: str = ""
+
+    @property
+    def judged(self) -> bool:
+        """Whether it says anything about the fault."""
+        return self.ending in {Ending.PASSES, Ending.FAILS}
+
+
+@dataclass(frozen=True)
+class Course:
+    """The ends of a failure: "-" both, if no release fails.
+
+    `began` is the first release that fails, after "by" if it is the oldest that could be judged. `ended` is the first
+    that passes after all that fail, or "still there".
+    """
+
+    began: str
+    ended: str
+
+    @property
+    def still_there(self) -> bool:
+        """Whether the newest release that could be judged fails."""
+        return self.ended == STILL_THERE
+
+
+def course_of(outcomes: Mapping[str, Outcome]) -> Course:
+    """The course of a failure by its outcomes, which are in the order of the releases."""
+    judged = [(release, outcome.ending) for release, outcome in outcomes.items() if outcome.judged]
+    failing = [place for place, (_, ending) in enumerate(judged) if ending is Ending.FAILS]
+    if not failing:
+        return Course(NEVER, NEVER)
+    first, last = failing[0], failing[-1]
+    return Course(
+        began=judged[first][0] if first else f"by {judged[0][0]}",
+        ended=judged[last + 1][0] if last + 1 < len(judged) else STILL_THERE,
+    )
+
+
+def in_words(outcomes: Mapping[V, Outcome]) -> str:
+    """A sentence about `outcomes`, which are in the order of their versions."""
+    judged = [(version, outcome.ending) for version, outcome in outcomes.items() if outcome.judged]
+    if not judged:
+        return "No version could be run."
+    runs = [(ending, [version for version, _ in group]) for ending, group in groupby(judged, key=lambda each: each[1])]
+    failing = [versions for ending, versions in runs if ending is Ending.FAILS]
+    if not failing:
+        passing = runs[0][1]
+        rest = "; no other could be run" if len(passing) < len(outcomes) else ""
+        return f"No version fails: {_listed(passing)} {'passes' if len(passing) == 1 else 'pass'}{rest}."
+    if len(failing) > 1:
+        return f"It comes and goes: {', '.join(f'{ending} in {_listed(versions)}' for ending, versions in runs)}."
+    changes = {after[0]: (after[1][0], before[1][-1]) for before, after in pairwise(runs)}
+    clauses = []
+    if Ending.FAILS in changes:
+        first, before = changes[Ending.FAILS]
+        clauses.append(f"first fails in {first} ({before} passes{_unjudged(outcomes, before, first)})")
+    else:
+        clauses.append(f"fails in {failing[0][0]} already, the oldest that could be run")
+    if Ending.PASSES in changes:
+        first, before = changes[Ending.PASSES]
+        clauses.append(f"fixed in {first} ({before} fails{_unjudged(outcomes, before, first)})")
+    else:
+        clauses.append(f"not fixed in {failing[0][-1]}, the newest that could be run")
+    text = "; ".join(clauses)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _unjudged(outcomes: Mapping[V, Outcome], before: V, first: V) -> str:
+    """What is not known about the versions between two: the change may be there."""
+    versions = list(outcomes)
+    between = versions[versions.index(before) + 1 : versions.index(first)]
+    return f"; of {_listed(between)} nothing is known" if between else ""
+
+
+def _listed(versions: Sequence[object]) -> str:
+    return ", ".join(map(str, versions))

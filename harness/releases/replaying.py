@@ -1,0 +1,85 @@
+"""One failure looked for in one release."""
+
+from collections.abc import Iterator
+
+import msgspec
+from msgspec.structs import replace
+
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.releases.outcomes import Ending, Outcome
+from attnfuzz.harness.releases.wanted import Wanted, fingerprint_anywhere
+from attnfuzz.harness.reported.counterparts import cases_like, with_views_of
+from attnfuzz.harness.sandbox.case_runner import CaseRunner
+from attnfuzz.harness.sandbox.check import why_not
+from attnfuzz.harness.sandbox.confirm import recheck
+from attnfuzz.harness.verdict.failures import Observation
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.harness.workers.lifeline import NurseryError
+from attnfuzz.harness.workers.pool import HandlerError
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.user_error import UserError
+
+MOST_CASES = 8
+"""Geometries that a reported case is moved into, at the most."""
+
+CANNOT_BE_JUDGED = (HandlerError, NurseryError, UserError)
+"""What a release that can't be run comes as: it says nothing about any failure."""
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it. If it fails, `case` is what was run, and `fingerprint` how it fails, which names no backend."""
+
+    outcome: Outcome
+    case: Case | None = None
+    fingerprint: Fingerprint | None = None
+
+
+def replayed(wanted: Wanted, backend: str, runner: CaseRunner[Case]) -> Replayed:
+    """Run the case on `backend`, with fresh values too, in a worker that has run nothing.
+
+    Raises what the runner raises if the backend can't be run.
+    """
+    otherwise: Observation | None = None
+    reason = ""
+    passed = False
+    for case in _cases(wanted, backend):
+        lacking = why_not(resolve(backend), case)
+        verdict = None if lacking is not None else recheck(runner, case)[1]
+        if verdict is None or verdict.unsupported is not None:
+            reason = reason or (verdict.unsupported if verdict else f"it does not support {lacking}") or ""
+            continue
+        shown = wanted.shown_by(verdict)
+        if shown is not None:
+            return Replayed(
+                outcome=Outcome(Ending.FAILS, _line(shown)), case=case, fingerprint=fingerprint_anywhere(shown)
+            )
+        passed = True
+        otherwise = otherwise or next(iter(verdict.failures), None)
+    if otherwise is not None:
+        return Replayed(outcome=Outcome(Ending.FAILS_OTHERWISE, _line(otherwise)))
+    return Replayed(outcome=Outcome(Ending.PASSES) if passed else Outcome(Ending.CANNOT_RUN, reason))
+
+
+def reason_of(error: Exception, backend: str = "") -> str:
+    """Why a release can't be run, in a line without its name: of a traceback the last, which says what was raised."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return lines[-1].removeprefix(f"{backend} can't run here: ").removeprefix(f"{backend.rpartition(':')[0]}: ")
+
+
+def _cases(wanted: Wanted, backend: str) -> Iterator[Case]:
+    """The case on `backend`; one that is reported, also in geometries that there are."""
+    own = replace(wanted.case, backend=backend)
+    if not wanted.reported:
+        yield own
+        return
+    # If it has none, what it lacks is said of the nearest.
+    yield from cases_like(wanted.case, backend)[:MOST_CASES] or [with_views_of(resolve(backend).capability, own)]
+
+
+def _line(observation: Observation) -> str:
+    place = f" at {observation.place}" if observation.place else ""
+    mode = f", {observation.mode}" if observation.mode else ""
+    message = observation.message.partition("\n")[0]
+    return f"{observation.kind}{place}{mode}: {message}"

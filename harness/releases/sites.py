@@ -1,0 +1,106 @@
+"""Sites: folders that one version of a package was installed into, as `pip install --target` does."""
+
+import sys
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from attnfuzz.kernels.library_cache import folder_made_once
+from attnfuzz.kernels.pip import NoPip, PipFailed, pip
+from attnfuzz.reference.user_error import UserError
+
+
+class SiteError(UserError):
+    """A folder that does not hold the version that it should; the message says what to do."""
+
+
+class CannotBeHad(UserError):
+    """A version that could not be installed; the message is the reason in a line."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A version of a package, the folder that it is imported from, and the names of its top-level modules."""
+
+    version: Version
+    folder: Path
+    modules: tuple[str, ...]
+
+
+def site_at(folder: Path, package: str, version: Version) -> Site:
+    """The site in `folder`, which the package's metadata must say to be `version`. Raises SiteError."""
+    if not folder.is_dir():
+        raise SiteError(f"{folder} is no folder: name one that {package} {version} was installed into")
+    found = list(metadata.distributions(name=package, path=[str(folder)]))
+    install = f"pip install --no-deps --target {folder} {package}=={version}"
+    if not found:
+        raise SiteError(f"{folder} has no {package}: {install}")
+    if len(found) > 1:
+        raise SiteError(f"{folder} has the metadata of several versions of {package}: install one into an empty folder")
+    there = _version_of(found[0])
+    if there is None:
+        raise SiteError(f"the metadata of {package} in {folder} names no version: install it anew, {install}")
+    # As pip has it: 0.6.8 asks for 0.6.8+cu128 too.
+    if version not in {there, Version(there.public)}:
+        raise SiteError(f"{folder} has {package} {there}, not {version}: name the folder of {version}")
+    present = {entry.name.partition(".")[0] for entry in folder.iterdir()}
+    modules = tuple(sorted(_modules_of(found[0]) & present))
+    if not modules:
+        raise SiteError(f"{folder} has the metadata of {package} but none of its modules: install it anew, {install}")
+    return Site(version, folder.resolve(), modules)
+
+
+def site_folder(cache: Path, package: str, version: Version) -> Path:
+    """Where a version is kept: by Python's version too, since wheels may hold compiled modules."""
+    return cache / "sites" / f"{package}-{version}-{sys.implementation.cache_tag}"
+
+
+def installed(package: str, version: Version, cache: Path, progress: Callable[[str], None]) -> Site:
+    """The site of a released version, installed without its dependencies unless `cache` has it already.
+
+    `progress` gets a line about an install.
+
+    Raises:
+        CannotBeHad: pip failed, or installed something else.
+        OSError: the cache can't be written to.
+
+    """
+
+    def install(draft: Path) -> None:
+        progress(f"Installing {package} {version} (once).")
+        _pip_install(f"{package}=={version}", draft)
+        site_at(draft, package, version)
+
+    try:
+        return site_at(folder_made_once(site_folder(cache, package, version), install), package, version)
+    except SiteError as error:
+        raise CannotBeHad(str(error)) from error
+
+
+def _pip_install(requirement: str, target: Path) -> None:
+    """Have pip install it. Raises CannotBeHad."""
+    try:
+        pip("install", "--quiet", "--no-deps", "--target", str(target), requirement)
+    except NoPip as error:
+        raise CannotBeHad(f"{error}, or name its folder with --site") from error
+    except PipFailed as error:
+        raise CannotBeHad(str(error)) from error
+
+
+def _version_of(distribution: metadata.Distribution) -> Version | None:
+    text = distribution.metadata["Version"]
+    try:
+        return Version(text) if text else None
+    except InvalidVersion:
+        return None
+
+
+def _modules_of(distribution: metadata.Distribution) -> AbstractSet[str]:
+    """Names of what can be imported: as it says itself, which not every build tool makes it do, or by its files."""
+    named = (distribution.read_text("top_level.txt") or "").split()
+    names = named or [file.parts[0].partition(".")[0] for file in distribution.files or ()]
+    return {name for name in names if name.isidentifier() and name != "__pycache__"}

@@ -1,0 +1,44 @@
+"""Cases with long KV for calibration: over geometries that the backend has, in the modes that it has there."""
+
+import pytest
+from capabilities import COMPILED, COMPILED_LATENTS, FP8_DECODE, HEAD_DIM_64, HEAD_DIM_128
+from msgspec.structs import replace
+
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.calibrate.sample import LENGTHS, long_cases
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Case, Mode, ValueFamily
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.validity import validate
+
+
+def made(can: Capability, dtype: DType) -> list[Case]:
+    """All long cases, each of them valid and covered."""
+    cases = list(long_cases("any", can, dtype, seed=7))
+    for case in cases:
+        validate(case)
+        assert can.why_not(case) is None
+    return cases
+
+
+@pytest.mark.parametrize("can", [resolve("trtllm_mha").capability, COMPILED, COMPILED_LATENTS])
+def test_each_length_is_tried_with_each_family_of_values(can: Capability) -> None:
+    cases = made(can, DType.BFLOAT16)
+    assert [(case.steps[0].requests[0].kv_len, case.values) for case in cases] == [
+        (length, family) for length in LENGTHS for family in ValueFamily
+    ]
+    assert all([step.mode for step in case.steps] == [Mode.DECODE, Mode.EXTEND] for case in cases)
+
+
+def test_a_geometry_with_modules_is_taken() -> None:
+    assert {case.geometry for case in made(COMPILED, DType.BFLOAT16)} == {HEAD_DIM_64.simplest}
+
+
+def test_where_only_decode_is_compiled_there_is_only_decode() -> None:
+    cases = made(COMPILED, DType.FLOAT16)
+    assert {case.geometry for case in cases} == {FP8_DECODE.simplest}
+    assert {step.mode for case in cases for step in case.steps} == {Mode.DECODE}
+
+
+def test_a_window_that_hides_all_but_a_few_keys_is_no_long_case() -> None:
+    assert made(replace(COMPILED, buckets=(HEAD_DIM_128,)), DType.BFLOAT16) == []

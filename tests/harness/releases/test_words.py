@@ -1,0 +1,93 @@
+"""The words that the terminal and the file have for a sweep."""
+
+import pytest
+from harness_cases import decode_case
+
+from attnfuzz.harness.releases.outcomes import Ending
+from attnfuzz.harness.releases.results import Cell, FailureRow, Searched, SweepPlan, SweepResults
+from attnfuzz.harness.releases.wanted import Wanted
+from attnfuzz.harness.releases.words import (
+    budget,
+    found_in,
+    not_yet_run,
+    sentence,
+    shown,
+    unable,
+    why_not_run,
+    without_failure,
+)
+
+ENDINGS = {
+    "p": Ending.PASSES,
+    "F": Ending.FAILS,
+    "?": Ending.FAILS_OTHERWISE,
+    "x": Ending.CANNOT_RUN,
+    "-": Ending.CANNOT_BE_HAD,
+}
+
+
+def row(letters: str, name: str = "one", found: tuple[str, ...] = ()) -> FailureRow:
+    cells = {f"1.{place}": Cell(ending=ENDINGS[letter], line=f"why {letter}") for place, letter in enumerate(letters)}
+    wanted = Wanted(name=name, title="t", kind="k", case=decode_case("torch_sdpa"), found=found)
+    return FailureRow(wanted=wanted, cells=cells)
+
+
+def results(*rows: FailureRow, examples: int | None = 10, seconds: float | None = None, **more: object) -> SweepResults:
+    asked = SweepPlan(
+        package="fake", releases=("1.0", "1.1"), kinds=("k", "l"), examples=examples, seconds=seconds, seed=1, jobs=1
+    )
+    return SweepResults(asked=asked, environment={}, rows=rows, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("release", "words"), [("0.5.9", "0.5.9"), ("@/home/me/sglang", "@sglang"), ("by @/home/me/x@2", "by @x@2")]
+)
+def test_a_tree_is_shown_by_its_folder(release: str, words: str) -> None:
+    assert shown(release) == words
+
+
+@pytest.mark.parametrize(
+    ("letters", "words"),
+    [
+        ("Fp", "Fails in 1.0 already, the oldest that could be run; fixed in 1.1 (1.0 fails)."),
+        ("?x", "Nothing is known of it: every release that could be run fails otherwise."),
+        ("x-", "No version could be run."),
+        ("", "Found by a search, and not run in any release yet."),
+    ],
+)
+def test_a_course_is_told_in_a_sentence(letters: str, words: str) -> None:
+    assert sentence(row(letters)) == words
+
+
+def test_what_fails_nowhere_is_told_apart_from_what_could_not_be_run() -> None:
+    quiet, absent = row("px", "quiet"), row("x-", "absent")
+    waiting = row("", "waiting")
+    several = results(row("Fp"), row("?p"), quiet, absent, waiting)
+    assert without_failure(several) == ([quiet], [absent])
+    assert not_yet_run(several) == [waiting]
+
+
+def test_what_could_not_be_run_is_told_by_its_reason() -> None:
+    """That of releases of which nothing can be run is told with the releases."""
+    assert why_not_run([row("-x", "a"), row("--", "b"), row("x-", "c")]) == "a, c (why x)"
+    assert why_not_run([row("--", "b")]) == ""
+
+
+def test_why_a_release_could_not_be_run_is_said_once_if_it_is_the_same_for_all_of_it() -> None:
+    both = results(unable={"a": "no wheel", "b": "no wheel"})
+    assert unable(both, "1.0", ("a", "b")) == "no wheel"
+    one = results(
+        unable={"b": "no such class"}, searched={"1.0": Searched(examples=0, cases=0, campaign="", failure="it broke")}
+    )
+    assert unable(one, "1.0", ("a", "b")) == "b: no such class; it broke"
+    assert unable(one, "1.1", ("c", "d")) == ""
+
+
+def test_what_a_search_found_is_counted_by_release() -> None:
+    several = results(row("FF", "a", ("1.0", "1.1")), row("pF", "b", ("1.1",)), row("Fp", "c"))
+    assert [found_in(several, release) for release in ("1.0", "1.1")] == [1, 2]
+
+
+def test_the_budget_of_a_search_is_told() -> None:
+    assert budget(results().asked) == "10 examples of each backend"
+    assert budget(results(examples=None, seconds=90.0).asked) == "90 s"
