@@ -17,13 +17,13 @@ from attnfuzz.harness.reduce.compiled import compiled_for
 from attnfuzz.harness.reduce.geometry import EDITS as GEOMETRY
 from attnfuzz.harness.reduce.lengths import EDITS as LENGTHS
 from attnfuzz.harness.reduce.plain import EDITS as PLAIN
+from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.reduce.relation import EDITS as RELATION
 from attnfuzz.harness.reduce.steps import EDITS as STEPS
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
-from attnfuzz.reference.case_file import AnyCase, validate_any
-from attnfuzz.reference.validity import ImpossibleCase
+from attnfuzz.reference.case_file import AnyCase
 
 C = TypeVar("C", Case, CallCase)
 
@@ -119,13 +119,5 @@ class _Candidates(Generic[C]):
             key = identity(candidate)
             if key not in self._seen:
                 self._seen.add(key)
-                if _possible(candidate) and self._allowed(candidate):
+                if possible(candidate) and self._allowed(candidate):
                     yield candidate
-
-
-def _possible(case: AnyCase) -> bool:
-    try:
-        validate_any(case)
-    except ImpossibleCase:
-        return False
-    return True

@@ -16,10 +16,10 @@ def drop_steps(case: Case) -> Iterator[Case]:
 
 def run_eagerly(case: Case) -> Iterator[Case]:
     """No graphs, or one replay less."""
-    yield tidy(replace(case, steps=tuple(_eager(step) for step in case.steps)))
+    yield tidy(replace(case, steps=tuple(as_eager(step) for step in case.steps)))
     for index, step in enumerate(case.steps):
         if step.launch is Launch.REPLAY:
-            yield tidy(with_step(case, index, _eager(step)))
+            yield tidy(with_step(case, index, as_eager(step)))
 
 
 def drop_slots(case: Case) -> Iterator[Case]:
@@ -42,10 +42,10 @@ def drop_requests(case: Case) -> Iterator[Case]:
 
 def drop_padding(case: Case) -> Iterator[Case]:
     """Less padding of eager steps: none anywhere, none in one step, less in one step."""
-    yield replace(case, steps=tuple(_padded(step, 0) for step in case.steps))
+    yield replace(case, steps=tuple(with_surplus(step, 0) for step in case.steps))
     for index, step in enumerate(case.steps):
         for surplus in lower(step.padded_tokens - step.tokens, 0):
-            yield with_step(case, index, _padded(step, surplus))
+            yield with_step(case, index, with_surplus(step, surplus))
 
 
 def shrink_buckets(case: Case) -> Iterator[Case]:
@@ -84,7 +84,7 @@ def order_slots(case: Case) -> Iterator[Case]:
     )
 
 
-def _eager(step: Step) -> Step:
+def as_eager(step: Step) -> Step:
     """A replay as an eager step: over the same padded batch in a uniform mode, else without padding."""
     if step.launch is Launch.REPLAY:
         padded = step.padded_tokens if step.mode.uniform else step.tokens
@@ -92,7 +92,7 @@ def _eager(step: Step) -> Step:
     return step
 
 
-def _padded(step: Step, surplus: int) -> Step:
+def with_surplus(step: Step, surplus: int) -> Step:
     """An eager step with so many rows of padding; a graph as it is."""
     return replace(step, padded_tokens=step.tokens + surplus) if step.launch is Launch.EAGER else step
 
