@@ -68,12 +68,14 @@ def features_in(case: Case) -> frozenset[Feature]:
     return frozenset(feature for feature in FEATURES.values() if not shown.isdisjoint(feature.shown_by))
 
 
-def ablations(case: Case, *, allowed: Callable[[Case], bool] = lambda _: True) -> Iterator[Ablation]:
+def ablations(
+    case: Case, *, allowed: Callable[[Case], bool] = lambda _: True, among: Collection[Feature] | None = None
+) -> Iterator[Ablation]:
     """Yield each feature that `case` has, with the possible variants without it that are `allowed`, the plainest first.
 
-    Features without such a variant are left out.
+    Features without such a variant are left out, and so are those not `among` which to look: all are by default.
     """
-    for feature in sorted(features_in(case)):
+    for feature in sorted(features_in(case) if among is None else features_in(case).intersection(among)):
         variants = tuple(_variants(case, feature, allowed))
         if variants:
             yield Ablation(feature, variants)
@@ -94,9 +96,8 @@ def needed(
     """
     return frozenset(
         feature
-        for feature, variants in ablations(case, allowed=allowed)
-        if (among is None or feature in among)
-        and not any(fails(again) for variant in variants for again in _reseeded(variant, fresh_seeds))
+        for feature, variants in ablations(case, allowed=allowed, among=among)
+        if not any(fails(again) for variant in variants for again in _reseeded(variant, fresh_seeds))
     )
 
 
@@ -138,13 +139,10 @@ _CLUES = (
     Feature("query view", _but("query view", QueryView.CONTIGUOUS), part_with("views", query=QueryView.CONTIGUOUS)),
     Feature("KV view", _but("KV view", KvView.SEPARATE), part_with("views", kv=KvView.SEPARATE)),
     Feature("used workspace", _but("workspace", Workspace.FRESH), case_with(workspace=Workspace.FRESH)),
-    Feature("stale outputs", _but("outputs", Outputs.POISONED), case_with(outputs=Outputs.POISONED)),
     Feature("stated maxima", _but("stated maxima", "exact"), case_with(max_len_slack=0)),
     Feature("relation", _but("relation", "none"), case_with(relation=None)),
     Feature("replay", _but("launch", "eager"), removals.no_graphs),
     Feature("padding", _but("padding", "none"), removals.no_padding),
-    Feature("several steps", _but("steps", "one"), removals.one_step),
-    Feature("several requests", _but("batch", "1"), removals.one_request),
     Feature("ragged queries", frozenset({"q lens=ragged"}), removals.equal_q_lens),
     Feature("idle request", frozenset({"q lens=an idle request"}), removals.no_idle_requests),
     Feature("empty KV", _but("without keys", "none"), removals.no_empty_kv),
@@ -156,6 +154,9 @@ _CLUES = (
 _CIRCUMSTANCES = (
     Feature("values", _but("values", ValueFamily.NORMAL), case_with(values=ValueFamily.NORMAL), clue=False),
     Feature("left guard", _but("guard", Guard.RIGHT), case_with(guard=Guard.RIGHT), clue=False),
+    Feature("several requests", _but("batch", "1"), removals.one_request, clue=False),
+    Feature("several steps", _but("steps", "one"), removals.one_step, clue=False),
+    Feature("stale outputs", _but("outputs", Outputs.POISONED), case_with(outputs=Outputs.POISONED), clue=False),
     Feature("grouped heads", _but("group", "1"), removals.no_groups, clue=False),
     Feature("several KV heads", _but("KV heads", "1"), removals.one_kv_head, clue=False),
     Feature("V dim", _but("V dim", "as K's"), removals.equal_head_dims, clue=False),

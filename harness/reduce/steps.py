@@ -1,6 +1,6 @@
 """Edits that drop steps, requests, graphs and padding."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from msgspec.structs import replace
 
@@ -49,21 +49,13 @@ def drop_padding(case: Case) -> Iterator[Case]:
 
 
 def shrink_buckets(case: Case) -> Iterator[Case]:
-    """Smaller graphs: the capture and the replays of one bucket, together."""
-    for captured in case.steps:
-        if captured.launch is not Launch.CAPTURE:
-            continue
+    """Smaller graphs: all at once, then the capture and the replays of one."""
+    captures = [step for step in case.steps if step.launch is Launch.CAPTURE]
+    for batch in lower(max((step.padded_batch for step in captures), default=0), 1):
+        yield _with_buckets(case, captures, batch)
+    for captured in captures:
         for batch in lower(captured.padded_batch, 1):
-            padded = batch * captured.tokens_per_request
-            yield tidy(
-                replace(
-                    case,
-                    steps=tuple(
-                        replace(step, padded_tokens=padded) if _same_graph(step, captured) else step
-                        for step in case.steps
-                    ),
-                )
-            )
+            yield _with_buckets(case, (captured,), batch)
 
 
 def order_slots(case: Case) -> Iterator[Case]:
@@ -97,8 +89,16 @@ def with_surplus(step: Step, surplus: int) -> Step:
     return replace(step, padded_tokens=step.tokens + surplus) if step.launch is Launch.EAGER else step
 
 
-def _same_graph(step: Step, capture: Step) -> bool:
-    return step.launch is not Launch.EAGER and graph_of(step) == graph_of(capture)
+def _with_buckets(case: Case, captures: Collection[Step], batch: int) -> Case:
+    """The case with these graphs, and their replays, for so many requests at most."""
+    graphs = set(map(graph_of, captures))
+
+    def resized(step: Step) -> Step:
+        if step.launch is Launch.EAGER or graph_of(step) not in graphs:
+            return step
+        return replace(step, padded_tokens=min(batch, step.padded_batch) * step.tokens_per_request)
+
+    return tidy(replace(case, steps=tuple(map(resized, case.steps))))
 
 
 def _at_either_chunking(case: Case, edited: Case) -> Iterator[Case]:
