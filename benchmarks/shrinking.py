@@ -60,7 +60,7 @@ def first_failing(runner: Runner, backend: str, seed: int, examples: int) -> Cas
             raise _FirstFailure(case)
 
     try:
-        run_examples(drawn_cases(backend), visit, examples=examples, seed_of=seed, shrink=False)
+        run_examples(drawn_cases(backend), visit, examples=examples, seed_of=seed)
     except _FirstFailure as found:
         case = found.args[0]
         assert isinstance(case, Case)

@@ -1,6 +1,7 @@
 """The search: try edits, biggest cuts first, and keep what still fails."""
 
 import hashlib
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
@@ -17,15 +18,21 @@ from attnfuzz.harness.reduce.compiled import compiled_for
 from attnfuzz.harness.reduce.geometry import EDITS as GEOMETRY
 from attnfuzz.harness.reduce.lengths import EDITS as LENGTHS
 from attnfuzz.harness.reduce.plain import EDITS as PLAIN
+from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.reduce.relation import EDITS as RELATION
 from attnfuzz.harness.reduce.steps import EDITS as STEPS
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
-from attnfuzz.reference.case_file import AnyCase, validate_any
-from attnfuzz.reference.validity import ImpossibleCase
+from attnfuzz.reference.case_file import AnyCase
 
 C = TypeVar("C", Case, CallCase)
+
+_FIRST_PATIENCE = 4
+"""Candidates of one edit that may pass one after the other before the next edit is tried, as long as any edit helps.
+
+A case with many requests has hundreds of small edits. Its big ones, of all kinds, come first.
+"""
 
 STEP_EDITS = (*RELATION, *STEPS, *PLAIN, *LENGTHS, *GEOMETRY)
 CALL_EDITS = (*CALL_LIST, *CALL_REQUESTS, *CALL_KEYS, *CALL_HEADS, *CALL_PLAIN)
@@ -92,19 +99,23 @@ def _search(
     budget: int,
 ) -> C:
     candidates = _Candidates(allowed)
-    progress = True
-    while progress:
+    patience: float = _FIRST_PATIENCE
+    while True:
         progress = False
         for edit in edits:
-            tried = candidates.new(edit(case))
-            while (candidate := next(tried, None)) is not None:
+            tried, in_vain = candidates.new(edit(case)), 0
+            while in_vain < patience and (candidate := next(tried, None)) is not None:
                 if budget == 0 or stop():
                     return case
                 budget -= 1
+                in_vain += 1
                 if still_fails(candidate):
                     case, progress = candidate, True
-                    tried = candidates.new(edit(case))
-    return case
+                    tried, in_vain = candidates.new(edit(case)), 0
+        if not progress:
+            if patience == math.inf:
+                return case
+            patience = math.inf
 
 
 class _Candidates(Generic[C]):
@@ -119,13 +130,5 @@ class _Candidates(Generic[C]):
             key = identity(candidate)
             if key not in self._seen:
                 self._seen.add(key)
-                if _possible(candidate) and self._allowed(candidate):
+                if possible(candidate) and self._allowed(candidate):
                     yield candidate
-
-
-def _possible(case: AnyCase) -> bool:
-    try:
-        validate_any(case)
-    except ImpossibleCase:
-        return False
-    return True

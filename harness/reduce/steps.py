@@ -1,6 +1,6 @@
 """Edits that drop steps, requests, graphs and padding."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from msgspec.structs import replace
 
@@ -16,10 +16,10 @@ def drop_steps(case: Case) -> Iterator[Case]:
 
 def run_eagerly(case: Case) -> Iterator[Case]:
     """No graphs, or one replay less."""
-    yield tidy(replace(case, steps=tuple(_eager(step) for step in case.steps)))
+    yield tidy(replace(case, steps=tuple(as_eager(step) for step in case.steps)))
     for index, step in enumerate(case.steps):
         if step.launch is Launch.REPLAY:
-            yield tidy(with_step(case, index, _eager(step)))
+            yield tidy(with_step(case, index, as_eager(step)))
 
 
 def drop_slots(case: Case) -> Iterator[Case]:
@@ -42,28 +42,20 @@ def drop_requests(case: Case) -> Iterator[Case]:
 
 def drop_padding(case: Case) -> Iterator[Case]:
     """Less padding of eager steps: none anywhere, none in one step, less in one step."""
-    yield replace(case, steps=tuple(_padded(step, 0) for step in case.steps))
+    yield replace(case, steps=tuple(with_surplus(step, 0) for step in case.steps))
     for index, step in enumerate(case.steps):
         for surplus in lower(step.padded_tokens - step.tokens, 0):
-            yield with_step(case, index, _padded(step, surplus))
+            yield with_step(case, index, with_surplus(step, surplus))
 
 
 def shrink_buckets(case: Case) -> Iterator[Case]:
-    """Smaller graphs: the capture and the replays of one bucket, together."""
-    for captured in case.steps:
-        if captured.launch is not Launch.CAPTURE:
-            continue
+    """Smaller graphs: all at once, then the capture and the replays of one."""
+    captures = [step for step in case.steps if step.launch is Launch.CAPTURE]
+    for batch in lower(max((step.padded_batch for step in captures), default=0), 1):
+        yield _with_buckets(case, captures, batch)
+    for captured in captures:
         for batch in lower(captured.padded_batch, 1):
-            padded = batch * captured.tokens_per_request
-            yield tidy(
-                replace(
-                    case,
-                    steps=tuple(
-                        replace(step, padded_tokens=padded) if _same_graph(step, captured) else step
-                        for step in case.steps
-                    ),
-                )
-            )
+            yield _with_buckets(case, (captured,), batch)
 
 
 def order_slots(case: Case) -> Iterator[Case]:
@@ -84,7 +76,7 @@ def order_slots(case: Case) -> Iterator[Case]:
     )
 
 
-def _eager(step: Step) -> Step:
+def as_eager(step: Step) -> Step:
     """A replay as an eager step: over the same padded batch in a uniform mode, else without padding."""
     if step.launch is Launch.REPLAY:
         padded = step.padded_tokens if step.mode.uniform else step.tokens
@@ -92,13 +84,21 @@ def _eager(step: Step) -> Step:
     return step
 
 
-def _padded(step: Step, surplus: int) -> Step:
+def with_surplus(step: Step, surplus: int) -> Step:
     """An eager step with so many rows of padding; a graph as it is."""
     return replace(step, padded_tokens=step.tokens + surplus) if step.launch is Launch.EAGER else step
 
 
-def _same_graph(step: Step, capture: Step) -> bool:
-    return step.launch is not Launch.EAGER and graph_of(step) == graph_of(capture)
+def _with_buckets(case: Case, captures: Collection[Step], batch: int) -> Case:
+    """The case with these graphs, and their replays, for so many requests at most."""
+    graphs = set(map(graph_of, captures))
+
+    def resized(step: Step) -> Step:
+        if step.launch is Launch.EAGER or graph_of(step) not in graphs:
+            return step
+        return replace(step, padded_tokens=min(batch, step.padded_batch) * step.tokens_per_request)
+
+    return tidy(replace(case, steps=tuple(map(resized, case.steps))))
 
 
 def _at_either_chunking(case: Case, edited: Case) -> Iterator[Case]:

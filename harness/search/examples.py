@@ -35,29 +35,25 @@ def run_examples(
     *,
     examples: int,
     seed_of: int,
-    shrink: bool = True,
     remembered: SliceExamples | None = None,
 ) -> None:
-    """Call `visit` on up to `examples` drawn cases; if it raises, shrink, and raise what the smallest case raises.
+    """Call `visit` on up to `examples` drawn cases, and raise what the first case raises that does.
 
-    Without `shrink`, raise what the first case raises that does. Failing examples are kept in `remembered`, and those
-    in it tried first; `visit` returns something true for a case that failed although it raises nothing.
+    Hypothesis does not shrink: the reducer edits the case itself, and knows what a smaller one has to keep. Failing
+    examples are kept in `remembered`, and those in it tried first; `visit` returns something true for a case that
+    failed although it raises nothing.
 
     No setting is left to a profile: the one that Hypothesis loads where CI is set would draw the same cases in every
     run. Nothing is drawn because it stands in a loaded module. Exceptions that are no `Exception` pass through at once.
     """
-    phases = {
-        Phase.reuse: remembered is not None,
-        Phase.generate: True,
-        Phase.shrink: shrink,
-    }
+    phases = (Phase.generate,) if remembered is None else (Phase.reuse, Phase.generate)
 
     @settings(
         max_examples=examples,
         derandomize=False,
         database=remembered,
         verbosity=Verbosity.quiet,
-        phases=tuple(phase for phase, wanted in phases.items() if wanted),
+        phases=phases,
         report_multiple_bugs=False,
         suppress_health_check=tuple(HealthCheck),
         deadline=None,

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce import reduce
+from attnfuzz.harness.reduce import reduce_to_cause
 from attnfuzz.harness.sandbox.case_runner import CaseRunner
-from attnfuzz.harness.sandbox.confirm import comes_back, recheck
+from attnfuzz.harness.sandbox.confirm import STATISTICAL, comes_back, recheck
 from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.harness.search.messages import (
     AnyMessage,
@@ -34,10 +34,6 @@ from attnfuzz.reference.case import Case
 
 class _TimeIsUp(BaseException):
     """Ends the search. Not an Exception, so that Hypothesis does not take it for a failure and shrink it."""
-
-
-class _ShrunkEnough(BaseException):
-    """Ends shrinking in Hypothesis, which would go on drawing smaller cases that are not run any more."""
 
 
 class _Broken(BaseException):
@@ -75,7 +71,6 @@ class Hunt:
         self._started = time.monotonic()
         self._handed_at = self._started if task.handed_at is None else task.handed_at
         self._pinned: Pinned[Case] | None = None
-        self._smallest: Case | None = None
         self._aside: dict[Fingerprint, tuple[Case, Verdict]] = {}
         self._unsupported: Counter[str] = Counter()
         self._replayed = 0
@@ -118,7 +113,7 @@ class Hunt:
             self._note(replay.case, verdict)
             pinned = self._suspect(replay.case, verdict)
             if pinned is not None:
-                self._settle(pinned, replay.case)
+                self._settle(pinned)
                 self._runner.shrinking = False
 
     def _draw(self, strategy: SearchStrategy[Case]) -> None:
@@ -130,20 +125,18 @@ class Hunt:
                 self._visit,
                 examples=task.examples,
                 seed_of=task.seed,
-                shrink=task.shrink.runs > 0,
                 remembered=memory,
             )
-        except (Failure, _ShrunkEnough):
+        except Failure:
             assert self._pinned is not None
-            assert self._smallest is not None
-            self._settle(self._pinned, self._smallest)
+            self._settle(self._pinned)
         except _TimeIsUp:
             pass
         except _Broken as broken:
             raise broken.args[0] from None
 
     def _visit(self, case: Case) -> bool:
-        """What Hypothesis runs on each case that it draws, and on each that it tries while it shrinks.
+        """What Hypothesis runs on each case that it draws, and once more on the one that failed.
 
         Returns whether the case failed in a way that is passed over.
         """
@@ -155,10 +148,7 @@ class Hunt:
         except Exception as error:
             raise _Broken(error) from error
         if observation is not None:
-            self._smallest = case
             raise FAILURES[observation.kind](observation, observation.message)
-        if self._pinned is not None and self._pinned.spent and not self._pinned.knows(case):
-            raise _ShrunkEnough
         return failed
 
     def _search(self, case: Case) -> bool:
@@ -200,15 +190,18 @@ class Hunt:
             fingerprint, case, verdict, run=self._runner.verdict, budget=self._budget(), aside=self._set_aside
         )
 
-    def _settle(self, pinned: Pinned[Case], smallest: Case) -> None:
-        """Finish what Hypothesis shrank, and hand over the smallest case that comes back; the first one did."""
-        budget = self._budget()
-        pinned.grant(budget)
-        # Candidates of a large case take time to make, so that making them has to end when the time is over.
-        reduced = reduce(
-            smallest, pinned.fails, capability=self._capability, stop=lambda: pinned.spent, budget=budget.runs
+    def _settle(self, pinned: Pinned[Case]) -> None:
+        """Make a failure small, and hand over the smallest case that comes back; the first one did."""
+        smallest = reduce_to_cause(
+            pinned.first,
+            pinned.fails,
+            by_chance=pinned.fingerprint.kind in STATISTICAL,
+            capability=self._capability,
+            # Candidates of a large case take time to make, so that making them has to end when the time is over.
+            stop=lambda: pinned.spent,
+            budget=self._task.shrink.runs,
         )
-        for case in dict.fromkeys((reduced, smallest, pinned.first)):
+        for case in dict.fromkeys((smallest, pinned.first)):
             observation = pinned.observation(case)
             assert observation is not None
             if case == pinned.first or comes_back(self._runner, case, observation):
@@ -229,7 +222,7 @@ class Hunt:
             case, verdict = self._aside.pop(fingerprint)
             pinned = self._suspect(case, verdict)
             if pinned is not None:
-                self._settle(pinned, case)
+                self._settle(pinned)
         for fingerprint, (case, verdict) in self._aside.items():
             if fingerprint not in self._passed_over:
                 # No time is left to confirm it, and it must not go unheard.

@@ -38,7 +38,7 @@ class JobSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShrinkBudget(msgspec.Struct, frozen=True):
-    """What shrinking one failure may cost in Hypothesis, and once more in the reducer: runs of a case, and seconds."""
+    """What shrinking one failure may cost: runs of a case, and seconds."""
 
     runs: int = 1000
     seconds: float = 20.0

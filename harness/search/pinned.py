@@ -36,10 +36,6 @@ class Pinned(Generic[C]):
         self._verdicts: dict[Hashable, Verdict] = {identity(first): verdict}
         self._run = run
         self._aside = aside
-        self.grant(budget)
-
-    def grant(self, budget: ShrinkBudget) -> None:
-        """Start over with this budget; what was run before stays known."""
         self._runs_left = budget.runs
         self._deadline = time.monotonic() + budget.seconds
 
@@ -55,10 +51,6 @@ class Pinned(Generic[C]):
             self._verdicts[key] = self._run(case)
             self._aside(case, self._verdicts[key])
         return self.fingerprint.among(self._verdicts.get(key, Verdict()).failures)
-
-    def knows(self, case: C) -> bool:
-        """Whether `case` was run."""
-        return identity(case) in self._verdicts
 
     def verdict(self, case: C) -> Verdict:
         """The verdict on a case that was run."""

@@ -6,9 +6,9 @@ import msgspec
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.reduce import reduce, reduce_calls
+from attnfuzz.harness.reduce import reduce_calls, reduce_to_cause
 from attnfuzz.harness.sandbox.case_runner import CaseRunner
-from attnfuzz.harness.sandbox.confirm import comes_back
+from attnfuzz.harness.sandbox.confirm import STATISTICAL, comes_back
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.verdict.failures import Observation, Verdict
@@ -101,7 +101,8 @@ def _reduced(case: AnyCase, pinned: Pinned[AnyCase], budget: int, *, same_kernel
 
     capability = resolve(case.backend).capability
     if isinstance(case, Case):
-        return reduce(case, pinned.fails, capability=capability, stop=stop, budget=budget)
+        by_chance = pinned.fingerprint.kind in STATISTICAL
+        return reduce_to_cause(case, pinned.fails, by_chance=by_chance, capability=capability, stop=stop, budget=budget)
     same_kernels = same_kernels or capability.device is Device.CUDA
     return reduce_calls(case, pinned.fails, same_kernels=same_kernels, stop=stop, budget=budget)
 

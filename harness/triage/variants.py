@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from attnfuzz.harness.reduce.transfers import captured
 from attnfuzz.reference.calls import Buffer, CallCase
-from attnfuzz.reference.case import Case, Guard, Launch, Outputs, Request, Step, Workspace
+from attnfuzz.reference.case import Case, Guard, Launch, Outputs, Request, Workspace
 from attnfuzz.reference.case_file import AnyCase, validate_any
 from attnfuzz.reference.related import NotRelated, related
 from attnfuzz.reference.relation import Relation
@@ -78,18 +79,11 @@ def eager(case: Case) -> Way:
 
 def replayed(case: Case) -> Way:
     """With graphs: each step is captured on padding, and replayed."""
-    steps: list[Step] = []
-    captured = set()
-    for step in case.steps:
-        if not step.mode.speculative or not step.tokens:
-            return Way("launch", "replay", reason=f"a graph can't hold a step of {step.mode}")
-        padded = max(step.padded_batch, len(step.requests)) * step.tokens_per_request
-        key = (step.mode, padded)
-        if key not in captured:
-            captured.add(key)
-            steps.append(replace(step, requests=(), padded_tokens=padded, launch=Launch.CAPTURE))
-        steps.append(replace(step, padded_tokens=padded, launch=Launch.REPLAY))
-    return Way("launch", "replay", replace(case, steps=tuple(steps), relation=None))
+    other = captured(case)
+    if other is None:
+        mode = next(step.mode for step in case.steps if not step.mode.speculative or not step.tokens)
+        return Way("launch", "replay", reason=f"a graph can't hold a step of {mode}")
+    return Way("launch", "replay", other)
 
 
 def alone(case: Case, index: int) -> Case:

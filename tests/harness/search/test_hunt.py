@@ -96,13 +96,24 @@ def test_an_unconfirmed_suspect_is_lost_and_the_search_goes_on() -> None:
     assert (done.tally.searched, done.stopped_early) == (200, False)
 
 
-def test_a_smallest_case_that_does_not_come_back_gives_way_to_the_first() -> None:
-    def only_unshrunk(case: Case) -> bool:
-        return kv_lens(case) != [LONG]
+def only_unshrunk(case: Case) -> bool:
+    return kv_lens(case) != [LONG]
 
-    _, told = hunt(FakeJudge(fails_on_long, comes_back=only_unshrunk))
+
+def test_a_smallest_case_that_does_not_come_back_gives_way_to_the_first() -> None:
+    def fails(lengths: list[int]) -> tuple[Observation, ...]:
+        return (observed(Kind.UNWRITTEN),) if fails_on_long(lengths) else ()
+
+    _, told = hunt(FakeJudge(fails, comes_back=only_unshrunk))
     (found,) = caught(told)
     assert found.case == found.first
+
+
+def test_a_smaller_case_that_fails_with_one_seed_alone_is_not_taken() -> None:
+    _, told = hunt(FakeJudge(fails_on_long, comes_back=only_unshrunk))
+    (found,) = caught(told)
+    assert found.case != found.first
+    assert kv_lens(found.case) == [LONG + 1]
 
 
 def test_a_judge_that_changes_its_mind_does_not_upset_the_search() -> None:

@@ -1,0 +1,175 @@
+"""Ablation: which features a failure needs, found by running its case without each of them.
+
+A `Feature` is what can be special about a case and can be taken out of it: sinks, a window, padding, a replayed graph.
+`ablations` gives the variants of a case without each feature that it has; `needed` runs them, and returns the features
+without which the case passes. `attnfuzz.harness.reduce.transfers` goes the other way: the same case where it may fail
+as well.
+
+A feature is needed if no variant without it fails. A variant may lack the feature or have it at a harmless value, as a
+window that is longer than all keys. Features that a backend can't do without are not needed as far as is known: there
+is no variant to run.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from attnfuzz.harness.reduce import removals
+from attnfuzz.harness.reduce.possible import possible
+from attnfuzz.harness.reduce.removals import Removal, case_with, geometry_with, part_with
+from attnfuzz.reference.case import (
+    Case,
+    Guard,
+    KvView,
+    Outputs,
+    PageOrder,
+    QueryView,
+    TableTail,
+    ValueFamily,
+    Workspace,
+)
+from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.strategies.coverage import axes, features_of
+
+FRESH_SEEDS = 2
+"""Value seeds with which a variant that passes is run again: an error near its bound may pass by chance."""
+
+
+@dataclass(frozen=True, order=True)
+class Feature:
+    """Something special about a case, called `name`, that `removal` takes out of it.
+
+    A case has it if it has one of the features of coverage in `shown_by`. A `clue` is about the cause of a failure, and
+    is kept while the case is made smaller; the others (sizes, values, guards) bring a failure out.
+    """
+
+    name: str
+    shown_by: frozenset[str] = field(compare=False, repr=False)
+    removal: Removal = field(compare=False, repr=False)
+    clue: bool = field(compare=False, repr=False, default=True)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Ablation(NamedTuple):
+    """A feature of a case, and the variants of the case without it."""
+
+    feature: Feature
+    variants: tuple[Case, ...]
+
+
+def features_in(case: Case) -> frozenset[Feature]:
+    """Return the features that a case has."""
+    shown = features_of(case)
+    return frozenset(feature for feature in FEATURES.values() if not shown.isdisjoint(feature.shown_by))
+
+
+def ablations(
+    case: Case, *, allowed: Callable[[Case], bool] = lambda _: True, among: Collection[Feature] | None = None
+) -> Iterator[Ablation]:
+    """Yield each feature that `case` has, with the possible variants without it that are `allowed`, the plainest first.
+
+    Features without such a variant are left out, and so are those not `among` which to look: all are by default.
+    """
+    for feature in sorted(features_in(case) if among is None else features_in(case).intersection(among)):
+        variants = tuple(_variants(case, feature, allowed))
+        if variants:
+            yield Ablation(feature, variants)
+
+
+def needed(
+    case: Case,
+    fails: Callable[[Case], bool],
+    *,
+    allowed: Callable[[Case], bool] = lambda _: True,
+    among: Collection[Feature] | None = None,
+    fresh_seeds: int = FRESH_SEEDS,
+) -> frozenset[Feature]:
+    """Return the features that the failure of `case` needs, of those `among` which to look: all by default.
+
+    `fails` runs a case and says whether it fails in the same way; `case` itself does. A variant that passes is run with
+    `fresh_seeds` more value seeds before it counts as passing.
+    """
+    return frozenset(
+        feature
+        for feature, variants in ablations(case, allowed=allowed, among=among)
+        if not any(fails(again) for variant in variants for again in _reseeded(variant, fresh_seeds))
+    )
+
+
+def _variants(case: Case, feature: Feature, allowed: Callable[[Case], bool]) -> Iterator[Case]:
+    for variant in dict.fromkeys(feature.removal(case)):
+        # Without one feature a case may have no relation to run, or no step.
+        if possible(variant) and feature not in features_in(variant) and allowed(variant):
+            yield variant
+
+
+def _reseeded(case: Case, more: int) -> Iterator[Case]:
+    return (replace(case, seed=case.seed + offset) for offset in range(more + 1))
+
+
+def _but(axis: str, *plain: str) -> frozenset[str]:
+    """The features of an axis of coverage without the plain ones."""
+    return frozenset(axes()[axis]) - {f"{axis}={value}" for value in plain}
+
+
+def _scaled(scale: str, name: str) -> Feature:
+    return Feature(f"{name} scale", _but(f"{name} scale", "1"), part_with("scales", **{scale: 1.0}))
+
+
+_CLUES = (
+    Feature("window", _but("window", "none"), geometry_with(window_left=-1)),
+    Feature("keys outside of the window", frozenset({"window=cuts keys off"}), removals.no_window),
+    Feature("window of one key", frozenset({"window=a query's own key"}), removals.no_window),
+    Feature("sinks", _but("sinks", "none"), geometry_with(sinks=False)),
+    Feature("soft cap", _but("soft cap", "none"), geometry_with(soft_cap=0.0)),
+    Feature("fp8 KV", _but("KV dtype", "that of the queries"), removals.no_fp8),
+    _scaled("softmax", "softmax"),
+    _scaled("k", "K"),
+    _scaled("v", "V"),
+    Feature("NHD layout", _but("layout", KvLayout.HND), geometry_with(kv_layout=KvLayout.HND)),
+    Feature("page order", _but("page order", PageOrder.IDENTITY), part_with("pages", order=PageOrder.IDENTITY)),
+    Feature("table tail", _but("table tail", TableTail.ZEROS), part_with("pages", tail=TableTail.ZEROS)),
+    Feature("table slack", _but("table slack", "none"), part_with("pages", table_slack=0)),
+    Feature("table gap", _but("table gap", "none"), part_with("views", table_gap=0)),
+    Feature("query view", _but("query view", QueryView.CONTIGUOUS), part_with("views", query=QueryView.CONTIGUOUS)),
+    Feature("KV view", _but("KV view", KvView.SEPARATE), part_with("views", kv=KvView.SEPARATE)),
+    Feature("used workspace", _but("workspace", Workspace.FRESH), case_with(workspace=Workspace.FRESH)),
+    Feature("stated maxima", _but("stated maxima", "exact"), case_with(max_len_slack=0)),
+    Feature("relation", _but("relation", "none"), case_with(relation=None)),
+    Feature("replay", _but("launch", "eager"), removals.no_graphs),
+    Feature("padding", _but("padding", "none"), removals.no_padding),
+    Feature("ragged queries", frozenset({"q lens=ragged"}), removals.equal_q_lens),
+    Feature("idle request", frozenset({"q lens=an idle request"}), removals.no_idle_requests),
+    Feature("empty KV", _but("without keys", "none"), removals.no_empty_kv),
+    Feature("fewer keys than queries", frozenset({"prefix=fewer keys than queries"}), removals.no_short_kv),
+    Feature("permuted slots", _but("slots", "in order"), removals.slots_in_order),
+    Feature("several chunks", _but("chunks", "no prefix", "one"), removals.one_chunk),
+)
+
+_CIRCUMSTANCES = (
+    Feature("values", _but("values", ValueFamily.NORMAL), case_with(values=ValueFamily.NORMAL), clue=False),
+    Feature("left guard", _but("guard", Guard.RIGHT), case_with(guard=Guard.RIGHT), clue=False),
+    Feature("several requests", _but("batch", "1"), removals.one_request, clue=False),
+    Feature("several steps", _but("steps", "one"), removals.one_step, clue=False),
+    Feature("stale outputs", _but("outputs", Outputs.POISONED), case_with(outputs=Outputs.POISONED), clue=False),
+    Feature("grouped heads", _but("group", "1"), removals.no_groups, clue=False),
+    Feature("several KV heads", _but("KV heads", "1"), removals.one_kv_head, clue=False),
+    Feature("V dim", _but("V dim", "as K's"), removals.equal_head_dims, clue=False),
+    Feature(
+        "several pages",
+        frozenset({"kv len=a page and one", "kv len=whole pages", "kv len=several pages"}),
+        removals.one_page,
+        clue=False,
+    ),
+)
+
+FEATURES: Mapping[str, Feature] = MappingProxyType({each.name: each for each in (*_CLUES, *_CIRCUMSTANCES)})
+"""All features by name."""
+
+CLUES: frozenset[Feature] = frozenset(_CLUES)
+"""Those that are about the cause of a failure."""

@@ -1,0 +1,13 @@
+"""Which edited cases can exist."""
+
+from attnfuzz.reference.case_file import AnyCase, validate_any
+from attnfuzz.reference.validity import ImpossibleCase
+
+
+def possible(case: AnyCase) -> bool:
+    """Whether a case can exist."""
+    try:
+        validate_any(case)
+    except ImpossibleCase:
+        return False
+    return True

@@ -1,0 +1,164 @@
+"""Edits that take one feature out of a case and leave the rest as it is; `ablation` names the feature of each."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from msgspec.structs import replace
+
+from attnfuzz.harness.reduce.cuts import graph_of, map_requests, tidy, with_requests
+from attnfuzz.harness.reduce.steps import as_eager, with_surplus
+from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
+from attnfuzz.reference.chunks import longest_prefix
+
+Removal = Callable[[Case], Iterator[Case]]
+
+_TRIED_ALONE = 4
+"""Requests or steps that are tried alone. A failure that needs one of many shows in one of these, or is rare."""
+
+
+def geometry_with(**plain: Any) -> Removal:
+    """Return the removal that sets these fields of the geometry."""
+    return lambda case: iter((replace(case, geometry=replace(case.geometry, **plain)),))
+
+
+def case_with(**plain: Any) -> Removal:
+    """Return the removal that sets these fields of the case."""
+    return lambda case: iter((replace(case, **plain),))
+
+
+def part_with(part: str, **plain: Any) -> Removal:
+    """Return the removal that sets these fields of the pages, scales or views."""
+    return lambda case: iter((replace(case, **{part: replace(getattr(case, part), **plain)}),))
+
+
+def no_window(case: Case) -> Iterator[Case]:
+    """No window; then one that is longer than all keys."""
+    yield replace(case, geometry=replace(case.geometry, window_left=-1))
+    yield replace(case, geometry=replace(case.geometry, window_left=max(case.slot_lengths().values(), default=0)))
+
+
+def no_fp8(case: Case) -> Iterator[Case]:
+    """A KV cache of the queries' dtype, with the scales of the cache; then without them."""
+    plain = replace(case, geometry=replace(case.geometry, kv_dtype=case.geometry.dtype))
+    yield plain
+    yield replace(plain, scales=replace(case.scales, k=1.0, v=1.0))
+
+
+def no_groups(case: Case) -> Iterator[Case]:
+    """As many query heads as KV heads."""
+    yield replace(case, geometry=replace(case.geometry, q_heads=case.geometry.kv_heads))
+
+
+def one_kv_head(case: Case) -> Iterator[Case]:
+    """One KV head with the same group of query heads."""
+    yield replace(case, geometry=replace(case.geometry, q_heads=case.geometry.group, kv_heads=1))
+
+
+def equal_head_dims(case: Case) -> Iterator[Case]:
+    """A V head dim as large as that of K; a latent has its own."""
+    if case.geometry.latent is None:
+        yield replace(case, geometry=replace(case.geometry, head_dim_vo=case.geometry.head_dim_qk))
+
+
+def no_graphs(case: Case) -> Iterator[Case]:
+    """Every replay as an eager step over the same padded batch."""
+    yield tidy(replace(case, steps=tuple(map(as_eager, case.steps))))
+
+
+def no_padding(case: Case) -> Iterator[Case]:
+    """Eager steps without padding, and replays of graphs that were captured for as many requests as they have."""
+    sizes: dict[object, set[int]] = {}
+    for step in case.steps:
+        if step.launch is Launch.REPLAY:
+            sizes.setdefault(graph_of(step), set()).add(max(1, len(step.requests)))
+
+    def fitted(step: Step) -> Iterator[Step]:
+        if step.launch is Launch.EAGER:
+            yield with_surplus(step, 0)
+            return
+        replayed = {max(1, len(step.requests))} if step.launch is Launch.REPLAY else sizes.get(graph_of(step), ())
+        for size in sorted(replayed):
+            yield replace(step, padded_tokens=size * step.tokens_per_request)
+
+    yield tidy(replace(case, steps=tuple(chain.from_iterable(map(fitted, case.steps)))))
+
+
+def one_step(case: Case) -> Iterator[Case]:
+    """Each of the last steps alone, with the graphs that it needs."""
+    running = [index for index, step in enumerate(case.steps) if step.launch is not Launch.CAPTURE]
+    for index in running[::-1][:_TRIED_ALONE]:
+        captures = [step for step in case.steps[:index] if step.launch is Launch.CAPTURE]
+        yield tidy(replace(case, steps=(*captures, case.steps[index])))
+
+
+def one_request(case: Case) -> Iterator[Case]:
+    """The KV of one request alone, in every step: the longest, the shortest, the first, the last."""
+    lengths = case.slot_lengths()
+    by_length = sorted(lengths, key=lengths.__getitem__)
+    for slot in dict.fromkeys((*by_length[-1:], *by_length[:1], *list(lengths)[:1], *list(lengths)[-1:])):
+        steps = (with_requests(step, tuple(each for each in step.requests if each.slot == slot)) for step in case.steps)
+        yield tidy(replace(case, steps=tuple(steps)))
+
+
+def equal_q_lens(case: Case) -> Iterator[Case]:
+    """As many query tokens for each request of a step as for the longest, or the shortest, after the same prefix."""
+    for choose in (max, min):
+        yield replace(case, steps=tuple(_at_equal_q(step, choose) for step in case.steps))
+
+
+def no_idle_requests(case: Case) -> Iterator[Case]:
+    """No requests without query tokens."""
+    yield tidy(_kept(case, lambda request: request.q_len > 0))
+
+
+def no_empty_kv(case: Case) -> Iterator[Case]:
+    """Keys for each query token of the requests without keys; then without these requests."""
+    yield map_requests(case, lambda each: replace(each, kv_len=each.kv_len or each.q_len))
+    yield tidy(_kept(case, lambda request: request.kv_len > 0))
+
+
+def no_short_kv(case: Case) -> Iterator[Case]:
+    """At least as many keys as query tokens for each request that has keys."""
+    yield map_requests(case, lambda each: replace(each, kv_len=max(each.kv_len, each.q_len) if each.kv_len else 0))
+
+
+def slots_in_order(case: Case) -> Iterator[Case]:
+    """The requests of each step in the order of their slots."""
+    steps = (replace(step, requests=tuple(sorted(step.requests, key=lambda each: each.slot))) for step in case.steps)
+    yield replace(case, steps=tuple(steps))
+
+
+def one_chunk(case: Case) -> Iterator[Case]:
+    """A chunk that holds the prefixes of all requests."""
+    chunked = [step for step in case.steps if step.mode is Mode.CHUNKED_PREFILL and step.requests]
+    needed = max((len(step.requests) * longest_prefix(step) for step in chunked), default=0)
+    yield replace(case, chunk_capacity=max(needed, case.chunk_capacity))
+
+
+def one_page(case: Case) -> Iterator[Case]:
+    """As many keys of each request as one page holds."""
+    yield map_requests(case, partial(_at_most, case.geometry.page_size))
+
+
+def _at_most(longest: int, request: Request) -> Request:
+    return replace(request, kv_len=min(request.kv_len, longest))
+
+
+def _kept(case: Case, keep: Callable[[Request], bool]) -> Case:
+    return replace(case, steps=tuple(with_requests(step, tuple(filter(keep, step.requests))) for step in case.steps))
+
+
+def _at_equal_q(step: Step, choose: Callable[[list[int]], int]) -> Step:
+    asking = [request.q_len for request in step.requests if request.q_len]
+    if step.mode.uniform or not asking:
+        return step
+    q_len = choose(asking)
+    requests = tuple(
+        replace(each, q_len=q_len, kv_len=max(0, each.kv_len - each.q_len) + q_len if each.kv_len else 0)
+        if each.q_len
+        else each
+        for each in step.requests
+    )
+    return with_requests(step, requests)

@@ -1,0 +1,97 @@
+"""What a smaller case has to share with the first one: its symptom, and the features that its failure needs."""
+
+from collections.abc import Callable
+from typing import Self
+
+from msgspec.structs import replace
+
+from attnfuzz.harness.reduce.ablation import CLUES, Feature, ablations, features_in, needed
+from attnfuzz.harness.reduce.search import reduce
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Case
+
+FRESH_SEEDS = 3
+"""Value seeds of which one has to make a smaller case fail as well, where chance can produce the failure."""
+
+
+class SameCause:
+    """The features that the failure of a case needs, of those that are clues to its cause.
+
+    `fails` runs a case and says whether it fails like the first one. A smaller case has the same cause if it fails, if
+    it has these features, and if it passes without each of them: else something else has come to make it fail.
+    Where it fails `by_chance`, one of a few fresh value seeds has to make it fail too.
+    """
+
+    def __init__(
+        self,
+        features: frozenset[Feature],
+        fails: Callable[[Case], bool],
+        *,
+        allowed: Callable[[Case], bool] = lambda _: True,
+        by_chance: bool = False,
+    ) -> None:
+        self.features = features
+        self._fails = fails
+        self._allowed = allowed
+        self._by_chance = by_chance
+
+    @classmethod
+    def of(
+        cls,
+        case: Case,
+        fails: Callable[[Case], bool],
+        *,
+        allowed: Callable[[Case], bool] = lambda _: True,
+        by_chance: bool = False,
+    ) -> Self:
+        """Take the features that the failure of `case` needs, by ablation."""
+        features = needed(case, fails, allowed=allowed, among=CLUES)
+        return cls(features, fails, allowed=allowed, by_chance=by_chance)
+
+    def shows_in(self, case: Case) -> bool:
+        """Whether a smaller case fails for the same cause."""
+        return (
+            self.features <= features_in(case)
+            and self._fails(case)
+            and (
+                not self._by_chance
+                or any(self._fails(replace(case, seed=case.seed + 1 + n)) for n in range(FRESH_SEEDS))
+            )
+            and not self._fails_without(case)
+        )
+
+    def _fails_without(self, case: Case) -> bool:
+        """Whether a case fails without one of the features."""
+        return any(
+            self._fails(variant)
+            for feature, variants in ablations(case, allowed=self._allowed, among=self.features)
+            for variant in variants
+        )
+
+
+def reduce_to_cause(
+    case: Case,
+    fails: Callable[[Case], bool],
+    *,
+    by_chance: bool = False,
+    capability: Capability | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    budget: int = 500,
+) -> Case:
+    """Return the smallest case that edits lead to from `case`, and that fails for the same cause.
+
+    The arguments are those of `reduce` and of `SameCause`. Once `stop` says so, `fails` may answer anything.
+    """
+
+    def allowed(candidate: Case) -> bool:
+        return capability is None or capability.why_not(candidate) is None
+
+    if stop():
+        return case
+    cause = SameCause.of(case, fails, allowed=allowed, by_chance=by_chance)
+
+    def same_cause(candidate: Case) -> bool:
+        # A check that was cut short has shown nothing.
+        return cause.shows_in(candidate) and not stop()
+
+    return reduce(case, same_cause, capability=capability, stop=stop, budget=budget)

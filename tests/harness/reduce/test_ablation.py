@@ -1,0 +1,125 @@
+"""Which features a failure needs, and where else its case can be run."""
+
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+from small_cases import HEADS, LATENTS, drawn, step
+
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, ablations, features_in, needed
+from attnfuzz.harness.reduce.possible import possible
+from attnfuzz.harness.reduce.transfers import in_mode, transfers
+from attnfuzz.reference.case import Case, Launch, Mode, PageOrder, Pages, Request, Scales, Workspace
+from attnfuzz.reference.dtypes import DType
+
+CAPTURE = step(Mode.TARGET_VERIFY, stride=2, rows=3, launch=Launch.CAPTURE)
+REPLAY = step(Mode.TARGET_VERIFY, (2, 9), (2, 2), stride=2, rows=3, launch=Launch.REPLAY)
+CASE = Case(
+    backend="any",
+    geometry=replace(HEADS, window_left=3, sinks=True),
+    steps=(step(Mode.EXTEND, (3, 3), (2, 0)), CAPTURE, REPLAY),
+    pages=Pages(order=PageOrder.SHUFFLED),
+    scales=Scales(softmax=0.5),
+    workspace=Workspace.DIRTY,
+)
+
+
+def names(case: Case, fails: Callable[[Case], bool]) -> set[str]:
+    return {feature.name for feature in needed(case, fails)}
+
+
+def padded(case: Case) -> bool:
+    return any(each.padded_batch > len(each.requests) for each in case.steps if each.requests)
+
+
+@pytest.mark.parametrize(
+    ("fails", "expected"),
+    [
+        (lambda case: case.geometry.sinks, {"sinks"}),
+        (lambda case: case.geometry.sinks and case.workspace is Workspace.DIRTY, {"sinks", "used workspace"}),
+        (lambda case: any(each.launch is Launch.REPLAY for each in case.steps), {"replay"}),
+        (padded, {"padding"}),
+        (lambda case: sum(each.launch is not Launch.CAPTURE for each in case.steps) > 1, {"several steps"}),
+        (lambda case: any(each.kv_len == 0 for each in case.steps[0].requests), {"empty KV"}),
+        (lambda case: any(len(each.requests) > 1 for each in case.steps), {"several requests"}),
+        (lambda _: True, set()),
+    ],
+)
+def test_a_feature_is_needed_if_the_case_passes_without_it(fails: Callable[[Case], bool], expected: set[str]) -> None:
+    assert names(CASE, fails) == expected
+
+
+def test_a_window_is_tried_without_effect_too() -> None:
+    def cut_off(case: Case) -> bool:
+        return 0 <= case.geometry.window_left < 9
+
+    assert names(CASE, cut_off) == {"window", "keys outside of the window"}
+    assert names(CASE, lambda case: case.geometry.window_left >= 0) == {"window"}
+
+
+def test_a_variant_that_passes_by_chance_is_tried_with_other_values() -> None:
+    def lucky(case: Case) -> bool:
+        return case.geometry.sinks or case.seed == 2
+
+    assert not needed(CASE, lucky)
+    assert {feature.name for feature in needed(CASE, lucky, fresh_seeds=1)} == {"sinks"}
+
+
+def test_features_that_a_backend_can_not_do_without_are_left_out() -> None:
+    found = {each.feature.name for each in ablations(CASE, allowed=lambda case: case.geometry.sinks)}
+    assert "sinks" not in found
+    assert "padding" in found
+
+
+def test_features_to_look_at_can_be_chosen() -> None:
+    assert not needed(CASE, lambda case: case.geometry.sinks, among=(FEATURES["padding"],))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mla"])
+def test_variants_can_exist_and_lack_the_feature(backend: str) -> None:
+    capability = resolve(backend).capability
+    seen = set()
+    for case in drawn(backend, 150):
+        for feature, variants in ablations(case, allowed=lambda each: capability.why_not(each) is None):
+            assert feature in features_in(case)
+            for variant in variants:
+                assert possible(variant)
+                assert feature not in features_in(variant)
+            seen.add(feature)
+    assert len(seen & CLUES) > 20
+
+
+def test_a_case_is_moved_to_each_other_place() -> None:
+    places = {(each.axis, each.value) for each in transfers(replace(CASE, relation=None), backends=("other",))}
+    assert {("mode", mode.value) for mode in Mode} <= places
+    assert {("launch", "eager"), ("layout", "NHD"), ("dtype", "float16"), ("backend", "other")} <= places
+    assert not places & {("layout", "HND"), ("dtype", "float32"), ("launch", "replay")}
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("geometry", [HEADS, LATENTS])
+def test_a_mode_is_entered_over_the_same_prefixes(mode: Mode, geometry: object) -> None:
+    case = replace(CASE, geometry=geometry, steps=(step(Mode.TARGET_VERIFY, (2, 9), (2, 2), stride=2),))
+    (moved,) = in_mode(case, mode).steps
+    assert moved.mode is mode
+    assert [each.kv_len - each.q_len for each in moved.requests] == [7, 0]
+    assert possible(replace(case, steps=(moved,)))
+
+
+def test_an_extend_becomes_a_graph_s_mode_at_the_stride_of_its_longest_request() -> None:
+    case = Case(backend="any", geometry=HEADS, steps=(step(Mode.EXTEND, (3, 8), (1, 5)),))
+    assert in_mode(case, Mode.TARGET_VERIFY).steps[0].requests == (Request(0, 3, 8), Request(1, 3, 7))
+    launches = {each.value: each.case for each in transfers(case) if each.axis == "launch"}
+    assert not launches
+    verified = in_mode(case, Mode.TARGET_VERIFY)
+    replayed = next(each.case for each in transfers(verified) if (each.axis, each.value) == ("launch", "replay"))
+    assert [each.launch for each in replayed.steps] == [Launch.CAPTURE, Launch.REPLAY]
+
+
+def test_an_fp8_cache_stays_one_under_other_queries() -> None:
+    case = replace(CASE, geometry=replace(HEADS, kv_dtype=DType.FLOAT8_E4M3))
+    moved = [each.case.geometry for each in transfers(case) if each.axis == "dtype"]
+    assert {each.kv_dtype for each in moved} == {DType.FLOAT8_E4M3}
+    assert {each.dtype for each in moved} == {DType.BFLOAT16, DType.FLOAT16}

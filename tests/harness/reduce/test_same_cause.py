@@ -1,0 +1,103 @@
+"""A smaller case has the cause of the first one, and not its symptom alone."""
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+from small_cases import HEADS, step
+
+from attnfuzz.harness.reduce import SameCause, reduce, reduce_to_cause
+from attnfuzz.harness.reduce.ablation import FEATURES
+from attnfuzz.reference.case import Case, Launch, Mode
+from attnfuzz.reference.geometry import Geometry
+
+WINDOWED = Case(
+    backend="any",
+    geometry=replace(HEADS, window_left=3, sinks=True),
+    steps=(step(Mode.EXTEND, (3, 40), (5, 9)),),
+    seed=10,
+)
+
+
+def longest(case: Case) -> int:
+    return max(case.slot_lengths().values(), default=0)
+
+
+def cuts_keys_off(case: Case) -> bool:
+    return 0 <= case.geometry.window_left < longest(case) - 1
+
+
+def window_or_little(case: Case) -> bool:
+    """Two bugs with one symptom: a window that cuts keys off, and cases of one key."""
+    return cuts_keys_off(case) or longest(case) <= 1
+
+
+def test_shrinking_does_not_slide_into_another_bug_of_the_same_symptom() -> None:
+    assert not cuts_keys_off(reduce(WINDOWED, window_or_little))
+    small = reduce_to_cause(WINDOWED, window_or_little)
+    assert cuts_keys_off(small)
+    assert longest(small) <= 3
+    assert not small.geometry.sinks
+
+
+def test_a_window_does_not_end_where_it_says_nothing() -> None:
+    def windowed(case: Case) -> bool:
+        return 0 <= case.geometry.window_left < longest(case)
+
+    assert reduce(WINDOWED, windowed).geometry.window_left == 0
+    assert reduce_to_cause(WINDOWED, windowed).geometry.window_left > 0
+
+
+def test_a_feature_that_the_failure_does_not_need_goes() -> None:
+    small = reduce_to_cause(WINDOWED, lambda _: True)
+    assert small.geometry == Geometry(q_heads=1, kv_heads=1, head_dim_qk=8, head_dim_vo=8, page_size=1)
+
+
+def test_a_case_that_fails_without_the_feature_has_another_cause() -> None:
+    cause = SameCause(frozenset({FEATURES["sinks"]}), window_or_little)
+    assert not cause.shows_in(WINDOWED)
+    assert SameCause(frozenset({FEATURES["sinks"]}), lambda case: case.geometry.sinks).shows_in(WINDOWED)
+
+
+def lucky(seeds: range) -> Callable[[Case], bool]:
+    """Small cases fail with some seeds only."""
+    return lambda case: longest(case) > 20 or case.seed in seeds
+
+
+def test_where_chance_fails_a_smaller_case_fails_with_fresh_values_too() -> None:
+    assert longest(reduce_to_cause(WINDOWED, lucky(range(1)))) == 0
+    assert longest(reduce_to_cause(WINDOWED, lucky(range(1)), by_chance=True)) == 21
+    assert longest(reduce_to_cause(WINDOWED, lucky(range(100)), by_chance=True)) == 0
+
+
+def test_nothing_is_run_when_the_time_is_over() -> None:
+    def never(case: Case) -> bool:
+        raise AssertionError(case)
+
+    assert reduce_to_cause(WINDOWED, never, stop=lambda: True) == WINDOWED
+
+
+def test_a_check_that_was_cut_short_has_shown_nothing() -> None:
+    runs = iter(range(1000))
+    left = [True] * 12
+
+    def fails(case: Case) -> bool:
+        next(runs)
+        if left:
+            left.pop()
+        return cuts_keys_off(case)
+
+    assert cuts_keys_off(reduce_to_cause(WINDOWED, fails, stop=lambda: not left))
+
+
+def test_two_graphs_of_one_size_shrink_together() -> None:
+    captures = [
+        step(mode, stride=2, rows=16, launch=Launch.CAPTURE) for mode in (Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND)
+    ]
+    replays = [step(each.mode, (2, 9), stride=2, rows=16, launch=Launch.REPLAY) for each in captures]
+    case = Case(backend="any", geometry=HEADS, steps=(*captures, *replays))
+
+    def alike(case: Case) -> bool:
+        replayed = [each for each in case.steps if each.launch is Launch.REPLAY]
+        return len(replayed) == 2 and len({each.padded_tokens for each in replayed}) == 1
+
+    assert {each.padded_batch for each in reduce(case, alike).steps} == {1}
