@@ -19,7 +19,7 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.defects.search import Search
 from attnfuzz.harness.reduce.ablation import CLUES, needed
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.search.draw import drawn_cases
+from attnfuzz.harness.search.examples import drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, ShrinkBudget, Suspect
 from attnfuzz.harness.verdict.failures import Verdict
