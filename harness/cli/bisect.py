@@ -10,9 +10,7 @@ from pathlib import Path
 
 import click
 from packaging.utils import InvalidName, canonicalize_name
-from packaging.version import (
-    Version,
-)
+from packaging.version import Version
 from rich.table import Table
 from rich.text import Text
 
@@ -22,16 +20,8 @@ from attnfuzz.harness.bisect.run import environment_for, run_script
 from attnfuzz.harness.bisect.search import search
 from attnfuzz.harness.bisect.sites import Site, site_at
 from attnfuzz.harness.bisect.summary import in_words
-from attnfuzz.harness.cli.exits import BadInput, Exit
-from attnfuzz.harness.cli.given import (
-    Duration,
-    PathTo,
-    case_at,
-    tell,
-)
-from attnfuzz.harness.cli.terminal import (
-    Terminal,
-)
+from attnfuzz.harness.cli.given import PathTo, case_at, duration
+from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, new_table, tell
 from attnfuzz.harness.export import CannotExport, Target, export_script
 from attnfuzz.harness.files.durable import write_durably
 from attnfuzz.harness.verdict.printable import shortened
@@ -67,7 +57,7 @@ _STYLES = {Ending.PASSES: "green", Ending.FAILS: "red"}
     help="Where installed versions are kept; without it in bisect/ of attnfuzz's cache.",
 )
 @click.option(
-    "--timeout", "seconds", type=Duration(), default="30m", show_default=True, help="Stop a run that takes longer."
+    "--timeout", "seconds", type=duration, default="30m", show_default=True, help="Stop a run that takes longer."
 )
 @click.option("--all", "every", is_flag=True, help="Run every version, also where halving would do.")
 @click.pass_context
@@ -208,10 +198,7 @@ def _script(path: Path | None, script: Path | None, cache: Path) -> Path:
 
 
 def _table(versions: Sequence[Version], outcomes: Mapping[Version, Outcome]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("version", no_wrap=True)
-    table.add_column("outcome", no_wrap=True)
-    table.add_column("what was seen", overflow="fold")
+    table = new_table("version", "outcome", "what was seen", whole=("version", "outcome"))
     for version in versions:
         outcome = outcomes.get(version)
         if outcome is None:

@@ -1,6 +1,5 @@
 """`attnfuzz bugs`: the reported bugs, each of which must fail before its fix and pass after it."""
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.backends.registry import WrongDevice, fixed, on_device, resolve
-from attnfuzz.harness.cli.exits import BadInput, Exit
-from attnfuzz.harness.cli.given import device_option, tell
-from attnfuzz.harness.cli.terminal import Terminal
+from attnfuzz.harness.cli.given import device_option, named
+from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, new_table, tell
 from attnfuzz.harness.reported.bugs import Bug, load_bugs, projects
 from attnfuzz.harness.reported.counterparts import shown_on
 from attnfuzz.harness.sandbox.check import Runner
@@ -61,7 +59,7 @@ def _filters(command: Callable[..., Any]) -> Callable[..., Any]:
 @_filters
 def list_bugs(**chosen_by: Any) -> None:
     """List the reported bugs (all, if none is named), and what shows each."""
-    table = _table("bug", "what goes wrong, its class, and what shows it")
+    table = new_table("bug", "what goes wrong, its class, and what shows it", whole=("bug",))
     chosen = _chosen(**chosen_by)
     for bug in chosen:
         shown = f"shown by {bug.shown_by}" if bug.missing is None else f"not here: {_wanting(bug)}"
@@ -82,7 +80,7 @@ def _wanting(bug: Bug) -> str:
 def show_bugs(names: tuple[str, ...]) -> None:
     """Say all that is known of reported bugs: symptom, versions, sources, and the case."""
     console = Terminal()
-    for bug in _named(names, load_bugs()):
+    for bug in named(names, load_bugs(), "bug"):
         console.print(Text.assemble((bug.name, "bold"), f"  {bug.title}\n\n{bug.symptom}\n"))
         facts = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         for label, text in _facts(bug):
@@ -257,7 +255,7 @@ def _result(failures: Sequence[Observation]) -> str:
 
 def _results(chosen: Sequence[Bug], runs: dict[str, BugRun], device: Device | None) -> Table:
     """What came of each bug in a line."""
-    table = _table("bug", "on", "before the fix", "after it")
+    table = new_table("bug", "on", "before the fix", "after it", whole=("bug",))
     for bug in chosen:
         run = runs.get(bug.name)
         if run is None:
@@ -280,19 +278,11 @@ def _in_short(failures: Sequence[Observation]) -> str:
     return f"{failures[0].kind} at {failures[0].place}" if failures[0].place else failures[0].kind
 
 
-def _table(name: str, *others: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column(name, no_wrap=True)
-    for title in others:
-        table.add_column(title, overflow="fold")
-    return table
-
-
 def _chosen(names: tuple[str, ...], *, project: str | None, bug_class: str | None, runnable: bool | None) -> list[Bug]:
     """The bugs that all filters let through. BadInput if none is left."""
     found = [
         bug
-        for bug in _named(names, load_bugs())
+        for bug in named(names, load_bugs(), "bug")
         if project in (None, bug.project)
         and bug_class in (None, bug.bug_class)
         and runnable in (None, bug.missing is None)
@@ -300,13 +290,3 @@ def _chosen(names: tuple[str, ...], *, project: str | None, bug_class: str | Non
     if not found:
         raise BadInput("no bug is all of that: take an option away; attnfuzz bugs list shows them all")
     return found
-
-
-def _named(names: tuple[str, ...], bugs: Sequence[Bug]) -> list[Bug]:
-    known = {bug.name: bug for bug in bugs}
-    for name in names:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=3)
-            hint = f"did you mean {' or '.join(close)}?" if close else "attnfuzz bugs list names them."
-            raise BadInput(f"no bug is called {name!r}: {hint}")
-    return [known[name] for name in dict.fromkeys(names)] or list(bugs)

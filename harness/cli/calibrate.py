@@ -14,17 +14,8 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.calibrate.apart import measure_apart
 from attnfuzz.harness.calibrate.calibrate import Measured, architecture_of, calibration
 from attnfuzz.harness.campaign.prepare import prepare
-from attnfuzz.harness.cli.exits import BadInput
-from attnfuzz.harness.cli.given import (
-    SEED,
-    PathTo,
-    backends_option,
-    counted,
-    tell,
-)
-from attnfuzz.harness.cli.terminal import (
-    Terminal,
-)
+from attnfuzz.harness.cli.given import SEED, PathTo, backends_option, counted
+from attnfuzz.harness.cli.terminal import BadInput, Terminal, new_table, tell
 from attnfuzz.reference.calibration import file_name, save
 
 FEWEST_ROWS = 1000
@@ -93,9 +84,7 @@ def _measured(name: str, rows: int, seed: int) -> list[Measured]:
 
 def _table(measured: list[Measured]) -> Table:
     """What was fitted, as shares of the theoretical values, and the largest margins of rows held out."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for title in ("dtype", "fitted, of its theoretical value", "tier", "p99.9 before", "now", "largest margin"):
-        table.add_column(title, overflow="fold")
+    table = new_table("dtype", "fitted, of its theoretical value", "tier", "p99.9 before", "now", "largest margin")
     for one in measured:
         fit = one.fit
         shares = [f"{name} {getattr(fit.noise, name) / getattr(fit.theory, name):.2g}" for name in fit.fitted]

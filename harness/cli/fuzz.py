@@ -4,33 +4,32 @@ import secrets
 from pathlib import Path
 
 import click
-from click.core import ParameterSource
 
 from attnfuzz.harness.campaign.plan import ALPHA, MOST_BACKENDS, PRESETS, Plan
-from attnfuzz.harness.cli.began import command_began
-from attnfuzz.harness.cli.campaign import resume_campaign, start_campaign
+from attnfuzz.harness.cli.campaign import command_began, resume_campaign, start_campaign
 from attnfuzz.harness.cli.given import (
     JOBS,
     SEED,
-    Duration,
     FalseAlarms,
     PathTo,
     backends_option,
+    check_alone,
     contract_option,
     counted,
+    duration,
 )
 from attnfuzz.harness.findings.ledger import DEFAULT_NAME
 from attnfuzz.reference.case import Guard
 
 DEFAULT_LEDGER = Path(DEFAULT_NAME)
 
-GOES_WITH_RESUME = {"resume", "jobs", "ray", "database", "ledger"}
+GOES_WITH_RESUME = {"jobs", "ray", "database", "ledger"}
 
 
 @click.command()
 @backends_option("What to test")
 @click.option("--examples", type=counted(), help="Cases to draw for each backend.")
-@click.option("--time", "seconds", type=Duration(), help="Time to search in all, like 90s, 10m or 1h30m.")
+@click.option("--time", "seconds", type=duration, help="Time to search in all, like 90s, 10m or 1h30m.")
 @click.option(
     "--preset",
     type=click.Choice(list(PRESETS)),
@@ -56,7 +55,7 @@ GOES_WITH_RESUME = {"resume", "jobs", "ray", "database", "ledger"}
     show_default=True,
     help="Home of the campaigns, kept from night to night: findings, corpus, logs, reports.",
 )
-@click.option("--no-leaning", "leaning", is_flag=True, flag_value=False, default=True, help="Draw as if all was new.")
+@click.option("--no-leaning", is_flag=True, help="Draw as if all was new.")
 @click.option("--database", metavar="FOLDER|redis://...", help="Where Hypothesis keeps and shares failing examples.")
 @click.option(
     "--ledger",
@@ -84,7 +83,7 @@ def fuzz(
     alpha: float,
     guard: str | None,
     out: Path,
-    leaning: bool,
+    no_leaning: bool,
     database: str | None,
     ledger: Path | None,
     ray: str | None,
@@ -96,7 +95,7 @@ def fuzz(
     the ledger is wrong, 130 after Ctrl-C or SIGTERM.
     """
     if resume is not None:
-        _check_alone(ctx)
+        check_alone(ctx, "a campaign", but=GOES_WITH_RESUME)
         ctx.exit(resume_campaign(resume, jobs=jobs, ray=ray, database=database, ledger=ledger))
     if examples is not None and seconds is not None:
         raise click.UsageError("--examples and --time are both budgets: give one of them")
@@ -118,7 +117,7 @@ def fuzz(
                 guard=None if guard is None else Guard(guard),
                 out=out,
                 preset=preset,
-                leaning=leaning,
+                leaning=not no_leaning,
                 database=database,
                 ledger=ledger or (DEFAULT_LEDGER if DEFAULT_LEDGER.exists() else None),
                 ray=ray,
@@ -126,13 +125,3 @@ def fuzz(
             )
         )
     )
-
-
-def _check_alone(ctx: click.Context) -> None:
-    """A campaign goes on as it was begun: what else was asked for would be ignored."""
-    for option in ctx.command.params:
-        name = option.name or ""
-        if name not in GOES_WITH_RESUME and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(
-                f"--resume goes on with a campaign as it was begun: leave {option.opts[0]} out, or begin another"
-            )

@@ -5,21 +5,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.cli.exits import BadInput
-from attnfuzz.harness.cli.given import (
-    SEED,
-    PathTo,
-    counted,
-    tell,
-)
-from attnfuzz.harness.cli.terminal import (
-    Terminal,
-    echo,
-)
+from attnfuzz.harness.cli.given import SEED, PathTo, counted
+from attnfuzz.harness.cli.terminal import BadInput, Terminal, echo, new_table, tell
 from attnfuzz.harness.dumps.backend_of import importable
 from attnfuzz.harness.dumps.case_of_call import make_sequence
 from attnfuzz.harness.dumps.choice import chosen_call, with_earlier
@@ -102,9 +92,7 @@ def import_dump(
 
 
 def _list(calls: Sequence[RecordedCall]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in ("call", "function", "status", "query", "keys", "breaches"):
-        table.add_column(name, overflow="fold", justify="right" if name in ("call", "breaches") else "left")
+    table = new_table("call", "function", "status", "query", "keys", "breaches", numbers=("call", "breaches"))
     for index, call in enumerate(calls):
         function = call.function if call.self_id is None else f"{call.function} (of object {call.self_id:#x})"
         forms = (form_of(call, "query", "q"), form_of(call, "kv_cache", "paged_kv_cache", "key", "k"))

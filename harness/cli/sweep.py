@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 import click
-from click.core import ParameterSource
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.defaults import engine_names
@@ -16,10 +15,9 @@ from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.plan import ALPHA, Plan, spent_per_output
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.cli.campaign import run_campaign
-from attnfuzz.harness.cli.exits import BadInput, Exit
-from attnfuzz.harness.cli.given import JOBS, SEED, Duration, EngineTree, PathTo, counted, tell, tree_option
+from attnfuzz.harness.cli.given import JOBS, SEED, EngineTree, PathTo, check_alone, counted, duration, tree_option
 from attnfuzz.harness.cli.sweep_table import print_sweep
-from attnfuzz.harness.cli.terminal import Terminal, echo
+from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, echo, tell
 from attnfuzz.harness.files.durable import write_durably
 from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.reported.bugs import load_bugs
@@ -55,7 +53,7 @@ _MOST_CHARACTERS = 160
     type=counted(0),
     help=f"Cases to draw for each backend of a release; 0 to run known ones alone.  [default: {EXAMPLES}]",
 )
-@click.option("--time", "seconds", type=Duration(), help="Time to search each release, like 90s, 10m or 1h30m.")
+@click.option("--time", "seconds", type=duration, help="Time to search each release, like 90s, 10m or 1h30m.")
 @click.option(
     "--cases",
     multiple=True,
@@ -103,7 +101,7 @@ def sweep(
     Exits with 0 if no release fails, 1 if one does, 2 if none could be run, 130 after Ctrl-C.
     """
     if resume is not None:
-        _check_alone(ctx)
+        check_alone(ctx, "a sweep")
         ctx.exit(_run(read_results(resume), resume))
     if examples is not None and seconds is not None:
         raise click.UsageError("--examples and --time are both budgets: give one of them")
@@ -202,14 +200,6 @@ def _last_words(text: str) -> str:
 def _write(results: SweepResults, engine: Engine, out: Path) -> None:
     write_results(out, results)
     write_durably(out / MARKDOWN, render_markdown(results, engine).encode())
-
-
-def _check_alone(ctx: click.Context) -> None:
-    """A sweep goes on as it was begun: what else was asked for would be ignored."""
-    for option in ctx.command.params:
-        if option.name != "resume" and ctx.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
-            name = option.opts[0] if isinstance(option, click.Option) else option.make_metavar(ctx)
-            raise click.UsageError(f"--resume goes on with a sweep as it was begun: leave {name} out, or begin another")
 
 
 def _engine(package: str | None) -> Engine:

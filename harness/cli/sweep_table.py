@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.bisect.outcome import Ending
+from attnfuzz.harness.cli.terminal import new_table, print_line
 from attnfuzz.harness.sweep.results import FailureRow, SweepResults
 from attnfuzz.harness.sweep.words import (
     found_in,
@@ -50,7 +51,7 @@ def print_sweep(console: Console, results: SweepResults, engine: Engine) -> None
     for release in results.asked.releases:
         backends = tuple(engine.backend(release, kind) for kind in results.asked.kinds)
         if reason := unable(results, release, backends):
-            _line(console, f"{shown(release)} can't be run: {reason}", "yellow")
+            print_line(console, f"{shown(release)} can't be run: {reason}", "yellow")
     for number, row in numbered:
         console.print()
         _print_row(console, number, row)
@@ -77,24 +78,20 @@ def _in_parts(
 
 
 def _table(results: SweepResults, part: Sequence[tuple[int, FailureRow]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
-    table.add_column("release", no_wrap=True)
-    if results.asked.searches:
-        table.add_column("drawn cases", justify="right", no_wrap=True)
-        table.add_column("found", justify="right", no_wrap=True)
-    for number, _ in part:
-        table.add_column(str(number), justify="right", no_wrap=True)
+    searches = ("drawn cases", "found") if results.asked.searches else ()
+    numbers = (*searches, *(str(number) for number, _ in part))
+    table = new_table("release", *numbers, whole=("release",), numbers=numbers)
     for release in results.asked.releases:
         searched = results.searched.get(release)
         told = (f"{searched.examples:,}", str(found_in(results, release))) if searched else ("", "")
         marks = [_MARKS[row.cells[release].ending] if release in row.cells else Text("") for _, row in part]
-        table.add_row(printable(shown(release)), *(told if results.asked.searches else ()), *marks)
+        table.add_row(printable(shown(release)), *(told if searches else ()), *marks)
     return table
 
 
 def _print_row(console: Console, number: int, row: FailureRow) -> None:
     wanted = row.wanted
-    _line(console, f"{number:>2}  {wanted.name}, {wanted.kind}", "bold")
+    print_line(console, f"{number:>2}  {wanted.name}, {wanted.kind}", "bold")
     lines = [wanted.title, sentence(row)]
     if wanted.found:
         lines.append(f"Found by the search in {', '.join(map(shown, wanted.found))}.")
@@ -104,7 +101,7 @@ def _print_row(console: Console, number: int, row: FailureRow) -> None:
         _wrapped(console, line, _INDENT)
     newest = next((cell for cell in reversed(row.cells.values()) if cell.case), None)
     if newest is not None:
-        _line(console, f"{_INDENT}{replay_line(newest.case)}")
+        print_line(console, f"{_INDENT}{replay_line(newest.case)}")
 
 
 def _print_result(console: Console, results: SweepResults) -> None:
@@ -112,17 +109,13 @@ def _print_result(console: Console, results: SweepResults) -> None:
     failing = sum(row.course.began != "-" for row in results.rows)
     left = still_there(results)
     if not results.judged:
-        _line(console, f"None of {releases} could be run.", "bold red")
+        print_line(console, f"None of {releases} could be run.", "bold red")
     elif not failing:
-        _line(console, f"{releases}: none fails.", "bold green")
+        print_line(console, f"{releases}: none fails.", "bold green")
     else:
         names = f": {', '.join(row.wanted.name for row in left)}" if left else ""
-        _line(console, f"{releases}: {count(failing, 'failure')}, {len(left)} still there{names}.", "bold red")
+        print_line(console, f"{releases}: {count(failing, 'failure')}, {len(left)} still there{names}.", "bold red")
 
 
 def _wrapped(console: Console, text: str, indent: str = "") -> None:
-    _line(console, textwrap.fill(text, console.width - 1, initial_indent=indent, subsequent_indent=indent))
-
-
-def _line(console: Console, text: str, style: str = "") -> None:
-    console.print(Text(printable(text), style=style), soft_wrap=True)
+    print_line(console, textwrap.fill(text, console.width - 1, initial_indent=indent, subsequent_indent=indent))

@@ -27,8 +27,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from attnfuzz.harness.cli.exits import Exit
 from attnfuzz.harness.cli.main import main
+from attnfuzz.harness.cli.terminal import Exit
 from attnfuzz.harness.search.shrink import Shrunk
 from attnfuzz.harness.sweep.results import SweepResults
 from attnfuzz.harness.triage import Blame, Triage
@@ -81,12 +81,10 @@ class FakeSweep:
 
 
 REPLACED: dict[str, Any] = {
-    "attnfuzz.harness.cli.replay.Runner": FakeRunner,
-    "attnfuzz.harness.cli.shrink.Runner": FakeRunner,
-    "attnfuzz.harness.cli.shrink.shrink": lambda case, *_, **__: Shrunk(case=case, observation=FAILURE, runs=1),
-    "attnfuzz.harness.cli.triage.Runner": FakeRunner,
-    "attnfuzz.harness.cli.triage.triage_of": triaged,
-    "attnfuzz.harness.cli.triage.ask_tools": lambda *_: SimpleNamespace(said=(), missing=()),
+    "attnfuzz.harness.cli.cases.Runner": FakeRunner,
+    "attnfuzz.harness.cli.cases.shrink": lambda case, *_, **__: Shrunk(case=case, observation=FAILURE, runs=1),
+    "attnfuzz.harness.cli.cases.triage_of": triaged,
+    "attnfuzz.harness.cli.cases.ask_tools": lambda *_: SimpleNamespace(said=(), missing=()),
     "attnfuzz.harness.export.shared_runner": FakeRunner,
     "attnfuzz.harness.cli.sweep.Runner": FakeRunner,
     "attnfuzz.harness.cli.sweep.Sweep": FakeSweep,
