@@ -18,7 +18,7 @@ from attnfuzz.harness.cli.given import EngineTree, PathTo, case_at, contract_opt
 from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, new_table, print_line, tell
 from attnfuzz.harness.export import CannotExport, Exporter, Target
 from attnfuzz.harness.findings.environment import environment
-from attnfuzz.harness.report.issue import render_issue
+from attnfuzz.harness.report.markdown import render_issue
 from attnfuzz.harness.sandbox.check import Runner, render_failure
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.shrink import CaseRejected, Shrunk, shrink

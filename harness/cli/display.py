@@ -24,8 +24,7 @@ from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.cli.status import Status, coverage, recent_rate, score_table
 from attnfuzz.harness.cli.terminal import print_line
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.report.ledger_remarks import ledger_lines
-from attnfuzz.harness.report.verdict import Level, verdict
+from attnfuzz.harness.report.verdict import Level, ledger_lines, verdict
 from attnfuzz.harness.verdict.printable import printable
 from attnfuzz.harness.verdict.wording import clock, count, headline, replay_line
 

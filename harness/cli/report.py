@@ -15,9 +15,8 @@ from attnfuzz.harness.cli.given import PathTo, find_by_name
 from attnfuzz.harness.cli.terminal import Terminal, echo, new_table, print_line, tell
 from attnfuzz.harness.defects.results import read_score
 from attnfuzz.harness.report.compare import BackendChange, Comparison, compare
-from attnfuzz.harness.report.files import Reports
+from attnfuzz.harness.report.files import Reports, Source, locate
 from attnfuzz.harness.report.markdown import render_comparison
-from attnfuzz.harness.report.sources import Source, locate
 from attnfuzz.harness.report.verdict import verdict
 from attnfuzz.harness.verdict.printable import in_a_line, printable
 from attnfuzz.harness.verdict.wording import count, headline, replay_line

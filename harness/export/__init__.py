@@ -1,13 +1,14 @@
 """Stand-alone scripts: a failure without this project, for whoever owns the kernel."""
 
+from msgspec.structs import replace
+
 from attnfuzz.harness.calls.trace import Untraceable
-from attnfuzz.harness.export.lean import lean
 from attnfuzz.harness.export.script import render_script
-from attnfuzz.harness.export.target import CannotExport, Target
+from attnfuzz.harness.export.target import DEADLY, CannotExport, Target
 from attnfuzz.harness.sandbox.check import Runner, shared_runner
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.tiers import Tier
-from attnfuzz.reference.calls import CallCase
+from attnfuzz.reference.calls import Buffer, CallCase, Drawn
 from attnfuzz.reference.case_file import AnyCase, case_id
 
 __all__ = ["CannotExport", "Exporter", "Target", "export_script"]
@@ -29,7 +30,7 @@ class Exporter:
         verdict, calls = _calls_of(case, runner)
         self._case, self._unsupported = case, verdict.unsupported
         self.seen: Observation | None = next(iter(verdict.failures), None)
-        self.calls = lean(calls, self.seen, runner) if calls is not None and self.seen is not None else calls
+        self.calls = _lean(calls, self.seen, runner) if calls is not None and self.seen is not None else calls
 
     def script(self, target: Target = Target.NATIVE) -> str:
         """The script for a target.
@@ -64,3 +65,22 @@ def _calls_of(case: AnyCase, runner: Runner) -> tuple[Verdict, CallCase | None]:
         return runner.trace(case)
     except Untraceable as obstacle:
         raise CannotExport(str(obstacle)) from obstacle
+
+
+def _lean(calls: CallCase, seen: Observation, runner: Runner) -> CallCase:
+    """The calls with normal numbers for contents if they die of the same then, else as they are."""
+    if seen.kind not in DEADLY:
+        return calls
+    buffers = tuple(_redrawn(buffer, seed) for seed, buffer in enumerate(calls.buffers))
+    redrawn = replace(calls, buffers=buffers, answer=None)
+    if buffers == calls.buffers:
+        return calls
+    again = next(iter(runner.verdict(redrawn).failures), None)
+    same = again is not None and (again.kind, again.kernel, again.place) == (seen.kind, seen.kernel, seen.place)
+    return redrawn if same else calls
+
+
+def _redrawn(buffer: Buffer, seed: int) -> Buffer:
+    if buffer.bits is None or not buffer.dtype.torch_dtype.is_floating_point:
+        return buffer
+    return replace(buffer, bits=None, drawn=Drawn(seed=seed))

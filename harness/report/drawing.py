@@ -2,8 +2,7 @@
 
 from markupsafe import Markup
 
-from attnfuzz.harness.report.batch_rows import BatchRow, Elided, batch_rows, shown
-from attnfuzz.harness.report.failing import Failing, StrayAccess, failing
+from attnfuzz.harness.report.batch_rows import BatchRow, Elided, Failing, StrayAccess, batch_rows, failing, shown
 from attnfuzz.harness.report.page_pool import PagePool
 from attnfuzz.harness.report.svg import CHARACTER, Picture
 from attnfuzz.harness.verdict.failures import Observation

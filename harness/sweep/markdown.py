@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from attnfuzz.harness.report.gfm import template
+from attnfuzz.harness.report.markdown import template
 from attnfuzz.harness.sweep.results import FailureRow, SweepResults
 from attnfuzz.harness.sweep.words import ENDED, budget, found_in, sentence, shown, unable
 from attnfuzz.kernels.engine import Engine

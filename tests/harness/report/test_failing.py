@@ -5,7 +5,7 @@ from campaign_events import MISMATCH
 from harness_cases import chunked_case, decode_case, draft_extend_case
 from msgspec.structs import replace
 
-from attnfuzz.harness.report.failing import Failing, StrayAccess, failing
+from attnfuzz.harness.report.batch_rows import Failing, StrayAccess, failing
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind, Observation, RowAddress
 

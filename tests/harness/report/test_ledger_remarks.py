@@ -2,7 +2,7 @@
 
 from attnfuzz.harness.campaign.events import LedgerRemark
 from attnfuzz.harness.campaign.remarks import NO_LONGER, NOT_MET
-from attnfuzz.harness.report.ledger_remarks import ledger_lines
+from attnfuzz.harness.report.verdict import ledger_lines
 
 
 def remark(entry: int, text: str) -> LedgerRemark:
