@@ -12,7 +12,6 @@ from attnfuzz.harness.cli.given import EngineTree, device_option, tree_option
 from attnfuzz.harness.cli.terminal import Terminal, echo, new_table, tell
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import KvView, Mode, QueryView
 from attnfuzz.reference.device import Device
@@ -92,19 +91,10 @@ def _numbers(can: Capability) -> str:
         return f"{', '.join(can.dtypes)}; head dims up to {can.max_head_dim}"
     dims: dict[str, list[str]] = {}
     for bucket in can.buckets:
-        dims.setdefault(_dtypes(bucket), []).append(_head_dims(bucket))
+        kv = f" over {bucket.kv_dtype} KV" if bucket.kv_dtype is not bucket.dtype else ""
+        sizes = dict.fromkeys((bucket.head_dim_qk, bucket.head_dim_vo))
+        dims.setdefault(f"{bucket.dtype}{kv}", []).append("/".join(map(str, sizes)))
     return "; ".join(f"{dtypes} with head dim {_listed(found)}" for dtypes, found in dims.items())
-
-
-def _dtypes(bucket: Bucket) -> str:
-    kv = f" over {bucket.kv_dtype} KV" if bucket.kv_dtype is not bucket.dtype else ""
-    return f"{bucket.dtype}{kv}"
-
-
-def _head_dims(bucket: Bucket) -> str:
-    if bucket.head_dim_qk == bucket.head_dim_vo:
-        return str(bucket.head_dim_qk)
-    return f"{bucket.head_dim_qk}/{bucket.head_dim_vo}"
 
 
 def _listed(values: Iterable[object]) -> str:

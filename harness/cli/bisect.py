@@ -60,9 +60,7 @@ _STYLES = {Ending.PASSES: "green", Ending.FAILS: "red"}
     "--timeout", "seconds", type=duration, default="30m", show_default=True, help="Stop a run that takes longer."
 )
 @click.option("--all", "every", is_flag=True, help="Run every version, also where halving would do.")
-@click.pass_context
 def bisect(
-    ctx: click.Context,
     *,
     path: Path | None,
     versions: str | None,
@@ -72,7 +70,7 @@ def bisect(
     cache: Path | None,
     seconds: float,
     every: bool,
-) -> None:
+) -> Exit:
     """Run a case's stand-alone script with released versions of FlashInfer, and say where its fault began and ended.
 
     Each version is put into a folder of its own; all else comes from this Python. If the oldest and the newest differ,
@@ -80,7 +78,10 @@ def bisect(
 
     Exits with 0 if no version fails, 1 if one does, 2 if none could be run.
     """
-    package = _package(package)
+    try:
+        package = canonicalize_name(package, validate=True)
+    except InvalidName:
+        raise BadInput(f"{package!r} is no name of a package: give one like flashinfer-python to --package") from None
     given = _sites(sites, package)
     ordered = _versions(versions, given)
     cache = (cache or cache_folder() / "bisect").resolve()
@@ -96,8 +97,8 @@ def bisect(
     failing = [version for version, outcome in outcomes.items() if outcome.ending is Ending.FAILS]
     if failing:
         console.print(Text(f"\n  {releases.command(failing[0])}"), soft_wrap=True)
-        ctx.exit(Exit.FOUND)
-    ctx.exit(Exit.CLEAN if any(outcome.judged for outcome in outcomes.values()) else Exit.FAILED)
+        return Exit.FOUND
+    return Exit.CLEAN if any(outcome.judged for outcome in outcomes.values()) else Exit.FAILED
 
 
 @dataclass(frozen=True)
@@ -133,13 +134,6 @@ class _Releases:
         """Where FlashInfer keeps what it compiles: one for each site, since what a version compiles is its own."""
         digest = hashlib.sha256(str(site.folder).encode(errors="surrogateescape")).hexdigest()[:8]
         return self.cache / "workspaces" / f"{self.package}-{site.version}-{digest}"
-
-
-def _package(name: str) -> str:
-    try:
-        return canonicalize_name(name, validate=True)
-    except InvalidName:
-        raise BadInput(f"{name!r} is no name of a package: give one like flashinfer-python to --package") from None
 
 
 def _version(text: str) -> Version:

@@ -62,17 +62,15 @@ def list_bugs(**chosen_by: Any) -> None:
     table = new_table("bug", "what goes wrong, its class, and what shows it", whole=("bug",))
     chosen = _chosen(**chosen_by)
     for bug in chosen:
-        shown = f"shown by {bug.shown_by}" if bug.missing is None else f"not here: {_wanting(bug)}"
+        if bug.missing is None:
+            shown = f"shown by {bug.shown_by}"
+        else:
+            shown = f"not here: {f'{bug.missing}; shown by {bug.shown_by}' if bug.reproduced else bug.why_not_here}"
         table.add_row(bug.name, Text.assemble(f"{bug.title}\n", (f"{bug.bug_class}; {shown}", "dim")))
     console = Terminal()
     console.print(table)
     here = sum(bug.missing is None for bug in chosen)
     console.print(f"\n{count(len(chosen), 'bug')}: {here} can be seen to fail here, {len(chosen) - here} can't.")
-
-
-def _wanting(bug: Bug) -> str:
-    """What this machine lacks to show a bug, and what would show it there."""
-    return f"{bug.missing}; shown by {bug.shown_by}" if bug.reproduced else bug.why_not_here
 
 
 @bugs.command("show")
@@ -83,8 +81,18 @@ def show_bugs(names: tuple[str, ...]) -> None:
     for bug in named(names, load_bugs(), "bug"):
         console.print(Text.assemble((bug.name, "bold"), f"  {bug.title}\n\n{bug.symptom}\n"))
         facts = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-        for label, text in _facts(bug):
-            facts.add_row(label, text)
+        for label, text in (
+            ("class", str(bug.bug_class)),
+            ("fails as", ", ".join(bug.kinds)),
+            ("affected", bug.affected),
+            ("fixed in", bug.fixed_in),
+            ("shown by", bug.shown_by),
+            ("in release", bug.release),
+            ("not here", bug.missing),
+            ("sources", "\n".join(bug.sources)),
+        ):
+            if text:
+                facts.add_row(label, text)
         console.print(facts)
         if bug.case is not None:
             case = bug.case_before if bug.reproduced else bug.case
@@ -92,26 +100,11 @@ def show_bugs(names: tuple[str, ...]) -> None:
         console.print()
 
 
-def _facts(bug: Bug) -> list[tuple[str, str]]:
-    facts = [
-        ("class", str(bug.bug_class)),
-        ("fails as", ", ".join(bug.kinds)),
-        ("affected", bug.affected),
-        ("fixed in", bug.fixed_in),
-        ("shown by", bug.shown_by),
-        ("in release", bug.release),
-        ("not here", bug.missing),
-        ("sources", "\n".join(bug.sources)),
-    ]
-    return [(label, text) for label, text in facts if text]
-
-
 @bugs.command("run")
 @_filters
 @device_option("Run those that have a counterpart there on that, on cases that it can run.")
 @click.option("--releases", is_flag=True, help="Run those that an engine's release has on that, and on the fixed one.")
-@click.pass_context
-def run_bugs(ctx: click.Context, /, *, device: Device | None, releases: bool, **chosen_by: Any) -> None:
+def run_bugs(*, device: Device | None, releases: bool, **chosen_by: Any) -> Exit:
     """Run reported bugs (all, if none is named) before and after their fix.
 
     Exits with 0 if each that can be run here fails before its fix in a way that the report describes, and passes after
@@ -134,7 +127,7 @@ def run_bugs(ctx: click.Context, /, *, device: Device | None, releases: bool, **
     console.print(f"\n{count(len(runs) - len(wrong), 'bug')} shown, {len(chosen) - len(runs)} can't run here.")
     if wrong:
         console.print(Text(f"{count(len(wrong), 'bug')} not shown: {', '.join(wrong)}.", style="red"))
-    ctx.exit(Exit.FOUND if wrong else Exit.CLEAN)
+    return Exit.FOUND if wrong else Exit.CLEAN
 
 
 def _in_releases(chosen: Sequence[Bug], device: Device | None) -> tuple[list[Bug], dict[str, str]]:
@@ -149,13 +142,10 @@ def _in_releases(chosen: Sequence[Bug], device: Device | None) -> tuple[list[Bug
 
 def _why_not(bug: Bug, device: Device | None) -> str | None:
     """Why a bug can't be seen to fail here, or is left out on this device, in a clause; None if it is run."""
-    if bug.missing is None and device is Device.CPU and _on_gpu(_backend(bug, device)):
-        return "a kernel on a GPU has it, and --device cpu was asked for"
+    if bug.missing is None and device is Device.CPU:
+        on = resolve(_backend(bug, device)).capability.device
+        return "a kernel on a GPU has it, and --device cpu was asked for" if on is Device.CUDA else None
     return bug.missing
-
-
-def _on_gpu(backend: str) -> bool:
-    return resolve(backend).capability.device is Device.CUDA
 
 
 def _backend(bug: Bug, device: Device | None) -> str:
@@ -254,7 +244,6 @@ def _result(failures: Sequence[Observation]) -> str:
 
 
 def _results(chosen: Sequence[Bug], runs: dict[str, BugRun], device: Device | None) -> Table:
-    """What came of each bug in a line."""
     table = new_table("bug", "on", "before the fix", "after it", whole=("bug",))
     for bug in chosen:
         run = runs.get(bug.name)

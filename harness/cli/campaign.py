@@ -144,7 +144,7 @@ def _open(console: Console, plan: Plan, past: Past | None) -> None:
 
 @contextlib.contextmanager
 def _full_disk(then: str) -> Iterator[None]:
-    """Say of a disk that takes nothing more that `then` is what comes after putting that right."""
+    """Turn the error of a full or broken disk into one that says to make room, and what to do `then`."""
     try:
         yield
     except OSError as error:

@@ -61,10 +61,7 @@ def _rejected(case: AnyCase, reason: object) -> BadInput:
 @_elsewhere_options("Run the case on", ", such as one with a fix")
 @click.option("--times", type=counted(), default=1, show_default=True, help="Run it so many times.")
 @contract_option
-@click.pass_context
-def replay(
-    ctx: click.Context, *, path: Path, backend: str | None, tree: EngineTree | None, times: int, contract: str
-) -> None:
+def replay(*, path: Path, backend: str | None, tree: EngineTree | None, times: int, contract: str) -> Exit:
     """Run a case again, in a process that may die.
 
     Exits with 0 if it passes now, 1 if it still fails (once is enough), 2 if it could not be run.
@@ -82,10 +79,11 @@ def replay(
         console.print(Text(render_failure(case, failed[0]).rstrip()))
         console.print()
         print_line(console, f"{path} still fails on {case.backend}{again}.", "bold red")
-        ctx.exit(Exit.FOUND)
+        return Exit.FOUND
     if verdicts[0].unanswered:
         print_line(console, left_unjudged(verdicts[0].unanswered).capitalize() + ".")
     print_line(console, f"{path} passes on {case.backend}{again}.", "bold green")
+    return Exit.CLEAN
 
 
 @click.command("shrink")
@@ -113,9 +111,7 @@ def replay(
     help="Keep head dims, page size and heads per KV head of calls, so that they run on the kernels that they ran on.",
 )
 @contract_option
-@click.pass_context
 def shrink_case(
-    ctx: click.Context,
     *,
     path: Path,
     output: Path | None,
@@ -127,7 +123,7 @@ def shrink_case(
     repeat: int,
     same_kernels: bool,
     contract: str,
-) -> None:
+) -> Exit:
     """Write the smallest case that fails like a given one.
 
     Its first failure is what counts: a smaller case that fails in another way is not taken.
@@ -150,7 +146,7 @@ def shrink_case(
             raise _rejected(case, error) from error
     if shrunk is None:
         console.print(Text(f"{path} passes on {case.backend}: there is nothing to shrink."))
-        return
+        return Exit.CLEAN
     case_file.save(target, shrunk.case)
     # The notes are the same, and last of all.
     before, after = describe_any(case, notes=False), describe_any(shrunk.case)
@@ -159,7 +155,7 @@ def shrink_case(
     quoted = shlex.quote(str(target))
     for command in (f"replay {quoted}", f"triage {quoted}", f"export {quoted} -o repro.py"):
         print_line(console, f"  attnfuzz {command}")
-    ctx.exit(Exit.FOUND)
+    return Exit.FOUND
 
 
 def _beside(path: Path) -> Path:
@@ -191,9 +187,7 @@ def _summary(shrunk: Shrunk, *, same: bool) -> str:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @contract_option
-@click.pass_context
 def triage(
-    ctx: click.Context,
     *,
     path: Path,
     backend: str | None,
@@ -201,7 +195,7 @@ def triage(
     times: int,
     as_json: bool,
     contract: str,
-) -> None:
+) -> Exit:
     """Say whose fault a failing case is: its caller's or the kernel's, and why.
 
     Runs it with guards on either side, with other outputs, contents and workspaces, eagerly and in a graph, alone,
@@ -219,7 +213,7 @@ def triage(
         click.echo(json.dumps(msgspec.json.decode(msgspec.json.encode(found)), indent=2))
     else:
         _show(Terminal(), found, path)
-    ctx.exit(Exit.FOUND if found.fails else Exit.CLEAN)
+    return Exit.FOUND if found.fails else Exit.CLEAN
 
 
 def _show(console: Console, found: Triage, path: Path) -> None:

@@ -17,7 +17,7 @@ from attnfuzz.harness.campaign.jobs import JobEnded, JobProcesses
 from attnfuzz.harness.campaign.prepare import prepare
 from attnfuzz.harness.campaign.room import check_room
 from attnfuzz.harness.cli.given import JOBS, SEED, PathTo, counted, named
-from attnfuzz.harness.cli.terminal import Exit, Terminal, echo, new_table, tell
+from attnfuzz.harness.cli.terminal import Exit, Terminal, new_table, tell
 from attnfuzz.harness.defects.pins import save_pin
 from attnfuzz.harness.defects.results import DefectScore, write_score
 from attnfuzz.harness.defects.run import run_searches
@@ -64,9 +64,7 @@ def list_defects() -> None:
     type=PathTo(file_okay=False),
     help="Shrink each first failure and leave its case in this folder; seconds include that.",
 )
-@click.pass_context
 def run_defects(
-    ctx: click.Context,
     *,
     names: tuple[str, ...],
     examples: int,
@@ -76,7 +74,7 @@ def run_defects(
     without: tuple[Tier, ...],
     results: Path | None,
     pin: Path | None,
-) -> None:
+) -> Exit:
     """Search planted defects (all, if none is named) as a campaign does, each up to its first failure.
 
     Exits with 0 if at least 95% are killed, by every seed, 1 if not, 2 if the harness itself failed.
@@ -91,7 +89,8 @@ def run_defects(
         # Before the searches, which take minutes: a folder that can't be made would lose them.
         folder.mkdir(parents=True, exist_ok=True)
     console = Terminal()
-    console.print(f"Searching {count(len(chosen), 'defect')}: {examples:,} examples each, {_seeds(drawn)}.")
+    which = f"seed {seed}" if seeds == 1 else f"seeds {seed} to {drawn[-1]}"
+    console.print(f"Searching {count(len(chosen), 'defect')}: {examples:,} examples each, {which}.")
     setup = JobSetup(backends=backends, contract="declared", guard=None, without=without)
     outcomes: dict[str, list[SearchOutcome]] = {defect.name: [] for defect in chosen}
     searches = (Search(defect, seed=each, examples=examples, shrink=shrink) for defect in chosen for each in drawn)
@@ -104,17 +103,13 @@ def run_defects(
                 if search.over and pin is not None and search.caught is not None:
                     save_pin(pin, search.defect.name, search.caught)
     except JobEnded as ended:
-        echo(f"{ended.text}\nThe harness itself failed.", err=True)
-        ctx.exit(Exit.FAILED)
+        tell(f"{ended.text}\nThe harness itself failed.")
+        return Exit.FAILED
     scores = [DefectTally(defect, tuple(outcomes[defect.name])) for defect in chosen]
     if results is not None:
         _write(results, scores, examples, drawn, without)
     print_scores(console, scores)
-    ctx.exit(Exit.CLEAN if enough(scores) else Exit.FOUND)
-
-
-def _seeds(drawn: Sequence[int]) -> str:
-    return f"seed {drawn[0]}" if len(drawn) == 1 else f"seeds {drawn[0]} to {drawn[-1]}"
+    return Exit.CLEAN if enough(scores) else Exit.FOUND
 
 
 def in_layers(defects: Sequence[Defect]) -> list[Defect]:

@@ -9,17 +9,7 @@ from rich.live import Live
 from rich.rule import Rule
 from rich.text import Text
 
-from attnfuzz.harness.campaign.events import (
-    AnyFinding,
-    Event,
-    FindingChecked,
-    FindingFiled,
-    GapSeen,
-    JobRestarted,
-    SuspectSeen,
-    Trouble,
-    UnconfirmedKept,
-)
+from attnfuzz.harness.campaign import events
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.cli.status import Status, coverage, recent_rate, score_table
 from attnfuzz.harness.cli.terminal import print_line
@@ -38,7 +28,7 @@ _MOST_MESSAGES = 5
 
 
 @contextmanager
-def display_on(console: Console, standing: Standing) -> Iterator[Callable[[Event], None]]:
+def display_on(console: Console, standing: Standing) -> Iterator[Callable[[events.Event], None]]:
     """Show a campaign while it runs, in the way that suits the console; yields a handler of its events."""
     if not console.is_terminal:
         yield _Lines(console, standing)
@@ -56,7 +46,7 @@ class _LiveStatus:
         self._standing = standing
         self._heard = time.monotonic()
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         """Print a line if something failed; the status follows by itself."""
         self._heard = time.monotonic()
         say(self._console, event)
@@ -76,7 +66,7 @@ class _Lines:
         self._next = standing.at + SECONDS_PER_LINE_AT_FIRST
         self._patient_from = standing.at + FIRST_MINUTE
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         """Print a line if something failed or it is time for one."""
         say(self._console, event)
         if event.at >= self._next:
@@ -93,23 +83,23 @@ class _Lines:
         return f"{pace}. Coverage: {', '.join(reached)}{found}"
 
 
-def say(console: Console, event: Event) -> None:
+def say(console: Console, event: events.Event) -> None:
     """Print the line for an event that is about a failure, or about what surrounds the campaign."""
     match event:
-        case FindingFiled() | FindingChecked():
+        case events.FindingFiled() | events.FindingChecked():
             line = Text.assemble(_label(event), f": {_headline(event)}")
-        case SuspectSeen() | UnconfirmedKept() | GapSeen():
+        case events.SuspectSeen() | events.UnconfirmedKept() | events.GapSeen():
             line = Text(f"{_LABELS[type(event)]}: {_headline(event)}")
-        case Trouble():
+        case events.Trouble():
             line = Text(f"Trouble: {printable(event.text)}")
-        case JobRestarted():
+        case events.JobRestarted():
             line = Text(f"Job {event.job} was started anew: {printable(event.text)}")
         case _:
             return
     console.print(Text.assemble(f"{clock(event.at)}: ", line), soft_wrap=True)
 
 
-def _label(finding: AnyFinding) -> tuple[str, str]:
+def _label(finding: events.AnyFinding) -> tuple[str, str]:
     if finding.state is State.FIXED:
         return "Fixed", "bold green"
     if finding.known is not None:
@@ -121,10 +111,10 @@ def _label(finding: AnyFinding) -> tuple[str, str]:
     }[finding.state], "bold red"
 
 
-_LABELS = {SuspectSeen: "Suspect", UnconfirmedKept: "Unconfirmed", GapSeen: "Gap"}
+_LABELS = {events.SuspectSeen: "Suspect", events.UnconfirmedKept: "Unconfirmed", events.GapSeen: "Gap"}
 
 
-def _headline(event: AnyFinding | SuspectSeen | UnconfirmedKept | GapSeen) -> str:
+def _headline(event: events.AnyFinding | events.SuspectSeen | events.UnconfirmedKept | events.GapSeen) -> str:
     return headline(event.case.backend, event.observation)
 
 
@@ -147,9 +137,9 @@ def summarise(console: Console, standing: Standing) -> None:
     console.print(Text(f"{result.text}{seed}.", "bold green" if result.level is Level.GOOD else "bold red"))
 
 
-def _at_length(finding: AnyFinding) -> str:
+def _at_length(finding: events.AnyFinding) -> str:
     """The report of what this campaign filed; two lines on what an earlier one did, which printed its report."""
-    if isinstance(finding, FindingFiled):
+    if isinstance(finding, events.FindingFiled):
         return finding.report.rstrip()
     times = f"{finding.times} of {count(finding.runs, 'time')}"
     return f"{_headline(finding)}\nit was found before, and was run again: failed {times}"

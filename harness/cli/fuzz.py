@@ -1,6 +1,5 @@
 """`attnfuzz fuzz`: a campaign, shown live."""
 
-import secrets
 from pathlib import Path
 
 import click
@@ -9,7 +8,6 @@ from attnfuzz.harness.campaign.plan import ALPHA, MOST_BACKENDS, PRESETS, Plan
 from attnfuzz.harness.cli.campaign import command_began, resume_campaign, start_campaign
 from attnfuzz.harness.cli.given import (
     JOBS,
-    SEED,
     FalseAlarms,
     PathTo,
     backends_option,
@@ -17,6 +15,7 @@ from attnfuzz.harness.cli.given import (
     contract_option,
     counted,
     duration,
+    seed_option,
 )
 from attnfuzz.harness.findings.ledger import DEFAULT_NAME
 from attnfuzz.reference.case import Guard
@@ -37,7 +36,7 @@ GOES_WITH_RESUME = {"jobs", "ray", "database", "ledger"}
     show_default=True,
     help="Examples or time, and jobs, where they are not given.",
 )
-@click.option("--seed", type=SEED, help="Draw the cases of an earlier campaign again.")
+@seed_option("Draw the cases of an earlier campaign again.")
 @click.option("--jobs", type=JOBS, help="Processes that search at the same time.")
 @contract_option
 @click.option(
@@ -77,7 +76,7 @@ def fuzz(
     examples: int | None,
     seconds: float | None,
     preset: str,
-    seed: int | None,
+    seed: int,
     jobs: int | None,
     contract: str,
     alpha: float,
@@ -110,7 +109,7 @@ def fuzz(
                 backends=backends,
                 examples=examples,
                 seconds=seconds,
-                seed=secrets.randbits(32) if seed is None else seed,
+                seed=seed,
                 jobs=jobs or chosen.jobs,
                 contract=contract,
                 alpha=alpha,

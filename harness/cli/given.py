@@ -3,6 +3,7 @@
 import difflib
 import functools
 import math
+import secrets
 import stat
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -62,12 +63,17 @@ class PathTo(click.Path):
 
 
 def counted(least: int = 1, most: int = MOST_EXAMPLES) -> click.IntRange:
-    """A number of things to do, with a bound beyond which nobody waits for it."""
+    """A number of things to do, with an upper bound that no run comes near."""
     return click.IntRange(min=least, max=most)
 
 
 SEED = click.IntRange(min=0, max=MOST_SEED)
 JOBS = counted(most=MOST_JOBS)
+
+
+def seed_option(meaning: str) -> Callable[..., Any]:
+    """The option --seed, as `seed`: drawn at random unless it is given."""
+    return click.option("--seed", type=SEED, default=lambda: secrets.randbits(32), help=meaning)
 
 
 class FalseAlarms(click.FloatRange):
@@ -161,13 +167,14 @@ def backends_option(meaning: str) -> Callable[..., Any]:
                 named = tree.names(backends)
             return command(*args, backends=tuple(dict.fromkeys(on_device(name, device) for name in named)), **others)
 
+        of_releases = (f", {e.name}==VERSION:{e.kinds[0]} one of a release of {e.title}" for e in engines())
         option = click.option(
             "--backend",
             "backends",
             multiple=True,
             metavar="NAME",
             help=f"{meaning}; may be given several times. FILE.py:NAME is a backend of yours"
-            f"{''.join(map(_of_release, engines()))}.  "
+            f"{''.join(of_releases)}.  "
             f"[default: {', '.join(DEFAULT_BACKENDS)}; with --device cuda {', '.join(DEFAULT_BACKENDS_ON_GPU)}]",
         )
         where = device_option("Where: on a Hopper GPU, trtllm_mha is hopper:trtllm_mha.  [default: by the name]")
@@ -178,11 +185,6 @@ def backends_option(meaning: str) -> Callable[..., Any]:
         return decorated
 
     return with_options
-
-
-def _of_release(engine: Engine) -> str:
-    """How backends of an engine's releases are named, as the end of a sentence."""
-    return f", {engine.name}==VERSION:{engine.kinds[0]} one of a release of {engine.title}"
 
 
 def case_at(path: Path, backend: str | None = None, tree: EngineTree | None = None) -> AnyCase:

@@ -1,7 +1,6 @@
 """`attnfuzz findings` and `attnfuzz corpus`: what a home keeps from night to night."""
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -10,10 +9,10 @@ from rich.text import Text
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.cli.given import PathTo, find_by_name
 from attnfuzz.harness.cli.terminal import BadInput, Terminal, echo, new_table, tell
-from attnfuzz.harness.corpus import Corpus, Kept, Why
+from attnfuzz.harness.corpus import Corpus, Why
 from attnfuzz.harness.findings.archive import forget, read_records
 from attnfuzz.harness.findings.finding import REPORT, case_path, text_beside
-from attnfuzz.harness.findings.record import Record, Sighting
+from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.verdict.printable import in_a_line
 from attnfuzz.harness.verdict.wording import count, date, headline, replay_line
@@ -21,6 +20,9 @@ from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 
 _STYLES = {State.NEW: "bold red", State.RETURNED: "bold red", State.OPEN: "red", State.FIXED: "green"}
+
+_VERSIONS = ("attnfuzz", "torch", "flashinfer-python", "driver", "gpu")
+"""What a person looks at first; environment.json has the rest."""
 
 _out_option = click.option(
     "--out",
@@ -60,8 +62,10 @@ def show_finding(name: str, out: Path) -> None:
     console.print(
         Text.assemble((record.state, _STYLES[record.state]), "  ", headline(record.case.backend, record.observation))
     )
-    for sighting in record.sightings:
-        console.print(Text(in_a_line(f"  {_line(sighting)}")))
+    for seen in record.sightings:
+        versions = ", ".join(f"{name} {text}" for name, text in seen.environment.items() if name in _VERSIONS)
+        line = f"  {date(seen.time)}  {'failed' if seen.failed else 'passed'}  {versions}".rstrip()
+        console.print(Text(in_a_line(line)))
     report = text_beside(record.path, REPORT)
     if report is not None:
         console.print(Text(f"\n{report.rstrip()}"))
@@ -90,15 +94,6 @@ def _records(home: Home) -> list[Record]:
     return records
 
 
-def _line(sighting: Sighting) -> str:
-    versions = ", ".join(f"{name} {text}" for name, text in sighting.environment.items() if name in _VERSIONS)
-    return f"{date(sighting.time)}  {'failed' if sighting.failed else 'passed'}  {versions}".rstrip()
-
-
-_VERSIONS = ("attnfuzz", "torch", "flashinfer-python", "driver", "gpu")
-"""What a person looks at first; environment.json has the rest."""
-
-
 corpus_option = click.option(
     "--corpus",
     "folder",
@@ -122,11 +117,14 @@ def list_cases(folder: Path, backend: str | None) -> None:
     kept = _open(folder).kept(backend)
     table = new_table("case", "backend", "kept for", whole=("case",))
     for each in sorted(kept, key=lambda each: (each.case.backend, each.entry.why.rank, each.entry.case)):
-        table.add_row(each.entry.case, each.case.backend, _reason(each))
+        margins = ", ".join(f"{tier} {margin:.2g}" for tier, margin in sorted(each.entry.margins.items()))
+        table.add_row(each.entry.case, each.case.backend, each.entry.why.value + (f" ({margins})" if margins else ""))
     console = Terminal()
     if kept:
         console.print(table)
-    console.print(_totals(kept))
+    by_reason = Counter(each.entry.why for each in kept)
+    reasons = ", ".join(f"{by_reason[why]} for {why}" for why in Why if by_reason[why])
+    console.print(f"{count(len(kept), 'case')}{': ' if reasons else ''}{reasons}.")
 
 
 @corpus.command("add")
@@ -134,7 +132,12 @@ def list_cases(folder: Path, backend: str | None) -> None:
 @click.argument("paths", type=PathTo(exists=True), nargs=-1, required=True, metavar="CASE.json|FINDING_DIR ...")
 def add_cases(folder: Path, paths: tuple[Path, ...]) -> None:
     """Keep these cases for good: every campaign runs them first. All are looked at before any is kept."""
-    cases = [_case_of_steps(path) for path in paths]
+    cases = []
+    for path in paths:
+        case = case_file.load(case_path(path))
+        if not isinstance(case, Case):
+            raise BadInput(f"{path} is made of literal calls, which a search can't use: give a case made of steps")
+        cases.append(case)
     into = _open(folder)
     added = sum(into.keep(case, why=Why.ADDED) is not None for case in cases)
     echo(f"{count(added, 'case')} added to {folder}; {len(cases) - added} there already.")
@@ -167,21 +170,3 @@ def _open(folder: Path) -> Corpus:
     for trouble in opened.troubles:
         tell(f"Warning: {trouble}")
     return opened
-
-
-def _case_of_steps(path: Path) -> Case:
-    case = case_file.load(case_path(path))
-    if not isinstance(case, Case):
-        raise BadInput(f"{path} is made of literal calls, which a search can't use: give a case made of steps")
-    return case
-
-
-def _reason(kept: Kept) -> str:
-    margins = ", ".join(f"{tier} {margin:.2g}" for tier, margin in sorted(kept.entry.margins.items()))
-    return f"{kept.entry.why} ({margins})" if margins else kept.entry.why.value
-
-
-def _totals(kept: Sequence[Kept]) -> str:
-    by_reason = Counter(each.entry.why for each in kept)
-    reasons = ", ".join(f"{by_reason[why]} for {why}" for why in Why if by_reason[why])
-    return f"{count(len(kept), 'case')}{': ' if reasons else ''}{reasons}."

@@ -21,7 +21,7 @@ from attnfuzz.harness.cli.home import corpus, findings
 from attnfuzz.harness.cli.import_dump import import_dump
 from attnfuzz.harness.cli.report import report
 from attnfuzz.harness.cli.sweep import sweep
-from attnfuzz.harness.cli.terminal import Exit, echo, legible
+from attnfuzz.harness.cli.terminal import Exit, legible, tell
 from attnfuzz.reference.user_error import UserError
 
 
@@ -83,9 +83,9 @@ def _exit_code() -> int:
 
 
 def _say(text: str) -> None:
-    # Nobody may read standard error any more: the exit code is the same.
+    # Standard error may be closed by now: the exit code stays the same.
     with contextlib.suppress(OSError):
-        echo(text.rstrip("\n"), err=True)
+        tell(text.rstrip("\n"))
 
 
 def _fixable(error: BaseException) -> str | None:

@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attnfuzz.harness.campaign.events import AnyFinding
 from attnfuzz.harness.cli.given import PathTo, find_by_name
 from attnfuzz.harness.cli.terminal import Terminal, echo, new_table, print_line, tell
 from attnfuzz.harness.defects.results import read_score
@@ -109,7 +108,11 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         ("Still there", comparison.still, ""),
     ):
         for finding in findings:
-            print_line(console, f"{title}: {_words(finding)}", style)
+            print_line(
+                console,
+                f"{title}: {headline(finding.case.backend, finding.observation)}\n  {replay_line(finding.path)}",
+                style,
+            )
     if comparison.nothing is not None:
         print_line(console, comparison.nothing, "" if comparison.left_out else "green")
     for change in comparison.environment:
@@ -118,10 +121,6 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     for backend in comparison.backends:
         console.print()
         _print_backend(console, backend)
-
-
-def _words(finding: AnyFinding) -> str:
-    return f"{headline(finding.case.backend, finding.observation)}\n  {replay_line(finding.path)}"
 
 
 def _print_backend(console: Console, change: BackendChange) -> None:

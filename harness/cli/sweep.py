@@ -1,6 +1,5 @@
 """`attnfuzz sweep`: failures by release, those that are reported and those that a search of each release finds."""
 
-import secrets
 import shlex
 from collections.abc import Sequence
 from functools import partial
@@ -15,7 +14,16 @@ from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.plan import ALPHA, Plan, spent_per_output
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.cli.campaign import run_campaign
-from attnfuzz.harness.cli.given import JOBS, SEED, EngineTree, PathTo, check_alone, counted, duration, tree_option
+from attnfuzz.harness.cli.given import (
+    JOBS,
+    EngineTree,
+    PathTo,
+    check_alone,
+    counted,
+    duration,
+    seed_option,
+    tree_option,
+)
 from attnfuzz.harness.cli.sweep_table import print_sweep
 from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, echo, tell
 from attnfuzz.harness.files.durable import write_durably
@@ -62,7 +70,7 @@ _MOST_CHARACTERS = 160
     help="A failure to run in every release, beside those that are reported; may be given several times.",
 )
 @tree_option("A source tree, as the last release.")
-@click.option("--seed", type=SEED, help="Draw the cases of an earlier sweep again.")
+@seed_option("Draw the cases of an earlier sweep again.")
 @click.option("--jobs", type=JOBS, default=1, show_default=True, help="Processes that search.")
 @click.option(
     "--out",
@@ -88,7 +96,7 @@ def sweep(
     seconds: float | None,
     cases: tuple[Path, ...],
     tree: EngineTree | None,
-    seed: int | None,
+    seed: int,
     jobs: int,
     out: Path,
     resume: Path | None,
@@ -114,7 +122,7 @@ def sweep(
         kinds=kinds,
         examples=None if examples == 0 else EXAMPLES if examples is None and seconds is None else examples,
         seconds=seconds,
-        seed=secrets.randbits(32) if seed is None else seed,
+        seed=seed,
         jobs=jobs,
         given=known,
     )
@@ -187,14 +195,10 @@ def _search(asked: SweepPlan, out: Path, backends: tuple[str, ...]) -> Searched:
 def _failure(standing: Standing) -> str:
     """Why a search says too little to count as complete; nothing if it doesn't."""
     if standing.failure is not None:
-        return f"the search failed: {_last_words(standing.failure.text)}"
+        # The last line says how the job's process ended, the one before it what it wrote last.
+        lines = [line for line in standing.failure.text.splitlines() if line.strip()]
+        return f"the search failed: {next(iter([*lines[-2:-1], *lines]), 'it did not say why')}"
     return f"{count(len(standing.unsettled), 'suspect')} not confirmed" if standing.unsettled else ""
-
-
-def _last_words(text: str) -> str:
-    """What a job process that failed wrote last; the line after it says how the process ended."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    return next(iter([*lines[-2:-1], *lines]), "it did not say why")
 
 
 def _write(results: SweepResults, engine: Engine, out: Path) -> None:

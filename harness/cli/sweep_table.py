@@ -9,17 +9,8 @@ from rich.text import Text
 
 from attnfuzz.harness.bisect.outcome import Ending
 from attnfuzz.harness.cli.terminal import new_table, print_line
+from attnfuzz.harness.sweep import words
 from attnfuzz.harness.sweep.results import FailureRow, SweepResults
-from attnfuzz.harness.sweep.words import (
-    found_in,
-    not_yet_run,
-    sentence,
-    shown,
-    still_there,
-    unable,
-    why_not_run,
-    without_failure,
-)
 from attnfuzz.harness.verdict.printable import printable
 from attnfuzz.harness.verdict.wording import count, replay_line
 from attnfuzz.kernels.engine import Engine
@@ -39,8 +30,8 @@ _INDENT = "    "
 
 def print_sweep(console: Console, results: SweepResults, engine: Engine) -> None:
     """Print all that is known: the table, what could not be run, each failure, and the result in a line."""
-    passing, not_run = without_failure(results)
-    waiting = not_yet_run(results)
+    passing, not_run = words.without_failure(results)
+    waiting = words.not_yet_run(results)
     shown_apart = (*passing, *not_run, *waiting)
     numbered = list(enumerate((row for row in results.rows if row not in shown_apart), start=1))
     for part in _in_parts(console, results, numbered):
@@ -50,8 +41,8 @@ def print_sweep(console: Console, results: SweepResults, engine: Engine) -> None
         console.print(Text(_LEGEND, style="dim"))
     for release in results.asked.releases:
         backends = tuple(engine.backend(release, kind) for kind in results.asked.kinds)
-        if reason := unable(results, release, backends):
-            print_line(console, f"{shown(release)} can't be run: {reason}", "yellow")
+        if reason := words.unable(results, release, backends):
+            print_line(console, f"{words.shown(release)} can't be run: {reason}", "yellow")
     for number, row in numbered:
         console.print()
         _print_row(console, number, row)
@@ -59,7 +50,7 @@ def print_sweep(console: Console, results: SweepResults, engine: Engine) -> None
         console.print()
     if passing:
         _wrapped(console, f"No release shows {', '.join(row.wanted.name for row in passing)}.")
-    if reasons := why_not_run(not_run):
+    if reasons := words.why_not_run(not_run):
         _wrapped(console, f"None could run {reasons}.")
     if waiting:
         _wrapped(console, f"Found, and not run in all releases yet: {', '.join(row.wanted.name for row in waiting)}.")
@@ -71,7 +62,7 @@ def _in_parts(
     console: Console, results: SweepResults, numbered: Sequence[tuple[int, FailureRow]]
 ) -> list[Sequence[tuple[int, FailureRow]]]:
     """The failures, as many together as are as wide as the terminal."""
-    names = max(map(len, (*map(shown, results.asked.releases), "release")))
+    names = max(map(len, (*map(words.shown, results.asked.releases), "release")))
     taken = names + (len("  drawn cases  found") if results.asked.searches else 0)
     each = max(1, (console.width - taken) // (_GAP + len(str(len(numbered)))))
     return [numbered[first : first + each] for first in range(0, max(1, len(numbered)), each)]
@@ -83,18 +74,18 @@ def _table(results: SweepResults, part: Sequence[tuple[int, FailureRow]]) -> Tab
     table = new_table("release", *numbers, whole=("release",), numbers=numbers)
     for release in results.asked.releases:
         searched = results.searched.get(release)
-        told = (f"{searched.examples:,}", str(found_in(results, release))) if searched else ("", "")
+        told = (f"{searched.examples:,}", str(words.found_in(results, release))) if searched else ("", "")
         marks = [_MARKS[row.cells[release].ending] if release in row.cells else Text("") for _, row in part]
-        table.add_row(printable(shown(release)), *(told if searches else ()), *marks)
+        table.add_row(printable(words.shown(release)), *(told if searches else ()), *marks)
     return table
 
 
 def _print_row(console: Console, number: int, row: FailureRow) -> None:
     wanted = row.wanted
     print_line(console, f"{number:>2}  {wanted.name}, {wanted.kind}", "bold")
-    lines = [wanted.title, sentence(row)]
+    lines = [wanted.title, words.sentence(row)]
     if wanted.found:
-        lines.append(f"Found by the search in {', '.join(map(shown, wanted.found))}.")
+        lines.append(f"Found by the search in {', '.join(map(words.shown, wanted.found))}.")
     if row.resembles:
         lines.append(f"It fails like {row.resembles} in every release that both were run in: perhaps it is that.")
     for line in lines:
@@ -107,7 +98,7 @@ def _print_row(console: Console, number: int, row: FailureRow) -> None:
 def _print_result(console: Console, results: SweepResults) -> None:
     releases = count(len(results.asked.releases), "release")
     failing = sum(row.course.began != "-" for row in results.rows)
-    left = still_there(results)
+    left = words.still_there(results)
     if not results.judged:
         print_line(console, f"None of {releases} could be run.", "bold red")
     elif not failing:

@@ -6,7 +6,7 @@ from attnfuzz.harness.calls.trace import Untraceable
 from attnfuzz.harness.export.script import render_script
 from attnfuzz.harness.export.target import DEADLY, CannotExport, Target
 from attnfuzz.harness.sandbox.check import Runner, shared_runner
-from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.calls import Buffer, CallCase, Drawn
 from attnfuzz.reference.case_file import AnyCase, case_id
@@ -27,7 +27,14 @@ class Exporter:
     def __init__(self, case: AnyCase, runner: Runner | None = None) -> None:
         """Run it. Raises CannotExport for a call that can't be written down."""
         runner = runner or shared_runner()
-        verdict, calls = _calls_of(case, runner)
+        calls: CallCase | None
+        if isinstance(case, CallCase):
+            verdict, calls = runner.verdict(case), case
+        else:
+            try:
+                verdict, calls = runner.trace(case)
+            except Untraceable as obstacle:
+                raise CannotExport(str(obstacle)) from obstacle
         self._case, self._unsupported = case, verdict.unsupported
         self.seen: Observation | None = next(iter(verdict.failures), None)
         self.calls = _lean(calls, self.seen, runner) if calls is not None and self.seen is not None else calls
@@ -56,15 +63,6 @@ class Exporter:
 def export_script(case: AnyCase, runner: Runner | None = None, *, target: Target = Target.NATIVE) -> str:
     """Run a case once more, and make a script of the calls in which it ended. Raises CannotExport."""
     return Exporter(case, runner).script(target)
-
-
-def _calls_of(case: AnyCase, runner: Runner) -> tuple[Verdict, CallCase | None]:
-    if isinstance(case, CallCase):
-        return runner.verdict(case), case
-    try:
-        return runner.trace(case)
-    except Untraceable as obstacle:
-        raise CannotExport(str(obstacle)) from obstacle
 
 
 def _lean(calls: CallCase, seen: Observation, runner: Runner) -> CallCase:

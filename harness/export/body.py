@@ -2,7 +2,6 @@
 
 import base64
 import ctypes
-import math
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,13 +17,20 @@ from attnfuzz.reference.calls import (
     Call,
     CallAnswer,
     CallCase,
-    Expected,
     View,
     content_of,
     named_views,
 )
 from attnfuzz.reference.case import Outputs
 from attnfuzz.reference.dtypes import DType
+
+WIDTH = 100
+"""Lines are filled up to so many characters, but never broken inside of an item."""
+
+_TAKEN = frozenset(
+    {"compare", "elements", "filled", "inf", "memory", "nan", "normal", "packed", "put", "strided", "torch"}
+)
+"""Names that the function uses and a script defines."""
 
 MOST_RUNS = 6
 """Content of up to so many runs of equal elements is written as runs."""
@@ -59,8 +65,9 @@ class ScriptContents:
         if not dtype.is_floating_point and content.numel() <= MOST_NUMBERS and content.numel() <= 8 * len(runs):
             return repr([int(value) for value in content.tolist()])
         if len(runs) <= MOST_RUNS:
-            return f"filled({', '.join(f'({count}, {_number(value)})' for count, value in runs)})"
-        self.packed[key] = _text_of(content)
+            return f"filled({', '.join(f'({count}, {value!r})' for count, value in runs)})"
+        data = ctypes.string_at(content.data_ptr(), content.nbytes)
+        self.packed[key] = base64.b64encode(zlib.compress(data, 9)).decode()
         return f"packed({quoted(key)})"
 
     def _unwritten(self, buffer: Buffer) -> str:
@@ -80,24 +87,6 @@ def _runs(content: torch.Tensor, dtype: DType) -> list[tuple[int, float]]:
         numbers = numbers.double()
     # Bits that differ make runs of their own, so that no two zeros or NaNs are taken for one another.
     return list(zip(counts.tolist(), numbers.tolist(), strict=True))
-
-
-def _number(value: float) -> str:
-    return "nan" if math.isnan(value) else repr(value)
-
-
-def _text_of(content: torch.Tensor) -> str:
-    data = ctypes.string_at(content.data_ptr(), content.nbytes)
-    return base64.b64encode(zlib.compress(data, 9)).decode()
-
-
-WIDTH = 100
-"""Lines are filled up to so many characters, but never broken inside of an item."""
-
-_TAKEN = frozenset(
-    {"compare", "elements", "filled", "inf", "memory", "nan", "normal", "packed", "put", "strided", "torch"}
-)
-"""Names that the function uses and a script defines."""
 
 
 @dataclass(frozen=True)
@@ -137,20 +126,15 @@ class _Writer:
         reached = reached_by(self._calls.calls)
         for buffer in self._calls.buffers:
             if buffer.name in reached and buffer.name not in left_out:
-                lines += self._memory(buffer)
+                made = f"{self._variables[buffer.name]} = memory({quoted(buffer.name)}, torch.{buffer.dtype.value}, "
+                lines += _filled(f"    {made}", self._contents.source(buffer, buffer.name), ")")
         for index, call in enumerate(self._calls.calls):
             lines += self._writes(call.writes, f"before call {index}")
             lines += self._call(call)
-        if self._calls.answer is None:
-            return Body("\n".join(lines), self._contents.packed)
-        lines += self._writes(self._calls.answer.writes, "after the calls")
-        lines += self._answer(self._calls.answer, reached)
+        if self._calls.answer is not None:
+            lines += self._writes(self._calls.answer.writes, "after the calls")
+            lines += self._answer(self._calls.answer, reached)
         return Body("\n".join(lines), self._contents.packed)
-
-    def _memory(self, buffer: Buffer) -> list[str]:
-        dtype, content = buffer.dtype.value, self._contents.source(buffer, buffer.name)
-        opening = f"    {self._variables[buffer.name]} = memory({quoted(buffer.name)}, torch.{dtype}, "
-        return _filled(opening, content, ")")
 
     def _writes(self, writes: Iterable[Buffer], when: str) -> list[str]:
         lines = []
@@ -160,7 +144,11 @@ class _Writer:
         return lines
 
     def _call(self, call: Call) -> list[str]:
-        arguments = [_passed(name, self._argument(name, value)) for name, value in call.arguments.items()]
+        arguments = []
+        for name, value in call.arguments.items():
+            text = self._argument(name, value)
+            # The names that a case from a file has are parameters; others stay text.
+            arguments.append(f"{name}={text}" if is_parameter(name) else f"**{{{name!r}: {text}}}")
         after = [f"    {self._dialect.after}"] if self._dialect.after else []
         return [f"    {self._dialect.names[call.op]}(", *_packed_lines(arguments, " " * 8), "    )", *after]
 
@@ -187,12 +175,11 @@ class _Writer:
         lines += ["    return compare(", *_packed_lines(results, " " * 8)]
         if requests:
             lines.append("        requests=[  # the first row of its output, its queries, and all its keys and values")
-            lines += [f"            ({self._request(request)})," for request in requests]
+            for request in requests:
+                views = ", ".join(map(self._view, (request.query, request.key, request.value)))
+                lines.append(f"            ({request.first_row}, {views}),")
             lines.append("        ],")
         return [*lines, "    )"]
-
-    def _request(self, request: Expected) -> str:
-        return ", ".join([str(request.first_row), *map(self._view, (request.query, request.key, request.value))])
 
     def _argument(self, name: str, value: Argument) -> str:
         if isinstance(value, list):
@@ -218,11 +205,6 @@ class _Writer:
         if (view.offset, size) != (0, whole):
             text = f"{text}[{view.offset}:{view.offset + size}]"
         return text if len(view.shape) == 1 else f"{text}.view({', '.join(map(str, view.shape)) or '()'})"
-
-
-def _passed(name: str, text: str) -> str:
-    """An argument of a call. The names that a case from a file has are parameters; others stay text."""
-    return f"{name}={text}" if is_parameter(name) else f"**{{{name!r}: {text}}}"
 
 
 def reached_by(calls: Iterable[Call]) -> set[str]:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any
 
@@ -14,6 +13,7 @@ from msgspec.structs import replace
 import attnfuzz
 from attnfuzz.harness.export.body import Dialect, reached_by
 from attnfuzz.harness.export.python_source import inlined
+from attnfuzz.harness.findings.environment import version_of
 from attnfuzz.harness.sandbox.check import TIMEOUT_SECONDS
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.kernels import fixup, torch_sdpa
@@ -25,6 +25,20 @@ from attnfuzz.reference.calls import Argument, Call, CallCase, View
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import ROUNDOFF, SMALLEST_STEP
 from attnfuzz.reference.user_error import UserError
+
+_MODULES: tuple[ModuleType, ...] = (unsupported, ops, gather, torch_sdpa)
+"""The modules whose functions a script can carry along."""
+
+WORKSPACE_BYTES = 128 << 20
+"""Of a workspace at least: what FlashInfer's own tests allocate for these functions, whose kernels need more than the
+CPU's."""
+
+_OWN = (fixup, gather)
+"""The modules whose functions FlashInfer lacks, all in torch."""
+
+_DECODE = "trtllm_batch_decode_with_kv_cache"
+_WORKSPACE = "workspace_buffer"
+_COMPILATION_SECONDS = 600
 
 
 class Target(StrEnum):
@@ -69,19 +83,10 @@ def raises(seen: Observation | None) -> bool:
     return seen is not None and seen.kind in {Kind.RAISED, Kind.UNEXPECTED_REJECTION}
 
 
-def versions_of(packages: tuple[str, ...]) -> list[str]:
+def versions_of(*packages: str) -> list[str]:
     """Those that are installed, with their versions."""
-    found = []
-    for package in packages:
-        try:
-            found.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-_MODULES: tuple[ModuleType, ...] = (unsupported, ops, gather, torch_sdpa)
-"""The modules whose functions a script can carry along."""
+    found = ((package, version_of(package)) for package in packages)
+    return [f"{package} {version}" for package, version in found if version]
 
 
 def native_parts(case_id: str, calls: CallCase, backend: Backend, seen: Observation | None, *, guarded: bool) -> Parts:
@@ -94,7 +99,7 @@ def native_parts(case_id: str, calls: CallCase, backend: Backend, seen: Observat
     names = {op: _carried(backend, op) for op in sorted({call.op for call in calls.calls})}
     native = any(hasattr(ops, name) for name in names.values())
     needs = ", apache-tvm-ffi, ninja and a C++ compiler" if native else ""
-    versions = [f"Python {platform.python_version()}", *versions_of(("torch", "apache-tvm-ffi"))]
+    versions = [f"Python {platform.python_version()}", *versions_of("torch", "apache-tvm-ffi")]
     return Parts(
         dialect=Dialect(names),
         device="cpu",
@@ -143,18 +148,6 @@ def _carried(backend: Backend, op: str) -> str:
     return name
 
 
-WORKSPACE_BYTES = 128 << 20
-"""Of a workspace at least: what FlashInfer's own tests allocate for these functions, whose kernels need more than the
-CPU's."""
-
-_OWN = (fixup, gather)
-"""The modules whose functions FlashInfer lacks, all in torch."""
-
-_DECODE = "trtllm_batch_decode_with_kv_cache"
-_WORKSPACE = "workspace_buffer"
-_COMPILATION_SECONDS = 600
-
-
 def flashinfer_parts(
     case_id: str, calls: CallCase, backend: Backend, seen: Observation | None, *, guarded: bool
 ) -> tuple[CallCase, Parts]:
@@ -182,6 +175,7 @@ def flashinfer_parts(
     # Whole MiB, so that it reads well.
     workspace_bytes = -(-max(WORKSPACE_BYTES, *sizes, 0) >> 20) << 20
     names = {call.op: call.op for call in calls.calls}
+    eight_bits = any(buffer.dtype is DType.FLOAT8_E4M3 for buffer in calls.buffers)
     return calls, Parts(
         dialect=Dialect(names, partial(_adapt, workspace_bytes), after="torch.cuda.synchronize()"),
         device="cuda",
@@ -195,7 +189,7 @@ def flashinfer_parts(
         about=(
             "Run it with Python 3.11+, torch and FlashInfer, on a GPU that FlashInfer has these functions for.",
             f"Written by attnfuzz {attnfuzz.__version__} from case {case_id}, for",
-            f"{', '.join(versions_of(('flashinfer-python', 'cuda-bindings', 'torch')))}.",
+            f"{', '.join(versions_of('flashinfer-python', 'cuda-bindings', 'torch'))}.",
             f"What was seen, was seen with the kernels of {calls.backend}, which take the same arguments.",
             *_differences(recorded, calls, workspace_bytes),
         ),
@@ -207,7 +201,8 @@ def flashinfer_parts(
             "native": False,
             "sources": {},
             "bounds": {},
-            "tolerance": _tolerance(calls),
+            # Relative and absolute, as in FlashInfer's tests (tests/attention/test_trtllm_gen_attention.py).
+            "tolerance": (4e-2, 7e-2) if eight_bits else (1e-2, 1e-2),
             "hangs": seen is not None and seen.kind is Kind.HANG,
             "raises": raises(seen),
             "timeout": int(TIMEOUT_SECONDS) + _COMPILATION_SECONDS,
@@ -249,7 +244,6 @@ def _buffer(value: Argument) -> str | None:
 
 
 def _workspaces(calls: CallCase) -> frozenset[str]:
-    """The buffers that are workspaces."""
     found = (_buffer(call.arguments.get(_WORKSPACE)) for call in calls.calls)
     return frozenset(name for name in found if name is not None)
 
@@ -266,9 +260,3 @@ def _differences(before: CallCase, after: CallCase, workspace_bytes: int) -> lis
     if any(call.op == _DECODE and call.arguments.get("q_len_per_req") not in {None, 1} for call in after.calls):
         lines.append("XQA needs a mask for several queries of a request; these calls have none, as on SM100.")
     return lines
-
-
-def _tolerance(calls: CallCase) -> tuple[float, float]:
-    """Relative and absolute, as in FlashInfer's tests (tests/attention/test_trtllm_gen_attention.py)."""
-    eight_bits = any(buffer.dtype is DType.FLOAT8_E4M3 for buffer in calls.buffers)
-    return (4e-2, 7e-2) if eight_bits else (1e-2, 1e-2)

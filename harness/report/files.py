@@ -76,8 +76,10 @@ def locate(path: Path, campaign: str | None = None) -> Source:
     if not path.exists():
         raise NoCampaignError(f"{path} does not exist: name the --out folder of a campaign, or a log of one")
     home = Home(path)
-    if path.is_dir() and home.ids():
-        return _of_home(home, campaign)
+    if path.is_dir() and (ids := home.ids()):
+        if campaign is not None and campaign not in ids:
+            raise NoCampaignError(f"{path} has no campaign {campaign!r}: the last ones are {', '.join(ids[-3:])}")
+        return Source(home.log(campaign or ids[-1]), home)
     if campaign is not None:
         raise NoCampaignError(f"{path} has no campaigns/: --campaign chooses from an --out folder")
     log = path / LOG_NAME if path.is_dir() else path
@@ -86,13 +88,6 @@ def locate(path: Path, campaign: str | None = None) -> Source:
     above = log.parent.parent
     inside = log.name == LOG_NAME and above == Home(above.parent).campaigns
     return Source(log, Home(above.parent) if inside else None)
-
-
-def _of_home(home: Home, campaign: str | None) -> Source:
-    ids = home.ids()
-    if campaign is not None and campaign not in ids:
-        raise NoCampaignError(f"{home.path} has no campaign {campaign!r}: the last ones are {', '.join(ids[-3:])}")
-    return Source(home.log(campaign or ids[-1]), home)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from attnfuzz.harness.report.finding_view import finding_groups
 from attnfuzz.harness.report.verdict import ledger_lines, verdict
 from attnfuzz.harness.verdict.printable import printable, shortened
 from attnfuzz.harness.verdict.tiers import Tier
-from attnfuzz.harness.verdict.wording import clock, count, date, headline
+from attnfuzz.harness.verdict.wording import clock, count, date, headline, replay_line
 
 _MOST_LISTED = 100
 """Rows of a table of what may come in any number: unconfirmed failures, gaps, restarts."""
@@ -44,7 +44,9 @@ def render_html(
         for backend, score in standing.scores.items()
     ]
     environment = markup_environment()
-    environment.filters.update(clock=clock, count=count, date=date, shortened=shortened, named=named)
+    environment.filters.update(
+        clock=clock, count=count, date=date, shortened=shortened, named=named, replay_line=replay_line
+    )
     environment.globals.update(headline=headline, ledger_lines=ledger_lines, colours=COLOURS, most=_MOST_LISTED)
     return environment.get_template("report.html.j2").render(
         standing=standing,

@@ -55,17 +55,12 @@ def _findings(standing: Standing) -> str:
         parts[0] += " finding" if failing[0][0] == 1 else " findings"
     if states[State.FIXED]:
         parts.append(f"{states[State.FIXED]:,} fixed")
-    parts += _unsettled(standing)
+    reasons = Counter(suspect.reason for suspect in standing.unsettled)
+    for reason, why in {OUT_OF_TIME: "for want of time", JOB_KILLED: "because the job was killed each time"}.items():
+        if reasons[reason]:
+            parts.append(f"{count(reasons[reason], 'suspect')} not confirmed {why}")
     known = len(standing.findings) - len(standing.unexpected)
     return ", ".join(parts) + (f" ({known:,} known)" if known else "")
-
-
-def _unsettled(standing: Standing) -> list[str]:
-    reasons = Counter(suspect.reason for suspect in standing.unsettled)
-    words = {OUT_OF_TIME: "for want of time", JOB_KILLED: "because the job was killed each time"}
-    return [
-        f"{count(reasons[reason], 'suspect')} not confirmed {why}" for reason, why in words.items() if reasons[reason]
-    ]
 
 
 def ledger_lines(remarks: Sequence[LedgerRemark]) -> list[str]:
