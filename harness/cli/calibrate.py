@@ -13,7 +13,7 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.calibrate.apart import measure_apart
 from attnfuzz.harness.calibrate.calibrate import Measured, architecture_of, calibration
 from attnfuzz.harness.campaign.prepare import prepare
-from attnfuzz.harness.cli.given import PathTo, backends_option, counted, seed_option
+from attnfuzz.harness.cli.given import PathTo, backends_option, counted, out_option, seed_option
 from attnfuzz.harness.cli.terminal import BadInput, Terminal, new_table, tell
 from attnfuzz.reference.calibration import file_name, save
 
@@ -31,13 +31,7 @@ FEWEST_ROWS = 1000
     help="Rows, (token, head), for each dtype of queries: half to fit, half to test the fit.",
 )
 @seed_option("Draw the cases of an earlier calibration again.")
-@click.option(
-    "--out",
-    type=PathTo(file_okay=False),
-    default=Path("attnfuzz-calibrations"),
-    show_default=True,
-    help="Folder for one JSON file per backend.",
-)
+@out_option("attnfuzz-calibrations", "Folder for one JSON file per backend.")
 @click.option("--plot", "plots", type=PathTo(file_okay=False), help="Folder for one PNG each.")
 def calibrate(*, backends: tuple[str, ...], rows: int, seed: int, out: Path, plots: Path | None) -> None:
     """Measure the error of correct backends on this machine, and fit their noise models to it.

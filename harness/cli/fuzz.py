@@ -5,18 +5,8 @@ from pathlib import Path
 import click
 
 from attnfuzz.harness.campaign.plan import ALPHA, MOST_BACKENDS, PRESETS, Plan
+from attnfuzz.harness.cli import given
 from attnfuzz.harness.cli.campaign import command_began, resume_campaign, start_campaign
-from attnfuzz.harness.cli.given import (
-    JOBS,
-    FalseAlarms,
-    PathTo,
-    backends_option,
-    check_alone,
-    contract_option,
-    counted,
-    duration,
-    seed_option,
-)
 from attnfuzz.harness.findings.ledger import DEFAULT_NAME
 from attnfuzz.reference.case import Guard
 
@@ -26,9 +16,9 @@ GOES_WITH_RESUME = {"jobs", "ray", "database", "ledger"}
 
 
 @click.command()
-@backends_option("What to test")
-@click.option("--examples", type=counted(), help="Cases to draw for each backend.")
-@click.option("--time", "seconds", type=duration, help="Time to search in all, like 90s, 10m or 1h30m.")
+@given.backends_option("What to test")
+@click.option("--examples", type=given.counted(), help="Cases to draw for each backend.")
+@click.option("--time", "seconds", type=given.duration, help="Time to search in all, like 90s, 10m or 1h30m.")
 @click.option(
     "--preset",
     type=click.Choice(list(PRESETS)),
@@ -36,35 +26,29 @@ GOES_WITH_RESUME = {"jobs", "ray", "database", "ledger"}
     show_default=True,
     help="Examples or time, and jobs, where they are not given.",
 )
-@seed_option("Draw the cases of an earlier campaign again.")
-@click.option("--jobs", type=JOBS, help="Processes that search at the same time.")
-@contract_option
+@given.seed_option("Draw the cases of an earlier campaign again.")
+@click.option("--jobs", type=given.JOBS, help="Processes that search at the same time.")
+@given.contract_option
 @click.option(
     "--alpha",
-    type=FalseAlarms(),
+    type=given.FalseAlarms(),
     default=ALPHA,
     show_default=True,
     help="False alarms to expect of the whole campaign, before confirmation, if the backends are right.",
 )
 @click.option("--guard", type=click.Choice(["left", "right"]), help="The edge that is guarded, instead of either.")
-@click.option(
-    "--out",
-    type=PathTo(file_okay=False),
-    default=Path("attnfuzz-out"),
-    show_default=True,
-    help="Home of the campaigns, kept from night to night: findings, corpus, logs, reports.",
-)
+@given.out_option("attnfuzz-out", "Home of the campaigns, kept from night to night: findings, corpus, logs, reports.")
 @click.option("--no-leaning", is_flag=True, help="Draw as if all was new.")
 @click.option("--database", metavar="FOLDER|redis://...", help="Where Hypothesis keeps and shares failing examples.")
 @click.option(
     "--ledger",
-    type=PathTo(exists=True, dir_okay=False),
+    type=given.PathTo(exists=True, dir_okay=False),
     help=f"File of known findings.  [default: {DEFAULT_NAME}, if it is there]",
 )
 @click.option("--ray", metavar="ADDRESS|local", help="Run the jobs as actors of a Ray cluster.")
 @click.option(
     "--resume",
-    type=PathTo(exists=True, file_okay=False),
+    type=given.PathTo(exists=True, file_okay=False),
     metavar="DIR",
     help="Go on with the last campaign of this home, which was killed or interrupted, as it was begun.",
 )
@@ -94,7 +78,7 @@ def fuzz(
     the ledger is wrong, 130 after Ctrl-C or SIGTERM.
     """
     if resume is not None:
-        check_alone(ctx, "a campaign", but=GOES_WITH_RESUME)
+        given.check_alone(ctx, "a campaign", but=GOES_WITH_RESUME)
         ctx.exit(resume_campaign(resume, jobs=jobs, ray=ray, database=database, ledger=ledger))
     if examples is not None and seconds is not None:
         raise click.UsageError("--examples and --time are both budgets: give one of them")

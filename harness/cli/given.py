@@ -76,6 +76,12 @@ def seed_option(meaning: str) -> Callable[..., Any]:
     return click.option("--seed", type=SEED, default=lambda: secrets.randbits(32), help=meaning)
 
 
+def out_option(default: str, meaning: str, *, exists: bool = False) -> Callable[..., Any]:
+    """The option --out, as `out`: a folder, which is made if need be unless it has to be there (`exists`)."""
+    kind = PathTo(exists=exists, file_okay=False)
+    return click.option("--out", type=kind, default=Path(default), show_default=True, help=meaning)
+
+
 class FalseAlarms(click.FloatRange):
     """An expected number of false alarms. Far below the least, what a single row may spend is lost to underflow."""
 

@@ -7,7 +7,7 @@ import click
 from rich.text import Text
 
 from attnfuzz.harness.campaign.home import Home
-from attnfuzz.harness.cli.given import PathTo, find_by_name
+from attnfuzz.harness.cli.given import PathTo, find_by_name, out_option
 from attnfuzz.harness.cli.terminal import BadInput, Terminal, echo, new_table, tell
 from attnfuzz.harness.corpus import Corpus, Why
 from attnfuzz.harness.findings.archive import forget, read_records
@@ -24,13 +24,7 @@ _STYLES = {State.NEW: "bold red", State.RETURNED: "bold red", State.OPEN: "red",
 _VERSIONS = ("attnfuzz", "torch", "flashinfer-python", "driver", "gpu")
 """What a person looks at first; environment.json has the rest."""
 
-_out_option = click.option(
-    "--out",
-    type=PathTo(exists=True, file_okay=False),
-    default=Path("attnfuzz-out"),
-    show_default=True,
-    help="Folder of the campaigns.",
-)
+_out_option = out_option("attnfuzz-out", "Folder of the campaigns.", exists=True)
 
 
 @click.group()

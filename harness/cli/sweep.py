@@ -21,6 +21,7 @@ from attnfuzz.harness.cli.given import (
     check_alone,
     counted,
     duration,
+    out_option,
     seed_option,
     tree_option,
 )
@@ -72,13 +73,7 @@ _MOST_CHARACTERS = 160
 @tree_option("A source tree, as the last release.")
 @seed_option("Draw the cases of an earlier sweep again.")
 @click.option("--jobs", type=JOBS, default=1, show_default=True, help="Processes that search.")
-@click.option(
-    "--out",
-    type=PathTo(file_okay=False),
-    default=Path("attnfuzz-sweep"),
-    show_default=True,
-    help="Folder of the table, of failing cases, and of the campaigns with their findings.",
-)
+@out_option("attnfuzz-sweep", "Folder of the table, of failing cases, and of the campaigns with their findings.")
 @click.option(
     "--resume",
     type=PathTo(exists=True, file_okay=False),

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attnfuzz.harness.campaign.standing import Standing
@@ -76,8 +76,9 @@ def _backend(standing: Standing, backend: str) -> Suite:
         f"{count(score.cases, 'case')}, {count(score.searched, 'example')} drawn, "
         f"{count(len(score.pairs), 'pair')} of features reached, {count(score.deaths, 'worker')} died"
     )
-    idle = () if score.cases else ("skipped", "the campaign never came to it")
-    search = Test("search", *idle, out=out, seconds=sum(score.phases.values()))
+    search = Test("search", out=out, seconds=sum(score.phases.values()))
+    if not score.cases:
+        search = replace(search, outcome="skipped", reason="the campaign never came to it")
     return Suite(backend, (search, *_findings(standing, backend), *_unsettled(standing, backend)))
 
 
