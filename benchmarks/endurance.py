@@ -15,7 +15,7 @@ from measurement import backends_option, count_option, show
 from attnfuzz.harness.campaign.events import CampaignStarted, Progress
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.log import LogError, read_log
-from attnfuzz.harness.cli.given import Duration
+from attnfuzz.harness.cli.given import duration
 
 FIRST_SECONDS = 60.0
 """What the last quarter is compared with; with less than a quarter of the time, if that is shorter."""
@@ -43,7 +43,7 @@ class Memory:
 
 @click.command()
 @backends_option()
-@click.option("--time", "seconds", type=Duration(), default="2m", show_default=True, help="How long to search.")
+@click.option("--time", "seconds", type=duration, default="2m", show_default=True, help="How long to search.")
 @count_option("--jobs", 1, "Processes that search at the same time.")
 @count_option("--points", 4, "Intervals to print, all of the same length.")
 @click.option("--database", help="Hypothesis' example database for the campaign.")

@@ -3,21 +3,19 @@
 from collections.abc import Iterable
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.backends.engines import engines
 from attnfuzz.harness.backends.load import BackendFileError
 from attnfuzz.harness.backends.registry import fixed, names, resolve
-from attnfuzz.harness.cli.given import EngineTree, device_option, tell, tree_option
-from attnfuzz.harness.cli.noise_words import noise_words
-from attnfuzz.harness.cli.terminal import Terminal, echo
+from attnfuzz.harness.cli.given import EngineTree, device_option, tree_option
+from attnfuzz.harness.cli.terminal import Terminal, echo, new_table, tell
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import KvView, Mode, QueryView
 from attnfuzz.reference.device import Device
+from attnfuzz.reference.noise import Origin
 
 
 @click.command()
@@ -39,11 +37,7 @@ def backends(*, runnable: bool, device: Device | None, tree: EngineTree | None, 
                 echo(name)
         return
     console = Terminal()
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("backend", no_wrap=True)
-    table.add_column("here", no_wrap=True)
-    table.add_column("on", no_wrap=True)
-    table.add_column("supports", overflow="fold", ratio=1)
+    table = new_table("backend", "here", "on", "supports", whole=("backend", "here", "on"))
     why_not: dict[str, list[str]] = {}
     for name in sorted(listed, key=lambda name: (resolve(name).capability.device is Device.CUDA, name)):
         backend = resolve(name)
@@ -97,19 +91,10 @@ def _numbers(can: Capability) -> str:
         return f"{', '.join(can.dtypes)}; head dims up to {can.max_head_dim}"
     dims: dict[str, list[str]] = {}
     for bucket in can.buckets:
-        dims.setdefault(_dtypes(bucket), []).append(_head_dims(bucket))
+        kv = f" over {bucket.kv_dtype} KV" if bucket.kv_dtype is not bucket.dtype else ""
+        sizes = dict.fromkeys((bucket.head_dim_qk, bucket.head_dim_vo))
+        dims.setdefault(f"{bucket.dtype}{kv}", []).append("/".join(map(str, sizes)))
     return "; ".join(f"{dtypes} with head dim {_listed(found)}" for dtypes, found in dims.items())
-
-
-def _dtypes(bucket: Bucket) -> str:
-    kv = f" over {bucket.kv_dtype} KV" if bucket.kv_dtype is not bucket.dtype else ""
-    return f"{bucket.dtype}{kv}"
-
-
-def _head_dims(bucket: Bucket) -> str:
-    if bucket.head_dim_qk == bucket.head_dim_vo:
-        return str(bucket.head_dim_qk)
-    return f"{bucket.head_dim_qk}/{bucket.head_dim_vo}"
 
 
 def _listed(values: Iterable[object]) -> str:
@@ -132,3 +117,17 @@ def _features(can: Capability) -> list[str]:
         "strided KV": can.kv_views != (KvView.SEPARATE,),
     }
     return [feature for feature, present in features.items() if present]
+
+
+def noise_words(backend: Backend) -> str:
+    """Which noise model judges a backend here, in a clause without a full stop."""
+    if uncalibrated(backend):
+        return "uncalibrated: judged as an unknown kernel"
+    if all(backend.noise(dtype).origin is Origin.CALIBRATED for dtype in backend.capability.dtypes):
+        return "noise model calibrated on this architecture"
+    return "noise model from theory"
+
+
+def uncalibrated(backend: Backend) -> bool:
+    """Whether a backend is judged as an unknown kernel, for queries of some dtype."""
+    return any(backend.noise(dtype).origin is Origin.UNKNOWN for dtype in backend.capability.dtypes)

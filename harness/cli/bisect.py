@@ -10,22 +10,12 @@ from pathlib import Path
 
 import click
 from packaging.utils import InvalidName, canonicalize_name
-from packaging.version import (
-    Version,
-)
+from packaging.version import Version
 from rich.table import Table
 from rich.text import Text
 
-from attnfuzz.harness.cli.exits import BadInput, Exit
-from attnfuzz.harness.cli.given import (
-    Duration,
-    PathTo,
-    case_at,
-    tell,
-)
-from attnfuzz.harness.cli.terminal import (
-    Terminal,
-)
+from attnfuzz.harness.cli.given import PathTo, case_at, duration
+from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, new_table, tell
 from attnfuzz.harness.export import CannotExport, Target, export_script
 from attnfuzz.harness.files.durable import write_durably
 from attnfuzz.harness.releases.halving import search
@@ -65,12 +55,10 @@ _STYLES = {Ending.PASSES: "green", Ending.FAILS: "red"}
     help="Where installed versions are kept; without it in bisect/ of attnfuzz's cache.",
 )
 @click.option(
-    "--timeout", "seconds", type=Duration(), default="30m", show_default=True, help="Stop a run that takes longer."
+    "--timeout", "seconds", type=duration, default="30m", show_default=True, help="Stop a run that takes longer."
 )
 @click.option("--all", "every", is_flag=True, help="Run every version, also where halving would do.")
-@click.pass_context
 def bisect(
-    ctx: click.Context,
     *,
     path: Path | None,
     versions: str | None,
@@ -80,7 +68,7 @@ def bisect(
     cache: Path | None,
     seconds: float,
     every: bool,
-) -> None:
+) -> Exit:
     """Run a case's stand-alone script with released versions of FlashInfer, and say where its fault began and ended.
 
     Each version is put into a folder of its own; all else comes from this Python. If the oldest and the newest differ,
@@ -88,7 +76,10 @@ def bisect(
 
     Exits with 0 if no version fails, 1 if one does, 2 if none could be run.
     """
-    package = _package(package)
+    try:
+        package = canonicalize_name(package, validate=True)
+    except InvalidName:
+        raise BadInput(f"{package!r} is no name of a package: give one like flashinfer-python to --package") from None
     given = _sites(sites, package)
     ordered = _versions(versions, given)
     cache = (cache or cache_folder() / "bisect").resolve()
@@ -104,8 +95,8 @@ def bisect(
     failing = [version for version, outcome in outcomes.items() if outcome.ending is Ending.FAILS]
     if failing:
         console.print(Text(f"\n  {releases.command(failing[0])}"), soft_wrap=True)
-        ctx.exit(Exit.FOUND)
-    ctx.exit(Exit.CLEAN if any(outcome.judged for outcome in outcomes.values()) else Exit.FAILED)
+        return Exit.FOUND
+    return Exit.CLEAN if any(outcome.judged for outcome in outcomes.values()) else Exit.FAILED
 
 
 @dataclass(frozen=True)
@@ -141,13 +132,6 @@ class _Releases:
         """Where FlashInfer keeps what it compiles: one for each site, since what a version compiles is its own."""
         digest = hashlib.sha256(str(site.folder).encode(errors="surrogateescape")).hexdigest()[:8]
         return self.cache / "workspaces" / f"{self.package}-{site.version}-{digest}"
-
-
-def _package(name: str) -> str:
-    try:
-        return canonicalize_name(name, validate=True)
-    except InvalidName:
-        raise BadInput(f"{name!r} is no name of a package: give one like flashinfer-python to --package") from None
 
 
 def _version(text: str) -> Version:
@@ -206,10 +190,7 @@ def _script(path: Path | None, script: Path | None, cache: Path) -> Path:
 
 
 def _table(versions: Sequence[Version], outcomes: Mapping[Version, Outcome]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("version", no_wrap=True)
-    table.add_column("outcome", no_wrap=True)
-    table.add_column("what was seen", overflow="fold")
+    table = new_table("version", "outcome", "what was seen", whole=("version", "outcome"))
     for version in versions:
         outcome = outcomes.get(version)
         if outcome is None:

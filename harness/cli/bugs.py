@@ -1,6 +1,5 @@
 """`attnfuzz bugs`: the reported bugs, each of which must fail before its fix and pass after it."""
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.backends.registry import WrongDevice, fixed, on_device, resolve
-from attnfuzz.harness.cli.exits import BadInput, Exit
-from attnfuzz.harness.cli.given import device_option, tell
-from attnfuzz.harness.cli.terminal import Terminal
+from attnfuzz.harness.cli.given import device_option, named
+from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, new_table, tell
 from attnfuzz.harness.reported.bugs import Bug, load_bugs, projects
 from attnfuzz.harness.reported.counterparts import shown_on
 from attnfuzz.harness.sandbox.check import Runner
@@ -61,10 +59,13 @@ def _filters(command: Callable[..., Any]) -> Callable[..., Any]:
 @_filters
 def list_bugs(**chosen_by: Any) -> None:
     """List the reported bugs (all, if none is named), and what shows each."""
-    table = _table("bug", "what goes wrong, its class, and what shows it")
+    table = new_table("bug", "what goes wrong, its class, and what shows it", whole=("bug",))
     chosen = _chosen(**chosen_by)
     for bug in chosen:
-        shown = f"shown by {bug.shown_by}" if bug.missing is None else f"not here: {_wanting(bug)}"
+        if bug.missing is None:
+            shown = f"shown by {bug.shown_by}"
+        else:
+            shown = f"not here: {f'{bug.missing}; shown by {bug.shown_by}' if bug.reproduced else bug.why_not_here}"
         table.add_row(bug.name, Text.assemble(f"{bug.title}\n", (f"{bug.bug_class}; {shown}", "dim")))
     console = Terminal()
     console.print(table)
@@ -72,21 +73,26 @@ def list_bugs(**chosen_by: Any) -> None:
     console.print(f"\n{count(len(chosen), 'bug')}: {here} can be seen to fail here, {len(chosen) - here} can't.")
 
 
-def _wanting(bug: Bug) -> str:
-    """What this machine lacks to show a bug, and what would show it there."""
-    return f"{bug.missing}; shown by {bug.shown_by}" if bug.reproduced else bug.why_not_here
-
-
 @bugs.command("show")
 @click.argument("names", nargs=-1, required=True, metavar="NAME ...")
 def show_bugs(names: tuple[str, ...]) -> None:
     """Say all that is known of reported bugs: symptom, versions, sources, and the case."""
     console = Terminal()
-    for bug in _named(names, load_bugs()):
+    for bug in named(names, load_bugs(), "bug"):
         console.print(Text.assemble((bug.name, "bold"), f"  {bug.title}\n\n{bug.symptom}\n"))
         facts = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-        for label, text in _facts(bug):
-            facts.add_row(label, text)
+        for label, text in (
+            ("class", str(bug.bug_class)),
+            ("fails as", ", ".join(bug.kinds)),
+            ("affected", bug.affected),
+            ("fixed in", bug.fixed_in),
+            ("shown by", bug.shown_by),
+            ("in release", bug.release),
+            ("not here", bug.missing),
+            ("sources", "\n".join(bug.sources)),
+        ):
+            if text:
+                facts.add_row(label, text)
         console.print(facts)
         if bug.case is not None:
             case = bug.case_before if bug.reproduced else bug.case
@@ -94,26 +100,11 @@ def show_bugs(names: tuple[str, ...]) -> None:
         console.print()
 
 
-def _facts(bug: Bug) -> list[tuple[str, str]]:
-    facts = [
-        ("class", str(bug.bug_class)),
-        ("fails as", ", ".join(bug.kinds)),
-        ("affected", bug.affected),
-        ("fixed in", bug.fixed_in),
-        ("shown by", bug.shown_by),
-        ("in release", bug.release),
-        ("not here", bug.missing),
-        ("sources", "\n".join(bug.sources)),
-    ]
-    return [(label, text) for label, text in facts if text]
-
-
 @bugs.command("run")
 @_filters
 @device_option("Run those that have a counterpart there on that, on cases that it can run.")
 @click.option("--releases", is_flag=True, help="Run those that an engine's release has on that, and on the fixed one.")
-@click.pass_context
-def run_bugs(ctx: click.Context, /, *, device: Device | None, releases: bool, **chosen_by: Any) -> None:
+def run_bugs(*, device: Device | None, releases: bool, **chosen_by: Any) -> Exit:
     """Run reported bugs (all, if none is named) before and after their fix.
 
     Exits with 0 if each that can be run here fails before its fix in a way that the report describes, and passes after
@@ -136,7 +127,7 @@ def run_bugs(ctx: click.Context, /, *, device: Device | None, releases: bool, **
     console.print(f"\n{count(len(runs) - len(wrong), 'bug')} shown, {len(chosen) - len(runs)} can't run here.")
     if wrong:
         console.print(Text(f"{count(len(wrong), 'bug')} not shown: {', '.join(wrong)}.", style="red"))
-    ctx.exit(Exit.FOUND if wrong else Exit.CLEAN)
+    return Exit.FOUND if wrong else Exit.CLEAN
 
 
 def _in_releases(chosen: Sequence[Bug], device: Device | None) -> tuple[list[Bug], dict[str, str]]:
@@ -151,13 +142,10 @@ def _in_releases(chosen: Sequence[Bug], device: Device | None) -> tuple[list[Bug
 
 def _why_not(bug: Bug, device: Device | None) -> str | None:
     """Why a bug can't be seen to fail here, or is left out on this device, in a clause; None if it is run."""
-    if bug.missing is None and device is Device.CPU and _on_gpu(_backend(bug, device)):
-        return "a kernel on a GPU has it, and --device cpu was asked for"
+    if bug.missing is None and device is Device.CPU:
+        on = resolve(_backend(bug, device)).capability.device
+        return "a kernel on a GPU has it, and --device cpu was asked for" if on is Device.CUDA else None
     return bug.missing
-
-
-def _on_gpu(backend: str) -> bool:
-    return resolve(backend).capability.device is Device.CUDA
 
 
 def _backend(bug: Bug, device: Device | None) -> str:
@@ -256,8 +244,7 @@ def _result(failures: Sequence[Observation]) -> str:
 
 
 def _results(chosen: Sequence[Bug], runs: dict[str, BugRun], device: Device | None) -> Table:
-    """What came of each bug in a line."""
-    table = _table("bug", "on", "before the fix", "after it")
+    table = new_table("bug", "on", "before the fix", "after it", whole=("bug",))
     for bug in chosen:
         run = runs.get(bug.name)
         if run is None:
@@ -280,19 +267,11 @@ def _in_short(failures: Sequence[Observation]) -> str:
     return f"{failures[0].kind} at {failures[0].place}" if failures[0].place else failures[0].kind
 
 
-def _table(name: str, *others: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column(name, no_wrap=True)
-    for title in others:
-        table.add_column(title, overflow="fold")
-    return table
-
-
 def _chosen(names: tuple[str, ...], *, project: str | None, bug_class: str | None, runnable: bool | None) -> list[Bug]:
     """The bugs that all filters let through. BadInput if none is left."""
     found = [
         bug
-        for bug in _named(names, load_bugs())
+        for bug in named(names, load_bugs(), "bug")
         if project in (None, bug.project)
         and bug_class in (None, bug.bug_class)
         and runnable in (None, bug.missing is None)
@@ -300,13 +279,3 @@ def _chosen(names: tuple[str, ...], *, project: str | None, bug_class: str | Non
     if not found:
         raise BadInput("no bug is all of that: take an option away; attnfuzz bugs list shows them all")
     return found
-
-
-def _named(names: tuple[str, ...], bugs: Sequence[Bug]) -> list[Bug]:
-    known = {bug.name: bug for bug in bugs}
-    for name in names:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=3)
-            hint = f"did you mean {' or '.join(close)}?" if close else "attnfuzz bugs list names them."
-            raise BadInput(f"no bug is called {name!r}: {hint}")
-    return [known[name] for name in dict.fromkeys(names)] or list(bugs)

@@ -11,14 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.backends.registry import on_device, resolve
-from attnfuzz.harness.cli.exits import BadInput
-from attnfuzz.harness.cli.given import (
-    counted,
-    tell,
-)
-from attnfuzz.harness.cli.terminal import (
-    Terminal,
-)
+from attnfuzz.harness.cli.given import counted
+from attnfuzz.harness.cli.terminal import BadInput, Terminal, new_table, tell
 from attnfuzz.harness.verdict.wording import clock, count
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.gpu import build_record, modules, nvcc, toolkit, visible
@@ -107,10 +101,7 @@ def _compiled(wanted: Sequence[Module], archs: str, jobs: int | None) -> dict[st
 
 
 def _table(wanted: Sequence[Module], built: dict[str, Built]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("module", overflow="fold")
-    table.add_column("took", justify="right", no_wrap=True)
-    table.add_column("size", justify="right", no_wrap=True)
+    table = new_table("module", "took", "size", numbers=("took", "size"))
     for module in wanted:
         one = built[module.name]
         if one.reason:

@@ -1,7 +1,6 @@
 """`attnfuzz calibrate`: measures the error of correct kernels, and fits the noise models that they are judged by."""
 
 import importlib.util
-import secrets
 import shlex
 from pathlib import Path
 
@@ -14,17 +13,8 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.calibrate.apart import measure_apart
 from attnfuzz.harness.calibrate.calibrate import Measured, architecture_of, calibration
 from attnfuzz.harness.campaign.prepare import prepare
-from attnfuzz.harness.cli.exits import BadInput
-from attnfuzz.harness.cli.given import (
-    SEED,
-    PathTo,
-    backends_option,
-    counted,
-    tell,
-)
-from attnfuzz.harness.cli.terminal import (
-    Terminal,
-)
+from attnfuzz.harness.cli.given import PathTo, backends_option, counted, out_option, seed_option
+from attnfuzz.harness.cli.terminal import BadInput, Terminal, new_table, tell
 from attnfuzz.reference.calibration import file_name, save
 
 FEWEST_ROWS = 1000
@@ -40,16 +30,10 @@ FEWEST_ROWS = 1000
     show_default=True,
     help="Rows, (token, head), for each dtype of queries: half to fit, half to test the fit.",
 )
-@click.option("--seed", type=SEED, help="Draw the cases of an earlier calibration again.")
-@click.option(
-    "--out",
-    type=PathTo(file_okay=False),
-    default=Path("attnfuzz-calibrations"),
-    show_default=True,
-    help="Folder for one JSON file per backend.",
-)
+@seed_option("Draw the cases of an earlier calibration again.")
+@out_option("attnfuzz-calibrations", "Folder for one JSON file per backend.")
 @click.option("--plot", "plots", type=PathTo(file_okay=False), help="Folder for one PNG each.")
-def calibrate(*, backends: tuple[str, ...], rows: int, seed: int | None, out: Path, plots: Path | None) -> None:
+def calibrate(*, backends: tuple[str, ...], rows: int, seed: int, out: Path, plots: Path | None) -> None:
     """Measure the error of correct backends on this machine, and fit their noise models to it.
 
     A fit only tightens the model that a backend has without it. Calibrate what passes.
@@ -60,16 +44,15 @@ def calibrate(*, backends: tuple[str, ...], rows: int, seed: int | None, out: Pa
         if (engine := engine_of(name)) is not None:
             raise BadInput(f"{name} has the kernels of {' and '.join(engine.kinds)} on this machine: calibrate those")
     prepare(backends, tell)
-    drawn = secrets.randbits(32) if seed is None else seed
     # Before the measurements, which take minutes: a folder that can't be made would lose them.
     out.mkdir(parents=True, exist_ok=True)
     console = Terminal()
     for name in backends:
-        measured = _measured(name, rows, drawn)
-        command = f"attnfuzz calibrate --backend {shlex.quote(name)} --rows {rows} --seed {drawn}"
+        measured = _measured(name, rows, seed)
+        command = f"attnfuzz calibrate --backend {shlex.quote(name)} --rows {rows} --seed {seed}"
         fits = {one.dtype: one.fit for one in measured}
         path = out / file_name(name, architecture_of(name))
-        save(path, calibration(name, fits, seed=drawn, command=command))
+        save(path, calibration(name, fits, seed=seed, command=command))
         console.print(Text.assemble((name, "bold"), f" on {architecture_of(name)}"))
         console.print(_table(measured))
         console.print(f"Written to {path}", soft_wrap=True, markup=False)
@@ -93,9 +76,7 @@ def _measured(name: str, rows: int, seed: int) -> list[Measured]:
 
 def _table(measured: list[Measured]) -> Table:
     """What was fitted, as shares of the theoretical values, and the largest margins of rows held out."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for title in ("dtype", "fitted, of its theoretical value", "tier", "p99.9 before", "now", "largest margin"):
-        table.add_column(title, overflow="fold")
+    table = new_table("dtype", "fitted, of its theoretical value", "tier", "p99.9 before", "now", "largest margin")
     for one in measured:
         fit = one.fit
         shares = [f"{name} {getattr(fit.noise, name) / getattr(fit.theory, name):.2g}" for name in fit.fitted]

@@ -2,9 +2,11 @@
 
 import contextlib
 import errno
+import os
 import shlex
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -18,13 +20,9 @@ from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.resume import Past, last_campaign, plan_again
 from attnfuzz.harness.campaign.run import carry_out, check_plan
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.cli.began import command_began
-from attnfuzz.harness.cli.display import display_on
-from attnfuzz.harness.cli.exits import BadInput, Exit
-from attnfuzz.harness.cli.given import tell
-from attnfuzz.harness.cli.noise_words import noise_words, uncalibrated
-from attnfuzz.harness.cli.summary import summarise
-from attnfuzz.harness.cli.terminal import Terminal
+from attnfuzz.harness.cli.backends import noise_words, uncalibrated
+from attnfuzz.harness.cli.display import display_on, summarise
+from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, tell
 from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.report.files import Written, write_reports
 from attnfuzz.harness.verdict.wording import clock, count
@@ -146,7 +144,7 @@ def _open(console: Console, plan: Plan, past: Past | None) -> None:
 
 @contextlib.contextmanager
 def _full_disk(then: str) -> Iterator[None]:
-    """Say of a disk that takes nothing more that `then` is what comes after putting that right."""
+    """Turn the error of a full or broken disk into one that says to make room, and what to do `then`."""
     try:
         yield
     except OSError as error:
@@ -172,3 +170,11 @@ def _stop_on_signals() -> Iterator[threading.Event]:
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
+
+
+def command_began() -> float:
+    """The start of this process, by the monotonic clock."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    # The 22nd field, of which two stand before the name's end: in ticks since the machine started (proc_pid_stat(5)).
+    started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return time.monotonic() - (time.clock_gettime(time.CLOCK_BOOTTIME) - started)

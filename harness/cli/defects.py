@@ -1,20 +1,22 @@
 """`attnfuzz defects`: the planted bugs, and which of them the judge kills."""
 
-import difflib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from itertools import groupby
 from pathlib import Path
 
 import click
+from rich.console import Console
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 import attnfuzz
 from attnfuzz.harness.campaign.jobs import JobEnded, JobProcesses
 from attnfuzz.harness.campaign.prepare import check_room, prepare
-from attnfuzz.harness.cli.exits import BadInput, Exit
-from attnfuzz.harness.cli.given import JOBS, SEED, PathTo, counted, tell
-from attnfuzz.harness.cli.kills import Watch, print_scores
-from attnfuzz.harness.cli.terminal import Terminal, echo
+from attnfuzz.harness.cli.given import JOBS, SEED, PathTo, counted, named
+from attnfuzz.harness.cli.terminal import Exit, Terminal, new_table, tell
 from attnfuzz.harness.defects.pins import save_pin
 from attnfuzz.harness.defects.results import DefectScore, DefectTally, enough, write_score
 from attnfuzz.harness.defects.search import NO_SHRINKING, Search, SearchOutcome, run_searches
@@ -39,9 +41,7 @@ def defects(ctx: click.Context) -> None:
 @defects.command("list")
 def list_defects() -> None:
     """List the planted defects: what is wrong, what class of bug it is, and where it was met."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("defect", no_wrap=True)
-    table.add_column("what is wrong, and its source", overflow="fold")
+    table = new_table("defect", "what is wrong, and its source", whole=("defect",))
     for defect in in_layers(DEFECTS):
         about = f"{defect.layer}, {defect.bug_class}; {defect.source}"
         table.add_row(defect.name, Text.assemble(f"{defect.title}\n", (about, "dim")))
@@ -61,9 +61,7 @@ def list_defects() -> None:
     type=PathTo(file_okay=False),
     help="Shrink each first failure and leave its case in this folder; seconds include that.",
 )
-@click.pass_context
 def run_defects(
-    ctx: click.Context,
     *,
     names: tuple[str, ...],
     examples: int,
@@ -73,12 +71,12 @@ def run_defects(
     without: tuple[Tier, ...],
     results: Path | None,
     pin: Path | None,
-) -> None:
+) -> Exit:
     """Search planted defects (all, if none is named) as a campaign does, each up to its first failure.
 
     Exits with 0 if at least 95% are killed, by every seed, 1 if not, 2 if the harness itself failed.
     """
-    chosen = _chosen(names)
+    chosen = in_layers(named(names, DEFECTS, "defect"))
     drawn = range(seed, seed + seeds)
     shrink = NO_SHRINKING if pin is None else PIN_BUDGET
     backends = tuple(map(backend_name, chosen))
@@ -88,12 +86,13 @@ def run_defects(
         # Before the searches, which take minutes: a folder that can't be made would lose them.
         folder.mkdir(parents=True, exist_ok=True)
     console = Terminal()
-    console.print(f"Searching {count(len(chosen), 'defect')}: {examples:,} examples each, {_seeds(drawn)}.")
+    which = f"seed {seed}" if seeds == 1 else f"seeds {seed} to {drawn[-1]}"
+    console.print(f"Searching {count(len(chosen), 'defect')}: {examples:,} examples each, {which}.")
     setup = JobSetup(backends=backends, contract="declared", guard=None, without=without)
     outcomes: dict[str, list[SearchOutcome]] = {defect.name: [] for defect in chosen}
     searches = (Search(defect, seed=each, examples=examples, shrink=shrink) for defect in chosen for each in drawn)
     try:
-        with JobProcesses(jobs, setup) as processes, Watch(console, len(chosen) * seeds) as watch:
+        with JobProcesses(jobs, setup) as processes, watching(console, len(chosen) * seeds) as watch:
             for search in run_searches(searches, processes):
                 watch(search)
                 if search.over:
@@ -101,33 +100,19 @@ def run_defects(
                 if search.over and pin is not None and search.caught is not None:
                     save_pin(pin, search.defect.name, search.caught)
     except JobEnded as ended:
-        echo(f"{ended.text}\nThe harness itself failed.", err=True)
-        ctx.exit(Exit.FAILED)
+        tell(f"{ended.text}\nThe harness itself failed.")
+        return Exit.FAILED
     scores = [DefectTally(defect, tuple(outcomes[defect.name])) for defect in chosen]
     if results is not None:
         _write(results, scores, examples, drawn, without)
     print_scores(console, scores)
-    ctx.exit(Exit.CLEAN if enough(scores) else Exit.FOUND)
-
-
-def _seeds(drawn: Sequence[int]) -> str:
-    return f"seed {drawn[0]}" if len(drawn) == 1 else f"seeds {drawn[0]} to {drawn[-1]}"
+    return Exit.CLEAN if enough(scores) else Exit.FOUND
 
 
 def in_layers(defects: Sequence[Defect]) -> list[Defect]:
     """The defects of a layer together, layers as they first come."""
     layers = list(dict.fromkeys(defect.layer for defect in defects))
     return sorted(defects, key=lambda defect: layers.index(defect.layer))
-
-
-def _chosen(names: tuple[str, ...]) -> list[Defect]:
-    known = {defect.name: defect for defect in DEFECTS}
-    for name in names:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=3)
-            hint = f"did you mean {' or '.join(close)}?" if close else "attnfuzz defects list names them."
-            raise BadInput(f"no defect is called {name!r}: {hint}")
-    return in_layers([known[name] for name in dict.fromkeys(names)] or DEFECTS)
 
 
 def _write(
@@ -143,3 +128,91 @@ def _write(
         searches=tuple(outcome for score in scores for outcome in score.outcomes),
     )
     write_score(path, found)
+
+
+@contextmanager
+def watching(console: Console, total: int) -> Iterator[Callable[[Search], None]]:
+    """Follow `total` searches, on a terminal in one line that is drawn anew, elsewhere in a line for each.
+
+    Yields what to call with a search of which there is news.
+    """
+    watch = _Watch(console, total)
+    live = Live(console=console, get_renderable=watch.draw, refresh_per_second=4, transient=True)
+    with live if console.is_terminal else nullcontext():
+        yield watch
+
+
+class _Watch:
+    def __init__(self, console: Console, total: int) -> None:
+        self._console = console
+        self._total = total
+        self._over = 0
+        self._running: dict[int, Search] = {}
+
+    def __call__(self, search: Search) -> None:
+        self._running[id(search)] = search
+        if search.over:
+            del self._running[id(search)]
+            self._over += 1
+            if not self._console.is_terminal:
+                self._console.print(f"{self._over} of {self._total}: {_result(search.outcome)}", soft_wrap=True)
+
+    def draw(self) -> Text:
+        searching = ", ".join(f"{search.defect.name} {search.cases:,}" for search in self._running.values())
+        return Text(f"{self._over} of {self._total} searched; now {searching}", no_wrap=True, overflow="ellipsis")
+
+
+def print_scores(console: Console, scores: Sequence[DefectTally]) -> None:
+    """Print each defect's score below its layer, then how often each tier kills, then the result."""
+    console.print()
+    console.print(_table(scores))
+    console.print()
+    console.print(_by_killer(scores))
+    console.print()
+    for score in scores:
+        if not score.killed:
+            console.print(Text(f"Survives: {score.defect.name}: {score.defect.title}", style="red"))
+    console.print(f"{sum(score.killed for score in scores)} of {len(scores)} killed", style="bold")
+
+
+def _table(scores: Sequence[DefectTally]) -> Table:
+    numbers = ("examples", "seconds")
+    table = new_table("defect", "killed by", *numbers, whole=("defect",), numbers=numbers)
+    for layer, members in groupby(scores, key=lambda score: score.defect.layer):
+        table.add_row(Text(layer.value, style="bold"))
+        for score in members:
+            style = "" if score.killed else "red"
+            examples, seconds = _numbers(score.examples, "{:,.0f}"), _numbers(score.seconds, "{:.1f}")
+            table.add_row(f"  {score.defect.name}", _killed_by(score), examples, seconds, style=style)
+    return table
+
+
+def _killed_by(score: DefectTally) -> str:
+    seeds = len(score.outcomes)
+    words = " ".join(score.usual) if score.kills else "survives"
+    share = f", {len(score.kills)} of {seeds} seeds" if score.kills and not score.killed else ""
+    unconfirmed = f" ({score.unconfirmed} unconfirmed)" if score.unconfirmed else ""
+    return f"{words}{share}{unconfirmed}"
+
+
+def _numbers(median_and_worst: tuple[float, float], form: str) -> str:
+    """The median; of several searches, with the worst in brackets."""
+    median, worst = (form.format(number) for number in median_and_worst)
+    return median if median == worst else f"{median} ({worst})"
+
+
+def _by_killer(scores: Sequence[DefectTally]) -> Table:
+    table = new_table("killed by", "first", "at all", numbers=("first", "at all"))
+    kills = [kill for score in scores for kill in score.kills]
+    first = Counter(kill.by for kill in kills)
+    at_all = first + Counter(other for kill in kills for other in kill.also)
+    for by, times in sorted(at_all.items()):
+        table.add_row(by, f"{first[by]:,}", f"{times:,}")
+    return table
+
+
+def _result(outcome: SearchOutcome) -> str:
+    after = f"after {count(outcome.examples, 'example')}, {outcome.seconds:.1f} s"
+    if outcome.kill is None:
+        return f"{outcome.defect} survives {after}"
+    return f"{outcome.defect} killed by {outcome.kill.by} {outcome.kill.kind} {after}"

@@ -1,89 +1,63 @@
-"""How a running campaign looks: a status that follows it on a terminal, now and then a line elsewhere."""
+"""What a campaign looks like: a status that follows it on a terminal, lines elsewhere, and its end."""
 
 import time
-from types import TracebackType
-from typing import Protocol, Self
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.live import Live
+from rich.rule import Rule
 from rich.text import Text
 
-from attnfuzz.harness.campaign.events import (
-    Event,
-    FindingChecked,
-    FindingFiled,
-    GapSeen,
-    JobRestarted,
-    SuspectSeen,
-    Trouble,
-    UnconfirmedKept,
-)
+from attnfuzz.harness.campaign import events
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.cli.status import Status, coverage, recent_rate
+from attnfuzz.harness.cli.status import Status, coverage, recent_rate, score_table
+from attnfuzz.harness.cli.terminal import print_line
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.report.verdict import Level, ledger_lines, verdict
 from attnfuzz.harness.verdict.printable import printable
-from attnfuzz.harness.verdict.wording import clock, count, headline
+from attnfuzz.harness.verdict.wording import clock, count, headline, replay_line
 
 FIRST_MINUTE = 60.0
 SECONDS_PER_LINE_AT_FIRST = 10.0
 SECONDS_PER_LINE = 60.0
 
-
-class Display(Protocol):
-    """Shows a campaign while it runs: a context manager and a handler of its events."""
-
-    def __enter__(self) -> Self:
-        """Begin to show."""
-        ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Leave the terminal as it was."""
-        ...
-
-    def __call__(self, event: Event) -> None:
-        """Show `event`."""
-        ...
+_WIDTH_OF_A_RULE = 80
+_MOST_MESSAGES = 5
+""""Unsupported" messages of a backend that are listed."""
 
 
-def display_on(console: Console, standing: Standing) -> Display:
-    """What suits the console."""
-    return LiveStatus(console, standing) if console.is_terminal else LineDisplay(console, standing)
+@contextmanager
+def display_on(console: Console, standing: Standing) -> Iterator[Callable[[events.Event], None]]:
+    """Show a campaign while it runs, in the way that suits the console; yields a handler of its events."""
+    if not console.is_terminal:
+        yield _Lines(console, standing)
+        return
+    status = _LiveStatus(console, standing)
+    with Live(console=console, get_renderable=status.draw, refresh_per_second=4, transient=True):
+        yield status
 
 
-class LiveStatus:
+class _LiveStatus:
     """The status, drawn anew four times a second, below a line for each failure."""
 
     def __init__(self, console: Console, standing: Standing) -> None:
         self._console = console
         self._standing = standing
         self._heard = time.monotonic()
-        self._live = Live(console=console, get_renderable=self._draw, refresh_per_second=4, transient=True)
 
-    def __enter__(self) -> Self:
-        """Begin to draw."""
-        self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Remove the status."""
-        self._live.stop()
-
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         """Print a line if something failed; the status follows by itself."""
         self._heard = time.monotonic()
         say(self._console, event)
 
-    def _draw(self) -> Status:
+    def draw(self) -> Status:
         # Between two events, time goes on.
         at = self._standing.at + time.monotonic() - self._heard
         return Status(self._standing, at=at)
 
 
-class LineDisplay:
+class _Lines:
     """A line every ten seconds in the first minute, then one a minute, and one for each failure."""
 
     def __init__(self, console: Console, standing: Standing) -> None:
@@ -92,16 +66,7 @@ class LineDisplay:
         self._next = standing.at + SECONDS_PER_LINE_AT_FIRST
         self._patient_from = standing.at + FIRST_MINUTE
 
-    def __enter__(self) -> Self:
-        """Nothing to begin."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Nothing to end."""
-
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         """Print a line if something failed or it is time for one."""
         say(self._console, event)
         if event.at >= self._next:
@@ -118,27 +83,23 @@ class LineDisplay:
         return f"{pace}. Coverage: {', '.join(reached)}{found}"
 
 
-def say(console: Console, event: Event) -> None:
+def say(console: Console, event: events.Event) -> None:
     """Print the line for an event that is about a failure, or about what surrounds the campaign."""
     match event:
-        case FindingFiled() | FindingChecked():
-            line = Text.assemble(_label(event), f": {headline(event.case.backend, event.observation)}")
-        case SuspectSeen():
-            line = Text(f"Suspect: {headline(event.case.backend, event.observation)}")
-        case UnconfirmedKept():
-            line = Text(f"Unconfirmed: {headline(event.case.backend, event.observation)}")
-        case GapSeen():
-            line = Text(f"Gap: {headline(event.case.backend, event.observation)}")
-        case Trouble():
+        case events.FindingFiled() | events.FindingChecked():
+            line = Text.assemble(_label(event), f": {_headline(event)}")
+        case events.SuspectSeen() | events.UnconfirmedKept() | events.GapSeen():
+            line = Text(f"{_LABELS[type(event)]}: {_headline(event)}")
+        case events.Trouble():
             line = Text(f"Trouble: {printable(event.text)}")
-        case JobRestarted():
+        case events.JobRestarted():
             line = Text(f"Job {event.job} was started anew: {printable(event.text)}")
         case _:
             return
     console.print(Text.assemble(f"{clock(event.at)}: ", line), soft_wrap=True)
 
 
-def _label(finding: FindingFiled | FindingChecked) -> tuple[str, str]:
+def _label(finding: events.AnyFinding) -> tuple[str, str]:
     if finding.state is State.FIXED:
         return "Fixed", "bold green"
     if finding.known is not None:
@@ -148,3 +109,54 @@ def _label(finding: FindingFiled | FindingChecked) -> tuple[str, str]:
         State.RETURNED: "Finding that returned",
         State.OPEN: "Finding that is open",
     }[finding.state], "bold red"
+
+
+_LABELS = {events.SuspectSeen: "Suspect", events.UnconfirmedKept: "Unconfirmed", events.GapSeen: "Gap"}
+
+
+def _headline(event: events.AnyFinding | events.SuspectSeen | events.UnconfirmedKept | events.GapSeen) -> str:
+    return headline(event.case.backend, event.observation)
+
+
+def summarise(console: Console, standing: Standing) -> None:
+    """Print what fails unexpectedly, with a line that replays it, then the scores, then the result in one line."""
+    unexpected = standing.unexpected
+    width = console.width if console.is_terminal else min(console.width, _WIDTH_OF_A_RULE)
+    for number, finding in enumerate(unexpected, start=1):
+        title = f"Finding {number} of {len(unexpected)}, {finding.state}"
+        console.print(Rule(title, style="red", characters="-"), width=width)
+        console.print(Text(printable(_at_length(finding))))
+        print_line(console, f"\n  {replay_line(finding.path)}\n")
+    if unexpected:
+        console.print(Rule(style="red", characters="-"), width=width)
+    console.print(score_table(standing, width=console.width, live=False))
+    for line in _others(standing):
+        print_line(console, line)
+    result = verdict(standing)
+    seed = f" (seed {standing.started.seed})" if standing.started else ""
+    console.print(Text(f"{result.text}{seed}.", "bold green" if result.level is Level.GOOD else "bold red"))
+
+
+def _at_length(finding: events.AnyFinding) -> str:
+    """The report of what this campaign filed; two lines on what an earlier one did, which printed its report."""
+    if isinstance(finding, events.FindingFiled):
+        return finding.report.rstrip()
+    times = f"{finding.times} of {count(finding.runs, 'time')}"
+    return f"{_headline(finding)}\nit was found before, and was run again: failed {times}"
+
+
+def _others(standing: Standing) -> Iterator[str]:
+    """What is no unexpected finding, a line each."""
+    for finding in standing.findings:
+        if finding.known is not None:
+            yield f"Known: {_headline(finding)}: {finding.known}. {replay_line(finding.path)}"
+    for fixed in standing.fixed:
+        yield f"Fixed: {_headline(fixed)}: it passes now. {replay_line(fixed.path)}"
+    for kept in standing.unconfirmed:
+        yield f"Unconfirmed: {_headline(kept)}: {kept.reason}. Kept in {kept.path}"
+    for gap in standing.gaps:
+        yield f"Gap: {_headline(gap)}: {gap.observation.message}"
+    for backend, score in standing.scores.items():
+        for message, times in score.unsupported.most_common(_MOST_MESSAGES):
+            yield f"Unsupported by {backend}, {count(times, 'time')}: {message}"
+    yield from (f"Ledger: {line}" for line in ledger_lines(standing.remarks))

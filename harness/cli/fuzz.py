@@ -1,36 +1,24 @@
 """`attnfuzz fuzz`: a campaign, shown live."""
 
-import secrets
 from pathlib import Path
 
 import click
-from click.core import ParameterSource
 
 from attnfuzz.harness.campaign.plan import ALPHA, MOST_BACKENDS, PRESETS, Plan
-from attnfuzz.harness.cli.began import command_began
-from attnfuzz.harness.cli.campaign import resume_campaign, start_campaign
-from attnfuzz.harness.cli.given import (
-    JOBS,
-    SEED,
-    Duration,
-    FalseAlarms,
-    PathTo,
-    backends_option,
-    contract_option,
-    counted,
-)
+from attnfuzz.harness.cli import given
+from attnfuzz.harness.cli.campaign import command_began, resume_campaign, start_campaign
 from attnfuzz.harness.findings.ledger import DEFAULT_NAME
 from attnfuzz.reference.case import Guard
 
 DEFAULT_LEDGER = Path(DEFAULT_NAME)
 
-GOES_WITH_RESUME = {"resume", "jobs", "ray", "database", "ledger"}
+GOES_WITH_RESUME = {"jobs", "ray", "database", "ledger"}
 
 
 @click.command()
-@backends_option("What to test")
-@click.option("--examples", type=counted(), help="Cases to draw for each backend.")
-@click.option("--time", "seconds", type=Duration(), help="Time to search in all, like 90s, 10m or 1h30m.")
+@given.backends_option("What to test")
+@click.option("--examples", type=given.counted(), help="Cases to draw for each backend.")
+@click.option("--time", "seconds", type=given.duration, help="Time to search in all, like 90s, 10m or 1h30m.")
 @click.option(
     "--preset",
     type=click.Choice(list(PRESETS)),
@@ -38,35 +26,29 @@ GOES_WITH_RESUME = {"resume", "jobs", "ray", "database", "ledger"}
     show_default=True,
     help="Examples or time, and jobs, where they are not given.",
 )
-@click.option("--seed", type=SEED, help="Draw the cases of an earlier campaign again.")
-@click.option("--jobs", type=JOBS, help="Processes that search at the same time.")
-@contract_option
+@given.seed_option("Draw the cases of an earlier campaign again.")
+@click.option("--jobs", type=given.JOBS, help="Processes that search at the same time.")
+@given.contract_option
 @click.option(
     "--alpha",
-    type=FalseAlarms(),
+    type=given.FalseAlarms(),
     default=ALPHA,
     show_default=True,
     help="False alarms to expect of the whole campaign, before confirmation, if the backends are right.",
 )
 @click.option("--guard", type=click.Choice(["left", "right"]), help="The edge that is guarded, instead of either.")
-@click.option(
-    "--out",
-    type=PathTo(file_okay=False),
-    default=Path("attnfuzz-out"),
-    show_default=True,
-    help="Home of the campaigns, kept from night to night: findings, corpus, logs, reports.",
-)
-@click.option("--no-leaning", "leaning", is_flag=True, flag_value=False, default=True, help="Draw as if all was new.")
+@given.out_option("attnfuzz-out", "Home of the campaigns, kept from night to night: findings, corpus, logs, reports.")
+@click.option("--no-leaning", is_flag=True, help="Draw as if all was new.")
 @click.option("--database", metavar="FOLDER|redis://...", help="Where Hypothesis keeps and shares failing examples.")
 @click.option(
     "--ledger",
-    type=PathTo(exists=True, dir_okay=False),
+    type=given.PathTo(exists=True, dir_okay=False),
     help=f"File of known findings.  [default: {DEFAULT_NAME}, if it is there]",
 )
 @click.option("--ray", metavar="ADDRESS|local", help="Run the jobs as actors of a Ray cluster.")
 @click.option(
     "--resume",
-    type=PathTo(exists=True, file_okay=False),
+    type=given.PathTo(exists=True, file_okay=False),
     metavar="DIR",
     help="Go on with the last campaign of this home, which was killed or interrupted, as it was begun.",
 )
@@ -78,13 +60,13 @@ def fuzz(
     examples: int | None,
     seconds: float | None,
     preset: str,
-    seed: int | None,
+    seed: int,
     jobs: int | None,
     contract: str,
     alpha: float,
     guard: str | None,
     out: Path,
-    leaning: bool,
+    no_leaning: bool,
     database: str | None,
     ledger: Path | None,
     ray: str | None,
@@ -96,7 +78,7 @@ def fuzz(
     the ledger is wrong, 130 after Ctrl-C or SIGTERM.
     """
     if resume is not None:
-        _check_alone(ctx)
+        given.check_alone(ctx, "a campaign", but=GOES_WITH_RESUME)
         ctx.exit(resume_campaign(resume, jobs=jobs, ray=ray, database=database, ledger=ledger))
     if examples is not None and seconds is not None:
         raise click.UsageError("--examples and --time are both budgets: give one of them")
@@ -111,14 +93,14 @@ def fuzz(
                 backends=backends,
                 examples=examples,
                 seconds=seconds,
-                seed=secrets.randbits(32) if seed is None else seed,
+                seed=seed,
                 jobs=jobs or chosen.jobs,
                 contract=contract,
                 alpha=alpha,
                 guard=None if guard is None else Guard(guard),
                 out=out,
                 preset=preset,
-                leaning=leaning,
+                leaning=not no_leaning,
                 database=database,
                 ledger=ledger or (DEFAULT_LEDGER if DEFAULT_LEDGER.exists() else None),
                 ray=ray,
@@ -126,13 +108,3 @@ def fuzz(
             )
         )
     )
-
-
-def _check_alone(ctx: click.Context) -> None:
-    """A campaign goes on as it was begun: what else was asked for would be ignored."""
-    for option in ctx.command.params:
-        name = option.name or ""
-        if name not in GOES_WITH_RESUME and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(
-                f"--resume goes on with a campaign as it was begun: leave {option.opts[0]} out, or begin another"
-            )

@@ -1,21 +1,23 @@
-"""What several commands are given: durations, counts, paths, devices, backends that can run here, cases from files."""
+"""What several commands are given: durations, counts, paths, names, devices, backends, and cases from files."""
 
+import difflib
 import functools
 import math
+import secrets
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import click
+from click.core import ParameterSource
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.defaults import DEFAULT_BACKENDS, DEFAULT_BACKENDS_ON_GPU
 from attnfuzz.harness.backends.engines import engines
 from attnfuzz.harness.backends.registry import on_device, resolve
 from attnfuzz.harness.campaign.plan import LEAST_ALPHA, MOST_EXAMPLES, MOST_JOBS, MOST_SEED, parse_duration
-from attnfuzz.harness.cli.exits import BadInput
-from attnfuzz.harness.cli.terminal import echo
+from attnfuzz.harness.cli.terminal import BadInput
 from attnfuzz.harness.findings.finding import case_path
 from attnfuzz.harness.sandbox.check import why_not
 from attnfuzz.kernels.engine import Engine
@@ -23,18 +25,16 @@ from attnfuzz.reference import case_file
 from attnfuzz.reference.case_file import AnyCase
 from attnfuzz.reference.device import Device
 
+_MOST_LISTED = 10
+"""Names that a message lists."""
 
-class Duration(click.ParamType[float]):
-    """A duration like 90s, 10m or 1h30m, in seconds."""
 
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Parse it, or fail with what to write instead."""
-        try:
-            return parse_duration(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+def duration(text: str) -> float:
+    """The seconds of a duration like 90s, 10m or 1h30m: a type of options."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 class PathTo(click.Path):
@@ -63,12 +63,23 @@ class PathTo(click.Path):
 
 
 def counted(least: int = 1, most: int = MOST_EXAMPLES) -> click.IntRange:
-    """A number of things to do, with a bound beyond which nobody waits for it."""
+    """A number of things to do, with an upper bound that no run comes near."""
     return click.IntRange(min=least, max=most)
 
 
 SEED = click.IntRange(min=0, max=MOST_SEED)
 JOBS = counted(most=MOST_JOBS)
+
+
+def seed_option(meaning: str) -> Callable[..., Any]:
+    """The option --seed, as `seed`: drawn at random unless it is given."""
+    return click.option("--seed", type=SEED, default=lambda: secrets.randbits(32), help=meaning)
+
+
+def out_option(default: str, meaning: str, *, exists: bool = False) -> Callable[..., Any]:
+    """The option --out, as `out`: a folder, which is made if need be unless it has to be there (`exists`)."""
+    kind = PathTo(exists=exists, file_okay=False)
+    return click.option("--out", type=kind, default=Path(default), show_default=True, help=meaning)
 
 
 class FalseAlarms(click.FloatRange):
@@ -162,13 +173,14 @@ def backends_option(meaning: str) -> Callable[..., Any]:
                 named = tree.names(backends)
             return command(*args, backends=tuple(dict.fromkeys(on_device(name, device) for name in named)), **others)
 
+        of_releases = (f", {e.name}==VERSION:{e.kinds[0]} one of a release of {e.title}" for e in engines())
         option = click.option(
             "--backend",
             "backends",
             multiple=True,
             metavar="NAME",
             help=f"{meaning}; may be given several times. FILE.py:NAME is a backend of yours"
-            f"{''.join(map(_of_release, engines()))}.  "
+            f"{''.join(of_releases)}.  "
             f"[default: {', '.join(DEFAULT_BACKENDS)}; with --device cuda {', '.join(DEFAULT_BACKENDS_ON_GPU)}]",
         )
         where = device_option("Where: on a Hopper GPU, trtllm_mha is hopper:trtllm_mha.  [default: by the name]")
@@ -179,16 +191,6 @@ def backends_option(meaning: str) -> Callable[..., Any]:
         return decorated
 
     return with_options
-
-
-def _of_release(engine: Engine) -> str:
-    """How backends of an engine's releases are named, as the end of a sentence."""
-    return f", {engine.name}==VERSION:{engine.kinds[0]} one of a release of {engine.title}"
-
-
-def tell(message: str) -> None:
-    """Say what a user waits for; on standard error, so that output stays what was asked for."""
-    echo(message, err=True)
 
 
 def case_at(path: Path, backend: str | None = None, tree: EngineTree | None = None) -> AnyCase:
@@ -207,3 +209,50 @@ def case_at(path: Path, backend: str | None = None, tree: EngineTree | None = No
     if lacking is not None:
         raise BadInput(f"{case.backend} does not support {lacking}, which this case has. Try another --backend.")
     return case
+
+
+def check_alone(ctx: click.Context, what: str, but: Collection[str] = ()) -> None:
+    """Raise UsageError for what is given beside --resume, which would be ignored; options called `but` go with it."""
+    for given in ctx.command.params:
+        name = given.name or ""
+        if name not in {"resume", *but} and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            shown = given.opts[0] if isinstance(given, click.Option) else given.human_readable_name
+            raise click.UsageError(f"--resume goes on with {what} as it was begun: leave {shown} out, or begin another")
+
+
+class HasName(Protocol):
+    """What has a name."""
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        ...
+
+
+Named = TypeVar("Named", bound=HasName)
+
+
+def named(names: Sequence[str], known: Sequence[Named], noun: str) -> list[Named]:
+    """Return those of these names, each once; all that are known if there are no names.
+
+    Raises BadInput, which names what is close. `attnfuzz {noun}s list` lists all.
+    """
+    by_name = {each.name: each for each in known}
+    for name in names:
+        if name not in by_name:
+            close = difflib.get_close_matches(name, by_name, n=3)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"attnfuzz {noun}s list names them."
+            raise BadInput(f"no {noun} is called {name!r}: {hint}")
+    return [by_name[name] for name in dict.fromkeys(names)] or list(known)
+
+
+def find_by_name(findings: Sequence[Named], name: str, where: str) -> Named:
+    """The one of this name, or the only one whose name has it in it. Raises BadInput, which lists what is `where`."""
+    found = [each for each in findings if each.name == name] or [each for each in findings if name in each.name]
+    if len(found) == 1:
+        return found[0]
+    known = [each.name for each in found or findings]
+    shown = ", ".join(known[:_MOST_LISTED]) or "none"
+    more = f", and {len(known) - _MOST_LISTED} more" if len(known) > _MOST_LISTED else ""
+    which = "several findings with" if found else "no finding with"
+    raise BadInput(f"{where} has {which} {name!r} in its name: there is {shown}{more}")

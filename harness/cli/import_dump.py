@@ -1,25 +1,15 @@
 """`attnfuzz import`: a case from a dump of production calls."""
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.cli.exits import BadInput
-from attnfuzz.harness.cli.given import (
-    SEED,
-    PathTo,
-    counted,
-    tell,
-)
-from attnfuzz.harness.cli.terminal import (
-    Terminal,
-    echo,
-)
+from attnfuzz.harness.cli.given import SEED, PathTo, counted
+from attnfuzz.harness.cli.terminal import BadInput, Terminal, echo, new_table, tell
 from attnfuzz.harness.dumps.backend_of import importable
 from attnfuzz.harness.dumps.case_of_call import make_sequence
 from attnfuzz.harness.dumps.choice import chosen_call, with_earlier
@@ -31,10 +21,8 @@ from attnfuzz.harness.dumps.understood import breaches_of
 from attnfuzz.harness.dumps.wrapper_calls import as_function, function_of
 from attnfuzz.harness.verdict.printable import printable
 from attnfuzz.harness.verdict.wording import count
-from attnfuzz.kernels.entry_points import Breach
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.reference import case_file
-from attnfuzz.reference.calls import CallCase
 
 _WIDEST = 100
 """Columns of text that are still easy to read."""
@@ -94,48 +82,28 @@ def import_dump(
     breaches = breaches_of(calls[-1])
     path = output or Path(f"{calls[-1].function}-{case_file.case_id(case)}.json")
     case_file.save(path, case)
-    echo(f"Imported call {index + 1} of {len(dump.calls)} into {path}: {_size(case)}.\n")
-    _say([*case.notes, *_judgement(breaches)])
+    nbytes = sum(buffer.size * buffer.dtype.itemsize for buffer in case.buffers)
+    size = f"{count(len(case.calls), 'call')} on {count(len(case.buffers), 'buffer')} of {nbytes:,} bytes"
+    echo(f"Imported call {index + 1} of {len(dump.calls)} into {path}: {size}.\n")
+    judged = [f"Its caller broke the contract: {breach.text} ({breach.source})." for breach in breaches]
+    terminal = Terminal()
+    width = min(terminal.width, _WIDEST) if terminal.is_terminal else terminal.width
+    for sentence in (*case.notes, *(judged or ["Its caller broke no precondition that is known."])):
+        echo(click.wrap_text(sentence, width, "- ", "  "))
     echo("\nNext:")
     for command in ("triage", "shrink", "export"):
         echo(f"  attnfuzz {command} {shlex.quote(str(path))}")
 
 
 def _list(calls: Sequence[RecordedCall]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in ("call", "function", "status", "query", "keys", "breaches"):
-        table.add_column(name, overflow="fold", justify="right" if name in ("call", "breaches") else "left")
+    table = new_table("call", "function", "status", "query", "keys", "breaches", numbers=("call", "breaches"))
     for index, call in enumerate(calls):
         function = call.function if call.self_id is None else f"{call.function} (of object {call.self_id:#x})"
         forms = (form_of(call, "query", "q"), form_of(call, "kv_cache", "paged_kv_cache", "key", "k"))
-        cells = (str(index + 1), function, call.status, *forms, _breach_count(call))
+        try:
+            breaches = str(len(breaches_of(call))) if call.function in ENTRY_POINTS else ""
+        except DumpError:
+            breaches = "?"
+        cells = (str(index + 1), function, call.status, *forms, breaches)
         table.add_row(*(Text(printable(cell)) for cell in cells))
     Terminal().print(table)
-
-
-def _breach_count(call: RecordedCall) -> str:
-    if call.function not in ENTRY_POINTS:
-        return ""
-    try:
-        return str(len(breaches_of(call)))
-    except DumpError:
-        return "?"
-
-
-def _judgement(breaches: Sequence[Breach]) -> list[str]:
-    """Whether the call was right, in sentences."""
-    if not breaches:
-        return ["Its caller broke no precondition that is known."]
-    return [f"Its caller broke the contract: {breach.text} ({breach.source})." for breach in breaches]
-
-
-def _size(case: CallCase) -> str:
-    nbytes = sum(buffer.size * buffer.dtype.itemsize for buffer in case.buffers)
-    return f"{count(len(case.calls), 'call')} on {count(len(case.buffers), 'buffer')} of {nbytes:,} bytes"
-
-
-def _say(sentences: Iterable[str]) -> None:
-    terminal = Terminal()
-    width = min(terminal.width, _WIDEST) if terminal.is_terminal else terminal.width
-    for sentence in sentences:
-        echo(click.wrap_text(sentence, width, "- ", "  "))

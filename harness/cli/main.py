@@ -14,19 +14,14 @@ from attnfuzz.harness.cli.bisect import bisect
 from attnfuzz.harness.cli.bugs import bugs
 from attnfuzz.harness.cli.build import build
 from attnfuzz.harness.cli.calibrate import calibrate
-from attnfuzz.harness.cli.corpus import corpus
+from attnfuzz.harness.cli.cases import export, replay, shrink_case, triage
 from attnfuzz.harness.cli.defects import defects
-from attnfuzz.harness.cli.exits import Exit, legible
-from attnfuzz.harness.cli.export import export
-from attnfuzz.harness.cli.findings import findings
 from attnfuzz.harness.cli.fuzz import fuzz
+from attnfuzz.harness.cli.home import corpus, findings
 from attnfuzz.harness.cli.import_dump import import_dump
-from attnfuzz.harness.cli.replay import replay
 from attnfuzz.harness.cli.report import report
-from attnfuzz.harness.cli.shrink import shrink_case
 from attnfuzz.harness.cli.sweep import sweep
-from attnfuzz.harness.cli.terminal import echo
-from attnfuzz.harness.cli.triage import triage
+from attnfuzz.harness.cli.terminal import Exit, legible, tell
 from attnfuzz.reference.user_error import UserError
 
 
@@ -88,9 +83,9 @@ def _exit_code() -> int:
 
 
 def _say(text: str) -> None:
-    # Nobody may read standard error any more: the exit code is the same.
+    # Standard error may be closed by now: the exit code stays the same.
     with contextlib.suppress(OSError):
-        echo(text.rstrip("\n"), err=True)
+        tell(text.rstrip("\n"))
 
 
 def _fixable(error: BaseException) -> str | None:

@@ -1,31 +1,24 @@
 """`attnfuzz report`: what came of a campaign, or what changed between two."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from attnfuzz.harness.cli.comparison import print_comparison
-from attnfuzz.harness.cli.given import (
-    PathTo,
-    tell,
-)
-from attnfuzz.harness.cli.named import (
-    find_by_name,
-)
-from attnfuzz.harness.cli.terminal import (
-    Terminal,
-    echo,
-)
+from attnfuzz.harness.cli.given import PathTo, find_by_name
+from attnfuzz.harness.cli.terminal import Terminal, echo, new_table, print_line, tell
 from attnfuzz.harness.defects.results import read_score
-from attnfuzz.harness.report.compare import compare
-from attnfuzz.harness.report.files import Reports
+from attnfuzz.harness.report.compare import BackendChange, Comparison, compare
+from attnfuzz.harness.report.files import Reports, Source, locate
 from attnfuzz.harness.report.markdown import render_comparison
-from attnfuzz.harness.report.sources import Source, locate
 from attnfuzz.harness.report.verdict import verdict
-from attnfuzz.harness.verdict.printable import in_a_line
-from attnfuzz.harness.verdict.wording import count
+from attnfuzz.harness.verdict.printable import in_a_line, printable
+from attnfuzz.harness.verdict.wording import count, headline, replay_line
 
 _file = PathTo(dir_okay=False)
 _path = PathTo()
@@ -98,3 +91,63 @@ def _compare(before: Source, after: Source, markdown: Path | None) -> None:
     if markdown is not None:
         markdown.write_text(render_comparison(comparison))
         echo(f"Wrote {markdown}.")
+
+
+_MOST_AXES = 3
+
+
+def print_comparison(console: Console, comparison: Comparison) -> None:
+    """Print what can't be compared, then findings, surroundings, and each backend's numbers."""
+    print_line(console, f"{comparison.before} → {comparison.after}", "bold")
+    for caveat in comparison.caveats:
+        print_line(console, f"Note: {caveat}.", "yellow")
+    for title, findings, style in (
+        ("Appeared", comparison.appeared, "red"),
+        ("Fixed", comparison.fixed, "green"),
+        ("Not seen again", comparison.unseen, ""),
+        ("Still there", comparison.still, ""),
+    ):
+        for finding in findings:
+            print_line(
+                console,
+                f"{title}: {headline(finding.case.backend, finding.observation)}\n  {replay_line(finding.path)}",
+                style,
+            )
+    if comparison.nothing is not None:
+        print_line(console, comparison.nothing, "" if comparison.left_out else "green")
+    for change in comparison.environment:
+        print_line(console, f"{change.name}: {change.before or 'not there'} → {change.after or 'not there'}")
+    print_line(console, f"{comparison.rates[0]:.1f} → {comparison.rates[1]:.1f} cases per second")
+    for backend in comparison.backends:
+        console.print()
+        _print_backend(console, backend)
+
+
+def _print_backend(console: Console, change: BackendChange) -> None:
+    numbers = ("before", "after", "ratio")
+    table = new_table(printable(change.name), *numbers, numbers=numbers)
+    before, after = change.before, change.after
+    _add(table, "cases", (before.tally.cases, after.tally.cases), "{:,.0f}")
+    _add(table, "ms per case", change.milliseconds, "{:.1f}")
+    _add(table, "worker deaths", (before.tally.deaths, after.tally.deaths), "{:,.0f}")
+    _add(table, "pairs reached", (len(before.pairs), len(after.pairs)), "{:,.0f}")
+    for margin in change.margins:
+        _add(table, f"largest margin of {margin.tier}", (margin.before, margin.after), "{:.3g}")
+    console.print(table)
+    for title, counted in (("gained", change.gained), ("lost", change.lost)):
+        if counted:
+            pairs = count(counted.total(), "pair")
+            print_line(console, f"{title} {pairs}: {_axes(counted)}")
+
+
+def _add(table: Table, name: str, values: Sequence[float | None], form: str) -> None:
+    before, after = values
+    shown = ["-" if value is None else form.format(value) for value in values]
+    ratio = f"{after / before:.2f}" if before and after is not None else ""
+    table.add_row(Text(printable(name)), *shown, ratio)
+
+
+def _axes(counted: Counter[str]) -> str:
+    shown = [f"{axes} {number}" for axes, number in counted.most_common(_MOST_AXES)]
+    rest = len(counted) - _MOST_AXES
+    return ", ".join(shown) + (f", and {rest} more" if rest > 0 else "")

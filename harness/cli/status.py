@@ -49,7 +49,10 @@ class Status:
         """Lines that never wrap."""
         width = options.max_width
         yield from self._budget(width)
-        yield _line(f"{self._last('new coverage', self._standing.coverage_at)}, {self._last_finding()}")
+        found = self._last("finding", self._standing.finding_at)
+        if filed := len(self._standing.filed):
+            found += f" ({count(filed, 'finding')} filed)"
+        yield _line(f"{self._last('new coverage', self._standing.coverage_at)}, {found}")
         yield _line(self._pace(trend="" if options.ascii_only else trend(self._standing.timeline)))
         yield Text()
         yield score_table(self._standing, width=width, live=True)
@@ -82,11 +85,6 @@ class Status:
     def _last(self, what: str, at: float | None) -> str:
         return f"no {what} yet" if at is None else f"last {what} {clock(max(0.0, self._at - at))} ago"
 
-    def _last_finding(self) -> str:
-        last = self._last("finding", self._standing.finding_at)
-        filed = len(self._standing.filed)
-        return f"{last} ({count(filed, 'finding')} filed)" if filed else last
-
     def _pace(self, trend: str) -> str:
         standing = self._standing
         restarted = len(standing.restarted_jobs)
@@ -107,12 +105,15 @@ def score_table(standing: Standing, *, width: int, live: bool) -> Table:
         "cases": _numbers("cases", (score.tally.cases for score in scores.values())),
         "cases/s": _numbers("cases/s", (standing.rate(score.tally.cases) for score in scores.values())),
         "coverage": _Column("coverage", [Text(coverage(standing, backend)) for backend in scores]),
-        "pairs": _Column("pairs", [_pairs(standing, backend) for backend in scores]),
+        "pairs": _Column("pairs", [Text(_pairs(standing, backend)) for backend in scores]),
         "deaths": _numbers("deaths", (score.tally.deaths for score in scores.values())),
         "findings": _Column("findings", [_findings(standing, backend) for backend in scores]),
     }
     if live:
-        columns["now"] = _Column("now", [Text(_now(standing, backend), style="dim") for backend in scores], "left")
+        tasks = standing.running.values()
+        doing = (_doing(standing, [task for task in tasks if task.backend == backend]) for backend in scores)
+        now = [Text(each, style="dim") for each in doing]
+        columns["now"] = _Column("now", now, "left")
     for expendable in ("pairs", "now", "deaths"):
         if _total(columns) > width:
             columns.pop(expendable, None)
@@ -120,7 +121,9 @@ def score_table(standing: Standing, *, width: int, live: bool) -> Table:
     if others + NARROWEST_NAME > width:
         others -= columns.pop("cases/s").width + GAP
     room = max(NARROWEST_NAME, width - others)
-    columns["backend"] = _Column("backend", [_shortened(backend, room) for backend in scores], "left")
+    # A path says what it is at its end.
+    names = [backend if len(backend) <= room else f"…{backend[1 - room :]}" for backend in scores]
+    columns["backend"] = _Column("backend", [Text(name) for name in names], "left")
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
     for column in columns.values():
         table.add_column(column.title, justify=column.justify, no_wrap=True)
@@ -166,10 +169,9 @@ def _numbers(title: str, numbers: Iterator[float]) -> _Column:
     return _Column(title, [Text(f"{number:,.0f}") for number in numbers])
 
 
-def _pairs(standing: Standing, backend: str) -> Text:
-    possible = _possible(standing, backend)
-    reached = standing.score(backend).pairs
-    return Text(f"{len(reached & possible):,} of {len(possible):,}" if possible else f"{len(reached):,} of ?")
+def _pairs(standing: Standing, backend: str) -> str:
+    possible, reached = _possible(standing, backend), standing.score(backend).pairs
+    return f"{len(reached & possible):,} of {len(possible):,}" if possible else f"{len(reached):,} of ?"
 
 
 def _possible(standing: Standing, backend: str) -> frozenset[Pair]:
@@ -184,11 +186,6 @@ def _findings(standing: Standing, backend: str) -> Text:
     unexpected = sum(finding.known is None for finding in here)
     known = f" + {len(here) - unexpected} known" if unexpected < len(here) else ""
     return Text.assemble((str(unexpected), "bold red" if unexpected else ""), known)
-
-
-def _now(standing: Standing, backend: str) -> str:
-    """What the jobs on `backend` do; nothing if none is on it."""
-    return _doing(standing, [task for task in standing.running.values() if task.backend == backend])
 
 
 def _doing(standing: Standing, tasks: Collection[SliceStarted]) -> str:
@@ -207,8 +204,3 @@ def _verb(standing: Standing, task: SliceStarted) -> str:
 
 def _total(columns: Mapping[str, _Column]) -> int:
     return sum(column.width for column in columns.values()) + GAP * (len(columns) - 1)
-
-
-def _shortened(name: str, room: int) -> Text:
-    """A backend's name without its beginning: a path says what it is at its end."""
-    return Text(name if len(name) <= room else f"…{name[1 - room :]}")

@@ -1,13 +1,11 @@
 """`attnfuzz sweep`: failures by release, those that are reported and those that a search of each release finds."""
 
-import secrets
 import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import click
-from click.core import ParameterSource
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.defaults import engine_names
@@ -16,10 +14,19 @@ from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.plan import ALPHA, Plan, spent_per_output
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.cli.campaign import run_campaign
-from attnfuzz.harness.cli.exits import BadInput, Exit
-from attnfuzz.harness.cli.given import JOBS, SEED, Duration, EngineTree, PathTo, counted, tell, tree_option
+from attnfuzz.harness.cli.given import (
+    JOBS,
+    EngineTree,
+    PathTo,
+    check_alone,
+    counted,
+    duration,
+    out_option,
+    seed_option,
+    tree_option,
+)
 from attnfuzz.harness.cli.sweep_table import print_sweep
-from attnfuzz.harness.cli.terminal import Terminal, echo
+from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, echo, tell
 from attnfuzz.harness.files.durable import write_durably
 from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.releases.replaying import MOST_CASES
@@ -55,7 +62,7 @@ _MOST_CHARACTERS = 160
     type=counted(0),
     help=f"Cases to draw for each backend of a release; 0 to run known ones alone.  [default: {EXAMPLES}]",
 )
-@click.option("--time", "seconds", type=Duration(), help="Time to search each release, like 90s, 10m or 1h30m.")
+@click.option("--time", "seconds", type=duration, help="Time to search each release, like 90s, 10m or 1h30m.")
 @click.option(
     "--cases",
     multiple=True,
@@ -64,15 +71,9 @@ _MOST_CHARACTERS = 160
     help="A failure to run in every release, beside those that are reported; may be given several times.",
 )
 @tree_option("A source tree, as the last release.")
-@click.option("--seed", type=SEED, help="Draw the cases of an earlier sweep again.")
+@seed_option("Draw the cases of an earlier sweep again.")
 @click.option("--jobs", type=JOBS, default=1, show_default=True, help="Processes that search.")
-@click.option(
-    "--out",
-    type=PathTo(file_okay=False),
-    default=Path("attnfuzz-sweep"),
-    show_default=True,
-    help="Folder of the table, of failing cases, and of the campaigns with their findings.",
-)
+@out_option("attnfuzz-sweep", "Folder of the table, of failing cases, and of the campaigns with their findings.")
 @click.option(
     "--resume",
     type=PathTo(exists=True, file_okay=False),
@@ -90,7 +91,7 @@ def sweep(
     seconds: float | None,
     cases: tuple[Path, ...],
     tree: EngineTree | None,
-    seed: int | None,
+    seed: int,
     jobs: int,
     out: Path,
     resume: Path | None,
@@ -103,7 +104,7 @@ def sweep(
     Exits with 0 if no release fails, 1 if one does, 2 if none could be run, 130 after Ctrl-C.
     """
     if resume is not None:
-        _check_alone(ctx)
+        check_alone(ctx, "a sweep")
         ctx.exit(_run(read_results(resume), resume))
     if examples is not None and seconds is not None:
         raise click.UsageError("--examples and --time are both budgets: give one of them")
@@ -116,7 +117,7 @@ def sweep(
         kinds=kinds,
         examples=None if examples == 0 else EXAMPLES if examples is None and seconds is None else examples,
         seconds=seconds,
-        seed=secrets.randbits(32) if seed is None else seed,
+        seed=seed,
         jobs=jobs,
         given=known,
     )
@@ -189,27 +190,15 @@ def _search(asked: SweepPlan, out: Path, backends: tuple[str, ...]) -> Searched:
 def _failure(standing: Standing) -> str:
     """Why a search says too little to count as complete; nothing if it doesn't."""
     if standing.failure is not None:
-        return f"the search failed: {_last_words(standing.failure.text)}"
+        # The last line says how the job's process ended, the one before it what it wrote last.
+        lines = [line for line in standing.failure.text.splitlines() if line.strip()]
+        return f"the search failed: {next(iter([*lines[-2:-1], *lines]), 'it did not say why')}"
     return f"{count(len(standing.unsettled), 'suspect')} not confirmed" if standing.unsettled else ""
-
-
-def _last_words(text: str) -> str:
-    """What a job process that failed wrote last; the line after it says how the process ended."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    return next(iter([*lines[-2:-1], *lines]), "it did not say why")
 
 
 def _write(results: SweepResults, engine: Engine, out: Path) -> None:
     write_results(out, results)
     write_durably(out / MARKDOWN, render_markdown(results, engine).encode())
-
-
-def _check_alone(ctx: click.Context) -> None:
-    """A sweep goes on as it was begun: what else was asked for would be ignored."""
-    for option in ctx.command.params:
-        if option.name != "resume" and ctx.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
-            name = option.opts[0] if isinstance(option, click.Option) else option.make_metavar(ctx)
-            raise click.UsageError(f"--resume goes on with a sweep as it was begun: leave {name} out, or begin another")
 
 
 def _engine(package: str | None) -> Engine:

@@ -7,18 +7,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from attnfuzz.harness.cli.terminal import new_table, print_line
+from attnfuzz.harness.releases import words
 from attnfuzz.harness.releases.outcomes import Ending
 from attnfuzz.harness.releases.results import FailureRow, SweepResults
-from attnfuzz.harness.releases.words import (
-    found_in,
-    not_yet_run,
-    sentence,
-    shown,
-    still_there,
-    unable,
-    why_not_run,
-    without_failure,
-)
 from attnfuzz.harness.verdict.printable import printable
 from attnfuzz.harness.verdict.wording import count, replay_line
 from attnfuzz.kernels.engine import Engine
@@ -38,8 +30,8 @@ _INDENT = "    "
 
 def print_sweep(console: Console, results: SweepResults, engine: Engine) -> None:
     """Print all that is known: the table, what could not be run, each failure, and the result in a line."""
-    passing, not_run = without_failure(results)
-    waiting = not_yet_run(results)
+    passing, not_run = words.without_failure(results)
+    waiting = words.not_yet_run(results)
     shown_apart = (*passing, *not_run, *waiting)
     numbered = list(enumerate((row for row in results.rows if row not in shown_apart), start=1))
     for part in _in_parts(console, results, numbered):
@@ -49,8 +41,8 @@ def print_sweep(console: Console, results: SweepResults, engine: Engine) -> None
         console.print(Text(_LEGEND, style="dim"))
     for release in results.asked.releases:
         backends = tuple(engine.backend(release, kind) for kind in results.asked.kinds)
-        if reason := unable(results, release, backends):
-            _line(console, f"{shown(release)} can't be run: {reason}", "yellow")
+        if reason := words.unable(results, release, backends):
+            print_line(console, f"{words.shown(release)} can't be run: {reason}", "yellow")
     for number, row in numbered:
         console.print()
         _print_row(console, number, row)
@@ -58,7 +50,7 @@ def print_sweep(console: Console, results: SweepResults, engine: Engine) -> None
         console.print()
     if passing:
         _wrapped(console, f"No release shows {', '.join(row.wanted.name for row in passing)}.")
-    if reasons := why_not_run(not_run):
+    if reasons := words.why_not_run(not_run):
         _wrapped(console, f"None could run {reasons}.")
     if waiting:
         _wrapped(console, f"Found, and not run in all releases yet: {', '.join(row.wanted.name for row in waiting)}.")
@@ -70,59 +62,51 @@ def _in_parts(
     console: Console, results: SweepResults, numbered: Sequence[tuple[int, FailureRow]]
 ) -> list[Sequence[tuple[int, FailureRow]]]:
     """The failures, as many together as are as wide as the terminal."""
-    names = max(map(len, (*map(shown, results.asked.releases), "release")))
+    names = max(map(len, (*map(words.shown, results.asked.releases), "release")))
     taken = names + (len("  drawn cases  found") if results.asked.searches else 0)
     each = max(1, (console.width - taken) // (_GAP + len(str(len(numbered)))))
     return [numbered[first : first + each] for first in range(0, max(1, len(numbered)), each)]
 
 
 def _table(results: SweepResults, part: Sequence[tuple[int, FailureRow]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
-    table.add_column("release", no_wrap=True)
-    if results.asked.searches:
-        table.add_column("drawn cases", justify="right", no_wrap=True)
-        table.add_column("found", justify="right", no_wrap=True)
-    for number, _ in part:
-        table.add_column(str(number), justify="right", no_wrap=True)
+    searches = ("drawn cases", "found") if results.asked.searches else ()
+    numbers = (*searches, *(str(number) for number, _ in part))
+    table = new_table("release", *numbers, whole=("release",), numbers=numbers)
     for release in results.asked.releases:
         searched = results.searched.get(release)
-        told = (f"{searched.examples:,}", str(found_in(results, release))) if searched else ("", "")
+        told = (f"{searched.examples:,}", str(words.found_in(results, release))) if searched else ("", "")
         marks = [_MARKS[row.cells[release].ending] if release in row.cells else Text("") for _, row in part]
-        table.add_row(printable(shown(release)), *(told if results.asked.searches else ()), *marks)
+        table.add_row(printable(words.shown(release)), *(told if searches else ()), *marks)
     return table
 
 
 def _print_row(console: Console, number: int, row: FailureRow) -> None:
     wanted = row.wanted
-    _line(console, f"{number:>2}  {wanted.name}, {wanted.kind}", "bold")
-    lines = [wanted.title, sentence(row)]
+    print_line(console, f"{number:>2}  {wanted.name}, {wanted.kind}", "bold")
+    lines = [wanted.title, words.sentence(row)]
     if wanted.found:
-        lines.append(f"Found by the search in {', '.join(map(shown, wanted.found))}.")
+        lines.append(f"Found by the search in {', '.join(map(words.shown, wanted.found))}.")
     if row.resembles:
         lines.append(f"It fails like {row.resembles} in every release that both were run in: perhaps it is that.")
     for line in lines:
         _wrapped(console, line, _INDENT)
     newest = next((cell for cell in reversed(row.cells.values()) if cell.case), None)
     if newest is not None:
-        _line(console, f"{_INDENT}{replay_line(newest.case)}")
+        print_line(console, f"{_INDENT}{replay_line(newest.case)}")
 
 
 def _print_result(console: Console, results: SweepResults) -> None:
     releases = count(len(results.asked.releases), "release")
     failing = sum(row.course.began != "-" for row in results.rows)
-    left = still_there(results)
+    left = words.still_there(results)
     if not results.judged:
-        _line(console, f"None of {releases} could be run.", "bold red")
+        print_line(console, f"None of {releases} could be run.", "bold red")
     elif not failing:
-        _line(console, f"{releases}: none fails.", "bold green")
+        print_line(console, f"{releases}: none fails.", "bold green")
     else:
         names = f": {', '.join(row.wanted.name for row in left)}" if left else ""
-        _line(console, f"{releases}: {count(failing, 'failure')}, {len(left)} still there{names}.", "bold red")
+        print_line(console, f"{releases}: {count(failing, 'failure')}, {len(left)} still there{names}.", "bold red")
 
 
 def _wrapped(console: Console, text: str, indent: str = "") -> None:
-    _line(console, textwrap.fill(text, console.width - 1, initial_indent=indent, subsequent_indent=indent))
-
-
-def _line(console: Console, text: str, style: str = "") -> None:
-    console.print(Text(printable(text), style=style), soft_wrap=True)
+    print_line(console, textwrap.fill(text, console.width - 1, initial_indent=indent, subsequent_indent=indent))

@@ -1,13 +1,14 @@
 """Stand-alone scripts: a failure without this project, for whoever owns the kernel."""
 
+from msgspec.structs import replace
+
 from attnfuzz.harness.calls.trace import Untraceable
-from attnfuzz.harness.export.lean import lean
 from attnfuzz.harness.export.script import render_script
-from attnfuzz.harness.export.target import CannotExport, Target
+from attnfuzz.harness.export.target import DEADLY, CannotExport, Target
 from attnfuzz.harness.sandbox.check import Runner, shared_runner
-from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.tiers import Tier
-from attnfuzz.reference.calls import CallCase
+from attnfuzz.reference.calls import Buffer, CallCase, Drawn
 from attnfuzz.reference.case_file import AnyCase, case_id
 
 __all__ = ["CannotExport", "Exporter", "Target", "export_script"]
@@ -26,10 +27,17 @@ class Exporter:
     def __init__(self, case: AnyCase, runner: Runner | None = None) -> None:
         """Run it. Raises CannotExport for a call that can't be written down."""
         runner = runner or shared_runner()
-        verdict, calls = _calls_of(case, runner)
+        calls: CallCase | None
+        if isinstance(case, CallCase):
+            verdict, calls = runner.verdict(case), case
+        else:
+            try:
+                verdict, calls = runner.trace(case)
+            except Untraceable as obstacle:
+                raise CannotExport(str(obstacle)) from obstacle
         self._case, self._unsupported = case, verdict.unsupported
         self.seen: Observation | None = next(iter(verdict.failures), None)
-        self.calls = lean(calls, self.seen, runner) if calls is not None and self.seen is not None else calls
+        self.calls = _lean(calls, self.seen, runner) if calls is not None and self.seen is not None else calls
 
     def script(self, target: Target = Target.NATIVE) -> str:
         """The script for a target.
@@ -57,10 +65,20 @@ def export_script(case: AnyCase, runner: Runner | None = None, *, target: Target
     return Exporter(case, runner).script(target)
 
 
-def _calls_of(case: AnyCase, runner: Runner) -> tuple[Verdict, CallCase | None]:
-    if isinstance(case, CallCase):
-        return runner.verdict(case), case
-    try:
-        return runner.trace(case)
-    except Untraceable as obstacle:
-        raise CannotExport(str(obstacle)) from obstacle
+def _lean(calls: CallCase, seen: Observation, runner: Runner) -> CallCase:
+    """The calls with normal numbers for contents if they die of the same then, else as they are."""
+    if seen.kind not in DEADLY:
+        return calls
+    buffers = tuple(_redrawn(buffer, seed) for seed, buffer in enumerate(calls.buffers))
+    redrawn = replace(calls, buffers=buffers, answer=None)
+    if buffers == calls.buffers:
+        return calls
+    again = next(iter(runner.verdict(redrawn).failures), None)
+    same = again is not None and (again.kind, again.kernel, again.place) == (seen.kind, seen.kernel, seen.place)
+    return redrawn if same else calls
+
+
+def _redrawn(buffer: Buffer, seed: int) -> Buffer:
+    if buffer.bits is None or not buffer.dtype.torch_dtype.is_floating_point:
+        return buffer
+    return replace(buffer, bits=None, drawn=Drawn(seed=seed))

@@ -1,14 +1,28 @@
 """The calls of a case as the text of one Python function: its buffers, the calls, and what they should have given."""
 
+import base64
+import ctypes
+import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from attnfuzz.harness.export.contents import ScriptContents
-from attnfuzz.harness.export.literals import quoted
-from attnfuzz.harness.export.names import variables
+import torch
+
+from attnfuzz.harness.export.python_source import quoted, variables
 from attnfuzz.harness.memory.layout import dense_stride
 from attnfuzz.reference.call_bounds import is_parameter
-from attnfuzz.reference.calls import Argument, Buffer, Call, CallAnswer, CallCase, Expected, View, named_views
+from attnfuzz.reference.calls import (
+    Argument,
+    Buffer,
+    Call,
+    CallAnswer,
+    CallCase,
+    View,
+    content_of,
+    named_views,
+)
+from attnfuzz.reference.case import Outputs
+from attnfuzz.reference.dtypes import DType
 
 WIDTH = 100
 """Lines are filled up to so many characters, but never broken inside of an item."""
@@ -17,6 +31,62 @@ _TAKEN = frozenset(
     {"compare", "elements", "filled", "inf", "memory", "nan", "normal", "packed", "put", "strided", "torch"}
 )
 """Names that the function uses and a script defines."""
+
+MOST_RUNS = 6
+"""Content of up to so many runs of equal elements is written as runs."""
+
+MOST_NUMBERS = 256
+"""Up to so many integers are written as numbers."""
+
+
+class ScriptContents:
+    """The contents of one script. `packed` has the bits of those that are too long for a line, by name, as text.
+
+    Expressions call what a script defines: normal(size, seed), filled((count, value), ...) and packed(name).
+    """
+
+    def __init__(self, outputs: Outputs) -> None:
+        self._outputs = outputs
+        self.packed: dict[str, str] = {}
+
+    def source(self, buffer: Buffer, key: str) -> str:
+        """The content of a buffer, or of a write to one, as an expression; `key` names it if it is packed."""
+        dtype = buffer.dtype.torch_dtype
+        if buffer.drawn is not None:
+            drawn = buffer.drawn
+            scale = "" if (drawn.mean, drawn.std) == (0.0, 1.0) else f", mean={drawn.mean}, std={drawn.std}"
+            return f"normal({buffer.size}, seed={drawn.seed}{scale})"
+        content = content_of(buffer)
+        if content is None:
+            return self._unwritten(buffer)
+        if not buffer.size:
+            return "[]"
+        runs = _runs(content, buffer.dtype)
+        if not dtype.is_floating_point and content.numel() <= MOST_NUMBERS and content.numel() <= 8 * len(runs):
+            return repr([int(value) for value in content.tolist()])
+        if len(runs) <= MOST_RUNS:
+            return f"filled({', '.join(f'({count}, {value!r})' for count, value in runs)})"
+        data = ctypes.string_at(content.data_ptr(), content.nbytes)
+        self.packed[key] = base64.b64encode(zlib.compress(data, 9)).decode()
+        return f"packed({quoted(key)})"
+
+    def _unwritten(self, buffer: Buffer) -> str:
+        """What an output holds before it is written: NaN, or what an earlier call could have left."""
+        if not buffer.dtype.torch_dtype.is_floating_point:
+            return f"filled(({buffer.size}, 1))"
+        if self._outputs is Outputs.POISONED:
+            return f"filled(({buffer.size}, nan))"
+        return f"normal({buffer.size}, seed=0)"
+
+
+def _runs(content: torch.Tensor, dtype: DType) -> list[tuple[int, float]]:
+    """How often which element comes one after another."""
+    values, counts = torch.unique_consecutive(content.view(dtype.bits), return_counts=True)
+    numbers = values.view(dtype.torch_dtype)
+    if dtype.torch_dtype.is_floating_point:
+        numbers = numbers.double()
+    # Bits that differ make runs of their own, so that no two zeros or NaNs are taken for one another.
+    return list(zip(counts.tolist(), numbers.tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -56,20 +126,15 @@ class _Writer:
         reached = reached_by(self._calls.calls)
         for buffer in self._calls.buffers:
             if buffer.name in reached and buffer.name not in left_out:
-                lines += self._memory(buffer)
+                made = f"{self._variables[buffer.name]} = memory({quoted(buffer.name)}, torch.{buffer.dtype.value}, "
+                lines += _filled(f"    {made}", self._contents.source(buffer, buffer.name), ")")
         for index, call in enumerate(self._calls.calls):
             lines += self._writes(call.writes, f"before call {index}")
             lines += self._call(call)
-        if self._calls.answer is None:
-            return Body("\n".join(lines), self._contents.packed)
-        lines += self._writes(self._calls.answer.writes, "after the calls")
-        lines += self._answer(self._calls.answer, reached)
+        if self._calls.answer is not None:
+            lines += self._writes(self._calls.answer.writes, "after the calls")
+            lines += self._answer(self._calls.answer, reached)
         return Body("\n".join(lines), self._contents.packed)
-
-    def _memory(self, buffer: Buffer) -> list[str]:
-        dtype, content = buffer.dtype.value, self._contents.source(buffer, buffer.name)
-        opening = f"    {self._variables[buffer.name]} = memory({quoted(buffer.name)}, torch.{dtype}, "
-        return _filled(opening, content, ")")
 
     def _writes(self, writes: Iterable[Buffer], when: str) -> list[str]:
         lines = []
@@ -79,7 +144,11 @@ class _Writer:
         return lines
 
     def _call(self, call: Call) -> list[str]:
-        arguments = [_passed(name, self._argument(name, value)) for name, value in call.arguments.items()]
+        arguments = []
+        for name, value in call.arguments.items():
+            text = self._argument(name, value)
+            # The names that a case from a file has are parameters; others stay text.
+            arguments.append(f"{name}={text}" if is_parameter(name) else f"**{{{name!r}: {text}}}")
         after = [f"    {self._dialect.after}"] if self._dialect.after else []
         return [f"    {self._dialect.names[call.op]}(", *_packed_lines(arguments, " " * 8), "    )", *after]
 
@@ -106,12 +175,11 @@ class _Writer:
         lines += ["    return compare(", *_packed_lines(results, " " * 8)]
         if requests:
             lines.append("        requests=[  # the first row of its output, its queries, and all its keys and values")
-            lines += [f"            ({self._request(request)})," for request in requests]
+            for request in requests:
+                views = ", ".join(map(self._view, (request.query, request.key, request.value)))
+                lines.append(f"            ({request.first_row}, {views}),")
             lines.append("        ],")
         return [*lines, "    )"]
-
-    def _request(self, request: Expected) -> str:
-        return ", ".join([str(request.first_row), *map(self._view, (request.query, request.key, request.value))])
 
     def _argument(self, name: str, value: Argument) -> str:
         if isinstance(value, list):
@@ -137,11 +205,6 @@ class _Writer:
         if (view.offset, size) != (0, whole):
             text = f"{text}[{view.offset}:{view.offset + size}]"
         return text if len(view.shape) == 1 else f"{text}.view({', '.join(map(str, view.shape)) or '()'})"
-
-
-def _passed(name: str, text: str) -> str:
-    """An argument of a call. The names that a case from a file has are parameters; others stay text."""
-    return f"{name}={text}" if is_parameter(name) else f"**{{{name!r}: {text}}}"
 
 
 def reached_by(calls: Iterable[Call]) -> set[str]:

@@ -3,13 +3,9 @@
 import jinja2
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.export import literals
 from attnfuzz.harness.export.body import body_of, reached_by
-from attnfuzz.harness.export.flashinfer_target import flashinfer_parts
-from attnfuzz.harness.export.imports import standard_imports
-from attnfuzz.harness.export.lean import DEADLY
-from attnfuzz.harness.export.native_target import native_parts
-from attnfuzz.harness.export.target import CannotExport, Target
+from attnfuzz.harness.export.python_source import in_docstring, quoted, source, standard_imports
+from attnfuzz.harness.export.target import DEADLY, CannotExport, Target, flashinfer_parts, native_parts
 from attnfuzz.harness.files.templates import environment_of
 from attnfuzz.harness.memory.poison import poison_bytes
 from attnfuzz.harness.verdict.failures import Observation
@@ -56,8 +52,10 @@ def render_script(case_id: str, calls: CallCase, seen: Observation | None, targe
         read_only=_read_only(calls, backend, parts.left_out),
         **parts.more,
     )
+    what = f"{seen.kind}: {seen.place}" if seen else "Nothing wrong"
+    where = f" in {calls.mode}" if calls.mode else ""
     return _template("script.py.j2").render(
-        title=_title(calls, seen),
+        title=in_docstring(f"{what}, in calls that {calls.backend} made{where}."),
         seen=seen,
         about=(*parts.about, "Exit code: 0 nothing is wrong, 1 the fault shows, 2 it could not run."),
         notes=calls.notes,
@@ -90,11 +88,5 @@ def _read_only(calls: CallCase, backend: Backend, left_out: frozenset[str]) -> l
 
 def _template(name: str) -> jinja2.Template:
     environment = environment_of("attnfuzz.harness.export", autoescape=False, keep_trailing_newline=True)
-    environment.filters.update(python=literals.quoted, source=literals.source, in_docstring=literals.in_docstring)
+    environment.filters.update(python=quoted, source=source, in_docstring=in_docstring)
     return environment.get_template(name)
-
-
-def _title(calls: CallCase, seen: Observation | None) -> str:
-    what = f"{seen.kind}: {seen.place}" if seen else "Nothing wrong"
-    where = f" in {calls.mode}" if calls.mode else ""
-    return literals.in_docstring(f"{what}, in calls that {calls.backend} made{where}.")

@@ -1,14 +1,44 @@
-"""For whom a script is: whose functions it calls, in which memory, and how it says so."""
+"""Whose functions a script calls: CPU kernels whose source it carries, or FlashInfer, which is not imported here."""
 
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
+from types import ModuleType
 from typing import Any
 
-from attnfuzz.harness.export.body import Dialect
+from msgspec.structs import replace
+
+import attnfuzz
+from attnfuzz.harness.export.body import Dialect, reached_by
+from attnfuzz.harness.export.python_source import inlined
+from attnfuzz.harness.findings.environment import version_of
+from attnfuzz.harness.sandbox.check import TIMEOUT_SECONDS
 from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.kernels import fixup, torch_sdpa
+from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.native import build, ops, unsupported
+from attnfuzz.kernels.native.fault_recorder import FAULT_RECORD
+from attnfuzz.kernels.trtllm import gather
+from attnfuzz.reference.calls import Argument, Call, CallCase, View
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.noise import ROUNDOFF, SMALLEST_STEP
 from attnfuzz.reference.user_error import UserError
+
+_MODULES: tuple[ModuleType, ...] = (unsupported, ops, gather, torch_sdpa)
+"""The modules whose functions a script can carry along."""
+
+WORKSPACE_BYTES = 128 << 20
+"""Of a workspace at least: what FlashInfer's own tests allocate for these functions, whose kernels need more than the
+CPU's."""
+
+_OWN = (fixup, gather)
+"""The modules whose functions FlashInfer lacks, all in torch."""
+
+_DECODE = "trtllm_batch_decode_with_kv_cache"
+_WORKSPACE = "workspace_buffer"
+_COMPILATION_SECONDS = 600
 
 
 class Target(StrEnum):
@@ -20,6 +50,10 @@ class Target(StrEnum):
 
 class CannotExport(UserError):
     """A case that no stand-alone script can be made of; the message says why."""
+
+
+DEADLY = frozenset({Kind.ILLEGAL_ACCESS, Kind.MISALIGNED, Kind.HANG, Kind.WORKER_DIED})
+"""Failures after which nothing is left to look at."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +83,180 @@ def raises(seen: Observation | None) -> bool:
     return seen is not None and seen.kind in {Kind.RAISED, Kind.UNEXPECTED_REJECTION}
 
 
-def versions_of(packages: tuple[str, ...]) -> list[str]:
+def versions_of(*packages: str) -> list[str]:
     """Those that are installed, with their versions."""
-    found = []
-    for package in packages:
-        try:
-            found.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            continue
-    return found
+    found = ((package, version_of(package)) for package in packages)
+    return [f"{package} {version}" for package, version in found if version]
+
+
+def native_parts(case_id: str, calls: CallCase, backend: Backend, seen: Observation | None, *, guarded: bool) -> Parts:
+    """What such a script has.
+
+    Raises:
+        CannotExport: a kernel is not this project's, so that its source can't be carried along.
+
+    """
+    names = {op: _carried(backend, op) for op in sorted({call.op for call in calls.calls})}
+    native = any(hasattr(ops, name) for name in names.values())
+    needs = ", apache-tvm-ffi, ninja and a C++ compiler" if native else ""
+    versions = [f"Python {platform.python_version()}", *versions_of("torch", "apache-tvm-ffi")]
+    return Parts(
+        dialect=Dialect(names),
+        device="cpu",
+        packages=("import torch", *(("import tvm_ffi.cpp",) if native else ())),
+        install=f"torch{' apache-tvm-ffi ninja' if native else ''}",
+        about=(
+            f"Run it with Python 3.11+ and torch{needs}, on Linux.",
+            f"Made by attnfuzz {attnfuzz.__version__} from case {case_id}, with",
+            f"{', '.join([*versions, f'{platform.system()} {platform.machine()}'])}.",
+        ),
+        allocate="allocate_mmap.py.j2" if guarded else "allocate_plain.py.j2",
+        main="child.py.j2",
+        wrappers=inlined(_MODULES, names.values(), {"build.load()": "native()"}),
+        more={
+            "native": native,
+            "flags": build.FLAGS,
+            "sources": {path.name: path.read_text() for path in build.sources()} if native else {},
+            "fault_record": FAULT_RECORD.format,
+            "raises": raises(seen),
+            "timeout": int(TIMEOUT_SECONDS),
+            "bounds": _bounds(calls, backend),
+        },
+    )
+
+
+def _bounds(calls: CallCase, backend: Backend) -> dict[str, object]:
+    """What the error of a correct kernel depends on."""
+    if calls.answer is None:
+        return {}
+    dtypes = {buffer.name: buffer.dtype for buffer in calls.buffers}
+    dtype = dtypes[calls.answer.out.buffer]
+    return {
+        "noise": backend.noise(dtype),
+        "roundoff": ROUNDOFF[dtype.torch_dtype],
+        "smallest": SMALLEST_STEP[dtype.torch_dtype],
+        "roundings": calls.answer.roundings,
+    }
+
+
+def _carried(backend: Backend, op: str) -> str:
+    """The name of an op's function, whose source a script can carry."""
+    function = backend.ops[op].function
+    if function.__module__ not in {module.__name__ for module in _MODULES}:
+        raise CannotExport(f"{op} of {backend.name} is not part of attnfuzz: a script can't carry its source along")
+    name: str = function.__name__
+    return name
+
+
+def flashinfer_parts(
+    case_id: str, calls: CallCase, backend: Backend, seen: Observation | None, *, guarded: bool
+) -> tuple[CallCase, Parts]:
+    """The calls as FlashInfer is to be called, and what such a script has.
+
+    Raises:
+        CannotExport: one of the functions is not FlashInfer's.
+
+    """
+    imported: dict[str, list[str]] = {}
+    own = []
+    for op in sorted({call.op for call in calls.calls}):
+        module = backend.ops[op].module
+        if module is not None and module.startswith("flashinfer."):
+            imported.setdefault(module, []).append(op)
+        elif module is None and any(hasattr(source, op) for source in _OWN):
+            own.append(op)
+        else:
+            raise CannotExport(f"FlashInfer has no {op}: export it without --for")
+    recorded = calls
+    if seen is None or seen.kind is not Kind.LSE_MISMATCH:
+        calls = _without_lse(calls)
+    workspaces = _workspaces(calls)
+    sizes = [buffer.size * buffer.dtype.itemsize for buffer in calls.buffers if buffer.name in workspaces]
+    # Whole MiB, so that it reads well.
+    workspace_bytes = -(-max(WORKSPACE_BYTES, *sizes, 0) >> 20) << 20
+    names = {call.op: call.op for call in calls.calls}
+    eight_bits = any(buffer.dtype is DType.FLOAT8_E4M3 for buffer in calls.buffers)
+    return calls, Parts(
+        dialect=Dialect(names, partial(_adapt, workspace_bytes), after="torch.cuda.synchronize()"),
+        device="cuda",
+        packages=(
+            "import flashinfer",
+            "import torch",
+            *(("from cuda.bindings import driver",) if guarded else ()),
+            *(f"from {module} import {', '.join(functions)}" for module, functions in sorted(imported.items())),
+        ),
+        install=f"torch flashinfer-python{' cuda-bindings' if guarded else ''}",
+        about=(
+            "Run it with Python 3.11+, torch and FlashInfer, on a GPU that FlashInfer has these functions for.",
+            f"Written by attnfuzz {attnfuzz.__version__} from case {case_id}, for",
+            f"{', '.join(versions_of('flashinfer-python', 'cuda-bindings', 'torch'))}.",
+            f"What was seen, was seen with the kernels of {calls.backend}, which take the same arguments.",
+            *_differences(recorded, calls, workspace_bytes),
+        ),
+        allocate="allocate_cuda.py.j2" if guarded else "allocate_plain.py.j2",
+        main="on_gpu.py.j2",
+        wrappers=inlined(_OWN, own, {}),
+        left_out=workspaces,
+        more={
+            "native": False,
+            "sources": {},
+            "bounds": {},
+            # Relative and absolute, as in FlashInfer's tests (tests/attention/test_trtllm_gen_attention.py).
+            "tolerance": (4e-2, 7e-2) if eight_bits else (1e-2, 1e-2),
+            "hangs": seen is not None and seen.kind is Kind.HANG,
+            "raises": raises(seen),
+            "timeout": int(TIMEOUT_SECONDS) + _COMPILATION_SECONDS,
+        },
+    )
+
+
+def _adapt(workspace_bytes: int, name: str, text: str) -> str:
+    """An argument where FlashInfer wants it."""
+    if name == _WORKSPACE:
+        return f"torch.zeros({workspace_bytes >> 20} << 20, dtype=torch.uint8, device=DEVICE)"
+    # The mirrors of lengths, for the host.
+    return f"{text}.cpu()" if name.endswith("_cpu") and text != "None" else text
+
+
+def _without_lse(calls: CallCase) -> CallCase:
+    """The calls without the LSE of paged decode, where none but the judge looks at it: not every kernel has one."""
+    answer = calls.answer
+    decodes = [call for call in calls.calls if call.op == _DECODE]
+    elsewhere = reached_by(call for call in calls.calls if call.op != _DECODE)
+    dropped = {name for call in decodes if (name := _buffer(call.arguments.get("lse"))) and name not in elsewhere}
+    if not dropped:
+        return calls
+
+    def bare(call: Call) -> Call:
+        if call.op != _DECODE or _buffer(call.arguments.get("lse")) not in dropped:
+            return call
+        return replace(
+            call, arguments={name: each for name, each in call.arguments.items() if name not in {"lse", "return_lse"}}
+        )
+
+    if answer is not None and answer.lse is not None and answer.lse.buffer in dropped:
+        answer = replace(answer, lse=None)
+    return replace(calls, calls=tuple(map(bare, calls.calls)), answer=answer)
+
+
+def _buffer(value: Argument) -> str | None:
+    return value.buffer if isinstance(value, View) else None
+
+
+def _workspaces(calls: CallCase) -> frozenset[str]:
+    found = (_buffer(call.arguments.get(_WORKSPACE)) for call in calls.calls)
+    return frozenset(name for name in found if name is not None)
+
+
+def _differences(before: CallCase, after: CallCase, workspace_bytes: int) -> list[str]:
+    """What FlashInfer's kernels are given that the others were not, or the other way round."""
+    lines = []
+    if _workspaces(before):
+        lines.append(
+            f"The workspace is {workspace_bytes >> 20} MiB of zeros, since how much a kernel needs is its own affair."
+        )
+    if after != before:
+        lines.append("The LSE of the decode is left out, since XQA (SM90, SM120) has none.")
+    if any(call.op == _DECODE and call.arguments.get("q_len_per_req") not in {None, 1} for call in after.calls):
+        lines.append("XQA needs a mask for several queries of a request; these calls have none, as on SM100.")
+    return lines

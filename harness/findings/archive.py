@@ -63,9 +63,13 @@ class Archive:
     def past(self, backends: Collection[str]) -> list[Record]:
         """What earlier campaigns found in `backends`, as they left it: what failed last before what passed."""
         records, self.troubles = read_records(self._findings)
-        chosen = (self._before(record) for record in records if record.case.backend in backends)
-        earlier = (record for record in chosen if record.sightings)
-        return sorted(earlier, key=lambda record: (record.state is State.FIXED, record.name))
+        past = []
+        for record in records:
+            # What this campaign saw itself, before it was killed, is not past.
+            seen = tuple(each for each in record.sightings if each.campaign != self._campaign)
+            if seen and record.case.backend in backends:
+                past.append(msgspec.structs.replace(record, sightings=seen))
+        return sorted(past, key=lambda record: (record.state is State.FIXED, record.name))
 
     def file(self, finding: Finding, fingerprint: Fingerprint) -> tuple[Path, State]:
         """Write `finding` into its folder, in place of what is there; its history goes on. Raises OSError.
@@ -73,13 +77,12 @@ class Archive:
         Its state is NEW, RETURNED, or OPEN; OPEN too where its case on file passed in this campaign, and another shows
         that it was never fixed.
         """
-        history = self._write(self._findings / finding.name, finding, fingerprint)
-        return self._findings / finding.name, state_after(history.sightings)
+        path, history = self._write(self._findings, finding, fingerprint)
+        return path, state_after(history.sightings)
 
     def keep_unconfirmed(self, finding: Finding, fingerprint: Fingerprint) -> Path:
         """Write a failure that did not come back into a folder of its own, as `file` does. Raises OSError."""
-        self._write(self._unconfirmed / finding.name, finding, fingerprint)
-        return self._unconfirmed / finding.name
+        return self._write(self._unconfirmed, finding, fingerprint)[0]
 
     def checked(self, name: str, *, fails: bool) -> State:
         """Note that the finding `name` of an earlier campaign was run again: it is OPEN, RETURNED or FIXED now.
@@ -96,13 +99,9 @@ class Archive:
         write_durably(path / HISTORY, _pretty(msgspec.structs.replace(history, sightings=sightings)))
         return state_after(sightings)
 
-    def _before(self, record: Record) -> Record:
-        """`record` without what this campaign saw itself, before it was killed."""
-        others = (sighting for sighting in record.sightings if sighting.campaign != self._campaign)
-        return msgspec.structs.replace(record, sightings=tuple(others))
-
-    def _write(self, path: Path, finding: Finding, fingerprint: Fingerprint) -> History:
-        """Write the folder `path` anew, and return its history."""
+    def _write(self, parent: Path, finding: Finding, fingerprint: Fingerprint) -> tuple[Path, History]:
+        """Write the finding's folder in `parent` anew; returns its path and history."""
+        path = parent / finding.name
         before: Sequence[Sighting] = ()
         with contextlib.suppress(RecordError):
             before = read_history(path).sightings
@@ -113,7 +112,7 @@ class Archive:
         )
         files = finding.files | {ENVIRONMENT: _pretty(self._environment), HISTORY: _pretty(history)}
         _write_folder(path, files)
-        return history
+        return path, history
 
     def _sighting(self, *, failed: bool) -> Sighting:
         return Sighting(campaign=self._campaign, time=self._now(), failed=failed, environment=self._environment)

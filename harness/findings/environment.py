@@ -26,6 +26,10 @@ def environment() -> dict[str, str]:
 
     It makes no CUDA context and imports no flashinfer, which would make one.
     """
+    try:
+        command = shlex.split(compiler())
+    except NoCompiler:
+        command = []
     found = {
         "attnfuzz": _own_version(),
         "python": platform.python_version(),
@@ -33,10 +37,10 @@ def environment() -> dict[str, str]:
         "cpu": _cpu(),
         # Its own version tells the build, like 2.13.0+cu130, which that of the package may not.
         "torch": str(torch.__version__),
-        **{name: _version(name) for name in _PACKAGES},
+        **{name: version_of(name) for name in _PACKAGES},
         "cuda": torch.version.cuda,
         **_gpus(),
-        "compiler": _compiler(),
+        "compiler": _output([*command, "--version"]).partition("\n")[0] if command else "",
     }
     return {name: text for name, text in found.items() if text}
 
@@ -60,7 +64,8 @@ def _cpu() -> str:
     return f"{platform.machine()}, {os.cpu_count()} cores"
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """The version of an installed package; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -75,14 +80,6 @@ def _gpus() -> dict[str, str]:
         return {}
     names = Counter(name for _, name in rows)
     return {"driver": rows[0][0], "gpu": ", ".join(f"{number} x {name}" for name, number in names.items())}
-
-
-def _compiler() -> str:
-    try:
-        command = shlex.split(compiler())
-    except NoCompiler:
-        return ""
-    return _output([*command, "--version"]).partition("\n")[0]
 
 
 def _output(command: Sequence[str]) -> str:

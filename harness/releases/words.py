@@ -6,7 +6,7 @@ from pathlib import Path
 
 from attnfuzz.harness.releases.outcomes import Ending, in_words
 from attnfuzz.harness.releases.results import FailureRow, SweepPlan, SweepResults
-from attnfuzz.harness.report.gfm import template
+from attnfuzz.harness.report.markdown import template
 from attnfuzz.harness.verdict.wording import clock, count
 from attnfuzz.kernels.engine import Engine
 

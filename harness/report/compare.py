@@ -1,7 +1,7 @@
 """What changed from one campaign to another: two nights, or two versions of a backend."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -25,7 +25,7 @@ class ChangedValue:
 
 @dataclass(frozen=True)
 class MarginChange:
-    """The largest margin of a tier among cases that passed, error over bound; None where the tier was not heard."""
+    """The largest margin of a tier among cases that passed, error over bound; None where the tier did not apply."""
 
     tier: str
     before: float | None
@@ -201,18 +201,14 @@ def _endings(before: Standing, after: Standing) -> list[str]:
 
 
 def _unpaired(before: Standing, after: Standing, partners: Mapping[str, str]) -> list[str]:
-    left = ((before, before.scores.keys() - set(partners.values())), (after, after.scores.keys() - partners.keys()))
-    return [
-        f"only {_start(standing).campaign} searched {', '.join(sorted(names))}: "
-        f"left out{_with_findings(standing, names)}"
-        for standing, names in left
-        if names
-    ]
-
-
-def _with_findings(standing: Standing, backends: Collection[str]) -> str:
-    number = sum(finding.case.backend in backends for finding in standing.findings)
-    return f", with {count(number, 'finding')}" if number else ""
+    caveats = []
+    for standing, partnered in ((before, set(partners.values())), (after, set(partners))):
+        if names := standing.scores.keys() - partnered:
+            number = sum(finding.case.backend in names for finding in standing.findings)
+            found = f", with {count(number, 'finding')}" if number else ""
+            searched = f"only {_start(standing).campaign} searched {', '.join(sorted(names))}"
+            caveats.append(f"{searched}: left out{found}")
+    return caveats
 
 
 def _by_axes(pairs: Iterable[Pair]) -> Counter[str]:

@@ -2,8 +2,7 @@
 
 from markupsafe import Markup
 
-from attnfuzz.harness.report.batch_rows import BatchRow, Elided, batch_rows, shown
-from attnfuzz.harness.report.failing import Failing, StrayAccess, failing
+from attnfuzz.harness.report.batch_rows import BatchRow, Elided, Failing, StrayAccess, batch_rows, failing, shown
 from attnfuzz.harness.report.page_pool import PagePool
 from attnfuzz.harness.report.svg import CHARACTER, Picture
 from attnfuzz.harness.verdict.failures import Observation
@@ -26,7 +25,11 @@ def draw_case(case: Case, observation: Observation | None = None) -> Markup:
     drawing = _Drawing(case, where)
     top = 0.0
     for index in _steps_shown(len(case.steps), where.step):
-        top = drawing.step(index, top) if index is not None else drawing.gap(top)
+        if index is None:
+            drawing.picture.text(0, top + 12, f"... {len(case.steps)} steps in all", "dim")
+            top += 22
+        else:
+            top = drawing.step(index, top)
     drawing.picture.height = drawing.pool.draw(drawing.picture, top + 4) + 2
     return drawing.picture.markup()
 
@@ -59,11 +62,6 @@ class _Drawing:
         most = max((row.padding for step in case.steps for row in batch_rows(step)), default=1)
         most = max([most, 1, *(request.q_len for request in requests)])
         self._query = min(12.0, _QUERY_ROOM / most)
-
-    def gap(self, top: float) -> float:
-        """Say that steps are left out."""
-        self.picture.text(0, top + 12, f"... {len(self.case.steps)} steps in all", "dim")
-        return top + 22
 
     def step(self, index: int, top: float) -> float:
         """Draw a step from `top` on, and return where it ends."""
@@ -143,7 +141,9 @@ class _Drawing:
         end = _KEYS + len(pages) * size * unit
         if size * unit < 5:
             words = count(len(pages), "page")
-            title = f"{words}: {_listed(pages)}"
+            title = f"{words}: {', '.join(map(str, pages[:_MOST_CELLS]))}"
+            if len(pages) > _MOST_CELLS:
+                title += f", and {len(pages) - _MOST_CELLS:,} more"
             self.picture.rect(_KEYS, top, max(request.kv_len * unit, 2.0), _BAR, f"page {tint}", title=title)
             self.picture.text(end + 6, top + 13, words, "dim small")
             end += len(words) * CHARACTER + 8
@@ -173,9 +173,9 @@ class _Drawing:
     def _beyond(self, step: Step, request: Request, end: float, top: float) -> None:
         """What the page table holds past a request's pages, where it is wider than they are, and what is unusual."""
         if self.pool.has_tail(step, request):
-            tail = self.pool.tail
+            tail, words = self.pool.tail
             width = len(tail) * CHARACTER + 8
-            title = f"the page table goes on with {self.pool.tail_words}"
+            title = f"the page table goes on with {words}"
             self.picture.rect(end + 4, top, width, _BAR, "tail", title=title)
             self.picture.text(end + 8, top + 13, tail, "dim on")
             end += width + 4
@@ -212,11 +212,6 @@ def _padding_words(step: Step) -> str:
         return real
     rows = f"{count(step.padded_batch, 'row')}, " if step.padded_batch > len(step.requests) else ""
     return f"{real}; padded to {rows}{count(step.padded_tokens, 'query token')}"
-
-
-def _listed(pages: list[int]) -> str:
-    listed = ", ".join(map(str, pages[:_MOST_CELLS]))
-    return f"{listed}, and {len(pages) - _MOST_CELLS:,} more" if len(pages) > _MOST_CELLS else listed
 
 
 def _label(case: Case, where: Failing) -> str:

@@ -1,4 +1,4 @@
-"""The reports of a campaign as files beside its log, where its user and a runner look for them."""
+"""Campaigns on disk: which one a path means, and its reports as files beside its log."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -8,7 +8,8 @@ from pathlib import Path
 
 from attnfuzz.harness.backends.registry import as_file_name
 from attnfuzz.harness.campaign.events import AnyFinding
-from attnfuzz.harness.campaign.home import Home
+from attnfuzz.harness.campaign.home import LOG_NAME, Home
+from attnfuzz.harness.campaign.log import LogError, read_log
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.defects.results import DefectScore
 from attnfuzz.harness.files.durable import write_durably
@@ -17,13 +18,76 @@ from attnfuzz.harness.findings.finding import SCRIPT, text_beside
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.html import render_html
-from attnfuzz.harness.report.issue import render_issue
 from attnfuzz.harness.report.junit import render_junit
-from attnfuzz.harness.report.markdown import render_markdown
-from attnfuzz.harness.report.sources import Source
+from attnfuzz.harness.report.markdown import render_issue, render_markdown
+from attnfuzz.reference.user_error import UserError
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 """The variable in which GitHub's runners name the file that is shown as the summary of a step."""
+
+
+class NoCampaignError(UserError):
+    """A path that no campaign can be read from; the message says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One campaign's log. `home` is where it lies, None for a log that was taken out of one."""
+
+    log: Path
+    home: Home | None
+
+    @property
+    def folder(self) -> Path:
+        """The campaign's folder."""
+        return self.log.parent
+
+    def standing(self) -> Standing:
+        """Where the campaign stands. Raises LogError or OSError."""
+        return Standing.of(read_log(self.log))
+
+    def earlier(self) -> Standing | None:
+        """Where the campaign before this one stood, the last that can be read; None if there is none."""
+        names = [] if self.home is None else [name for name in self.home.ids() if name < self.folder.name]
+        for name in reversed(names):
+            try:
+                return Standing.of(read_log(self.folder.parent / name / LOG_NAME))
+            except (LogError, OSError):
+                # An old night that was damaged must not cost the report of this one.
+                continue
+        return None
+
+    def not_run(self, standing: Standing) -> list[str]:
+        """The findings on file that fail as far as is known, and that a campaign which stands so did not run."""
+        if self.home is None:
+            return []
+        seen = {filed.name for filed in standing.filed} | {checked.name for checked in standing.checked}
+        records, _ = read_records(self.home.findings)
+        return [each.name for each in records if each.state is not State.FIXED and each.name not in seen]
+
+
+def locate(path: Path, campaign: str | None = None) -> Source:
+    """The campaign that `path` means: of a home, the one called `campaign`, or else the last.
+
+    Raises:
+        NoCampaignError: there is none.
+
+    """
+    if not path.exists():
+        raise NoCampaignError(f"{path} does not exist: name the --out folder of a campaign, or a log of one")
+    home = Home(path)
+    if path.is_dir() and (ids := home.ids()):
+        if campaign is not None and campaign not in ids:
+            raise NoCampaignError(f"{path} has no campaign {campaign!r}: the last ones are {', '.join(ids[-3:])}")
+        return Source(home.log(campaign or ids[-1]), home)
+    if campaign is not None:
+        raise NoCampaignError(f"{path} has no campaigns/: --campaign chooses from an --out folder")
+    log = path / LOG_NAME if path.is_dir() else path
+    if not log.is_file():
+        raise NoCampaignError(f"{path} holds no campaign: name the --out folder of one, or a log ({LOG_NAME})")
+    above = log.parent.parent
+    inside = log.name == LOG_NAME and above == Home(above.parent).campaigns
+    return Source(log, Home(above.parent) if inside else None)
 
 
 @dataclass(frozen=True)
@@ -68,12 +132,15 @@ class Reports:
 
     def issue(self, finding: AnyFinding) -> bytes:
         """The text of an issue."""
-        script = self._script(finding)
+        script = None
+        if self.home is not None:
+            # In this home, wherever it lay when the log was written.
+            script = text_beside(self.home.findings / as_file_name(finding.name), SCRIPT)
         scripts = [] if script is None else [script]
         return render_issue(finding.case, finding.observation, self.standing.environment, scripts).encode()
 
     def write_all(self, folder: Path) -> Written:
-        """Write all of them into `folder`, and an issue for each finding that somebody should hear of."""
+        """Write all of them into `folder`, and an issue for each finding that is new or returned."""
         news = [each for each in self.standing.unexpected if each.state in {State.NEW, State.RETURNED}]
 
         def write(name: str, content: Callable[[], bytes]) -> Path:
@@ -88,17 +155,11 @@ class Reports:
             issues=tuple(write(f"issues/{as_file_name(each.name)}.md", partial(self.issue, each)) for each in news),
         )
 
-    def _script(self, finding: AnyFinding) -> str | None:
-        """The stand-alone script of a finding in this home, wherever it lay when the log was written."""
-        if self.home is None:
-            return None
-        return text_beside(self.home.findings / as_file_name(finding.name), SCRIPT)
 
-
-def write_reports(home: Home, campaign: str, standing: Standing, *, defects: DefectScore | None = None) -> Written:
+def write_reports(home: Home, campaign: str, standing: Standing) -> Written:
     """Write the reports of `campaign` beside its log, and its summary for the runner if one asks. Raises OSError."""
     source = Source(home.log(campaign), home)
-    written = Reports.of(source, standing, defects).write_all(source.folder)
+    written = Reports.of(source, standing).write_all(source.folder)
     if summary := os.environ.get(STEP_SUMMARY):
         with Path(summary).open("ab") as file:
             file.write(written.markdown.read_bytes())

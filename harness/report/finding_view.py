@@ -13,13 +13,12 @@ from attnfuzz.harness.report.compare import changes
 from attnfuzz.harness.report.drawing import draw_case
 from attnfuzz.harness.verdict.describe import describe
 from attnfuzz.harness.verdict.printable import shortened
-from attnfuzz.harness.verdict.wording import clock, count, date, headline, replay_line
+from attnfuzz.harness.verdict.wording import clock, count, date
 
 MOST_DRAWN = 40
 """Findings that are drawn: pictures of more would make a file that no browser likes."""
 
 _MOST_CHARACTERS = 20_000
-_MESSAGE = 600
 _MOST_VERSIONS = 4
 
 
@@ -27,20 +26,19 @@ _MOST_VERSIONS = 4
 class FindingView:
     """What a report shows of one finding. `circumstances` is a clause each; `drawing` is None after the first 40."""
 
-    name: str
-    state: State
-    title: str
-    message: str
-    report: str
-    replay: str
+    finding: AnyFinding
     circumstances: list[str]
-    known: str | None
     drawing: Markup | None
 
     @property
+    def report(self) -> str:
+        """The finding at length, as far as a page has room for it."""
+        return shortened(report_of(self.finding), _MOST_CHARACTERS)
+
+    @property
     def settled(self) -> bool:
-        """Whether nobody has to look at it."""
-        return self.known is not None or self.state is State.FIXED
+        """Whether it needs no attention."""
+        return self.finding.known is not None or self.finding.state is State.FIXED
 
 
 @dataclass(frozen=True)
@@ -57,8 +55,8 @@ def finding_groups(standing: Standing, records: Mapping[str, Record]) -> list[Fi
 
     `records` has what is on file of them, by name, as far as there is anything.
     """
-    failing, known = standing.unexpected, [finding for finding in standing.findings if finding.known is not None]
-    by_state = {state: [finding for finding in failing if finding.state is state] for state in State}
+    known = [finding for finding in standing.findings if finding.known is not None]
+    by_state = {state: [each for each in standing.unexpected if each.state is state] for state in State}
     groups: list[tuple[str, str, list[AnyFinding]]] = [
         ("New", "seen for the first time in this campaign", by_state[State.NEW]),
         ("Returned", "fails again, after a campaign in which it passed", by_state[State.RETURNED]),
@@ -71,7 +69,11 @@ def finding_groups(standing: Standing, records: Mapping[str, Record]) -> list[Fi
     for title, meaning, findings in groups:
         if findings:
             views = [
-                _view(finding, _seen(standing, records.get(finding.name)), drawn=index < left)
+                FindingView(
+                    finding,
+                    [*_circumstances(finding), *_seen(standing, records.get(finding.name))],
+                    draw_case(finding.case, finding.observation) if index < left else None,
+                )
                 for index, finding in enumerate(findings)
             ]
             result.append(FindingGroup(title, meaning, views))
@@ -84,21 +86,6 @@ def report_of(finding: AnyFinding) -> str:
     if isinstance(finding, FindingFiled):
         return finding.report.strip()
     return f"{finding.observation.kind}: {finding.observation.message}\n\n{describe(finding.case)}"
-
-
-def _view(finding: AnyFinding, seen: list[str], *, drawn: bool) -> FindingView:
-    observation = finding.observation
-    return FindingView(
-        name=finding.name,
-        state=finding.state,
-        title=headline(finding.case.backend, observation),
-        message=shortened(observation.message, _MESSAGE),
-        report=shortened(report_of(finding), _MOST_CHARACTERS),
-        replay=replay_line(finding.path),
-        circumstances=[*_circumstances(finding), *seen],
-        known=finding.known,
-        drawing=draw_case(finding.case, observation) if drawn else None,
-    )
 
 
 def _circumstances(finding: AnyFinding) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """A campaign as one HTML file that opens from disk: it loads nothing, and runs nothing."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import jinja2
@@ -13,14 +13,12 @@ from attnfuzz.harness.files.templates import environment_of
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.report.charts import COLOURS, Margin, Series, line_chart, margin_chart, share_bar
 from attnfuzz.harness.report.compare import changes
-from attnfuzz.harness.report.coverage import Coverage
+from attnfuzz.harness.report.coverage import Coverage, named
 from attnfuzz.harness.report.finding_view import finding_groups
-from attnfuzz.harness.report.heatmap import heat_map, named
-from attnfuzz.harness.report.ledger_remarks import ledger_lines
-from attnfuzz.harness.report.verdict import verdict
+from attnfuzz.harness.report.verdict import ledger_lines, verdict
 from attnfuzz.harness.verdict.printable import printable, shortened
 from attnfuzz.harness.verdict.tiers import Tier
-from attnfuzz.harness.verdict.wording import clock, count, date, headline
+from attnfuzz.harness.verdict.wording import clock, count, date, headline, replay_line
 
 _MOST_LISTED = 100
 """Rows of a table of what may come in any number: unconfirmed failures, gaps, restarts."""
@@ -40,17 +38,31 @@ def render_html(
     """
     then = None if earlier is None else earlier.started
     changed = () if earlier is None else changes(earlier.environment, standing.environment)
-    return _template().render(
+    can = {} if standing.started is None else standing.started.capabilities
+    growth = [
+        Series(
+            backend, [(0.0, 0.0), *score.growth, *([(score.tally.searched, len(score.pairs))] if score.growth else [])]
+        )
+        for backend, score in standing.scores.items()
+    ]
+    environment = markup_environment()
+    environment.filters.update(
+        clock=clock, count=count, date=date, shortened=shortened, named=named, replay_line=replay_line
+    )
+    environment.globals.update(headline=headline, ledger_lines=ledger_lines, colours=COLOURS, most=_MOST_LISTED)
+    return environment.get_template("report.html.j2").render(
         standing=standing,
         verdict=verdict(standing),
         facts=_facts(standing),
         groups=finding_groups(standing, {record.name: record for record in records}),
         margins=_margins(standing),
-        coverages=[_Covered(coverage) for coverage in _coverages(standing)],
-        growth=_growth(standing),
+        coverages=[Coverage.of(backend, can.get(backend), score.pairs) for backend, score in standing.scores.items()],
+        growth=line_chart("Pairs of features reached against examples", growth, lambda x: f"{x:,.0f}"),
         timelines=_timelines(standing),
         phases={
-            backend: _Phases(score.tally.phases) for backend, score in standing.scores.items() if score.tally.phases
+            backend: (score.tally.phases, share_bar("Shares of the time", score.tally.phases))
+            for backend, score in standing.scores.items()
+            if score.tally.phases
         },
         interruptions=sorted([*standing.resumed, *standing.restarted_jobs], key=lambda event: event.at),
         changes=changed,
@@ -59,29 +71,13 @@ def render_html(
     )
 
 
-def _template() -> jinja2.Template:
-    environment = environment_of("attnfuzz.harness.report", autoescape=True, finalize=_fit_to_print)
-    environment.filters.update(clock=clock, count=count, date=date, shortened=shortened, named=named)
-    environment.globals.update(headline=headline, ledger_lines=ledger_lines, colours=COLOURS, most=_MOST_LISTED)
-    return environment.get_template("report.html.j2")
-
-
-def _fit_to_print(value: object) -> object:
-    """Foreign text without what no document may hold."""
-    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _coverages(standing: Standing) -> Iterator[Coverage]:
-    can = {} if standing.started is None else standing.started.capabilities
-    return (Coverage.of(backend, can.get(backend), score.pairs) for backend, score in standing.scores.items())
-
-
-class _Covered:
-    """The coverage of a backend with its map, which is drawn once; None before any case was drawn."""
-
-    def __init__(self, coverage: Coverage) -> None:
-        self.coverage = coverage
-        self.map = heat_map(coverage) if coverage.reached else None
+def markup_environment() -> jinja2.Environment:
+    """The templates of HTML and XML, which escape what is shown, and leave out what no document may hold."""
+    return environment_of(
+        "attnfuzz.harness.report",
+        autoescape=True,
+        finalize=lambda each: printable(each) if isinstance(each, str) and not isinstance(each, Markup) else each,
+    )
 
 
 def _facts(standing: Standing) -> list[tuple[str, str]]:
@@ -146,16 +142,6 @@ def _margins(standing: Standing) -> dict[str, Markup]:
     return charts
 
 
-def _growth(standing: Standing) -> Markup:
-    lines = [
-        Series(
-            backend, [(0.0, 0.0), *score.growth, *([(score.tally.searched, len(score.pairs))] if score.growth else [])]
-        )
-        for backend, score in standing.scores.items()
-    ]
-    return line_chart("Pairs of features reached against examples", lines, lambda x: f"{x:,.0f}")
-
-
 def _timelines(standing: Standing) -> list[tuple[str, Markup]]:
     """Charts over the time of the campaign, with their titles."""
     samples = [TimelinePoint(0.0, 0, 0, 0, 0), *standing.timeline]
@@ -164,13 +150,15 @@ def _timelines(standing: Standing) -> list[tuple[str, Markup]]:
         for before, after in pairwise(_far_apart(samples))
         if after.at > before.at
     ]
-    drawn: list[tuple[str, Series]] = [
-        ("cases per second", Series("cases per second", rates)),
-        ("pairs of features reached", _over_time("pairs", [(each.at, each.pairs) for each in samples])),
-        ("findings", _over_time("findings", [(each.at, each.findings) for each in samples])),
-        ("workers that died and were replaced", _over_time("deaths", [(each.at, each.deaths) for each in samples])),
-    ]
-    return [(title, line_chart(f"{title} over time", [line], clock)) for title, line in drawn]
+    drawn = {
+        "cases per second": Series("cases per second", rates),
+        "pairs of features reached": Series("pairs", [(each.at, each.pairs) for each in samples], steps=True),
+        "findings": Series("findings", [(each.at, each.findings) for each in samples], steps=True),
+        "workers that died and were replaced": Series(
+            "deaths", [(each.at, each.deaths) for each in samples], steps=True
+        ),
+    }
+    return [(title, line_chart(f"{title} over time", [line], clock)) for title, line in drawn.items()]
 
 
 def _far_apart(samples: list[TimelinePoint]) -> list[TimelinePoint]:
@@ -178,16 +166,3 @@ def _far_apart(samples: list[TimelinePoint]) -> list[TimelinePoint]:
     if len(samples) > 2 and samples[-1].at - samples[-2].at < SECONDS_PER_SAMPLE / 2:
         return [*samples[:-2], samples[-1]]
     return samples
-
-
-def _over_time(name: str, points: Sequence[tuple[float, float]]) -> Series:
-    return Series(name, points, steps=True)
-
-
-class _Phases:
-    """The seconds that each phase of a backend's cases took in all, with a bar of their shares."""
-
-    def __init__(self, seconds: dict[str, float]) -> None:
-        self.seconds = seconds
-        self.total = sum(seconds.values()) or 1.0
-        self.bar = share_bar("Shares of the time", seconds)

@@ -2,36 +2,31 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import jinja2
-
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.files.templates import environment_of
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.finding_view import report_of
+from attnfuzz.harness.report.html import markup_environment
 from attnfuzz.harness.report.verdict import verdict
-from attnfuzz.harness.verdict.printable import printable
 from attnfuzz.harness.verdict.wording import clock, count, headline, replay_line
 
 
 @dataclass(frozen=True)
 class Test:
-    """A test case: it passed unless one of `failure`, `error` or `skipped` says, in one line, why not.
+    """A test case: it passed unless there is an `outcome`: "failure", "error" or "skipped", with the reason in a line.
 
     `kind` and `text` belong to a failure or an error; `out` is what it says in any case. `seconds` is its time.
     """
 
     name: str
-    seconds: float = 0.0
-    failure: str | None = None
-    error: str | None = None
-    skipped: str | None = None
+    outcome: str = ""
+    reason: str = ""
     kind: str = ""
     text: str = ""
     out: str = ""
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -41,25 +36,9 @@ class Suite:
     name: str
     tests: tuple[Test, ...]
 
-    @property
-    def failures(self) -> int:
-        """Tests that failed."""
-        return sum(test.failure is not None for test in self.tests)
-
-    @property
-    def errors(self) -> int:
-        """Tests that could not be made."""
-        return sum(test.error is not None for test in self.tests)
-
-    @property
-    def skipped(self) -> int:
-        """Tests whose failure is known."""
-        return sum(test.skipped is not None for test in self.tests)
-
-    @property
-    def seconds(self) -> float:
-        """Seconds that all tests took."""
-        return sum(test.seconds for test in self.tests)
+    def number(self, outcome: str) -> int:
+        """How many tests ended so."""
+        return sum(test.outcome == outcome for test in self.tests)
 
 
 def render_junit(standing: Standing) -> bytes:
@@ -69,8 +48,8 @@ def render_junit(standing: Standing) -> bytes:
     suites = [_campaign(standing), *(_backend(standing, backend) for backend in standing.scores)]
     # Readers take a time without a zone for UTC.
     timestamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(started.time))
-    text = _template().render(standing=standing, started=started, suites=suites, timestamp=timestamp)
-    return text.encode()
+    template = markup_environment().get_template("junit.xml.j2")
+    return template.render(standing=standing, started=started, suites=suites, timestamp=timestamp).encode()
 
 
 def _campaign(standing: Standing) -> Suite:
@@ -78,11 +57,11 @@ def _campaign(standing: Standing) -> Suite:
     result = verdict(standing).text
     if standing.failure is not None:
         text = standing.failure.text
-        ended = Test("campaign", error="the harness itself failed", kind="JobFailed", text=text, out=result)
+        ended = Test("campaign", "error", "the harness itself failed", "JobFailed", text, result)
     elif standing.finished is None:
-        ended = Test("campaign", error="it runs still, or was killed: this is not all", kind="Unfinished", out=result)
+        ended = Test("campaign", "error", "it runs still, or was killed: this is not all", "Unfinished", out=result)
     elif standing.finished.interrupted:
-        ended = Test("campaign", error="it was stopped early: this is not all", kind="Unfinished", out=result)
+        ended = Test("campaign", "error", "it was stopped early: this is not all", "Unfinished", out=result)
     else:
         ended = Test("campaign", out=result)
     remarks = [
@@ -97,8 +76,9 @@ def _backend(standing: Standing, backend: str) -> Suite:
         f"{count(score.tally.cases, 'case')}, {count(score.tally.searched, 'example')} drawn, "
         f"{count(len(score.pairs), 'pair')} of features reached, {count(score.tally.deaths, 'worker')} died"
     )
-    idle = None if score.tally.cases else "the campaign never came to it"
-    search = Test("search", seconds=sum(score.tally.phases.values()), skipped=idle, out=out)
+    search = Test("search", out=out, seconds=sum(score.tally.phases.values()))
+    if not score.tally.cases:
+        search = replace(search, outcome="skipped", reason="the campaign never came to it")
     return Suite(backend, (search, *_findings(standing, backend), *_unsettled(standing, backend)))
 
 
@@ -110,11 +90,12 @@ def _findings(standing: Standing, backend: str) -> Iterator[Test]:
         if finding.state is State.FIXED:
             yield Test(finding.name, out=f"passes now\n{replay}")
         elif finding.known is not None:
-            yield Test(finding.name, skipped=f"known: {finding.known}", out=replay)
+            yield Test(finding.name, "skipped", f"known: {finding.known}", out=replay)
         else:
             yield Test(
                 finding.name,
-                failure=f"{finding.state}: {headline(backend, finding.observation)}",
+                "failure",
+                f"{finding.state}: {headline(backend, finding.observation)}",
                 kind=finding.observation.kind.value,
                 text=report_of(finding),
                 out=f"{replay}\nseen {clock(finding.at)} into the campaign",
@@ -126,18 +107,9 @@ def _unsettled(standing: Standing, backend: str) -> Iterator[Test]:
         if suspect.case.backend == backend:
             yield Test(
                 f"unconfirmed {Path(suspect.path).name}",
-                failure=f"not confirmed: {headline(backend, suspect.observation)}",
+                "failure",
+                f"not confirmed: {headline(backend, suspect.observation)}",
                 kind=suspect.observation.kind.value,
                 text=f"{suspect.observation.message}\n{suspect.reason}",
                 out=replay_line(suspect.path),
             )
-
-
-@cache
-def _template() -> jinja2.Template:
-    environment = environment_of(
-        "attnfuzz.harness.report",
-        autoescape=True,
-        finalize=lambda value: printable(value) if isinstance(value, str) else value,
-    )
-    return environment.get_template("junit.xml.j2")

@@ -1,10 +1,25 @@
-"""A campaign, and what changed between two, as markdown for GitHub's step summaries."""
+"""Markdown for GitHub: a campaign, what changed between two, a failure as an issue; foreign text in it is escaped."""
 
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+import jinja2
+
+import attnfuzz
 from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.files.templates import environment_of
 from attnfuzz.harness.report.compare import Comparison, compare
-from attnfuzz.harness.report.gfm import template
-from attnfuzz.harness.report.ledger_remarks import ledger_lines
-from attnfuzz.harness.report.verdict import verdict
+from attnfuzz.harness.report.verdict import ledger_lines, verdict
+from attnfuzz.harness.verdict.describe_calls import describe_any
+from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.printable import printable, shortened
+from attnfuzz.harness.verdict.wording import clock, count, headline, replay_line
+from attnfuzz.reference.case_file import AnyCase, encode
+
+MOST_CHARACTERS = 300
+"""Of one message or name inside a line; a report is longer."""
 
 MOST_ROWS = 50
 """Of a table, and a quarter of that in a list. GitHub drops a summary of more than 1 MiB as a whole."""
@@ -13,6 +28,75 @@ MOST_REPORTS = 8
 """Reports that are shown in full, each up to MOST_CHARACTERS_OF_REPORT."""
 
 MOST_CHARACTERS_OF_REPORT = 6000
+
+MOST_CHARACTERS_OF_SCRIPT = 40_000
+"""GitHub takes an issue of 65,536 characters."""
+
+MOST_CHARACTERS_OF_CALLS = 4_000
+MOST_CHARACTERS_OF_CASE = 8_000
+
+_CLAUSES = {
+    Kind.EMPTY_ROW: "empty_rows: a row that sees no key holds out 0 and lse -inf, unless the backend says otherwise",
+    Kind.LSE_MISMATCH: "lse: the base of the log-sum-exp that the backend returns",
+    Kind.NONDETERMINISTIC: "deterministic: the same call gives the same bits, unless the backend says otherwise",
+    Kind.REPLAY_DIVERGED: "bitwise: a replayed graph gives what the same calls give eagerly",
+    Kind.METAMORPHIC_MISMATCH: "bitwise: what does not change the question does not change the answer, "
+    "and ids of pages not a bit of it",
+}
+_PADDED_ROWS = "padded_rows: rows of no request hold finite numbers, unless the backend says otherwise"
+
+_LIMITS = {
+    "most_rows": MOST_ROWS,
+    "most_items": MOST_ROWS // 4,
+    "most_reports": MOST_REPORTS,
+    "most_characters_of_report": MOST_CHARACTERS_OF_REPORT,
+}
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$!&])")
+_BACKTICKS = re.compile(r"`+")
+
+
+def one_line(text: str) -> str:
+    """`text` fit to print, and cut with an ellipsis where it is too long."""
+    line = " ".join(printable(text).split())
+    return line if len(line) <= MOST_CHARACTERS else f"{line[: MOST_CHARACTERS - 1]}…"
+
+
+def escape(text: str) -> str:
+    """One line of plain text that says `text`, whatever is in it."""
+    return _SPECIAL.sub(r"\\\1", one_line(text))
+
+
+def code(text: str) -> str:
+    """`text` as a code span on one line, which may stand in a table too: GitHub mentions nobody from inside of one."""
+    line = one_line(text) or " "
+    fence = "`" * (_longest_run(line) + 1)
+    space = " " if line[0] in "` " or line[-1] in "` " else ""
+    # Tables end a cell at any bar without a backslash, also inside of code, and take the backslash away.
+    return f"{fence}{space}{line}{space}{fence}".replace("|", "\\|")
+
+
+def fenced(text: str, language: str = "", most: int = 100_000) -> str:
+    """`text`, or its first `most` characters, as a block of code."""
+    text = shortened(printable(text), most)
+    fence = "`" * max(3, _longest_run(text) + 1)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+@cache
+def template(name: str) -> jinja2.Template:
+    """The markdown template of this name beside this module."""
+    # Markdown's own escapes are the filters below.
+    environment = environment_of("attnfuzz.harness.report", autoescape=False, keep_trailing_newline=True)
+    environment.filters.update(
+        clock=clock, code=code, count=count, escape=escape, fenced=fenced, one_line=one_line, replay_line=replay_line
+    )
+    environment.globals.update(headline=headline)
+    return environment.get_template(name)
+
+
+def _longest_run(text: str) -> int:
+    return max(map(len, _BACKTICKS.findall(text)), default=0)
 
 
 def render_markdown(standing: Standing, earlier: Standing | None = None) -> str:
@@ -32,9 +116,34 @@ def render_comparison(comparison: Comparison) -> str:
     return template("comparison.md.j2").render(comparison=comparison, **_LIMITS)
 
 
-_LIMITS = {
-    "most_rows": MOST_ROWS,
-    "most_items": MOST_ROWS // 4,
-    "most_reports": MOST_REPORTS,
-    "most_characters_of_report": MOST_CHARACTERS_OF_REPORT,
-}
+def render_issue(case: AnyCase, seen: Observation, environment: Mapping[str, str], scripts: Sequence[str] = ()) -> str:
+    """An issue as markdown, its title as the first heading.
+
+    `scripts` show the failure without attnfuzz, the best first. The first that GitHub has room for is shown; if none
+    is, the command that writes it.
+    """
+    script = next((text for text in scripts if len(text) <= MOST_CHARACTERS_OF_SCRIPT), None)
+    case_json = encode(case).decode()
+    return template("issue.md.j2").render(
+        backend=case.backend,
+        seen=seen,
+        attnfuzz=attnfuzz.__version__,
+        case=describe_any(case),
+        case_json=case_json if len(case_json) <= MOST_CHARACTERS_OF_CASE else None,
+        calls=next(filter(None, map(_calls_in, [script, *scripts])), None),
+        most_of_calls=MOST_CHARACTERS_OF_CALLS,
+        clause=_PADDED_ROWS if seen.place == "padded rows" else _CLAUSES.get(seen.kind),
+        environment=environment,
+        script=script,
+        too_long=bool(scripts) and script is None,
+    )
+
+
+def _calls_in(script: str | None) -> str | None:
+    """The function of a script that makes the calls."""
+    try:
+        functions = [node for node in ast.parse(script or "").body if isinstance(node, ast.FunctionDef)]
+    except (SyntaxError, ValueError):
+        return None
+    run = next((node for node in functions if node.name == "run"), None)
+    return None if run is None else ast.get_source_segment(script or "", run)

@@ -33,23 +33,13 @@ class PagePool:
         return self._tints[slot]
 
     @property
-    def tail(self) -> str:
-        """What the page table holds past a request's pages, in a few characters."""
+    def tail(self) -> tuple[str, str]:
+        """What the page table holds past a request's pages, in a few characters and in words."""
         return {
-            TableTail.ZEROS: str(DUMMY_PAGE),
-            TableTail.MINUS_ONE: "-1",
-            TableTail.STALE: "old",
-            TableTail.POISON: str(self.poison),
-        }[self.case.pages.tail]
-
-    @property
-    def tail_words(self) -> str:
-        """The same in words."""
-        return {
-            TableTail.ZEROS: f"{DUMMY_PAGE}, the dummy page",
-            TableTail.MINUS_ONE: "-1",
-            TableTail.STALE: "stale ids, of other requests' pages",
-            TableTail.POISON: f"{self.poison}, a page full of NaN",
+            TableTail.ZEROS: (str(DUMMY_PAGE), f"{DUMMY_PAGE}, the dummy page"),
+            TableTail.MINUS_ONE: ("-1", "-1"),
+            TableTail.STALE: ("old", "stale ids, of other requests' pages"),
+            TableTail.POISON: (str(self.poison), f"{self.poison}, a page full of NaN"),
         }[self.case.pages.tail]
 
     def has_tail(self, step: Step, request: Request) -> bool:
@@ -61,7 +51,7 @@ class PagePool:
         """Draw the pool from `top` on, and return where it ends."""
         words = f"KV pool: {count(self.total, 'page')} of {self.size}, {self.case.pages.order}"
         if any(self.has_tail(step, request) for step in self.case.steps for request in step.requests):
-            words += f"; past a request's pages the table has {self.tail_words}"
+            words += f"; past a request's pages the table has {self.tail[1]}"
         picture.text(0, top + 11, words, "dim")
         top += 18
         cells = min(self.total, MOST_PAGES)

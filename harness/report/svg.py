@@ -39,12 +39,9 @@ class Picture:
         """Add a line."""
         self.add("line", classes, x1=x1, y1=y1, x2=x2, y2=y2)
 
-    def text(self, x: float, y: float, text: str, classes: str = "", *, title: str = "") -> None:
+    def text(self, x: float, y: float, text: str, classes: str = "") -> None:
         """Add a line of text, whose base line is at `y`."""
-        element = self.add("text", classes, x=x, y=y)
-        element.text = printable(text)
-        if title:
-            SubElement(element, "title").text = printable(title)
+        self.add("text", classes, x=x, y=y).text = printable(text)
 
     def markup(self) -> Markup:
         """The picture, safe to be put into a page."""

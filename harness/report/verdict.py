@@ -1,13 +1,18 @@
-"""The one line that a person needs in the morning."""
+"""What came of a campaign in one line, and what it has to say of its ledger in few."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from attnfuzz.harness.campaign.events import LedgerRemark
 from attnfuzz.harness.campaign.knowledge import JOB_KILLED, OUT_OF_TIME
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.verdict.wording import clock, count
+
+_FEW = 3
+"""So many entries of which the same is to be said are told one by one. In a new home it is most of a ledger."""
 
 
 class Level(StrEnum):
@@ -50,14 +55,24 @@ def _findings(standing: Standing) -> str:
         parts[0] += " finding" if failing[0][0] == 1 else " findings"
     if states[State.FIXED]:
         parts.append(f"{states[State.FIXED]:,} fixed")
-    parts += _unsettled(standing)
+    reasons = Counter(suspect.reason for suspect in standing.unsettled)
+    for reason, why in {OUT_OF_TIME: "for want of time", JOB_KILLED: "because the job was killed each time"}.items():
+        if reasons[reason]:
+            parts.append(f"{count(reasons[reason], 'suspect')} not confirmed {why}")
     known = len(standing.findings) - len(standing.unexpected)
     return ", ".join(parts) + (f" ({known:,} known)" if known else "")
 
 
-def _unsettled(standing: Standing) -> list[str]:
-    reasons = Counter(suspect.reason for suspect in standing.unsettled)
-    words = {OUT_OF_TIME: "for want of time", JOB_KILLED: "because the job was killed each time"}
-    return [
-        f"{count(reasons[reason], 'suspect')} not confirmed {why}" for reason, why in words.items() if reasons[reason]
-    ]
+def ledger_lines(remarks: Sequence[LedgerRemark]) -> list[str]:
+    """Each entry with its title; or the numbers of all of which the same is said."""
+    by_text: dict[str, list[LedgerRemark]] = {}
+    for remark in remarks:
+        by_text.setdefault(remark.text, []).append(remark)
+    lines = []
+    for text, told in by_text.items():
+        if len(told) <= _FEW:
+            lines += [f"entry {remark.entry} ({remark.title}): {text}" for remark in told]
+        else:
+            *most, last = (str(remark.entry) for remark in told)
+            lines.append(f"entries {', '.join(most)} and {last}: {text}")
+    return lines

@@ -6,7 +6,7 @@ from fake_defect import defect
 from fake_search import decode, observed
 from rich.console import Console
 
-from attnfuzz.harness.cli.kills import Watch, print_scores
+from attnfuzz.harness.cli.defects import print_scores, watching
 from attnfuzz.harness.defects.results import DefectTally, enough
 from attnfuzz.harness.defects.search import Kill, Search, SearchOutcome
 from attnfuzz.harness.search.messages import Caught, SliceDone, Tally
@@ -124,7 +124,7 @@ def end(searched: Search, *, killed: bool) -> Search:
 
 def test_a_pipe_gets_a_line_for_each_search() -> None:
     pipe = console(80)
-    with Watch(pipe, 2) as watch:
+    with watching(pipe, 2) as watch:
         watch(search("under_way", 100))
         watch(end(search("one", 12), killed=True))
         watch(end(search("other", 12), killed=False))
@@ -136,7 +136,7 @@ def test_a_pipe_gets_a_line_for_each_search() -> None:
 
 def test_a_terminal_gets_one_line_that_is_gone_at_the_end() -> None:
     terminal = console(80, terminal=True)
-    with Watch(terminal, 2) as watch:
+    with watching(terminal, 2) as watch:
         watch(end(search("one", 12), killed=True))
         under_way = search("other", 100)
         under_way.take(Tally(cases=1250, deaths=0, shrinking=False))

@@ -90,7 +90,7 @@ def test_commands_print_through_one_console() -> None:
         assert "click.secho" not in calls, path
         assert "Console" not in calls, path
         # A script and JSON go out as they are: what they hold is escaped by their own rules.
-        allowed = {"terminal.py": 1, "export.py": 1, "triage.py": 1}
+        allowed = {"terminal.py": 1, "cases.py": 2}
         assert calls.count("click.echo") == allowed.get(path.name, 0), path
 
 
@@ -127,7 +127,7 @@ def test_a_path_with_markup_is_replayed(attnfuzz: Run, monkeypatch: pytest.Monke
             seen = replace(found().observation, message=HOSTILE)
             return Verdict(observations=(seen,) if fails else ())
 
-    monkeypatch.setattr("attnfuzz.harness.cli.replay.Runner", Replayed)
+    monkeypatch.setattr("attnfuzz.harness.cli.cases.Runner", Replayed)
     Path("a[").mkdir()
     case_file.save("a[/red]b.json", decode_case("torch_sdpa", 6, 9, padded=2))
     ran = attnfuzz("replay", "a[/red]b.json")

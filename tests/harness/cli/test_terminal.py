@@ -22,9 +22,8 @@ from attnfuzz.harness.campaign.events import (
     UnconfirmedKept,
 )
 from attnfuzz.harness.campaign.standing import Standing, TimelinePoint
-from attnfuzz.harness.cli.display import display_on
+from attnfuzz.harness.cli.display import display_on, summarise
 from attnfuzz.harness.cli.status import BARS, Status, recent_rate, score_table, trend
-from attnfuzz.harness.cli.summary import summarise
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.search.messages import SliceKind, Tally
 from attnfuzz.harness.verdict.failures import Kind

@@ -7,8 +7,8 @@ from math import inf, nan
 import pytest
 import torch
 
-from attnfuzz.harness.export.contents import ScriptContents
-from attnfuzz.harness.export.names import variables
+from attnfuzz.harness.export.body import ScriptContents
+from attnfuzz.harness.export.python_source import variables
 from attnfuzz.reference.calls import Buffer, Drawn, pack
 from attnfuzz.reference.case import Outputs
 from attnfuzz.reference.dtypes import DType

@@ -78,7 +78,7 @@ def campaign(runner: Runner, folder: Path, examples: int) -> None:
             suppress_health_check=list(HealthCheck),
         )(seed(3)(given(hostile_bytes(hostile_json(content)))(run)))
         with (
-            mock.patch("attnfuzz.harness.cli.replay.Runner", shared),
+            mock.patch("attnfuzz.harness.cli.cases.Runner", shared),
             mock.patch("attnfuzz.harness.export.shared_runner", return_value=runner),
         ):
             hostile()

@@ -20,9 +20,7 @@ from attnfuzz.harness.campaign.events import (
 )
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.report.gfm import code, escape, fenced
-from attnfuzz.harness.report.issue import render_issue
-from attnfuzz.harness.report.markdown import render_markdown
+from attnfuzz.harness.report.markdown import code, escape, fenced, render_issue, render_markdown
 from attnfuzz.harness.search.messages import Tally
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint

@@ -1,15 +1,16 @@
-"""The line that is read first says what there is to do."""
+"""The line that is read first says what there is to do; those on the ledger are few."""
 
 import pytest
 from campaign_events import checked, filed, finished, kept, started
 from harness_cases import decode_case
 from msgspec.structs import replace
 
+from attnfuzz.harness.campaign.closing import NO_LONGER, NOT_MET
 from attnfuzz.harness.campaign.events import CampaignResumed, Event, JobFailed, LedgerRemark, Progress
 from attnfuzz.harness.campaign.knowledge import JOB_KILLED, NOT_COME_BACK, OUT_OF_TIME
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.report.verdict import Level, verdict
+from attnfuzz.harness.report.verdict import Level, ledger_lines, verdict
 from attnfuzz.harness.search.messages import Tally
 
 CASE = decode_case("fake")
@@ -100,3 +101,23 @@ def test_a_suspect_that_was_settled_or_is_known_gives_nobody_work(events: list[E
     text, level = verdict_of(*events, finished())
     assert text.startswith(("No findings in ", "No findings (1 known)"))
     assert level is Level.GOOD
+
+
+def remark(entry: int, text: str) -> LedgerRemark:
+    return LedgerRemark(at=9.0, entry=entry, title=f"Hang in number{entry}", text=text)
+
+
+def test_few_entries_are_told_with_their_titles() -> None:
+    assert ledger_lines([remark(3, NOT_MET), remark(5, NO_LONGER)]) == [
+        f"entry 3 (Hang in number3): {NOT_MET}",
+        f"entry 5 (Hang in number5): {NO_LONGER}",
+    ]
+
+
+def test_many_of_which_the_same_is_said_are_told_in_one_line() -> None:
+    lines = ledger_lines([*(remark(entry, NOT_MET) for entry in (2, 3, 7, 40)), remark(5, NO_LONGER)])
+    assert lines == [f"entries 2, 3, 7 and 40: {NOT_MET}", f"entry 5 (Hang in number5): {NO_LONGER}"]
+
+
+def test_nothing_is_said_of_a_ledger_without_remarks() -> None:
+    assert ledger_lines([]) == []

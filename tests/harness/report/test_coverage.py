@@ -7,8 +7,7 @@ from functools import cache
 import pytest
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.report.coverage import Coverage, block_of
-from attnfuzz.harness.report.heatmap import heat_map, named
+from attnfuzz.harness.report.coverage import Coverage, block_of, heat_map, named
 from attnfuzz.strategies.coverage import Pair, axes, possible_pairs
 
 BACKEND = "torch_sdpa"

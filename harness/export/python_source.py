@@ -1,0 +1,112 @@
+"""Text of Python: literals, names of variables, imports, and functions of this project that a script carries along."""
+
+import ast
+import inspect
+import keyword
+import re
+from collections.abc import Collection, Iterable
+from types import ModuleType
+
+
+def source(text: str) -> str:
+    """A file's text, in lines where that is possible."""
+    plain = "'''" not in text and not text.endswith(("\\", "'"))
+    return f"r'''{text}'''" if plain else repr(text)
+
+
+def in_docstring(text: str) -> str:
+    """Text as one line inside of a docstring in triple double quotes."""
+    text = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+    return text.replace("\\", "\\\\").replace('"""', "'''")
+
+
+def quoted(value: object) -> str:
+    """A value as Python writes it, but text in double quotes where that takes no escapes."""
+    text = repr(value)
+    inner = text[1:-1]
+    return f'"{inner}"' if isinstance(value, str) and text[0] == "'" and '"' not in inner else text
+
+
+def variables(names: Iterable[str], taken: Collection[str]) -> dict[str, str]:
+    """For each of `names` a Python name like it, none of them alike, a keyword, or among those `taken`."""
+    found: dict[str, str] = {}
+    used = set(taken)
+    for name in names:
+        base = re.sub(r"\W", "_", name, flags=re.ASCII)
+        if not base or base[0].isdigit() or keyword.iskeyword(base):
+            base = f"_{base}"
+        variable, number = base, 2
+        while variable in used:
+            variable, number = f"{base}_{number}", number + 1
+        used.add(variable)
+        found[name] = variable
+    return found
+
+
+_MODULES = frozenset(
+    {"base64", "ctypes", "faulthandler", "fcntl", "hashlib", "math", "mmap", "os"}
+    | {"shutil", "signal", "struct", "sys", "traceback", "zlib"}
+)
+_NAMES = {
+    "Any": "typing",
+    "Final": "typing",
+    "Path": "pathlib",
+    "Sequence": "collections.abc",
+    "inf": "math",
+    "nan": "math",
+}
+
+
+def standard_imports(text: str) -> list[str]:
+    """Import statements, sorted, for the modules above and names in them that `text` uses."""
+    used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    names: dict[str, list[str]] = {}
+    for name in sorted(used & _NAMES.keys()):
+        names.setdefault(_NAMES[name], []).append(name)
+    whole = [f"import {module}" for module in sorted(used & _MODULES)]
+    return whole + [f"from {module} import {', '.join(found)}" for module, found in sorted(names.items())]
+
+
+def inlined(modules: Iterable[ModuleType], wanted: Iterable[str], renames: dict[str, str]) -> str:
+    """Source of the top-level names `wanted` and of those that they use, looked up in `modules`.
+
+    `renames` replaces text in what is returned, such as a call into a module that is not carried along.
+    """
+    definitions = [definition for module in modules for definition in _definitions(module)]
+    used = {name: names for defined, names, _ in definitions for name in defined}
+    needed: set[str] = set()
+    queue = list(wanted)
+    while queue:
+        name = queue.pop()
+        if name in used and name not in needed:
+            needed.add(name)
+            queue += used[name]
+    # In the order of definition, so that constants precede what uses them when it is defined.
+    result = "\n\n\n".join(text for defined, _, text in definitions if needed.intersection(defined))
+    for old, new in renames.items():
+        result = result.replace(old, new)
+    return result
+
+
+def _definitions(module: ModuleType) -> Iterable[tuple[list[str], set[str], str]]:
+    """For each statement of a module that defines names: these, the names that it uses, and its source."""
+    source = inspect.getsource(module)
+    lines = source.splitlines()
+    for node in ast.parse(source).body:
+        names = _defined(node)
+        if names:
+            decorators = node.decorator_list if isinstance(node, ast.FunctionDef | ast.ClassDef) else []
+            first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+            used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            yield names, used, "\n".join(lines[first - 1 : node.end_lineno])
+
+
+def _defined(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    targets: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, ast.AnnAssign):
+        targets = [node.target]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
