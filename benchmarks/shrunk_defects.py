@@ -203,6 +203,7 @@ def _summary(found: Sequence[Measured]) -> list[tuple[str, str]]:
 )
 @count_option("--examples", 3000, "Examples after which the search for a defect gives up.")
 @count_option("--runs", ShrinkBudget().runs, "Runs that shrinking may take, as in a campaign.")
+@count_option("--seconds", int(ShrinkBudget().seconds), "Seconds that shrinking may take: more on a busy machine.")
 @json_option
 @seed_option
 def main(
@@ -212,6 +213,7 @@ def main(
     part: tuple[int, int],
     examples: int,
     runs: int,
+    seconds: int,
     json_file: Path | None,
     seed: int,
 ) -> None:
@@ -220,7 +222,7 @@ def main(
     found = []
     with Runner() as runner:
         for defect in chosen:
-            each = measured(runner, defect, seed, examples, ShrinkBudget(runs=runs))
+            each = measured(runner, defect, seed, examples, ShrinkBudget(runs=runs, seconds=seconds))
             if each is None:
                 print(f"{defect.name}: not found in {examples} examples", flush=True)
                 continue

@@ -1,16 +1,13 @@
-"""check(case): the whole interface, and the Runner below it that judges cases in workers that may die."""
+"""The Runner, which judges cases in workers that may die."""
 
 import atexit
-import hashlib
 import os
-import shlex
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Self
 
-import hypothesis
 import msgspec
 
 from attnfuzz.harness.backends import registry
@@ -18,7 +15,7 @@ from attnfuzz.harness.backends.engines import engine_of
 from attnfuzz.harness.calls.trace import assemble
 from attnfuzz.harness.sandbox.teams import Team, Teams, team_of
 from attnfuzz.harness.verdict.describe_calls import describe_any
-from attnfuzz.harness.verdict.failures import FAILURES, Kind, Observation, Verdict
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.task import Task
 from attnfuzz.harness.verdict.tiers import ALPHA, Tier
 from attnfuzz.harness.workers.death import Death
@@ -228,42 +225,7 @@ def render_failure(case: AnyCase, verdict: Verdict) -> str:
 
 @cache
 def shared_runner() -> Runner:
-    """The process's own Runner, for check()."""
+    """The process's own Runner, for attnfuzz.check()."""
     runner = Runner()
     atexit.register(runner.close)
     return runner
-
-
-def check(case: AnyCase) -> None:
-    """Run a case and raise its first failure as one of attnfuzz.harness.verdict.failures.FAILURES.
-
-    The failing case is left in .attnfuzz/, and the last line of the message replays it. Hypothesis runs the smallest
-    case last and tells bugs apart by their kind, so there is one file for each test and kind, which holds the smallest.
-
-    Raises:
-        CannotRun: the backend does not support the case; inside of a Hypothesis test, the example is rejected instead.
-
-    """
-    __tracebackhide__ = True
-    verdict = shared_runner().verdict(case)
-    if verdict.unsupported is not None:
-        if hypothesis.currently_in_test_context():
-            hypothesis.reject()
-        raise CannotRun(f"{case.backend} rejects this case: {verdict.unsupported}")
-    if verdict.failures:
-        first = verdict.failures[0]
-        path = _leave(case, first.kind)
-        again = f"replay: attnfuzz replay {shlex.quote(str(path))}"
-        raise FAILURES[first.kind](first, f"{render_failure(case, verdict)}\n\n{again}")
-
-
-def _leave(case: AnyCase, kind: Kind) -> Path:
-    """Save a case that fails, under a name of its own for each test, backend and kind."""
-    # pytest's name for the test that runs, so that no test takes another's file, on other workers of xdist neither.
-    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
-    digest = hashlib.sha256(f"{test}\0{case.backend}".encode()).hexdigest()[:8]
-    backend = registry.as_file_name(Path(case.backend).name)
-    CASES.mkdir(exist_ok=True)
-    path = CASES / f"{backend}-{kind}-{digest}.json"
-    case_file.save(path, case)
-    return path

@@ -21,7 +21,7 @@ __all__ = ["cases", "check"]
 def cases(backend: str) -> "SearchStrategy[Case]":
     """A Hypothesis strategy for cases that the backend called `backend` supports.
 
-    Drawing waits for the workers to start, which Hypothesis does not count towards a test's deadline.
+    Drawing waits for the workers to start. Neither that nor what `check` takes counts towards a test's deadline.
     """
     from hypothesis import strategies as st
 
@@ -39,8 +39,15 @@ def cases(backend: str) -> "SearchStrategy[Case]":
 
 
 def check(case: "Case") -> None:
-    """Run a case in a worker that may die, judge it, and raise an AssertionError that says what failed."""
-    __tracebackhide__ = True
-    from attnfuzz.harness.sandbox.check import check as check_case
+    """Run a case in a worker that may die, judge it, and raise an AssertionError that says what failed.
 
-    check_case(case)
+    Inside of a Hypothesis test, the error is about the smallest case that fails for the same cause.
+    """
+    __tracebackhide__ = True
+    from attnfuzz.harness.pytest.in_hypothesis import untimed
+
+    with untimed():
+        # Importing takes a second at the first case.
+        from attnfuzz.harness.pytest.check import check as check_case
+
+        check_case(case)

@@ -73,6 +73,7 @@ KERNEL_DEFECTS: dict[str, Callable[[Launch], object]] = {
     "ABORT": lambda _: os.abort(),
     "KILLED": lambda _: os.kill(os.getpid(), signal.SIGKILL),
     "HANG": sleep_for_ever,
+    "SLOW": lambda _: time.sleep(0.3),
     "REJECTION": reject,
     "KERNEL_ERROR": fail,
     "MUTATED_INPUT": lambda launch: launch.query[1].zero_(),

@@ -1,21 +1,14 @@
-"""The Runner and check(): each defect is the right failure, confirmed in a fresh worker, raised, and left to replay."""
-
-import os
-from pathlib import Path
+"""The Runner: each defect is the right failure, and confirmed in a fresh worker."""
 
 import pytest
-from defective_backend import LONG, LUCKY_SEED
+from defective_backend import LUCKY_SEED
 from harness_cases import GEOMETRY, decode_case, draft_extend_case
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from hypothesis.errors import Unsatisfiable
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.load import BackendFileError
-from attnfuzz.harness.sandbox import check as check_module
-from attnfuzz.harness.sandbox.check import CannotRun, Runner, check, render_failure
+from attnfuzz.harness.sandbox.check import CannotRun, Runner, render_failure
 from attnfuzz.harness.sandbox.confirm import comes_back
-from attnfuzz.harness.verdict.failures import FAILURES, Failure, Kind, Observation
+from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.workers.pool import (
     HandlerError,
 )
@@ -157,75 +150,6 @@ def test_a_failure_elsewhere_confirms_faults_alone(
     assert confirmed_by(Kind.NOT_FINITE, "out")
     assert not confirmed_by(Kind.NOT_FINITE, "padded rows")
     assert not confirmed_by(Kind.NOT_FINITE, "out", gap=True)
-
-
-@pytest.fixture
-def in_tmp_path(tmp_path: Path, runner: Runner, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """check() on this module's workers, in a folder of the test's own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(check_module, "shared_runner", lambda: runner)
-    return tmp_path
-
-
-def replayed(failure: Failure) -> Path:
-    """The file that the last line of a failure replays."""
-    line = str(failure).splitlines()[-1]
-    assert line.startswith("replay: attnfuzz replay .attnfuzz/")
-    return Path(line.split()[-1])
-
-
-@pytest.mark.usefixtures("in_tmp_path")
-def test_check_raises_the_kind_and_leaves_the_case(defective: str) -> None:
-    case = decode_case(f"{defective}:NAN_ROW")
-    with pytest.raises(FAILURES[Kind.NOT_FINITE]) as caught:
-        check(case)
-    assert case_file.load(replayed(caught.value)) == case
-    assert "NotFinite: out, step 0 (decode), attend" in str(caught.value)
-    assert "step 0    decode" in str(caught.value)
-
-
-def test_check_of_a_case_that_passes_leaves_nothing(in_tmp_path: Path, defective: str) -> None:
-    check(decode_case(f"{defective}:NONE"))
-    assert list(in_tmp_path.iterdir()) == []
-
-
-def test_hypothesis_leaves_the_smallest_case(in_tmp_path: Path, defective: str) -> None:
-    @settings(database=None, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(st.lists(st.integers(0, 30), min_size=1, max_size=3))
-    def find(lengths: list[int]) -> None:
-        check(decode_case(f"{defective}:LONG_KV", *lengths))
-
-    with pytest.raises(FAILURES[Kind.OUTPUT_MISMATCH]) as caught:
-        find()
-    left = case_file.load(replayed(caught.value))
-    assert left == decode_case(f"{defective}:LONG_KV", LONG)
-    assert len(list((in_tmp_path / ".attnfuzz").iterdir())) == 1
-
-
-@pytest.mark.usefixtures("in_tmp_path")
-def test_each_test_has_a_file_of_its_own(defective: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    left = set()
-    for test in ("a.py::test_x (call)", "a.py::test_y (call)"):
-        monkeypatch.setitem(os.environ, "PYTEST_CURRENT_TEST", test)
-        with pytest.raises(Failure) as caught:
-            check(decode_case(f"{defective}:NAN_ROW"))
-        left.add(replayed(caught.value))
-    assert len(left) == 2
-
-
-@pytest.mark.usefixtures("in_tmp_path")
-def test_check_does_not_pass_what_a_backend_rejects(defective: str) -> None:
-    case = decode_case(f"{defective}:UNSUPPORTED")
-    with pytest.raises(CannotRun, match="there is no kernel for this"):
-        check(case)
-
-    @settings(database=None, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(st.just(case))
-    def find(case: Case) -> None:
-        check(case)
-
-    with pytest.raises(Unsatisfiable):
-        find()
 
 
 def test_a_failure_is_rendered_with_margins_and_the_case(runner: Runner, defective: str) -> None:

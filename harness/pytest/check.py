@@ -1,0 +1,122 @@
+"""check(case): what a user's test calls. Inside of a test of Hypothesis, our reducer makes small what failed."""
+
+import hashlib
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from weakref import WeakKeyDictionary
+
+import hypothesis
+
+from attnfuzz.harness.backends import registry
+from attnfuzz.harness.pytest.in_hypothesis import run_key
+from attnfuzz.harness.sandbox.check import CASES, CannotRun, render_failure, shared_runner
+from attnfuzz.harness.search.messages import ShrinkBudget
+from attnfuzz.harness.search.shrink import shrink
+from attnfuzz.harness.verdict.failures import FAILURES, Failure, Kind, Observation, Verdict
+from attnfuzz.harness.verdict.wording import count
+from attnfuzz.reference import case_file
+from attnfuzz.reference.case_file import AnyCase
+
+BUDGET = ShrinkBudget()
+"""What making a failure of a test small may cost: as in a campaign."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The first failure of a run of a test: the case that was drawn, and what there is to say of the smallest."""
+
+    case: AnyCase
+    observation: Observation
+    message: str
+
+    @property
+    def error(self) -> Failure:
+        """A new exception: one that is raised again would drag along where it was raised before."""
+        return FAILURES[self.observation.kind](self.observation, self.message)
+
+
+_FOUND: WeakKeyDictionary[Random, _Found] = WeakKeyDictionary()
+"""By run of a test."""
+
+_LAST: list[_Found] = []
+"""The last failure, which Hypothesis repeats at the end of the run to report it."""
+
+
+def check(case: AnyCase) -> None:
+    """Run a case and raise its first failure as one of attnfuzz.harness.verdict.failures.FAILURES.
+
+    Inside of a Hypothesis test, the message is about the smallest case that fails for the same cause, and no other case
+    is run for the rest of the test: Hypothesis' own shrinking, which would slide from one bug into another, then ends
+    with what it has.
+
+    The case that the message is about is left in .attnfuzz/, in one file for each test and kind of failure, and the
+    last line of the message replays it.
+
+    Raises:
+        CannotRun: the backend does not support the case; inside of a Hypothesis test, the example is rejected instead.
+
+    """
+    __tracebackhide__ = True
+    found = _judged_in_test(case) if hypothesis.currently_in_test_context() else _judged(case, small=False)
+    if found is not None:
+        raise found.error
+
+
+def _judged_in_test(case: AnyCase) -> _Found | None:
+    key = run_key()
+    before = None if key is None else _FOUND.get(key)
+    if before is not None:
+        return before if before.case == case else None
+    found = _judged(case, small=True)
+    if found is not None and key is not None:
+        _FOUND[key] = found
+    return found
+
+
+def _judged(case: AnyCase, *, small: bool) -> _Found | None:
+    """The first failure of a case, as that of the `small`est case like it if asked for; None if it passes."""
+    verdict = shared_runner().verdict(case)
+    if verdict.unsupported is not None:
+        if hypothesis.currently_in_test_context():
+            hypothesis.reject()
+        raise CannotRun(f"{case.backend} rejects this case: {verdict.unsupported}")
+    if not verdict.failures:
+        return None
+    if not small:
+        return _Found(case, verdict.failures[0], _message(case, verdict))
+    # Hypothesis repeats what failed, to report it.
+    known = next((each for each in _LAST if each.case == case), None)
+    _LAST[:] = [known or _smallest(case, verdict)]
+    return _LAST[0]
+
+
+def _smallest(case: AnyCase, verdict: Verdict) -> _Found:
+    shrunk = shrink(case, shared_runner(), budget=BUDGET)
+    if shrunk is None:
+        return _Found(case, verdict.failures[0], _message(case, verdict, "it passed when it was run again"))
+    again = shared_runner().verdict(shrunk.case)
+    note = f"made small in {count(shrunk.runs, 'run')} from case {case_file.case_id(case)}"
+    if not shrunk.steady:
+        note = "it did not come back in a fresh worker"
+    return _Found(case, shrunk.observation, _message(shrunk.case, again if again.failures else verdict, note))
+
+
+def _message(case: AnyCase, verdict: Verdict, note: str = "") -> str:
+    path = _leave(case, verdict.failures[0].kind)
+    lines = (render_failure(case, verdict), note, f"replay: attnfuzz replay {shlex.quote(str(path))}")
+    return "\n\n".join(filter(None, lines))
+
+
+def _leave(case: AnyCase, kind: Kind) -> Path:
+    """Save a case that fails, under a name of its own for each test, backend and kind."""
+    # pytest's name for the test that runs, so that no test takes another's file, on other workers of xdist neither.
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+    digest = hashlib.sha256(f"{test}\0{case.backend}".encode()).hexdigest()[:8]
+    backend = registry.as_file_name(Path(case.backend).name)
+    CASES.mkdir(exist_ok=True)
+    path = CASES / f"{backend}-{kind}-{digest}.json"
+    case_file.save(path, case)
+    return path
