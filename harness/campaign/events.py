@@ -129,13 +129,17 @@ class SuspectSeen(FailureEvent, frozen=True, kw_only=True, tag=True):
 class FindingFiled(FailureEvent, frozen=True, kw_only=True, tag=True):
     """A failure was confirmed, shrunk and filed in the folder `path`. `report` is it in readable form.
 
-    `name` tells findings apart; `fingerprint` is what it was before shrinking. `known` is the ledger's reason, if it
-    has one. `state` is NEW, or RETURNED where an earlier campaign saw it fixed.
+    `name` tells findings apart; `fingerprint` is what it was before shrinking. `needs` are the features that it needs,
+    by name (`attnfuzz.harness.reduce.ablation.FEATURES`). `cause` is the finding that stands for its cause, "" if that
+    is this one. `known` is the ledger's reason, if it has one. `state` is NEW, or RETURNED where an earlier campaign
+    saw it fixed.
     """
 
     name: str
     path: str
     report: str
+    needs: tuple[str, ...] = ()
+    cause: str = ""
     state: State = State.NEW
     known: str | None = None
 
@@ -150,15 +154,24 @@ class AlreadyFiled(Event, frozen=True, kw_only=True, tag=True):
 class FindingChecked(FailureEvent, frozen=True, kw_only=True, tag=True):
     """A finding of an earlier campaign was run again. `state` is OPEN, RETURNED (it had been fixed) or FIXED.
 
-    `times` it failed out of `runs`. `case` is the smallest that is on file.
+    `times` it failed out of `runs`. `case` is the smallest that is on file. `needs` and `cause` are as in FindingFiled.
     """
 
     name: str
     path: str
+    needs: tuple[str, ...] = ()
+    cause: str = ""
     state: State
     runs: Count = 1
     times: Count = 0
     known: str | None = None
+
+
+class CausesMerged(Event, frozen=True, kw_only=True, tag=True):
+    """What the cause of finding `cause` predicts was run, and explains the finding `name` and all of its cause."""
+
+    name: str
+    cause: str
 
 
 class UnconfirmedKept(FailureEvent, frozen=True, kw_only=True, tag=True):
@@ -236,6 +249,7 @@ AnyEvent = (
     | FindingFiled
     | AlreadyFiled
     | FindingChecked
+    | CausesMerged
     | UnconfirmedKept
     | GapSeen
     | SliceFinished

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from attnfuzz.harness.campaign.causes import Cause, causes_of
 from attnfuzz.harness.campaign.events import (
     AlreadyFiled,
     AnyFinding,
@@ -11,6 +12,7 @@ from attnfuzz.harness.campaign.events import (
     CampaignResumed,
     CampaignStarted,
     CaseKept,
+    CausesMerged,
     CoverageGrew,
     Event,
     FindingChecked,
@@ -73,6 +75,7 @@ class Standing:
         self.scores: dict[str, Score] = {}
         self.filed: list[FindingFiled] = []
         self.checked: list[FindingChecked] = []
+        self.merged: dict[str, str] = {}
         self.unconfirmed: list[UnconfirmedKept] = []
         self.gaps: list[GapSeen] = []
         self.remarks: list[LedgerRemark] = []
@@ -153,6 +156,11 @@ class Standing:
         return sorted(failing, key=lambda each: (each.known is not None, order[each.state]))
 
     @property
+    def causes(self) -> list[Cause]:
+        """The causes of what fails now, in the order of `findings`."""
+        return causes_of(self.findings, self.merged)
+
+    @property
     def unexpected(self) -> list[AnyFinding]:
         """What fails now and is not in the ledger."""
         return [each for each in self.findings if each.known is None]
@@ -208,6 +216,8 @@ class Standing:
                 self.checked.append(event)
                 if state is not State.FIXED:
                     self._confirmed(fingerprint)
+            case CausesMerged(name=name, cause=cause):
+                self.merged[name] = cause
             case UnconfirmedKept(fingerprint=fingerprint, case=case):
                 self.unconfirmed = [
                     each for each in self.unconfirmed if (each.fingerprint, each.case) != (fingerprint, case)

@@ -1,0 +1,53 @@
+"""The causes of a campaign's findings: one cause has several kinds of failure, modes, places and backends."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from attnfuzz.harness.campaign.events import AnyFinding
+from attnfuzz.harness.findings.state import State
+
+_WORST_FIRST = (State.NEW, State.RETURNED, State.OPEN, State.FIXED)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A cause and the findings that show it, of which the first stands for it: the smallest of those not known."""
+
+    findings: tuple[AnyFinding, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the finding that stands for it."""
+        return self.findings[0].name
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The features that its failures need."""
+        return self.findings[0].needs
+
+    @property
+    def known(self) -> str | None:
+        """The ledger's reason, if it knows all of the findings."""
+        reasons = [finding.known for finding in self.findings]
+        return None if None in reasons else reasons[0]
+
+    @property
+    def state(self) -> State:
+        """The first of new, returned, open and fixed that one of its findings has."""
+        return min((finding.state for finding in self.findings), key=_WORST_FIRST.index)
+
+
+def causes_of(findings: Sequence[AnyFinding], merged: Mapping[str, str]) -> list[Cause]:
+    """Group findings by their cause, in the order of the first of each. `merged` has what a cause turned out to be."""
+    groups: dict[str, list[AnyFinding]] = {}
+    for finding in findings:
+        groups.setdefault(_root(finding.cause or finding.name, merged), []).append(finding)
+    return [Cause(tuple(sorted(group, key=lambda each: each.known is not None))) for group in groups.values()]
+
+
+def _root(name: str, merged: Mapping[str, str]) -> str:
+    seen = {name}
+    while (above := merged.get(name)) is not None and above not in seen:
+        seen.add(above)
+        name = above
+    return name
