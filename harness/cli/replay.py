@@ -43,12 +43,13 @@ def replay(
     alpha = spent_per_output(ALPHA, cases=1)
     with Runner([case.backend], contract=contract, alpha=alpha, progress=tell) as runner:
         verdicts = [runner.verdict(case) for _ in range(times)]
+        failed = [verdict for verdict in verdicts if verdict.failures]
+        shown = runner.explained(case, failed[0]) if failed else None
     for verdict in verdicts:
         if verdict.unsupported is not None:
             raise BadInput(f"{case.backend} rejects this case: {verdict.unsupported}. Try another --backend.")
-    failed = [verdict for verdict in verdicts if verdict.failures]
-    if failed:
-        console.print(Text(render_failure(case, failed[0]).rstrip()))
+    if shown is not None:
+        console.print(Text(render_failure(case, shown).rstrip()))
     again = f" {len(failed) or times} of {count(times, 'time')}" if times > 1 else ""
     if failed:
         console.print()

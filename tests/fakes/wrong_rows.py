@@ -6,8 +6,9 @@ from dataclasses import replace
 import torch
 
 from attnfuzz.harness.judge.error_budget import ErrorBudget
-from attnfuzz.harness.judge.explain import WrongRow, explain
-from attnfuzz.harness.judge.explain.wrong_row import without
+from attnfuzz.harness.judge.explain.candidates import candidates
+from attnfuzz.harness.judge.explain.claim import Aspect
+from attnfuzz.harness.judge.explain.wrong_row import WrongRow, without
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.noise import NoiseModel
 from attnfuzz.reference.problem import Problem
@@ -39,10 +40,14 @@ def answering(row: WrongRow, change: Change, *, with_lse: bool = True) -> WrongR
     return replace(row, out=answer.out[0, 0].bfloat16(), lse=answer.lse[0, 0].item() if with_lse else None)
 
 
-def said_of(problem: Problem, change: Change, *, token: int = 1, with_lse: bool = True) -> str:
-    """What is said, on one line, about a row that holds the answer to another problem."""
-    row = answering(right_row(problem, token=token), change, with_lse=with_lse)
-    return explain(row).replace("\n", " ")
+def claims_of(row: WrongRow, aspect: Aspect = Aspect.OUT) -> list[str]:
+    """The words of each claim that explains a row."""
+    return [claim.words for claim in candidates(row, aspect, out_failed=aspect is Aspect.OUT)]
+
+
+def said_of(problem: Problem, change: Change, *, token: int = 1, with_lse: bool = True) -> list[str]:
+    """The claims that explain a row that holds the answer to another problem."""
+    return claims_of(answering(right_row(problem, token=token), change, with_lse=with_lse))
 
 
 def cut(keys: range) -> Change:
