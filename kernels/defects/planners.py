@@ -294,7 +294,7 @@ PLANNER_DEFECTS = (
         Layer.PLANNER,
         BugClass.CAPTURE_AND_REPLAY_DIFFER,
         "SGLang PR #21987",
-        explained_by=(Mistake.TOLD_LENGTH, Mistake.TOLD_ROWS, Mistake.LENGTH),
+        explained_by=(Mistake.TOLD_LENGTH, Mistake.TOLD_ROWS, Mistake.LENGTH, Mistake.CAUSAL_LIMIT),
     ),
     defect(
         ShowsShortDraftsAKeyMore,

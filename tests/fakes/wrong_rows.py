@@ -17,13 +17,17 @@ Change = Callable[[WrongRow], Problem]
 """What a row is given the answer to, instead of its own problem."""
 
 
-def two_requests() -> Problem:
-    """Two requests of 3 and 1 queries with 70 and 90 keys in bf16; 4 query heads on 2 KV heads of dimension 32."""
-    generator = torch.Generator().manual_seed(5)
+def two_requests(seed: int = 5, more: int = 0) -> Problem:
+    """Two requests of 3 and 1 queries with 70 and 90 keys in bf16, or so many more each.
+
+    There are 4 query heads on 2 KV heads of dimension 32.
+    """
+    generator = torch.Generator().manual_seed(seed)
     query, key, value = (
-        torch.randn(tokens, heads, 32, generator=generator).bfloat16() for tokens, heads in ((4, 4), (160, 2), (160, 2))
+        torch.randn(tokens, heads, 32, generator=generator).bfloat16()
+        for tokens, heads in ((4, 4), (160 + 2 * more, 2), (160 + 2 * more, 2))
     )
-    return Problem(query, key, value, (3, 1), (70, 90), 32**-0.5)
+    return Problem(query, key, value, (3, 1), (70 + more, 90 + more), 32**-0.5)
 
 
 def right_row(problem: Problem, *, token: int = 1, head: int = 2, noise: NoiseModel | None = None) -> WrongRow:

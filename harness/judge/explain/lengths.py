@@ -19,9 +19,11 @@ def lengths(row: WrongRow) -> Iterator[Claim]:
     """The request shorter by 1, by its queries, by as many keys as explains the row best, or down to a multiple."""
     for count in sorted({1, row.q_len, *_best_count(row)}):
         keys = f"{count:,} keys" if count > 1 else "key"
-        words = f"as if the request were {keys if count > 1 else '1 key'} shorter, for the causal limit too"
         tried = max(len(row.seen), 1)
-        yield Claim(Mistake.LENGTH, words, _of_length(_less(count)), tried=tried)
+        # Of one key, it is a causal limit that is one lower, unless a window is moved along.
+        if count > 1 or row.problem.window_left >= 0:
+            words = f"as if the request were {keys if count > 1 else '1 key'} shorter, for the causal limit too"
+            yield Claim(Mistake.LENGTH, words, _of_length(_less(count)), tried=tried)
         words = f"as if the request's last {keys} were missing"
         yield Claim(Mistake.KEYS_MISSING, words, _of_first(_less(count)), tried=tried)
     for multiple in _MULTIPLES:

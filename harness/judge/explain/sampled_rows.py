@@ -11,12 +11,15 @@ from attnfuzz.harness.judge.explain.paged_call import PagedCall
 from attnfuzz.harness.judge.explain.wrong_row import WrongRow
 from attnfuzz.harness.judge.lse_bound import lse_bound
 
-_WRONG, _RIGHT = 24, 12
-"""Rows of each kind: what a further row costs is an answer for each claim."""
+_FITTED = 16, 8
+"""Wrong and right rows of the run in which claims are fitted: a further row costs an answer for each claim."""
+
+_FURTHER = 8, 4
+"""The same of a further run."""
 
 _LONG = 8192
-_OF_LONG = 3
-"""Rows of each kind where a row is this long."""
+_OF_LONG = 3, 3
+"""The same where a row is this long."""
 
 
 class SampledRow(NamedTuple):
@@ -52,8 +55,9 @@ def sampled_rows(
     if failed:
         wrong[at] = True
     long = bool((evidence.budget.answer.visible > _LONG).any())
+    numbers = _OF_LONG if long else _FITTED if failed else _FURTHER
     places = []
-    for mask, most in ((wrong & finite, _OF_LONG if long else _WRONG), (~wrong & finite, _OF_LONG if long else _RIGHT)):
+    for mask, most in zip((wrong & finite, ~wrong & finite), numbers, strict=True):
         all_of_them = mask.nonzero()
         count = len(all_of_them)
         if count:
