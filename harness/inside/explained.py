@@ -64,7 +64,7 @@ class _FirstRun:
         """As `Execution` asks."""
         for place, worst in judgement.worst.items():
             evidence = judgement.evidence
-            if worst is None or evidence is None or not evidence.sees[worst[0]]:
+            if worst is None or evidence is None:
                 continue
             call, aspect = _call(launches), Aspect.LSE if place == "lse" else Aspect.OUT
             rows = sampled_rows(evidence, worst, aspect, call, failed=True)

@@ -46,9 +46,6 @@ _OF_LSE_TOO: tuple[_Source, ...] = (
 LONG = 8192
 """Keys beyond which those are not tried."""
 
-_LSE_CLAIMS = 30
-"""What a claim about one number counts as: the number of them."""
-
 
 def candidates(row: WrongRow, aspect: Aspect, *, out_failed: bool) -> list[Claim]:
     """The claims that explain `row` better than chance does, in the order of their sources.
@@ -83,4 +80,4 @@ def _about_lse(row: WrongRow, *, out_failed: bool) -> Iterator[Claim]:
                 if out_failed and not in_both:
                     continue
                 words = claim.words if in_both else f"{claim.words}, in the LSE alone"
-                yield replace(claim, words=words, tried=max(claim.tried, _LSE_CLAIMS), aspect=Aspect.LSE)
+                yield replace(claim, words=words, aspect=Aspect.LSE)

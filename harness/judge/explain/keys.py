@@ -81,10 +81,14 @@ def changed_keys(row: WrongRow) -> Iterator[Claim]:
     for level in blocks:
         chosen += _dominant(level)
     for change in chosen:
+        if change.gone == row.seen and not change.read:
+            # No key is left, which is said in other words.
+            continue
         answer = _changed(row.request, change.gone, change.read)
         yield Claim(change.mistake, change.claim_words, answer, POSITIONS, change.tried)
     for level in blocks:
-        yield _value_missing(row, level)
+        if len(level.mass) > 1:
+            yield _value_missing(row, level)
 
 
 def _changed(request: int, gone: range, read: range) -> Callable[[WrongRow], Alternative | None]:

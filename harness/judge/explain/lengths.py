@@ -56,11 +56,13 @@ def _of_length(length: Length) -> Callable[[WrongRow], Alternative]:
     return answer
 
 
-def _of_first(length: Length) -> Callable[[WrongRow], Alternative]:
-    """Nothing but the first keys of a request, with the mask as it is."""
+def _of_first(length: Length) -> Callable[[WrongRow], Alternative | None]:
+    """Nothing but the first keys of a request, with the mask as it is; None where there would be none."""
 
-    def answer(row: WrongRow) -> Alternative:
+    def answer(row: WrongRow) -> Alternative | None:
         start = row.seen.start
+        if length(row.kv_len) <= 0:
+            return None
         return row.alternative(row.alone(range(start, max(min(row.seen.stop, length(row.kv_len)), start))))
 
     return answer

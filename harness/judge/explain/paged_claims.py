@@ -34,9 +34,11 @@ def paged_claims(row: WrongRow) -> Iterator[Claim]:
         return
     yield from _tables(row.call)
     yield from _strides(row.call)
-    for more in (1, 2, row.q_len):
+    for more in sorted({1, 2, row.q_len}):
         words = f"as if the request were {more} key{'s' if more > 1 else ''} longer, for the causal limit too"
-        yield Claim(Mistake.LENGTH, words, _longer(more), tried=3)
+        yield Claim(Mistake.LENGTH, words, _longer(lambda _, __, by=more: by), tried=3)
+    words = "as if the request reached to the end of its last page"
+    yield Claim(Mistake.LENGTH, words, _longer(lambda kv_len, page: -kv_len % page))
 
 
 def as_told(row: WrongRow) -> Iterator[Claim]:
@@ -252,12 +254,13 @@ def _dense_cache(row: WrongRow) -> Alternative | None:
     return None if dense is None else _from_pages(Mistake.CACHE_STRIDE, "", _own).answer(replace(row, call=dense))
 
 
-def _longer(more: int) -> Callable[[WrongRow], Alternative | None]:
+def _longer(more_than: Callable[[int, int], int]) -> Callable[[WrongRow], Alternative | None]:
     def answer(row: WrongRow) -> Alternative | None:
         call = row.call
         at = None if call is None else call.span_of(row.place)
         if call is None or at is None:
             return None
+        more = more_than(row.kv_len, call.page_size)
         stop = row.seen.stop + more
         pages = _own(call, at, -(-stop // call.page_size))
         keys = None if pages is None else call.gathered(pages, stop, row.kv_head)

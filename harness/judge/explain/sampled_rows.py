@@ -42,13 +42,14 @@ def worst_row(evidence: Evidence, worst: tuple[int, int], call: PagedCall | None
 def sampled_rows(
     evidence: Evidence, at: tuple[int, int], aspect: Aspect, call: PagedCall | None, *, failed: bool
 ) -> list[SampledRow]:
-    """Rows spread evenly over the wrong ones and the right ones; all have keys and finite numbers.
+    """Rows spread evenly over the wrong ones and the right ones; all have finite numbers, and keys or an LSE.
 
     The row `at` is among them, and counts as wrong if it `failed`, by whatever tier.
     """
-    finite = torch.isfinite(evidence.out).all(dim=-1) & evidence.sees.unsqueeze(-1)
+    finite = torch.isfinite(evidence.out).all(dim=-1)
     if aspect is Aspect.OUT:
         wrong = (evidence.error.abs() > element_bound(evidence.budget)).any(dim=-1)
+        finite &= evidence.sees.unsqueeze(-1)
     else:
         wrong = evidence.lse_error(evidence.lse_unit).abs() > lse_bound(evidence.budget)
         finite &= evidence.comparable

@@ -6,7 +6,7 @@ from math import floor, log, log10, sqrt
 
 import torch
 
-from attnfuzz.harness.judge.explain.claim import RULE, SCALED, Claim
+from attnfuzz.harness.judge.explain.claim import POSITIONS, RULE, SCALED, Claim
 from attnfuzz.harness.judge.explain.wrong_row import Alternative, WrongRow
 from attnfuzz.reference.mistake import Mistake
 from attnfuzz.reference.problem import Problem
@@ -24,7 +24,7 @@ Factor = Callable[[Problem], float]
 def no_keys(row: WrongRow) -> Iterator[Claim]:
     """Nothing was added up."""
     del row
-    yield Claim(Mistake.NO_KEYS, "as if no key were seen: the row is all zero", _zero)
+    yield Claim(Mistake.NO_KEYS, "as if no key were seen: the row is all zero", _zero, POSITIONS)
 
 
 def _zero(row: WrongRow) -> Alternative:
@@ -71,7 +71,7 @@ def _output_times(factor: Factor) -> Callable[[WrongRow], Alternative]:
 
 def logit_factors(row: WrongRow) -> Iterator[Claim]:
     """The logits are multiplied by a factor: a named one, or the one that fits best."""
-    if row.problem.soft_cap:
+    if row.problem.soft_cap or not len(row.seen):
         return
     scale = row.problem.bmm1_scale
     named: list[tuple[str, Factor]] = [

@@ -12,8 +12,8 @@ from attnfuzz.reference.noise import ROUNDOFF
 CERTAIN = 10.0
 """The gain that a claim needs on the row on which it is fitted: odds of 20,000 to 1, as there are dozens of claims."""
 
-_CERTAIN_LSE = 3.0
-"""The same of an LSE alone, which is one number: odds of 20 to 1, before the further runs."""
+_CERTAIN_LSE = 1.0
+"""The same of an LSE alone, which is one number: what is by chance within its bound, further runs refute."""
 
 
 class Vote(IntEnum):
