@@ -19,7 +19,7 @@ from attnfuzz.kernels.backend import Backend
 from attnfuzz.reference.case import Case, Launch, Mode, Step, ValueFamily
 from attnfuzz.reference.validity import ImpossibleCase, validate
 
-_MOST_SECONDS = 20.0
+_MOST_SECONDS = 10.0
 """Time after which no further run begins."""
 
 _LONGER = ((37, 5, 1), (10, 2))

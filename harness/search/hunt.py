@@ -217,7 +217,9 @@ class Hunt:
             observation = pinned.observation(case)
             assert observation is not None
             if case == pinned.first or comes_back(self._runner, case, observation):
-                verdict = self._explained(case, pinned.verdict(case))
+                verdict = pinned.verdict(case)
+                if self._budget().seconds > 0:
+                    verdict = self._explained(case, verdict)
                 self._tell(
                     Caught(
                         fingerprint=pinned.fingerprint,

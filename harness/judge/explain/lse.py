@@ -26,7 +26,7 @@ def lse_claims(row: WrongRow) -> Iterator[Claim]:
     largest = "as if the largest logit were left out of the LSE"
     yield _claim(Mistake.LSE_OF_A_PART, largest, lambda each: each.truth.lse - _peak(each))
     yield _claim(Mistake.LSE_OF_A_PART, "as if the LSE were the largest logit", _peak)
-    yield from _parts(row)
+    yield from _parts(row, row.lse)
 
 
 def _claim(mistake: Mistake, words: str, lse: Callable[[WrongRow], float]) -> Claim:
@@ -41,15 +41,15 @@ def _peak(row: WrongRow) -> float:
     return row.answer.moments.peak[row.token, row.head].item()
 
 
-def _parts(row: WrongRow) -> Iterator[Claim]:
+def _parts(row: WrongRow, lse: float) -> Iterator[Claim]:
     """The LSE of the first or the last n keys: those n for which it comes closest."""
     if not 1 < len(row.seen) <= _MOST_KEYS or row.problem.sinks is not None:
         return
     weights, _ = row.weights_and_values
     logs = weights.clamp(min=1e-300).log() + row.truth.lse
     count = len(logs)
-    first = int((logs.logcumsumexp(0) - row.lse)[:-1].abs().argmin()) + 1
-    last = int((logs.flip(0).logcumsumexp(0) - row.lse)[:-1].abs().argmin()) + 1
+    first = int((logs.logcumsumexp(0) - lse)[:-1].abs().argmin()) + 1
+    last = int((logs.flip(0).logcumsumexp(0) - lse)[:-1].abs().argmin()) + 1
     start, stop = row.seen.start, row.seen.stop
     for words, part in (
         (f"as if the LSE were that of the first {first:,} keys", range(start, start + first)),

@@ -59,8 +59,8 @@ def _differences(row: WrongRow, call: PagedCall) -> Iterator[tuple[Mistake, str]
     span = call.spans[at]
     first = row.place - row.token_in_request
     if (span.first_row, span.q_len) != (first, row.q_len):
-        told = f"request {at} of the call has rows {span.first_row} to {span.first_row + span.q_len - 1}"
-        yield Mistake.TOLD_ROWS, f"{told}, where rows {first} to {first + row.q_len - 1} are a request's"
+        rows = f"request {at} of the call has rows {span.first_row} to {span.first_row + span.q_len - 1}"
+        yield Mistake.TOLD_ROWS, f"{rows}, where rows {first} to {first + row.q_len - 1} are a request's"
     if span.kv_len != row.kv_len:
         yield Mistake.TOLD_LENGTH, f"its request {at} has {span.kv_len:,} keys instead of {row.kv_len:,}"
     count = min(span.kv_len, row.kv_len)
