@@ -15,6 +15,7 @@ from attnfuzz.harness.judge.explain import Aspect, Inquiry, PagedCall, Stake, pa
 from attnfuzz.harness.judge.judge import Judgement
 from attnfuzz.harness.verdict.failures import REACHED_BY, Observation, Verdict
 from attnfuzz.harness.verdict.task import Task
+from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.reference.case import Case, Launch, Mode, Step, ValueFamily
 from attnfuzz.reference.validity import ImpossibleCase, validate
@@ -186,7 +187,10 @@ def _can_run(case: Case, backend: Backend) -> bool:
 def _with_words(observation: Observation, failures: Sequence[_Failure]) -> Observation:
     """The observation of a place that failed, with its explanation before the line on how a server gets there."""
     for failure in failures:
-        if observation.tier and (observation.step, observation.place) == (failure.step, failure.place):
+        if observation.tier not in ("", Tier.T0) and (observation.step, observation.place) == (
+            failure.step,
+            failure.place,
+        ):
             found = failure.inquiry.conclusion()
             if found is not None and observation.row is not None:
                 message, reached, way = observation.message.partition(f"\n{REACHED_BY}")

@@ -3,7 +3,7 @@
 import math
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from attnfuzz.harness.backends.registry import resolve
@@ -17,6 +17,7 @@ from attnfuzz.harness.search.draw import drawn_cases
 from attnfuzz.harness.search.examples import derive_seed
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, Lost, Slice
+from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case, Guard
@@ -50,10 +51,18 @@ class Shard:
     seconds: float = math.inf
     guard: str | None = None
 
-    def failures(self, runner: CaseRunner[Case], *, ledger: Ledger, claims: Claims) -> list[ShardFailure]:
+    def failures(
+        self,
+        runner: CaseRunner[Case],
+        *,
+        ledger: Ledger,
+        claims: Claims,
+        explained: Callable[[Case, Verdict], Verdict] = lambda _, verdict: verdict,
+    ) -> list[ShardFailure]:
         """Search the shard in slices, as a campaign does; what was found, but for what other shards show.
 
-        Those are passed over, like what was found before and what did not come back.
+        `explained` adds what explains a failure to its verdict. What other shards show is passed over, like what was
+        found before and what did not come back.
         """
         strategy = drawn_cases(self.backend, None if self.guard is None else Guard(self.guard))
         found: list[ShardFailure] = []
@@ -71,7 +80,8 @@ class Shard:
                 seconds=None if math.isinf(seconds) else seconds,
             )
             messages: list[AnyMessage] = []
-            done = Hunt(task, runner, messages.append, capability=resolve(self.backend).capability).run(strategy)
+            capability = resolve(self.backend).capability
+            done = Hunt(task, runner, messages.append, capability=capability, explained=explained).run(strategy)
             left -= done.searched if done.stopped_early else task.examples
             for message in messages:
                 if isinstance(message, Caught):

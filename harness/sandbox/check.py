@@ -143,7 +143,7 @@ class Runner:
 
         Gives `verdict` where nothing in it can be explained, or the case did not fail alike. Raises as `verdict` does.
         """
-        if not any(observation.tier and observation.row for observation in verdict.failures):
+        if not any(observation.tier not in ("", Tier.T0) and observation.row for observation in verdict.failures):
             return verdict
         try:
             again = self._run(case, case.backend, explained=True)

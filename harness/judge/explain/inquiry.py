@@ -11,7 +11,7 @@ from textwrap import fill
 from attnfuzz.harness.judge.explain.candidates import candidates
 from attnfuzz.harness.judge.explain.claim import Aspect, Claim, Stake
 from attnfuzz.harness.judge.explain.sampled_rows import SampledRow
-from attnfuzz.harness.judge.explain.support import Vote, lse_agrees, vote
+from attnfuzz.harness.judge.explain.support import Vote, lse_agrees, lse_fits, vote
 from attnfuzz.harness.judge.explain.wrong_row import WrongRow
 from attnfuzz.reference.mistake import Mistake
 
@@ -74,14 +74,16 @@ class _Trial:
     share: float
     supports: int
     lse_right: bool
+    lse_fits: bool
     confirmed: set[Stake] = field(default_factory=set)
     refuted: bool = False
 
     @property
-    def rank(self) -> tuple[float, int, float]:
-        """The share of the wrong rows, the width of the scope, and what was risked."""
+    def rank(self) -> tuple[float, int, float, bool]:
+        """The share of the wrong rows, the width of the scope, what was risked, and whether the LSE is as predicted."""
         untested = len(self.claim.stakes - self.confirmed)
-        return round(self.share, 1), self.scope.width, len(self.confirmed) - _UNTESTED * untested
+        risked = len(self.confirmed) - _UNTESTED * untested
+        return round(self.share, 1), self.scope.width, risked, self.lse_fits
 
 
 class Inquiry:
@@ -151,7 +153,11 @@ def _on_trial(claim: Claim, worst: WrongRow, rows: Sequence[SampledRow]) -> _Tri
         supports, contrary = _votes(claim, inside)
         if supports and contrary <= _CONTRARY * (supports + contrary):
             share = supports / max(wrong, supports)
-            return _Trial(claim, scope, share, supports, _lse_right(claim, inside)) if share >= _LEAST_SHARE else None
+            if share < _LEAST_SHARE:
+                return None
+            alternative = claim.answer(worst)
+            fits = alternative is not None and lse_fits(worst, alternative)
+            return _Trial(claim, scope, share, supports, _lse_right(claim, inside), fits)
     return None
 
 

@@ -36,7 +36,7 @@ def paged_claims(row: WrongRow) -> Iterator[Claim]:
     yield from _strides(row.call)
     for more in sorted({1, 2, row.q_len}):
         words = f"as if the request were {more} key{'s' if more > 1 else ''} longer, for the causal limit too"
-        yield Claim(Mistake.LENGTH, words, _longer(lambda _, __, by=more: by), tried=3)
+        yield Claim(Mistake.LENGTH, words, _longer(_by(more)), tried=3)
     words = "as if the request reached to the end of its last page"
     yield Claim(Mistake.LENGTH, words, _longer(lambda kv_len, page: -kv_len % page))
 
@@ -172,7 +172,11 @@ def _from_pages(mistake: Mistake, words: str, pages: Pages) -> Claim:
         at = None if call is None else call.span_of(row.place)
         if call is None or at is None:
             return None
-        taken = pages(call, at, -(-row.seen.stop // call.page_size))
+        count = -(-row.seen.stop // call.page_size)
+        taken, own = pages(call, at, count), _own(call, at, count)
+        if mistake is not Mistake.CACHE_STRIDE and taken is not None and own is not None and torch.equal(taken, own):
+            # The same pages: what is wrong is in them, and not in how they are looked up.
+            return None
         keys = None if taken is None else call.gathered(taken, row.seen.stop, row.kv_head)
         if keys is None:
             return None
@@ -254,7 +258,15 @@ def _dense_cache(row: WrongRow) -> Alternative | None:
     return None if dense is None else _from_pages(Mistake.CACHE_STRIDE, "", _own).answer(replace(row, call=dense))
 
 
-def _longer(more_than: Callable[[int, int], int]) -> Callable[[WrongRow], Alternative | None]:
+More = Callable[[int, int], int]
+"""By how many keys a request is longer, from its length and the page size."""
+
+
+def _by(more: int) -> More:
+    return lambda _, __: more
+
+
+def _longer(more_than: More) -> Callable[[WrongRow], Alternative | None]:
     def answer(row: WrongRow) -> Alternative | None:
         call = row.call
         at = None if call is None else call.span_of(row.place)

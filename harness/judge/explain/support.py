@@ -64,6 +64,11 @@ def lse_agrees(row: WrongRow, alternative: Alternative) -> bool | None:
     return abs(row.lse - alternative.lse) <= alternative.lse_bound
 
 
+def lse_fits(row: WrongRow, alternative: Alternative) -> bool:
+    """Whether the LSE, if there is one, is as predicted."""
+    return row.lse is None or row.lse == alternative.lse or abs(row.lse - alternative.lse) <= alternative.lse_bound
+
+
 def _gain(row: WrongRow, alternative: Alternative, residual: torch.Tensor) -> float:
     """The logarithm of the likelihood ratio of the claim to the right answer.
 
