@@ -67,7 +67,7 @@ class _Scope:
 
 @dataclass
 class _Trial:
-    """A claim on trial: where it is made, and what became of its stakes."""
+    """A claim on trial: where it is made, what became of its stakes, and whether it explains more than zeros."""
 
     claim: Claim
     scope: _Scope
@@ -75,6 +75,7 @@ class _Trial:
     supports: int
     lse_right: bool
     lse_fits: bool
+    tells: bool
     confirmed: set[Stake] = field(default_factory=set)
     refuted: bool = False
 
@@ -132,7 +133,7 @@ class Inquiry:
         return Explanation(fill(words, _COLUMNS, break_long_words=False), tuple(mistakes))
 
     def _established(self, trial: _Trial) -> bool:
-        return bool(trial.confirmed) if self._tested else trial.supports > 1
+        return trial.tells and (bool(trial.confirmed) if self._tested else trial.supports > 1)
 
     def _test(self, trial: _Trial, stake: Stake, rows: Sequence[SampledRow], *, elsewhere: bool) -> None:
         if (elsewhere and trial.scope.width < _ALL) or (stake is Stake.QUERIES and trial.scope.token is not None):
@@ -143,6 +144,7 @@ class Inquiry:
             trial.refuted = True
         elif supports:
             trial.confirmed.add(stake)
+            trial.tells = trial.tells or _tells(trial.claim, inside)
 
 
 def _on_trial(claim: Claim, worst: WrongRow, rows: Sequence[SampledRow]) -> _Trial | None:
@@ -157,7 +159,7 @@ def _on_trial(claim: Claim, worst: WrongRow, rows: Sequence[SampledRow]) -> _Tri
                 return None
             alternative = claim.answer(worst)
             fits = alternative is not None and lse_fits(worst, alternative)
-            return _Trial(claim, scope, share, supports, _lse_right(claim, inside), fits)
+            return _Trial(claim, scope, share, supports, _lse_right(claim, inside), fits, tells=_tells(claim, inside))
     return None
 
 
@@ -190,6 +192,20 @@ def _votes(claim: Claim, rows: Sequence[SampledRow]) -> tuple[int, int]:
         supports += given is Vote.FOR
         contrary += given is Vote.AGAINST
     return supports, contrary
+
+
+def _tells(claim: Claim, rows: Sequence[SampledRow]) -> bool:
+    """Whether more than a row of zeros supports a claim: many claims leave a row of few keys without any.
+
+    That a row is zero is a claim of its own, and a call that asks for no keys is evidence beside the row.
+    """
+    if claim.mistake is Mistake.NO_KEYS or claim.mistake.startswith("told") or claim.aspect is Aspect.LSE:
+        return True
+    alternatives = ((each.row, claim.answer(each.row)) for each in rows)
+    return any(
+        alternative is not None and bool(alternative.out.any()) and vote(row, alternative, claim.aspect) is Vote.FOR
+        for row, alternative in alternatives
+    )
 
 
 def _lse_right(claim: Claim, rows: Sequence[SampledRow]) -> bool:
