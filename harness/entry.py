@@ -9,13 +9,14 @@ from attnfuzz.harness.workers.journal import Journal
 def handle_case(request: bytes, journal: Journal) -> bytes:
     """Answer an encoded Task with an encoded Verdict."""
     from attnfuzz.harness.inside.execute import handle  # noqa: PLC0415 - in the worker alone
+    from attnfuzz.harness.inside.explained import explained  # noqa: PLC0415
 
-    return handle(request, journal)
+    return handle(request, journal, explained)
 
 
 def warm() -> None:
     """Load, before workers are forked, what all of them need."""
-    from attnfuzz.harness.inside import execute  # noqa: PLC0415 - in the nursery alone
+    from attnfuzz.harness.inside import execute, explained  # noqa: F401, PLC0415 - in the nursery alone
 
     execute.warm()
 

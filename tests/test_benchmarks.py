@@ -29,6 +29,7 @@ TINY = {
     "importing": ("--gigabytes", "0.1"),
     "triaging": ("--bug", "sglang-24856"),
     "shrinking": ("--report", "sglang-24856", "--rounds", "1"),
+    "explaining": ("window_one_short", "merge_in_base_e", "sum_not_rescaled", "--draws", "1", "--examples", "20"),
 }
 
 MEASURES = {
@@ -50,6 +51,7 @@ MEASURES = {
     "importing": ("nothing", "0.1 GB", "values", "statistics", "seed", "own MiB"),
     "triaging": ("sglang-24856", "caller", "deterministic"),
     "shrinking": ("reported, steps", "reported, calls", "first random, steps", "requests, pages, bytes", "seconds"),
+    "explaining": ("pinned", "right", "silent", "wrong", "0 (0%)"),
     "judging_cost": ("1,024 keys", "reference", "tiers", "probe"),
 }
 

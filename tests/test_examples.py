@@ -13,7 +13,7 @@ from typing import ClassVar
 import msgspec
 import pytest
 from readable_calls import readable_calls
-from small_cases import HEADS, run, step
+from small_cases import HEADS, step
 
 from attnfuzz.harness.dumps.case_of_call import make_case
 from attnfuzz.harness.dumps.understood import breaches_of
@@ -38,7 +38,8 @@ def test_the_subtle_error_is_found_and_explained() -> None:
         steps=(step(Mode.DECODE, *[(1, 3)] * 20),),
         scales=Scales(softmax=1.7),
     )
-    (failure,) = run(case).failures
+    with Runner() as runner:
+        (failure,) = runner.explained(case, runner.verdict(case)).failures
     assert "\nas if the logits were multiplied by 1.0027" in failure.message
 
 

@@ -70,13 +70,14 @@ def replay(*, path: Path, backend: str | None, tree: EngineTree | None, times: i
     case = case_at(path, backend, tree)
     with _runner(case, contract) as runner:
         verdicts = [runner.verdict(case) for _ in range(times)]
+        failed = [verdict for verdict in verdicts if verdict.failures]
+        shown = runner.explained(case, failed[0]) if failed else None
     for verdict in verdicts:
         if verdict.unsupported is not None:
             raise _rejected(case, verdict.unsupported)
-    failed = [verdict for verdict in verdicts if verdict.failures]
     again = f" {len(failed) or times} of {count(times, 'time')}" if times > 1 else ""
-    if failed:
-        console.print(Text(render_failure(case, failed[0]).rstrip()))
+    if shown is not None:
+        console.print(Text(render_failure(case, shown).rstrip()))
         console.print()
         print_line(console, f"{path} still fails on {case.backend}{again}.", "bold red")
         return Exit.FOUND

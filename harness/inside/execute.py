@@ -6,7 +6,7 @@ A case with a relation is run once more as its other case, in memory of its own,
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple, TextIO, TypeVar
@@ -20,12 +20,12 @@ from attnfuzz.harness.backends.engines import engines
 from attnfuzz.harness.calls.call_session import CallSession, answered_geometry
 from attnfuzz.harness.calls.trace import FileTracer
 from attnfuzz.harness.inside.broken_contracts import with_broken
-from attnfuzz.harness.inside.launcher import LaunchError
+from attnfuzz.harness.inside.launcher import Launched, LaunchError
 from attnfuzz.harness.inside.on_host import on_host
 from attnfuzz.harness.inside.places import place_of
 from attnfuzz.harness.inside.settings import Settings
 from attnfuzz.harness.judge import judge
-from attnfuzz.harness.judge.judge import Allowed
+from attnfuzz.harness.judge.judge import Allowed, Judgement
 from attnfuzz.harness.judge.metamorphic import compare
 from attnfuzz.harness.memory.damage import Damage
 from attnfuzz.harness.memory.plain import AnyMemory
@@ -73,25 +73,32 @@ def warm() -> None:
                 backend.prepare(lambda _: None)
 
 
-def handle(request: bytes, journal: Journal) -> bytes:
-    """Answer an encoded Task with an encoded Verdict."""
+def handle(
+    request: bytes, journal: Journal, explained: Callable[[Task, Callable[[bytes], None]], Verdict] | None = None
+) -> bytes:
+    """Answer an encoded Task with an encoded Verdict; one that asks for it with that of `explained`."""
     task = msgspec.json.decode(request, type=Task)
     try:
-        backend = _backend(task.backend)
+        backend = backend_of(task.backend)
     except UserError:
         raise
     except BaseException as error:  # noqa: BLE001 - code of the backend, like what a step runs
         return msgspec.json.encode(Verdict(observations=(_raised(error),)))
+    if task.explain and explained is not None:
+        return msgspec.json.encode(explained(task, journal.write))
     with contextlib.nullcontext() if task.trace is None else Path(task.trace).open("w") as file:
         return msgspec.json.encode(Execution(task, journal.write, file, backend=backend).run())
 
 
 @cache
-def _backend(name: str) -> Backend:
+def backend_of(name: str) -> Backend:
     """A backend, prepared in this process."""
     backend = registry.load(name)
     backend.prepare(lambda _: None)
     return backend
+
+
+Look = Callable[[int, Judgement, Sequence[Launched]], None]
 
 
 class _Stepped(NamedTuple):
@@ -104,7 +111,8 @@ class _Stepped(NamedTuple):
 class Execution:
     """One run of one case, on guarded memory unless `memory` is given. `write` puts an entry into the journal.
 
-    The task's backend runs it, or a `backend` that has no name to be found by. `place` is where that runs.
+    The task's backend runs it, or a `backend` that has no name to be found by. `place` is where that runs. `look` is
+    shown each step's index, judgement and launches, while the memory that these are about is still there.
     """
 
     def __init__(
@@ -114,18 +122,21 @@ class Execution:
         trace: TextIO | None = None,
         memory: AnyMemory | None = None,
         backend: Backend | None = None,
+        look: Look | None = None,
     ) -> None:
         case = task.case
+        self._look = look
         self._case, self._strict, self._write = case, task.strict, write
         self._pid, self._settings = os.getpid(), Settings()
         self._alpha, self._tiers = task.alpha, ALL_TIERS.difference(task.without)
-        self._backend = backend or _backend(task.backend)
+        self._backend = backend or backend_of(task.backend)
         self._place = place_of(self._backend.capability.device)
         self._unsupported: tuple[type[Exception], ...] = (Unsupported, *self._place.too_large)
         self._passed_on: tuple[type[Exception], ...] = (*_NOT_THE_BACKENDS, *self._unsupported)
         self._memory = self._place.memory(case.guard, case.outputs) if memory is None else memory
         self._tracer = None if trace is None else FileTracer(trace, self._memory, case.outputs)
         self._launcher = self._place.launcher(self._memory, write, self._tracer)
+        self._launcher.launched = None if look is None else []
         self._contract: Contract
         self._noise: NoiseModel
         # What each step gave that a related run is compared with.
@@ -311,6 +322,8 @@ class Execution:
             kernel=self._launcher.kernel,
             keep=self._has_related(),
         )
+        if self._look is not None:
+            self._look(index, judgement, self._launcher.launched or [])
         if judgement.allowed is not None:
             self._kept[index] = judgement.allowed
         self._observations += judgement.observations

@@ -171,12 +171,13 @@ class JournalingLauncher:
     """Launches kernels for one case. What launches did is known when they were seen through.
 
     `kernel` is the entry point launched last in a step, `raised` what it raised, `observations` what the checks of the
-    step's launches found, `broken` what was reported of them before they ran, `way` how a server comes to make
-    them, if the backend told, `kernel_seconds` the time spent in kernels. What launches were given stays alive
-    until they were seen through, unless a `gate` keeps the device behind: a server that runs ahead drops what it
-    needs no more. `run` goes on record as `LaunchRecord.run`. A `tracer` is shown every launch, `stopwatch` sees
-    launches to their end, and `new_graph` makes the graph of a capture. `failed_launch` says what the device's
-    runtime keeps of a launch that failed, "" if there was none, and forgets it.
+    step's launches found, `broken` what was reported of them before they ran, `way` how a server comes to make them,
+    if the backend told, `kernel_seconds` the time spent in kernels. `launched` are the launches of a step if it is a
+    list, None if nobody looks at them. What launches were given stays alive until they were seen through, unless a
+    `gate` keeps the device behind: a server that runs ahead drops what it needs no more. `run` goes on record as
+    `LaunchRecord.run`. A `tracer` is shown every launch, `stopwatch` sees launches to their end, and `new_graph` makes
+    the graph of a capture. `failed_launch` says what the device's runtime keeps of a launch that failed, "" if there
+    was none, and forgets it.
     """
 
     def __init__(
@@ -208,6 +209,7 @@ class JournalingLauncher:
         self.raised: Exception | None = None
         self.observations: list[Observation] = []
         self.broken: list[Observation] = []
+        self.launched: list[Launched] | None = None
         self.kernel_seconds = 0.0
 
     def begin_step(self, index: int, mode: str) -> None:
@@ -215,6 +217,8 @@ class JournalingLauncher:
         self._step, self._mode, self._call = index, mode, -1
         self.kernel, self.raised, self.observations, self.broken, self._reported = "", None, [], [], []
         self.way = ""
+        if self.launched is not None:
+            self.launched = []
         if self._tracer is not None:
             self._tracer.begin_step(index, mode)
 
@@ -268,6 +272,8 @@ class JournalingLauncher:
 
     def run_sealed(self, launches: Sequence[Launched], work: Callable[[], Any]) -> Any:
         """Do `work`, which is these launches, on record and with all of their inputs sealed. Raises as `launch`."""
+        if self.launched is not None:
+            self.launched += launches
         tensors = [(op, name, tensor) for op, arguments in launches for name, tensor in tensors_of(arguments)]
         written = [tensor for op, name, tensor in tensors if name in op.writes]
         inputs = [tensor for op, name, tensor in tensors if name not in op.writes]

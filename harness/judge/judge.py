@@ -1,12 +1,11 @@
 """The verdict on one step's output: the reference is asked, and every tier is heard."""
 
 import time
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
-from msgspec.structs import replace
 
 from attnfuzz.harness.judge.answerable import set_aside, unanswered
 from attnfuzz.harness.judge.common_error import judge_common_error, judge_common_lse_error
@@ -15,7 +14,6 @@ from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, Heard
 from attnfuzz.harness.judge.exact import judge_exactly, misshapen
 from attnfuzz.harness.judge.exact_weights import judge_exact_lse, judge_exact_rows
-from attnfuzz.harness.judge.explain import WrongRow, explain
 from attnfuzz.harness.judge.lse_bound import judge_lse
 from attnfuzz.harness.judge.packed_problem import packed_problem
 from attnfuzz.harness.judge.real_rows import RealRows
@@ -58,7 +56,8 @@ class Judgement:
     """What judging one output gave. `margins` has each tier's largest margin; `rows` counts (token, head) rows.
 
     `unanswered` counts those that were not judged, since they have no right answer. `allowed` is there if it was asked
-    for, the output had the right shape, and every row has an answer.
+    for, the output had the right shape, and every row has an answer. `evidence` is what was judged, and `worst` has the
+    token and head of the worst row of each place that failed; None where it is about all rows.
     """
 
     observations: tuple[Observation, ...]
@@ -68,6 +67,8 @@ class Judgement:
     judge_seconds: float
     unanswered: int = 0
     allowed: Allowed | None = None
+    evidence: Evidence | None = None
+    worst: Mapping[str, tuple[int, int] | None] = field(default_factory=dict)
 
 
 def judge(
@@ -108,7 +109,8 @@ def judge(
     evidence = Evidence.of(output, rows, budget, contract, report)
     observations = [*judge_exactly(evidence)] if Tier.T0 in tiers else []
     margins: dict[str, float] = {}
-    observations += _hear(evidence, tiers, margins)
+    worst: dict[str, tuple[int, int] | None] = {}
+    observations += _hear(evidence, tiers, margins, worst)
     if strict and Tier.T0 in tiers:
         known = {(observation.kind, observation.place) for observation in observations}
         best = Evidence.of(output, rows, budget, contract.strict(), partial(report, gap=True))
@@ -124,6 +126,8 @@ def judge(
         judge_seconds,
         unanswered=(tokens - rows.tokens) * heads,
         allowed=_allowed(evidence) if keep and not lost else None,
+        evidence=evidence,
+        worst=worst,
     )
 
 
@@ -132,8 +136,10 @@ def _each_tiers_alpha(alpha: float, tiers: Collection[Tier]) -> float:
     return alpha / max(len({tier for tier, _, _ in STATISTICAL if tier in tiers}), 1)
 
 
-def _hear(evidence: Evidence, tiers: Collection[Tier], margins: dict[str, float]) -> Iterator[Observation]:
-    """Yield what the statistical `tiers` find, and put the margin of each into `margins`.
+def _hear(
+    evidence: Evidence, tiers: Collection[Tier], margins: dict[str, float], worst: dict[str, tuple[int, int] | None]
+) -> Iterator[Observation]:
+    """Yield what the statistical `tiers` find; put the margin of each into `margins`, a place's worst row in `worst`.
 
     A place that has failed is not judged again: the first tier to see it says it best.
     """
@@ -147,18 +153,8 @@ def _hear(evidence: Evidence, tiers: Collection[Tier], margins: dict[str, float]
         margins[tier] = max(heard.margin, margins.get(tier, 0.0))
         if heard.failure is not None:
             failed.add(place)
-            yield _explained(evidence, heard.failure, heard.worst)
-
-
-def _explained(evidence: Evidence, failure: Observation, worst: tuple[int, int] | None) -> Observation:
-    """The failure, and on lines of their own what would make its `worst` row right."""
-    if worst is None:
-        return failure
-    token, head = worst
-    lse = None if evidence.lse is None else evidence.lse[token, head].item() * evidence.lse_unit
-    budget = evidence.budget
-    words = explain(WrongRow(budget.problem, budget.answer, budget, token, head, evidence.out[token, head], lse))
-    return replace(failure, message=f"{failure.message}\n{words}") if words else failure
+            worst[place] = heard.worst
+            yield heard.failure
 
 
 def _allowed(evidence: Evidence) -> Allowed:

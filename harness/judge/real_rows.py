@@ -52,6 +52,10 @@ class RealRows:
             is_padding[first : first + count] = False
         return tensor[is_padding]
 
+    def place(self, token: int) -> int:
+        """The row of the output that has a packed token."""
+        return token if self._places is None else int(self._places[token])
+
     def name(self, row: RowAddress) -> str:
         """Return the address of a row in words."""
         lengths = f"q_len {self.q_lens[row.request]}, kv_len {self.kv_lens[row.request]}"

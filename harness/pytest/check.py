@@ -106,7 +106,11 @@ def _smallest(case: AnyCase, verdict: Verdict) -> _Found:
 
 def _message(case: AnyCase, verdict: Verdict, note: str = "") -> str:
     path = _leave(case, verdict.failures[0].kind)
-    lines = (render_failure(case, verdict), note, f"replay: attnfuzz replay {shlex.quote(str(path))}")
+    lines = (
+        render_failure(case, shared_runner().explained(case, verdict)),
+        note,
+        f"replay: attnfuzz replay {shlex.quote(str(path))}",
+    )
     return "\n\n".join(filter(None, lines))
 
 

@@ -81,7 +81,8 @@ class AttnFuzz:
         from attnfuzz.harness.pytest.shard import Claims
         from attnfuzz.harness.sandbox.check import shared_runner
 
-        failures = self.shard.failures(shared_runner(), ledger=self.ledger, claims=Claims(self.claims, self.test))
+        runner, claims = shared_runner(), Claims(self.claims, self.test)
+        failures = self.shard.failures(runner, ledger=self.ledger, claims=claims, explained=runner.explained)
         known = [f"known: {failure.name}: {failure.known}" for failure in failures if failure.known is not None]
         new = [failure.text for failure in failures if failure.known is None]
         if new:

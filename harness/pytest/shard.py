@@ -4,7 +4,7 @@ import fcntl
 import math
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from attnfuzz.harness.sandbox.check import CASES, render_failure
 from attnfuzz.harness.search.examples import derive_seed, drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, Lost, Slice
+from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case, Guard
@@ -103,10 +104,18 @@ class Shard:
     seconds: float = math.inf
     guard: str | None = None
 
-    def failures(self, runner: CaseRunner[Case], *, ledger: Ledger, claims: Claims) -> list[ShardFailure]:
+    def failures(
+        self,
+        runner: CaseRunner[Case],
+        *,
+        ledger: Ledger,
+        claims: Claims,
+        explained: Callable[[Case, Verdict], Verdict] = lambda _, verdict: verdict,
+    ) -> list[ShardFailure]:
         """Search the shard in slices, as a campaign does; what was found, but for what other shards show.
 
-        Those are passed over, like what was found before and what did not come back.
+        `explained` adds what explains a failure to its verdict. What other shards show is passed over, like what was
+        found before and what did not come back.
         """
         strategy = drawn_cases(self.backend, None if self.guard is None else Guard(self.guard))
         found: list[ShardFailure] = []
@@ -124,7 +133,8 @@ class Shard:
                 seconds=None if math.isinf(seconds) else seconds,
             )
             messages: list[AnyMessage] = []
-            done = Hunt(task, runner, messages.append, capability=resolve(self.backend).capability).run(strategy)
+            capability = resolve(self.backend).capability
+            done = Hunt(task, runner, messages.append, capability=capability, explained=explained).run(strategy)
             left -= done.tally.searched if done.stopped_early else task.examples
             for message in messages:
                 if isinstance(message, Caught):

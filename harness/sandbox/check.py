@@ -35,6 +35,9 @@ TIMEOUT_SECONDS = 30.0
 TRACE_SECONDS = 30.0
 """What a traced run may take longer: it writes down all that a step sees."""
 
+EXPLAIN_SECONDS = 30.0
+"""What a run may take longer whose failures are explained: the case is run several times."""
+
 RUNS_IF_KILLED = 3
 """How often a case is run before it takes the blame for a SIGKILL: want of memory elsewhere, or an operator, kills too,
 and may do so again.
@@ -129,11 +132,26 @@ class Runner:
             verdict = self._run(case, case.backend, str(path))
             return verdict, assemble(path, case)
 
+    def explained(self, case: AnyCase, verdict: Verdict) -> Verdict:
+        """Run a case that failed with `verdict` once more, and further runs of it, to explain its failures.
+
+        Gives `verdict` where nothing in it can be explained, or the case did not fail alike. Raises as `verdict` does.
+        """
+        if not any(observation.tier not in ("", Tier.T0) and observation.row for observation in verdict.failures):
+            return verdict
+        try:
+            again = self._run(case, case.backend, explained=True)
+        except HandlerError:
+            # A wrong number is a finding, also where looking for words about it breaks.
+            self.renew()
+            return verdict
+        return again if _alike(again, verdict) else verdict
+
     def renew(self) -> None:
         """Have the next case run by a worker that has run nothing."""
         self._teams.renew()
 
-    def _run(self, case: AnyCase, name: str, trace: str | None = None) -> Verdict:
+    def _run(self, case: AnyCase, name: str, trace: str | None = None, *, explained: bool = False) -> Verdict:
         case_file.validate_any(case)
         backend = self._prepare(name)
         reason = why_not(backend, case)
@@ -147,11 +165,11 @@ class Runner:
                 alpha=self._alpha,
                 without=self._without,
                 trace=trace,
+                explain=explained,
             )
         )
-        answer = self._answer(
-            self._workers(team_of(name)), task, self._patience(name) + (TRACE_SECONDS if trace else 0.0)
-        )
+        longer = (TRACE_SECONDS if trace else 0.0) + (EXPLAIN_SECONDS if explained else 0.0)
+        answer = self._answer(self._workers(team_of(name)), task, self._patience(name) + longer)
         if isinstance(answer, Death):
             return Verdict(observations=(explain(answer),))
         try:
@@ -196,6 +214,13 @@ class Runner:
         backend.prepare(self._progress)
         self._ready.add(name)
         return backend
+
+
+def _alike(one: Verdict, other: Verdict) -> bool:
+    """Whether two runs of a case failed in the same ways."""
+    return [(each.kind, each.place, each.step) for each in one.failures] == [
+        (each.kind, each.place, each.step) for each in other.failures
+    ]
 
 
 def why_not(backend: Backend, case: AnyCase) -> str | None:

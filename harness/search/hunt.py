@@ -46,6 +46,7 @@ class Hunt:
     The first new failure is pinned: from then on only its fingerprint counts as failing, so that shrinking ends in
     the bug that it began with. Other failures that turn up meanwhile are set aside, and are reduced after it.
 
+    `explained` adds to the verdict on a case what explains its failures: it is asked once for each that is caught.
     Reducing keeps to what `capability` covers, if one is given. `novelty` says which cases are interesting; none are
     without it. Failing examples are kept in `remembered`.
     """
@@ -59,7 +60,9 @@ class Hunt:
         capability: Capability | None = None,
         novelty: Novelty | None = None,
         remembered: Remembered | None = None,
+        explained: Callable[[Case, Verdict], Verdict] = lambda _, verdict: verdict,
     ) -> None:
+        self._explained = explained
         self._task = task
         self._runner = CountingRunner(runner, tell)
         self._tell = tell
@@ -205,13 +208,16 @@ class Hunt:
             observation = pinned.observation(case)
             assert observation is not None
             if case == pinned.first or comes_back(self._runner, case, observation):
+                verdict = pinned.verdict(case)
+                if self._budget().seconds > 0:
+                    verdict = self._explained(case, verdict)
                 self._tell(
                     Caught(
                         fingerprint=pinned.fingerprint,
                         first=pinned.first,
                         case=case,
-                        observation=observation,
-                        verdict=pinned.verdict(case),
+                        observation=pinned.fingerprint.among(verdict.failures) or observation,
+                        verdict=verdict,
                     )
                 )
                 return

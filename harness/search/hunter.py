@@ -49,5 +49,6 @@ class Hunter:
             capability=resolve(task.backend).capability,
             novelty=self._novelty,
             remembered=self._remembered,
+            explained=self._runner.explained,
         )
         return hunt.run(drawn_cases(task.backend, self._setup.guard, task.lean))

@@ -8,6 +8,8 @@ from enum import StrEnum
 
 import msgspec
 
+from attnfuzz.reference.mistake import Mistake
+
 REACHED_BY = "a server gets there so: "
 """Begins the line of a failure's text that says what makes the backend's server do the step."""
 
@@ -67,7 +69,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     `kernel` is the entry point that was launched last. `margin` is error over bound: above 1 fails; None where the
     check is exact. `step` is the index of the step, -1 if unknown; `call` that of the launch in the step, -1 where it
     can't be told. `gap` marks what only the strict contract breaks. `access` is the stray one of a fault, `row` the
-    wrong row that the message is about.
+    wrong row that the message is about. `mistakes` are those that explain it, if it was explained.
     """
 
     kind: Kind
@@ -82,6 +84,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     call: int = -1
     access: Access | None = None
     row: RowAddress | None = None
+    mistakes: tuple[Mistake, ...] = ()
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from attnfuzz.kernels.plan import BatchMetadata
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.reference.case import KvView, Mode, Step
+from attnfuzz.reference.mistake import Mistake
 
 
 class TellsWindowSize(MhaSession):
@@ -104,6 +105,7 @@ ARGUMENT_DEFECTS = (
         Layer.MASK,
         BugClass.WINDOW,
         "ZML PR #763, transformers issue #39408",
+        explained_by=(Mistake.TOLD_WINDOW, Mistake.WINDOW),
     ),
     defect(
         DropsWindowInVerify,
@@ -111,6 +113,7 @@ ARGUMENT_DEFECTS = (
         Layer.MASK,
         BugClass.WINDOW,
         "SGLang PR #31501 (a window on some paths only)",
+        explained_by=(Mistake.TOLD_WINDOW, Mistake.WINDOW),
     ),
     defect(
         DropsSinksInDrafts,
@@ -118,6 +121,7 @@ ARGUMENT_DEFECTS = (
         Layer.SINK,
         BugClass.SINKS,
         "SGLang PR #8834 (sinks handed to one path after another)",
+        explained_by=(Mistake.TOLD_SINKS, Mistake.SINK),
     ),
     defect(
         TellsSinksOfKvHeads,
@@ -125,6 +129,7 @@ ARGUMENT_DEFECTS = (
         Layer.SINK,
         BugClass.SINKS,
         "Pie PR #272 (sinks expanded by the group)",
+        explained_by=(Mistake.TOLD_SINKS, Mistake.SINK_OF_ANOTHER_HEAD),
     ),
     defect(
         ScalesSinks,
@@ -132,14 +137,23 @@ ARGUMENT_DEFECTS = (
         Layer.SINK,
         BugClass.SINKS,
         "FlashInfer, docstring of sinks; arXiv:2309.17453",
+        explained_by=(Mistake.TOLD_SINKS, Mistake.SINK_SCALED),
     ),
-    defect(AssumesPackedQueries, "query_rows_assumed_packed", Layer.PLANNER, BugClass.STRIDES, "SGLang PR #31667"),
+    defect(
+        AssumesPackedQueries,
+        "query_rows_assumed_packed",
+        Layer.PLANNER,
+        BugClass.STRIDES,
+        "SGLang PR #31667",
+        explained_by=(Mistake.TOLD_QUERY, Mistake.QUERY_STRIDE),
+    ),
     defect(
         AssumesPackedHeads,
         "query_heads_assumed_packed",
         Layer.PLANNER,
         BugClass.STRIDES,
         "FlashInfer PR #553 (queries with strides)",
+        explained_by=(Mistake.TOLD_QUERY, Mistake.QUERY_STRIDE),
     ),
     defect(
         SwapsPairedCache,
@@ -147,6 +161,7 @@ ARGUMENT_DEFECTS = (
         Layer.PLANNER,
         BugClass.STRIDES,
         "LMCache PR #4467 (a fused K and V pool read in another order)",
+        explained_by=(Mistake.TOLD_PAGES,),
     ),
     defect(
         ReadsTokensAsHeads,
@@ -154,6 +169,7 @@ ARGUMENT_DEFECTS = (
         Layer.PLANNER,
         BugClass.STRIDES,
         "vLLM PR #43232 (heads and slots of a permuted pool)",
+        explained_by=(Mistake.TOLD_PAGES, Mistake.CACHE_STRIDE),
     ),
 )
 """What kernels are told beside lengths and pages."""

@@ -14,6 +14,7 @@ from attnfuzz.kernels.trtllm.chunks import Chunk
 from attnfuzz.kernels.trtllm.prefill import MlaPrefill, Partial, Queries
 from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.mistake import Mistake
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,7 @@ CHUNK_DEFECTS = (
         Layer.PLANNER,
         BugClass.SHORT_KV,
         "vLLM issue #26042 (results depend on the chunk's size)",
+        explained_by=(Mistake.KEYS_MISSING, Mistake.LSE_OF_A_PART),
     ),
     defect(
         RestartsChunks,
@@ -156,6 +158,7 @@ CHUNK_DEFECTS = (
         Layer.PLANNER,
         BugClass.WRONG_INDEX_SPACE,
         "SGLang issue #22291 (chunked prefixes of several prompts)",
+        explained_by=(Mistake.KEYS_REPLACED,),
     ),
     defect(FixesUpByKeyOffsets, "fixup_by_key_offsets", Layer.FIXUP, BugClass.SHORT_KV, "SGLang PR #22688"),
     defect(
@@ -164,6 +167,7 @@ CHUNK_DEFECTS = (
         Layer.MASK,
         BugClass.MASK_ROWS,
         "FlashInfer issue #3047 (chunked prefixes of MLA)",
+        explained_by=(Mistake.KEYS_MISSING, Mistake.LSE_OF_A_PART),
     ),
     defect(
         MergesPairsOfRows,
@@ -171,6 +175,7 @@ CHUNK_DEFECTS = (
         Layer.MERGE,
         BugClass.LSE_AND_MERGE,
         "vLLM issue #26042 (chunked prefill of MLA)",
+        explained_by=(Mistake.KEYS_MISSING, Mistake.LSE_OF_A_PART),
     ),
     defect(
         MergesNaturalLse,
@@ -178,6 +183,7 @@ CHUNK_DEFECTS = (
         Layer.MERGE,
         BugClass.LSE_AND_MERGE,
         "SGLang issue #40903, PR #35045",
+        explained_by=(Mistake.MERGE_BASE,),
     ),
     defect(
         MergesHalfPrecisionLse,
@@ -192,6 +198,7 @@ CHUNK_DEFECTS = (
         Layer.MERGE,
         BugClass.LSE_AND_MERGE,
         "SGLang issue #22291 (chunks merged one after another)",
+        explained_by=(Mistake.MERGE_WEIGHTS, Mistake.KEYS_TWICE),
     ),
     defect(
         SharesChunkBuffer,
@@ -199,6 +206,7 @@ CHUNK_DEFECTS = (
         Layer.CONCURRENCY,
         BugClass.WORKSPACE,
         "M* PR #236 (a buffer written before its reader is through)",
+        explained_by=(Mistake.KEYS_REPLACED,),
     ),
 )
 """What chunked prefills get wrong."""

@@ -2,6 +2,7 @@
 
 from attnfuzz.kernels.defects.defect import BugClass, Layer
 from attnfuzz.kernels.defects.native import native_defect
+from attnfuzz.reference.mistake import Mistake
 
 CONCURRENCY_DEFECTS = (
     native_defect(
@@ -10,6 +11,7 @@ CONCURRENCY_DEFECTS = (
         BugClass.WORKSPACE,
         "Splits are merged when all but one have arrived.",
         "FlashInfer issue #1046",
+        explained_by=(Mistake.KEYS_MISSING, Mistake.LSE_OF_A_PART),
     ),
     native_defect(
         "semaphore_left_set",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from attnfuzz.kernels.trtllm.backends import TrtllmBackend
+from attnfuzz.reference.mistake import Mistake
 
 
 class Layer(StrEnum):
@@ -50,7 +51,8 @@ class Defect:
     """One planted bug.
 
     `title` says in one line what is wrong, `source` where it was met (a pull request, an issue). `backend` is the name
-    of the correct backend that `plant` makes the defective one of.
+    of the correct backend that `plant` makes the defective one of. `explained_by` are the mistakes that an explanation
+    of its wrong rows may rightly name; where there are none, it is right to say nothing.
     """
 
     name: str
@@ -60,3 +62,4 @@ class Defect:
     source: str
     backend: str
     plant: Callable[[TrtllmBackend], TrtllmBackend]
+    explained_by: tuple[Mistake, ...] = ()

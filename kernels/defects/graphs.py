@@ -16,6 +16,7 @@ from attnfuzz.kernels.scales import BmmScales
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.reference.case import Launch, Mode, Step
+from attnfuzz.reference.mistake import Mistake
 
 
 class ReplaysOldQueries(MhaSession):
@@ -147,6 +148,7 @@ GRAPH_DEFECTS = (
         Layer.GRAPH,
         BugClass.CAPTURE_AND_REPLAY_DIFFER,
         "SageAttention issue #392 (replays with new inputs)",
+        explained_by=(Mistake.TOLD_QUERY,),
     ),
     defect(
         ReturnsOutputOfLastCapture,
@@ -161,6 +163,7 @@ GRAPH_DEFECTS = (
         Layer.GRAPH,
         BugClass.CAPTURE_AND_REPLAY_DIFFER,
         "llama.cpp PR #28549 (two graphs with one key)",
+        explained_by=(Mistake.TOLD_ROWS,),
     ),
     defect(
         PlansReplaysAnew,
@@ -168,6 +171,7 @@ GRAPH_DEFECTS = (
         Layer.GRAPH,
         BugClass.CAPTURE_AND_REPLAY_DIFFER,
         "SGLang PR #26019 (metadata built anew at replay)",
+        explained_by=(Mistake.TOLD_LENGTH, Mistake.TOLD_PAGES),
     ),
     defect(
         KeepsFirstQueryOffsets,
@@ -175,6 +179,7 @@ GRAPH_DEFECTS = (
         Layer.GRAPH,
         BugClass.CAPTURE_AND_REPLAY_DIFFER,
         "FlashInfer issue #2511 (offsets that each replay has to copy)",
+        explained_by=(Mistake.TOLD_ROWS,),
     ),
     defect(
         LeavesBucketTail,
@@ -189,6 +194,7 @@ GRAPH_DEFECTS = (
         Layer.GRAPH,
         BugClass.STALE_TAILS,
         "SGLang PR #28106 (columns that nobody writes)",
+        explained_by=(Mistake.TOLD_PAGES,),
     ),
     defect(
         PacksDraftsAtStride,
@@ -196,6 +202,7 @@ GRAPH_DEFECTS = (
         Layer.GRAPH,
         BugClass.CAPTURE_AND_REPLAY_DIFFER,
         "SGLang PR #21987",
+        explained_by=(Mistake.TOLD_ROWS,),
     ),
     defect(
         KeepsFirstLengths,
@@ -203,6 +210,7 @@ GRAPH_DEFECTS = (
         Layer.GRAPH,
         BugClass.CAPTURE_AND_REPLAY_DIFFER,
         "SGLang PR #26655",
+        explained_by=(Mistake.TOLD_LENGTH,),
     ),
     defect(
         CapturesWithoutWindow,
@@ -210,6 +218,7 @@ GRAPH_DEFECTS = (
         Layer.GRAPH,
         BugClass.WINDOW,
         "SGLang PR #31501 (a window that is not told when planning)",
+        explained_by=(Mistake.TOLD_WINDOW, Mistake.WINDOW),
     ),
     defect(
         CapturesBeforeScales,
@@ -217,6 +226,7 @@ GRAPH_DEFECTS = (
         Layer.GRAPH,
         BugClass.SCALES,
         "SGLang PR #20705 (scales that never arrive)",
+        explained_by=(Mistake.TOLD_SCALE, Mistake.OUTPUT_SCALE),
     ),
     defect(
         ReplaysAtStrideOne,
@@ -224,6 +234,7 @@ GRAPH_DEFECTS = (
         Layer.GRAPH,
         BugClass.CAPTURE_AND_REPLAY_DIFFER,
         "SGLang PR #21987",
+        explained_by=(Mistake.TOLD_ROWS, Mistake.TOLD_LENGTH),
     ),
     defect(
         ReplaysWithBonus,
@@ -231,6 +242,7 @@ GRAPH_DEFECTS = (
         Layer.GRAPH,
         BugClass.CAPTURE_AND_REPLAY_DIFFER,
         "SGLang PR #23962 (accept lengths with and without the bonus token)",
+        explained_by=(Mistake.TOLD_ROWS, Mistake.TOLD_LENGTH),
     ),
 )
 """What captures and replays get wrong."""

@@ -3,6 +3,7 @@
 from attnfuzz.kernels.defects.defect import BugClass, Layer
 from attnfuzz.kernels.defects.native import native_defect
 from attnfuzz.kernels.trtllm.backends import MLA
+from attnfuzz.reference.mistake import Mistake
 
 _ADDRESSES = (
     native_defect(
@@ -11,6 +12,7 @@ _ADDRESSES = (
         BugClass.WRONG_INDEX_SPACE,
         "Query head h belongs to KV head h % kv_heads, and not to h / group.",
         "HipKittens PR #22",
+        explained_by=(Mistake.OTHER_KV_HEAD,),
     ),
     native_defect(
         "query_strides_ignored",
@@ -18,6 +20,7 @@ _ADDRESSES = (
         BugClass.STRIDES,
         "Queries are read as if they were contiguous.",
         "flash-attention issue #2886",
+        explained_by=(Mistake.QUERY_STRIDE,),
     ),
     native_defect(
         "table_gap_ignored",
@@ -25,6 +28,7 @@ _ADDRESSES = (
         BugClass.STRIDES,
         "Rows of the page table are taken to follow each other without gaps.",
         "vLLM PR #44577",
+        explained_by=(Mistake.TABLE_STRIDE,),
     ),
     native_defect(
         "values_at_key_strides",
@@ -33,6 +37,7 @@ _ADDRESSES = (
         "Values are read at the strides of the keys.",
         "FlashInfer PR #5071",
         backend=MLA,
+        explained_by=(Mistake.CACHE_STRIDE,),
     ),
     native_defect(
         "page_offset_wraps",
@@ -40,6 +45,7 @@ _ADDRESSES = (
         BugClass.INT32_OFFSETS,
         "Offsets into the pool wrap at 2^18 elements; stands in for 2^32, which takes gigabytes.",
         "FlashInfer PR #3136",
+        explained_by=(Mistake.PAGE_IDS, Mistake.KEYS_REPLACED),
     ),
     native_defect(
         "tile_taken_from_one_page",
@@ -47,6 +53,7 @@ _ADDRESSES = (
         BugClass.PAGE_LAYOUT,
         "One page is looked up per tile of 32 keys: smaller pages are taken to lie in a row.",
         "TileOPs PR #1783",
+        explained_by=(Mistake.PAGES_IN_A_ROW,),
     ),
     native_defect(
         "last_page_read_whole",
@@ -54,6 +61,7 @@ _ADDRESSES = (
         BugClass.TABLE_WIDTH_OR_TAIL,
         "Lengths are rounded up to whole pages, so that slots past the end are keys.",
         "FlashInfer issue #941",
+        explained_by=(Mistake.LENGTH,),
     ),
     native_defect(
         "masked_values_times_zero",
@@ -82,6 +90,7 @@ _ADDRESSES = (
         BugClass.ALIGNMENT,
         "The logits lack the elements past the last multiple of 16.",
         "FlashInfer PR #5085",
+        explained_by=(Mistake.LOGIT_SCALE,),
     ),
     native_defect(
         "dot_tail_twice",
@@ -96,6 +105,7 @@ _ADDRESSES = (
         BugClass.SHORT_KV,
         "Of more than 64 keys, the last of an odd number is skipped: they are loaded in pairs.",
         "SGLang PR #21987",
+        explained_by=(Mistake.KEYS_MISSING,),
     ),
     native_defect(
         "empty_rows_divided_by_zero",
@@ -134,6 +144,7 @@ _ARITHMETIC = (
         BugClass.PRECISION,
         "1e-6 is added to the sum of the weights before the division: at most 1e-6 of the output.",
         "vLLM issue #2481",
+        explained_by=(Mistake.OUTPUT_SCALE,),
     ),
     native_defect(
         "logit_scale_in_bf16",
@@ -141,6 +152,7 @@ _ARITHMETIC = (
         BugClass.SCALES,
         "The softmax scale is rounded to bf16.",
         "tt-metal PR #53217",
+        explained_by=(Mistake.LOGIT_SCALE,),
     ),
     native_defect(
         "log2_e_of_four_digits",
@@ -148,6 +160,7 @@ _ARITHMETIC = (
         BugClass.SCALES,
         "log2(e) is 1.4427, off by 3e-6 of it.",
         "flash-linear-attention PR #361",
+        explained_by=(Mistake.LOGIT_SCALE,),
     ),
     native_defect(
         "probabilities_in_bf16",
@@ -170,6 +183,7 @@ _ARITHMETIC = (
         "bf16 outputs are cut off instead of rounded to nearest.",
         "aiter issue #5151",
         coarse=True,
+        explained_by=(Mistake.OUTPUT_SCALE,),
     ),
     native_defect(
         "output_scale_in_bf16",
@@ -178,6 +192,7 @@ _ARITHMETIC = (
         "The scale of V is rounded to bf16: 1.7 is off by 2e-3 of it.",
         "tt-metal PR #53217",
         coarse=True,
+        explained_by=(Mistake.OUTPUT_SCALE,),
     ),
     native_defect(
         "probabilities_truncated",
@@ -186,6 +201,7 @@ _ARITHMETIC = (
         "Weights are cut off to bf16 for the second product instead of rounded to nearest.",
         "aiter issue #5151",
         coarse=True,
+        explained_by=(Mistake.OUTPUT_SCALE,),
     ),
     native_defect(
         "value_at_a_tile_edge_skipped",
@@ -194,6 +210,7 @@ _ARITHMETIC = (
         "The last value of every 256 is not added, though its weight is counted.",
         "Camelid PR #714",
         coarse=True,
+        explained_by=(Mistake.VALUES_MISSING,),
     ),
     native_defect(
         "small_weights_flushed",
@@ -201,6 +218,7 @@ _ARITHMETIC = (
         BugClass.PRECISION,
         "Weights below 2^-14 of the largest are zero, as in a softmax in fp16.",
         "flash-attention issue #613",
+        explained_by=(Mistake.KEYS_MISSING,),
     ),
     native_defect(
         "e4m3_subnormals_as_normal",

@@ -18,6 +18,7 @@ from attnfuzz.kernels.trtllm.backends import MHA, TrtllmBackend
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.workspace import NAN_BYTE, SharedWorkspace
 from attnfuzz.reference.case import Step, Workspace
+from attnfuzz.reference.mistake import Mistake
 
 _ALIGNMENT = 256
 
@@ -181,6 +182,7 @@ MEMORY_DEFECTS = (
         Layer.MEMORY,
         BugClass.PLANNED_THEN_PADDED,
         "SGLang PR #24743, vLLM issue #43810",
+        explained_by=(Mistake.TOLD_PAGES, Mistake.KEYS_REPLACED),
     ),
     defect(
         ClearsARowTooMany,
@@ -188,6 +190,7 @@ MEMORY_DEFECTS = (
         Layer.MEMORY,
         BugClass.PLANNED_THEN_PADDED,
         "SGLang PR #28487 (padded rows cleared after the kernel)",
+        explained_by=(Mistake.NO_KEYS,),
     ),
     defect(
         LeavesLastRowUncleared,
@@ -196,7 +199,14 @@ MEMORY_DEFECTS = (
         BugClass.PLANNED_THEN_PADDED,
         "SGLang PR #28487",
     ),
-    defect(ReturnsNaturalLse, "lse_returned_natural", Layer.MERGE, BugClass.LSE_AND_MERGE, "SGLang PR #35045"),
+    defect(
+        ReturnsNaturalLse,
+        "lse_returned_natural",
+        Layer.MERGE,
+        BugClass.LSE_AND_MERGE,
+        "SGLang PR #35045",
+        explained_by=(Mistake.LSE_BASE,),
+    ),
     Defect(
         name="workspace_for_one_query",
         layer=Layer.MEMORY,

@@ -3,6 +3,7 @@
 from attnfuzz.kernels.defects.defect import BugClass, Layer
 from attnfuzz.kernels.defects.native import native_defect
 from attnfuzz.kernels.trtllm.backends import MLA
+from attnfuzz.reference.mistake import Mistake
 
 MERGE_DEFECTS = (
     native_defect(
@@ -11,6 +12,7 @@ MERGE_DEFECTS = (
         BugClass.WORKSPACE,
         "The last split is never merged.",
         "Camelid PR #714",
+        explained_by=(Mistake.KEYS_MISSING, Mistake.LSE_OF_A_PART),
     ),
     native_defect(
         "split_remainder_dropped",
@@ -18,6 +20,7 @@ MERGE_DEFECTS = (
         BugClass.WORKSPACE,
         "A split gets floor(keys / splits) keys: the remainder, 7 keys at most, is in none.",
         "flash-linear-attention issue #1029",
+        explained_by=(Mistake.KEYS_MISSING, Mistake.LSE_OF_A_PART),
     ),
     native_defect(
         "empty_parts_merged",
@@ -32,6 +35,7 @@ MERGE_DEFECTS = (
         BugClass.LSE_AND_MERGE,
         "The LSE is that of the first split alone; the output is right.",
         "vllm-project/flash-attention PR #34",
+        explained_by=(Mistake.LSE_OF_A_PART,),
     ),
     native_defect(
         "partials_in_bf16",
@@ -47,6 +51,7 @@ MERGE_DEFECTS = (
         "Chunks are weighted by exp of LSEs in base 2.",
         "FlashInfer issue #2113",
         backend=MLA,
+        explained_by=(Mistake.MERGE_BASE,),
     ),
     native_defect(
         "merge_swaps_shares",
@@ -55,6 +60,7 @@ MERGE_DEFECTS = (
         "Each of two chunks gets the other's weight.",
         "FlashInfer issue #499",
         backend=MLA,
+        explained_by=(Mistake.MERGE_WEIGHTS,),
     ),
     native_defect(
         "merge_keeps_lse",
@@ -63,6 +69,7 @@ MERGE_DEFECTS = (
         "A merge updates the output and not the LSE, so that later chunks weigh too much.",
         "SGLang PR #22688",
         backend=MLA,
+        explained_by=(Mistake.LSE_OF_A_PART, Mistake.MERGE_WEIGHTS),
     ),
     native_defect(
         "merge_clamps_weights",
@@ -71,6 +78,7 @@ MERGE_DEFECTS = (
         "A chunk weighs at least 2^-10 of the other, also where it has no keys.",
         "vLLM PR #39148",
         backend=MLA,
+        explained_by=(Mistake.MERGE_WEIGHTS,),
     ),
 )
 """Of the native kernels."""

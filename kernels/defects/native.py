@@ -10,6 +10,7 @@ from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
 from attnfuzz.kernels.native.defective import defective
 from attnfuzz.kernels.trtllm.backends import MHA, TrtllmBackend
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.mistake import Mistake
 from attnfuzz.reference.noise import NoiseModel
 
 Plant = Callable[[TrtllmBackend], TrtllmBackend]
@@ -24,6 +25,7 @@ def native_defect(
     *,
     backend: TrtllmBackend = MHA,
     coarse: bool = False,
+    explained_by: tuple[Mistake, ...] = (),
 ) -> Defect:
     """A defect of the kernels that `backend` runs on; with `coarse`, of kernels that compute as tensor cores do."""
     return Defect(
@@ -34,6 +36,7 @@ def native_defect(
         source=source,
         backend=backend.name,
         plant=_in_coarse_kernels(name) if coarse else _in_kernels(name),
+        explained_by=explained_by,
     )
 
 

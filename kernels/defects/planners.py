@@ -15,6 +15,7 @@ from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.kernels.trtllm.prefill import MlaPrefill
 from attnfuzz.reference.case import Case, Mode, Step
+from attnfuzz.reference.mistake import Mistake
 
 _WRAP = 512
 """Where numbers wrap in defects that stand for those of 16 and 32 bits: cases are small."""
@@ -189,6 +190,7 @@ PLANNER_DEFECTS = (
         Layer.PLANNER,
         BugClass.ROWS_DIFFER_FROM_METADATA,
         "SGLang PR #21649 (its remedy: a batch taken from the metadata)",
+        explained_by=(Mistake.TOLD_ROWS,),
     ),
     defect(
         CountsVerifyRowsWithBonus,
@@ -196,6 +198,7 @@ PLANNER_DEFECTS = (
         Layer.PLANNER,
         BugClass.ROWS_DIFFER_FROM_METADATA,
         "SGLang PR #23962 (accept lengths with and without the bonus token)",
+        explained_by=(Mistake.TOLD_ROWS,),
     ),
     defect(
         VerifiesWithoutDrafts,
@@ -203,6 +206,7 @@ PLANNER_DEFECTS = (
         Layer.PLANNER,
         BugClass.SHORT_KV,
         "SGLang PR #40214",
+        explained_by=(Mistake.TOLD_LENGTH,),
     ),
     defect(
         SortsRowsBySlot,
@@ -210,6 +214,7 @@ PLANNER_DEFECTS = (
         Layer.PLANNER,
         BugClass.WRONG_INDEX_SPACE,
         "ProjectDMX/DMI issue #67 (rows of vLLM's batch in another order)",
+        explained_by=(Mistake.TOLD_LENGTH, Mistake.TOLD_PAGES, Mistake.TOLD_ROWS),
     ),
     defect(
         RaisesEmptyToOne,
@@ -217,6 +222,7 @@ PLANNER_DEFECTS = (
         Layer.PLANNER,
         BugClass.SHORT_KV,
         "FlashInfer issue #3047 (no keys for some queries is legal)",
+        explained_by=(Mistake.TOLD_LENGTH,),
     ),
     defect(
         RaisesKvToQueries,
@@ -224,6 +230,7 @@ PLANNER_DEFECTS = (
         Layer.PLANNER,
         BugClass.SHORT_KV,
         "SGLang PR #24856 (rows with fewer keys than queries)",
+        explained_by=(Mistake.TOLD_LENGTH,),
     ),
     defect(
         LeavesEmptyRequestsOut,
@@ -231,6 +238,7 @@ PLANNER_DEFECTS = (
         Layer.PLANNER,
         BugClass.SHORT_KV,
         "vLLM PR #49294 (requests without context in a chunk)",
+        explained_by=(Mistake.TOLD_LENGTH, Mistake.TOLD_PAGES),
     ),
     defect(
         EmptiesFullLastPage,
@@ -238,6 +246,7 @@ PLANNER_DEFECTS = (
         Layer.PLANNER,
         BugClass.TABLE_WIDTH_OR_TAIL,
         "FlashInfer issue #320 (last_page_len is not validated)",
+        explained_by=(Mistake.TOLD_LENGTH,),
     ),
     defect(
         CountsWholePages,
@@ -245,6 +254,7 @@ PLANNER_DEFECTS = (
         Layer.PLANNER,
         BugClass.TABLE_WIDTH_OR_TAIL,
         "simpler PR #72 (the empty slots of a last page are attended to)",
+        explained_by=(Mistake.TOLD_LENGTH,),
     ),
     defect(
         WrapsLengths,
@@ -252,6 +262,7 @@ PLANNER_DEFECTS = (
         Layer.PLANNER,
         BugClass.INT32_OFFSETS,
         "vLLM issue #50427 (offsets into the KV cache overflow)",
+        explained_by=(Mistake.TOLD_LENGTH,),
     ),
     defect(
         WrapsKeyOffsets,
@@ -259,6 +270,7 @@ PLANNER_DEFECTS = (
         Layer.PLANNER,
         BugClass.INT32_OFFSETS,
         "FlashInfer issue #2134 (32 bit offsets overflow)",
+        explained_by=(Mistake.KEYS_REPLACED, Mistake.OTHER_REQUEST),
     ),
     defect(
         KeepsPlanOfSamePages,
@@ -266,6 +278,7 @@ PLANNER_DEFECTS = (
         Layer.PLANNER,
         BugClass.STALE_TAILS,
         "rtp-llm PR #1254 (plans again only where the topology of pages changes)",
+        explained_by=(Mistake.TOLD_LENGTH, Mistake.TOLD_PAGES),
     ),
     defect(
         KeepsPlanOfSameLengths,
@@ -273,6 +286,7 @@ PLANNER_DEFECTS = (
         Layer.PLANNER,
         BugClass.STALE_TAILS,
         "SGLang PR #15227 (metadata of the batch before)",
+        explained_by=(Mistake.TOLD_PAGES,),
     ),
     defect(
         SpreadsQueriesAlone,
@@ -280,6 +294,7 @@ PLANNER_DEFECTS = (
         Layer.PLANNER,
         BugClass.CAPTURE_AND_REPLAY_DIFFER,
         "SGLang PR #21987",
+        explained_by=(Mistake.TOLD_LENGTH, Mistake.TOLD_ROWS, Mistake.LENGTH, Mistake.CAUSAL_LIMIT),
     ),
     defect(
         ShowsShortDraftsAKeyMore,
@@ -287,6 +302,7 @@ PLANNER_DEFECTS = (
         Layer.PLANNER,
         BugClass.MASK_ROWS,
         "SGLang PR #21987 (lengths of queries padded to a stride)",
+        explained_by=(Mistake.TOLD_LENGTH, Mistake.LENGTH),
     ),
 )
 """What planners get wrong."""

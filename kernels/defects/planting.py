@@ -17,6 +17,7 @@ from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.kernels.trtllm.prefill import MlaPrefill
 from attnfuzz.kernels.workspace import SharedWorkspace
+from attnfuzz.reference.mistake import Mistake
 
 Session = type[MhaSession] | type[MlaSession]
 Part = Session | type[MlaPrefill] | type[PageTable] | type[PagedKv] | type[SharedWorkspace]
@@ -30,7 +31,16 @@ _PLACES = (
 """Each part of a session, the session that is planted with it, and the attribute that names its class."""
 
 
-def defect(part: Part, name: str, layer: Layer, bug_class: BugClass, source: str, *, coarse: bool = False) -> Defect:
+def defect(
+    part: Part,
+    name: str,
+    layer: Layer,
+    bug_class: BugClass,
+    source: str,
+    *,
+    coarse: bool = False,
+    explained_by: tuple[Mistake, ...] = (),
+) -> Defect:
     """The defect of a session, or of a part of one; the class's docstring is its title.
 
     Sessions and prefills tell by themselves which backend they belong to; other parts are planted in trtllm_mha. With
@@ -49,6 +59,7 @@ def defect(part: Part, name: str, layer: Layer, bug_class: BugClass, source: str
         source=source,
         backend=MLA.name if issubclass(session, MlaSession) else MHA.name,
         plant=plant,
+        explained_by=explained_by,
     )
 
 

@@ -15,6 +15,7 @@ from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.kernels.trtllm.prefill import MlaPrefill
 from attnfuzz.reference.case import Mode, Step
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.mistake import Mistake
 
 
 class AppliesKScaleTwice(MhaSession):
@@ -124,17 +125,53 @@ class ScalesDequantisedKeys(MlaPrefill):
 
 
 SCALE_DEFECTS = (
-    defect(AppliesKScaleTwice, "k_scale_twice", Layer.SCALE, BugClass.SCALES, "vLLM PR #48016"),
-    defect(DropsVScale, "v_scale_dropped", Layer.SCALE, BugClass.SCALES, "SGLang PR #29278"),
-    defect(DropsVScaleInDrafts, "v_scale_dropped_in_drafts", Layer.SCALE, BugClass.SCALES, "SGLang PR #28144"),
-    defect(UsesKScaleForV, "k_scale_for_values", Layer.SCALE, BugClass.SCALES, "AutoFP8 PR #25"),
-    defect(ScalesByPaddedDim, "scale_of_padded_dim", Layer.SCALE, BugClass.SCALES, "IPEX-LLM PR #12619"),
+    defect(
+        AppliesKScaleTwice,
+        "k_scale_twice",
+        Layer.SCALE,
+        BugClass.SCALES,
+        "vLLM PR #48016",
+        explained_by=(Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE),
+    ),
+    defect(
+        DropsVScale,
+        "v_scale_dropped",
+        Layer.SCALE,
+        BugClass.SCALES,
+        "SGLang PR #29278",
+        explained_by=(Mistake.TOLD_SCALE, Mistake.OUTPUT_SCALE),
+    ),
+    defect(
+        DropsVScaleInDrafts,
+        "v_scale_dropped_in_drafts",
+        Layer.SCALE,
+        BugClass.SCALES,
+        "SGLang PR #28144",
+        explained_by=(Mistake.TOLD_SCALE, Mistake.OUTPUT_SCALE),
+    ),
+    defect(
+        UsesKScaleForV,
+        "k_scale_for_values",
+        Layer.SCALE,
+        BugClass.SCALES,
+        "AutoFP8 PR #25",
+        explained_by=(Mistake.TOLD_SCALE, Mistake.OUTPUT_SCALE),
+    ),
+    defect(
+        ScalesByPaddedDim,
+        "scale_of_padded_dim",
+        Layer.SCALE,
+        BugClass.SCALES,
+        "IPEX-LLM PR #12619",
+        explained_by=(Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE),
+    ),
     defect(
         ConvertsBaseTwice,
         "softmax_scale_in_base_2",
         Layer.SCALE,
         BugClass.SCALES,
         "FlashInfer PR #1248 (scaleSoftmaxLog2 in the launcher)",
+        explained_by=(Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE),
     ),
     defect(
         RoundsSoftmaxScale,
@@ -143,6 +180,7 @@ SCALE_DEFECTS = (
         BugClass.SCALES,
         "AXLearn PR #18 (the softmax in bfloat16, not in float32)",
         coarse=True,
+        explained_by=(Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE),
     ),
     defect(
         RoundsVScale,
@@ -151,6 +189,7 @@ SCALE_DEFECTS = (
         BugClass.SCALES,
         "vLLM PR #42580 (scales of K and V read by the kernel)",
         coarse=True,
+        explained_by=(Mistake.TOLD_SCALE, Mistake.OUTPUT_SCALE),
     ),
     defect(
         InflatesVScale,
@@ -159,10 +198,39 @@ SCALE_DEFECTS = (
         BugClass.SCALES,
         "SGLang issue #26518 (quality lost to inexact FP8 scales)",
         coarse=True,
+        explained_by=(Mistake.TOLD_SCALE, Mistake.OUTPUT_SCALE),
     ),
-    defect(CastsQueriesToFp8, "query_cast_to_fp8", Layer.SCALE, BugClass.PRECISION, "SGLang PR #28144"),
-    defect(ScalesByLatentDim, "scale_of_latent_dim", Layer.SCALE, BugClass.SCALES, "vLLM-metax PR #113"),
-    defect(ScalesByValueDim, "scale_of_value_dim", Layer.SCALE, BugClass.SCALES, "Megatron-LM issue #1501"),
-    defect(ScalesDequantisedKeys, "k_scale_without_fp8", Layer.SCALE, BugClass.SCALES, "SGLang PR #18396"),
+    defect(
+        CastsQueriesToFp8,
+        "query_cast_to_fp8",
+        Layer.SCALE,
+        BugClass.PRECISION,
+        "SGLang PR #28144",
+        explained_by=(Mistake.TOLD_QUERY,),
+    ),
+    defect(
+        ScalesByLatentDim,
+        "scale_of_latent_dim",
+        Layer.SCALE,
+        BugClass.SCALES,
+        "vLLM-metax PR #113",
+        explained_by=(Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE),
+    ),
+    defect(
+        ScalesByValueDim,
+        "scale_of_value_dim",
+        Layer.SCALE,
+        BugClass.SCALES,
+        "Megatron-LM issue #1501",
+        explained_by=(Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE),
+    ),
+    defect(
+        ScalesDequantisedKeys,
+        "k_scale_without_fp8",
+        Layer.SCALE,
+        BugClass.SCALES,
+        "SGLang PR #18396",
+        explained_by=(Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE),
+    ),
 )
 """What becomes of scale factors."""

@@ -12,6 +12,7 @@ from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.plan import BatchMetadata, Row
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.mistake import Mistake
 
 
 class FloorsPages(PageTable):
@@ -106,6 +107,7 @@ TABLE_DEFECTS = (
         Layer.PLANNER,
         BugClass.TABLE_WIDTH_OR_TAIL,
         "MaxText PR #1777 (pages by floor division)",
+        explained_by=(Mistake.TOLD_PAGES,),
     ),
     defect(
         CountsPagesBeforeWrite,
@@ -113,6 +115,7 @@ TABLE_DEFECTS = (
         Layer.PLANNER,
         BugClass.TABLE_WIDTH_OR_TAIL,
         "SGLang PR #26753 (lengths that a verify has not advanced)",
+        explained_by=(Mistake.TOLD_PAGES,),
     ),
     defect(
         TakesNeighboursLastPage,
@@ -120,6 +123,7 @@ TABLE_DEFECTS = (
         Layer.PLANNER,
         BugClass.PAGE_LAYOUT,
         "sglang-jax issue #20 (locations of the second request and those after it)",
+        explained_by=(Mistake.TOLD_PAGES,),
     ),
     defect(
         TakesRowForSlot,
@@ -127,6 +131,7 @@ TABLE_DEFECTS = (
         Layer.PLANNER,
         BugClass.WRONG_INDEX_SPACE,
         "SGLang PR #26534",
+        explained_by=(Mistake.TOLD_PAGES,),
     ),
     defect(
         DividesIdsTwice,
@@ -134,6 +139,7 @@ TABLE_DEFECTS = (
         Layer.PLANNER,
         BugClass.WRONG_INDEX_SPACE,
         "SGLang PR #38187 (ids of pages and of tokens confused)",
+        explained_by=(Mistake.TOLD_PAGES,),
     ),
     defect(
         WrapsPageIds,
@@ -141,6 +147,7 @@ TABLE_DEFECTS = (
         Layer.PLANNER,
         BugClass.INT32_OFFSETS,
         "vLLM issue #50427 (page ids beyond what offsets can hold)",
+        explained_by=(Mistake.TOLD_PAGES,),
     ),
     defect(
         CountsWindowPoolFromOne,
@@ -148,6 +155,7 @@ TABLE_DEFECTS = (
         Layer.PLANNER,
         BugClass.WRONG_INDEX_SPACE,
         "SGLang PR #33379 (a reserved row shifts the sliding window's index space)",
+        explained_by=(Mistake.TOLD_PAGES,),
     ),
     defect(
         PadsWithMinusOne,
@@ -155,6 +163,7 @@ TABLE_DEFECTS = (
         Layer.PLANNER,
         BugClass.PLANNED_THEN_PADDED,
         "vLLM issue #43810 (padding as id -1)",
+        explained_by=(Mistake.TOLD_PAGES,),
     ),
     defect(
         TakesWidthOfFirst,
@@ -162,6 +171,7 @@ TABLE_DEFECTS = (
         Layer.PLANNER,
         BugClass.TABLE_WIDTH_OR_TAIL,
         "SGLang PR #26753 (a table sized by a stale length)",
+        explained_by=(Mistake.TOLD_PAGES,),
     ),
 )
 """What page tables get wrong."""

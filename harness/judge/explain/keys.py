@@ -1,14 +1,16 @@
-"""Hypotheses about keys that are missing, counted twice, or read in the place of others."""
+"""Claims about keys that are missing, counted twice, or read in the place of others."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from math import exp, log
 
 import torch
 
-from attnfuzz.harness.judge.explain.fit import smallest_error
+from attnfuzz.harness.judge.explain.claim import POSITIONS, Claim
 from attnfuzz.harness.judge.explain.key_terms import KeyTerms, key_terms
+from attnfuzz.harness.judge.explain.support import smallest_error
 from attnfuzz.harness.judge.explain.wrong_row import Alternative, WrongRow, without
+from attnfuzz.reference.mistake import Mistake
 
 AS_GOOD = 3.0
 """Candidates whose gain is this close to the best one's fit as well: odds of 20 to 1."""
@@ -28,24 +30,37 @@ _ANSWERED = 4
 _DOMINANT = 0.999
 """The weight of a key without which the rest is a difference of two nearly equal numbers."""
 
-_MOST_ELEMENTS = 1 << 23
+MOST_ELEMENTS = 1 << 23
 """Values of a row beyond which no key is singled out: 65,536 keys of 128 elements, 64 MiB in fp64."""
 
 
 @dataclass(frozen=True)
 class _Change:
-    """`keys` instead of those that the row sees; of `tried` ones it leaves the least of the error, `left`."""
+    """Keys `gone` and keys `read` beside those that the row sees: of `tried` changes it leaves the least error, `left`.
 
+    `others` of them fit as well.
+    """
+
+    mistake: Mistake
     words: str
-    keys: tuple[range, ...]
+    gone: range
+    read: range
     left: float
     tried: int
     others: int = 0
 
+    @property
+    def claim_words(self) -> str:
+        """The words, with the number of the others."""
+        return self.words + (f" ({self.others} others fit as well)" if self.others else "")
 
-def changed_keys(row: WrongRow) -> Iterator[Alternative]:
+
+_NONE = range(0)
+
+
+def changed_keys(row: WrongRow) -> Iterator[Claim]:
     """One key, an aligned block or a run of keys: missing, counted twice, or replaced by another."""
-    if not len(row.seen) or len(row.seen) * row.out.shape[0] > _MOST_ELEMENTS:
+    if not len(row.seen) or len(row.seen) * row.out.shape[0] > MOST_ELEMENTS:
         return
     each = key_terms(row)
     blocks, grains = [each], each
@@ -58,7 +73,7 @@ def changed_keys(row: WrongRow) -> Iterator[Alternative]:
     for level in blocks[1:]:
         changes += _one(row, level)
     changes += _runs(grains)
-    changes = list({change.keys: change for change in reversed(changes)}.values())[::-1]
+    changes = list({(change.gone, change.read): change for change in reversed(changes)}.values())[::-1]
     gains = [_gain(row, change) for change in changes]
     least = max(0.0, max(gains) - 2 * AS_GOOD)
     promising = sorted(range(len(changes)), key=lambda index: -gains[index])[:_ANSWERED]
@@ -66,10 +81,33 @@ def changed_keys(row: WrongRow) -> Iterator[Alternative]:
     for level in blocks:
         chosen += _dominant(level)
     for change in chosen:
-        problem = row.with_keys(change.keys)
-        yield row.alternative(change.words, problem, tried=change.tried, others=change.others)
+        if change.gone == row.seen and not change.read:
+            # No key is left, which is said in other words.
+            continue
+        answer = _changed(row.request, change.gone, change.read)
+        yield Claim(change.mistake, change.claim_words, answer, POSITIONS, change.tried)
     for level in blocks:
-        yield from _value_missing(row, level)
+        if len(level.mass) > 1:
+            yield _value_missing(row, level)
+
+
+def _changed(request: int, gone: range, read: range) -> Callable[[WrongRow], Alternative | None]:
+    """Without the keys `gone`; each key of `read` stands for the one of `gone` at its place, or is counted again."""
+
+    def answer(row: WrongRow) -> Alternative | None:
+        if row.request != request or max(gone.stop, read.stop) > row.kv_len:
+            return None
+        seen = row.seen
+        cut = _common(gone, seen)
+        again = read[cut.start - gone.start : cut.stop - gone.start] if gone else _common(read, seen)
+        return row.alternative(row.with_keys((*(without(seen, cut) if cut else (seen,)), again)))
+
+    return answer
+
+
+def _common(one: range, other: range) -> range:
+    start = max(one.start, other.start)
+    return range(start, max(min(one.stop, other.stop), start))
 
 
 def _one(row: WrongRow, blocks: KeyTerms) -> Iterator[_Change]:
@@ -91,7 +129,7 @@ def _missing(row: WrongRow, blocks: KeyTerms) -> Iterator[_Change]:
     best, others = _best(row, left)
     cut = blocks.keys(best)
     words = f"as if {_named(cut, blocks.size)} were missing"
-    yield _Change(words, without(row.seen, cut), left[best].item(), len(left), others)
+    yield _Change(Mistake.KEYS_MISSING, words, cut, _NONE, left[best].item(), len(left), others)
 
 
 def _dominant(blocks: KeyTerms) -> Iterator[_Change]:
@@ -100,7 +138,7 @@ def _dominant(blocks: KeyTerms) -> Iterator[_Change]:
     if blocks.mass[heaviest] > _DOMINANT:
         cut = blocks.keys(heaviest)
         words = f"as if {_named(cut, blocks.size)} were missing"
-        yield _Change(words, without(blocks.seen, cut), 0.0, len(blocks.mass))
+        yield _Change(Mistake.KEYS_MISSING, words, cut, _NONE, 0.0, len(blocks.mass))
 
 
 def _twice(row: WrongRow, blocks: KeyTerms) -> Iterator[_Change]:
@@ -108,7 +146,7 @@ def _twice(row: WrongRow, blocks: KeyTerms) -> Iterator[_Change]:
     best, others = _best(row, left)
     again = blocks.keys(best)
     words = f"as if {_named(again, blocks.size)} were counted twice"
-    yield _Change(words, (row.seen, again), left[best].item(), len(left), others)
+    yield _Change(Mistake.KEYS_TWICE, words, _NONE, again, left[best].item(), len(left), others)
 
 
 def _replaced(blocks: KeyTerms) -> Iterator[_Change]:
@@ -124,7 +162,7 @@ def _replaced(blocks: KeyTerms) -> Iterator[_Change]:
     cut, again = blocks.keys(gone), blocks.keys(read)
     if gone != read and len(cut) == len(again):
         words = f"as if {_named(again)} were read instead of {_named(cut)}"
-        yield _Change(words, (*without(blocks.seen, cut), again), least, count * count)
+        yield _Change(Mistake.KEYS_REPLACED, words, cut, again, least, count * count)
 
 
 def _ends(row: WrongRow, each: KeyTerms) -> Iterator[_Change]:
@@ -135,12 +173,10 @@ def _ends(row: WrongRow, each: KeyTerms) -> Iterator[_Change]:
     first, last = each.left_without_ends()
     for left, end in ((last, "last"), (first, "first")):
         best, others = _best(row, left[:-1])
-        kept, cut = row.seen[: best + 1], row.seen[best + 1 :]
-        if end == "first":
-            kept, cut = cut, kept
+        cut = row.seen[best + 1 :] if end == "last" else row.seen[: best + 1]
         if len(cut) > 1:
             words = f"as if the {end} {len(cut):,} keys were missing"
-            yield _Change(words, (kept,), left[best].item(), count, others)
+            yield _Change(Mistake.KEYS_MISSING, words, cut, _NONE, left[best].item(), count, others)
 
 
 def _runs(grains: KeyTerms) -> Iterator[_Change]:
@@ -157,17 +193,28 @@ def _runs(grains: KeyTerms) -> Iterator[_Change]:
         begin, end = divmod(int(left.argmin()), count + 1)
         run = range(grains.keys(begin).start, grains.keys(end - 1).stop)
         if 1 < len(run) < len(grains.seen):
-            parts = without(grains.seen, run) if times < 0 else (grains.seen, run)
-            yield _Change(f"as if {_named(run)} were {what}", parts, left[begin, end].item(), count * count)
+            gone, read = (run, _NONE) if times < 0 else (_NONE, run)
+            words = f"as if {_named(run)} were {what}"
+            mistake = Mistake.KEYS_MISSING if times < 0 else Mistake.KEYS_TWICE
+            yield _Change(mistake, words, gone, read, left[begin, end].item(), count * count)
 
 
-def _value_missing(row: WrongRow, blocks: KeyTerms) -> Iterator[Alternative]:
+def _value_missing(row: WrongRow, blocks: KeyTerms) -> Claim:
     """One block counted in the denominator, but not in the sum of values."""
     best, others = _best(row, blocks.left_without_values())
-    cut = blocks.keys(best)
-    values = (blocks.terms[best] + blocks.mass[best] * blocks.output) * row.truth.out_bound
+    cut, request = blocks.keys(best), row.request
+
+    def answer(each: WrongRow) -> Alternative | None:
+        if each.request != request:
+            return None
+        weights, values = each.weights_and_values
+        common = _common(cut, each.seen)
+        part = slice(common.start - each.seen.start, common.stop - each.seen.start)
+        return each.with_out(each.truth.out - weights[part] @ values[part])
+
     words = f"as if the values of {_named(cut, blocks.size)} were missing, but not the weights"
-    yield replace(row.truth, words=words, out=row.truth.out - values, tried=len(blocks.mass), others=others)
+    words += f" ({others} others fit as well)" if others else ""
+    return Claim(Mistake.VALUES_MISSING, words, answer, POSITIONS, len(blocks.mass))
 
 
 def _best(row: WrongRow, left: torch.Tensor) -> tuple[int, int]:

@@ -1,51 +1,70 @@
-"""What a wrong LSE beside a right output would be the LSE of."""
+"""Claims about an LSE beside a right output: its base, its sign, and which part of the keys it counts."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from math import exp, expm1, isfinite, log
+from math import log
 
-from attnfuzz.harness.judge.explain.wrong_row import WrongRow
+import torch
 
-_SHARES = 1e-6, 1e3
-"""Shares of the weight that are worth saying."""
+from attnfuzz.harness.judge.explain.claim import POSITIONS, Aspect, Claim
+from attnfuzz.harness.judge.explain.wrong_row import Alternative, WrongRow
+from attnfuzz.reference.mistake import Mistake
 
-
-def lse_words(row: WrongRow) -> str:
-    """What the LSE is as if; "" if it is right, infinite, or nothing simple."""
-    truth, lse = row.truth, row.lse
-    if lse is None or not isfinite(lse) or not isfinite(truth.lse) or abs(lse - truth.lse) <= truth.lse_bound:
-        return ""
-    moments = row.answer.moments
-    assert moments is not None
-    peak = moments.peak[row.token, row.head].item()
-    named = {
-        "as if its base were e where base 2 is promised": truth.lse * log(2),
-        "as if its base were 2 where base e is promised": truth.lse / log(2),
-        "as if the LSE were negated": -truth.lse,
-        "as if the largest logit were left out of the LSE": truth.lse - peak,
-        "as if the LSE were the largest logit": peak,
-    }
-    alone = row.alone(row.seen)
-    if alone.sinks is not None:
-        named["as if the sink were left out of the LSE"] = row.alternative("", replace(alone, sinks=None)).lse
-    for words, alternative in named.items():
-        if abs(lse - alternative) <= truth.lse_bound:
-            return words
-    return _counted(row, lse)
+_MOST_KEYS = 1 << 16
+"""Keys beyond which no part of them is looked for."""
 
 
-def _counted(row: WrongRow, lse: float) -> str:
-    """What the difference of the LSEs says about the sum of the weights."""
+def lse_claims(row: WrongRow) -> Iterator[Claim]:
+    """What the LSE alone may be the LSE of."""
+    if row.lse is None:
+        return
+    base_e = "as if the LSE's base were e where base 2 is promised"
+    yield _claim(Mistake.LSE_BASE, base_e, lambda each: each.truth.lse * log(2))
+    base_2 = "as if the LSE's base were 2 where base e is promised"
+    yield _claim(Mistake.LSE_BASE, base_2, lambda each: each.truth.lse / log(2))
+    yield _claim(Mistake.LSE_SIGN, "as if the LSE were negated", lambda each: -each.truth.lse)
+    largest = "as if the largest logit were left out of the LSE"
+    yield _claim(Mistake.LSE_OF_A_PART, largest, lambda each: each.truth.lse - _peak(each))
+    yield _claim(Mistake.LSE_OF_A_PART, "as if the LSE were the largest logit", _peak)
+    yield from _parts(row, row.lse)
+
+
+def _claim(mistake: Mistake, words: str, lse: Callable[[WrongRow], float]) -> Claim:
+    def answer(row: WrongRow) -> Alternative:
+        return replace(row.truth, lse=lse(row))
+
+    return Claim(mistake, words, answer, aspect=Aspect.LSE)
+
+
+def _peak(row: WrongRow) -> float:
     assert row.answer.moments is not None
-    change, keys = lse - row.truth.lse, len(row.seen)
-    if abs(change) > log(_SHARES[1]):
-        return ""
-    if row.answer.moments.gap[row.token, row.head].item() == 0 and row.problem.sinks is None:
-        counted = keys * exp(change)
-        if round(counted) != keys and abs(log(max(round(counted), 1) / counted)) <= row.truth.lse_bound:
-            return f"as if the LSE counted {round(counted):,} keys instead of {keys:,}, all alike"
-    share = abs(expm1(change))
-    if share < _SHARES[0]:
-        return ""
-    if change < 0:
-        return f"as if {100 * share:.3g}% of the weight were missing from the LSE"
-    return f"as if the LSE had {100 * share:.3g}% more weight"
+    return row.answer.moments.peak[row.token, row.head].item()
+
+
+def _parts(row: WrongRow, lse: float) -> Iterator[Claim]:
+    """The LSE of the first or the last n keys: those n for which it comes closest."""
+    if not 1 < len(row.seen) <= _MOST_KEYS or row.problem.sinks is not None:
+        return
+    weights, _ = row.weights_and_values
+    logs = weights.clamp(min=1e-300).log() + row.truth.lse
+    count = len(logs)
+    first = int((logs.logcumsumexp(0) - lse)[:-1].abs().argmin()) + 1
+    last = int((logs.flip(0).logcumsumexp(0) - lse)[:-1].abs().argmin()) + 1
+    start, stop = row.seen.start, row.seen.stop
+    for words, part in (
+        (f"as if the LSE were that of the first {first:,} keys", range(start, start + first)),
+        (f"as if the LSE were that of the last {last:,} keys", range(stop - last, stop)),
+    ):
+        yield Claim(Mistake.LSE_OF_A_PART, words, _of_part(row.request, part), POSITIONS, count, Aspect.LSE)
+
+
+def _of_part(request: int, part: range) -> Callable[[WrongRow], Alternative | None]:
+    def answer(row: WrongRow) -> Alternative | None:
+        if row.request != request or part.start < row.seen.start or part.stop > row.seen.stop:
+            return None
+        weights, _ = row.weights_and_values
+        inside = weights[part.start - row.seen.start : part.stop - row.seen.start]
+        share = float(torch.as_tensor(inside.sum()).clamp(min=1e-300))
+        return replace(row.truth, lse=row.truth.lse + log(share))
+
+    return answer

@@ -1,30 +1,75 @@
-"""Hypotheses about which keys the mask lets through."""
+"""Claims about which keys the mask lets through: each is a rule that gives any row its keys."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from attnfuzz.harness.judge.explain.claim import Claim
 from attnfuzz.harness.judge.explain.wrong_row import Alternative, WrongRow
+from attnfuzz.reference.mistake import Mistake
+
+_TILES = (8, 16, 32, 64, 128)
+"""Keys that kernels mask or skip at once."""
+
+Keys = Callable[[WrongRow], range]
+"""The keys that a row sees if a mask is wrong, out of those of its request."""
 
 
-def masks(row: WrongRow) -> Iterator[Alternative]:
-    """The causal limit or the window one off, or ignored."""
-    keys, every = row.seen, range(row.problem.kv_lens[row.request])
-    if len(keys):
-        words = "as if the causal limit were one lower: the row's own key is not seen"
-        yield row.alternative(words, row.alone(keys[:-1]))
-    if row.problem.causal and row.own + 1 < every.stop:
-        beyond = range(keys.start, row.own + 2)
-        yield row.alternative("as if the causal limit were one higher: the next key is seen", row.alone(beyond))
-        unmasked = range(keys.start, every.stop)
-        yield row.alternative("as if there were no causal limit: all later keys are seen", row.alone(unmasked))
+def masks(row: WrongRow) -> Iterator[Claim]:
+    """The causal limit or the window one off, ignored, aligned to another key, or taken from another row."""
+    if row.problem.causal:
+        yield from _causal_limits(row)
     if row.problem.window_left >= 0:
         yield from _windows(row)
 
 
-def _windows(row: WrongRow) -> Iterator[Alternative]:
-    keys = row.seen
-    if row.own - row.problem.window_left >= 0 and len(keys) > 1:
-        yield row.alternative("as if the window were one key narrower", row.alone(keys[1:]))
-    if keys.start:
-        wider = range(keys.start - 1, keys.stop)
-        yield row.alternative("as if the window were one key wider", row.alone(wider))
-        yield row.alternative("as if the window were ignored", row.alone(range(keys.stop)))
+def _causal_limits(row: WrongRow) -> Iterator[Claim]:
+    own_lower = "as if the causal limit were one lower: the row's own key is not seen"
+    yield _claim(Mistake.CAUSAL_LIMIT, own_lower, lambda each: _cut(each, stop=each.seen.stop - 1))
+    higher = "as if the causal limit were one higher: the next key is seen"
+    yield _claim(Mistake.CAUSAL_LIMIT, higher, lambda each: _cut(each, stop=each.seen.stop + 1))
+    none = "as if there were no causal limit: all later keys are seen"
+    yield _claim(Mistake.CAUSAL_LIMIT, none, lambda each: _cut(each, stop=each.kv_len))
+    aligned = "as if the causal mask aligned the first query to the first key, and not the last to the last"
+    yield _claim(Mistake.CAUSAL_ALIGNMENT, aligned, _from_first_key)
+    if row.problem.q_lens[row.request] > 1:
+        first = "as if the row saw the keys of its request's first query"
+        yield _claim(Mistake.MASK_OF_ANOTHER_ROW, first, lambda each: each.seen_by(0))
+        last = "as if the row saw the keys of its request's last query"
+        yield _claim(Mistake.MASK_OF_ANOTHER_ROW, last, lambda each: each.seen_by(each.q_len - 1))
+
+
+def _windows(row: WrongRow) -> Iterator[Claim]:
+    narrower = "as if the window were one key narrower"
+    yield _claim(Mistake.WINDOW, narrower, lambda each: _from(each, max(each.window_start + 1, each.seen.start)))
+    wider = "as if the window were one key wider"
+    yield _claim(Mistake.WINDOW, wider, lambda each: _from(each, each.window_start - 1))
+    yield _claim(Mistake.WINDOW, "as if the window were ignored", lambda each: _from(each, 0))
+    if row.problem.q_lens[row.request] > 1:
+        first = "as if the row's window began where that of its request's first query does"
+        yield _claim(Mistake.WINDOW, first, lambda each: _from(each, each.seen_by(0).start))
+    for tile in _TILES:
+        words = f"as if the window began at a multiple of {tile} keys"
+        yield _claim(Mistake.WINDOW, words, _from_tile(tile))
+
+
+def _claim(mistake: Mistake, words: str, keys: Keys) -> Claim:
+    def answer(row: WrongRow) -> Alternative:
+        return row.alternative(row.alone(keys(row)))
+
+    return Claim(mistake, words, answer)
+
+
+def _cut(row: WrongRow, stop: int) -> range:
+    return range(row.seen.start, max(min(stop, row.kv_len), row.seen.start))
+
+
+def _from(row: WrongRow, start: int) -> range:
+    start = max(start, 0)
+    return range(start, max(row.seen.stop, start))
+
+
+def _from_first_key(row: WrongRow) -> range:
+    return range(row.seen.start, max(min(row.token_in_request + 1, row.kv_len), row.seen.start))
+
+
+def _from_tile(tile: int) -> Keys:
+    return lambda row: _from(row, row.seen.start // tile * tile)

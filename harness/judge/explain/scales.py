@@ -1,12 +1,15 @@
-"""Hypotheses about factors: of the output, of the logits, and of the weights that sinks and the soft cap change."""
+"""Claims about factors: of the output, of the logits, and of the weights that sinks and the soft cap change."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from math import log, sqrt
+from math import floor, log, log10, sqrt
 
 import torch
 
+from attnfuzz.harness.judge.explain.claim import POSITIONS, RULE, SCALED, Claim
 from attnfuzz.harness.judge.explain.wrong_row import Alternative, WrongRow
+from attnfuzz.reference.mistake import Mistake
+from attnfuzz.reference.problem import Problem
 
 _STEPS = 4
 """Gauss-Newton steps to the factor of the logits."""
@@ -14,63 +17,86 @@ _STEPS = 4
 _FACTORS = 64
 """What a fitted factor counts as: the resolution at which it is told apart."""
 
+Factor = Callable[[Problem], float]
+"""A factor that follows from what is asked of the row."""
 
-def zero(row: WrongRow) -> Iterator[Alternative]:
+
+def no_keys(row: WrongRow) -> Iterator[Claim]:
     """Nothing was added up."""
-    truth = row.truth
-    yield replace(truth, words="as if no key were seen: the row is all zero", out=torch.zeros_like(truth.out))
+    del row
+    yield Claim(Mistake.NO_KEYS, "as if no key were seen: the row is all zero", _zero, POSITIONS)
 
 
-def output_factor(row: WrongRow) -> Iterator[Alternative]:
+def _zero(row: WrongRow) -> Alternative:
+    return replace(row.truth, out=torch.zeros_like(row.truth.out), lse=-torch.inf)
+
+
+def output_factors(row: WrongRow) -> Iterator[Claim]:
     """The output is multiplied by a factor; the LSE is right."""
-    truth, scale = row.truth, row.problem.bmm2_scale
-    weighted = truth.out / truth.out_bound**2
-    size = (weighted @ truth.out).item()
-    if not size:
-        return
-    named = {
-        2.0: "as if the output were doubled",
-        0.5: "as if the output were halved",
-        -1.0: "as if the sign of the output were wrong",
-    }
+    scale = row.problem.bmm2_scale
+    named: list[tuple[str, Factor]] = [
+        ("as if the sign of the output were wrong", lambda _: -1.0),
+        ("as if the output were doubled", lambda _: 2.0),
+        ("as if the output were halved", lambda _: 0.5),
+    ]
     if scale != 1:
-        named[scale] = f"as if bmm2_scale ({scale:.4g}) were applied twice"
-        named[1 / scale] = f"as if bmm2_scale ({scale:.4g}) were not applied"
-    for factor, words in named.items():
-        yield _multiplied(truth, factor, words)
-    factor = (weighted @ row.out.to(torch.float64)).item() / size
-    if factor:
-        words = f"as if the output were multiplied by {factor:.5g}"
-        yield replace(_multiplied(truth, factor, words), tried=_FACTORS)
+        named += [
+            (f"as if bmm2_scale ({scale:.4g}) were applied twice", lambda problem: problem.bmm2_scale),
+            (f"as if bmm2_scale ({scale:.4g}) were not applied", lambda problem: 1 / problem.bmm2_scale),
+        ]
+    for words, factor in named:
+        yield Claim(Mistake.OUTPUT_SCALE, words, _output_times(factor), SCALED)
+    weighted = row.truth.out / row.truth.out_bound**2
+    size = (weighted @ row.truth.out).item()
+    fitted = (weighted @ row.out.to(torch.float64)).item() / size if size else 0.0
+    if fitted:
+        words = f"as if the output were multiplied by {_shown(fitted)}"
+        yield Claim(Mistake.OUTPUT_SCALE, words, _output_times(lambda _: fitted), RULE, tried=_FACTORS)
 
 
-def _multiplied(truth: Alternative, factor: float, words: str) -> Alternative:
-    bound = truth.out_bound * max(abs(factor), 2.0**-24)
-    return replace(truth, words=words, out=truth.out * factor, out_bound=bound)
+def _shown(factor: float) -> str:
+    """A factor with enough digits to tell it from 1."""
+    away = abs(factor - 1)
+    digits = 5 if away >= 1e-3 or not away else 2 - floor(log10(away))
+    return f"{factor:.{digits}g}"
 
 
-def logit_factor(row: WrongRow) -> Iterator[Alternative]:
+def _output_times(factor: Factor) -> Callable[[WrongRow], Alternative]:
+    def answer(row: WrongRow) -> Alternative:
+        truth, by = row.truth, factor(row.problem)
+        return replace(truth, out=truth.out * by, out_bound=truth.out_bound * max(abs(by), 2.0**-24))
+
+    return answer
+
+
+def logit_factors(row: WrongRow) -> Iterator[Claim]:
     """The logits are multiplied by a factor: a named one, or the one that fits best."""
-    alone = row.alone(row.seen)
-    if not len(row.seen) or alone.soft_cap:
+    if row.problem.soft_cap or not len(row.seen):
         return
-    scale, dim = alone.bmm1_scale, alone.query.shape[2]
-    named = {
-        0.0: "as if all logits were 0",
-        log(2): "as if the logits were multiplied by ln 2: exp2 without the change of base",
-        1 / log(2): "as if the logits were multiplied by 1 / ln 2: the change of base twice",
-        sqrt(dim): "as if 1 / sqrt(head_dim_qk) were not applied",
-        1 / sqrt(dim): "as if 1 / sqrt(head_dim_qk) were applied twice",
-        scale: f"as if bmm1_scale ({scale:.4g}) were applied twice",
-        1 / scale: f"as if bmm1_scale ({scale:.4g}) were not applied",
-    }
-    for factor, words in named.items():
-        if factor != 1:
-            yield row.alternative(words, replace(alone, bmm1_scale=scale * factor))
+    scale = row.problem.bmm1_scale
+    named: list[tuple[str, Factor]] = [
+        ("as if all logits were 0", lambda _: 0.0),
+        ("as if the logits were multiplied by ln 2: exp2 without the change of base", lambda _: log(2)),
+        ("as if the logits were multiplied by 1 / ln 2: the change of base twice", lambda _: 1 / log(2)),
+        ("as if 1 / sqrt(head_dim_qk) were not applied", lambda problem: sqrt(problem.query.shape[2])),
+        ("as if 1 / sqrt(head_dim_qk) were applied twice", lambda problem: 1 / sqrt(problem.query.shape[2])),
+        (f"as if bmm1_scale ({scale:.4g}) were applied twice", lambda problem: problem.bmm1_scale),
+        (f"as if bmm1_scale ({scale:.4g}) were not applied", lambda problem: 1 / problem.bmm1_scale),
+    ]
+    for words, factor in named:
+        yield Claim(Mistake.LOGIT_SCALE, words, _logits_times(factor), SCALED)
     fitted = _fitted_factor(row)
     if fitted is not None:
-        words = f"as if the logits were multiplied by {fitted:.5g}"
-        yield row.alternative(words, replace(alone, bmm1_scale=scale * fitted), tried=_FACTORS)
+        words = f"as if the logits were multiplied by {_shown(fitted)}"
+        yield Claim(Mistake.LOGIT_SCALE, words, _logits_times(lambda _: fitted), RULE, tried=_FACTORS)
+
+
+def _logits_times(factor: Factor) -> Callable[[WrongRow], Alternative]:
+    def answer(row: WrongRow) -> Alternative:
+        alone = row.alone(row.seen)
+        return row.alternative(replace(alone, bmm1_scale=alone.bmm1_scale * factor(alone)))
+
+    return answer
 
 
 def _fitted_factor(row: WrongRow) -> float | None:
@@ -101,15 +127,53 @@ def _fitted_factor(row: WrongRow) -> float | None:
     return factor
 
 
-def extra_terms(row: WrongRow) -> Iterator[Alternative]:
-    """The sink or the soft cap left out, or the sink counted twice."""
-    alone, problem = row.alone(row.seen), row.problem
-    if problem.soft_cap:
-        yield row.alternative("as if the soft cap were not applied", replace(alone, soft_cap=0.0))
-    if alone.sinks is not None and problem.sinks is not None:
-        yield row.alternative("as if the sink were left out", replace(alone, sinks=None))
-        yield row.alternative("as if the sink were counted twice", replace(alone, sinks=alone.sinks + log(2)))
-        for head in range(problem.query.shape[1]):
-            if head != row.head:
-                other = replace(alone, sinks=problem.sinks[head : head + 1])
-                yield row.alternative(f"as if it had the sink of head {head}", other)
+def soft_cap(row: WrongRow) -> Iterator[Claim]:
+    """The soft cap left out."""
+    if row.problem.soft_cap:
+        yield Claim(
+            Mistake.SOFT_CAP,
+            "as if the soft cap were not applied",
+            lambda each: each.alternative(replace(each.alone(each.seen), soft_cap=0.0)),
+        )
+
+
+def sinks(row: WrongRow) -> Iterator[Claim]:
+    """The sink left out, counted twice, scaled, or of another head."""
+    if row.problem.sinks is None:
+        return
+    yield Claim(Mistake.SINK, "as if the sink were left out", _with_sink(lambda _, __: None))
+    yield Claim(Mistake.SINK, "as if the sink were counted twice", _with_sink(lambda own, _: own + log(2)))
+    words = "as if the sink were multiplied by bmm1_scale, as logits are"
+    scaled = _with_sink(lambda own, each: own * each.problem.bmm1_scale)
+    yield Claim(Mistake.SINK_SCALED, words, scaled, SCALED)
+    if row.problem.group > 1:
+        words = "as if it had the sink of the first query head of its group"
+        yield Claim(Mistake.SINK_OF_ANOTHER_HEAD, words, _with_sink(_first_of_group))
+    for head in range(row.problem.query.shape[1]):
+        if head != row.head:
+            words = f"as if it had the sink of head {head}"
+            yield Claim(Mistake.SINK_OF_ANOTHER_HEAD, words, _with_sink(_of_head(head)))
+
+
+Sink = Callable[[torch.Tensor, WrongRow], torch.Tensor | None]
+
+
+def _with_sink(change: Sink) -> Callable[[WrongRow], Alternative]:
+    def answer(row: WrongRow) -> Alternative:
+        alone = row.alone(row.seen)
+        assert alone.sinks is not None
+        return row.alternative(replace(alone, sinks=change(alone.sinks, row)))
+
+    return answer
+
+
+def _of_head(head: int) -> Sink:
+    def sink(_: torch.Tensor, row: WrongRow) -> torch.Tensor:
+        assert row.problem.sinks is not None
+        return row.problem.sinks[head : head + 1]
+
+    return sink
+
+
+def _first_of_group(own: torch.Tensor, row: WrongRow) -> torch.Tensor | None:
+    return _of_head(row.head // row.problem.group * row.problem.group)(own, row)

@@ -10,26 +10,22 @@ import torch
 
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.error_budget import ErrorBudget
+from attnfuzz.harness.judge.explain.paged_call import PagedCall
 from attnfuzz.harness.judge.lse_bound import lse_bound
 from attnfuzz.reference.attention import attend
+from attnfuzz.reference.noise import ROUNDOFF
 from attnfuzz.reference.problem import Answer, Moments, Problem
 from attnfuzz.reference.row import row_weights
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """Another answer for the row: `out` [Dv] and `lse` of fp64, and the error that a correct kernel may have there.
+    """Another answer for the row: `out` [Dv] and `lse` of fp64, and the error that a correct kernel may have there."""
 
-    `tried` counts the candidates from which it was chosen as the best, `others` those of them that fit as well.
-    """
-
-    words: str
     out: torch.Tensor
     lse: float
     out_bound: torch.Tensor
     lse_bound: float
-    tried: int = 1
-    others: int = 0
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,8 @@ class WrongRow:
     """One row of an output that failed.
 
     `out` [Dv] and `lse` (in natural units, None if there is none) are what the kernel gave for query `token`, packed,
-    and query head `head` of `problem`. `answer` and `budget` are those by which it was judged.
+    and query head `head` of `problem`. `answer` and `budget` are those by which it was judged. `call` is the launch
+    that gave it, None if that is not known, or was not one alone; `place` is the row's place in its output.
     """
 
     problem: Problem
@@ -47,11 +44,42 @@ class WrongRow:
     head: int
     out: torch.Tensor
     lse: float | None
+    call: PagedCall | None = None
+    place: int = -1
 
     @cached_property
     def request(self) -> int:
         """The request that the row belongs to."""
         return bisect_right(list(accumulate(self.problem.q_lens)), self.token)
+
+    @property
+    def first_token(self) -> int:
+        """The first token of the row's request, packed."""
+        return sum(self.problem.q_lens[: self.request])
+
+    @property
+    def token_in_request(self) -> int:
+        """The index of the row's token in its request."""
+        return self.token - self.first_token
+
+    @property
+    def q_len(self) -> int:
+        """The queries of the row's request."""
+        return self.problem.q_lens[self.request]
+
+    @property
+    def kv_len(self) -> int:
+        """The keys of the row's request."""
+        return self.problem.kv_lens[self.request]
+
+    @property
+    def window_start(self) -> int:
+        """The first key of the row's window, which may lie before the request's first."""
+        return self.own - self.problem.window_left
+
+    def seen_by(self, token: int) -> range:
+        """The keys that another token of the row's request sees."""
+        return replace(self, token=self.first_token + token).seen
 
     @cached_property
     def own(self) -> int:
@@ -83,7 +111,7 @@ class WrongRow:
         assert answer.moments is not None
         moments = Moments(**{name: tensor[one] for name, tensor in vars(answer.moments).items()})
         own = Answer(answer.out[one], answer.lse[one], answer.visible[one[0]], moments)
-        return self._allowed("as it should be", self.alone(self.seen), own)
+        return self._allowed(self.alone(self.seen), own)
 
     @cached_property
     def weights_and_values(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -116,17 +144,21 @@ class WrongRow:
         )
         return replace(every, key=key, value=value, kv_lens=(len(key),))
 
-    def alternative(self, words: str, problem: Problem, *, tried: int = 1, others: int = 0) -> Alternative:
+    def alternative(self, problem: Problem) -> Alternative:
         """The answer to a problem of one row."""
-        allowed = self._allowed(words, problem, attend(problem, moments=True))
-        return replace(allowed, tried=tried, others=others)
+        return self._allowed(problem, attend(problem, moments=True))
 
-    def _allowed(self, words: str, problem: Problem, answer: Answer) -> Alternative:
+    def with_out(self, out: torch.Tensor) -> Alternative:
+        """The right answer with another output [Dv], whose rounding may be larger."""
+        rounding = ROUNDOFF[self.out.dtype] * out.abs()
+        return replace(self.truth, out=out, out_bound=self.truth.out_bound + rounding)
+
+    def _allowed(self, problem: Problem, answer: Answer) -> Alternative:
         """What the judge allows around the only row of `answer`, at the alpha of one row of the whole output."""
         share = answer.out.numel() / max(self.answer.out.numel(), 1)
         budget = replace(self.budget, problem=problem, answer=answer, alpha=self.budget.alpha * share)
         out_bound, bound = element_bound(budget)[0, 0], lse_bound(budget)[0, 0].item()
-        return Alternative(words, answer.out[0, 0], answer.lse[0, 0].item(), out_bound, bound)
+        return Alternative(answer.out[0, 0], answer.lse[0, 0].item(), out_bound, bound)
 
 
 def without(keys: range, cut: range) -> tuple[range, ...]:

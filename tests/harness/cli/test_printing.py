@@ -127,6 +127,9 @@ def test_a_path_with_markup_is_replayed(attnfuzz: Run, monkeypatch: pytest.Monke
             seen = replace(found().observation, message=HOSTILE)
             return Verdict(observations=(seen,) if fails else ())
 
+        def explained(self, _: object, verdict: Verdict) -> Verdict:
+            return verdict
+
     monkeypatch.setattr("attnfuzz.harness.cli.cases.Runner", Replayed)
     Path("a[").mkdir()
     case_file.save("a[/red]b.json", decode_case("torch_sdpa", 6, 9, padded=2))

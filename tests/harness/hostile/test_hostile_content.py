@@ -61,6 +61,9 @@ class FakeRunner:
         place = f"{case.backend} {case.mode}" if isinstance(case, CallCase) else "out"
         return Verdict(observations=(replace(FAILURE, kind=Kind.ILLEGAL_ACCESS, place=place),), margins={"T1": 2.0})
 
+    def explained(self, _: AnyCase, verdict: Verdict) -> Verdict:
+        return verdict
+
     def trace(self, case: AnyCase) -> tuple[Verdict, CallCase]:
         return self.verdict(case), CALLS
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from wrong_rows import claims_of
 
 from attnfuzz.harness.judge import Judgement, judge
+from attnfuzz.harness.judge.explain import worst_row
 from attnfuzz.harness.verdict.tiers import ALL_TIERS, Tier
 from attnfuzz.kernels.backend import Output
 from attnfuzz.reference.case import ValueFamily
@@ -80,9 +82,12 @@ WRONG = {
 @pytest.mark.parametrize("words", WRONG)
 def test_one_wrong_key_is_found_and_named(probed: Any, words: str) -> None:
     output = reading(probed, WRONG[words])
-    found = judged(probed, output).observations[0]
+    judgement = judged(probed, output)
+    found, worst = judgement.observations[0], judgement.worst["out"]
     assert (found.tier, found.place) == (Tier.T5, "out")
-    assert words in found.message.replace("\n", " ")
+    assert judgement.evidence is not None
+    assert worst is not None
+    assert words in claims_of(worst_row(judgement.evidence, worst, None))
     assert judged(probed, output, ALL_TIERS - {Tier.T5}).observations == ()
 
 

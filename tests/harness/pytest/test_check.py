@@ -189,7 +189,7 @@ def test_hypothesis_would_fail_it(slow: Callable[[], None], monkeypatch: pytest.
 def test_the_example_in_readme_passes_on_a_slow_kernel(
     in_tmp_path: Path, defective: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner = check_module.shared_runner()
+    runner = sandbox.shared_runner()
     monkeypatch.setattr(sandbox, "shared_runner", lambda: runner)
     (block,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     names: dict[str, Callable[[], None]] = {}

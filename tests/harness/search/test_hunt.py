@@ -2,6 +2,7 @@
 
 import pytest
 from fake_search import FakeJudge, decode, fake_cases, kv_lens, observed
+from msgspec.structs import replace
 
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import (
@@ -57,6 +58,23 @@ def test_a_failure_is_shrunk_to_the_smallest_case() -> None:
     assert kv_lens(found.case) == [LONG]
     assert found.observation == observed()
     assert found.verdict.failures == (observed(),)
+
+
+@pytest.mark.parametrize("seconds", [None, 0.0])
+def test_what_is_caught_is_explained_once_while_there_is_time(seconds: float | None) -> None:
+    asked: list[Case] = []
+
+    def explained(case: Case, verdict: Verdict) -> Verdict:
+        asked.append(case)
+        return replace(verdict, observations=tuple(replace(each, message="why") for each in verdict.observations))
+
+    told: list[AnyMessage] = []
+    task = Slice(backend="fake", index=0, seed=1, examples=200, shrink_seconds=seconds)
+    Hunt(task, FakeJudge(fails_on_long), told.append, explained=explained).run(fake_cases())
+    (found,) = caught(told)
+    assert asked == ([found.case] if seconds is None else [])
+    assert (found.observation.message == "why") == (seconds is None)
+    assert found.verdict.failures[0] == found.observation
 
 
 def test_a_suspect_is_told_before_it_is_shrunk() -> None:

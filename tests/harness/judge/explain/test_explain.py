@@ -1,4 +1,4 @@
-"""Rows that are wrong for a known reason are explained by it, and noise is not explained."""
+"""A row that is wrong for a known reason has that among its claims, and noise has none."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,9 +6,11 @@ from math import log
 
 import pytest
 import torch
-from wrong_rows import Change, again, answering, cut, right_row, said_of, swapped, two_requests
+from wrong_rows import Change, again, answering, claims_of, cut, right_row, said_of, swapped, two_requests
 
-from attnfuzz.harness.judge.explain import WrongRow, choice, explain, keys
+from attnfuzz.harness.judge.explain import candidates, keys, lengths
+from attnfuzz.harness.judge.explain.claim import Aspect
+from attnfuzz.harness.judge.explain.wrong_row import WrongRow
 from attnfuzz.reference.noise import NoiseModel
 from attnfuzz.reference.problem import Problem
 
@@ -43,17 +45,21 @@ def right(problem: Problem) -> WrongRow:
 def test_keys_that_are_missing_doubled_or_replaced_are_named(
     problem: Problem, change: Change, words: str, *, with_lse: bool
 ) -> None:
-    assert said_of(problem, change, with_lse=with_lse) == words
+    assert words in said_of(problem, change, with_lse=with_lse)
 
 
 def test_values_that_are_missing_beside_their_weights_are_named(right: WrongRow) -> None:
     weights, values = right.weights_and_values
     out = right.truth.out - weights[37] * values[37]
-    assert said(right, out) == "as if the values of key 37 were missing, but not the weights"
+    assert "as if the values of key 37 were missing, but not the weights" in said(right, out)
 
 
-def said(right: WrongRow, out: torch.Tensor, lse: float | None = None) -> str:
-    return explain(replace(right, out=out.bfloat16(), lse=right.truth.lse if lse is None else lse))
+def said(right: WrongRow, out: torch.Tensor) -> list[str]:
+    return claims_of(replace(right, out=out.bfloat16(), lse=right.truth.lse))
+
+
+def said_of_lse(right: WrongRow, lse: float) -> list[str]:
+    return claims_of(replace(right, lse=lse), Aspect.LSE)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +71,7 @@ def said(right: WrongRow, out: torch.Tensor, lse: float | None = None) -> str:
     ],
 )
 def test_a_wrong_causal_limit_is_named(problem: Problem, change: Change, words: str) -> None:
-    assert said_of(problem, change, token=0) == words
+    assert words in said_of(problem, change, token=0)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +83,7 @@ def test_a_wrong_causal_limit_is_named(problem: Problem, change: Change, words: 
     ],
 )
 def test_a_wrong_window_is_named(problem: Problem, change: Change, words: str) -> None:
-    assert said_of(replace(problem, window_left=30), change) == words
+    assert words in said_of(replace(problem, window_left=30), change)
 
 
 @pytest.mark.slow
@@ -92,7 +98,7 @@ def test_a_wrong_window_is_named(problem: Problem, change: Change, words: str) -
     ],
 )
 def test_the_row_or_the_keys_of_another_are_named(problem: Problem, change: Change, words: str) -> None:
-    assert said_of(problem, change) == words
+    assert words in said_of(problem, change)
 
 
 def other(row: WrongRow, token: int) -> Problem:
@@ -112,7 +118,7 @@ def other(row: WrongRow, token: int) -> Problem:
     ],
 )
 def test_a_factor_of_the_logits_is_named(problem: Problem, factor: float, words: str) -> None:
-    assert said_of(problem, lambda row: rescaled(row, factor)) == words
+    assert words in said_of(problem, lambda row: rescaled(row, factor))
 
 
 def rescaled(row: WrongRow, factor: float) -> Problem:
@@ -133,7 +139,7 @@ def rescaled(row: WrongRow, factor: float) -> Problem:
 )
 def test_a_factor_of_the_output_is_named(problem: Problem, factor: float, words: str) -> None:
     right = right_row(replace(problem, bmm2_scale=0.3))
-    assert said(right, right.truth.out * factor).startswith(words)
+    assert any(claim.startswith(words) for claim in said(right, right.truth.out * factor))
 
 
 @pytest.mark.parametrize(
@@ -148,50 +154,58 @@ def test_a_wrong_sink_is_named(problem: Problem, sinks: float | None, words: str
     def change(row: WrongRow) -> Problem:
         return replace(row.alone(row.seen), sinks=None if sinks is None else torch.tensor([sinks]))
 
-    assert said_of(replace(problem, sinks=torch.tensor([1.0, 2.0, 3.0, 4.0])), change) == words
+    assert words in said_of(replace(problem, sinks=torch.tensor([1.0, 2.0, 3.0, 4.0])), change)
 
 
 def test_a_missing_soft_cap_is_named(problem: Problem) -> None:
     capped = replace(problem, soft_cap=0.5)
-    assert said_of(capped, lambda row: replace(row.alone(row.seen), soft_cap=0.0)) == (
-        "as if the soft cap were not applied"
+    assert "as if the soft cap were not applied" in said_of(
+        capped, lambda row: replace(row.alone(row.seen), soft_cap=0.0)
     )
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda lse: lse * log(2), "as if its base were e where base 2 is promised"),
-        (lambda lse: lse / log(2), "as if its base were 2 where base e is promised"),
+        (lambda lse: lse * log(2), "as if the LSE's base were e where base 2 is promised"),
+        (lambda lse: lse / log(2), "as if the LSE's base were 2 where base e is promised"),
         (lambda lse: -lse, "as if the LSE were negated"),
-        (lambda lse: lse + log(0.969), "as if 3.1% of the weight were missing from the LSE"),
-        (lambda lse: lse + log(1.031), "as if the LSE had 3.1% more weight"),
-        (lambda lse: lse, ""),
     ],
 )
 def test_a_wrong_lse_beside_a_right_output_is_put_in_words(
     right: WrongRow, change: Callable[[float], float], words: str
 ) -> None:
-    assert said(right, right.truth.out, change(right.truth.lse)) == words
+    assert words in said_of_lse(right, change(right.truth.lse))
 
 
-def test_the_lse_of_equal_weights_counts_the_keys(problem: Problem) -> None:
-    right = right_row(replace(problem, query=torch.zeros_like(problem.query)))
-    assert said(right, right.truth.out, log(68)) == "as if the LSE counted 68 keys instead of 69, all alike"
+def test_a_right_lse_needs_no_words(right: WrongRow) -> None:
+    assert said_of_lse(right, right.truth.lse) == []
 
 
-def test_an_lse_that_does_not_share_the_output_s_explanation_has_its_own(right: WrongRow) -> None:
-    wrong = answering(right, lambda row: row.alone(row.seen, kv_head=0))
-    assert explain(replace(wrong, lse=right.truth.lse * log(2))).replace("\n", " ") == (
-        "as if it read KV head 0 instead of 1; as if its base were e where base 2 is promised"
-    )
+def test_an_lse_of_a_part_of_the_keys_is_named(right: WrongRow) -> None:
+    weights, _ = right.weights_and_values
+    lse = right.truth.lse + weights[:40].sum().log().item()
+    assert "as if the LSE were that of the first 40 keys" in said_of_lse(right, lse)
 
 
-def test_what_nearly_explains_a_row_is_said_to_be_close(right: WrongRow) -> None:
-    wrong = answering(right, lambda row: row.alone(row.seen, kv_head=0))
-    out = wrong.out.double()
-    out[3] *= 1.1
-    assert said(wrong, out, wrong.lse).startswith("closest: as if it read KV head 0 instead of 1, which is ")
+@pytest.mark.parametrize(
+    ("exponent", "how"),
+    [
+        (lambda a, b: (a - b) / log(2), "by exp of LSEs in base 2"),
+        (lambda a, b: (a - b) * log(2), "by exp2 of LSEs in base e"),
+        (lambda a, b: b - a, "with each other's weights"),
+    ],
+)
+def test_parts_merged_with_wrong_weights_are_named(
+    right: WrongRow, exponent: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], how: str
+) -> None:
+    weights, values = right.weights_and_values
+    parts = weights[:23], weights[23:]
+    first, second = (part.log().logsumexp(0) + right.truth.lse for part in parts)
+    share = torch.sigmoid(exponent(first, second))
+    outs = [part @ values[at] / part.sum() for part, at in zip(parts, (slice(23), slice(23, None)), strict=True)]
+    words = f"as if the keys up to 22 and those from 23 on were merged {how}"
+    assert words in said(right, share * outs[0] + (1 - share) * outs[1])
 
 
 @pytest.mark.slow
@@ -199,36 +213,22 @@ def test_what_nearly_explains_a_row_is_said_to_be_close(right: WrongRow) -> None
 def test_noise_is_not_explained(right: WrongRow, size: float) -> None:
     for seed in range(5):
         noise = torch.randn(32, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        assert not said(right, right.truth.out + size * noise * right.truth.out.square().mean().sqrt())
-
-
-def test_a_row_that_is_not_finite_is_not_explained(right: WrongRow) -> None:
-    assert not said(right, torch.full((32,), torch.nan))
+        assert said(right, right.truth.out + size * noise * right.truth.out.square().mean().sqrt()) == []
 
 
 def test_keys_that_cannot_be_told_apart_are_counted(problem: Problem) -> None:
     key, value = problem.key.clone(), problem.value.clone()
     for twin in (3, 50):
         key[twin], value[twin] = key[37], value[37]
-    assert said_of(replace(problem, key=key, value=value), cut(range(37, 38))) == (
-        "as if key 3 were missing (2 others fit as well)"
-    )
-
-
-def test_a_row_that_is_right_under_two_hypotheses_says_both(problem: Problem) -> None:
-    # The weight of the keys beside key 37 is too small to matter, so that a block of 8 or 16 may be missing, or a run.
-    key = problem.key.clone()
-    key[32:48] = -4 * problem.query[1, 2]
-    key[37] = problem.key[37]
-    assert said_of(replace(problem, key=key), cut(range(37, 38))) == (
-        "as if key 37 were missing; or as if keys 32 to 39 (an aligned block of 8) were missing; or 2 more"
+    assert "as if key 3 were missing (2 others fit as well)" in said_of(
+        replace(problem, key=key, value=value), cut(range(37, 38))
     )
 
 
 def test_a_key_with_all_the_weight_is_named_when_it_is_missing(problem: Problem) -> None:
     key = problem.key.clone()
     key[37] = 20 * problem.query[1, 2]
-    assert said_of(replace(problem, key=key), cut(range(37, 38))).startswith("as if key 37 were missing")
+    assert "as if key 37 were missing" in said_of(replace(problem, key=key), cut(range(37, 38)))
 
 
 def test_one_key_of_65536_is_named_by_exact_counts() -> None:
@@ -236,21 +236,16 @@ def test_one_key_of_65536_is_named_by_exact_counts() -> None:
     value = torch.randint(0, 2, (count, 1, 32), generator=torch.Generator().manual_seed(1)).mul_(2).sub_(1).bfloat16()
     probe = Problem(torch.zeros(1, 1, 8), torch.ones(count, 1, 8).bfloat16(), value, (1,), (count,), 1.0)
     right = right_row(probe, token=0, head=0, noise=NoiseModel.unknown_kernel())
-    assert explain(answering(right, cut(range(40_000, 40_001)), with_lse=False)).replace("\n", " ") == (
-        "as if key 40000 were missing; or as if the values of key 40000 were missing, but not the weights"
-    )
+    assert claims_of(answering(right, cut(range(40_000, 40_001)), with_lse=False)) == [
+        "as if key 40000 were missing",
+        "as if the values of key 40000 were missing, but not the weights",
+    ]
 
 
 def test_a_long_row_is_compared_with_other_rows_alone(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "_LONG", 60)
-    monkeypatch.setattr(keys, "_MOST_ELEMENTS", 60 * 32)
-    assert said_of(problem, lambda row: replace(row, head=3).alone(row.seen)) == "as if it were the row of head 3"
-    assert not said_of(problem, cut(range(37, 38)), with_lse=False)
-    assert not said_of(problem, lambda row: row.alone(row.seen, kv_head=0), with_lse=False)
-
-
-def test_lines_fit_a_terminal(right: WrongRow) -> None:
-    weights, values = right.weights_and_values
-    lines = said(right, right.truth.out - weights[16:32] @ values[16:32]).splitlines()
-    assert len(lines) == 2
-    assert max(map(len, lines)) <= 76
+    monkeypatch.setattr(candidates, "LONG", 60)
+    for module in (keys, lengths):
+        monkeypatch.setattr(module, "MOST_ELEMENTS", 60 * 32)
+    assert "as if it were the row of head 3" in said_of(problem, lambda row: replace(row, head=3).alone(row.seen))
+    assert said_of(problem, cut(range(37, 38)), with_lse=False) == []
+    assert said_of(problem, lambda row: row.alone(row.seen, kv_head=0), with_lse=False) == []

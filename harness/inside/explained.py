@@ -1,0 +1,198 @@
+"""A failure with what explains it: the case is run again with other values, scales and lengths, to test each claim.
+
+A worker does this once for a failure that is reported. No tensor leaves it: claims are functions of a row.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from attnfuzz.harness.inside.execute import Execution, backend_of
+from attnfuzz.harness.inside.launcher import Launched
+from attnfuzz.harness.judge.explain import Aspect, Inquiry, PagedCall, Stake, paged_call, sampled_rows, worst_row
+from attnfuzz.harness.judge.judge import Judgement
+from attnfuzz.harness.verdict.failures import REACHED_BY, Observation, Verdict
+from attnfuzz.harness.verdict.task import Task
+from attnfuzz.harness.verdict.tiers import Tier
+from attnfuzz.kernels.backend import Backend
+from attnfuzz.reference.case import Case, Launch, Mode, Step, ValueFamily
+from attnfuzz.reference.validity import ImpossibleCase, validate
+
+_MOST_SECONDS = 10.0
+"""Time after which no further run begins."""
+
+_LONGER = ((37, 5, 1), (10, 2))
+"""Keys by which requests become longer, in two runs: the first of these numbers with which the case can exist."""
+
+_SEEDS = 3
+"""Runs with other values."""
+
+_QUERIES = 2
+"""Queries by which requests have more."""
+
+_WIDER = 3
+"""Keys by which a window becomes wider."""
+
+_SCALE = 1.375
+"""What scales are multiplied by: exact in 16 bits."""
+
+Write = Callable[[bytes], None]
+
+
+@dataclass
+class _Failure:
+    """A place of a step that failed, the row that it is about, and the inquiry into it."""
+
+    step: int
+    place: str
+    at: tuple[int, int]
+    inquiry: Inquiry
+
+    @property
+    def aspect(self) -> Aspect:
+        return Aspect.LSE if self.place == "lse" else Aspect.OUT
+
+
+@dataclass
+class _FirstRun:
+    """Opens an inquiry into each place that fails."""
+
+    failures: list[_Failure] = field(default_factory=list)
+
+    def look(self, step: int, judgement: Judgement, launches: Sequence[Launched]) -> None:
+        """As `Execution` asks."""
+        for place, worst in judgement.worst.items():
+            evidence = judgement.evidence
+            if worst is None or evidence is None:
+                continue
+            call, aspect = _call(launches), Aspect.LSE if place == "lse" else Aspect.OUT
+            rows = sampled_rows(evidence, worst, aspect, call, failed=True)
+            if any((each.row.token, each.row.head) == worst for each in rows):
+                out_failed = "out" in judgement.worst
+                inquiry = Inquiry(worst_row(evidence, worst, call), rows, aspect, out_failed=out_failed)
+                self.failures.append(_Failure(step, place, worst, inquiry))
+
+
+@dataclass
+class _FurtherRun:
+    """Shows the inquiries what a further run gave."""
+
+    stake: Stake
+    failures: Sequence[_Failure]
+
+    def look(self, step: int, judgement: Judgement, launches: Sequence[Launched]) -> None:
+        """As `Execution` asks."""
+        evidence = judgement.evidence
+        for failure in self.failures:
+            if evidence is None or (failure.aspect is Aspect.LSE and evidence.lse is None):
+                continue
+            elsewhere = failure.step != step
+            at = judgement.worst.get(failure.place) if elsewhere else failure.at
+            if at is not None and at[0] < len(evidence.sees):
+                rows = sampled_rows(evidence, at, failure.aspect, _call(launches), failed=False)
+                failure.inquiry.hear(self.stake, rows, elsewhere=elsewhere)
+
+
+def _call(launches: Sequence[Launched]) -> PagedCall | None:
+    """The call that gave all of an output; None if several did."""
+    return paged_call(launches[0].op.name, launches[0].arguments) if len(launches) == 1 else None
+
+
+def explained(task: Task, write: Write) -> Verdict:
+    """The verdict on a task, whose failures say what explains them if further runs confirm it."""
+    began = time.monotonic()
+    first = _FirstRun()
+    verdict = Execution(task, write, look=first.look).run()
+    if isinstance(task.case, Case):
+        for stake, case in _further(task.case, backend_of(task.backend)):
+            failures = [failure for failure in first.failures if failure.inquiry.open]
+            if not failures or time.monotonic() - began > _MOST_SECONDS:
+                break
+            # Not silent for too long: a worker without news hangs.
+            write(b"")
+            Execution(replace(task, case=case, trace=None), write, look=_FurtherRun(stake, failures).look).run()
+    return replace(verdict, observations=tuple(_with_words(each, first.failures) for each in verdict.observations))
+
+
+def _further(case: Case, backend: Backend) -> Iterator[tuple[Stake, Case]]:
+    """Cases that differ in one thing, and that can exist."""
+    case = replace(case, relation=None)
+    changed = [(Stake.VALUES, replace(case, seed=case.seed + more)) for more in range(1, _SEEDS + 1)]
+    if case.values is not ValueFamily.NORMAL:
+        changed.append((Stake.FAMILY, replace(case, values=ValueFamily.NORMAL)))
+    candidates = [[each] for each in changed]
+    candidates.append([(Stake.QUERIES, _more_queries(case))])
+    candidates += [[(Stake.LENGTHS, _longer(case, more)) for more in mores] for mores in _LONGER]
+    candidates.append([(Stake.SCALES, _rescaled(case, all_of_them=all_)) for all_ in (True, False)])
+    for alternatives in candidates:
+        possible = (each for each in alternatives if _can_run(each[1], backend))
+        if (one := next(possible, None)) is not None and one[1] != case:
+            yield one
+
+
+def _longer(case: Case, more: int) -> Case:
+    geometry = case.geometry
+    if geometry.window_left >= 0:
+        geometry = replace(geometry, window_left=geometry.window_left + _WIDER)
+    steps = tuple(
+        replace(
+            step,
+            requests=tuple(
+                replace(request, kv_len=request.kv_len + more) if request.kv_len else request
+                for request in step.requests
+            ),
+        )
+        for step in case.steps
+    )
+    return replace(case, geometry=geometry, steps=steps)
+
+
+def _more_queries(case: Case) -> Case:
+    """With more queries, and as many more keys, in each request of the eager steps that may have more than one."""
+    return replace(case, steps=tuple(map(_with_queries, case.steps)))
+
+
+def _with_queries(step: Step) -> Step:
+    if step.mode is Mode.DECODE or step.launch is not Launch.EAGER or not step.requests:
+        return step
+    requests = tuple(
+        replace(each, q_len=each.q_len + _QUERIES, kv_len=each.kv_len + _QUERIES) if each.q_len else each
+        for each in step.requests
+    )
+    stride = step.tokens_per_request
+    if stride:
+        rows = step.padded_tokens // stride * (stride + _QUERIES)
+        return replace(step, requests=requests, tokens_per_request=stride + _QUERIES, padded_tokens=rows)
+    return replace(step, requests=requests, padded_tokens=step.padded_tokens + _QUERIES * len(requests))
+
+
+def _rescaled(case: Case, *, all_of_them: bool) -> Case:
+    scales = case.scales
+    changed = replace(scales, softmax=scales.softmax * _SCALE)
+    if all_of_them:
+        changed = replace(changed, k=scales.k * _SCALE, v=scales.v * _SCALE)
+    return replace(case, scales=changed)
+
+
+def _can_run(case: Case, backend: Backend) -> bool:
+    try:
+        validate(case)
+    except ImpossibleCase:
+        return False
+    return backend.capability.why_not(case) is None
+
+
+def _with_words(observation: Observation, failures: Sequence[_Failure]) -> Observation:
+    """The observation of a place that failed, with its explanation before the line on how a server gets there."""
+    for failure in failures:
+        if observation.tier not in ("", Tier.T0) and (observation.step, observation.place) == (
+            failure.step,
+            failure.place,
+        ):
+            found = failure.inquiry.conclusion()
+            if found is not None and observation.row is not None:
+                message, reached, way = observation.message.partition(f"\n{REACHED_BY}")
+                return replace(observation, message=f"{message}\n{found.words}{reached}{way}", mistakes=found.mistakes)
+    return observation

@@ -1,0 +1,132 @@
+"""One launch on a paged KV cache, as its kernel was given it: what claims about metadata are made of."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from attnfuzz.kernels.entry_points import Parameter, RequestSpan, Role
+from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
+from attnfuzz.kernels.entry_points.forms import tensor_of, window_of
+from attnfuzz.kernels.entry_points.pool import token_major
+
+
+@dataclass(frozen=True)
+class PagedCall:
+    """The requests of a call, its scalars, and its tensors as views.
+
+    query [rows, q heads, dim], table [requests, columns], key and value [pages, slots, kv heads, dim]. `caches` are the
+    pools as the kernel was given them; of latents, values are the first `rank` elements.
+    """
+
+    spans: tuple[RequestSpan, ...]
+    query: torch.Tensor
+    table: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    caches: tuple[tuple[Parameter, torch.Tensor], ...]
+    rank: int | None
+    bmm1_scale: float
+    bmm2_scale: float
+    window_left: int
+    sinks: torch.Tensor | None
+
+    @property
+    def page_size(self) -> int:
+        """Slots of a page."""
+        return self.key.shape[1]
+
+    def span_of(self, row: int) -> int | None:
+        """The request that has this row of the output."""
+        for index, span in enumerate(self.spans):
+            if span.first_row <= row < span.first_row + span.q_len:
+                return index
+        return None
+
+    def dense(self) -> "PagedCall | None":
+        """The call with its caches read as if they were contiguous; None if these would be larger than they are."""
+        if any(cache.numel() > extent(cache) for _, cache in self.caches):
+            return None
+        caches = tuple(
+            (parameter, cache.as_strided(cache.shape, torch.empty(cache.shape, device="meta").stride()))
+            for parameter, cache in self.caches
+        )
+        key, value = _key_and_value(caches, self.rank)
+        return replace(self, key=key, value=value)
+
+    def pages_with(self, keys: torch.Tensor, head: int) -> list[int]:
+        """The pages that begin with these keys [n, dim], n at most a page's slots."""
+        pool = self.key.view(torch.uint8) if self.key.element_size() == 1 else self.key
+        own = keys.to(pool.device)
+        own = own.view(torch.uint8) if own.element_size() == 1 else own
+        found: list[int] = (pool[:, : len(own), head] == own).flatten(1).all(dim=1).nonzero().flatten().tolist()
+        return found
+
+    def gathered(self, pages: torch.Tensor, count: int, head: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """The first `count` keys and values [count, 1, dim] on these pages; None if a page is not in the pool."""
+        needed = pages[: -(-count // self.page_size)].to(torch.int64)
+        if len(needed) * self.page_size < count or bool(((needed < 0) | (needed >= self.key.shape[0])).any()):
+            return None
+        return _taken(self.key, needed, count, head), _taken(self.value, needed, count, head)
+
+
+def _key_and_value(
+    caches: tuple[tuple[Parameter, torch.Tensor], ...], rank: int | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The pools of keys and of values; values are the first `rank` elements of latents."""
+    pools = [pool for parameter, cache in caches for pool in token_major(parameter, cache)]
+    return pools[0], pools[1] if len(pools) > 1 else pools[0][..., :rank]
+
+
+def extent(tensor: torch.Tensor) -> int:
+    """Elements from a tensor's first to its last."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _taken(pool: torch.Tensor, pages: torch.Tensor, count: int, head: int) -> torch.Tensor:
+    # Numbers of 8 bits can't be indexed as such everywhere.
+    bits = pool.view(torch.uint8) if pool.element_size() == 1 else pool
+    return bits[pages.to(pool.device), :, head : head + 1].flatten(0, 1)[:count].view(pool.dtype)
+
+
+def paged_call(op: str, arguments: Mapping[str, Any]) -> PagedCall | None:
+    """The launch of `op`, if it is one of attention over pages whose metadata lies inside of its tensors."""
+    entry = ENTRY_POINTS.get(op)
+    if entry is None:
+        return None
+    try:
+        return _paged_call(arguments, entry.parameters(arguments), entry.spans(arguments))
+    except (ValueError, KeyError, IndexError, TypeError, RuntimeError):
+        # Arguments that make no sense to the entry point give no candidates.
+        return None
+
+
+def _paged_call(
+    arguments: Mapping[str, Any], parameters: tuple[Parameter, ...], spans: tuple[RequestSpan, ...]
+) -> PagedCall | None:
+    by_role = {role: [each for each in parameters if each.role is role] for role in Role}
+    tables, caches = by_role[Role.PAGE_TABLE], by_role[Role.CACHE]
+    if len(tables) != 1 or not caches or not spans:
+        return None
+    table = tensor_of(arguments, tables[0].name)
+    if table.ndim != 2:
+        return None
+    pools = tuple((each, tensor_of(arguments, each.name)) for each in caches)
+    rank = arguments.get("kv_lora_rank")
+    key, value = _key_and_value(pools, rank)
+    query = tensor_of(arguments, by_role[Role.QUERY][0].name)
+    sinks = by_role[Role.SINKS]
+    return PagedCall(
+        spans=spans,
+        query=query if query.ndim == 3 else query.flatten(0, 1),
+        table=table,
+        key=key,
+        value=value,
+        caches=pools,
+        rank=rank,
+        bmm1_scale=float(arguments.get("bmm1_scale", 1.0)),
+        bmm2_scale=float(arguments.get("bmm2_scale", 1.0)),
+        window_left=window_of(arguments),
+        sinks=tensor_of(arguments, sinks[0].name) if sinks else None,
+    )

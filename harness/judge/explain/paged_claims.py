@@ -1,0 +1,284 @@
+"""Claims from the metadata of a launch: which page ids, lengths and strides a kernel took instead of those given.
+
+`as_told` is the first: the kernel answers its arguments rightly, and these are not what was asked of the backend. The
+others read the same tensors in another way.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+
+from attnfuzz.harness.judge.explain.claim import POSITIONS, RULE, SCALED, Claim
+from attnfuzz.harness.judge.explain.paged_call import PagedCall, extent
+from attnfuzz.harness.judge.explain.wrong_row import Alternative, WrongRow
+from attnfuzz.reference.mistake import Mistake
+from attnfuzz.reference.problem import Problem
+
+_TILES = (8, 16, 32, 64, 128)
+"""Keys of which kernels look up one page."""
+
+_MOST_ELEMENTS = 1 << 24
+"""Elements of a pool beyond which no page is looked for."""
+
+_OTHERS = 16
+"""Rows of a page table, before and behind a request's own, that are tried in its place."""
+
+Pages = Callable[[PagedCall, int, int], torch.Tensor | None]
+"""The page ids that a kernel takes for request `b`, of which it reads so many; None where there are none."""
+
+
+def paged_claims(row: WrongRow) -> Iterator[Claim]:
+    """The metadata of the call that gave the row, read in another way; none where the call is not known."""
+    if row.call is None or row.call.span_of(row.place) is None:
+        return
+    yield from _tables(row.call)
+    yield from _strides(row.call)
+    for more in sorted({1, 2, row.q_len}):
+        words = f"as if the request were {more} key{'s' if more > 1 else ''} longer, for the causal limit too"
+        yield Claim(Mistake.LENGTH, words, _longer(_by(more)), tried=3)
+    words = "as if the request reached to the end of its last page"
+    yield Claim(Mistake.LENGTH, words, _longer(lambda kv_len, page: -kv_len % page))
+
+
+def as_told(row: WrongRow) -> Iterator[Claim]:
+    """The right answer to the arguments of the call, where these are not what was asked of the backend."""
+    known = row.call is not None and row.call.span_of(row.place) is not None
+    differences = list(_differences(row, row.call)) if row.call is not None and known else []
+    if differences:
+        mistake = differences[0][0]
+        words = "the kernel does what its call says: " + ", and ".join(words for _, words in differences)
+        yield Claim(mistake, words, _told, SCALED)
+
+
+def _differences(row: WrongRow, call: PagedCall) -> Iterator[tuple[Mistake, str]]:
+    """What the call says otherwise than was asked for, in this row."""
+    problem = row.problem
+    at = call.span_of(row.place)
+    assert at is not None
+    span = call.spans[at]
+    first = row.place - row.token_in_request
+    if (span.first_row, span.q_len) != (first, row.q_len):
+        rows = f"request {at} of the call has rows {span.first_row} to {span.first_row + span.q_len - 1}"
+        yield Mistake.TOLD_ROWS, f"{rows}, where rows {first} to {first + row.q_len - 1} are a request's"
+    if span.kv_len != row.kv_len:
+        yield Mistake.TOLD_LENGTH, f"its request {at} has {span.kv_len:,} keys instead of {row.kv_len:,}"
+    count = min(span.kv_len, row.kv_len)
+    own = row.alone(range(count))
+    gathered = call.gathered(torch.tensor(span.pages), count, row.kv_head)
+    if gathered is None or not all(map(_same, gathered, (own.key, own.value))):
+        yield Mistake.TOLD_PAGES, _other_pages(row, call, at)
+    if not _same(call.query[row.place, row.head], problem.query[row.token, row.head]):
+        yield Mistake.TOLD_QUERY, "its queries are others"
+    for name, told, asked in (
+        ("bmm1_scale", call.bmm1_scale, problem.bmm1_scale),
+        ("bmm2_scale", call.bmm2_scale, problem.bmm2_scale),
+    ):
+        if told != asked:
+            yield Mistake.TOLD_SCALE, f"{name} is {told:.6g} instead of {asked:.6g}"
+    if call.window_left != problem.window_left:
+        yield Mistake.TOLD_WINDOW, f"window_left is {call.window_left} instead of {problem.window_left}"
+    if (call.sinks is None) != (problem.sinks is None):
+        yield Mistake.TOLD_SINKS, "it has no sinks" if call.sinks is None else "it has sinks, where none are"
+    elif call.sinks is not None and problem.sinks is not None and not _same(call.sinks, problem.sinks):
+        yield Mistake.TOLD_SINKS, "its sinks are others"
+
+
+def _other_pages(row: WrongRow, call: PagedCall, at: int) -> str:
+    """Which of a request's pages is another than holds its keys, as the page table has it."""
+    size, own = call.page_size, row.alone(range(row.kv_len)).key[:, 0]
+    pages = call.spans[at].pages if call.key.numel() <= _MOST_ELEMENTS else ()
+    for index, page in enumerate(pages):
+        keys = own[index * size : (index + 1) * size]
+        held = call.gathered(torch.tensor([page]), len(keys), row.kv_head)
+        if held is None or not len(keys):
+            break
+        others = (held[0][:, 0].to(torch.float64) != keys.to(torch.float64)).any(dim=-1)
+        if bool(others.all()):
+            right = call.pages_with(keys, row.kv_head)
+            where = f"these lie on page {right[0]}" if right else "these lie on no page"
+            return f"column {index} of row {at} of its page table is page {page}, which has none of its keys: {where}"
+        if bool(others.any()):
+            slot = int(others.to(torch.int8).argmax())
+            return f"slot {slot} of page {page} does not hold key {index * size + slot} of its request {at}"
+    return f"the pages of its request {at} do not hold the request's keys and values"
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and bool((one.to(other.device, torch.float64) == other.to(torch.float64)).all())
+
+
+def _told(row: WrongRow) -> Alternative | None:
+    """The right answer to the call's own arguments."""
+    call = row.call
+    at = None if call is None else call.span_of(row.place)
+    if call is None or at is None:
+        return None
+    span = call.spans[at]
+    own = span.kv_len - span.q_len + row.place - span.first_row
+    keys = call.gathered(torch.tensor(span.pages), min(max(own + 1, 0), span.kv_len), row.kv_head)
+    if keys is None:
+        return None
+    start = max(own - call.window_left, 0) if call.window_left >= 0 else 0
+    sinks = None if call.sinks is None else call.sinks[row.head : row.head + 1]
+    problem = replace(
+        _with_keys(row, keys[0][start:], keys[1][start:]),
+        query=call.query[row.place : row.place + 1, row.head : row.head + 1].to(row.problem.query.device),
+        bmm1_scale=call.bmm1_scale,
+        bmm2_scale=call.bmm2_scale,
+        sinks=None if sinks is None else sinks.to(row.problem.query.device),
+    )
+    return row.alternative(problem)
+
+
+def _with_keys(row: WrongRow, key: torch.Tensor, value: torch.Tensor) -> Problem:
+    """The row's problem over other keys, all of which it sees."""
+    alone = row.alone(range(0))
+    device = row.problem.query.device
+    return replace(alone, key=key.to(device), value=value.to(device), kv_lens=(len(key),))
+
+
+def _tables(call: PagedCall) -> Iterator[Claim]:
+    """The page table read in another way."""
+    width, stride = call.table.shape[1], call.table.stride(0)
+    if stride != width:
+        words = "as if the rows of the page table followed each other without gaps"
+        yield _from_pages(
+            Mistake.TABLE_STRIDE, words, lambda each, b, count: _flat(each, b * each.table.shape[1], count)
+        )
+    words = "as if the rows of the page table were as wide as the request's own pages"
+    yield _from_pages(Mistake.TABLE_STRIDE, words, lambda each, b, count: _flat(each, b * count, count))
+    for by in (1, -1):
+        words = f"as if page ids were {abs(by)} {'larger' if by > 0 else 'smaller'}"
+        yield _from_pages(Mistake.PAGE_IDS, words, _shifted(by))
+        words = f"as if the request's pages began {'behind' if by > 0 else 'before'} its first in the page table"
+        yield _from_pages(Mistake.PAGE_IDS, words, _columns(by))
+    for by in range(-_OTHERS, _OTHERS + 1):
+        if by and abs(by) < call.table.shape[0]:
+            words = f"as if it had the row of the page table {abs(by)} {'behind' if by > 0 else 'before'} its own"
+            claim = _from_pages(Mistake.TABLE_ROW, words, _row(by))
+            yield replace(claim, stakes=POSITIONS, tried=min(call.table.shape[0], 2 * _OTHERS))
+    words = "as if all pages of a request followed its first one"
+    yield _from_pages(Mistake.PAGES_IN_A_ROW, words, _consecutive(None))
+    for tile in _TILES:
+        if tile > call.page_size:
+            words = f"as if one page were looked up for every {tile} keys, and the next pages followed it"
+            yield _from_pages(Mistake.PAGES_IN_A_ROW, words, _consecutive(tile))
+
+
+def _from_pages(mistake: Mistake, words: str, pages: Pages) -> Claim:
+    def answer(row: WrongRow) -> Alternative | None:
+        call = row.call
+        at = None if call is None else call.span_of(row.place)
+        if call is None or at is None:
+            return None
+        count = -(-row.seen.stop // call.page_size)
+        taken, own = pages(call, at, count), _own(call, at, count)
+        if mistake is not Mistake.CACHE_STRIDE and taken is not None and own is not None and torch.equal(taken, own):
+            # The same pages: what is wrong is in them, and not in how they are looked up.
+            return None
+        keys = None if taken is None else call.gathered(taken, row.seen.stop, row.kv_head)
+        if keys is None:
+            return None
+        start = row.seen.start
+        return row.alternative(_with_keys(row, keys[0][start:], keys[1][start:]))
+
+    return Claim(mistake, words, answer, RULE)
+
+
+def _flat(call: PagedCall, start: int, count: int) -> torch.Tensor | None:
+    """Ids one behind the other in the memory of the page table; none beyond its last."""
+    table = call.table
+    size = (table.shape[0] - 1) * table.stride(0) + table.shape[1]
+    return table.as_strided((size,), (1,))[start : start + count] if start + count <= size else None
+
+
+def _own(call: PagedCall, request: int, count: int) -> torch.Tensor | None:
+    inside = request < call.table.shape[0] and count <= call.table.shape[1]
+    return call.table[request, :count] if inside else None
+
+
+def _shifted(by: int) -> Pages:
+    def pages(call: PagedCall, request: int, count: int) -> torch.Tensor | None:
+        own = _own(call, request, count)
+        return None if own is None else own + by
+
+    return pages
+
+
+def _columns(by: int) -> Pages:
+    return lambda call, b, count: _flat(call, b * call.table.stride(0) + by, count) if b or by > 0 else None
+
+
+def _row(by: int) -> Pages:
+    return lambda call, b, count: _own(call, b + by, count) if b + by >= 0 else None
+
+
+def _consecutive(tile: int | None) -> Pages:
+    def pages(call: PagedCall, request: int, count: int) -> torch.Tensor | None:
+        own = _own(call, request, count)
+        if own is None:
+            return None
+        places = torch.arange(count, device=own.device)
+        in_tile = count if tile is None else max(tile // call.page_size, 1)
+        return own[places // in_tile * in_tile] + places % in_tile
+
+    return pages
+
+
+def _strides(call: PagedCall) -> Iterator[Claim]:
+    """Queries or the cache read as if they were contiguous, values at the keys' strides."""
+    if not call.query.is_contiguous():
+        words = "as if the queries were contiguous"
+        yield Claim(Mistake.QUERY_STRIDE, words, _packed_query(heads=True))
+        words = "as if rows of queries followed each other without gaps"
+        yield Claim(Mistake.QUERY_STRIDE, words, _packed_query(heads=False))
+    if not all(cache.is_contiguous() for _, cache in call.caches):
+        yield Claim(Mistake.CACHE_STRIDE, "as if the KV cache were contiguous", _dense_cache)
+
+
+def _packed_query(*, heads: bool) -> Callable[[WrongRow], Alternative | None]:
+    def answer(row: WrongRow) -> Alternative | None:
+        if row.call is None:
+            return None
+        query = row.call.query
+        head = query.shape[2] if heads else query.stride(1)
+        start = row.place * query.shape[1] * head + row.head * head
+        flat = query.as_strided((extent(query),), (1,))
+        if start + query.shape[2] > len(flat):
+            return None
+        taken = flat[start : start + query.shape[2]].view(1, 1, -1).to(row.problem.query.device)
+        return row.alternative(replace(row.alone(row.seen), query=taken))
+
+    return answer
+
+
+def _dense_cache(row: WrongRow) -> Alternative | None:
+    dense = None if row.call is None else row.call.dense()
+    return None if dense is None else _from_pages(Mistake.CACHE_STRIDE, "", _own).answer(replace(row, call=dense))
+
+
+More = Callable[[int, int], int]
+"""By how many keys a request is longer, from its length and the page size."""
+
+
+def _by(more: int) -> More:
+    return lambda _, __: more
+
+
+def _longer(more_than: More) -> Callable[[WrongRow], Alternative | None]:
+    def answer(row: WrongRow) -> Alternative | None:
+        call = row.call
+        at = None if call is None else call.span_of(row.place)
+        if call is None or at is None:
+            return None
+        more = more_than(row.kv_len, call.page_size)
+        stop = row.seen.stop + more
+        pages = _own(call, at, -(-stop // call.page_size))
+        keys = None if pages is None else call.gathered(pages, stop, row.kv_head)
+        if keys is None:
+            return None
+        start = row.seen.start + more if row.seen.start else 0
+        return row.alternative(_with_keys(row, keys[0][start:], keys[1][start:]))
+
+    return answer

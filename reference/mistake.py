@@ -1,0 +1,52 @@
+"""The kinds of mistake that an explanation of a wrong row can name: the vocabulary of the judge and of its measurement.
+
+A planted defect declares which of them describe it rightly, so that no text has to be read to count wrong ones.
+"""
+
+from enum import StrEnum
+
+
+class Mistake(StrEnum):
+    """What a kernel, or its caller, does instead of what it should.
+
+    Those that begin with `told` are in the arguments of the call: the kernel answers rightly what it was asked.
+    """
+
+    NO_KEYS = "no keys"
+    KEYS_MISSING = "keys missing"
+    KEYS_TWICE = "keys counted twice"
+    KEYS_REPLACED = "other keys read"
+    VALUES_MISSING = "values missing"
+    LENGTH = "length off"
+    CAUSAL_LIMIT = "causal limit off"
+    CAUSAL_ALIGNMENT = "causal mask misaligned"
+    MASK_OF_ANOTHER_ROW = "mask of another row"
+    WINDOW = "window wrong"
+    LOGIT_SCALE = "logits scaled"
+    OUTPUT_SCALE = "output scaled"
+    SOFT_CAP = "soft cap missing"
+    SINK = "sink missing or repeated"
+    SINK_OF_ANOTHER_HEAD = "sink of another head"
+    SINK_SCALED = "sink scaled"
+    OTHER_ROW = "another row's answer"
+    OTHER_QUERY = "another row's query"
+    OTHER_KV_HEAD = "another KV head"
+    OTHER_REQUEST = "another request's keys"
+    LSE_BASE = "LSE in another base"
+    LSE_SIGN = "LSE negated"
+    LSE_OF_A_PART = "LSE of a part"
+    MERGE_BASE = "parts merged in another base"
+    MERGE_WEIGHTS = "parts merged with wrong weights"
+    TABLE_STRIDE = "page table read at another stride"
+    TABLE_ROW = "another row of the page table"
+    PAGE_IDS = "page ids off"
+    PAGES_IN_A_ROW = "pages taken to be consecutive"
+    QUERY_STRIDE = "queries read at other strides"
+    CACHE_STRIDE = "KV cache read at other strides"
+    TOLD_LENGTH = "told another length"
+    TOLD_PAGES = "told other pages"
+    TOLD_ROWS = "told other rows"
+    TOLD_QUERY = "told other queries"
+    TOLD_SCALE = "told another scale"
+    TOLD_WINDOW = "told another window"
+    TOLD_SINKS = "told other sinks"
