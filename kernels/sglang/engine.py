@@ -1,4 +1,4 @@
-"""SGLang as an engine."""
+"""SGLang as an engine, and the backend that a name of its own says."""
 
 import re
 from collections.abc import Sequence
@@ -9,14 +9,24 @@ from packaging.version import Version
 
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.sglang import naming, wheel
-from attnfuzz.kernels.sglang.catalogue import backend_of
+from attnfuzz.kernels.sglang.backends import SglangBackend, capability_of
 from attnfuzz.kernels.sglang.naming import Named
+from attnfuzz.kernels.sglang.on_hopper import hopper_backend_of
+from attnfuzz.kernels.sglang.release import release_of
 from attnfuzz.reference.device import Device
 
 _PRELOAD = {
-    Device.CPU: "attnfuzz.kernels.sglang.preload:load_release",
-    Device.CUDA: "attnfuzz.kernels.sglang.preload:load_release_for_hopper",
+    Device.CPU: "attnfuzz.kernels.sglang.loader:load_release",
+    Device.CUDA: "attnfuzz.kernels.sglang.loader:load_release_for_hopper",
 }
+
+
+def backend_of(named: Named) -> Backend:
+    """Return the backend that a name says. Fetches and imports nothing. Raises ReleaseError for a tree that is none."""
+    version = named.version or release_of(named.release).version
+    if named.gpu:
+        return hopper_backend_of(named, version)
+    return SglangBackend(named, capability_of(named.kind, version))
 
 
 class Sglang:

@@ -1,6 +1,6 @@
 """Graphs as a release's runners capture and replay them: static buffers, the backend's planners, its forward pass."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -8,11 +8,10 @@ from typing import Any, Protocol
 import torch
 
 from attnfuzz.kernels.backend import Bench
-from attnfuzz.kernels.sglang import boundary
 from attnfuzz.kernels.sglang.batch import forward_batch, new_keys
 from attnfuzz.kernels.sglang.graph_buffers import GraphBuffers
-from attnfuzz.kernels.sglang.inputs import Inputs
-from attnfuzz.kernels.sglang.orders.order import GraphPlanner
+from attnfuzz.kernels.sglang.layer import Inputs
+from attnfuzz.kernels.sglang.orders import GraphPlanner
 from attnfuzz.kernels.sglang.recording import Recording, record
 from attnfuzz.kernels.sglang.runner import Server
 from attnfuzz.reference.case import Case, Launch, Mode, Step
@@ -119,14 +118,30 @@ _PLANNERS: dict[GraphPlanner, _Planner] = {
 class _Captured:
     """A graph, what it reads beside its runner's buffers, and what it writes.
 
-    `metadata` is what MLA's planners keep for the graph, and `layout` how it laid queries out at the capture.
+    `metadata` is what MLA's planners keep for the graph, and `q_len` how it padded queries at the capture.
     """
 
     graph: Recording
     inputs: Inputs
     out: torch.Tensor
     metadata: Any
-    layout: Mapping[str, int]
+    q_len: int | None
+
+
+def planned_q_len(metadata: Any) -> int | None:
+    """Return the length of requests that a plan pads queries to, from which KV lengths follow; None if it has none."""
+    q_len = getattr(metadata, "max_seq_len_q", None)
+    return q_len if isinstance(q_len, int) else None
+
+
+def layout_breach(frozen: int | None, planned: int | None) -> str | None:
+    """Say how the plan of a replay pads queries where its graph, which keeps the numbers of its capture, does not."""
+    if frozen is None or planned is None or planned == frozen:
+        return None
+    return (
+        f"max_seq_len_q is {planned} in the plan of the replay and {frozen} in the graph, which pads queries as "
+        "it was captured: KV lengths that were planned for another padding are not those of its queries"
+    )
 
 
 class ServedGraphs:
@@ -153,11 +168,11 @@ class ServedGraphs:
         inputs = Inputs.place(self._case, self._bench, query, new_keys(self._server, step, rows))
         self._planner.capture(backend, batch)
         metadata = getattr(backend, "forward_decode_metadata", None)
-        layout = boundary.frozen_layout(metadata)
+        q_len = planned_q_len(metadata)
         with record(self._bench, host=(buffers.seq_lens_cpu,)) as graph:
             self._planner.within(backend, batch)
             out = attend(backend, batch, inputs)
-        self._captured[step.mode, rows] = _Captured(graph, inputs, out, metadata, layout)
+        self._captured[step.mode, rows] = _Captured(graph, inputs, out, metadata, q_len)
 
     def replay(self, backend: Any, batch: Any, step: Step, inputs: Inputs) -> tuple[Inputs, torch.Tensor]:
         """Replay the graph of a step's bucket on a batch: the queries that it read, and what it gave."""
@@ -166,8 +181,9 @@ class ServedGraphs:
         buffers.fill_from(batch, size)
         captured.inputs.fill(inputs)
         self._planner.replay(backend, batch, buffers, size)
-        for breach in boundary.layout_breaches(captured.layout, captured.metadata):
-            self._bench.launcher.report(", ".join(breach.arguments), breach.text)
+        breach = layout_breach(captured.q_len, planned_q_len(captured.metadata))
+        if breach is not None:
+            self._bench.launcher.report("max_seq_len_q", breach)
         captured.graph.replay()
         return captured.inputs, captured.out
 

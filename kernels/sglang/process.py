@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from packaging.version import Version
 
+from attnfuzz.kernels.sglang.padding import Ranks
 from attnfuzz.kernels.sglang.release import Release
 
 
@@ -28,30 +29,11 @@ class Modules(Protocol):
 
 
 @dataclass(frozen=True)
-class ProcessRank:
-    """Where a process stands: the first of replica `dp_rank`, of `dp_size` replicas of `attn_tp_size` processes."""
-
-    attn_tp_size: int = 1
-    dp_size: int = 1
-    dp_rank: int = 0
-
-    @property
-    def world_size(self) -> int:
-        """How many processes there are."""
-        return self.attn_tp_size * self.dp_size
-
-    @property
-    def rank(self) -> int:
-        """Its number among all of them."""
-        return self.dp_rank * self.attn_tp_size
-
-
-@dataclass(frozen=True)
 class Group:
-    """Stands for a GroupCoordinator: how many processes are in it, and which one this is."""
+    """Stands for a GroupCoordinator: how many processes are in it, of which this is the first."""
 
     world_size: int
-    rank_in_group: int
+    rank_in_group: int = 0
     ca_comm: None = None
     """Without an all-reduce of SGLang's own, which gathers small decode batches unpadded where no rank drafts (0.5.23
     srt/layers/dp_attention.py:236): all others are padded."""
@@ -80,7 +62,7 @@ _BUFFERS = (
 
 def begin(
     modules: Modules,
-    place: ProcessRank,
+    ranks: Ranks,
     model_config: Any,
     arguments: Mapping[str, Any],
     workspace_bytes: int,
@@ -93,13 +75,13 @@ def begin(
     """
     _drop_buffers(modules)
     _set_workspaces(modules, workspace_bytes)
-    common = {"model_path": "dummy", "device": device.type, "tp_size": place.world_size, **arguments}
+    common = {"model_path": "dummy", "device": device.type, "tp_size": ranks.processes, **arguments}
     version = modules.release.version
     if version >= _SINCE_CONTEXT:
         modules.module("sglang.srt.runtime_context").reset_context()
     if version < _SINCE_RANKS:
-        return _begin_with_groups(modules, place, model_config, common)
-    return _begin_with_ranks(modules, place, model_config, common)
+        return _begin_with_groups(modules, ranks, model_config, common)
+    return _begin_with_ranks(modules, ranks, model_config, common)
 
 
 def _drop_buffers(modules: Modules) -> None:
@@ -115,17 +97,17 @@ def _set_workspaces(modules: Modules, size: int) -> None:
     modules.module(f"{_ATTENTION}trtllm_mla_backend").DEFAULT_WORKSPACE_SIZE_MB = -(-size // 2**20)
 
 
-def _begin_with_groups(modules: Modules, place: ProcessRank, model_config: Any, common: Mapping[str, Any]) -> Any:
+def _begin_with_groups(modules: Modules, ranks: Ranks, model_config: Any, common: Mapping[str, Any]) -> Any:
     """As workers of 0.5.9 to 0.5.20 begin (srt/model_executor/model_runner.py, init_torch_distributed)."""
     server_args = modules.module("sglang.srt.server_args")
-    given = server_args.ServerArgs(**_replicas(place), **common)
+    given = server_args.ServerArgs(**_replicas(ranks), **common)
     server_args.set_global_server_args_for_scheduler(given)
     state = modules.module("sglang.srt.distributed.parallel_state")
     # All groups of 0.5.9 srt/distributed/parallel_state.py, 1335 to 1462. Without parallel experts or pipelines.
     groups = {
-        **dict.fromkeys(("_WORLD", "_TP", "_MOE_TP"), Group(place.world_size, place.rank)),
-        "_ATTN_TP": Group(place.attn_tp_size, 0),
-        **dict.fromkeys(("_ATTN_CP", "_MOE_DP", "_MOE_EP", "_PP"), Group(1, 0)),
+        **dict.fromkeys(("_WORLD", "_TP", "_MOE_TP"), Group(ranks.processes)),
+        "_ATTN_TP": Group(ranks.attention),
+        **dict.fromkeys(("_ATTN_CP", "_MOE_DP", "_MOE_EP", "_PP"), Group(1)),
     }
     for name, group in groups.items():
         setattr(state, name, group)
@@ -133,19 +115,19 @@ def _begin_with_groups(modules: Modules, place: ProcessRank, model_config: Any, 
     return given
 
 
-def _begin_with_ranks(modules: Modules, place: ProcessRank, model_config: Any, common: Mapping[str, Any]) -> Any:
+def _begin_with_ranks(modules: Modules, ranks: Ranks, model_config: Any, common: Mapping[str, Any]) -> Any:
     """As schedulers of 0.5.21 to 0.5.23 begin (srt/managers/scheduler.py, run_scheduler_process)."""
     named = modules.release.version >= _SINCE_ATTENTION_REPLICAS
-    replicas = {"attn_dp_size": place.dp_size} if named else _replicas(place)
+    replicas = {"attn_dp_size": ranks.data_parallel} if named else _replicas(ranks)
     given = modules.module("sglang.srt.server_args").ServerArgs(**replicas, **common)
     context = modules.module("sglang.srt.runtime_context")
-    context.publish(given, role="scheduler", ranks=context.SpawnRanks(world_rank=place.rank))
-    context.get_parallel().override_permanently(tp_group=Group(place.world_size, place.rank))
+    context.publish(given, role="scheduler", ranks=context.SpawnRanks(world_rank=0))
+    context.get_parallel().override_permanently(tp_group=Group(ranks.processes))
     dp_attention = modules.module("sglang.srt.layers.dp_attention")
     dp_attention.initialize_dp_attention(given)
     dp_attention.init_dp_gathered_buffer(model_config)
     return given
 
 
-def _replicas(place: ProcessRank) -> Mapping[str, Any]:
-    return {"dp_size": place.dp_size, "enable_dp_attention": place.dp_size > 1}
+def _replicas(ranks: Ranks) -> Mapping[str, Any]:
+    return {"dp_size": ranks.data_parallel, "enable_dp_attention": ranks.data_parallel > 1}

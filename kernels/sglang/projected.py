@@ -14,8 +14,7 @@ from attnfuzz.kernels.backend import Bench, Output
 from attnfuzz.kernels.queries import draw_queries, packed_rows
 from attnfuzz.kernels.scales import BmmScales
 from attnfuzz.kernels.sglang.errors import Moved
-from attnfuzz.kernels.sglang.inputs import Inputs
-from attnfuzz.kernels.sglang.layer import scaling
+from attnfuzz.kernels.sglang.layer import Inputs, scaling
 from attnfuzz.kernels.sglang.loader import Loaded
 from attnfuzz.kernels.sglang.pool import first_new, new_tokens
 from attnfuzz.kernels.sglang.runner import Server

@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from attnfuzz.kernels.library_cache import cache_folder, locked
 from attnfuzz.kernels.pip import PipFailed, pip
@@ -27,17 +27,6 @@ _ONE_WHEEL = ("--only-binary=:all:", "--python-version=3.11", "--platform=manyli
 
 _NEEDED = frozenset({".py", ".cu", ".cuh", ".h", ".hpp"})
 _NOT_NEEDED = ("sglang/multimodal_gen/", "sglang/test/")
-
-
-def version_of(text: str) -> Version:
-    """The version that `text` says. Raises NoSuchRelease."""
-    try:
-        version = Version(text)
-    except InvalidVersion:
-        raise NoSuchRelease(f"{text!r} is no version of SGLang, as {OLDEST} is one") from None
-    if version < OLDEST:
-        raise NoSuchRelease(f"SGLang {version} is older than what can be driven: {OLDEST} or newer")
-    return version
 
 
 def released() -> list[Version]:
