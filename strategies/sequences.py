@@ -9,10 +9,9 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode, Request, Step
-from attnfuzz.strategies.batch import Lengths, Setting, draw_batch
+from attnfuzz.strategies.batch import Lengths, Setting, draw_batch, q_options
 from attnfuzz.strategies.choices import Choice, choice, integer, odds
 from attnfuzz.strategies.coverage import all_features, pair, possible_pairs
-from attnfuzz.strategies.lengths import q_options
 from attnfuzz.strategies.scope import MOST_ROUNDS
 
 _MOST_STEPS = 5

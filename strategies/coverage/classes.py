@@ -3,6 +3,9 @@
 from bisect import bisect_left
 from dataclasses import dataclass
 
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import Latent
+
 
 @dataclass(frozen=True)
 class Classes:
@@ -53,9 +56,9 @@ HEAD_DIMS = (*map(str, _HEAD_DIMS), _WHOLE_DIM, _ODD_DIM)
 PAGE_SIZES = (*map(str, _PAGE_SIZES), _OTHER)
 GROUPS = (*map(str, _GROUPS), _OTHER, _LARGER)
 
-SERVED_RANK = 512
-"""That of the latents of all served models, which are kept apart from smaller ones."""
-
+VALUE_DIMS = ("as K's", "smaller", "larger")
+LATENTS = ("none", "smaller", "rank 512")
+KV_DTYPES = ("that of the queries", "float8_e4m3")
 KV_LENGTHS = ("0", "1", "within a page", "one page", "a page and one", "whole pages", "several pages")
 ACCEPTED = ("one", "part", "all")
 
@@ -73,6 +76,21 @@ def head_dim_class(dim: int) -> str:
 def page_size_class(size: int) -> str:
     """One of PAGE_SIZES."""
     return str(size) if size in _PAGE_SIZES else _OTHER
+
+
+def value_dim_class(dim_qk: int, dim_vo: int) -> str:
+    """One of VALUE_DIMS: the head dim of V, beside that of K."""
+    return "as K's" if dim_qk == dim_vo else "smaller" if dim_vo < dim_qk else "larger"
+
+
+def latent_class(latent: Latent | None) -> str:
+    """One of LATENTS: rank 512 is that of all served models."""
+    return "none" if latent is None else "rank 512" if latent.rank == 512 else "smaller"
+
+
+def kv_dtype_class(dtype: DType) -> str:
+    """One of KV_DTYPES."""
+    return "float8_e4m3" if dtype is DType.FLOAT8_E4M3 else "that of the queries"
 
 
 def group_class(group: int) -> str:
