@@ -125,6 +125,12 @@ class CallCase(
     outputs: Outputs = Outputs.POISONED
     notes: tuple[str, ...] = ()
 
+    @property
+    def writes(self) -> tuple[Buffer, ...]:
+        """What was written to buffers between the calls, and after the last."""
+        between = tuple(write for call in self.calls for write in call.writes)
+        return between + (self.answer.writes if self.answer else ())
+
 
 def named_views(arguments: Mapping[str, Argument]) -> Iterator[tuple[str, View]]:
     """Every tensor among arguments with its name, members of a list as "name[0]", "name[1]"."""

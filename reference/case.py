@@ -91,6 +91,16 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         """Whether the backend is handed query rows that belong to no request."""
         return self.padded_tokens > self.tokens or self.padded_batch > len(self.requests)
 
+    @property
+    def longest_prefix(self) -> int:
+        """The most keys that a request has before its new tokens."""
+        return max(request.kv_len - request.q_len for request in self.requests)
+
+    def chunks(self, capacity: int) -> int:
+        """Chunks of prefixes of a chunked prefill: in each, requests have equal shares of `capacity` tokens."""
+        share = capacity // len(self.requests)
+        return max(0, -(-self.longest_prefix // share))
+
 
 class PageOrder(StrEnum):
     """Which pages of the pool a slot gets. REVERSED begins with the last page, as lists of free pages do."""

@@ -143,7 +143,7 @@ def draw_chunk_capacity(draw: DrawFn, steps: tuple[Step, ...], lean: Lean) -> in
     if not chunked:
         return _DEFAULT
     batch = max(len(step.requests) for step in chunked)
-    longest = max(request.kv_len - request.q_len for step in chunked for request in step.requests)
+    longest = max(step.longest_prefix for step in chunked)
     count = draw(_CHUNKS.under(lean))
     if count == 1 and longest * batch <= _DEFAULT:
         return _DEFAULT

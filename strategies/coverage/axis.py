@@ -19,7 +19,6 @@ from attnfuzz.reference.case import (
     ValueFamily,
     Workspace,
 )
-from attnfuzz.reference.chunks import chunks_of
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.relation import Relation
@@ -253,7 +252,7 @@ def _chunks(moment: Moment) -> tuple[str, ...]:
     step = moment.step
     if moment.case.geometry.latent is None or step.mode is not Mode.CHUNKED_PREFILL:
         return ()
-    chunks = chunks_of(step, moment.case.chunk_capacity)
+    chunks = step.chunks(moment.case.chunk_capacity)
     if chunks < 2:
         return ("one",) if chunks else ("no prefix",)
     before_last = (chunks - 1) * (moment.case.chunk_capacity // len(step.requests))
