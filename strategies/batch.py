@@ -11,7 +11,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode
 from attnfuzz.strategies.choices import Choice, choice, integer, odds
-from attnfuzz.strategies.coverage.classes import BATCHES, KEYS, KV_LENGTHS, QUERIES, accepted_class, kv_length_class
+from attnfuzz.strategies.coverage.classes import ACCEPTED, BATCHES, KEYS, KV_LENGTHS, QUERIES
 from attnfuzz.strategies.lean import NO_LEAN, Lean
 from attnfuzz.strategies.scope import Scope
 
@@ -50,7 +50,7 @@ def kv_lengths(page_size: int, ceiling: int, emptiness: Emptiness, *, flat: bool
 
     def shows(length: int) -> tuple[str, ...]:
         as_prefix = ("without keys=some", "prefix=none", "chunks=no prefix") if length == 0 else ("prefix=yes",)
-        return f"kv len={kv_length_class(length, page_size)}", f"longest kv={KEYS.of(length)}", *as_prefix
+        return f"kv len={KV_LENGTHS.of(length, page_size)}", f"longest kv={KEYS.of(length)}", *as_prefix
 
     return Choice(_kv_options(page_size, ceiling, emptiness, flat=flat), shows)
 
@@ -84,7 +84,7 @@ def _shown_by_style(style: tuple[Emptiness, bool]) -> tuple[str, ...]:
         return "without keys=some", "kv len=0"
     if not total:
         return "prefix=yes", "prefix=none"
-    return ("prefix=fewer keys than queries", *(f"kv len={value}" for value in KV_LENGTHS if value != "0"))
+    return ("prefix=fewer keys than queries", *(f"kv len={value}" for value in KV_LENGTHS.names if value != "0"))
 
 
 # (which KV lengths are 0, whether a drawn length is the total). If it is not, it counts what lies before the new tokens
@@ -179,7 +179,7 @@ def _q_lengths(mode: Mode, stride: int, ceiling: int) -> Choice[int]:
         return Choice((1 if mode is Mode.DECODE else stride,), lambda _: ())
 
     def shows(accepted: int) -> tuple[str, ...]:
-        return f"accepted={accepted_class(accepted, stride)}", f"longest q={QUERIES.of(accepted)}"
+        return f"accepted={ACCEPTED.of(accepted, stride)}", f"longest q={QUERIES.of(accepted)}"
 
     return Choice(tuple(range(1, stride + 1)), shows)
 

@@ -14,13 +14,13 @@ from attnfuzz.reference.geometry import Geometry, KvLayout, Latent
 from attnfuzz.strategies.choices import Choice, WeightedFlag, choice, on
 from attnfuzz.strategies.coverage.classes import (
     DRAFTS,
+    GROUPS,
+    HEAD_DIMS,
+    KV_DTYPES,
     KV_HEADS,
-    group_class,
-    head_dim_class,
-    kv_dtype_class,
-    latent_class,
-    page_size_class,
-    value_dim_class,
+    LATENTS,
+    PAGE_SIZES,
+    VALUE_DIMS,
 )
 from attnfuzz.strategies.lean import Lean
 from attnfuzz.strategies.supported import dtype_pairs, head_dims, heads, latents
@@ -65,24 +65,24 @@ LAYERS = (
     LayerSpec("GLM with latents", ((10, 1), (20, 1)), 576, (32, 64), latent=_DEEPSEEK),
 )
 
-_shown_by_page_size = on("page size", page_size_class)
-_shown_by_head_dim = on("head dim", head_dim_class)
+_shown_by_page_size = on("page size", PAGE_SIZES.of)
+_shown_by_head_dim = on("head dim", HEAD_DIMS.of)
 
 
 def _shown_by_dtypes(dtypes: tuple[DType, DType]) -> tuple[str, ...]:
     queries, cache = dtypes
-    return f"dtype={queries}", f"KV dtype={kv_dtype_class(cache)}"
+    return f"dtype={queries}", f"KV dtype={KV_DTYPES.of(cache)}"
 
 
 def _shown_by_heads(pair: tuple[int, int]) -> tuple[str, ...]:
     q_heads, kv_heads = pair
-    return f"KV heads={KV_HEADS.of(kv_heads)}", f"group={group_class(q_heads // kv_heads)}"
+    return f"KV heads={KV_HEADS.of(kv_heads)}", f"group={GROUPS.of(q_heads // kv_heads)}"
 
 
 def _shown_by_latent(latent: Latent | None) -> tuple[str, ...]:
     if latent is None:
         return ()
-    return f"latent={latent_class(latent)}", *_shown_by_head_dim(latent.rank + latent.rope)
+    return f"latent={LATENTS.of(latent)}", *_shown_by_head_dim(latent.rank + latent.rope)
 
 
 def _shown_by_window(left: int) -> tuple[str, ...]:
@@ -224,7 +224,7 @@ def _group_of_bucket(bucket: Bucket) -> _Group:
 
 
 def _compiled(bucket: Bucket) -> _Part:
-    value_dim = f"V dim={value_dim_class(bucket.head_dim_qk, bucket.head_dim_vo)}"
+    value_dim = f"V dim={VALUE_DIMS.of(bucket.head_dim_qk, bucket.head_dim_vo)}"
     return _Part(
         latents=Choice((bucket.latent,), _shown_by_latent),
         head_dims=Choice((bucket.head_dim_qk,), _shown_by_head_dim),

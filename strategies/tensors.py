@@ -21,7 +21,7 @@ from attnfuzz.reference.case import (
 )
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.strategies.choices import Choice, on
-from attnfuzz.strategies.coverage.classes import GAP_COLUMNS, MAXIMA, SLACK_COLUMNS, SPARE_PAGES, factor_class
+from attnfuzz.strategies.coverage.classes import FACTORS, GAP_COLUMNS, MAXIMA, SLACK_COLUMNS, SPARE_PAGES
 from attnfuzz.strategies.lean import Lean
 
 _PAGE_ORDERS = Choice(tuple(PageOrder), on("page order"))
@@ -91,7 +91,7 @@ _FAMILIES: Choice[ValueFamily] = Choice((ValueFamily.NORMAL, *ValueFamily), on("
 # Above and below 1, exact in every dtype and not, and never each other's inverse: a scale that is applied twice,
 # or divided by, shows.
 _FACTORS = (1.0, 1.0, 1.0, 0.5, 1.7, 0.37)
-_SOFTMAX, _K, _V = (Choice(_FACTORS, on(axis, factor_class)) for axis in ("softmax scale", "K scale", "V scale"))
+_SOFTMAX, _K, _V = (Choice(_FACTORS, on(axis, FACTORS.of)) for axis in ("softmax scale", "K scale", "V scale"))
 
 
 def draw_family(draw: DrawFn, lean: Lean) -> ValueFamily:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -20,24 +20,11 @@ Attend = Callable[[Any, Any, Inputs], torch.Tensor]
 """The forward pass of a backend, on a batch and what the model hands over: out [rows, q_heads, head_dim_vo]."""
 
 
-class _Planner(Protocol):
-    """How a backend is told of a graph's batch."""
-
-    def capture(self, backend: Any, batch: Any) -> None:
-        """Before a graph is captured."""
-        ...
-
-    def within(self, backend: Any, batch: Any) -> None:
-        """What is captured of it."""
-        ...
-
-    def replay(self, backend: Any, batch: Any, buffers: GraphBuffers, size: int) -> None:
-        """Before a graph of `size` requests is replayed on `batch`, which is in `buffers` already."""
-        ...
-
-
 class _ByArguments:
-    """To 0.5.12 (0.5.9: cuda_graph_runner.py:689 and :830, eagle_draft_extend_cuda_graph_runner.py:334 and :458)."""
+    """How a backend to 0.5.12 is told of a graph's batch.
+
+    0.5.9: cuda_graph_runner.py:689 and :830, eagle_draft_extend_cuda_graph_runner.py:334 and :458.
+    """
 
     def capture(self, backend: Any, batch: Any) -> None:
         backend.init_forward_metadata_capture_cuda_graph(
@@ -73,7 +60,7 @@ _PASSED_ON = ("out_cache_loc_virtual", "kv_loc_plan", "kv_loc_cols", "max_seq_le
 
 
 class _InAndOut:
-    """From 0.5.13 on.
+    """How a backend from 0.5.13 on is told of it; `within` is captured.
 
     0.5.14: model_executor/runner/decode_cuda_graph_runner.py:772 and :950, and for draft extends
     speculative/eagle_draft_extend_cuda_graph_runner.py:415 and :553.
@@ -108,7 +95,7 @@ class _InAndOut:
         )
 
 
-_PLANNERS: dict[GraphPlanner, _Planner] = {
+_PLANNERS: dict[GraphPlanner, _ByArguments | _InAndOut] = {
     GraphPlanner.ARGUMENTS: _ByArguments(),
     GraphPlanner.IN_AND_OUT: _InAndOut(),
 }

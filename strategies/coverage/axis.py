@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from attnfuzz.reference.case import (
     Case,
@@ -41,15 +41,8 @@ from attnfuzz.strategies.coverage.classes import (
     SLACK_COLUMNS,
     SPARE_PAGES,
     VALUE_DIMS,
-    accepted_class,
-    factor_class,
-    group_class,
-    head_dim_class,
-    kv_dtype_class,
-    kv_length_class,
-    latent_class,
-    page_size_class,
-    value_dim_class,
+    Classes,
+    Kinds,
 )
 
 T = TypeVar("T")
@@ -81,6 +74,11 @@ class Axis(Generic[T]):
 def single(name: str, values: tuple[str, ...], place: Callable[[T], str]) -> Axis[T]:
     """An axis on which everything has exactly one value."""
     return Axis(name, values, lambda subject: (place(subject),))
+
+
+def classed(name: str, classes: Classes | Kinds, measure: Callable[[T], Any]) -> Axis[T]:
+    """An axis of the classes of what `measure` gives of a case or a step."""
+    return single(name, classes.names, lambda subject: classes.of(measure(subject)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +138,15 @@ def _has(present: bool) -> str:
 _DTYPES = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32)
 
 GEOMETRY_AXES: tuple[Axis[Case], ...] = (
-    single("KV heads", KV_HEADS.names, lambda case: KV_HEADS.of(case.geometry.kv_heads)),
-    single("group", GROUPS, lambda case: group_class(case.geometry.group)),
-    single("head dim", HEAD_DIMS, lambda case: head_dim_class(case.geometry.head_dim_qk)),
-    single("V dim", VALUE_DIMS, lambda case: value_dim_class(case.geometry.head_dim_qk, case.geometry.head_dim_vo)),
-    single("latent", LATENTS, lambda case: latent_class(case.geometry.latent)),
-    single("page size", PAGE_SIZES, lambda case: page_size_class(case.geometry.page_size)),
-    single("dtype", tuple(dtype.value for dtype in _DTYPES), lambda case: case.geometry.dtype.value),
-    single("KV dtype", KV_DTYPES, lambda case: kv_dtype_class(case.geometry.kv_dtype)),
-    single("layout", tuple(each.value for each in KvLayout), lambda case: case.geometry.kv_layout.value),
+    classed("KV heads", KV_HEADS, lambda case: case.geometry.kv_heads),
+    classed("group", GROUPS, lambda case: case.geometry.group),
+    classed("head dim", HEAD_DIMS, lambda case: case.geometry.head_dim_qk),
+    single("V dim", VALUE_DIMS.names, lambda case: VALUE_DIMS.of(case.geometry.head_dim_qk, case.geometry.head_dim_vo)),
+    classed("latent", LATENTS, lambda case: case.geometry.latent),
+    classed("page size", PAGE_SIZES, lambda case: case.geometry.page_size),
+    single("dtype", _DTYPES, lambda case: case.geometry.dtype),
+    classed("KV dtype", KV_DTYPES, lambda case: case.geometry.kv_dtype),
+    single("layout", tuple(KvLayout), lambda case: case.geometry.kv_layout),
     single("sinks", ("none", "yes"), lambda case: _has(case.geometry.sinks)),
     single("soft cap", ("none", "yes"), lambda case: _has(case.geometry.soft_cap > 0)),
 )
@@ -156,21 +154,21 @@ GEOMETRY_AXES: tuple[Axis[Case], ...] = (
 CASE_AXES: tuple[Axis[Case], ...] = (
     single("steps", ("one", "several of one mode", "several modes"), _steps),
     *GEOMETRY_AXES,
-    single("softmax scale", FACTORS, lambda case: factor_class(case.scales.softmax)),
-    single("K scale", FACTORS, lambda case: factor_class(case.scales.k)),
-    single("V scale", FACTORS, lambda case: factor_class(case.scales.v)),
-    single("values", tuple(each.value for each in ValueFamily), lambda case: case.values.value),
-    single("page order", tuple(each.value for each in PageOrder), lambda case: case.pages.order.value),
-    single("table tail", tuple(each.value for each in TableTail), lambda case: case.pages.tail.value),
-    single("table slack", SLACK_COLUMNS.names, lambda case: SLACK_COLUMNS.of(case.pages.table_slack)),
-    single("table gap", GAP_COLUMNS.names, lambda case: GAP_COLUMNS.of(case.views.table_gap)),
-    single("spare pages", SPARE_PAGES.names, lambda case: SPARE_PAGES.of(case.pages.spare)),
-    single("query view", tuple(each.value for each in QueryView), lambda case: case.views.query.value),
-    single("KV view", tuple(each.value for each in KvView), lambda case: case.views.kv.value),
-    single("workspace", tuple(each.value for each in Workspace), lambda case: case.workspace.value),
-    single("outputs", tuple(each.value for each in Outputs), lambda case: case.outputs.value),
-    single("stated maxima", MAXIMA.names, lambda case: MAXIMA.of(case.max_len_slack)),
-    single("guard", tuple(each.value for each in Guard), lambda case: case.guard.value),
+    classed("softmax scale", FACTORS, lambda case: case.scales.softmax),
+    classed("K scale", FACTORS, lambda case: case.scales.k),
+    classed("V scale", FACTORS, lambda case: case.scales.v),
+    single("values", tuple(ValueFamily), lambda case: case.values),
+    single("page order", tuple(PageOrder), lambda case: case.pages.order),
+    single("table tail", tuple(TableTail), lambda case: case.pages.tail),
+    classed("table slack", SLACK_COLUMNS, lambda case: case.pages.table_slack),
+    classed("table gap", GAP_COLUMNS, lambda case: case.views.table_gap),
+    classed("spare pages", SPARE_PAGES, lambda case: case.pages.spare),
+    single("query view", tuple(QueryView), lambda case: case.views.query),
+    single("KV view", tuple(KvView), lambda case: case.views.kv),
+    single("workspace", tuple(Workspace), lambda case: case.workspace),
+    single("outputs", tuple(Outputs), lambda case: case.outputs),
+    classed("stated maxima", MAXIMA, lambda case: case.max_len_slack),
+    single("guard", tuple(Guard), lambda case: case.guard),
     single("relation", ("none", *(each.words for each in Relation)), _relation),
 )
 
@@ -200,7 +198,7 @@ def _without_keys(moment: Moment) -> str:
 
 def _kv_len(moment: Moment) -> AbstractSet[str]:
     page = moment.case.geometry.page_size
-    return {kv_length_class(kv_len, page) for _, kv_len in moment.asking}
+    return {KV_LENGTHS.of(kv_len, page) for _, kv_len in moment.asking}
 
 
 def _prefix(moment: Moment) -> AbstractSet[str]:
@@ -227,7 +225,7 @@ def _accepted(moment: Moment) -> AbstractSet[str]:
     if moment.step.mode is not Mode.DRAFT_EXTEND:
         return frozenset()
     stride = moment.step.tokens_per_request
-    return {accepted_class(q_len, stride) for q_len, _ in moment.asking}
+    return {ACCEPTED.of(q_len, stride) for q_len, _ in moment.asking}
 
 
 def _slots(moment: Moment) -> str:
@@ -270,18 +268,18 @@ def _window(moment: Moment) -> str:
 
 
 STEP_AXES: tuple[Axis[Moment], ...] = (
-    single("mode", tuple(mode.value for mode in Mode), lambda moment: moment.step.mode.value),
+    single("mode", tuple(Mode), lambda moment: moment.step.mode),
     Axis("launch", ("eager", "first replay", "replayed again", "captured late"), _launch),
     single("padding", ("none", "tokens", "fewer requests than real", "as many requests, or more"), _padding),
-    single("batch", BATCHES.names, lambda moment: BATCHES.of(len(moment.step.requests))),
+    classed("batch", BATCHES, lambda moment: len(moment.step.requests)),
     single("without keys", ("none", "some", "all"), _without_keys),
-    Axis("kv len", KV_LENGTHS, _kv_len),
-    single("longest kv", KEYS.names, lambda moment: KEYS.of(max(kv_len for _, kv_len in moment.asking))),
+    Axis("kv len", KV_LENGTHS.names, _kv_len),
+    classed("longest kv", KEYS, lambda moment: max(kv_len for _, kv_len in moment.asking)),
     Axis("prefix", ("yes", "none", "fewer keys than queries"), _prefix, total=False),
     Axis("q lens", (_UNIFORM, "ragged", "an idle request"), _q_lens),
-    single("longest q", QUERIES.names, lambda moment: QUERIES.of(max(q_len for q_len, _ in moment.asking))),
+    classed("longest q", QUERIES, lambda moment: max(q_len for q_len, _ in moment.asking)),
     Axis("drafts", DRAFTS.names, _drafts, total=False),
-    Axis("accepted", ACCEPTED, _accepted, total=False),
+    Axis("accepted", ACCEPTED.names, _accepted, total=False),
     single("slots", ("in order", "permuted"), _slots),
     Axis("past", ("new", "grown", "handed on"), _past),
     Axis("chunks", ("no prefix", "one", "several", "one request ends early"), _chunks, total=False),

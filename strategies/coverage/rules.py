@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import SPECULATIVE, Mode
-from attnfuzz.strategies.coverage.classes import head_dim_class, page_size_class
+from attnfuzz.strategies.coverage.classes import HEAD_DIMS, PAGE_SIZES
 from attnfuzz.strategies.coverage.features import axes
 from attnfuzz.strategies.supported import capturable, head_dims, latents
 
@@ -69,7 +69,7 @@ def _chunked(can: Capability) -> bool:
 
 def _head_dims(can: Capability) -> set[str]:
     dims = [latent.rank + latent.rope for latent in latents(can) if latent] if can.latent else head_dims(can)
-    return {head_dim_class(dim) for dim in dims}
+    return {HEAD_DIMS.of(dim) for dim in dims}
 
 
 LACKS: tuple[Lack, ...] = (
@@ -81,7 +81,7 @@ LACKS: tuple[Lack, ...] = (
     Lack("the backend takes dense page tables only", _unless(lambda can: can.table_gaps, besides("table gap", "none"))),
     Lack(
         "the backend does not have pages of this size",
-        lambda can: besides("page size", *{page_size_class(size) for size in can.page_sizes}),
+        lambda can: besides("page size", *{PAGE_SIZES.of(size) for size in can.page_sizes}),
     ),
     Lack(
         "the backend does not have this head dim",
