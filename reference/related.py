@@ -57,10 +57,6 @@ def related(case: Case) -> Related:
     return Related(case=other, steps=tuple(steps), positions=positions)
 
 
-def _same_call(case: Case) -> Case:
-    return case
-
-
 def _relabel_pages(case: Case) -> Case:
     order = case.pages.order
     if order is PageOrder.SHARED_PREFIX:
@@ -137,7 +133,7 @@ def _change_splits(case: Case) -> Case:
 
 
 _CHANGES: dict[Relation, Callable[[Case], Case]] = {
-    Relation.SAME_CALL: _same_call,
+    Relation.SAME_CALL: lambda case: case,
     Relation.PAGES_RELABELLED: _relabel_pages,
     Relation.BATCH_PERMUTED: _permute_batch,
     Relation.REQUEST_APPENDED: _append_request,

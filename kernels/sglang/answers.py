@@ -7,7 +7,6 @@ question is noted with its place, and the ones that were looked at are pinned fo
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -72,7 +71,7 @@ class Questions:
         """Say which release asks from now on: the folder that has the package `sglang`, and its version."""
         if root == self._root:
             return
-        self._root, self._release, self._pinned = root, str(version), frozenset(_pairs(pinned(version)))
+        self._root, self._release, self._pinned = root, str(version), _known(version)
         # Of a release that asks nothing it is known as well.
         _record({"release": self._release})
 
@@ -86,7 +85,8 @@ class Questions:
         if asker is None or asker.f_code.co_name == "<module>":
             return
         assert self._root is not None
-        question = Question(what, _below(self._root, asker), asker.f_lineno)
+        file = Path(asker.f_code.co_filename).relative_to(self._root).as_posix()
+        question = Question(what, file, asker.f_lineno)
         if question not in self._seen:
             self._seen.add(question)
             _record({"release": self._release, "what": question.what, "place": question.place})
@@ -117,10 +117,6 @@ class Questions:
         return frame
 
 
-def _below(root: Path, frame: FrameType) -> str:
-    return Path(frame.f_code.co_filename).relative_to(root).as_posix()
-
-
 def _record(line: dict[str, str]) -> None:
     folder = os.environ.get(RECORD)
     if folder:
@@ -129,11 +125,9 @@ def _record(line: dict[str, str]) -> None:
             file.write(f"{json.dumps(line)}\n")
 
 
-def _pairs(pins: Mapping[str, list[str]]) -> Iterator[tuple[str, str]]:
-    """What and in which file: lines move from one tree to another, files hardly."""
-    for what, places in pins.items():
-        for place in places:
-            yield what, place.rpartition(":")[0]
+def _known(version: Version) -> frozenset[tuple[str, str]]:
+    """What is pinned and in which file: lines move from one tree to another, files hardly."""
+    return frozenset((what, place.rpartition(":")[0]) for what, places in pinned(version).items() for place in places)
 
 
 ASKED = Questions()

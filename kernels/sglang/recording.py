@@ -184,12 +184,12 @@ def _refuse_what_synchronises(func: Any, args: tuple[Any, ...]) -> None:
             f"{func} while a graph is captured: the host waits for a value of a stream that runs nothing"
         )
     shapes = torch.Tag.dynamic_output_shape in tags
-    if shapes and (func.overloadpacket is not torch.ops.aten.index or any(map(_is_mask, args[1]))):
+    masks = (torch.bool, torch.uint8)
+    if shapes and (
+        func.overloadpacket is not torch.ops.aten.index
+        or any(index is not None and index.dtype in masks for index in args[1])
+    ):
         raise NotCapturable(f"{func} while a graph is captured: the shape of its result depends on values")
-
-
-def _is_mask(index: torch.Tensor | None) -> bool:
-    return index is not None and index.dtype in (torch.bool, torch.uint8)
 
 
 def _is_view(func: Any) -> bool:
