@@ -14,11 +14,15 @@ LAYER_ID = 0
 """A case has one layer."""
 
 
+def key_dim(case: Case) -> int:
+    """The head dim of the per-head keys, which latents stand for: the softmax scale is that of these."""
+    latent = case.geometry.latent
+    return latent.nope + latent.rope if latent else case.geometry.head_dim_qk
+
+
 def scaling(case: Case) -> float:
     """What multiplies the logits: 1 / sqrt of the head dim of the per-head keys, times the case's factor."""
-    latent = case.geometry.latent
-    dim = latent.nope + latent.rope if latent else case.geometry.head_dim_qk
-    return case.scales.softmax / math.sqrt(dim)
+    return case.scales.softmax / math.sqrt(key_dim(case))
 
 
 def attention_layer(loaded: Any, case: Case, bench: Bench) -> Any:
@@ -43,7 +47,7 @@ def prefill_layer(loaded: Any, case: Case, bench: Bench) -> Any:
     latent = case.geometry.latent
     assert latent is not None
     heads = case.geometry.q_heads
-    return _layer(loaded, case, bench, num_kv_heads=heads, head_dim=latent.nope + latent.rope, v_head_dim=latent.vo)
+    return _layer(loaded, case, bench, num_kv_heads=heads, head_dim=key_dim(case), v_head_dim=latent.vo)
 
 
 def _layer(loaded: Any, case: Case, bench: Bench, **told: Any) -> Any:

@@ -84,7 +84,7 @@ class Server:
         return entered
 
     @property
-    def _attention_backend(self) -> str:
+    def attention_backend(self) -> str:
         """What --attention-backend names."""
         return "trtllm_mla" if self.case.geometry.latent else "trtllm_mha"
 
@@ -92,7 +92,7 @@ class Server:
         """What the server was started with, by the fields of ServerArgs."""
         drafts = self.draft_tokens
         arguments: dict[str, Any] = {
-            "attention_backend": self._attention_backend,
+            "attention_backend": self.attention_backend,
             "page_size": self.case.geometry.page_size,
         }
         if _has(self.loaded, "model_executor/cuda_graph_config.py"):
@@ -130,8 +130,8 @@ class Server:
             token_to_kv_pool_allocator=allocator,
             kv_index_translator=self._translator(own_rows, own_pool, allocator),
             max_running_requests=own_rows.size,
-            prefill_attention_backend_str=self._attention_backend,
-            decode_attention_backend_str=self._attention_backend,
+            prefill_attention_backend_str=self.attention_backend,
+            decode_attention_backend_str=self.attention_backend,
             model=ServerMock("model", modules=lambda: [self.layer]),
             # No Mamba layers, and activations that are whole on each rank (0.5.23: model_runner.py).
             mambaish_config=None,

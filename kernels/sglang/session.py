@@ -15,7 +15,7 @@ from attnfuzz.kernels.sglang.backends import KernelsBelow
 from attnfuzz.kernels.sglang.batch import forward_batch, new_keys, pad
 from attnfuzz.kernels.sglang.entry_points_below import Below, below
 from attnfuzz.kernels.sglang.graphs import ServedGraphs
-from attnfuzz.kernels.sglang.layer import Inputs
+from attnfuzz.kernels.sglang.layer import Inputs, key_dim
 from attnfuzz.kernels.sglang.loader import Loaded
 from attnfuzz.kernels.sglang.orders import Order, Preparation, WorkerKind, orders_of
 from attnfuzz.kernels.sglang.projected import ProjectedAttention
@@ -48,12 +48,8 @@ class SglangSession(ABC):
         self._backends: dict[Mode, Any] = {}
         with self._running():
             self._server = Server(loaded, case, bench)
+        self._sinks = place_sinks(case, bench)
         self._graphs = ServedGraphs(self._server, self._orders.planner, case, bench)
-
-    @property
-    @abstractmethod
-    def kind(self) -> str:
-        """`trtllm_mha` or `trtllm_mla`."""
 
     @abstractmethod
     def _build(self) -> Any:
@@ -63,9 +59,16 @@ class SglangSession(ABC):
     def _attend(self, backend: Any, batch: Any, inputs: Inputs) -> torch.Tensor:
         """What a model's attention layer does: out [rows, q_heads, head_dim_vo]."""
 
-    @abstractmethod
     def _finish(self, step: Step, inputs: Inputs, out: torch.Tensor) -> Output:
         """The output of a step that ran on `inputs`."""
+        return Output(
+            out=out,
+            lse=None,
+            attended=self._server.pool.tokens.attended(step, inputs.query, packed_rows(step)),
+            sinks=self._sinks,
+            roundings=self._kernels.roundings,
+            **cached_scales(self._case, key_dim(self._case)),
+        )
 
     def forward(self, index: int) -> Output | None:
         """Run one step; None for a capture."""
@@ -105,7 +108,7 @@ class SglangSession(ABC):
         self._server.prepare_step(step)
         batch = forward_batch(self._server, index)
         if step.launch is Launch.REPLAY:
-            self._bench.launcher.reached_by(self._orders.graphs[self.kind][step.mode].words())
+            self._bench.launcher.reached_by(self._orders.graphs[self._server.attention_backend][step.mode].words())
             inputs = self._inputs(index, step.padded_tokens)
             static, out = self._graphs.replay(backend, batch, step, inputs)
             return self._finish(step, static, out)
@@ -151,12 +154,6 @@ class SglangSession(ABC):
 class SglangMhaSession(SglangSession):
     """Attention to keys and values in the cache, with sinks as a GPT-OSS layer hands them over."""
 
-    kind = "trtllm_mha"
-
-    def __init__(self, loaded: Loaded, kernels: KernelsBelow, case: Case, bench: Bench) -> None:
-        super().__init__(loaded, kernels, case, bench)
-        self._sinks = place_sinks(case, bench)
-
     def _build(self) -> Any:
         return self._loaded.mha.TRTLLMHAAttnBackend(self._server.model_runner)
 
@@ -168,22 +165,9 @@ class SglangMhaSession(SglangSession):
         )
         return out.view(-1, geometry.q_heads, geometry.head_dim_vo)
 
-    def _finish(self, step: Step, inputs: Inputs, out: torch.Tensor) -> Output:
-        attended = self._server.pool.tokens.attended(step, inputs.query, packed_rows(step))
-        return Output(
-            out=out,
-            lse=None,
-            attended=attended,
-            sinks=self._sinks,
-            roundings=self._kernels.roundings,
-            **cached_scales(self._case, self._case.geometry.head_dim_qk),
-        )
-
 
 class SglangMlaSession(SglangSession):
     """Latent attention as DeepSeek's layers call it (0.5.9: models/deepseek_v2.py, forward_absorb_core)."""
-
-    kind = "trtllm_mla"
 
     def __init__(self, loaded: Loaded, kernels: KernelsBelow, case: Case, bench: Bench) -> None:
         super().__init__(loaded, kernels, case, bench)
@@ -218,14 +202,5 @@ class SglangMlaSession(SglangSession):
         return out.view(-1, geometry.q_heads, latent.rank)
 
     def _finish(self, step: Step, inputs: Inputs, out: torch.Tensor) -> Output:
-        if inputs.value is not None:
-            return self._projected.output(step, inputs, out)
-        latent = self._latent
-        attended = self._server.pool.tokens.attended(step, inputs.query, packed_rows(step))
-        return Output(
-            out=out,
-            lse=None,
-            attended=attended,
-            # The softmax scale is that of the per-head keys, which the latents stand for.
-            **cached_scales(self._case, latent.nope + latent.rope),
-        )
+        projected = inputs.value is not None
+        return self._projected.output(step, inputs, out) if projected else super()._finish(step, inputs, out)

@@ -42,14 +42,12 @@ def _signature(parameters: str) -> inspect.Signature:
     given = function.args
     required = [None] * (len(given.args) - len(given.defaults))
     defaults = [*required, *given.defaults, *given.kw_defaults]
-    kinds = [inspect.Parameter.POSITIONAL_OR_KEYWORD] * len(given.args)
-    kinds += [inspect.Parameter.KEYWORD_ONLY] * len(given.kwonlyargs)
-    return inspect.Signature(
-        inspect.Parameter(
-            name.arg, kind, default=inspect.Parameter.empty if default is None else ast.literal_eval(default)
-        )
-        for name, kind, default in zip([*given.args, *given.kwonlyargs], kinds, defaults, strict=True)
-    )
+    made = []
+    for place, (name, default) in enumerate(zip([*given.args, *given.kwonlyargs], defaults, strict=True)):
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if place < len(given.args) else inspect.Parameter.KEYWORD_ONLY
+        value = inspect.Parameter.empty if default is None else ast.literal_eval(default)
+        made.append(inspect.Parameter(name.arg, kind, default=value))
+    return inspect.Signature(made)
 
 
 def signatures_of_wheel(wheel: Path) -> dict[str, str]:
