@@ -60,7 +60,7 @@ Argument = View | list[View] | int | float | str | bool | None
 class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """One launch: a kernel's entry point by FlashInfer's name, and its arguments.
 
-    `writes` is what somebody other than a kernel wrote to buffers since the call before.
+    `writes` is what others than kernels wrote to buffers since the call before.
     """
 
     op: str

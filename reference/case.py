@@ -122,7 +122,7 @@ class TableTail(StrEnum):
 
 
 class Pages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the KV pool is laid out. Page 0 is the servers' dummy page: finite, and nobody's.
+    """How the KV pool is laid out. Page 0 is the servers' dummy page: finite, and no slot's.
 
     `spare` pages of the pool belong to no slot and hold NaN. `table_slack` columns are added to the page table's width.
     """

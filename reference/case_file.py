@@ -193,7 +193,7 @@ def _bring_back(case: CallCase, path: Path) -> CallCase:
     if all(buffer.payload is None for buffer in (*case.buffers, *case.writes)):
         return case
     try:
-        # A FIFO would block whoever opens it.
+        # Opening a FIFO would block.
         if not stat.S_ISREG(path.stat().st_mode):
             raise CaseFileError(f"the contents of its buffers are in {path}, which is no regular file")
         with safe_open(path, framework="pt") as file:
@@ -233,7 +233,7 @@ def _inlined(buffer: Buffer, file: safe_open, path: Path) -> Buffer:
 
 
 def _contents_changed(case: CallCase, change: Callable[[Buffer, str], Buffer]) -> CallCase:
-    """The case with `change` applied to every content, which is told a name that is unique in the case."""
+    """The case with `change` applied to every content, given a name that is unique in the case."""
 
     def changed(writes: tuple[Buffer, ...], owner: str) -> tuple[Buffer, ...]:
         return tuple(change(write, f"{owner}, write {index}") for index, write in enumerate(writes))

@@ -60,7 +60,7 @@ def draw_life(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
     """A batch from its prompts on: a prefill, then rounds of decode, of verify and draft extend, of further prompts.
 
     KV grows by what each round accepts; requests leave the batch, and the batch changes its order. Legal for every
-    backend: nobody has fewer keys than queries.
+    backend: no request has fewer keys than queries.
     """
     prompts = draw(_prompts(setting.prefix_lengths(), setting.scope.q_len, min(_MOST_PROMPTS, setting.scope.requests)))
     batch = _Life(setting, [prefix for _, prefix in prompts])

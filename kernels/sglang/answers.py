@@ -1,6 +1,6 @@
 """What stands in for the objects of a server that a release asks, and the log of what it asked without being told.
 
-Mocks answer None to what nobody told them. That may choose a branch in silence, which no server would take: each such
+Mocks answer None to what they were not given. That may choose a branch in silence that no server would take: each such
 question is noted with its place, and the ones that were looked at are pinned for each version. Any other ends the run.
 """
 
@@ -76,9 +76,9 @@ class Questions:
         _record({"release": self._release})
 
     def note(self, what: str) -> None:
-        """Somebody asks for `what`; the release's line that does is found on the stack.
+        """Log a question for `what`; the release's line that asks is found on the stack.
 
-        Raises NotTold where nobody looked at this when the version was pinned.
+        Raises NotTold for a question that was not reviewed when the version was pinned.
         """
         asker = self._asker(sys._getframe(1))  # noqa: SLF001 - there is no other way to the caller
         # A module that is being imported takes names, and decides nothing by them.
@@ -135,7 +135,7 @@ ASKED = Questions()
 
 
 class ServerMock:
-    """An object of a server, of which only what is told is known: a mock that logs each other question.
+    """An object of a server with the attributes that are given: a mock that logs each other question.
 
     Attributes that the release sets by itself are told by that.
     """
@@ -160,7 +160,7 @@ class ServerMock:
 
 
 def pinned(version: Version) -> dict[str, list[str]]:
-    """What a release asks without being told, and its lines that do: somebody looked at each.
+    """Return what a release asks that its mocks were not given, and its lines that do; each was reviewed.
 
     A version of which nothing is pinned has what the one before it has.
     """

@@ -20,7 +20,7 @@ _FILLED: Final = {torch.full, torch.full_like, torch.Tensor.new_full, torch.ones
 class GuardedFactories(TorchFunctionMode):
     """While it is active, torch's factories take memory from `bench`, and what is asked for on a GPU lies there too.
 
-    What torch.empty gives holds poison: nobody may read it before it is written. A tensor is named after the line that
+    What torch.empty gives holds poison: it may not be read before it is written. A tensor is named after the line that
     made it.
     """
 

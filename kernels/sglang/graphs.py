@@ -7,21 +7,20 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.sglang.batch import forward_batch, new_keys
 from attnfuzz.kernels.sglang.graph_buffers import GraphBuffers
 from attnfuzz.kernels.sglang.layer import Inputs
 from attnfuzz.kernels.sglang.orders import GraphPlanner
 from attnfuzz.kernels.sglang.recording import Recording, record
 from attnfuzz.kernels.sglang.runner import Server
-from attnfuzz.reference.case import Case, Launch, Mode, Step
+from attnfuzz.reference.case import Launch, Mode, Step
 
 Attend = Callable[[Any, Any, Inputs], torch.Tensor]
 """The forward pass of a backend, on a batch and what the model hands over: out [rows, q_heads, head_dim_vo]."""
 
 
 class _ByArguments:
-    """How a backend to 0.5.12 is told of a graph's batch.
+    """Plan a graph's batch as releases to 0.5.12 do.
 
     0.5.9: cuda_graph_runner.py:689 and :830, eagle_draft_extend_cuda_graph_runner.py:334 and :458.
     """
@@ -60,7 +59,7 @@ _PASSED_ON = ("out_cache_loc_virtual", "kv_loc_plan", "kv_loc_cols", "max_seq_le
 
 
 class _InAndOut:
-    """How a backend from 0.5.13 on is told of it; `within` is captured.
+    """Plan it as releases from 0.5.13 on do; `within` is captured.
 
     0.5.14: model_executor/runner/decode_cuda_graph_runner.py:772 and :950, and for draft extends
     speculative/eagle_draft_extend_cuda_graph_runner.py:415 and :553.
@@ -134,8 +133,8 @@ def layout_breach(frozen: int | None, planned: int | None) -> str | None:
 class ServedGraphs:
     """The graphs of a session, by mode and rows. Each mode has a runner of its own, with its buffers."""
 
-    def __init__(self, server: Server, planner: GraphPlanner, case: Case, bench: Bench) -> None:
-        self._server, self._planner_kind, self._case, self._bench = server, planner, case, bench
+    def __init__(self, server: Server, planner: GraphPlanner) -> None:
+        self._server, self._planner_kind, self._case, self._bench = server, planner, server.case, server.bench
         self._planner = _PLANNERS[planner]
         self._buffers: dict[Mode, GraphBuffers] = {}
         self._captured: dict[tuple[Mode, int], _Captured] = {}
@@ -143,8 +142,8 @@ class ServedGraphs:
     def capture(self, backend: Any, index: int, attend: Attend) -> None:
         """Capture the graph of step `index`.
 
-        The runs that warm it up (0.5.9: model_executor/cuda_graph_runner.py:725) are left out: nobody sees what they
-        give, and metadata that a replay fills in is not consistent yet.
+        The runs that warm it up (0.5.9: model_executor/cuda_graph_runner.py:725) are left out: what they give
+        is not used, and metadata that a replay fills in is not consistent yet.
         """
         step, geometry = self._case.steps[index], self._case.geometry
         buffers = self._runner(backend, step)

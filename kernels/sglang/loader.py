@@ -45,7 +45,7 @@ _AHEAD = (
     "sglang.srt.speculative.eagle_info",
     "sglang.srt.speculative.spec_info",
 )
-"""What sessions need beside the backends: imported before anybody forks or listens, where a release has it."""
+"""What sessions need beside the backends: imported before workers are forked, where a release has it."""
 
 _loaded: "list[Loaded]" = []
 """The release of this process, once there is one."""
@@ -233,7 +233,7 @@ def _make(release: Release, change: ChangedName) -> None:
     *path, last = change.name.split(".")
     for part in path:
         owner = getattr(owner, part, None)
-    # A value in a place that nobody looks at any more would change nothing, in silence.
+    # A value in a place that the release reads no more would change nothing, in silence.
     if not hasattr(owner, last) and not change.on_gpus:
         raise Moved(f"{release.name} has no {change.name} in sglang.srt.{change.module}: {change.reason}; {_NOT_KNOWN}")
     setattr(owner, last, change.value)

@@ -60,7 +60,7 @@ class Order:
     padding: str = RAISED
 
     def words(self, *, padded: bool) -> str:
-        """What a server must be told to reach this order, in one line."""
+        """Say how a server reaches this order, in one line."""
         steps = ", then ".join(
             f"{event} ({source})" for event, source in self.events if padded or event is Preparation.PLAN
         )
@@ -81,7 +81,7 @@ class GraphOrder:
     condition: str = ""
 
     def words(self) -> str:
-        """What a server must be told to reach this order, in one line."""
+        """Say how a server reaches this order, in one line."""
         text = f"{self.worker} worker: captured ({self.capture}), planned again ({self.replay}), replayed"
         return f"{text}; {self.condition}" if self.condition else text
 

@@ -31,7 +31,7 @@ _SINCE_CONTEXT = Version("0.5.15")
 """The first version that keeps its arguments in srt/runtime_context.py (:555, reset_context)."""
 
 _SINCE_RANKS = Version("0.5.21")
-"""The first version that is told its ranks when its arguments are published (srt/runtime_context.py:228)."""
+"""The first version that gets its ranks when its arguments are published (srt/runtime_context.py:228)."""
 
 _SINCE_ATTENTION_REPLICAS = Version("0.5.22")
 """The first version that has an argument for replicas of attention alone (srt/arg_groups/fields/parallel.py:81)."""

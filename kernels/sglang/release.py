@@ -43,7 +43,7 @@ class Release:
 def release_of(name: str, progress: Callable[[str], None] = lambda _: None) -> Release:
     """Return `sglang==VERSION`, fetched unless it is in the cache, or `sglang@PATH`. Raises ReleaseError.
 
-    The name is that of a `Named.release`. `progress` is told of a fetch, which takes seconds.
+    The name is that of a `Named.release`. `progress` reports a fetch, which takes seconds.
     """
     if name.startswith("sglang@"):
         return _tree(name, Path(name.removeprefix("sglang@")))

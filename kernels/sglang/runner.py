@@ -30,7 +30,7 @@ class Server:
     """Everything around a release's backend for one case: a new server's process begins with each.
 
     Attributes:
-        model_runner: What the backend takes for its ModelRunner. Whoever builds one sets its `attn_backend`.
+        model_runner: What the backend takes for its ModelRunner. A session sets its `attn_backend`.
         args: The release's own ServerArgs.
         pool: The KV cache; `model_runner.token_to_kv_pool` is the release's own pool over it.
         rows: req_to_token; `model_runner.req_to_token_pool` is the release's own around it.

@@ -49,7 +49,7 @@ class SglangSession(ABC):
         with self._running():
             self._server = Server(loaded, case, bench)
         self._sinks = place_sinks(case, bench)
-        self._graphs = ServedGraphs(self._server, self._orders.planner, case, bench)
+        self._graphs = ServedGraphs(self._server, self._orders.planner)
 
     @abstractmethod
     def _build(self) -> Any:
@@ -174,7 +174,7 @@ class SglangMlaSession(SglangSession):
         latent = case.geometry.latent
         assert latent is not None
         self._latent = latent
-        self._projected = ProjectedAttention(loaded, self._server, case, bench)
+        self._projected = ProjectedAttention(self._server)
 
     def _build(self) -> Any:
         return self._loaded.mla.TRTLLMMLABackend(self._server.model_runner)

@@ -46,7 +46,7 @@ def cached() -> list[Version]:
 
 
 def unpacked(version: Version, progress: Callable[[str], None] = lambda _: None) -> Path:
-    """The folder that holds a version's `sglang`, fetched unless the cache has it; `progress` is told of a fetch.
+    """The folder that holds a version's `sglang`, fetched unless the cache has it; `progress` reports a fetch.
 
     Several processes may ask at once: one fetches. A folder gets its name when it is complete.
 
