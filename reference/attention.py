@@ -4,15 +4,11 @@ It is computed where the keys and values are, and given where the queries are: w
 """
 
 from dataclasses import replace
-from math import log
 
 import torch
 
-from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.problem import Answer, Moments, Problem
 from attnfuzz.reference.ragged import Batch, groups
-
-__all__ = ["Answer", "Moments", "Problem", "attend", "attend_paged", "gather_pages", "to_base2"]
 
 _BLOCK = {"cpu": 1 << 21, "cuda": 1 << 25}
 """Logits, and elements of keys and values, that are held at once: 16 MiB in fp64, and more where launches cost."""
@@ -43,63 +39,6 @@ def attend(problem: Problem, *, moments: bool = False, block: int | None = None)
     concentration, gap, p_peak, peak = narrow.unbind(dim=-1)
     found = Moments(power, spread, concentration, gap, p_peak, peak, magnitude.squeeze(-1))
     return Answer(out, lse.squeeze(-1), visible, found)
-
-
-def attend_paged(
-    query: torch.Tensor,
-    key_pages: torch.Tensor,
-    value_pages: torch.Tensor,
-    page_table: torch.Tensor,
-    *,
-    layout: KvLayout,
-    q_lens: tuple[int, ...],
-    kv_lens: tuple[int, ...],
-    bmm1_scale: float,
-    bmm2_scale: float = 1.0,
-    window_left: int = -1,
-    sinks: torch.Tensor | None = None,
-    soft_cap: float = 0.0,
-) -> Answer:
-    """Causal attention over a paged KV cache; pages and table as in `gather_pages`, the rest as in `Problem`."""
-    key, value = (gather_pages(pages, page_table, kv_lens, layout) for pages in (key_pages, value_pages))
-    return attend(
-        Problem(
-            query,
-            key,
-            value,
-            q_lens,
-            kv_lens,
-            bmm1_scale,
-            bmm2_scale,
-            window_left=window_left,
-            sinks=sinks,
-            soft_cap=soft_cap,
-        )
-    )
-
-
-def gather_pages(
-    pages: torch.Tensor, page_table: torch.Tensor, kv_lens: tuple[int, ...], layout: KvLayout
-) -> torch.Tensor:
-    """Packed tokens [sum(kv_lens), heads, dim] from a pool of pages.
-
-    `pages` is [pages, heads, slots, dim] for HND and [pages, slots, heads, dim] for NHD. Row r of `page_table`
-    [requests, width] lists the pages of request r; what lies past its last key is not read, in table or page.
-    """
-    by_slot = pages.transpose(1, 2) if layout is KvLayout.HND else pages
-    page_size = by_slot.shape[1]
-    indices = []
-    for request, kv_len in enumerate(kv_lens):
-        position = torch.arange(kv_len, device=pages.device)
-        indices.append((page_table[request, position // page_size].long(), position % page_size))
-    if not indices:
-        return pages.new_empty((0, by_slot.shape[2], by_slot.shape[3]))
-    return by_slot[torch.cat([page for page, _ in indices]), torch.cat([slot for _, slot in indices])]
-
-
-def to_base2(lse: torch.Tensor) -> torch.Tensor:
-    """A natural-log LSE in base 2, as FlashInfer's kernels return it."""
-    return lse / log(2.0)
 
 
 def _visible(problem: Problem) -> torch.Tensor:

@@ -94,14 +94,6 @@ def architecture() -> str:
     return f"{platform.machine()}-{torch.backends.cpu.get_cpu_capability()}"
 
 
-def shipped(backend: str, on: str | None = None) -> Calibration | None:
-    """The calibration of `backend` that ships for the architecture `on`, if any; revisions and defects share it.
-
-    `on` is this machine's if it is not given; backends on GPUs give theirs.
-    """
-    return _shipped(re.split("[@+]", backend, maxsplit=1)[0], on or architecture())
-
-
 @cache
 def _shipped(backend: str, on: str) -> Calibration | None:
     path = _SHIPPED / file_name(backend, on)
@@ -109,8 +101,11 @@ def _shipped(backend: str, on: str) -> Calibration | None:
 
 
 def shipped_noise(backend: str, dtype: DType, theory: NoiseModel, on: str | None = None) -> NoiseModel:
-    """The calibrated model of `backend` for `dtype` that ships for the architecture `on`, else `theory`."""
-    calibration = shipped(backend, on)
+    """The calibrated model of `backend` for `dtype` that ships for the architecture `on`, else `theory`.
+
+    Revisions and defects share it. `on` is this machine's if it is not given; backends on GPUs give theirs.
+    """
+    calibration = _shipped(re.split("[@+]", backend, maxsplit=1)[0], on or architecture())
     return (calibration.noise(dtype, on) if calibration is not None else None) or theory
 
 

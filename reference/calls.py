@@ -60,7 +60,7 @@ Argument = View | list[View] | int | float | str | bool | None
 class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """One launch: a kernel's entry point by FlashInfer's name, and its arguments.
 
-    `writes` is what somebody other than a kernel wrote to buffers since the call before.
+    `writes` is what others than kernels wrote to buffers since the call before.
     """
 
     op: str
@@ -124,6 +124,12 @@ class CallCase(
     guard: Guard = Guard.RIGHT
     outputs: Outputs = Outputs.POISONED
     notes: tuple[str, ...] = ()
+
+    @property
+    def writes(self) -> tuple[Buffer, ...]:
+        """What was written to buffers between the calls, and after the last."""
+        between = tuple(write for call in self.calls for write in call.writes)
+        return between + (self.answer.writes if self.answer else ())
 
 
 def named_views(arguments: Mapping[str, Argument]) -> Iterator[tuple[str, View]]:

@@ -91,6 +91,16 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         """Whether the backend is handed query rows that belong to no request."""
         return self.padded_tokens > self.tokens or self.padded_batch > len(self.requests)
 
+    @property
+    def longest_prefix(self) -> int:
+        """The most keys that a request has before its new tokens."""
+        return max(request.kv_len - request.q_len for request in self.requests)
+
+    def chunks(self, capacity: int) -> int:
+        """Chunks of prefixes of a chunked prefill: in each, requests have equal shares of `capacity` tokens."""
+        share = capacity // len(self.requests)
+        return max(0, -(-self.longest_prefix // share))
+
 
 class PageOrder(StrEnum):
     """Which pages of the pool a slot gets. REVERSED begins with the last page, as lists of free pages do."""
@@ -112,7 +122,7 @@ class TableTail(StrEnum):
 
 
 class Pages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the KV pool is laid out. Page 0 is the servers' dummy page: finite, and nobody's.
+    """How the KV pool is laid out. Page 0 is the servers' dummy page: finite, and no slot's.
 
     `spare` pages of the pool belong to no slot and hold NaN. `table_slack` columns are added to the page table's width.
     """

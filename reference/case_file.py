@@ -4,9 +4,11 @@ Defaults are left out, so that a file says what is particular about its case, an
 does not change the id of the cases that do not use it. Large contents of a case made of calls lie in a file beside it.
 """
 
+import ctypes
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Callable
 from enum import Enum
 from functools import cache
@@ -15,13 +17,14 @@ from typing import Any
 
 import msgspec
 import torch
+from msgspec.structs import replace
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from attnfuzz.reference import foreign
-from attnfuzz.reference.call_bounds import validate_bounds
-from attnfuzz.reference.call_validity import validate_calls
-from attnfuzz.reference.calls import CallCase
+from attnfuzz.reference.call_validity import validate_bounds, validate_calls
+from attnfuzz.reference.calls import Buffer, CallCase, content_of, pack
 from attnfuzz.reference.case import Case
-from attnfuzz.reference.payloads import PayloadError, bring_back, split_off, write_payloads
 from attnfuzz.reference.user_error import UserError
 from attnfuzz.reference.validity import ImpossibleCase, validate
 
@@ -32,6 +35,9 @@ FORMAT = "attnfuzz-case"
 VERSION = 1
 PAYLOADS = ".payloads.safetensors"
 """Ending of the file with large contents; but for that, it is named like the case's own."""
+
+INLINE_BYTES = 256 << 10
+"""A case whose contents have more bytes than this together keeps them in a file of their own."""
 
 _WIDTH = 100
 _MOST_SHOWN = 40
@@ -70,14 +76,12 @@ def decode(data: bytes, payloads: Path | None = None) -> AnyCase:
         case: AnyCase = msgspec.convert(fields, AnyCase)
         if isinstance(case, CallCase) and payloads is not None:
             validate_bounds(case)
-            case = bring_back(case, payloads)
+            case = _bring_back(case, payloads)
         validate_any(case)
     except msgspec.ValidationError as error:
         raise CaseFileError(f"not a case: {foreign.reason(error)}; correct that field") from error
     except ImpossibleCase as error:
         raise CaseFileError(f"an impossible case: {error}") from error
-    except PayloadError as error:
-        raise CaseFileError(str(error)) from error
     return case
 
 
@@ -109,9 +113,9 @@ def save(path: str | os.PathLike[str], case: AnyCase) -> None:
     beside = target.with_suffix(PAYLOADS)
     payloads: dict[str, torch.Tensor] = {}
     if isinstance(case, CallCase):
-        case, payloads = split_off(case)
+        case, payloads = _split_off(case)
     if payloads:
-        _write(beside, lambda draft: write_payloads(draft, payloads))
+        _write(beside, lambda draft: _write_payloads(draft, payloads))
     _write(target, lambda draft: draft.write_bytes(encode(case)))
     if not payloads:
         beside.unlink(missing_ok=True)
@@ -161,3 +165,83 @@ def _pretty(value: object, indent: str = "") -> str:
         items = [f"{inner}{json.dumps(name)}: {_pretty(item, inner)}" for name, item in value.items()]
         return "{\n" + ",\n".join(items) + f"\n{indent}}}"
     return "[\n" + ",\n".join(inner + _pretty(item, inner) for item in value) + f"\n{indent}]"
+
+
+def _split_off(case: CallCase) -> tuple[CallCase, dict[str, torch.Tensor]]:
+    """The case without its large contents, and these by the names of their entries; none if all are small together."""
+    payloads: dict[str, torch.Tensor] = {}
+
+    def outside(buffer: Buffer, entry: str) -> Buffer:
+        content = content_of(buffer) if buffer.bits is not None else None
+        if content is None or not buffer.size:
+            return buffer
+        payloads[entry] = content
+        return replace(buffer, bits=None, payload=entry)
+
+    moved = _contents_changed(case, outside)
+    nbytes = sum(content.nbytes for content in payloads.values())
+    return (moved, payloads) if nbytes > INLINE_BYTES else (case, {})
+
+
+def _bring_back(case: CallCase, path: Path) -> CallCase:
+    """The case with the contents that `_split_off` moved, from the file at `path`.
+
+    Raises:
+        CaseFileError: the file can't be read, or lacks an entry of the right size.
+
+    """
+    if all(buffer.payload is None for buffer in (*case.buffers, *case.writes)):
+        return case
+    try:
+        # Opening a FIFO would block.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise CaseFileError(f"the contents of its buffers are in {path}, which is no regular file")
+        with safe_open(path, framework="pt") as file:
+            return _contents_changed(case, lambda buffer, _: _inlined(buffer, file, path))
+    except UnicodeError as error:
+        raise CaseFileError(f"the contents of its buffers are in {path}: give it a name in UTF-8") from error
+    except OSError as error:
+        raise CaseFileError(f"the contents of its buffers are in {path}, which can't be read: {error}") from error
+    except (SafetensorError, RuntimeError) as error:
+        # torch's RuntimeError tells of a file that is too large to be mapped.
+        raise CaseFileError(
+            f"the contents of its buffers are in {path}, which is damaged: {foreign.reason(error)}"
+        ) from error
+
+
+def _write_payloads(path: Path, payloads: dict[str, torch.Tensor]) -> None:
+    """Write the file that `_bring_back` reads. Raises OSError."""
+    try:
+        save_file(payloads, path)
+    except SafetensorError as error:
+        raise OSError(f"cannot write {path}: {error}") from error
+
+
+def _inlined(buffer: Buffer, file: safe_open, path: Path) -> Buffer:
+    if buffer.payload is None:
+        return buffer
+    if buffer.payload not in file.keys():  # noqa: SIM118 - it is no mapping
+        raise CaseFileError(f"{path} has no entry {buffer.payload}, which buffer {buffer.name} names")
+    # Mapped, and not read yet, whatever its size.
+    content = file.get_tensor(buffer.payload)
+    if content.dtype != buffer.dtype.torch_dtype or tuple(content.shape) != (buffer.size,):
+        held = f"{content.dtype} {list(content.shape)}".removeprefix("torch.")
+        raise CaseFileError(
+            f"entry {buffer.payload} of {path} is {held}, but buffer {buffer.name} is {buffer.dtype} [{buffer.size}]"
+        )
+    return replace(buffer, payload=None, bits=pack(ctypes.string_at(content.data_ptr(), content.nbytes)))
+
+
+def _contents_changed(case: CallCase, change: Callable[[Buffer, str], Buffer]) -> CallCase:
+    """The case with `change` applied to every content, given a name that is unique in the case."""
+
+    def changed(writes: tuple[Buffer, ...], owner: str) -> tuple[Buffer, ...]:
+        return tuple(change(write, f"{owner}, write {index}") for index, write in enumerate(writes))
+
+    answer = case.answer
+    return replace(
+        case,
+        buffers=tuple(change(buffer, buffer.name) for buffer in case.buffers),
+        calls=tuple(replace(call, writes=changed(call.writes, f"call {n}")) for n, call in enumerate(case.calls)),
+        answer=None if answer is None else replace(answer, writes=changed(answer.writes, "answer")),
+    )

@@ -1,4 +1,4 @@
-"""Reading files that somebody else may have written: bounded in size, and never blocking.
+"""Reading files that others may have written: bounded in size, and never blocking.
 
 Every file that attnfuzz reads back (cases, logs, findings, ledgers, corpora, dumps) may be damaged or hostile.
 """
@@ -31,7 +31,7 @@ def read_bytes(path: str | os.PathLike[str], most: int = MOST_BYTES_OF_RECORD) -
     for a larger file.
     """
     try:
-        # A FIFO without a writer blocks whoever opens it without O_NONBLOCK.
+        # Without O_NONBLOCK, opening a FIFO that has no writer blocks.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError as error:
         # A NUL in the path.

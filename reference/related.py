@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from attnfuzz.reference.case import Case, Launch, Mode, PageOrder, Request, Step
-from attnfuzz.reference.chunks import chunks_of, longest_prefix
 from attnfuzz.reference.relation import Relation
 
 _ROWS_ADDED = 2
@@ -56,10 +55,6 @@ def related(case: Case) -> Related:
     order = -1 if case.relation is Relation.BATCH_PERMUTED else 1
     positions = tuple(tuple(range(len(step.requests))[::order]) for step in case.steps)
     return Related(case=other, steps=tuple(steps), positions=positions)
-
-
-def _same_call(case: Case) -> Case:
-    return case
 
 
 def _relabel_pages(case: Case) -> Case:
@@ -124,11 +119,11 @@ def _change_chunks(case: Case) -> Case:
     if case.geometry.latent is None or not chunked:
         raise NotRelated("no prefix is attended to in chunks")
     batch = max(len(step.requests) for step in chunked)
-    longest = max(longest_prefix(step) for step in chunked)
-    if any(chunks_of(step, case.chunk_capacity) > 1 for step in chunked):
+    longest = max(step.longest_prefix for step in chunked)
+    if any(step.chunks(case.chunk_capacity) > 1 for step in chunked):
         return replace(case, chunk_capacity=batch * longest)
-    capacity = max(batch, *(-(-longest_prefix(step) // 2) * len(step.requests) for step in chunked))
-    if all(chunks_of(step, capacity) < 2 for step in chunked):
+    capacity = max(batch, *(-(-step.longest_prefix // 2) * len(step.requests) for step in chunked))
+    if all(step.chunks(capacity) < 2 for step in chunked):
         raise NotRelated("no prefix can be cut in two")
     return replace(case, chunk_capacity=capacity)
 
@@ -138,7 +133,7 @@ def _change_splits(case: Case) -> Case:
 
 
 _CHANGES: dict[Relation, Callable[[Case], Case]] = {
-    Relation.SAME_CALL: _same_call,
+    Relation.SAME_CALL: lambda case: case,
     Relation.PAGES_RELABELLED: _relabel_pages,
     Relation.BATCH_PERMUTED: _permute_batch,
     Relation.REQUEST_APPENDED: _append_request,

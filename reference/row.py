@@ -4,8 +4,7 @@ from itertools import accumulate
 
 import torch
 
-from attnfuzz.reference.problem import Problem
-from attnfuzz.reference.quantise import exact
+from attnfuzz.reference.problem import Problem, exact
 
 EQUAL = 1e-11
 """Relative difference below which two weights are equal: fp64 products of hundreds of elements differ by less."""

@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator
 
 from attnfuzz.reference.case import Case, KvView, Launch, Mode, Request, Step, TableTail
-from attnfuzz.reference.chunks import chunks_of
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.related import NotRelated, related
@@ -224,7 +223,7 @@ def _validate_chunks(step: Step, field: str, case: Case) -> None:
     if case.chunk_capacity < len(step.requests):
         legal = f"must be at least {len(step.requests)}, a token for each request of {field}"
         raise ImpossibleCase("chunk_capacity", case.chunk_capacity, legal)
-    chunks = chunks_of(step, case.chunk_capacity)
+    chunks = step.chunks(case.chunk_capacity)
     if chunks > MAX_CHUNKS:
         legal = f"cuts {field} into {chunks} chunks, must be {MAX_CHUNKS} at most: raise it"
         raise ImpossibleCase("chunk_capacity", case.chunk_capacity, legal)

@@ -72,19 +72,20 @@ def draw_runs(
     logits of several hundred. ZEROS has q = 0 and values of +1 and -1, so that the output is a count. PROBE has exact
     weights in every row, and values that tell which key is missing (`attnfuzz.reference.probe`).
     """
-    return _RECIPES[family](role, Chance(runs, mixed(_ROLE_SALT[role], seed), device), heads, dim)
+    query, key, value = _RECIPES[family]
+    recipe = {Operand.QUERY: query, Operand.KEY: key, Operand.VALUE: value}[role]
+    return recipe(Chance(runs, mixed(_ROLE_SALT[role], seed), device), heads, dim)
 
 
-def _normal(_role: Operand, chance: Chance, heads: int, dim: int) -> torch.Tensor:
+def _normal(chance: Chance, heads: int, dim: int) -> torch.Tensor:
     return chance.normal(heads, dim)
 
 
-def _peaked(role: Operand, chance: Chance, heads: int, dim: int) -> torch.Tensor:
-    match role:
-        case Operand.QUERY:
-            return chance.normal(heads, dim).add_(1.0)
-        case Operand.VALUE:
-            return chance.normal(heads, dim)
+def _peaked_queries(chance: Chance, heads: int, dim: int) -> torch.Tensor:
+    return chance.normal(heads, dim).add_(1.0)
+
+
+def _peaked_keys(chance: Chance, heads: int, dim: int) -> torch.Tensor:
     drawn = chance.normal(heads * dim + 1)
     position = chance.position % _PEAK_EVERY
     at_edge = (position == 0) | (position == _PEAK_EVERY - 1)
@@ -92,18 +93,15 @@ def _peaked(role: Operand, chance: Chance, heads: int, dim: int) -> torch.Tensor
     return (drawn[:, :-1] + push.unsqueeze(-1)).view(-1, heads, dim)
 
 
-def _constant(role: Operand, chance: Chance, heads: int, dim: int) -> torch.Tensor:
-    if role is Operand.QUERY:
-        return chance.normal(heads, dim)
+def _constant(chance: Chance, heads: int, dim: int) -> torch.Tensor:
     return chance.spread(chance.of_runs().normal(heads, dim))
 
 
-def _one_hot(role: Operand, chance: Chance, heads: int, dim: int) -> torch.Tensor:
-    match role:
-        case Operand.QUERY:
-            return chance.normal(heads, dim).mul_(_SMALL)
-        case Operand.KEY:
-            return chance.normal(heads, dim)
+def _small(chance: Chance, heads: int, dim: int) -> torch.Tensor:
+    return chance.normal(heads, dim).mul_(_SMALL)
+
+
+def _tags(chance: Chance, heads: int, dim: int) -> torch.Tensor:
     # Tags begin anywhere, so that slots differ at the same position.
     begin = chance.spread((chance.of_runs().share(1) * (dim * _AMPLITUDES)).to(torch.int64))
     token = chance.position.unsqueeze(-1) + begin
@@ -113,37 +111,23 @@ def _one_hot(role: Operand, chance: Chance, heads: int, dim: int) -> torch.Tenso
     return tags.scatter_(-1, ((token + head) % dim).unsqueeze(-1), amplitude.unsqueeze(-1))
 
 
-def _large_logits(role: Operand, chance: Chance, heads: int, dim: int) -> torch.Tensor:
-    drawn = chance.normal(heads, dim)
-    return drawn if role is Operand.VALUE else drawn.mul_(_LARGE)
+def _large(chance: Chance, heads: int, dim: int) -> torch.Tensor:
+    return chance.normal(heads, dim).mul_(_LARGE)
 
 
-def _zeros(role: Operand, chance: Chance, heads: int, dim: int) -> torch.Tensor:
-    match role:
-        case Operand.QUERY:
-            return torch.zeros(chance.tokens, heads, dim, device=chance.device)
-        case Operand.KEY:
-            return chance.normal(heads, dim)
-        case Operand.VALUE:
-            return chance.sign(heads, dim)
+def _zeros(chance: Chance, heads: int, dim: int) -> torch.Tensor:
+    return torch.zeros(chance.tokens, heads, dim, device=chance.device)
 
 
-def _probe(role: Operand, chance: Chance, heads: int, dim: int) -> torch.Tensor:
-    match role:
-        case Operand.QUERY:
-            return probe_queries(chance, heads, dim)
-        case Operand.KEY:
-            return probe_keys(chance, heads, dim)
-        case Operand.VALUE:
-            return probe_values(chance, heads, dim)
+_Recipe = Callable[[Chance, int, int], torch.Tensor]
 
-
-_RECIPES: dict[ValueFamily, Callable[[Operand, Chance, int, int], torch.Tensor]] = {
-    ValueFamily.NORMAL: _normal,
-    ValueFamily.PEAKED: _peaked,
-    ValueFamily.CONSTANT: _constant,
-    ValueFamily.ONE_HOT: _one_hot,
-    ValueFamily.LARGE_LOGITS: _large_logits,
-    ValueFamily.ZEROS: _zeros,
-    ValueFamily.PROBE: _probe,
+_RECIPES: dict[ValueFamily, tuple[_Recipe, _Recipe, _Recipe]] = {
+    ValueFamily.NORMAL: (_normal, _normal, _normal),
+    ValueFamily.PEAKED: (_peaked_queries, _peaked_keys, _normal),
+    ValueFamily.CONSTANT: (_normal, _constant, _constant),
+    ValueFamily.ONE_HOT: (_small, _normal, _tags),
+    ValueFamily.LARGE_LOGITS: (_large, _large, _normal),
+    ValueFamily.ZEROS: (_zeros, _normal, Chance.sign),
+    ValueFamily.PROBE: (probe_queries, probe_keys, probe_values),
 }
+"""Of queries, keys and values."""

@@ -9,23 +9,19 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from msgspec.structs import replace
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Launch, Pace, Step
+from attnfuzz.reference.case import Case, Launch, Mode, Pace, Step
 from attnfuzz.reference.device import Device
 from attnfuzz.strategies.batch import Setting
 from attnfuzz.strategies.choices import Choice, WeightedFlag, integer, on
-from attnfuzz.strategies.chunks import draw_chunk_capacity
-from attnfuzz.strategies.compiled import CompiledGeometries
 from attnfuzz.strategies.coverage.classes import DRAFTS, QUERIES
 from attnfuzz.strategies.geometry import Geometries
-from attnfuzz.strategies.graphs import draw_launches
 from attnfuzz.strategies.lean import NO_LEAN, Lean
-from attnfuzz.strategies.numbers import draw_family, draw_scales
-from attnfuzz.strategies.padding import draw_attention_group, draw_padding
-from attnfuzz.strategies.placement import draw_placement
+from attnfuzz.strategies.padding import draw_attention_group, draw_launches, draw_padding
 from attnfuzz.strategies.relations import draw_relation
 from attnfuzz.strategies.scope import Extent, scope_of
 from attnfuzz.strategies.sequences import draw_life, draw_single_step, draw_unrelated_steps
 from attnfuzz.strategies.supported import capturable, drafts, within
+from attnfuzz.strategies.tensors import draw_family, draw_placement, draw_scales
 
 
 class _Plot(Enum):
@@ -81,8 +77,8 @@ def cases(capability: Capability, backend: str, lean: Lean = NO_LEAN) -> SearchS
 
 
 @cache
-def _geometries(capability: Capability) -> Geometries | CompiledGeometries:
-    return CompiledGeometries(capability.buckets) if capability.buckets else Geometries(capability)
+def _geometries(capability: Capability) -> Geometries:
+    return Geometries(capability)
 
 
 @cache
@@ -92,9 +88,7 @@ def _strides(drafts: tuple[int, ...]) -> Choice[int]:
 
 
 @st.composite
-def _cases(
-    draw: DrawFn, can: Capability, backend: str, geometries: Geometries | CompiledGeometries, lean: Lean
-) -> Case:
+def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, lean: Lean) -> Case:
     geometry, bucket = geometries.draw(draw, lean)
     within_bucket = within(can, bucket)
     scope = scope_of(draw(_EXTENTS[can.device].under(lean)), geometry)
@@ -136,3 +130,24 @@ def _draw_steps(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
     return tuple(
         draw_padding(draw, step, group, setting.scope, lean) if step.launch is Launch.EAGER else step for step in steps
     )
+
+
+_DEFAULT = 256
+# Chunks of the longest prefix.
+_CHUNKS = Choice(
+    (1, 1, 2, 2, 3, 4, 5, 7, 12),
+    lambda count: ("chunks=several", "chunks=one request ends early") if count > 1 else ("chunks=one",),
+)
+
+
+def draw_chunk_capacity(draw: DrawFn, steps: tuple[Step, ...], lean: Lean) -> int:
+    """A capacity that cuts the longest prefix of the chunked steps into a few chunks, and is enough for every step."""
+    chunked = [step for step in steps if step.mode is Mode.CHUNKED_PREFILL]
+    if not chunked:
+        return _DEFAULT
+    batch = max(len(step.requests) for step in chunked)
+    longest = max(step.longest_prefix for step in chunked)
+    count = draw(_CHUNKS.under(lean))
+    if count == 1 and longest * batch <= _DEFAULT:
+        return _DEFAULT
+    return max(1, -(-longest // count)) * batch

@@ -1,5 +1,9 @@
 """What a search leans to: features of the case space that are drawn more often for a while."""
 
+import random
+from collections import defaultdict
+from collections.abc import Collection
+
 import msgspec
 
 
@@ -18,3 +22,31 @@ class Lean(msgspec.Struct, frozen=True):
 
 
 NO_LEAN = Lean()
+
+
+# More would get in each other's way: a case can't show all of them at once.
+_PARTNERS = 4
+
+
+def choose_lean(unreached: Collection[tuple[str, str]], reached: Collection[tuple[str, str]], seed: int) -> Lean:
+    """Features to favour so that some of the `unreached` pairs are drawn; the same for the same arguments.
+
+    Pairs whose two features were both `reached` come first: what was drawn apart can be drawn together. An empty lean,
+    if there is nothing to go by or nothing left to reach.
+    """
+    if not reached or not unreached:
+        return NO_LEAN
+    known = {feature for both in reached for feature in both}
+    missing: dict[str, list[str]] = defaultdict(list)
+    for one, other in sorted(unreached):
+        if one in known and other in known:
+            missing[one].append(other)
+            missing[other].append(one)
+    source = random.Random(seed)
+    if not missing:
+        unknown = sorted({feature for both in unreached for feature in both} - known)
+        return Lean(tuple(sorted(source.sample(unknown, min(_PARTNERS, len(unknown))))))
+    candidates = sorted(missing)
+    hub = source.choices(candidates, [len(missing[feature]) for feature in candidates])[0]
+    partners = source.sample(missing[hub], min(_PARTNERS, len(missing[hub])))
+    return Lean(tuple(sorted((hub, *partners))))

@@ -3,11 +3,12 @@
 from functools import cache
 
 from hypothesis.strategies import DrawFn
+from msgspec.structs import replace
 
-from attnfuzz.reference.applicable import applicable
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.relation import Relation
+from attnfuzz.reference.validity import ImpossibleCase, validate
 from attnfuzz.strategies.choices import Choice, WeightedFlag
 from attnfuzz.strategies.lean import Lean
 
@@ -28,3 +29,19 @@ def draw_relation(draw: DrawFn, case: Case, can: Capability, lean: Lean) -> Rela
 def _one_of(relations: tuple[Relation, ...]) -> Choice[Relation]:
     weighed = tuple(each for each in relations for _ in range(_TIMES_RARE if each in _RARE else 1))
     return Choice(weighed, lambda each: (f"relation={each.words}",))
+
+
+def applicable(case: Case, capability: Capability) -> tuple[Relation, ...]:
+    """The relations whose other case is possible, and covered by `capability` as `case` is, in the order of Relation.
+
+    A relation that `case` may have already does not matter.
+    """
+    return tuple(relation for relation in Relation if _applies(replace(case, relation=relation), capability))
+
+
+def _applies(case: Case, capability: Capability) -> bool:
+    try:
+        validate(case)
+    except ImpossibleCase:
+        return False
+    return capability.why_not(case) is None

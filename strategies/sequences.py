@@ -9,10 +9,9 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode, Request, Step
-from attnfuzz.strategies.batch import Lengths, Setting, draw_batch
+from attnfuzz.strategies.batch import Lengths, Setting, draw_batch, q_options
 from attnfuzz.strategies.choices import Choice, choice, integer, odds
 from attnfuzz.strategies.coverage import all_features, pair, possible_pairs
-from attnfuzz.strategies.lengths import q_options
 from attnfuzz.strategies.scope import MOST_ROUNDS
 
 _MOST_STEPS = 5
@@ -61,7 +60,7 @@ def draw_life(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
     """A batch from its prompts on: a prefill, then rounds of decode, of verify and draft extend, of further prompts.
 
     KV grows by what each round accepts; requests leave the batch, and the batch changes its order. Legal for every
-    backend: nobody has fewer keys than queries.
+    backend: no request has fewer keys than queries.
     """
     prompts = draw(_prompts(setting.prefix_lengths(), setting.scope.q_len, min(_MOST_PROMPTS, setting.scope.requests)))
     batch = _Life(setting, [prefix for _, prefix in prompts])

@@ -7,7 +7,7 @@ import torch
 
 from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, OtherValue, Recorded, RecordedCall
 from attnfuzz.harness.memory.layout import dense_stride, extent
-from attnfuzz.reference.call_bounds import MAX_BYTES
+from attnfuzz.reference.call_validity import MAX_BYTES
 
 _INTEGERS = frozenset({torch.int32, torch.int64})
 """The dtypes of lengths and page ids, which are read."""

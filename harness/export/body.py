@@ -10,7 +10,7 @@ import torch
 
 from attnfuzz.harness.export.python_source import quoted, variables
 from attnfuzz.harness.memory.layout import dense_stride
-from attnfuzz.reference.call_bounds import is_parameter
+from attnfuzz.reference.call_validity import is_parameter
 from attnfuzz.reference.calls import (
     Argument,
     Buffer,

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from attnfuzz.harness.reduce.cuts import graph_of, map_requests, tidy, with_requests
 from attnfuzz.harness.reduce.steps import as_eager, with_surplus
 from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
-from attnfuzz.reference.chunks import longest_prefix
 
 Removal = Callable[[Case], Iterator[Case]]
 
@@ -133,7 +132,7 @@ def slots_in_order(case: Case) -> Iterator[Case]:
 def one_chunk(case: Case) -> Iterator[Case]:
     """A chunk that holds the prefixes of all requests."""
     chunked = [step for step in case.steps if step.mode is Mode.CHUNKED_PREFILL and step.requests]
-    needed = max((len(step.requests) * longest_prefix(step) for step in chunked), default=0)
+    needed = max((len(step.requests) * step.longest_prefix for step in chunked), default=0)
     yield replace(case, chunk_capacity=max(needed, case.chunk_capacity))
 
 

@@ -1,13 +1,12 @@
 """What stands in for the objects of a server that a release asks, and the log of what it asked without being told.
 
-Mocks answer None to what nobody told them. That may choose a branch in silence, which no server would take: each such
+Mocks answer None to what they were not given. That may choose a branch in silence that no server would take: each such
 question is noted with its place, and the ones that were looked at are pinned for each version. Any other ends the run.
 """
 
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -72,21 +71,22 @@ class Questions:
         """Say which release asks from now on: the folder that has the package `sglang`, and its version."""
         if root == self._root:
             return
-        self._root, self._release, self._pinned = root, str(version), frozenset(_pairs(pinned(version)))
+        self._root, self._release, self._pinned = root, str(version), _known(version)
         # Of a release that asks nothing it is known as well.
         _record({"release": self._release})
 
     def note(self, what: str) -> None:
-        """Somebody asks for `what`; the release's line that does is found on the stack.
+        """Log a question for `what`; the release's line that asks is found on the stack.
 
-        Raises NotTold where nobody looked at this when the version was pinned.
+        Raises NotTold for a question that was not reviewed when the version was pinned.
         """
         asker = self._asker(sys._getframe(1))  # noqa: SLF001 - there is no other way to the caller
         # A module that is being imported takes names, and decides nothing by them.
         if asker is None or asker.f_code.co_name == "<module>":
             return
         assert self._root is not None
-        question = Question(what, _below(self._root, asker), asker.f_lineno)
+        file = Path(asker.f_code.co_filename).relative_to(self._root).as_posix()
+        question = Question(what, file, asker.f_lineno)
         if question not in self._seen:
             self._seen.add(question)
             _record({"release": self._release, "what": question.what, "place": question.place})
@@ -117,10 +117,6 @@ class Questions:
         return frame
 
 
-def _below(root: Path, frame: FrameType) -> str:
-    return Path(frame.f_code.co_filename).relative_to(root).as_posix()
-
-
 def _record(line: dict[str, str]) -> None:
     folder = os.environ.get(RECORD)
     if folder:
@@ -129,11 +125,9 @@ def _record(line: dict[str, str]) -> None:
             file.write(f"{json.dumps(line)}\n")
 
 
-def _pairs(pins: Mapping[str, list[str]]) -> Iterator[tuple[str, str]]:
-    """What and in which file: lines move from one tree to another, files hardly."""
-    for what, places in pins.items():
-        for place in places:
-            yield what, place.rpartition(":")[0]
+def _known(version: Version) -> frozenset[tuple[str, str]]:
+    """What is pinned and in which file: lines move from one tree to another, files hardly."""
+    return frozenset((what, place.rpartition(":")[0]) for what, places in pinned(version).items() for place in places)
 
 
 ASKED = Questions()
@@ -141,7 +135,7 @@ ASKED = Questions()
 
 
 class ServerMock:
-    """An object of a server, of which only what is told is known: a mock that logs each other question.
+    """An object of a server with the attributes that are given: a mock that logs each other question.
 
     Attributes that the release sets by itself are told by that.
     """
@@ -166,7 +160,7 @@ class ServerMock:
 
 
 def pinned(version: Version) -> dict[str, list[str]]:
-    """What a release asks without being told, and its lines that do: somebody looked at each.
+    """Return what a release asks that its mocks were not given, and its lines that do; each was reviewed.
 
     A version of which nothing is pinned has what the one before it has.
     """

@@ -1,5 +1,6 @@
 """The backends of a release of SGLang, or of a source tree, on the CPU: its own classes, on this project's kernels."""
 
+import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -10,12 +11,9 @@ from attnfuzz.kernels.backend import Bench, Op, Session
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.ops_table import OpsTable
-from attnfuzz.kernels.sglang.kernels_below import KernelsBelow
 from attnfuzz.kernels.sglang.naming import Named
-from attnfuzz.kernels.sglang.orders.table import orders_of
-from attnfuzz.kernels.sglang.release import Release, release_of
-from attnfuzz.kernels.sglang.requirements import absent
-from attnfuzz.kernels.sglang.sessions import open_session
+from attnfuzz.kernels.sglang.orders import orders_of
+from attnfuzz.kernels.sglang.release import release_of
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, KvView, Mode, QueryView
@@ -37,6 +35,23 @@ _DTYPES: Final = (DType.BFLOAT16, DType.FLOAT16)
 """What models are served in. The kernels of latent attention give bfloat16, whatever they are asked (FlashInfer 0.6.3,
 mla.py, trtllm_batch_decode_with_kv_cache_mla)."""
 
+NEEDS: Final = ("triton", "flashinfer", "orjson", "psutil", "pybase64", "zmq", "PIL", "starlette", "pydantic")
+"""What a release imports beside torch, by the names that it imports. Nothing of it is needed before one is run."""
+
+
+@dataclass(frozen=True)
+class KernelsBelow:
+    """`ops` by the names of FlashInfer's functions.
+
+    Those in `real` are FlashInfer's own and get what a release hands over, as it is; the others are this project's and
+    stand in for kernels that the device has not. `roundings` says how often their outputs are rounded to the query's
+    dtype.
+    """
+
+    ops: tuple[Op, ...]
+    real: frozenset[str] = frozenset()
+    roundings: int = 1
+
 
 @dataclass(frozen=True)
 class SglangBackend:
@@ -51,11 +66,6 @@ class SglangBackend:
     def name(self) -> str:
         """Like sglang==0.5.9:trtllm_mha."""
         return str(self.named)
-
-    @property
-    def release(self) -> Release:
-        """The release or the tree, fetched if it is not in the cache. Raises ReleaseError."""
-        return release_of(self.named.release)
 
     def noise(self, dtype: DType) -> NoiseModel:
         """That of the native kernels in fp32: a calibration of our own backend on them is one of this, too."""
@@ -77,7 +87,7 @@ class SglangBackend:
 
     def open(self, case: Case, bench: Bench) -> Session:
         """A session on one case. Imports the release, if this process has not."""
-        return open_session(self.release, KernelsBelow(self.table.ops()), case, bench)
+        return open_session(self.named.release, KernelsBelow(self.table.ops()), case, bench)
 
 
 def capability_of(kind: str, version: Version) -> Capability:
@@ -108,3 +118,19 @@ def capability_of(kind: str, version: Version) -> Capability:
         kv_views=(KvView.TOKEN_MAJOR,),
         table_gaps=False,
     )
+
+
+def open_session(release: str, kernels: KernelsBelow, case: Case, bench: Bench) -> Session:
+    """Return a session on one case. Imports the release, if this process has not. Raises ReleaseError, Unsupported."""
+    # Their imports are those of a release: only a process that runs one needs what they need.
+    from attnfuzz.kernels.sglang.loader import load  # noqa: PLC0415
+    from attnfuzz.kernels.sglang.session import SglangMhaSession, SglangMlaSession  # noqa: PLC0415
+
+    session = SglangMlaSession if case.geometry.latent else SglangMhaSession
+    return session(load(release_of(release), hopper=bench.device.type == "cuda"), kernels, case, bench)
+
+
+def absent() -> str | None:
+    """Which of them are not installed, in a line that says how to install them; None if all are."""
+    lacking = [package for package in NEEDS if importlib.util.find_spec(package) is None]
+    return f"needs {', '.join(lacking)}: pip install 'attnfuzz[sglang]'" if lacking else None

@@ -1,4 +1,4 @@
-"""SGLang as an engine."""
+"""SGLang as an engine, and the backend that a name of its own says."""
 
 import re
 from collections.abc import Sequence
@@ -9,14 +9,26 @@ from packaging.version import Version
 
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.sglang import naming, wheel
-from attnfuzz.kernels.sglang.catalogue import backend_of
-from attnfuzz.kernels.sglang.naming import Named
+from attnfuzz.kernels.sglang.backends import SglangBackend, capability_of
+from attnfuzz.kernels.sglang.naming import BadName, Named
+from attnfuzz.kernels.sglang.on_hopper import hopper_backend_of
+from attnfuzz.kernels.sglang.release import release_of
 from attnfuzz.reference.device import Device
 
+_SOME_TREE = "sglang:"
+
 _PRELOAD = {
-    Device.CPU: "attnfuzz.kernels.sglang.preload:load_release",
-    Device.CUDA: "attnfuzz.kernels.sglang.preload:load_release_for_hopper",
+    Device.CPU: "attnfuzz.kernels.sglang.loader:load_release",
+    Device.CUDA: "attnfuzz.kernels.sglang.loader:load_release_for_hopper",
 }
+
+
+def backend_of(named: Named) -> Backend:
+    """Return the backend that a name says. Fetches and imports nothing. Raises ReleaseError for a tree that is none."""
+    version = named.version or release_of(named.release).version
+    if named.gpu:
+        return hopper_backend_of(named, version)
+    return SglangBackend(named, capability_of(named.kind, version))
 
 
 class Sglang:
@@ -30,7 +42,8 @@ class Sglang:
 
     def owns(self, backend: str) -> bool:
         """Whether a backend's name is one of SGLang's, right or wrong."""
-        return naming.is_sglang(backend)
+        rest = backend.removeprefix(naming.ON_HOPPER)
+        return rest == "sglang" or rest.startswith((naming.RELEASED, naming.TREE, _SOME_TREE))
 
     def resolve(self, backend: str) -> Backend:
         """Return the backend of that name. Imports no release. Raises BadName, or ReleaseError for a tree."""
@@ -53,12 +66,27 @@ class Sglang:
         return str(replace(Named.parse(backend), gpu=device is Device.CUDA))
 
     def of_tree(self, tree: Path, backends: Sequence[str]) -> tuple[str, ...]:
-        """Return these names, with sglang:KIND as the source tree has it. Raises BadName."""
-        return naming.of_tree(tree, backends)
+        """Return these names, with sglang:KIND as the source tree has it; all that it has if none is named.
+
+        Raises BadName if none of those named is sglang:KIND.
+        """
+        if backends and not any(map(_in_some_tree, backends)):
+            some = f"{_SOME_TREE}{self.kinds[0]}"
+            raise BadName(f"a source tree says where {some} is, and none is asked for: leave the tree out")
+        named = backends or [f"{_SOME_TREE}{kind}" for kind in self.kinds]
+        return tuple(self.in_tree(name, tree) if _in_some_tree(name) else name for name in named)
 
     def in_tree(self, backend: str, tree: Path) -> str:
-        """Return the name of a backend of any release, as a source tree has it. Raises BadName."""
-        return naming.in_tree(backend, tree)
+        """Return the name of a backend of any release, as a source tree has it. Raises BadName.
+
+        The path becomes absolute, so that the name means the same wherever a case of it is replayed.
+        """
+        if not self.owns(backend):
+            some = f"{_SOME_TREE}{self.kinds[0]}"
+            raise BadName(f"{backend!r} is no backend of SGLang, which a source tree is of: give {some}")
+        where = naming.ON_HOPPER if backend.startswith(naming.ON_HOPPER) else ""
+        kind = backend.rpartition(":")[2]
+        return str(Named.parse(f"{where}{naming.TREE}{tree.resolve()}:{kind}"))
 
     def untried(self, backend: str) -> bool:
         """Whether a backend is of a version without a pinned wheel, or of a source tree."""
@@ -89,6 +117,10 @@ class Sglang:
             f"Here without a network: {cached or 'none, the first use of one fetches it'}. "
             "A source tree: --sglang PATH."
         )
+
+
+def _in_some_tree(backend: str) -> bool:
+    return backend.removeprefix(naming.ON_HOPPER).startswith(_SOME_TREE)
 
 
 ENGINE = Sglang()

@@ -1,20 +1,21 @@
 """FlashInfer's entry points as a release sees them: bound as its own FlashInfer would, checked, and launched by us."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import torch
 
 from attnfuzz.kernels.backend import Bench, Op, Unsupported
-from attnfuzz.kernels.sglang import boundary, recording, sgl_kernels, stand_ins, triton_launches
+from attnfuzz.kernels.entry_points import Breach
+from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
+from attnfuzz.kernels.sglang import recording, stand_ins, triton_launches
+from attnfuzz.kernels.sglang.backends import KernelsBelow
 from attnfuzz.kernels.sglang.factories import GuardedFactories
-from attnfuzz.kernels.sglang.kernels_below import KernelsBelow
 from attnfuzz.kernels.sglang.loader import Loaded
 from attnfuzz.kernels.sglang.placement import Placement
 from attnfuzz.kernels.sglang.recording import Recording
-from attnfuzz.kernels.sglang.results import missing_results
-from attnfuzz.kernels.sglang.signatures import bind, signatures
+from attnfuzz.kernels.sglang.signatures import signatures
 
 
 class Below:
@@ -27,13 +28,11 @@ class Below:
 
     def call(self, function: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run an entry point of FlashInfer. TypeError for arguments that the pinned release of it does not take."""
-        if function in sgl_kernels.FUNCTIONS:
-            return sgl_kernels.FUNCTIONS[function](self, *args, **kwargs)
         op = self.op(function)
         signature = self._signatures.get(function)
         if signature is None:
             raise AttributeError(f"the FlashInfer that this release pins has no {function}")
-        bound = bind(signature, args, kwargs)
+        bound = signature.bind(*args, **kwargs).arguments
         # What is left at its default need not be known to the kernel that stands in.
         arguments = {name: value for name, value in bound.items() if value is not signature.parameters[name].default}
         if function not in self._real:
@@ -67,7 +66,7 @@ class Below:
                 placement.load()
                 # A stream that captures has no values to look at.
                 if bench.device.type == "cpu" or not torch.cuda.is_current_stream_capturing():
-                    for breach in boundary.breaches(op.name, placed):
+                    for breach in _breaches(op.name, placed):
                         bench.launcher.report(", ".join(breach.arguments), breach.text)
                 bench.launcher.launch(op, **placed)
                 placement.store()
@@ -80,6 +79,15 @@ class Below:
             current.keep(work)
         out = made.get("out", arguments.get("out"))
         return (out, made.get("lse", arguments.get("lse"))) if arguments.get("return_lse") else out
+
+
+def _breaches(function: str, arguments: Mapping[str, Any]) -> tuple[Breach, ...]:
+    """Return the preconditions that a call breaks, those that explain most first; none of a function that is not known.
+
+    They hold for padded rows as well, which a kernel can't tell from others.
+    """
+    entry = ENTRY_POINTS.get(function)
+    return () if entry is None else entry.breaches(arguments)
 
 
 def _for_stand_ins(function: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -105,9 +113,66 @@ def below(loaded: Loaded, bench: Bench, kernels: KernelsBelow) -> Iterator[Below
     in two threads.
     """
     lower = Below(loaded, bench, kernels)
-    stand_ins.put_in(lower.call)
-    try:
-        with GuardedFactories(bench), triton_launches.through(lower.launch):
-            yield lower
-    finally:
-        stand_ins.take_out()
+    with stand_ins.answered_by(lower), GuardedFactories(bench), triton_launches.through(lower.launch):
+        yield lower
+
+
+class TensorForm(NamedTuple):
+    """Of a tensor that is still to be made."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def missing_results(function: str, arguments: Mapping[str, Any]) -> dict[str, TensorForm]:
+    """Which of `out` and `lse` the caller leaves to the function: neither of one that only writes in place.
+
+    FlashInfer 0.6.3: decode.py:2345 and prefill.py:3707 (paged: the query's dtype unless out_dtype says otherwise),
+    prefill.py:3486 (packed keys: the query's dtype, the values' head dim; LSE float32 per token and head), mla.py:652
+    (bfloat16, kv_lora_rank); 0.7.2: prefill.py:6251 (packed keys: bfloat16 for float8 queries) and 7752 (fmha_v2).
+    """
+    dim_of_values = _DIM_OF_VALUES.get(function)
+    if dim_of_values is None:
+        return {}
+    query, dim = _query(arguments), dim_of_values(arguments)
+    forms = {"out": TensorForm((*query.shape[:-1], dim), _out_dtype(function, arguments))}
+    if arguments.get("return_lse"):
+        forms["lse"] = TensorForm(
+            (query.numel() // (query.shape[-2] * query.shape[-1]), query.shape[-2]), torch.float32
+        )
+    return {name: form for name, form in forms.items() if arguments.get(name) is None}
+
+
+def _out_dtype(function: str, arguments: Mapping[str, Any]) -> torch.dtype:
+    query = _query(arguments)
+    named = arguments.get("out_dtype")
+    if isinstance(named, torch.dtype):
+        return named
+    if function == "trtllm_batch_decode_with_kv_cache_mla":
+        return torch.bfloat16
+    packed = function == "trtllm_ragged_attention_deepseek"
+    return torch.bfloat16 if packed and query.dtype.itemsize == 1 else query.dtype
+
+
+def _query(arguments: Mapping[str, Any]) -> torch.Tensor:
+    """By itself, or the first of what fmha_v2 takes in one argument."""
+    query: torch.Tensor = arguments["query"] if "query" in arguments else arguments["qkv"][0]
+    return query
+
+
+def _paged(arguments: Mapping[str, Any]) -> int:
+    """K and V as a pair, or one behind the other in one tensor."""
+    return _last_dim(arguments["kv_cache"])
+
+
+def _last_dim(cache: torch.Tensor | Sequence[torch.Tensor]) -> int:
+    return int((cache if isinstance(cache, torch.Tensor) else cache[-1]).shape[-1])
+
+
+_DIM_OF_VALUES: Final[Mapping[str, Callable[[Mapping[str, Any]], int]]] = {
+    "trtllm_batch_decode_with_kv_cache": _paged,
+    "trtllm_batch_context_with_kv_cache": _paged,
+    "trtllm_fmha_v2_prefill": lambda arguments: _last_dim(arguments["qkv"][-1]),
+    "trtllm_ragged_attention_deepseek": lambda arguments: int(arguments["value"].shape[-1]),
+    "trtllm_batch_decode_with_kv_cache_mla": lambda arguments: int(arguments["kv_lora_rank"]),
+}

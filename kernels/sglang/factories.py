@@ -20,7 +20,7 @@ _FILLED: Final = {torch.full, torch.full_like, torch.Tensor.new_full, torch.ones
 class GuardedFactories(TorchFunctionMode):
     """While it is active, torch's factories take memory from `bench`, and what is asked for on a GPU lies there too.
 
-    What torch.empty gives holds poison: nobody may read it before it is written. A tensor is named after the line that
+    What torch.empty gives holds poison: it may not be read before it is written. A tensor is named after the line that
     made it.
     """
 
@@ -38,7 +38,7 @@ class GuardedFactories(TorchFunctionMode):
         if func in _ZEROS or func in _EMPTY:
             return self._made(func, args, arguments)
         made = func(*args, **arguments)
-        if func in _FILLED and self._guards(made):
+        if func in _FILLED and made.device.type == self._bench.device.type and _placeable(made):
             return self._copied(made)
         return made
 
@@ -69,9 +69,6 @@ class GuardedFactories(TorchFunctionMode):
             made = self._bench.memory.tensor(_name(), value.shape, value.dtype)
         return made.copy_(value)
 
-    def _guards(self, tensor: torch.Tensor) -> bool:
-        return tensor.device.type == self._bench.device.type and _placeable(tensor)
-
 
 def _placeable(form: torch.Tensor) -> bool:
     return form.dtype in WITH_POISON and form.numel() > 0
@@ -85,10 +82,7 @@ def _device_of(args: tuple[Any, ...]) -> torch.device | None:
 def _name() -> str:
     """The line that asks for a tensor, such as "trtllm_mha_backend.py:112"."""
     frame = sys._getframe(1)  # noqa: SLF001 - the frames that called a function are not to be had otherwise
-    while frame.f_back is not None and _is_between(frame.f_code.co_filename):
+    ours = (__file__, recording.__file__)
+    while frame.f_back is not None and (frame.f_code.co_filename in ours or "/torch/" in frame.f_code.co_filename):
         frame = frame.f_back
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-
-
-def _is_between(filename: str) -> bool:
-    return filename in (__file__, recording.__file__) or "/torch/" in filename

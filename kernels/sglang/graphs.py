@@ -1,44 +1,29 @@
 """Graphs as a release's runners capture and replay them: static buffers, the backend's planners, its forward pass."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Bench
-from attnfuzz.kernels.sglang import boundary
 from attnfuzz.kernels.sglang.batch import forward_batch, new_keys
 from attnfuzz.kernels.sglang.graph_buffers import GraphBuffers
-from attnfuzz.kernels.sglang.inputs import Inputs
-from attnfuzz.kernels.sglang.orders.order import GraphPlanner
+from attnfuzz.kernels.sglang.layer import Inputs
+from attnfuzz.kernels.sglang.orders import GraphPlanner
 from attnfuzz.kernels.sglang.recording import Recording, record
 from attnfuzz.kernels.sglang.runner import Server
-from attnfuzz.reference.case import Case, Launch, Mode, Step
+from attnfuzz.reference.case import Launch, Mode, Step
 
 Attend = Callable[[Any, Any, Inputs], torch.Tensor]
 """The forward pass of a backend, on a batch and what the model hands over: out [rows, q_heads, head_dim_vo]."""
 
 
-class _Planner(Protocol):
-    """How a backend is told of a graph's batch."""
-
-    def capture(self, backend: Any, batch: Any) -> None:
-        """Before a graph is captured."""
-        ...
-
-    def within(self, backend: Any, batch: Any) -> None:
-        """What is captured of it."""
-        ...
-
-    def replay(self, backend: Any, batch: Any, buffers: GraphBuffers, size: int) -> None:
-        """Before a graph of `size` requests is replayed on `batch`, which is in `buffers` already."""
-        ...
-
-
 class _ByArguments:
-    """To 0.5.12 (0.5.9: cuda_graph_runner.py:689 and :830, eagle_draft_extend_cuda_graph_runner.py:334 and :458)."""
+    """Plan a graph's batch as releases to 0.5.12 do.
+
+    0.5.9: cuda_graph_runner.py:689 and :830, eagle_draft_extend_cuda_graph_runner.py:334 and :458.
+    """
 
     def capture(self, backend: Any, batch: Any) -> None:
         backend.init_forward_metadata_capture_cuda_graph(
@@ -74,7 +59,7 @@ _PASSED_ON = ("out_cache_loc_virtual", "kv_loc_plan", "kv_loc_cols", "max_seq_le
 
 
 class _InAndOut:
-    """From 0.5.13 on.
+    """Plan it as releases from 0.5.13 on do; `within` is captured.
 
     0.5.14: model_executor/runner/decode_cuda_graph_runner.py:772 and :950, and for draft extends
     speculative/eagle_draft_extend_cuda_graph_runner.py:415 and :553.
@@ -109,7 +94,7 @@ class _InAndOut:
         )
 
 
-_PLANNERS: dict[GraphPlanner, _Planner] = {
+_PLANNERS: dict[GraphPlanner, _ByArguments | _InAndOut] = {
     GraphPlanner.ARGUMENTS: _ByArguments(),
     GraphPlanner.IN_AND_OUT: _InAndOut(),
 }
@@ -119,21 +104,37 @@ _PLANNERS: dict[GraphPlanner, _Planner] = {
 class _Captured:
     """A graph, what it reads beside its runner's buffers, and what it writes.
 
-    `metadata` is what MLA's planners keep for the graph, and `layout` how it laid queries out at the capture.
+    `metadata` is what MLA's planners keep for the graph, and `q_len` how it padded queries at the capture.
     """
 
     graph: Recording
     inputs: Inputs
     out: torch.Tensor
     metadata: Any
-    layout: Mapping[str, int]
+    q_len: int | None
+
+
+def planned_q_len(metadata: Any) -> int | None:
+    """Return the length of requests that a plan pads queries to, from which KV lengths follow; None if it has none."""
+    q_len = getattr(metadata, "max_seq_len_q", None)
+    return q_len if isinstance(q_len, int) else None
+
+
+def layout_breach(frozen: int | None, planned: int | None) -> str | None:
+    """Say how the plan of a replay pads queries where its graph, which keeps the numbers of its capture, does not."""
+    if frozen is None or planned is None or planned == frozen:
+        return None
+    return (
+        f"max_seq_len_q is {planned} in the plan of the replay and {frozen} in the graph, which pads queries as "
+        "it was captured: KV lengths that were planned for another padding are not those of its queries"
+    )
 
 
 class ServedGraphs:
     """The graphs of a session, by mode and rows. Each mode has a runner of its own, with its buffers."""
 
-    def __init__(self, server: Server, planner: GraphPlanner, case: Case, bench: Bench) -> None:
-        self._server, self._planner_kind, self._case, self._bench = server, planner, case, bench
+    def __init__(self, server: Server, planner: GraphPlanner) -> None:
+        self._server, self._planner_kind, self._case, self._bench = server, planner, server.case, server.bench
         self._planner = _PLANNERS[planner]
         self._buffers: dict[Mode, GraphBuffers] = {}
         self._captured: dict[tuple[Mode, int], _Captured] = {}
@@ -141,8 +142,8 @@ class ServedGraphs:
     def capture(self, backend: Any, index: int, attend: Attend) -> None:
         """Capture the graph of step `index`.
 
-        The runs that warm it up (0.5.9: model_executor/cuda_graph_runner.py:725) are left out: nobody sees what they
-        give, and metadata that a replay fills in is not consistent yet.
+        The runs that warm it up (0.5.9: model_executor/cuda_graph_runner.py:725) are left out: what they give
+        is not used, and metadata that a replay fills in is not consistent yet.
         """
         step, geometry = self._case.steps[index], self._case.geometry
         buffers = self._runner(backend, step)
@@ -153,11 +154,11 @@ class ServedGraphs:
         inputs = Inputs.place(self._case, self._bench, query, new_keys(self._server, step, rows))
         self._planner.capture(backend, batch)
         metadata = getattr(backend, "forward_decode_metadata", None)
-        layout = boundary.frozen_layout(metadata)
+        q_len = planned_q_len(metadata)
         with record(self._bench, host=(buffers.seq_lens_cpu,)) as graph:
             self._planner.within(backend, batch)
             out = attend(backend, batch, inputs)
-        self._captured[step.mode, rows] = _Captured(graph, inputs, out, metadata, layout)
+        self._captured[step.mode, rows] = _Captured(graph, inputs, out, metadata, q_len)
 
     def replay(self, backend: Any, batch: Any, step: Step, inputs: Inputs) -> tuple[Inputs, torch.Tensor]:
         """Replay the graph of a step's bucket on a batch: the queries that it read, and what it gave."""
@@ -166,8 +167,9 @@ class ServedGraphs:
         buffers.fill_from(batch, size)
         captured.inputs.fill(inputs)
         self._planner.replay(backend, batch, buffers, size)
-        for breach in boundary.layout_breaches(captured.layout, captured.metadata):
-            self._bench.launcher.report(", ".join(breach.arguments), breach.text)
+        breach = layout_breach(captured.q_len, planned_q_len(captured.metadata))
+        if breach is not None:
+            self._bench.launcher.report("max_seq_len_q", breach)
         captured.graph.replay()
         return captured.inputs, captured.out
 

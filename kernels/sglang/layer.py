@@ -1,22 +1,28 @@
 """The attention layer of a model: the release's own RadixAttention, with the scales of a checkpoint."""
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from attnfuzz.kernels.backend import Bench, Unsupported
+from attnfuzz.kernels.queries import place_queries
 from attnfuzz.reference.case import Case
 
 LAYER_ID = 0
 """A case has one layer."""
 
 
+def key_dim(case: Case) -> int:
+    """The head dim of the per-head keys, which latents stand for: the softmax scale is that of these."""
+    latent = case.geometry.latent
+    return latent.nope + latent.rope if latent else case.geometry.head_dim_qk
+
+
 def scaling(case: Case) -> float:
     """What multiplies the logits: 1 / sqrt of the head dim of the per-head keys, times the case's factor."""
-    latent = case.geometry.latent
-    dim = latent.nope + latent.rope if latent else case.geometry.head_dim_qk
-    return case.scales.softmax / math.sqrt(dim)
+    return case.scales.softmax / math.sqrt(key_dim(case))
 
 
 def attention_layer(loaded: Any, case: Case, bench: Bench) -> Any:
@@ -41,7 +47,7 @@ def prefill_layer(loaded: Any, case: Case, bench: Bench) -> Any:
     latent = case.geometry.latent
     assert latent is not None
     heads = case.geometry.q_heads
-    return _layer(loaded, case, bench, num_kv_heads=heads, head_dim=latent.nope + latent.rope, v_head_dim=latent.vo)
+    return _layer(loaded, case, bench, num_kv_heads=heads, head_dim=key_dim(case), v_head_dim=latent.vo)
 
 
 def _layer(loaded: Any, case: Case, bench: Bench, **told: Any) -> Any:
@@ -54,3 +60,35 @@ def _layer(loaded: Any, case: Case, bench: Bench, **told: Any) -> Any:
             setattr(layer, name, bench.memory.copy(name, torch.tensor([value], dtype=torch.float32)).squeeze())
             setattr(layer, f"{name}_float", value)
     return layer
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Of one forward: query [rows, q_heads, head_dim_qk], key and value [rows, kv_heads, head_dim].
+
+    A query is the view that the case asks for: a slice of a fused row, or by itself. Latents have no value.
+    """
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor | None
+
+    @classmethod
+    def place(cls, case: Case, bench: Bench, query: torch.Tensor, keys: tuple[torch.Tensor, torch.Tensor]) -> "Inputs":
+        """Inputs in guarded memory."""
+        key, value = keys
+        return cls(
+            place_queries(case, bench, query),
+            bench.memory.copy("new_key", key),
+            None if case.geometry.latent else bench.memory.copy("new_value", value),
+        )
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """All of them."""
+        return [each for each in (self.query, self.key, self.value) if each is not None]
+
+    def fill(self, other: "Inputs") -> None:
+        """Write other inputs over these, which a graph reads."""
+        for mine, new in zip(self.tensors, other.tensors, strict=True):
+            mine.copy_(new)

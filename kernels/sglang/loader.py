@@ -9,23 +9,22 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any
 from unittest import mock
 
 import torch
 
-from attnfuzz.kernels.sglang import process, wheel
-from attnfuzz.kernels.sglang.adaptations.changes import ChangedName, changes_in
-from attnfuzz.kernels.sglang.adaptations.hopper import hopper_changes_in
-from attnfuzz.kernels.sglang.adaptations.stubbed import stubbed_in
+from attnfuzz.kernels.gpu.unseen import no_gpu_visible
+from attnfuzz.kernels.sglang import wheel
+from attnfuzz.kernels.sglang.adaptations import ChangedName, changes_in, stubbed_in
 from attnfuzz.kernels.sglang.errors import CannotImport, Moved, ReleaseError, WrongHash
-from attnfuzz.kernels.sglang.release import Release
+from attnfuzz.kernels.sglang.release import Release, release_of
 from attnfuzz.kernels.sglang.stubs import Note, Stubs
 
 _NOT_KNOWN = "attnfuzz does not know yet where this version has it, see kernels/sglang/adaptations"
@@ -46,13 +45,7 @@ _AHEAD = (
     "sglang.srt.speculative.eagle_info",
     "sglang.srt.speculative.spec_info",
 )
-"""What sessions need beside the backends: imported before anybody forks or listens, where a release has it."""
-
-ENVIRONMENT: Final[Mapping[str, str]] = {
-    # Read where a kernel is decorated (triton/runtime/jit.py), so before a release is imported.
-    "TRITON_INTERPRET": "1",
-}
-"""What load() sets in this process."""
+"""What sessions need beside the backends: imported before workers are forked, where a release has it."""
 
 _loaded: "list[Loaded]" = []
 """The release of this process, once there is one."""
@@ -60,7 +53,7 @@ _loaded: "list[Loaded]" = []
 
 @dataclass(frozen=True)
 class Loaded:
-    """A release's modules, with what it is told instead of by a server.
+    """A release's modules, imported.
 
     Attributes:
         release: Which it is.
@@ -82,18 +75,6 @@ class Loaded:
         """Have `note` told of each name that is asked of a stub from now on."""
         self._stubs.note = note
 
-    def begin(
-        self,
-        place: process.ProcessRank,
-        model_config: Any,
-        *,
-        device: torch.device,
-        workspace_bytes: int,
-        **arguments: Any,
-    ) -> Any:
-        """Begin as the process of a new server; gives its ServerArgs (process.begin)."""
-        return process.begin(self, place, model_config, arguments, workspace_bytes, device)
-
 
 def load(release: Release, *, hopper: bool = False) -> Loaded:
     """Import a release; the same one again if this process has it already.
@@ -114,9 +95,11 @@ def load(release: Release, *, hopper: bool = False) -> Loaded:
         return _loaded[0]
     if "sglang" in sys.modules:
         raise ReleaseError(f"this process has imported sglang already: {release.name} needs a process of its own")
-    os.environ.update(ENVIRONMENT)
+    # Read where a kernel is decorated (triton/runtime/jit.py), so before a release is imported.
     if hopper:
-        del os.environ["TRITON_INTERPRET"]
+        os.environ.pop("TRITON_INTERPRET", None)
+    else:
+        os.environ["TRITON_INTERPRET"] = "1"
     stubs = Stubs(stubbed_in(release.version))
     stubs.install()
     _warn_as_with_transformers()
@@ -129,7 +112,7 @@ def load(release: Release, *, hopper: bool = False) -> Loaded:
                     _imported(release, name)
             _check_classes(release)
             _check_unedited(release)
-            for change in changes_in(release.version) + (hopper_changes_in(release.version) if hopper else ()):
+            for change in changes_in(release.version, hopper=hopper):
                 _make(release, change)
     except BaseException:
         stubs.remove()
@@ -250,7 +233,7 @@ def _make(release: Release, change: ChangedName) -> None:
     *path, last = change.name.split(".")
     for part in path:
         owner = getattr(owner, part, None)
-    # A value in a place that nobody looks at any more would change nothing, in silence.
+    # A value in a place that the release reads no more would change nothing, in silence.
     if not hasattr(owner, last) and not change.on_gpus:
         raise Moved(f"{release.name} has no {change.name} in sglang.srt.{change.module}: {change.reason}; {_NOT_KNOWN}")
     setattr(owner, last, change.value)
@@ -268,3 +251,19 @@ def _check_unedited(release: Release) -> None:
             f"{edited[0]} is not as {release.name} has it: remove {release.root} to fetch it anew, "
             f"or copy it elsewhere and test the copy with --sglang PATH"
         )
+
+
+def load_release(name: str, *, hopper: bool = False) -> None:
+    """Import the release called `name` (sglang==VERSION or sglang@PATH), before workers for it are forked.
+
+    Each of them would take seconds for it. What opens sessions is imported with it, and in no other process. Raises
+    ReleaseError.
+    """
+    load(release_of(name), hopper=hopper)
+    importlib.import_module("attnfuzz.kernels.sglang.session")
+
+
+def load_release_for_hopper(name: str) -> None:
+    """Import it for workers that get a Hopper GPU. Raises ReleaseError."""
+    with no_gpu_visible():
+        load_release(name, hopper=True)

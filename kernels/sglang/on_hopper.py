@@ -13,7 +13,6 @@ from typing import Final
 import msgspec
 from packaging.version import Version
 
-from attnfuzz.kernels.backend import Bench, Session
 from attnfuzz.kernels.gpu import fmha_v2, xqa
 from attnfuzz.kernels.gpu.any_gpu import ops as any_gpu
 from attnfuzz.kernels.gpu.any_gpu.ops import ANY_GPU
@@ -23,14 +22,10 @@ from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.hopper.backends import SMALL, WINDOWED
 from attnfuzz.kernels.gpu.hopper.ops import HOPPER
 from attnfuzz.kernels.gpu.module import Module
-from attnfuzz.kernels.sglang.backends import CONTRACT, capability_of
-from attnfuzz.kernels.sglang.kernels_below import KernelsBelow
+from attnfuzz.kernels.sglang.backends import CONTRACT, KernelsBelow, absent, capability_of, open_session
 from attnfuzz.kernels.sglang.naming import Named
 from attnfuzz.kernels.sglang.release import release_of
-from attnfuzz.kernels.sglang.requirements import absent
-from attnfuzz.kernels.sglang.sessions import open_session
 from attnfuzz.reference.bucket import Bucket
-from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.noise import NoiseModel
 
@@ -81,17 +76,13 @@ def hopper_backend_of(named: Named, version: Version) -> HopperRelease:
         archs=frozenset({Arch.HOPPER}),
         capability=msgspec.structs.replace(capability, device=Device.CUDA, buckets=buckets),
         contract=CONTRACT,
-        session=partial(_open, named.release, kernels),
+        session=partial(open_session, named.release, kernels),
         kernels=kernels.ops,
         modules_of=_modules_of if real else lambda _: (),
         # Of XQA nothing better is known either.
         theoretical=fmha_v2.noise if real else lambda _: NoiseModel.fp32_arithmetic(),
         own=() if real else (any_gpu.SOURCES, (SOURCE,)),
     )
-
-
-def _open(release: str, kernels: KernelsBelow, case: Case, bench: Bench) -> Session:
-    return open_session(release_of(release), kernels, case, bench)
 
 
 def _modules_of(bucket: Bucket) -> tuple[Module, ...]:

@@ -21,6 +21,11 @@ class Ranks:
     attention: int = 1
     data_parallel: int = 1
 
+    @property
+    def processes(self) -> int:
+        """How many there are in all; this one is the first."""
+        return self.attention * self.data_parallel
+
     def tokens(self, step: Step) -> list[int]:
         """The tokens that each data-parallel rank has in a step, this one's first; before they are aligned."""
         if extends(step) or self.data_parallel == 1:

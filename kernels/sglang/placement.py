@@ -36,7 +36,7 @@ class Placement:
         return value
 
     def result(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """A tensor that the kernel writes, and that nobody has written before."""
+        """A tensor that the kernel writes, and that was not written before."""
         made = self._memory.tensor(name, shape, dtype, fill=Fill.OUTPUT)
         self._results.append(made)
         return made

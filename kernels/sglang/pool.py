@@ -71,7 +71,7 @@ class ServerPool:
     def write_before(self, step: Step) -> None:
         """Bring the pool to the state in which a forward of `step` finds it: without the tokens that it writes itself.
 
-        What a draft or a verify wrote and nobody accepted is still there, where the server's queries reach it.
+        What a draft or a verify wrote and was not accepted is still there, where the server's queries reach it.
         """
         before = tuple(replace(request, q_len=0, kv_len=first_new(request)) for request in step.requests)
         self.paged.write(replace(step, requests=before), rejected_drafts=step.mode is Mode.DRAFT_EXTEND)
@@ -118,7 +118,7 @@ class RequestRows:
         rows, width = self.table.shape
         match self._case.pages.tail:
             case TableTail.ZEROS | TableTail.MINUS_ONE:
-                # The table begins as zeros, and nobody writes -1 to it.
+                # The table begins as zeros, and no server writes -1 to it.
                 return torch.full((rows, width), DUMMY_LOCATION)
             case TableTail.POISON:
                 first = self._pool.paged.poison_page * self._pool.page_size

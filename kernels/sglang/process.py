@@ -8,50 +8,20 @@ processes are ours: nothing is sent through them.
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from packaging.version import Version
 
-from attnfuzz.kernels.sglang.release import Release
-
-
-class Modules(Protocol):
-    """A release, and its modules by their names."""
-
-    @property
-    def release(self) -> Release:
-        """Which it is."""
-
-    def module(self, name: str) -> Any:
-        """The module of that name."""
-
-
-@dataclass(frozen=True)
-class ProcessRank:
-    """Where a process stands: the first of replica `dp_rank`, of `dp_size` replicas of `attn_tp_size` processes."""
-
-    attn_tp_size: int = 1
-    dp_size: int = 1
-    dp_rank: int = 0
-
-    @property
-    def world_size(self) -> int:
-        """How many processes there are."""
-        return self.attn_tp_size * self.dp_size
-
-    @property
-    def rank(self) -> int:
-        """Its number among all of them."""
-        return self.dp_rank * self.attn_tp_size
+from attnfuzz.kernels.sglang.padding import Ranks
 
 
 @dataclass(frozen=True)
 class Group:
-    """Stands for a GroupCoordinator: how many processes are in it, and which one this is."""
+    """Stands for a GroupCoordinator: how many processes are in it, of which this is the first."""
 
     world_size: int
-    rank_in_group: int
+    rank_in_group: int = 0
     ca_comm: None = None
     """Without an all-reduce of SGLang's own, which gathers small decode batches unpadded where no rank drafts (0.5.23
     srt/layers/dp_attention.py:236): all others are padded."""
@@ -61,7 +31,7 @@ _SINCE_CONTEXT = Version("0.5.15")
 """The first version that keeps its arguments in srt/runtime_context.py (:555, reset_context)."""
 
 _SINCE_RANKS = Version("0.5.21")
-"""The first version that is told its ranks when its arguments are published (srt/runtime_context.py:228)."""
+"""The first version that gets its ranks when its arguments are published (srt/runtime_context.py:228)."""
 
 _SINCE_ATTENTION_REPLICAS = Version("0.5.22")
 """The first version that has an argument for replicas of attention alone (srt/arg_groups/fields/parallel.py:81)."""
@@ -79,8 +49,8 @@ _BUFFERS = (
 
 
 def begin(
-    modules: Modules,
-    place: ProcessRank,
+    loaded: Any,
+    ranks: Ranks,
     model_config: Any,
     arguments: Mapping[str, Any],
     workspace_bytes: int,
@@ -91,61 +61,61 @@ def begin(
     `arguments` are a server's, by the names of ServerArgs' fields. Of `model_config` are asked hidden_size, dtype and
     hf_config. Backends built from now on allocate workspaces of `workspace_bytes`, on `device`.
     """
-    _drop_buffers(modules)
-    _set_workspaces(modules, workspace_bytes)
-    common = {"model_path": "dummy", "device": device.type, "tp_size": place.world_size, **arguments}
-    version = modules.release.version
+    _drop_buffers(loaded)
+    _set_workspaces(loaded, workspace_bytes)
+    common = {"model_path": "dummy", "device": device.type, "tp_size": ranks.processes, **arguments}
+    version = loaded.release.version
     if version >= _SINCE_CONTEXT:
-        modules.module("sglang.srt.runtime_context").reset_context()
+        loaded.module("sglang.srt.runtime_context").reset_context()
     if version < _SINCE_RANKS:
-        return _begin_with_groups(modules, place, model_config, common)
-    return _begin_with_ranks(modules, place, model_config, common)
+        return _begin_with_groups(loaded, ranks, model_config, common)
+    return _begin_with_ranks(loaded, ranks, model_config, common)
 
 
-def _drop_buffers(modules: Modules) -> None:
+def _drop_buffers(loaded: Any) -> None:
     for name, buffer in _BUFFERS:
-        module = modules.module(_ATTENTION + name)
+        module = loaded.module(_ATTENTION + name)
         if hasattr(module, buffer):
             setattr(module, buffer, None)
 
 
-def _set_workspaces(modules: Modules, size: int) -> None:
+def _set_workspaces(loaded: Any, size: int) -> None:
     """MHA asks its environment (0.5.9 trtllm_mha_backend.py:77), MLA has a constant (trtllm_mla_backend.py:44)."""
     os.environ["SGLANG_FLASHINFER_WORKSPACE_SIZE"] = str(size)
-    modules.module(f"{_ATTENTION}trtllm_mla_backend").DEFAULT_WORKSPACE_SIZE_MB = -(-size // 2**20)
+    loaded.module(f"{_ATTENTION}trtllm_mla_backend").DEFAULT_WORKSPACE_SIZE_MB = -(-size // 2**20)
 
 
-def _begin_with_groups(modules: Modules, place: ProcessRank, model_config: Any, common: Mapping[str, Any]) -> Any:
+def _begin_with_groups(loaded: Any, ranks: Ranks, model_config: Any, common: Mapping[str, Any]) -> Any:
     """As workers of 0.5.9 to 0.5.20 begin (srt/model_executor/model_runner.py, init_torch_distributed)."""
-    server_args = modules.module("sglang.srt.server_args")
-    given = server_args.ServerArgs(**_replicas(place), **common)
+    server_args = loaded.module("sglang.srt.server_args")
+    given = server_args.ServerArgs(**_replicas(ranks), **common)
     server_args.set_global_server_args_for_scheduler(given)
-    state = modules.module("sglang.srt.distributed.parallel_state")
+    state = loaded.module("sglang.srt.distributed.parallel_state")
     # All groups of 0.5.9 srt/distributed/parallel_state.py, 1335 to 1462. Without parallel experts or pipelines.
     groups = {
-        **dict.fromkeys(("_WORLD", "_TP", "_MOE_TP"), Group(place.world_size, place.rank)),
-        "_ATTN_TP": Group(place.attn_tp_size, 0),
-        **dict.fromkeys(("_ATTN_CP", "_MOE_DP", "_MOE_EP", "_PP"), Group(1, 0)),
+        **dict.fromkeys(("_WORLD", "_TP", "_MOE_TP"), Group(ranks.processes)),
+        "_ATTN_TP": Group(ranks.attention),
+        **dict.fromkeys(("_ATTN_CP", "_MOE_DP", "_MOE_EP", "_PP"), Group(1)),
     }
     for name, group in groups.items():
         setattr(state, name, group)
-    modules.module("sglang.srt.layers.dp_attention").initialize_dp_attention(given, model_config)
+    loaded.module("sglang.srt.layers.dp_attention").initialize_dp_attention(given, model_config)
     return given
 
 
-def _begin_with_ranks(modules: Modules, place: ProcessRank, model_config: Any, common: Mapping[str, Any]) -> Any:
+def _begin_with_ranks(loaded: Any, ranks: Ranks, model_config: Any, common: Mapping[str, Any]) -> Any:
     """As schedulers of 0.5.21 to 0.5.23 begin (srt/managers/scheduler.py, run_scheduler_process)."""
-    named = modules.release.version >= _SINCE_ATTENTION_REPLICAS
-    replicas = {"attn_dp_size": place.dp_size} if named else _replicas(place)
-    given = modules.module("sglang.srt.server_args").ServerArgs(**replicas, **common)
-    context = modules.module("sglang.srt.runtime_context")
-    context.publish(given, role="scheduler", ranks=context.SpawnRanks(world_rank=place.rank))
-    context.get_parallel().override_permanently(tp_group=Group(place.world_size, place.rank))
-    dp_attention = modules.module("sglang.srt.layers.dp_attention")
+    named = loaded.release.version >= _SINCE_ATTENTION_REPLICAS
+    replicas = {"attn_dp_size": ranks.data_parallel} if named else _replicas(ranks)
+    given = loaded.module("sglang.srt.server_args").ServerArgs(**replicas, **common)
+    context = loaded.module("sglang.srt.runtime_context")
+    context.publish(given, role="scheduler", ranks=context.SpawnRanks(world_rank=0))
+    context.get_parallel().override_permanently(tp_group=Group(ranks.processes))
+    dp_attention = loaded.module("sglang.srt.layers.dp_attention")
     dp_attention.initialize_dp_attention(given)
     dp_attention.init_dp_gathered_buffer(model_config)
     return given
 
 
-def _replicas(place: ProcessRank) -> Mapping[str, Any]:
-    return {"dp_size": place.dp_size, "enable_dp_attention": place.dp_size > 1}
+def _replicas(ranks: Ranks) -> Mapping[str, Any]:
+    return {"dp_size": ranks.data_parallel, "enable_dp_attention": ranks.data_parallel > 1}

@@ -6,22 +6,21 @@ release's mixin runs as it is. In place of the model's projection, each location
 """
 
 import contextlib
+from functools import cached_property
 from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Output
+from attnfuzz.kernels.backend import Output
 from attnfuzz.kernels.queries import draw_queries, packed_rows
 from attnfuzz.kernels.scales import BmmScales
 from attnfuzz.kernels.sglang.errors import Moved
-from attnfuzz.kernels.sglang.inputs import Inputs
-from attnfuzz.kernels.sglang.layer import scaling
-from attnfuzz.kernels.sglang.loader import Loaded
+from attnfuzz.kernels.sglang.layer import Inputs, scaling
 from attnfuzz.kernels.sglang.pool import first_new, new_tokens
 from attnfuzz.kernels.sglang.runner import Server
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.kernels.trtllm.chunks import chunk_prefixes
-from attnfuzz.reference.case import Case, Step
+from attnfuzz.reference.case import Step
 from attnfuzz.reference.geometry import Latent
 
 _METHODS = "sglang.srt.models.deepseek_common.attention_forward_methods.forward_mha"
@@ -32,25 +31,22 @@ _MERGES = ("sglang.srt.layers.attention.triton_ops.merge_state", "sglang.kernels
 class ProjectedAttention:
     """Prefills of one case, with keys [nope + rope] and values [vo] for each head and location of the pool."""
 
-    def __init__(self, loaded: Loaded, server: Server, case: Case, bench: Bench) -> None:
-        self._loaded, self._server, self._case, self._bench = loaded, server, case, bench
-        latent = case.geometry.latent
+    def __init__(self, server: Server) -> None:
+        self._server, self._case = server, server.case
+        latent = server.case.geometry.latent
         assert latent is not None
         self._latent = latent
-        self._drawn: _Located | None = None
 
-    @property
+    @cached_property
     def _located(self) -> "_Located":
-        if self._drawn is None:
-            self._drawn = _Located(self._server, self._case, self._latent)
-        return self._drawn
+        return _Located(self._server, self._latent)
 
     def inputs(self, index: int, rows: int) -> Inputs:
         """Queries of step `index` and the keys and values of its new tokens, projected; those of padding are finite."""
         step = self._case.steps[index]
         queries = draw_queries(self._case, index, rows, self._latent.nope + self._latent.rope)
         key, value = self._located.new(step, rows)
-        memory = self._bench.memory
+        memory = self._server.bench.memory
         return Inputs(memory.copy("query", queries), memory.copy("key", key), memory.copy("value", value))
 
     def attend(self, backend: Any, batch: Any, inputs: Inputs) -> torch.Tensor:
@@ -58,7 +54,7 @@ class ProjectedAttention:
         # 128 Ki tokens in a server (0.5.9: model_executor/forward_batch_deepseek_mha_mixin.py:45).
         capacity = max(self._case.chunk_capacity, batch.batch_size)
         batch.get_max_chunk_capacity = lambda: capacity
-        layer = _layer_of(self._loaded, _Projection(backend, self._server, self._located, self._latent))
+        layer = _layer_of(self._server.loaded, _Projection(backend, self._server, self._located, self._latent))
         out: torch.Tensor = layer.forward_normal_chunked_kv_core(inputs.query, inputs.key, inputs.value, batch)
         return out.view(-1, self._case.geometry.q_heads, self._latent.vo)
 
@@ -79,11 +75,10 @@ class ProjectedAttention:
 class _Located:
     """Keys [n, q_heads, nope + rope] and values [n, q_heads, vo] of all tokens, by where the pool has them."""
 
-    def __init__(self, server: Server, case: Case, latent: Latent) -> None:
-        self._pool = server.pool
-        geometry = case.geometry
+    def __init__(self, server: Server, latent: Latent) -> None:
+        geometry = server.case.geometry
         self.tokens = SlotTokens(
-            case,
+            server.case,
             heads=geometry.q_heads,
             key_dim=latent.nope + latent.rope,
             value_dim=latent.vo,
@@ -111,11 +106,11 @@ class _Located:
         return self.tokens.key[at], self.tokens.value[at]
 
     def at(self, locations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of what lies at some locations, NaN where nobody's tokens do."""
+        """Keys and values of what lies at some locations, NaN where no tokens do."""
         tokens = self._at[locations.long()]
         key, value = self._key[tokens], self._value[tokens]
-        nobody = (tokens < 0)[:, None, None]
-        return key.masked_fill(nobody, torch.nan), value.masked_fill(nobody, torch.nan)
+        empty = (tokens < 0)[:, None, None]
+        return key.masked_fill(empty, torch.nan), value.masked_fill(empty, torch.nan)
 
 
 class _Projection:
@@ -154,7 +149,7 @@ class _Projection:
         return out, None
 
 
-def _layer_of(loaded: Loaded, projection: _Projection) -> Any:
+def _layer_of(loaded: Any, projection: _Projection) -> Any:
     """A layer with the release's own methods, around a projection."""
     methods = loaded.module(_METHODS)
     # The kernel of sgl_kernel needs CUDA. The release's own stand-in for it takes logarithms to the same base e
@@ -167,7 +162,7 @@ def _layer_of(loaded: Loaded, projection: _Projection) -> Any:
     return made
 
 
-def _merge_of(loaded: Loaded) -> Any:
+def _merge_of(loaded: Any) -> Any:
     *others, last = _MERGES
     for name in others:
         with contextlib.suppress(Moved):

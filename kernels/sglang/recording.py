@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, Self
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from attnfuzz.kernels.backend import Bench, Graph, Launcher
 
@@ -45,7 +46,6 @@ class Recording:
         return cls._active[-1] if cls._active else None
 
     def __enter__(self) -> Self:
-        """Begin."""
         operations = _Operations()  # type: ignore[no-untyped-call]
         operations.record = self.operation
         self._modes.enter_context(operations)
@@ -54,12 +54,10 @@ class Recording:
         return self
 
     def __exit__(self, *details: object) -> None:
-        """End."""
         self._active.remove(self)
         self._modes.close()
 
     def __len__(self) -> int:
-        """How many things a replay does, beside what it begins with."""
         return len(self._work)
 
     def keep(self, work: Callable[[], object]) -> None:
@@ -91,7 +89,7 @@ class Recording:
 
     def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record one operation of torch. Raises NotCapturable."""
-        tensors = list(_tensors((args, kwargs)))
+        tensors = _tensors((args, kwargs))
         if func is torch.ops.aten.lift_fresh.default or self._stays_on_host(tensors, kwargs):
             return self._on_host(func(*args, **kwargs))
         _refuse_what_synchronises(func, args)
@@ -105,8 +103,9 @@ class Recording:
 
     def _recorded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The results of an operation that writes nothing else: a replay computes them anew, into the same memory."""
-        results = _like(_form(func, args, kwargs), _device(args, kwargs))
-        targets = list(_tensors(results))
+        device = _device(args, kwargs)
+        results = tree_map_only(torch.Tensor, lambda form: _like(form, device), _form(func, args, kwargs))
+        targets = _tensors(results)
 
         def work() -> None:
             for target, value in zip(targets, _tensors(func(*args, **kwargs)), strict=True):
@@ -137,7 +136,6 @@ class _Operations(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Record it, unless it is our own."""
         if paused():
             return func(*args, **(kwargs or {}))
         return self.record(func, args, dict(kwargs or {}))
@@ -153,7 +151,6 @@ class _HostAccess(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Refuse, or go on."""
         if func in _TO_THE_HOST and not paused() and not self._is_host(args[0]):
             raise NotCapturable(f"Tensor.{func.__name__}() while a graph is captured: the host waits for a value")
         return func(*args, **(kwargs or {}))
@@ -187,12 +184,12 @@ def _refuse_what_synchronises(func: Any, args: tuple[Any, ...]) -> None:
             f"{func} while a graph is captured: the host waits for a value of a stream that runs nothing"
         )
     shapes = torch.Tag.dynamic_output_shape in tags
-    if shapes and (func.overloadpacket is not torch.ops.aten.index or any(map(_is_mask, args[1]))):
+    masks = (torch.bool, torch.uint8)
+    if shapes and (
+        func.overloadpacket is not torch.ops.aten.index
+        or any(index is not None and index.dtype in masks for index in args[1])
+    ):
         raise NotCapturable(f"{func} while a graph is captured: the shape of its result depends on values")
-
-
-def _is_mask(index: torch.Tensor | None) -> bool:
-    return index is not None and index.dtype in (torch.bool, torch.uint8)
 
 
 def _is_view(func: Any) -> bool:
@@ -214,29 +211,14 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _form(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Results without memory: what an operation gives on the meta device."""
-    meta = _on_meta(kwargs)
+    args, kwargs = tree_map_only(torch.Tensor, lambda tensor: _like(tensor, torch.device("meta")), (args, kwargs))
     if any(argument.name == "device" for argument in func._schema.arguments):  # noqa: SLF001
-        meta["device"] = torch.device("meta")
-    return func(*_on_meta(args), **meta)
+        kwargs["device"] = torch.device("meta")
+    return func(*args, **kwargs)
 
 
-def _on_meta(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-    if isinstance(value, tuple | list):
-        return type(value)(_on_meta(item) for item in value)
-    if isinstance(value, dict):
-        return {name: _on_meta(item) for name, item in value.items()}
-    return value
-
-
-def _like(form: Any, device: torch.device) -> Any:
-    """Memory for results."""
-    if isinstance(form, torch.Tensor):
-        return torch.empty_strided(form.shape, form.stride(), dtype=form.dtype, device=device)
-    if isinstance(form, tuple | list):
-        return type(form)(_like(item, device) for item in form)
-    return form
+def _like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
 
 
 def _device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
@@ -246,15 +228,8 @@ def _device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
     return next((tensor.device for tensor in _tensors((args, kwargs))), torch.get_default_device())
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _tensors(item)
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 @contextmanager

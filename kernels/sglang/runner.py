@@ -10,13 +10,13 @@ import torch
 from packaging.version import Version
 
 from attnfuzz.kernels.backend import Bench
+from attnfuzz.kernels.native.workspace import workspace_bytes
 from attnfuzz.kernels.paged_kv import FiniteTails, PagedKv
+from attnfuzz.kernels.sglang import process
 from attnfuzz.kernels.sglang.answers import ABSENT, ASKED, ServerMock
 from attnfuzz.kernels.sglang.layer import attention_layer, prefill_layer, scaling
 from attnfuzz.kernels.sglang.padding import ranks_of
 from attnfuzz.kernels.sglang.pool import Halves, RequestRows, ServerPool, release_kv_pool
-from attnfuzz.kernels.sglang.process import ProcessRank
-from attnfuzz.kernels.sglang.workspace import ON_A_GPU, native_workspace
 from attnfuzz.reference.case import Case, Step
 
 _SINCE_HALVES = Version("0.5.23")
@@ -30,7 +30,7 @@ class Server:
     """Everything around a release's backend for one case: a new server's process begins with each.
 
     Attributes:
-        model_runner: What the backend takes for its ModelRunner. Whoever builds one sets its `attn_backend`.
+        model_runner: What the backend takes for its ModelRunner. A session sets its `attn_backend`.
         args: The release's own ServerArgs.
         pool: The KV cache; `model_runner.token_to_kv_pool` is the release's own pool over it.
         rows: req_to_token; `model_runner.req_to_token_pool` is the release's own around it.
@@ -52,9 +52,8 @@ class Server:
         # A padded row of a verify has one key and its drafts: no model's context is that short.
         self.context_len = max(1 + self.draft_tokens, *case.slot_lengths().values()) + case.max_len_slack
         config = self._model_config()
-        place = ProcessRank(attn_tp_size=self.ranks.attention, dp_size=self.ranks.data_parallel)
         workspace = native_workspace(case) if bench.device.type == "cpu" else ON_A_GPU
-        self.args = loaded.begin(place, config, device=bench.device, workspace_bytes=workspace, **self._arguments())
+        self.args = process.begin(loaded, self.ranks, config, self._arguments(), workspace, bench.device)
         own_rows = loaded.module("sglang.srt.mem_cache.memory_pool").ReqToTokenPool(
             size=max(len(case.slot_lengths()), *(step.padded_batch for step in case.steps)),
             max_context_len=self.context_len + EXTRA_CONTEXT + self.draft_tokens,
@@ -85,7 +84,7 @@ class Server:
         return entered
 
     @property
-    def _attention_backend(self) -> str:
+    def attention_backend(self) -> str:
         """What --attention-backend names."""
         return "trtllm_mla" if self.case.geometry.latent else "trtllm_mha"
 
@@ -93,7 +92,7 @@ class Server:
         """What the server was started with, by the fields of ServerArgs."""
         drafts = self.draft_tokens
         arguments: dict[str, Any] = {
-            "attention_backend": self._attention_backend,
+            "attention_backend": self.attention_backend,
             "page_size": self.case.geometry.page_size,
         }
         if _has(self.loaded, "model_executor/cuda_graph_config.py"):
@@ -131,8 +130,8 @@ class Server:
             token_to_kv_pool_allocator=allocator,
             kv_index_translator=self._translator(own_rows, own_pool, allocator),
             max_running_requests=own_rows.size,
-            prefill_attention_backend_str=self._attention_backend,
-            decode_attention_backend_str=self._attention_backend,
+            prefill_attention_backend_str=self.attention_backend,
+            decode_attention_backend_str=self.attention_backend,
             model=ServerMock("model", modules=lambda: [self.layer]),
             # No Mamba layers, and activations that are whole on each rank (0.5.23: model_runner.py).
             mambaish_config=None,
@@ -205,3 +204,37 @@ def _has(loaded: Any, file: str) -> bool:
     """Whether the release has a file below sglang/srt."""
     there: bool = (loaded.release.root / "sglang" / "srt" / file).is_file()
     return there
+
+
+ON_A_GPU = 32 << 20
+"""Bytes, where a server has 128 MiB to 512. XQA's partial results take some MiB of it in any geometry that is drawn
+(attnfuzz.kernels.gpu.xqa.workspace_bytes), and its semaphores, which 0.5.23 adds to it, 8; the others take nothing.
+"""
+
+_LONGER_THAN_ANY = 1 << 30
+"""Keys: as many splits as there can be."""
+
+
+def native_workspace(case: Case) -> int:
+    """Bytes that are enough for whatever a release makes of the query rows of a step, right or wrong.
+
+    Partial results take the same for each query row, however many of them are taken for a request.
+    """
+    geometry = case.geometry
+    return workspace_bytes(
+        batch=1,
+        q_len=max(1, *map(_decoded_rows, case.steps)),
+        q_heads=geometry.q_heads,
+        kv_heads=1,
+        head_dim_vo=geometry.head_dim_vo,
+        max_seq_len=_LONGER_THAN_ANY,
+    ).total
+
+
+def _decoded_rows(step: Step) -> int:
+    """No fewer rows than a step may hand to the decode kernel."""
+    if step.mode.speculative:
+        # MLA pads a ragged step to the longest of its requests, and padding is rounded up to a whole request.
+        return step.padded_tokens + max(step.padded_batch, len(step.requests)) * step.tokens_per_request
+    # Of a prefill the requests with one token (0.5.23 trtllm_mha_backend.py, forward_extend), and padding as such.
+    return len(step.requests) + step.padded_tokens - step.tokens

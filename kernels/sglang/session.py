@@ -8,17 +8,19 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output, Unsupported
-from attnfuzz.kernels.queries import draw_queries
+from attnfuzz.kernels.queries import draw_queries, packed_rows
+from attnfuzz.kernels.scales import cached_scales
 from attnfuzz.kernels.sglang.answers import ASKED
+from attnfuzz.kernels.sglang.backends import KernelsBelow
 from attnfuzz.kernels.sglang.batch import forward_batch, new_keys, pad
 from attnfuzz.kernels.sglang.entry_points_below import Below, below
 from attnfuzz.kernels.sglang.graphs import ServedGraphs
-from attnfuzz.kernels.sglang.inputs import Inputs
-from attnfuzz.kernels.sglang.kernels_below import KernelsBelow
+from attnfuzz.kernels.sglang.layer import Inputs, key_dim
 from attnfuzz.kernels.sglang.loader import Loaded
-from attnfuzz.kernels.sglang.orders.order import Order, Preparation, WorkerKind
-from attnfuzz.kernels.sglang.orders.table import orders_of
+from attnfuzz.kernels.sglang.orders import Order, Preparation, WorkerKind, orders_of
+from attnfuzz.kernels.sglang.projected import ProjectedAttention
 from attnfuzz.kernels.sglang.runner import Server
+from attnfuzz.kernels.sinks import place_sinks
 from attnfuzz.reference.case import Case, Launch, Mode, Step
 
 _WORKERS = {Mode.DRAFT_EXTEND: WorkerKind.SPEC_V1, Mode.DRAFT_EXTEND_V2: WorkerKind.SPEC_V2}
@@ -46,12 +48,8 @@ class SglangSession(ABC):
         self._backends: dict[Mode, Any] = {}
         with self._running():
             self._server = Server(loaded, case, bench)
-        self._graphs = ServedGraphs(self._server, self._orders.planner, case, bench)
-
-    @property
-    @abstractmethod
-    def kind(self) -> str:
-        """`trtllm_mha` or `trtllm_mla`."""
+        self._sinks = place_sinks(case, bench)
+        self._graphs = ServedGraphs(self._server, self._orders.planner)
 
     @abstractmethod
     def _build(self) -> Any:
@@ -61,9 +59,16 @@ class SglangSession(ABC):
     def _attend(self, backend: Any, batch: Any, inputs: Inputs) -> torch.Tensor:
         """What a model's attention layer does: out [rows, q_heads, head_dim_vo]."""
 
-    @abstractmethod
     def _finish(self, step: Step, inputs: Inputs, out: torch.Tensor) -> Output:
         """The output of a step that ran on `inputs`."""
+        return Output(
+            out=out,
+            lse=None,
+            attended=self._server.pool.tokens.attended(step, inputs.query, packed_rows(step)),
+            sinks=self._sinks,
+            roundings=self._kernels.roundings,
+            **cached_scales(self._case, key_dim(self._case)),
+        )
 
     def forward(self, index: int) -> Output | None:
         """Run one step; None for a capture."""
@@ -103,7 +108,7 @@ class SglangSession(ABC):
         self._server.prepare_step(step)
         batch = forward_batch(self._server, index)
         if step.launch is Launch.REPLAY:
-            self._bench.launcher.reached_by(self._orders.graphs[self.kind][step.mode].words())
+            self._bench.launcher.reached_by(self._orders.graphs[self._server.attention_backend][step.mode].words())
             inputs = self._inputs(index, step.padded_tokens)
             static, out = self._graphs.replay(backend, batch, step, inputs)
             return self._finish(step, static, out)
@@ -144,3 +149,58 @@ class SglangSession(ABC):
         step = self._case.steps[index]
         queries = draw_queries(self._case, index, rows, self._case.geometry.head_dim_qk)
         return Inputs.place(self._case, self._bench, queries, new_keys(self._server, step, rows))
+
+
+class SglangMhaSession(SglangSession):
+    """Attention to keys and values in the cache, with sinks as a GPT-OSS layer hands them over."""
+
+    def _build(self) -> Any:
+        return self._loaded.mha.TRTLLMHAAttnBackend(self._server.model_runner)
+
+    def _attend(self, backend: Any, batch: Any, inputs: Inputs) -> torch.Tensor:
+        geometry = self._case.geometry
+        sinks = {} if self._sinks is None else {"sinks": self._sinks}
+        out: torch.Tensor = backend.forward(
+            inputs.query.flatten(1), inputs.key, inputs.value, self._server.layer, batch, save_kv_cache=True, **sinks
+        )
+        return out.view(-1, geometry.q_heads, geometry.head_dim_vo)
+
+
+class SglangMlaSession(SglangSession):
+    """Latent attention as DeepSeek's layers call it (0.5.9: models/deepseek_v2.py, forward_absorb_core)."""
+
+    def __init__(self, loaded: Loaded, kernels: KernelsBelow, case: Case, bench: Bench) -> None:
+        super().__init__(loaded, kernels, case, bench)
+        latent = case.geometry.latent
+        assert latent is not None
+        self._latent = latent
+        self._projected = ProjectedAttention(self._server)
+
+    def _build(self) -> Any:
+        return self._loaded.mla.TRTLLMMLABackend(self._server.model_runner)
+
+    def _inputs(self, index: int, rows: int) -> Inputs:
+        prefill = not self._case.steps[index].mode.speculative
+        return self._projected.inputs(index, rows) if prefill else super()._inputs(index, rows)
+
+    def _attend(self, backend: Any, batch: Any, inputs: Inputs) -> torch.Tensor:
+        geometry, latent = self._case.geometry, self._latent
+        if inputs.value is not None:
+            return self._projected.attend(backend, batch, inputs)
+        q_nope, q_rope = inputs.query.split([latent.rank, latent.rope], dim=-1)
+        k_nope, k_rope = inputs.key.split([latent.rank, latent.rope], dim=-1)
+        out: torch.Tensor = backend.forward(
+            q_nope,
+            k_nope,
+            k_nope,
+            self._server.layer,
+            batch,
+            save_kv_cache=True,
+            q_rope=q_rope,
+            k_rope=k_rope,
+        )
+        return out.view(-1, geometry.q_heads, latent.rank)
+
+    def _finish(self, step: Step, inputs: Inputs, out: torch.Tensor) -> Output:
+        projected = inputs.value is not None
+        return self._projected.output(step, inputs, out) if projected else super()._finish(step, inputs, out)

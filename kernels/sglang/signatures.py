@@ -1,11 +1,16 @@
 """What FlashInfer's entry points take in each version: calls are bound as the version would that a release pins.
 
-Read from the released wheels by read_signatures.py, so that no FlashInfer has to be installed.
+They are read from released wheels, so that no FlashInfer has to be installed:
+
+pip download --no-deps flashinfer-python==0.6.3
+python -m attnfuzz.kernels.sglang.signatures flashinfer_python-*.whl > kernels/sglang/signatures.json
 """
 
 import ast
 import inspect
 import json
+import sys
+import zipfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -13,7 +18,10 @@ from typing import Final
 
 from packaging.version import Version
 
+from attnfuzz.kernels.sglang.stand_ins import ENTRY_POINTS
+
 _FILE: Final = Path(__file__).with_name("signatures.json")
+_SOURCES: Final = tuple(f"flashinfer/{name}" for name in ("decode.py", "prefill.py", "mla.py", "mla/_core.py"))
 
 
 @cache
@@ -27,33 +35,34 @@ def signatures(flashinfer: Version | None) -> Mapping[str, inspect.Signature]:
     return {name: _signature(parameters) for name, parameters in functions.items()}
 
 
-def bind(signature: inspect.Signature, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, object]:
-    """A call's arguments by name, defaults included. TypeError as the function itself would raise it."""
-    bound = signature.bind(*args, **kwargs)
-    bound.apply_defaults()
-    return bound.arguments
-
-
 def _signature(parameters: str) -> inspect.Signature:
-    """A signature as the file has it; its defaults are literals."""
-    given = ast.parse(f"def function({parameters}): ...").body[0]
-    assert isinstance(given, ast.FunctionDef)
-    names = given.args.args
-    defaults = [inspect.Parameter.empty] * (len(names) - len(given.args.defaults))
-    values = [*defaults, *(ast.literal_eval(default) for default in given.args.defaults)]
-    return inspect.Signature(
-        [
-            *(
-                inspect.Parameter(name.arg, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=value)
-                for name, value in zip(names, values, strict=True)
-            ),
-            *(
-                inspect.Parameter(
-                    name.arg,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=inspect.Parameter.empty if value is None else ast.literal_eval(value),
-                )
-                for name, value in zip(given.args.kwonlyargs, given.args.kw_defaults, strict=True)
-            ),
-        ]
-    )
+    """Return a signature as the file has it; its defaults are literals."""
+    function = ast.parse(f"def function({parameters}): ...").body[0]
+    assert isinstance(function, ast.FunctionDef)
+    given = function.args
+    required = [None] * (len(given.args) - len(given.defaults))
+    defaults = [*required, *given.defaults, *given.kw_defaults]
+    made = []
+    for place, (name, default) in enumerate(zip([*given.args, *given.kwonlyargs], defaults, strict=True)):
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if place < len(given.args) else inspect.Parameter.KEYWORD_ONLY
+        value = inspect.Parameter.empty if default is None else ast.literal_eval(default)
+        made.append(inspect.Parameter(name.arg, kind, default=value))
+    return inspect.Signature(made)
+
+
+def signatures_of_wheel(wheel: Path) -> dict[str, str]:
+    """The parameters of each function that a wheel has, as Python writes them, without annotations."""
+    found = {}
+    with zipfile.ZipFile(wheel) as files:
+        for source in sorted({*_SOURCES} & {*files.namelist()}):
+            for node in ast.parse(files.read(source)).body:
+                if isinstance(node, ast.FunctionDef) and node.name in ENTRY_POINTS:
+                    for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+                        argument.annotation = None
+                    found[node.name] = ast.unparse(node.args)
+    return dict(sorted(found.items()))
+
+
+if __name__ == "__main__":
+    read = {wheel.name.split("-")[1]: signatures_of_wheel(wheel) for wheel in map(Path, sys.argv[1:])}
+    sys.stdout.write(f"{json.dumps(read, indent=2)}\n")

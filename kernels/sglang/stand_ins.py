@@ -1,19 +1,32 @@
 """What stands in a release's modules for FlashInfer and for kernels that need a GPU to be compiled.
 
-The stand-ins stay for as long as the process does: who answers them changes with each session.
+The stand-ins stay for as long as the process does: what answers them changes with each session.
 """
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial, update_wrapper
+from typing import Any, Final, Protocol
 
 import torch
 
-from attnfuzz.kernels.sglang import jit_modules
+from attnfuzz.kernels.backend import Op
 
-Answer = Callable[[str, tuple[Any, ...], Mapping[str, Any]], Any]
-"""Runs the function of this name."""
+
+class Lower(Protocol):
+    """What lies below a release while it runs."""
+
+    def call(self, function: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run an entry point of FlashInfer."""
+
+    def op(self, function: str) -> Op:
+        """The kernel that stands for a function. Raises Unsupported if there is none."""
+
+    def launch(self, op: Op, arguments: dict[str, Any]) -> Any:
+        """Launch a kernel on guarded memory."""
+
 
 ENTRY_POINTS: Final = frozenset(
     {
@@ -27,19 +40,25 @@ ENTRY_POINTS: Final = frozenset(
 )
 """FlashInfer's functions that run a kernel of attention."""
 
-_answers: list[Answer] = []
+_lower: list[Lower] = []
 _looked_at: set[str] = set()
 
 
-def put_in(answer: Answer) -> None:
-    """Let `answer` run what the release calls from now on, until `take_out`."""
+@contextmanager
+def answered_by(lower: Lower) -> Iterator[None]:
+    """Let `lower` run what the release calls inside of this."""
     _replace()
-    _answers.append(answer)
+    _lower.append(lower)
+    try:
+        yield
+    finally:
+        _lower.pop()
 
 
-def take_out() -> None:
-    """Let who answered before answer again."""
-    _answers.pop()
+def _current(function: str) -> Lower:
+    if not _lower:
+        raise RuntimeError(f"{function} was called while no session runs: it has no memory to work on")
+    return _lower[-1]
 
 
 class FlashInfer:
@@ -67,7 +86,7 @@ class FlashInfer:
 
 
 class FixupModule:
-    """What SGLang compiles its fixup into: `fixup_zero_kv_rows(out, lse, kv_lens, cum_seq_lens, max_seq_len)`.
+    """What SGLang compiles its fixup into (0.5.11, jit_kernel/fixup_zero_kv.py:26): zero keys give 0 and -inf.
 
     `compiled` is the module that it got for a dtype, where there is a GPU.
     """
@@ -77,36 +96,73 @@ class FixupModule:
 
     def fixup_zero_kv_rows(self, *args: Any) -> None:
         """Answer rows without keys."""
-        compiled = self._compiled
-        _run("fixup_zero_kv_rows", args, {} if compiled is None else {"compiled": _by_name(compiled)})
+        lower, name = _current("fixup_zero_kv_rows"), "fixup_zero_kv_rows"
+        op = lower.op(name) if self._compiled is None else Op(name, self._by_name, frozenset({"out", "lse"}))
+        arguments = zip(("out", "lse", "kv_lens", "cum_seq_lens", "max_seq_len"), args, strict=True)
+        lower.launch(op, dict(arguments))
 
-
-def _by_name(compiled: Any) -> Callable[..., None]:
-    """The compiled fixup, which takes its arguments by their places."""
-
-    def fixup_zero_kv_rows(**arguments: Any) -> None:
-        compiled.fixup_zero_kv_rows(*arguments.values())
-
-    return fixup_zero_kv_rows
+    def _by_name(self, **arguments: Any) -> None:
+        """The compiled fixup, which takes its arguments by their places."""
+        self._compiled.fixup_zero_kv_rows(*arguments.values())
 
 
 def _entry(function: str) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        return _run(function, args, kwargs)
+        return _current(function).call(function, args, kwargs)
 
     call.__name__ = function
     return call
 
 
-def _run(function: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    if not _answers:
-        raise RuntimeError(f"{function} was called while no session runs: it has no memory to work on")
-    return _answers[-1](function, args, kwargs)
+class JitModule:
+    """A module that a release compiled with nvcc for itself, whose kernels are launched like any other.
+
+    It is what load_jit gives (0.5.9 jit_kernel/utils.py:93, 0.5.23 kernels/jit/utils/compile/loader.py:49); a release
+    calls its functions by the places of their arguments.
+
+    Attributes:
+        compiled: What load_jit gave.
+
+    """
+
+    def __init__(self, compiled: Any) -> None:
+        self.compiled = compiled
+
+    def __getattr__(self, name: str) -> Any:
+        """One of its functions."""
+        return partial(_run_compiled, name, getattr(self.compiled, name))
 
 
-def _launch_compiled(function: Callable[..., Any], name: str, args: tuple[Any, ...]) -> object:
-    """Have who answers launch what a release has compiled."""
-    return _run("compiled", (function, name, args), {})
+def launching(load_jit: Callable[..., Any]) -> Callable[..., JitModule]:
+    """Return a release's load_jit, with modules whose kernels are launched; itself if it is one of these already."""
+    if getattr(load_jit, "func", None) is _loaded:
+        return load_jit
+    return update_wrapper(partial(_loaded, load_jit), load_jit)
+
+
+def _loaded(load_jit: Callable[..., Any], *args: Any, **kwargs: Any) -> JitModule:
+    return JitModule(load_jit(*args, **kwargs))
+
+
+def _run_compiled(name: str, function: Callable[..., Any], *args: Any) -> Any:
+    # What takes no tensor answers a question, and runs no kernel.
+    if not any(isinstance(argument, torch.Tensor) for argument in args):
+        return function(*args)
+    return _current(name).launch(*launch_of(function, name, args))
+
+
+def launch_of(function: Callable[..., Any], name: str, args: tuple[Any, ...]) -> tuple[Op, dict[str, Any]]:
+    """A call of a compiled function as an op of the release's own, and its arguments by names.
+
+    Which of its tensors a kernel writes, and what they are called, is not to be told from outside.
+    """
+    arguments = {f"argument_{place}": value for place, value in enumerate(args)}
+    tensors = frozenset(place for place, value in arguments.items() if isinstance(value, torch.Tensor))
+
+    def work(**placed: Any) -> None:
+        function(*placed.values())
+
+    return Op(name, work, tensors, own=True), arguments
 
 
 def _replace() -> None:
@@ -120,7 +176,7 @@ def _replace() -> None:
         if "flashinfer" in module or name.endswith(_CALLERS):
             module["flashinfer"] = FlashInfer()
         if "load_jit" in module and torch.cuda.is_available():
-            module["load_jit"] = jit_modules.launching(module["load_jit"], _launch_compiled)
+            module["load_jit"] = launching(module["load_jit"])
         if "_jit_fixup_module" in module:
             module["_jit_fixup_module"] = _fixup(module["_jit_fixup_module"])
 

@@ -1,7 +1,7 @@
 """Modules that are not there: what a release imports beside torch and triton, and no attention backend runs.
 
 A stub answers any name with a class that can be subclassed, called, indexed and used as a decorator, which is what
-modules do with names when they are imported. What is asked while a backend runs is told to whoever listens: it may have
+modules do with names when they are imported. What is asked while a backend runs is passed to `note`: it may have
 chosen a branch.
 """
 
@@ -19,7 +19,7 @@ class Stubs(MetaPathFinder, Loader):
     """Serves stubs for some modules and all that is in them, ahead of what is installed.
 
     Attributes:
-        note: Told of each name that is asked of a stub, as "transformers.AutoConfig"; None while nobody listens.
+        note: Called with each name that is asked of a stub, as "transformers.AutoConfig", unless it is None.
 
     """
 

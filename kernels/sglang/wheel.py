@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from attnfuzz.kernels.library_cache import cache_folder, folder_made_once
 from attnfuzz.kernels.pip import PipFailed, pip
@@ -27,17 +27,6 @@ _ONE_WHEEL = ("--only-binary=:all:", "--python-version=3.11", "--platform=manyli
 
 _NEEDED = frozenset({".py", ".cu", ".cuh", ".h", ".hpp"})
 _NOT_NEEDED = ("sglang/multimodal_gen/", "sglang/test/")
-
-
-def version_of(text: str) -> Version:
-    """The version that `text` says. Raises NoSuchRelease."""
-    try:
-        version = Version(text)
-    except InvalidVersion:
-        raise NoSuchRelease(f"{text!r} is no version of SGLang, as {OLDEST} is one") from None
-    if version < OLDEST:
-        raise NoSuchRelease(f"SGLang {version} is older than what can be driven: {OLDEST} or newer")
-    return version
 
 
 def released() -> list[Version]:
@@ -57,7 +46,7 @@ def cached() -> list[Version]:
 
 
 def unpacked(version: Version, progress: Callable[[str], None] = lambda _: None) -> Path:
-    """The folder that holds a version's `sglang`, fetched unless the cache has it; `progress` is told of a fetch.
+    """The folder that holds a version's `sglang`, fetched unless the cache has it; `progress` reports a fetch.
 
     Raises:
         NoSuchRelease: pip knows others, but not this one.

@@ -2,7 +2,7 @@
 
 from attnfuzz.strategies.coverage.features import Pair, all_features, axes, axis_of, features_of, pair, pairs_of
 from attnfuzz.strategies.coverage.impossible import impossible, possible_pairs
-from attnfuzz.strategies.coverage.leaning import choose_lean
+from attnfuzz.strategies.lean import choose_lean
 
 __all__ = [
     "Pair",

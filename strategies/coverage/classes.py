@@ -1,7 +1,10 @@
 """Which numbers are alike: classes of batch sizes, lengths, head dims and so on, named as on their axis."""
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from attnfuzz.reference.dtypes import DType
 
 
 @dataclass(frozen=True)
@@ -40,48 +43,21 @@ SPARE_PAGES = Classes((0, 1), ("none", "one", "several"))
 # What is added to a stated maximum: nothing, rounding, or all that the model's context length leaves.
 MAXIMA = Classes((0, 999), ("exact", "larger", "a context length"))
 
-FACTORS = ("1", "below 1", "above 1")
 
-# Kernels are compiled for some head dims, page sizes and groups of heads, and fall back to others for the rest.
-_HEAD_DIMS = (8, 16, 32, 64, 128, 256, 512)
-_PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
-_GROUPS = (1, 2, 3, 4, 5, 8, 16)
-_ODD_DIM, _WHOLE_DIM = "another", "another multiple of 16"
-_OTHER, _LARGER = "another", "over 16"
+@dataclass(frozen=True)
+class Kinds:
+    """Kinds of something that are no ranges, and the name of the kind of one."""
 
-HEAD_DIMS = (*map(str, _HEAD_DIMS), _WHOLE_DIM, _ODD_DIM)
-PAGE_SIZES = (*map(str, _PAGE_SIZES), _OTHER)
-GROUPS = (*map(str, _GROUPS), _OTHER, _LARGER)
-
-SERVED_RANK = 512
-"""That of the latents of all served models, which are kept apart from smaller ones."""
-
-KV_LENGTHS = ("0", "1", "within a page", "one page", "a page and one", "whole pages", "several pages")
-ACCEPTED = ("one", "part", "all")
+    names: tuple[str, ...]
+    of: Callable[..., str]
 
 
-def factor_class(factor: float) -> str:
-    """One of FACTORS."""
-    return "1" if factor == 1 else "below 1" if factor < 1 else "above 1"
+def _exact(numbers: tuple[int, ...], other: Callable[[int], str], *others: str) -> Kinds:
+    """Each of some numbers by itself, and `others` by the kind of number that they are."""
+    return Kinds((*map(str, numbers), *others), lambda number: str(number) if number in numbers else other(number))
 
 
-def head_dim_class(dim: int) -> str:
-    """One of HEAD_DIMS."""
-    return str(dim) if dim in _HEAD_DIMS else _ODD_DIM if dim % 16 else _WHOLE_DIM
-
-
-def page_size_class(size: int) -> str:
-    """One of PAGE_SIZES."""
-    return str(size) if size in _PAGE_SIZES else _OTHER
-
-
-def group_class(group: int) -> str:
-    """One of GROUPS."""
-    return str(group) if group in _GROUPS else _LARGER if group > _GROUPS[-1] else _OTHER
-
-
-def kv_length_class(kv_len: int, page_size: int) -> str:
-    """One of KV_LENGTHS: where a KV length lies among pages."""
+def _kv_length(kv_len: int, page_size: int) -> str:
     if kv_len < 2:
         return str(kv_len)
     if kv_len <= page_size:
@@ -91,6 +67,37 @@ def kv_length_class(kv_len: int, page_size: int) -> str:
     return "several pages" if kv_len % page_size else "whole pages"
 
 
-def accepted_class(accepted: int, drafts: int) -> str:
-    """One of ACCEPTED: how much of its drafts a request accepts."""
-    return "all" if accepted == drafts else "one" if accepted == 1 else "part"
+# Kernels are compiled for some head dims, page sizes and groups of heads, and fall back to others for the rest.
+HEAD_DIMS = _exact(
+    (8, 16, 32, 64, 128, 256, 512),
+    lambda dim: "another" if dim % 16 else "another multiple of 16",
+    "another multiple of 16",
+    "another",
+)
+PAGE_SIZES = _exact((1, 2, 4, 8, 16, 32, 64, 128), lambda _: "another", "another")
+GROUPS = _exact((1, 2, 3, 4, 5, 8, 16), lambda group: "over 16" if group > 16 else "another", "another", "over 16")
+FACTORS = Kinds(
+    ("1", "below 1", "above 1"), lambda factor: "1" if factor == 1 else "below 1" if factor < 1 else "above 1"
+)
+# Of the head dim of V, given that of K first.
+VALUE_DIMS = Kinds(
+    ("as K's", "smaller", "larger"), lambda qk, vo: "as K's" if qk == vo else "smaller" if vo < qk else "larger"
+)
+# Rank 512 is that of all served models.
+LATENTS = Kinds(
+    ("none", "smaller", "rank 512"),
+    lambda latent: "none" if latent is None else "rank 512" if latent.rank == 512 else "smaller",
+)
+KV_DTYPES = Kinds(
+    ("that of the queries", "float8_e4m3"),
+    lambda dtype: "float8_e4m3" if dtype is DType.FLOAT8_E4M3 else "that of the queries",
+)
+# Where a KV length lies among pages of a size.
+KV_LENGTHS = Kinds(
+    ("0", "1", "within a page", "one page", "a page and one", "whole pages", "several pages"), _kv_length
+)
+# How much of its drafts a request accepts.
+ACCEPTED = Kinds(
+    ("one", "part", "all"),
+    lambda accepted, drafts: "all" if accepted == drafts else "one" if accepted == 1 else "part",
+)

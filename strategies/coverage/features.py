@@ -6,10 +6,7 @@ from itertools import chain, combinations, repeat
 from types import MappingProxyType
 
 from attnfuzz.reference.case import Case
-from attnfuzz.strategies.coverage.axis import Axis, T
-from attnfuzz.strategies.coverage.case_axes import CASE_AXES
-from attnfuzz.strategies.coverage.moments import moments_of
-from attnfuzz.strategies.coverage.step_axes import STEP_AXES
+from attnfuzz.strategies.coverage.axis import CASE_AXES, STEP_AXES, Axis, T, moments_of
 
 Pair = tuple[str, str]
 """Two features of different axes, in alphabetical order."""

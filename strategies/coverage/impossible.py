@@ -6,13 +6,10 @@ from itertools import combinations_with_replacement, product
 from types import MappingProxyType
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.strategies.coverage.case_axes import CASE_AXES
+from attnfuzz.strategies.coverage.axis import CASE_AXES, STEP_AXES
 from attnfuzz.strategies.coverage.features import Pair, axes, axis_of, pair
-from attnfuzz.strategies.coverage.rules import Clash
-from attnfuzz.strategies.coverage.rules_of_backends import LACKS
+from attnfuzz.strategies.coverage.rules import LACKS, MEANING, NOT_DRAWN, Clash
 from attnfuzz.strategies.coverage.rules_of_buckets import NO_MODULE, NONE_WITH_BOTH, together
-from attnfuzz.strategies.coverage.rules_of_cases import MEANING, NOT_DRAWN
-from attnfuzz.strategies.coverage.step_axes import STEP_AXES
 
 _TOTAL = (
     *(axis.name for axis in STEP_AXES if axis.total),

@@ -10,7 +10,7 @@ from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.geometry import Geometry
-from attnfuzz.strategies.coverage.case_axes import GEOMETRY_AXES
+from attnfuzz.strategies.coverage.axis import GEOMETRY_AXES
 from attnfuzz.strategies.coverage.classes import BATCHES, DRAFTS, KEYS, QUERIES, Classes
 from attnfuzz.strategies.coverage.features import axes
 from attnfuzz.strategies.scope import MOST_ROUNDS, Extent, scope_of

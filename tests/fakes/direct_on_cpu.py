@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import torch
 from bound_call import bind
+from paged_attention import attend_paged, to_base2
 from wrapper_backends import OnCpu
 
 from attnfuzz.kernels.backend import Op
@@ -25,9 +26,10 @@ from attnfuzz.kernels.gpu.merge import MERGE_STATE_IN_PLACE
 from attnfuzz.kernels.gpu.mla_wrapper import MlaWrapper
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.torch_sdpa import attend_into
-from attnfuzz.reference.attention import Answer, Problem, attend, attend_paged, to_base2
+from attnfuzz.reference.attention import attend
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.problem import Answer, Problem
 
 
 def _lengths(cumulative: torch.Tensor) -> tuple[int, ...]:

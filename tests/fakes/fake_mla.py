@@ -6,8 +6,10 @@ from typing import Any
 import torch
 from bound_call import bind
 from flashinfer.mla import MLAPlanMetadata
+from paged_attention import to_base2
 
-from attnfuzz.reference.attention import Problem, attend, to_base2
+from attnfuzz.reference.attention import attend
+from attnfuzz.reference.problem import Problem
 
 __all__ = ["BatchMLAPagedAttentionWrapper", "MLAPlanMetadata"]
 

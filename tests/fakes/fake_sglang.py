@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from attnfuzz.kernels.sglang import requirements
+from attnfuzz.kernels.sglang import backends
 from attnfuzz.reference.case import Case, KvView
 from attnfuzz.reference.case_file import AnyCase
 
@@ -36,4 +36,4 @@ def on_release(case: AnyCase, backend: str) -> AnyCase:
 
 def need_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have backends not ask for what only SGLang itself imports."""
-    monkeypatch.setattr(requirements, "NEEDS", ())
+    monkeypatch.setattr(backends, "NEEDS", ())

@@ -3,7 +3,7 @@
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,6 @@ from packaging.version import Version
 
 from attnfuzz.harness.memory.plain import PlainMemory
 from attnfuzz.kernels.backend import Bench
-from attnfuzz.kernels.sglang import process
-from attnfuzz.kernels.sglang.process import ProcessRank
 from attnfuzz.kernels.sglang.release import Release
 from attnfuzz.kernels.sglang.runner import Server
 from attnfuzz.reference.case import Case, KvView, Outputs, Step, Views
@@ -28,19 +26,10 @@ class LoadedTree:
 
     def __init__(self, root: Path) -> None:
         self.release = Release("sglang==0.5.9", Version("0.5.9"), root, None)
-        self.place: ProcessRank | None = None
-        self.arguments: Mapping[str, Any] = {}
 
     def module(self, name: str) -> Any:
         """A module of the tree."""
         return importlib.import_module(name)
-
-    def begin(
-        self, place: ProcessRank, config: Any, *, device: torch.device, workspace_bytes: int, **arguments: Any
-    ) -> Any:
-        """Begin as a server's process does, and keep what it was told."""
-        self.place, self.arguments = place, arguments
-        return process.begin(self, place, config, arguments, workspace_bytes, device)
 
     def listen(self, note: object) -> None:
         """The tree has no stubs."""

@@ -23,7 +23,6 @@ from attnfuzz.reference.case import (
     Views,
     Workspace,
 )
-from attnfuzz.reference.chunks import chunks_of
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, KvLayout, Latent
 from attnfuzz.reference.relation import Relation
@@ -193,7 +192,7 @@ def test_latents_and_chunks_shrink_together() -> None:
 
     def a_later_chunk_is_empty_for_some(case: Case) -> bool:
         return any(
-            chunks_of(step, case.chunk_capacity) > 1
+            step.chunks(case.chunk_capacity) > 1
             and any(
                 request.kv_len - request.q_len <= case.chunk_capacity // len(step.requests) for request in step.requests
             )

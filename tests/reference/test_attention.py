@@ -8,9 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paged_attention import attend_paged, gather_pages, to_base2
 
-from attnfuzz.reference.attention import Answer, Problem, attend, attend_paged, gather_pages, to_base2
+from attnfuzz.reference.attention import attend
 from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.problem import Answer, Problem
 from attnfuzz.reference.row import row_weights
 
 BLOCKS = (1, 13, 1 << 22)
@@ -22,7 +24,8 @@ import sys
 
 import torch
 
-from attnfuzz.reference.attention import Problem, attend
+from attnfuzz.reference.attention import attend
+from attnfuzz.reference.problem import Problem
 
 requests, queries, heads, keys, dim = map(int, sys.argv[1:])
 query = torch.ones(requests * queries, heads, dim, dtype=torch.bfloat16)

@@ -5,9 +5,8 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.reference import call_bounds
-from attnfuzz.reference.call_bounds import MAX_BYTES
-from attnfuzz.reference.call_validity import validate_calls
+from attnfuzz.reference import call_validity
+from attnfuzz.reference.call_validity import MAX_BYTES, validate_calls
 from attnfuzz.reference.calls import (
     Argument,
     Buffer,
@@ -253,14 +252,14 @@ def drawn_in(dtype: DType, size: int) -> CallCase:
 
 
 def test_numbers_that_are_drawn_count_as_they_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_bounds, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(call_validity, "MAX_BYTES", 1 << 20)
     validate_calls(drawn_in(DType.FLOAT8_E4M3, (1 << 18) - 1000))
     with pytest.raises(ImpossibleCase, match=f"all may have {1 << 20} bytes"):
         validate_calls(drawn_in(DType.FLOAT8_E4M3, 1 << 18))
 
 
 def test_a_case_must_fit_the_memory_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_bounds, "_available_bytes", lambda: 3 << 30)
+    monkeypatch.setattr(call_validity, "_available_bytes", lambda: 3 << 30)
     with pytest.raises(ImpossibleCase, match="this machine has 3072 MiB of memory left"):
         validate_calls(drawn_in(DType.FLOAT32, 1 << 28))
 

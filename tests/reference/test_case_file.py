@@ -27,10 +27,9 @@ from attnfuzz.reference.case import (
     Views,
     Workspace,
 )
-from attnfuzz.reference.case_file import CaseFileError, case_id, decode, encode, load, save
+from attnfuzz.reference.case_file import INLINE_BYTES, CaseFileError, case_id, decode, encode, load, save
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, KvLayout, Latent
-from attnfuzz.reference.payloads import INLINE_BYTES
 
 PLAIN = Case(
     backend="trtllm_mha",

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from attnfuzz.reference.applicable import applicable
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Launch, Mode, PageOrder, Pages, Request, Step
 from attnfuzz.reference.geometry import Geometry, Latent
 from attnfuzz.reference.related import related
 from attnfuzz.reference.relation import Relation
 from attnfuzz.reference.validity import MAX_BATCH, ImpossibleCase, validate
+from attnfuzz.strategies.relations import applicable
 
 GEOMETRY = Geometry(q_heads=4, kv_heads=2, head_dim_qk=64, head_dim_vo=64, page_size=16)
 LATENT = Geometry(q_heads=4, kv_heads=1, head_dim_qk=40, head_dim_vo=32, page_size=16, latent=Latent(32, 8, 16, 16))

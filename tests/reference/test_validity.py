@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from attnfuzz.reference.case import Case, KvView, Launch, Mode, Pages, Request, Scales, Step, TableTail, Views
-from attnfuzz.reference.chunks import chunks_of
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, Latent
 from attnfuzz.reference.validity import ImpossibleCase, products, validate
@@ -163,10 +162,10 @@ def test_a_draft_extend_needs_whole_strides_only_in_a_graph() -> None:
 
 
 def test_chunks_cover_the_longest_prefix_in_equal_shares() -> None:
-    assert chunks_of(CHUNKED, 2) == 7
-    assert chunks_of(CHUNKED, 8) == 2
-    assert chunks_of(CHUNKED, 256) == 1
-    assert chunks_of(EXTEND, 256) == 0
+    assert CHUNKED.chunks(2) == 7
+    assert CHUNKED.chunks(8) == 2
+    assert CHUNKED.chunks(256) == 1
+    assert EXTEND.chunks(256) == 0
 
 
 def test_products_count_queries_times_keys_of_real_requests() -> None:

@@ -5,8 +5,9 @@ import itertools
 import pytest
 import torch
 
-from attnfuzz.reference.attention import Problem, attend
+from attnfuzz.reference.attention import attend
 from attnfuzz.reference.case import ValueFamily
+from attnfuzz.reference.problem import Problem
 from attnfuzz.reference.values import Operand, draw
 
 ALL = list(itertools.product(ValueFamily, Operand))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.kernels.sglang.catalogue import backend_of
+from attnfuzz.kernels.sglang.engine import backend_of
 from attnfuzz.kernels.sglang.naming import Named
 
 

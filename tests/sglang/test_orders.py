@@ -5,7 +5,7 @@ import re
 import pytest
 from packaging.version import Version
 
-from attnfuzz.kernels.sglang.orders.table import SourceLines, lines
+from attnfuzz.kernels.sglang.orders import SourceLines, lines
 from attnfuzz.kernels.sglang.release import release_of
 
 pytestmark = pytest.mark.sglang

@@ -5,12 +5,12 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from attnfuzz.reference.applicable import applicable
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Launch, Mode
 from attnfuzz.reference.related import Related, related
 from attnfuzz.reference.relation import Relation
 from attnfuzz.reference.validity import validate
+from attnfuzz.strategies.relations import applicable
 
 
 def all_related(drawn: list[Case], capability: Capability) -> list[tuple[Case, Related]]:

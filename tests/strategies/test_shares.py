@@ -20,7 +20,6 @@ from attnfuzz.reference.case import (
     ValueFamily,
     Workspace,
 )
-from attnfuzz.reference.chunks import chunks_of
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.validity import products
@@ -45,7 +44,7 @@ def has_empty_row(case: Case) -> bool:
             case.geometry.latent is not None
             and step.mode is Mode.CHUNKED_PREFILL
             and request.kv_len - request.q_len
-            <= (chunks_of(step, case.chunk_capacity) - 1) * (case.chunk_capacity // len(step.requests))
+            <= (step.chunks(case.chunk_capacity) - 1) * (case.chunk_capacity // len(step.requests))
         )
         for step in case.steps
         for request in step.requests
@@ -125,7 +124,7 @@ def test_several_chunks_of_latent_prefixes(mla: list[Case]) -> None:
     chunked = [case for case in mla if steps([case], Mode.CHUNKED_PREFILL)]
 
     def several(case: Case) -> bool:
-        return any(chunks_of(step, case.chunk_capacity) >= 2 for step in steps([case], Mode.CHUNKED_PREFILL))
+        return any(step.chunks(case.chunk_capacity) >= 2 for step in steps([case], Mode.CHUNKED_PREFILL))
 
     assert share(chunked, several) >= 0.3
 

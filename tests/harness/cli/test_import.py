@@ -11,7 +11,7 @@ from refusals import refused
 
 from attnfuzz.reference import case_file
 from attnfuzz.reference.calls import CallCase
-from attnfuzz.reference.payloads import INLINE_BYTES
+from attnfuzz.reference.case_file import INLINE_BYTES
 
 Attnfuzz = Callable[..., Any]
 

@@ -4,10 +4,7 @@ import pytest
 from packaging.version import Version
 
 from attnfuzz.kernels.backend import Unsupported
-from attnfuzz.kernels.sglang.adaptations.changes import CHANGES, changes_in
-from attnfuzz.kernels.sglang.adaptations.inert import Inert
-from attnfuzz.kernels.sglang.adaptations.spans import span
-from attnfuzz.kernels.sglang.adaptations.stubbed import STUBBED, stubbed_in
+from attnfuzz.kernels.sglang.adaptations import CHANGES, STUBBED, Inert, changes_in, span, stubbed_in
 
 
 def test_a_range_begins_with_its_first_version_and_ends_before_its_last() -> None:

@@ -6,9 +6,9 @@ import pytest
 from packaging.version import Version
 
 from attnfuzz.kernels.native import build
-from attnfuzz.kernels.sglang import requirements
+from attnfuzz.kernels.sglang import backends
 from attnfuzz.kernels.sglang.backends import capability_of
-from attnfuzz.kernels.sglang.catalogue import backend_of
+from attnfuzz.kernels.sglang.engine import backend_of
 from attnfuzz.kernels.sglang.errors import NotATree
 from attnfuzz.kernels.sglang.naming import Named
 from attnfuzz.reference.case import Mode
@@ -46,13 +46,13 @@ def test_no_request_has_fewer_keys_than_queries() -> None:
 
 
 def test_what_is_not_installed_is_told_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requirements, "NEEDS", ("no_such_package", "torch"))
+    monkeypatch.setattr(backends, "NEEDS", ("no_such_package", "torch"))
     missing = backend_of(Named.parse("sglang==0.5.9:trtllm_mha")).missing()
     assert missing == "needs no_such_package: pip install 'attnfuzz[sglang]'"
 
 
 def test_where_all_is_installed_the_native_kernels_are_what_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requirements, "NEEDS", ())
+    monkeypatch.setattr(backends, "NEEDS", ())
     monkeypatch.setattr(build, "missing", lambda: "no compiler")
     assert backend_of(Named.parse("sglang==0.5.9:trtllm_mha")).missing() == "no compiler"
 

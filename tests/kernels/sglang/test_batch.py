@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from attnfuzz.kernels.sglang.answers import ASKED, NotTold
 from attnfuzz.kernels.sglang.batch import forward_batch, new_keys, pad
-from attnfuzz.kernels.sglang.process import ProcessRank
+from attnfuzz.kernels.sglang.padding import Ranks
 from attnfuzz.kernels.sglang.runner import Server
 from attnfuzz.reference.case import Mode, Request, Scales, Step
 from attnfuzz.reference.dtypes import DType
@@ -76,7 +76,7 @@ def test_a_request_without_new_tokens_is_not_scheduled(loaded: LoadedTree) -> No
 def test_a_batch_is_padded_by_the_release_among_ranks_that_ask_for_it(loaded: LoadedTree) -> None:
     step = _uniform(Mode.TARGET_VERIFY, 4, (9, 6), rows=16)
     server = _served(loaded, step)
-    assert loaded.place == ProcessRank(attn_tp_size=1, dp_size=4)
+    assert server.ranks == Ranks(attention=1, data_parallel=4)
     batch = forward_batch(server, 0)
     pad(server, batch, step)
     assert (batch.batch_size, batch.input_ids.shape[0]) == (4, 16)
@@ -87,7 +87,7 @@ def test_a_batch_is_padded_by_the_release_among_ranks_that_ask_for_it(loaded: Lo
 def test_an_extend_is_padded_to_its_attention_group(loaded: LoadedTree) -> None:
     step = _extend((3, 6), (2, 2), rows=8)
     server = _served(loaded, step)
-    assert loaded.place == ProcessRank(attn_tp_size=4, dp_size=1)
+    assert server.ranks == Ranks(attention=4, data_parallel=1)
     batch = forward_batch(server, 0)
     pad(server, batch, step)
     assert (batch.batch_size, batch.input_ids.shape[0]) == (2, 8)

@@ -16,8 +16,8 @@ from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.backend import Bench, Op, Unsupported
 from attnfuzz.kernels.native.ops import NATIVE
+from attnfuzz.kernels.sglang.backends import KernelsBelow
 from attnfuzz.kernels.sglang.entry_points_below import below
-from attnfuzz.kernels.sglang.kernels_below import KernelsBelow
 from attnfuzz.kernels.sglang.recording import record
 from attnfuzz.kernels.sglang.stand_ins import FixupModule, FlashInfer
 from attnfuzz.reference.case import Guard, Outputs

@@ -10,7 +10,7 @@ from small_cases import HEADS, step
 
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.sglang.graph_buffers import GraphBuffers
-from attnfuzz.kernels.sglang.orders.order import GraphPlanner
+from attnfuzz.kernels.sglang.orders import GraphPlanner
 from attnfuzz.reference.case import Case, Mode
 
 STRIDE = 2

@@ -6,7 +6,7 @@ import pytest
 from packaging.version import Version
 
 from attnfuzz.kernels.sglang.engine import ENGINE
-from attnfuzz.kernels.sglang.naming import BadName, Named, in_tree, is_sglang, of_tree
+from attnfuzz.kernels.sglang.naming import BadName, Named
 
 
 def test_a_name_says_release_and_backend() -> None:
@@ -43,7 +43,7 @@ def test_a_source_tree_is_named_by_its_path(path: str) -> None:
     ],
 )
 def test_what_is_wrong_with_a_name_is_said_in_one_line(name: str, words: str) -> None:
-    assert is_sglang(name)
+    assert ENGINE.owns(name)
     with pytest.raises(BadName, match=words) as raised:
         Named.parse(name)
     assert "\n" not in str(raised.value)
@@ -53,25 +53,24 @@ def test_what_is_wrong_with_a_name_is_said_in_one_line(name: str, words: str) ->
     "name", ["trtllm_mha", "hopper:trtllm_mha", "sglang_of_mine", "mine.py:sglang", "trtllm_mha@24566"]
 )
 def test_other_names_are_left_alone(name: str) -> None:
-    assert not is_sglang(name)
     assert not ENGINE.owns(name)
 
 
 def test_a_tree_is_named_absolutely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     expected = f"sglang@{tmp_path.resolve()}/sglang:trtllm_mla"
-    assert in_tree("sglang:trtllm_mla", Path("sglang")) == expected
-    assert in_tree("sglang==0.5.9:trtllm_mla", Path("sglang")) == expected
-    assert in_tree("sglang@/elsewhere:trtllm_mla", Path("sglang")) == expected
+    assert ENGINE.in_tree("sglang:trtllm_mla", Path("sglang")) == expected
+    assert ENGINE.in_tree("sglang==0.5.9:trtllm_mla", Path("sglang")) == expected
+    assert ENGINE.in_tree("sglang@/elsewhere:trtllm_mla", Path("sglang")) == expected
 
 
 def test_a_tree_has_no_backends_but_sglangs(tmp_path: Path) -> None:
     with pytest.raises(BadName, match=r"'trtllm_mha' is no backend of SGLang.*give sglang:trtllm_mha"):
-        in_tree("trtllm_mha", tmp_path)
+        ENGINE.in_tree("trtllm_mha", tmp_path)
 
 
 def test_without_a_name_a_tree_stands_for_all_that_it_has(tmp_path: Path) -> None:
-    assert of_tree(tmp_path, ()) == (f"sglang@{tmp_path}:trtllm_mha", f"sglang@{tmp_path}:trtllm_mla")
+    assert ENGINE.of_tree(tmp_path, ()) == (f"sglang@{tmp_path}:trtllm_mha", f"sglang@{tmp_path}:trtllm_mla")
 
 
 def test_a_name_may_say_a_gpu(tmp_path: Path) -> None:
@@ -79,14 +78,14 @@ def test_a_name_may_say_a_gpu(tmp_path: Path) -> None:
     assert (named.release, named.kind, named.gpu) == ("sglang==0.5.23", "trtllm_mha", True)
     assert str(named) == "hopper:sglang==0.5.23:trtllm_mha"
     assert ENGINE.team(str(named)) == "sglang==0.5.23"
-    assert of_tree(tmp_path, ("hopper:sglang:trtllm_mla",)) == (f"hopper:sglang@{tmp_path}:trtllm_mla",)
+    assert ENGINE.of_tree(tmp_path, ("hopper:sglang:trtllm_mla",)) == (f"hopper:sglang@{tmp_path}:trtllm_mla",)
 
 
 def test_only_names_without_a_release_become_those_of_the_tree(tmp_path: Path) -> None:
     named = ("trtllm_mha", "sglang==0.5.9:trtllm_mha", "sglang:trtllm_mha")
-    assert of_tree(tmp_path, named) == (*named[:2], f"sglang@{tmp_path}:trtllm_mha")
+    assert ENGINE.of_tree(tmp_path, named) == (*named[:2], f"sglang@{tmp_path}:trtllm_mha")
 
 
 def test_a_tree_that_nothing_is_asked_of_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadName, match="says where sglang:trtllm_mha is, and none is asked for"):
-        of_tree(tmp_path, ("sglang==0.5.9:trtllm_mha",))
+        ENGINE.of_tree(tmp_path, ("sglang==0.5.9:trtllm_mha",))

@@ -4,9 +4,9 @@ import pytest
 from packaging.version import Version
 
 from attnfuzz.kernels.gpu import visible
-from attnfuzz.kernels.sglang import requirements
-from attnfuzz.kernels.sglang.adaptations.hopper import hopper_changes_in
-from attnfuzz.kernels.sglang.catalogue import backend_of
+from attnfuzz.kernels.sglang import backends
+from attnfuzz.kernels.sglang.adaptations import changes_in
+from attnfuzz.kernels.sglang.engine import backend_of
 from attnfuzz.kernels.sglang.naming import Named
 from attnfuzz.kernels.sglang.on_hopper import HopperRelease
 from attnfuzz.reference.device import Device
@@ -47,7 +47,7 @@ def test_what_servers_run_on_blackwell_alone_gets_plain_kernels_in_any_geometry(
 
 def test_what_sglang_imports_is_asked_for_once_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(visible, "missing", lambda *_: None)
-    monkeypatch.setattr(requirements, "NEEDS", ("no_such_package",))
+    monkeypatch.setattr(backends, "NEEDS", ("no_such_package",))
     assert on_hopper("0.5.9").missing() == "needs no_such_package: pip install 'attnfuzz[sglang]'"
 
 
@@ -56,6 +56,7 @@ def test_what_sglang_imports_is_asked_for_once_there_is_a_gpu(monkeypatch: pytes
     [("0.5.18", []), ("0.5.19", ["utils.common"])],
 )
 def test_releases_are_told_of_hopper_where_they_look(version: str, modules: list[str]) -> None:
-    changes = hopper_changes_in(Version(version))
+    changes = [change for change in changes_in(Version(version), hopper=True) if change.on_hopper]
     assert [change.module for change in changes] == modules
+    assert not any(change.on_hopper for change in changes_in(Version(version)))
     assert all(change.value() for change in changes)

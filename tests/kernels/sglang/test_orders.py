@@ -3,8 +3,7 @@
 import pytest
 from packaging.version import Version
 
-from attnfuzz.kernels.sglang.orders.order import GraphPlanner, Order, Preparation, WorkerKind
-from attnfuzz.kernels.sglang.orders.table import lines, orders_of
+from attnfuzz.kernels.sglang.orders import GraphPlanner, Order, Preparation, WorkerKind, lines, orders_of
 from attnfuzz.reference.case import Mode
 
 FIRST, LAST_WITH_V1, ONE_WORKER = Version("0.5.9"), Version("0.5.12.post1"), Version("0.5.13")

@@ -10,7 +10,7 @@ import torch
 from packaging.version import Version
 
 from attnfuzz.kernels.sglang import process
-from attnfuzz.kernels.sglang.process import ProcessRank
+from attnfuzz.kernels.sglang.padding import Ranks
 
 _ATTENTION = "sglang.srt.layers.attention."
 _MODEL = SimpleNamespace(hidden_size=64, dtype="bfloat16", hf_config=SimpleNamespace())
@@ -42,23 +42,23 @@ class _Release:
         return lambda *given, **named: self.told.append((what, (*given, *named.values())))
 
 
-def _begin(release: _Release, place: ProcessRank, **arguments: Any) -> Any:
-    return process.begin(release, place, _MODEL, arguments, 1 << 20, torch.device("cpu"))
+def _begin(release: _Release, ranks: Ranks, **arguments: Any) -> Any:
+    return process.begin(release, ranks, _MODEL, arguments, 1 << 20, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("version", ["0.5.9", "0.5.14", "0.5.20", "0.5.21", "0.5.22", "0.5.23"])
 def test_a_server_has_its_arguments_and_no_model(version: str) -> None:
-    given = _begin(_Release(version), ProcessRank(), page_size=64)
+    given = _begin(_Release(version), Ranks(), page_size=64)
     assert (given.model_path, given.device, given.page_size, given.tp_size) == ("dummy", "cpu", 64, 1)
 
 
 @pytest.mark.parametrize("version", ["0.5.9", "0.5.20"])
 def test_replicas_are_groups_of_processes_in_releases_that_ask_those(version: str) -> None:
     release = _Release(version)
-    given = _begin(release, ProcessRank(attn_tp_size=2, dp_size=4, dp_rank=3))
+    given = _begin(release, Ranks(attention=2, data_parallel=4))
     assert (given.tp_size, given.dp_size, given.enable_dp_attention) == (8, 4, True)
     state = release.module("sglang.srt.distributed.parallel_state")
-    assert (state._TP.world_size, state._TP.rank_in_group) == (8, 6)
+    assert (state._TP.world_size, state._TP.rank_in_group) == (8, 0)
     assert (state._ATTN_TP.world_size, state._ATTN_TP.rank_in_group) == (2, 0)
     assert release.told[-2:] == [("arguments", (given,)), ("attention", (given, _MODEL))]
 
@@ -69,21 +69,21 @@ def test_replicas_are_groups_of_processes_in_releases_that_ask_those(version: st
 )
 def test_replicas_are_ranks_in_releases_that_publish_those(version: str, replicas: dict[str, Any]) -> None:
     release = _Release(version)
-    given = _begin(release, ProcessRank(attn_tp_size=2, dp_size=4, dp_rank=3))
+    given = _begin(release, Ranks(attention=2, data_parallel=4))
     assert vars(given) == {"model_path": "dummy", "device": "cpu", "tp_size": 8, **replicas}
     assert [what for what, _ in release.told] == ["reset", "published", "groups", "attention", "buffer"]
-    assert release.told[1][1] == (given, "scheduler", SimpleNamespace(world_rank=6))
+    assert release.told[1][1] == (given, "scheduler", SimpleNamespace(world_rank=0))
 
 
 def test_a_server_alone_has_no_replicas_of_attention() -> None:
-    assert not _begin(_Release("0.5.9"), ProcessRank(attn_tp_size=4)).enable_dp_attention
+    assert not _begin(_Release("0.5.9"), Ranks(attention=4)).enable_dp_attention
 
 
 def test_buffers_of_the_last_server_are_dropped() -> None:
     release = _Release("0.5.9")
     module = release.module(f"{_ATTENTION}trtllm_mha_backend")
     module.global_zero_init_workspace_buffer = "of the last case"
-    _begin(release, ProcessRank())
+    _begin(release, Ranks())
     assert module.global_zero_init_workspace_buffer is None
     assert not hasattr(release.module(f"{_ATTENTION}trtllm_mla_backend"), "global_cute_dsl_workspace_buffer")
 
@@ -93,6 +93,6 @@ def test_workspaces_have_the_size_that_the_kernels_need(monkeypatch: pytest.Monk
     release = _Release("0.5.9")
     mla = release.module(f"{_ATTENTION}trtllm_mla_backend")
     mla.DEFAULT_WORKSPACE_SIZE_MB = 150
-    process.begin(release, ProcessRank(), _MODEL, {}, (3 << 20) + 1, torch.device("cpu"))
+    process.begin(release, Ranks(), _MODEL, {}, (3 << 20) + 1, torch.device("cpu"))
     assert os.environ["SGLANG_FLASHINFER_WORKSPACE_SIZE"] == str((3 << 20) + 1)
     assert mla.DEFAULT_WORKSPACE_SIZE_MB == 4

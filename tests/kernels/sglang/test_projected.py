@@ -20,6 +20,6 @@ def test_an_output_is_rounded_once_more_for_each_chunk_of_the_requests_that_a_se
     tokens = sum(q_len for q_len, _ in lengths)
     step = Step(mode=Mode.CHUNKED_PREFILL, requests=requests, padded_tokens=tokens)
     server = served(loaded, served_case(LATENT, step, chunk_capacity=8))
-    prefill = ProjectedAttention(server.loaded, server, server.case, server.bench)
+    prefill = ProjectedAttention(server)
     out = torch.zeros((tokens, LATENT.q_heads, LATENT.head_dim_vo))
     assert prefill.output(step, prefill.inputs(0, tokens), out).roundings == roundings

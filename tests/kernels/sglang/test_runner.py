@@ -12,18 +12,27 @@ from attnfuzz.reference.case import Launch, Mode, Request, Step
 _DECODE = Step(mode=Mode.DECODE, requests=(Request(0, 1, 5),), padded_tokens=1, tokens_per_request=1)
 _VERIFY = Step(mode=Mode.TARGET_VERIFY, requests=(Request(0, 4, 9),), padded_tokens=4, tokens_per_request=4)
 
+_PLAIN = {
+    "model_path": "dummy",
+    "device": "cpu",
+    "tp_size": 1,
+    "dp_size": 1,
+    "enable_dp_attention": False,
+    "page_size": 4,
+}
+
 
 def test_a_server_of_a_case_without_drafts_does_not_speculate(loaded: LoadedTree) -> None:
     server = served(loaded, served_case(GEOMETRY, _DECODE))
-    assert dict(loaded.arguments) == {"attention_backend": "trtllm_mha", "page_size": 4}
+    assert vars(server.args) == {**_PLAIN, "attention_backend": "trtllm_mha"}
     assert server.model_runner.spec_algorithm.is_none()
 
 
 def test_a_server_drafts_as_many_tokens_as_the_longest_stride_of_a_case(loaded: LoadedTree) -> None:
     server = served(loaded, served_case(LATENT, _DECODE, _VERIFY))
-    assert dict(loaded.arguments) == {
+    assert vars(server.args) == {
+        **_PLAIN,
         "attention_backend": "trtllm_mla",
-        "page_size": 4,
         "speculative_algorithm": "EAGLE",
         "speculative_eagle_topk": 1,
         "speculative_num_draft_tokens": 4,
@@ -51,11 +60,11 @@ def test_rows_are_enough_for_the_largest_batch(loaded: LoadedTree) -> None:
 
 def test_the_models_heads_are_those_of_all_ranks_of_an_attention_group(loaded: LoadedTree) -> None:
     extend = Step(mode=Mode.EXTEND, requests=(Request(0, 3, 3),), padded_tokens=4)
-    config = served(loaded, served_case(GEOMETRY, extend)).model_runner.model_config
-    assert loaded.place is not None
-    assert config.num_attention_heads // loaded.place.attn_tp_size == GEOMETRY.q_heads
+    server = served(loaded, served_case(GEOMETRY, extend))
+    config, group = server.model_runner.model_config, server.ranks.attention
+    assert config.num_attention_heads // group == GEOMETRY.q_heads
     assert config.get_max_num_attention_heads() == config.num_attention_heads
-    assert config.get_num_kv_heads(loaded.place.attn_tp_size, dcp_size=1) == GEOMETRY.kv_heads
+    assert config.get_num_kv_heads(group, dcp_size=1) == GEOMETRY.kv_heads
 
 
 def test_a_release_without_a_forward_context_is_given_none(loaded: LoadedTree) -> None:
@@ -81,8 +90,8 @@ def test_a_release_with_a_forward_context_is_given_the_backend_that_runs(loaded:
 def test_what_a_server_derives_from_its_gpu_is_given_where_a_release_has_it(loaded: LoadedTree) -> None:
     file = loaded.release.root / "sglang" / "srt" / "model_executor" / "cuda_graph_config.py"
     file.write_text("class CudaGraphConfig:\n    pass\n")
-    served(loaded, served_case(GEOMETRY, _DECODE))
-    assert type(loaded.arguments["cuda_graph_config"]).__name__ == "CudaGraphConfig"
+    server = served(loaded, served_case(GEOMETRY, _DECODE))
+    assert type(server.args.cuda_graph_config).__name__ == "CudaGraphConfig"
 
 
 def test_slots_are_named_by_the_releases_own_translator_where_it_has_one(loaded: LoadedTree) -> None:

@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.sglang import signatures as module
-from attnfuzz.kernels.sglang.signatures import bind, signatures
+from attnfuzz.kernels.sglang.signatures import signatures
 from attnfuzz.kernels.sglang.stand_ins import ENTRY_POINTS
 
 DECODE = "trtllm_batch_decode_with_kv_cache"
@@ -17,7 +17,7 @@ DECODE = "trtllm_batch_decode_with_kv_cache"
 def test_each_version_has_its_own_parameters() -> None:
     before, after = (signatures(Version(version))[DECODE].parameters for version in ("0.6.3", "0.7.2"))
     assert "return_lse" not in before
-    assert after["return_lse"].default is False
+    assert (after["return_lse"].default, before["q_len_per_req"].default) == (False, 1)
     assert list(before)[:4] == ["query", "kv_cache", "workspace_buffer", "block_tables"]
 
 
@@ -32,11 +32,11 @@ def test_an_unknown_version_has_those_of_the_last_known_one_before_it(asked: str
 def test_an_argument_that_the_version_lacks_is_refused_in_its_own_words() -> None:
     arguments = dict.fromkeys(("query", "kv_cache", "workspace_buffer", "block_tables", "seq_lens", "max_seq_len"), 1)
     signature = signatures(Version("0.6.3"))[DECODE]
-    assert bind(signature, (), arguments)["q_len_per_req"] == 1
+    assert signature.bind(**arguments).arguments == arguments
     with pytest.raises(TypeError, match="return_lse"):
-        bind(signature, (), {**arguments, "return_lse": True})
+        signature.bind(**arguments, return_lse=True)
     with pytest.raises(TypeError, match="max_seq_len"):
-        bind(signature, (1, 2, 3, 4, 5), {})
+        signature.bind(1, 2, 3, 4, 5)
 
 
 def test_a_parameter_that_has_to_be_named_and_has_no_default_is_asked_for(
@@ -46,9 +46,10 @@ def test_a_parameter_that_has_to_be_named_and_has_no_default_is_asked_for(
     file.write_text('{"9.9": {"attend": "query, *, scale, out=None"}}')
     monkeypatch.setattr(module, "_FILE", file)
     signature = signatures.__wrapped__(Version("9.9"))["attend"]
-    assert bind(signature, (1,), {"scale": 2}) == {"query": 1, "scale": 2, "out": None}
+    assert signature.bind(1, scale=2).arguments == {"query": 1, "scale": 2}
+    assert signature.parameters["out"].default is None
     with pytest.raises(TypeError, match="scale"):
-        bind(signature, (1,), {})
+        signature.bind(1)
 
 
 @pytest.mark.parametrize("op", [op for op in NATIVE.ops() if op.name in ENTRY_POINTS], ids=lambda op: op.name)

@@ -9,7 +9,7 @@ import torch
 from harness_cases import GEOMETRY
 from loaded_tree import served_case
 
-from attnfuzz.kernels.sglang.speculation import spec_info
+from attnfuzz.kernels.sglang.batch import spec_info
 from attnfuzz.reference.case import Mode, Request, Step
 
 

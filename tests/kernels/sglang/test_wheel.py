@@ -11,7 +11,8 @@ from packaging.version import Version
 
 from attnfuzz.kernels import library_cache
 from attnfuzz.kernels.sglang import wheel
-from attnfuzz.kernels.sglang.errors import CannotFetch, NoSuchRelease, ReleaseError, WrongHash
+from attnfuzz.kernels.sglang.errors import CannotFetch, NoSuchRelease, WrongHash
+from attnfuzz.kernels.sglang.naming import OLDEST
 from attnfuzz.kernels.sglang.release import release_of
 
 NEW = Version("0.5.99")
@@ -185,18 +186,6 @@ def test_a_file_that_was_edited_or_added_after_the_fetch_is_seen(wheels: Path) -
     assert wheel.edited(root, [*files, added]) == [files[0], added]
 
 
-@pytest.mark.parametrize("text", ["0.5.8", "newest", ""])
-def test_a_version_that_cannot_be_driven_is_refused_in_a_line(text: str) -> None:
-    with pytest.raises(NoSuchRelease, match=r"0\.5\.9"):
-        wheel.version_of(text)
-
-
 def test_the_hashes_that_are_pinned_are_of_versions_that_can_be_driven() -> None:
-    assert Version("0.5.9") in [wheel.version_of(version) for version in wheel.pinned()]
+    assert min(map(Version, wheel.pinned())) == OLDEST
     assert all(len(bytes.fromhex(digest)) == 32 for digest in wheel.pinned().values())
-
-
-@pytest.mark.parametrize("name", ["sglang", "trtllm_mha", "sglang==", "sglang==0.5.8"])
-def test_a_name_of_no_release_is_refused(name: str) -> None:
-    with pytest.raises(ReleaseError):
-        release_of(name)

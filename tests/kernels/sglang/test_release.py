@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from attnfuzz.kernels.sglang import tree
 from attnfuzz.kernels.sglang.errors import NotATree
-from attnfuzz.kernels.sglang.release import release_of
+from attnfuzz.kernels.sglang.release import Release, release_of
 
 
 @pytest.fixture
@@ -19,6 +18,11 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     (tmp_path / "checkout" / "python" / "sglang" / "srt" / "layers" / "attention").mkdir(parents=True)
     return tmp_path / "checkout"
+
+
+def tree_at(path: Path) -> Release:
+    """The tree in a folder, as a release."""
+    return release_of(f"sglang@{path}")
 
 
 def _say(checkout: Path, version: str) -> None:
@@ -34,7 +38,7 @@ def _git(folder: Path, *arguments: str) -> None:
 @pytest.mark.parametrize("named", ["checkout", "checkout/python"])
 def test_a_checkout_and_its_python_folder_are_the_same_tree(checkout: Path, named: str) -> None:
     _say(checkout, "0.5.24.dev3+gabcdef")
-    found = tree.at(checkout.parent / named)
+    found = tree_at(checkout.parent / named)
     assert (found.root, found.version) == (checkout / "python", Version("0.5.24.dev3+gabcdef"))
 
 
@@ -42,7 +46,7 @@ def test_an_unpacked_wheel_says_its_version_and_its_flashinfer(checkout: Path) -
     info = checkout / "python" / "sglang-0.5.9.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Name: sglang\nVersion: 0.5.9\nRequires-Dist: flashinfer_python==0.6.3\n")
-    release = release_of(f"sglang@{checkout / 'python'}")
+    release = tree_at(checkout / "python")
     assert (release.version, release.flashinfer) == (Version("0.5.9"), Version("0.6.3"))
 
 
@@ -52,10 +56,10 @@ def test_the_tags_of_a_checkout_count_before_what_an_old_build_left(checkout: Pa
     _git(checkout, "init")
     _git(checkout, "commit", "--allow-empty", "-m", "a release")
     _git(checkout, "tag", "v0.5.23")
-    assert tree.at(checkout).version == Version("0.5.23")
+    assert tree_at(checkout).version == Version("0.5.23")
     _git(checkout, "commit", "--allow-empty", "-m", "work")
-    assert tree.at(checkout).version == Version("0.5.23+1")
-    assert tree.at(checkout).version > Version("0.5.23")
+    assert tree_at(checkout).version == Version("0.5.23+1")
+    assert tree_at(checkout).version > Version("0.5.23")
 
 
 @pytest.mark.slow
@@ -64,34 +68,34 @@ def test_the_tags_of_another_repository_around_it_say_nothing(checkout: Path) ->
     _git(checkout.parent, "init")
     _git(checkout.parent, "commit", "--allow-empty", "-m", "another project")
     _git(checkout.parent, "tag", "v9.9")
-    assert tree.at(checkout).version == Version("0.5.14")
+    assert tree_at(checkout).version == Version("0.5.14")
 
 
 @pytest.mark.slow
 def test_the_version_can_be_said_where_a_tree_does_not(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotATree, match=r"does not say which version it is: git fetch --tags, or .*=0\.5\.9"):
-        tree.at(checkout)
+        tree_at(checkout)
     monkeypatch.setenv("SETUPTOOLS_SCM_PRETEND_VERSION", "0.5.14")
-    assert tree.at(checkout).version == Version("0.5.14")
+    assert tree_at(checkout).version == Version("0.5.14")
 
 
 @pytest.mark.slow
 def test_a_version_that_is_none_is_told(checkout: Path) -> None:
     _say(checkout, "newest")
     with pytest.raises(NotATree, match="'newest', which is none"):
-        tree.at(checkout)
+        tree_at(checkout)
 
 
 @pytest.mark.slow
 def test_without_git_a_build_says_the_version(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _say(checkout, "0.5.11")
     monkeypatch.setenv("PATH", "")
-    assert tree.at(checkout).version == Version("0.5.11")
+    assert tree_at(checkout).version == Version("0.5.11")
 
 
 def test_a_folder_without_the_source_is_no_tree(tmp_path: Path) -> None:
     with pytest.raises(NotATree, match="holds no source of SGLang: name a checkout"):
-        tree.at(tmp_path)
+        tree_at(tmp_path)
 
 
 @pytest.mark.slow
@@ -111,4 +115,4 @@ def test_the_flashinfer_of_a_checkout_is_what_its_project_pins(
 ) -> None:
     _say(checkout, "0.5.23")
     (checkout / "python" / "pyproject.toml").write_text(f"[project]\n{project}\n")
-    assert tree.at(checkout).flashinfer == pinned
+    assert tree_at(checkout).flashinfer == pinned

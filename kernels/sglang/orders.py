@@ -1,27 +1,117 @@
-"""The orders of each version: two generations of workers, and the lines at which each version does each thing.
+"""In which order a release's workers plan, pad, capture, replay and forward, with the lines that it was read from.
 
-What is not in here, no server does: a failure in another order would be ours. `lines.json` has, for each version in
+What is not in here, no server does: a failure in another order would be ours. `orders.json` has, for each version in
 which something moved, the file and line below `sglang/srt` of each call; a version between two has the earlier one's.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Final
 
 import msgspec
 from packaging.version import Version
 
-from attnfuzz.kernels.sglang.orders.order import (
-    ALIGNED,
-    GraphOrder,
-    GraphPlanner,
-    Order,
-    Orders,
-    Preparation,
-    WorkerKind,
-)
 from attnfuzz.reference.case import Mode
+
+
+class Preparation(StrEnum):
+    """What is done to an eager batch before its forward pass.
+
+    PLAN is `init_forward_metadata`, PAD `prepare_mlp_sync_batch`, which changes nothing for a batch that has its size.
+    """
+
+    PLAN = "plan"
+    PAD = "pad"
+
+
+class WorkerKind(StrEnum):
+    """Who drives the forward pass: a server without speculation, or the worker of one of its two generations."""
+
+    PLAIN = "plain"
+    SPEC_V1 = "spec v1"
+    SPEC_V2 = "spec v2"
+
+
+RAISED = "--enable-dp-attention, with other ranks of the data-parallel group that have more tokens"
+"""What makes `prepare_mlp_sync_batch` pad a decode: DpPaddingMode.MAX_LEN (layers/dp_attention.py)."""
+
+ALIGNED = "--enable-dp-attention, with a number of tokens that the size of the attention group does not divide"
+"""What makes it pad a prefill: each rank has its own number of tokens then (DpPaddingMode.SUM_LEN), but aligned."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a worker does to an eager batch, in this order, before it runs the forward pass.
+
+    Attributes:
+        worker: Who does it.
+        events: What, each with the file and line of the release's `sglang/srt` where it is called.
+        condition: When a server runs such a batch eagerly.
+        padding: What makes it larger.
+
+    """
+
+    worker: WorkerKind
+    events: tuple[tuple[Preparation, str], ...]
+    condition: str
+    padding: str = RAISED
+
+    def words(self, *, padded: bool) -> str:
+        """Say how a server reaches this order, in one line."""
+        steps = ", then ".join(
+            f"{event} ({source})" for event, source in self.events if padded or event is Preparation.PLAN
+        )
+        conditions = "; ".join(part for part in (self.condition, self.padding if padded else "") if part)
+        return f"{self.worker} worker: {steps}" + (f"; {conditions}" if conditions else "")
+
+
+@dataclass(frozen=True)
+class GraphOrder:
+    """How a graph of one mode comes about and is replayed: where a runner plans for either.
+
+    `condition` says when a server captures it.
+    """
+
+    worker: WorkerKind
+    capture: str
+    replay: str
+    condition: str = ""
+
+    def words(self) -> str:
+        """Say how a server reaches this order, in one line."""
+        text = f"{self.worker} worker: captured ({self.capture}), planned again ({self.replay}), replayed"
+        return f"{text}; {self.condition}" if self.condition else text
+
+
+class GraphPlanner(StrEnum):
+    """By which methods a backend plans a graph.
+
+    ARGUMENTS: `init_forward_metadata_{capture,replay}_cuda_graph`, which are told lengths and indices one by one.
+    IN_AND_OUT: `init_forward_metadata_out_graph(batch, in_capture=...)`, and `..._in_graph(batch)`, which is captured.
+    """
+
+    ARGUMENTS = "arguments"
+    IN_AND_OUT = "in and out"
+
+
+@dataclass(frozen=True)
+class Orders:
+    """All that a version's workers do.
+
+    Attributes:
+        eager: The orders of each mode; of several, each is some server's.
+        graphs: The modes that are captured, for each kind of backend (`trtllm_mha`, `trtllm_mla`).
+        planner: How graphs are planned.
+
+    """
+
+    eager: Mapping[Mode, tuple[Order, ...]]
+    graphs: Mapping[str, Mapping[Mode, GraphOrder]]
+    planner: GraphPlanner
+
 
 _EAGER: Final = "without CUDA graphs, or in a batch beyond the largest captured one"
 _V2_BY_DEFAULT: Final = Version("0.5.11")
@@ -50,7 +140,7 @@ class SourceLines(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def lines() -> Mapping[Version, SourceLines]:
     """The lines of each version that was read."""
-    text = (files(__package__) / "lines.json").read_bytes()
+    text = Path(__file__).with_name("orders.json").read_bytes()
     return {Version(name): at for name, at in msgspec.json.decode(text, type=dict[str, SourceLines]).items()}
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from attnfuzz.reference.quantise import exact
+from attnfuzz.reference.problem import exact
 
 
 def test_every_fp8_value_is_read_exactly_from_any_strides() -> None:

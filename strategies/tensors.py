@@ -1,4 +1,4 @@
-"""How the tensors of a case lie in memory: pages and page tables, strides, slack, and what buffers hold before."""
+"""How the tensors of a case lie in memory (page tables, strides, slack, stale buffers), and what they hold."""
 
 from functools import cache
 from typing import TypedDict
@@ -13,13 +13,15 @@ from attnfuzz.reference.case import (
     PageOrder,
     Pages,
     QueryView,
+    Scales,
     TableTail,
+    ValueFamily,
     Views,
     Workspace,
 )
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.strategies.choices import Choice, on
-from attnfuzz.strategies.coverage.classes import GAP_COLUMNS, MAXIMA, SLACK_COLUMNS, SPARE_PAGES
+from attnfuzz.strategies.coverage.classes import FACTORS, GAP_COLUMNS, MAXIMA, SLACK_COLUMNS, SPARE_PAGES
 from attnfuzz.strategies.lean import Lean
 
 _PAGE_ORDERS = Choice(tuple(PageOrder), on("page order"))
@@ -83,3 +85,23 @@ def _kv_view(views: tuple[KvView, ...], *, equal: bool) -> Choice[KvView]:
     """One of `views`; K and V lie in one pool only if their head dims are `equal`."""
     usable = tuple(view for view in views if equal or view is not KvView.PAIRED)
     return Choice(usable or (KvView.SEPARATE,), on("KV view"))
+
+
+_FAMILIES: Choice[ValueFamily] = Choice((ValueFamily.NORMAL, *ValueFamily), on("values"))
+# Above and below 1, exact in every dtype and not, and never each other's inverse: a scale that is applied twice,
+# or divided by, shows.
+_FACTORS = (1.0, 1.0, 1.0, 0.5, 1.7, 0.37)
+_SOFTMAX, _K, _V = (Choice(_FACTORS, on(axis, FACTORS.of)) for axis in ("softmax scale", "K scale", "V scale"))
+
+
+def draw_family(draw: DrawFn, lean: Lean) -> ValueFamily:
+    """What q, K and V hold; normal numbers more often than the others."""
+    return draw(_FAMILIES.under(lean))
+
+
+def draw_scales(draw: DrawFn, can: Capability, lean: Lean) -> Scales:
+    """A softmax scale, and those of K and V where `can` has them."""
+    softmax = draw(_SOFTMAX.under(lean))
+    if not can.kv_scales:
+        return Scales(softmax=softmax)
+    return Scales(softmax=softmax, k=draw(_K.under(lean)), v=draw(_V.under(lean)))

@@ -1,0 +1,203 @@
+"""What has to be said to a release, or put in place of a part of it, that has no server, no GPU and no model.
+
+Nothing in here touches how a backend plans, pads, writes or calls: only what is imported and what a server would have
+set up. Each row names the versions it is for and the line of SGLang that it was read from; a version without rows of
+its own gets those of the nearest one before it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from packaging.version import Version
+
+from attnfuzz.kernels.backend import Unsupported
+
+
+@dataclass(frozen=True)
+class VersionRange:
+    """The versions from `since` on and before `before`, which is None while the newest known one is in it."""
+
+    since: Version
+    before: Version | None = None
+
+    def __contains__(self, version: Version) -> bool:
+        return self.since <= version and (self.before is None or version < self.before)
+
+
+def span(since: str, before: str | None = None) -> VersionRange:
+    """A range, from the texts of its versions."""
+    return VersionRange(Version(since), Version(before) if before else None)
+
+
+@dataclass(frozen=True)
+class Stubbed:
+    """A module, and where a release imports it (below sglang/, in the first version of the range)."""
+
+    module: str
+    versions: VersionRange
+    source: str
+
+
+_ALL = span("0.5.9")
+
+STUBBED = (
+    # Packages that a server needs and attention does not: configs, tokenizers and weights of models.
+    Stubbed("transformers", _ALL, "srt/utils/hf_transformers_utils.py:34"),
+    Stubbed("huggingface_hub", _ALL, "srt/utils/hf_transformers_utils.py:26"),
+    Stubbed("IPython", _ALL, "utils.py:26"),
+    Stubbed("compressed_tensors", _ALL, "srt/layers/quantization/compressed_tensors/compressed_tensors.py:20"),
+    Stubbed("regex", _ALL, "srt/layers/quantization/modelopt_quant.py:8"),
+    Stubbed("gguf", _ALL, "srt/layers/quantization/gguf.py:9"),
+    Stubbed("safetensors", _ALL, "srt/connector/serde/safe_serde.py:6"),
+    Stubbed("dill", _ALL, "srt/sampling/custom_logit_processor.py:6"),
+    Stubbed("torchvision", span("0.5.10"), "srt/utils/common.py:90"),
+    Stubbed("yaml", _ALL, "srt/multiplex/pdmux_context.py:5"),
+    # Compiled for GPUs; this is for pools in the memory of the host, which nothing here has.
+    Stubbed("sgl_kernel", span("0.5.9", before="0.5.11"), "srt/mem_cache/memory_pool_host.py:32"),
+    # Parts of SGLang that import those packages, or many others.
+    Stubbed("sglang.srt.configs", _ALL, "srt/utils/hf_transformers_utils.py:46"),
+    Stubbed("sglang.srt.parser", _ALL, "srt/server_args.py:34"),
+    Stubbed("sglang.srt.function_call", _ALL, "srt/server_args.py:31"),
+)
+
+
+def stubbed_in(version: Version) -> tuple[str, ...]:
+    """The modules that stubs stand for in a version."""
+    return tuple(each.module for each in STUBBED if version in each.versions)
+
+
+class Inert:
+    """Planned as its class would be, and never run: the TRT-LLM backends override what runs it."""
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        """Take what the class takes."""
+
+    def plan(self, *arguments: object, **options: object) -> None:
+        """Plan nothing."""
+
+    # SGLang calls a wrapper's plan by its old name (0.5.9 flashinfer_mla_backend.py:125), and its planners by update.
+    begin_forward = plan
+    update = plan
+
+    def run(self, *arguments: object, **options: object) -> None:
+        """Raise Unsupported: only the TRT-LLM kernels are to be tested here."""
+        raise Unsupported("the batch is handed to a wrapper class of FlashInfer's, by the backend's parent")
+
+    forward = run
+    forward_return_lse = run
+    run_return_lse = run
+
+
+@dataclass(frozen=True)
+class ChangedName:
+    """One name of one module.
+
+    Attributes:
+        module: Where it is, below sglang.srt.
+        name: What it is called there, with dots for what is inside of it.
+        value: What it is instead.
+        versions: For which releases.
+        source: The line that asks for it, below sglang/srt/, in the first version of the range.
+        reason: Why it can't stay.
+        on_gpus: Whether the module has the name only where there is a GPU, so that here it may be new.
+        on_hopper: Whether it is for a Hopper GPU alone. A release is imported as if there were none, and remembers
+            that. By that it also goes without sgl_kernel, which is compiled for a server: torch, Triton or a kernel
+            that it compiles for itself write the cache then.
+
+    """
+
+    module: str
+    name: str
+    value: Any
+    versions: VersionRange
+    source: str
+    reason: str
+    on_gpus: bool = False
+    on_hopper: bool = False
+
+
+def _always(answer: object) -> Callable[..., object]:
+    def function(*_: object, **__: object) -> object:
+        return answer
+
+    return function
+
+
+class _WithTriton:
+    """What a platform is capable of that runs Triton's kernels and no others."""
+
+    supports_triton = graph_capture = True
+
+    def __getattr__(self, name: str) -> bool:
+        """Nothing else."""
+        return False
+
+
+_FLASHINFER = "layers.attention.flashinfer_backend"
+_FLASHINFER_MLA = "layers.attention.flashinfer_mla_backend"
+_UNUSED = "its parent's, for the kernels that it was made for: the TRT-LLM backends override all that runs them"
+
+CHANGES = (
+    ChangedName(
+        "model_executor.forward_batch_info",
+        "mambaish_config",
+        _always(None),
+        span("0.5.16"),
+        "model_executor/forward_batch_info.py:40",
+        "a stub would answer that the model has Mamba layers, whose batches are padded otherwise",
+    ),
+    ChangedName(
+        "configs.shared_experts",
+        "default_shared_experts_config",
+        _always(None),
+        span("0.5.23"),
+        "arg_groups/fields/model.py:44",
+        "it is about experts, and there are none",
+    ),
+    ChangedName(
+        "layers.attention.trtllm_mla_backend",
+        "can_use_set_mla_kv_concat_q",
+        _always(False),
+        span("0.5.17"),
+        "layers/attention/trtllm_mla_backend.py:301",
+        "a kernel that nvcc compiles would write the cache; the way without it is for GPUs before sm_90",
+    ),
+    ChangedName(
+        "platforms.interface",
+        "SRTPlatform.capabilities",
+        _WithTriton(),
+        span("0.5.22"),
+        "platforms/interface.py:90",
+        "the way without Triton is no GPU's: it writes the cache through a mask, which no graph can hold",
+    ),
+    *(
+        ChangedName(module, name, Inert, _ALL, f"layers/attention/{source}", _UNUSED, on_gpus=name.endswith("Wrapper"))
+        for module, name, source in (
+            (_FLASHINFER, "BatchPrefillWithRaggedKVCacheWrapper", "flashinfer_backend.py:254"),
+            (_FLASHINFER, "BatchPrefillWithPagedKVCacheWrapper", "flashinfer_backend.py:266"),
+            (_FLASHINFER, "BatchDecodeWithPagedKVCacheWrapper", "flashinfer_backend.py:280"),
+            (_FLASHINFER, "FlashInferIndicesUpdaterPrefill", "flashinfer_backend.py:290"),
+            (_FLASHINFER, "FlashInferIndicesUpdaterDecode", "flashinfer_backend.py:293"),
+            (_FLASHINFER_MLA, "BatchPrefillWithRaggedKVCacheWrapper", "flashinfer_mla_backend.py:251"),
+            (_FLASHINFER_MLA, "BatchMLAPagedAttentionWrapper", "flashinfer_mla_backend.py:256"),
+            (_FLASHINFER_MLA, "FlashInferMLAIndicesUpdaterPrefill", "flashinfer_mla_backend.py:273"),
+            (_FLASHINFER_MLA, "FlashInferMLAIndicesUpdaterDecode", "flashinfer_mla_backend.py:279"),
+        )
+    ),
+    # Asked through runtime_context.py (0.5.23: line 1831), which looks for it by this name each time.
+    ChangedName(
+        "utils.common",
+        "is_sm90_supported",
+        _always(True),
+        span("0.5.19"),
+        "layers/attention/trtllm_mha_backend.py:233",
+        "XQA and fmha_v2 are what runs on this GPU",
+        on_hopper=True,
+    ),
+)
+
+
+def changes_in(version: Version, *, hopper: bool = False) -> tuple[ChangedName, ...]:
+    """Return what is changed in a version, on the CPU or on a Hopper GPU."""
+    return tuple(change for change in CHANGES if version in change.versions and (hopper or not change.on_hopper))
