@@ -20,14 +20,11 @@ from attnfuzz.harness.cli.terminal import (
     Terminal,
     echo,
 )
-from attnfuzz.harness.dumps.backend_of import importable
-from attnfuzz.harness.dumps.case_of_call import make_sequence
-from attnfuzz.harness.dumps.choice import chosen_call, with_earlier
+from attnfuzz.harness.dumps.case_of_call import importable, make_sequence
 from attnfuzz.harness.dumps.contents import Contents
-from attnfuzz.harness.dumps.find_calls import read_dump
-from attnfuzz.harness.dumps.pictured import form_of
+from attnfuzz.harness.dumps.find_calls import chosen_call, read_dump, with_earlier
 from attnfuzz.harness.dumps.recorded import DumpError, RecordedCall
-from attnfuzz.harness.dumps.understood import breaches_of
+from attnfuzz.harness.dumps.understood import breaches_of, form_of
 from attnfuzz.harness.dumps.wrapper_calls import as_function, function_of
 from attnfuzz.harness.verdict.printable import printable
 from attnfuzz.harness.verdict.wording import count

@@ -24,7 +24,7 @@ from attnfuzz.harness.cli.terminal import (
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.shrink import CaseRejected, Shrunk, shrink
-from attnfuzz.harness.verdict.describe_calls import describe_any
+from attnfuzz.harness.verdict.describe import describe_any
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference import case_file
 

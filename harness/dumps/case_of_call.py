@@ -1,13 +1,20 @@
-"""Recorded calls as a case."""
+"""Recorded calls as a case, on the backend that runs them, if it takes their arguments."""
 
+import inspect
 from collections.abc import Sequence
+from typing import Any
 
-from attnfuzz.harness.dumps.backend_of import backend_of, check_arguments
+import torch
+
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.dumps.contents import BufferShelf, Contents
-from attnfuzz.harness.dumps.placed_call import PlacedCall
-from attnfuzz.harness.dumps.recorded import DumpError, RecordedCall
-from attnfuzz.harness.dumps.understood import understood
-from attnfuzz.harness.dumps.workspace import CaseWorkspaces, used_bytes
+from attnfuzz.harness.dumps.placed_call import CaseWorkspaces, PlacedCall, used_bytes
+from attnfuzz.harness.dumps.recorded import DumpError, OtherValue, RecordedCall
+from attnfuzz.harness.dumps.understood import is_scale, is_tensor, understood
+from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.native import ops
+from attnfuzz.kernels.native.ops import NATIVE
+from attnfuzz.kernels.native.unsupported import ACCEPTED, reject_others
 from attnfuzz.reference.call_validity import validate_calls
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.validity import ImpossibleCase
@@ -66,3 +73,83 @@ def make_sequence(
     except ImpossibleCase as error:
         raise DumpError(f"{calls[-1].folder} makes no case: {error}; import another call") from error
     return case
+
+
+_WITH_LATENTS = frozenset({NATIVE.ragged.name, NATIVE.mla_decode.name, NATIVE.merge_state_in_place.name})
+"""The functions that the latent backend of a server calls; the others are of the one with heads."""
+
+
+def importable() -> list[str]:
+    """The functions of FlashInfer that a backend on this machine has."""
+    return sorted(op.name for op in NATIVE.ops() if op.module is not None)
+
+
+def backend_of(call: RecordedCall, name: str | None) -> Backend:
+    """The backend called `name`, or the one of this project that makes such calls.
+
+    Raises DumpError if it has no such kernel, UnknownBackend, BackendFileError.
+    """
+    if call.self_id is not None:
+        raise DumpError(
+            f"{call.folder}: {call.function} is a method of an object, and needs a GPU: no backend here has it; import "
+            f"a call of {', '.join(importable())}"
+        )
+    if name is None:
+        name = "trtllm_mla" if call.function in _WITH_LATENTS else "trtllm_mha"
+    backend = resolve(name)
+    if call.function not in backend.ops:
+        raise DumpError(
+            f"{call.folder}: {name} has no kernel {call.function}; import a call of "
+            f"{', '.join(importable())}, or name a backend that has it with --backend"
+        )
+    return backend
+
+
+def check_arguments(call: RecordedCall, backend: Backend) -> None:
+    """Raise DumpError for arguments that the native kernel of this call does not take; other kernels judge theirs."""
+    function = backend.ops[call.function].function
+    if function.__module__ != ops.__name__:
+        return
+    parameters = inspect.signature(function).parameters
+    where = f"{call.folder}: {call.function}"
+    for name, parameter in parameters.items():
+        needed = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+        if needed and name not in call.arguments:
+            raise DumpError(f"{where} was recorded without {name}, which it needs; import another call")
+        _check_type(where, name, parameter.annotation, call)
+    for name in ("out", "out_dtype"):
+        value = call.arguments.get(name)
+        if isinstance(value, OtherValue | str):
+            what = value.type_name if isinstance(value, OtherValue) else value
+            raise DumpError(f"{where}: {name} is {what}, which no native kernel gives; import another call")
+    others = {name: value for name, value in call.arguments.items() if name not in parameters and not _omitted(value)}
+    if others and call.function not in ACCEPTED:
+        raise DumpError(f"{where} has no argument {next(iter(others))}; import another call")
+    try:
+        if others:
+            reject_others(call.function, others)
+    except (NotImplementedError, TypeError) as error:
+        raise DumpError(f"{where}: {error}; it takes a GPU backend") from error
+
+
+def _check_type(where: str, name: str, wanted: Any, call: RecordedCall) -> None:
+    value = call.arguments.get(name)
+    if wanted is torch.Tensor:
+        needs, fits = "a tensor", is_tensor(value)
+    elif wanted is int:
+        needs, fits = "an integer", isinstance(value, int) and not isinstance(value, bool)
+    elif wanted is float:
+        needs, fits = "a number", isinstance(value, int | float) or (is_tensor(value) and is_scale(name, value))
+    elif wanted is bool:
+        needs, fits = "true or false", isinstance(value, int)
+    else:
+        return
+    if name in call.arguments and not fits:
+        what = value.type_name if isinstance(value, OtherValue) else type(value).__name__
+        what = "a tensor" if is_tensor(value) else what
+        raise DumpError(f"{where}: {name} must be {needs}, but was recorded as {what}; import another call")
+
+
+def _omitted(value: Any) -> bool:
+    """Whether no case can hold a value, so that the kernel's default has to do."""
+    return isinstance(value, OtherValue | torch.dtype)

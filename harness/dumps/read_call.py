@@ -5,13 +5,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from attnfuzz.harness.dumps.folders import file_in
-from attnfuzz.harness.dumps.json_lines import last_record
-from attnfuzz.harness.dumps.metadata import Metadata, TensorDetails, dtype_of, metadata_of
+from attnfuzz.harness.dumps.folders import file_in, last_record
+from attnfuzz.harness.dumps.metadata import Described, Metadata, TensorDetails, dtype_of, metadata_of, recorded_value
 from attnfuzz.harness.dumps.recorded import CallStatus, DumpError, ForeignTensor, OtherValue, Recorded, RecordedCall
 from attnfuzz.harness.dumps.signatures import Positional, positional
 from attnfuzz.harness.dumps.tensor_files import SUFFIXES, StoredTensor, TensorFile
-from attnfuzz.harness.dumps.values import Described, recorded_value
 from attnfuzz.harness.memory.layout import dense_stride
 from attnfuzz.harness.verdict.printable import printable
 

@@ -12,9 +12,9 @@ from typing import Final
 
 import torch
 
-from attnfuzz.harness.dumps.pictured import is_tensor
 from attnfuzz.harness.dumps.recorded import DumpError, Recorded, RecordedCall
 from attnfuzz.harness.dumps.tensor_files import entries_of
+from attnfuzz.harness.dumps.understood import is_tensor
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,17 @@
-"""What a worker does with a case: run each step on guarded memory and judge what it gave, right after it.
+"""What a worker does with a case: run each step on guarded memory and judge its output right after it.
 
 A case with a relation is run once more as its other case, in memory of its own, if it passes: the two are compared.
 """
 
 import contextlib
+import gc
 import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple, TextIO, TypeVar
+from typing import Any, NamedTuple, TextIO, TypeVar
 
 import msgspec
 import torch
@@ -19,21 +21,18 @@ from attnfuzz.harness.backends import registry
 from attnfuzz.harness.backends.engines import engines
 from attnfuzz.harness.calls.call_session import CallSession, answered_geometry
 from attnfuzz.harness.calls.trace import FileTracer
-from attnfuzz.harness.inside.broken_contracts import with_broken
 from attnfuzz.harness.inside.launcher import LaunchError
 from attnfuzz.harness.inside.on_host import on_host
 from attnfuzz.harness.inside.places import place_of
-from attnfuzz.harness.inside.settings import Settings
 from attnfuzz.harness.judge import judge
 from attnfuzz.harness.judge.judge import Allowed
 from attnfuzz.harness.judge.metamorphic import compare
-from attnfuzz.harness.memory.damage import Damage
-from attnfuzz.harness.memory.plain import AnyMemory
-from attnfuzz.harness.memory.reservation import OutOfMemory
+from attnfuzz.harness.memory.placed import PlacedMemory
+from attnfuzz.harness.memory.seal import Damage
+from attnfuzz.harness.memory.slabs import OutOfMemory
 from attnfuzz.harness.verdict.failures import REACHED_BY, Kind, Observation, Verdict
-from attnfuzz.harness.verdict.raised import said_by, type_name, words_of
-from attnfuzz.harness.verdict.task import Task
-from attnfuzz.harness.verdict.tiers import ALL_TIERS, Tier
+from attnfuzz.harness.verdict.printable import said_by, type_name, words_of
+from attnfuzz.harness.verdict.tiers import ALL_TIERS, Task, Tier
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.kernels.backend import Attended, Backend, Bench, Output, Session, Unsupported
 from attnfuzz.kernels.engine import EngineError
@@ -112,7 +111,7 @@ class Execution:
         task: Task,
         write: Callable[[bytes], None],
         trace: TextIO | None = None,
-        memory: AnyMemory | None = None,
+        memory: PlacedMemory | None = None,
         backend: Backend | None = None,
     ) -> None:
         case = task.case
@@ -368,3 +367,54 @@ def _corrupted(rows: int, index: int, mode: str, kernel: str) -> Observation:
         mode=mode,
         kernel=kernel,
     )
+
+
+def with_broken(found: Sequence[Observation], broken: Sequence[Observation]) -> list[Observation]:
+    """What a step's checks found, each with the first broken contract in its text; then the broken contracts.
+
+    What came of them is worse than that they were broken, and stands before them. A breach that several calls of the
+    step have in common is told once.
+    """
+    if not broken:
+        return list(found)
+    first = broken[0]
+    told = [replace(each, message=f"{each.message}\nbefore that, {first.message}") for each in found]
+    once: dict[tuple[str, str], Observation] = {}
+    for each in broken:
+        once.setdefault((each.kernel, each.place), each)
+    return [*told, *once.values()]
+
+
+def _default_device(_: int) -> None:
+    # The one mode that a setting of torch leaves behind.
+    torch.set_default_device(None)
+
+
+def _collect_garbage(enabled: bool) -> None:
+    (gc.enable if enabled else gc.disable)()
+
+
+_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch._C._len_torch_function_stack, _default_device),  # noqa: SLF001 - get_default_device takes 8 microseconds
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.is_grad_enabled, torch.set_grad_enabled),
+    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    (sys.getrecursionlimit, sys.setrecursionlimit),
+    (gc.isenabled, _collect_garbage),
+)
+"""How each is read, which costs much less than a microsecond, and how it is set."""
+
+
+class Settings:
+    """What the settings were when this was made."""
+
+    def __init__(self) -> None:
+        self._values = [read() for read, _ in _SETTINGS]
+
+    def put_back(self) -> None:
+        """Set those that have changed."""
+        for (read, put), value in zip(_SETTINGS, self._values, strict=True):
+            if read() != value:
+                put(value)

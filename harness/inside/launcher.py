@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from attnfuzz.harness.memory.plain import AnyMemory
-from attnfuzz.harness.verdict import raised
+from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.printable import bounded, label
 from attnfuzz.harness.workers.journal import LaunchRecord
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.transfers import Pending, done
@@ -167,7 +167,7 @@ class JournalingLauncher:
 
     def __init__(
         self,
-        memory: AnyMemory,
+        memory: PlacedMemory,
         write: Callable[[bytes], None],
         tracer: Tracer | None = None,
         *,
@@ -222,11 +222,11 @@ class JournalingLauncher:
 
     def reached_by(self, words: str) -> None:
         """Say how a server comes to make the launches that follow in this step."""
-        self.way = raised.text(words)
+        self.way = bounded(words)
 
     def report(self, place: str, text: str) -> None:
         """Remember that the next launch breaks a precondition: it is launched all the same."""
-        self._reported.append((raised.label(place), raised.text(text)))
+        self._reported.append((label(place), bounded(text)))
 
     @contextmanager
     def capture(self) -> Iterator[CapturedGraph]:
@@ -303,7 +303,7 @@ class JournalingLauncher:
         Of several that run as one, nobody can tell which it was. Returns the journal entry.
         """
         self._call += len(launches)
-        self.kernel = " + ".join(dict.fromkeys(raised.label(op.name) for op, _ in launches))
+        self.kernel = " + ".join(dict.fromkeys(label(op.name) for op, _ in launches))
         reported: list[tuple[str, str]] = []
         if not all(op.own for op, _ in launches):
             # Contracts are those of entry points, not of a backend's own code before it.
@@ -318,7 +318,7 @@ class JournalingLauncher:
             mode=self._mode,
             kernel=self.kernel,
             scalars={
-                raised.label(name): _on_one_line(value)
+                label(name): _on_one_line(value)
                 for _, arguments in launches
                 for name, value in arguments.items()
                 if isinstance(value, Scalar)
@@ -367,7 +367,7 @@ class JournalingLauncher:
 def _on_one_line(value: Scalar) -> Scalar:
     """A scalar as it goes on record: of any length it would not fit, and JSON has integers of 64 bits."""
     if isinstance(value, str):
-        return raised.label(value)
+        return label(value)
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
         return f"an integer of {value.bit_length()} bits"
     return value

@@ -8,9 +8,9 @@ import torch
 
 from attnfuzz.harness.inside.launcher import JournalingLauncher, Tracer
 from attnfuzz.harness.memory.arena import Arena
-from attnfuzz.harness.memory.guarded import GuardedMemory
-from attnfuzz.harness.memory.plain import AnyMemory, PlainMemory
-from attnfuzz.harness.memory.reservation import OutOfMemory
+from attnfuzz.harness.memory.guarded import GuardedMemory, PlainMemory
+from attnfuzz.harness.memory.placed import PlacedMemory
+from attnfuzz.harness.memory.slabs import OutOfMemory
 from attnfuzz.reference.case import Guard, Outputs
 from attnfuzz.reference.device import Device
 
@@ -24,9 +24,9 @@ class Place:
     """
 
     device: torch.device
-    memory: Callable[[Guard, Outputs], AnyMemory]
-    plain: Callable[[Outputs], AnyMemory]
-    launcher: Callable[[AnyMemory, Callable[[bytes], None], Tracer | None], JournalingLauncher]
+    memory: Callable[[Guard, Outputs], PlacedMemory]
+    plain: Callable[[Outputs], PlacedMemory]
+    launcher: Callable[[PlacedMemory, Callable[[bytes], None], Tracer | None], JournalingLauncher]
     too_large: tuple[type[Exception], ...]
 
 
@@ -50,16 +50,14 @@ def _host() -> Place:
 
 def _gpu() -> Place:
     # Imported only where a worker has a GPU.
-    from attnfuzz.harness.inside.cuda_graph import CudaGraph  # noqa: PLC0415
-    from attnfuzz.harness.inside.cuda_stopwatch import CudaStopwatch  # noqa: PLC0415
+    from attnfuzz.harness.inside.gpu_launches import CudaGraph, CudaStopwatch  # noqa: PLC0415
     from attnfuzz.harness.memory.cuda.arena import CudaArena  # noqa: PLC0415
-    from attnfuzz.harness.memory.cuda.memory import CudaMemory  # noqa: PLC0415
-    from attnfuzz.harness.memory.cuda.plain import PlainCudaMemory  # noqa: PLC0415
+    from attnfuzz.harness.memory.cuda.memory import CudaMemory, PlainCudaMemory  # noqa: PLC0415
     from attnfuzz.kernels.gpu import guards  # noqa: PLC0415
 
     arena = CudaArena()
 
-    def launcher(memory: AnyMemory, write: Callable[[bytes], None], tracer: Tracer | None) -> JournalingLauncher:
+    def launcher(memory: PlacedMemory, write: Callable[[bytes], None], tracer: Tracer | None) -> JournalingLauncher:
         return JournalingLauncher(
             memory, write, tracer, stopwatch=CudaStopwatch(), new_graph=CudaGraph, failed_launch=guards.failed_launch
         )

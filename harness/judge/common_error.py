@@ -32,7 +32,7 @@ import torch
 
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, Heard
-from attnfuzz.harness.judge.grouping import grouped
+from attnfuzz.harness.judge.judged_again import grouped
 from attnfuzz.harness.judge.lse_bound import independent_lse_error, shared_lse_error
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.tiers import Tier

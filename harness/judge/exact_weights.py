@@ -12,9 +12,8 @@ import torch
 
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, Heard
-from attnfuzz.harness.judge.judged_again import judged_again
+from attnfuzz.harness.judge.judged_again import judged_again, parts_allowance
 from attnfuzz.harness.judge.lse_bound import rounded_lse_error, wrong_lse
-from attnfuzz.harness.judge.parts import parts_allowance
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.tiers import Tier
 

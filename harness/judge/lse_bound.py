@@ -6,8 +6,7 @@ import torch
 
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, Heard
-from attnfuzz.harness.judge.judged_again import judged_again
-from attnfuzz.harness.judge.ties import lse_ties_allowance
+from attnfuzz.harness.judge.judged_again import judged_again, lse_ties_allowance
 from attnfuzz.harness.verdict.failures import Kind, RowAddress
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.contract import LseBase

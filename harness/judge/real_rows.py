@@ -1,11 +1,18 @@
-"""Which rows of an output belong to which request, and how to name one."""
+"""Which rows of an output belong to which request, and the problem that they answer.
 
-from collections.abc import Sequence
+A request has no right answer if NaN or infinity is among what it attends with or to. No kernel is held to numbers for
+it: whether a NaN reaches a row depends on the order of its sums, and what one kernel masks another multiplies by 0.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import torch
 
 from attnfuzz.harness.verdict.failures import RowAddress
-from attnfuzz.kernels.backend import Attended
+from attnfuzz.kernels.backend import Attended, Output
+from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.problem import Answer, Problem
 
 
 class RealRows:
@@ -64,3 +71,56 @@ class RealRows:
                 return RowAddress(request, token, head)
             token -= q_len
         raise IndexError(f"there are {self.tokens} tokens: none is {token + self.tokens}")
+
+
+def packed_problem(output: Output, rows: RealRows, geometry: Geometry) -> Problem:
+    """The attention problem of an output's real rows, with the scales and sinks that its backend was asked for."""
+    attended = output.attended
+    _, heads, dim = output.out.shape
+    if not attended:
+        nothing = output.out.new_empty((0, heads, 1))
+        query, key, value = nothing, nothing[:, : geometry.kv_heads], output.out.new_empty((0, geometry.kv_heads, dim))
+    elif len(attended) == 1:
+        query, key, value = attended[0].query, attended[0].key, attended[0].value
+    else:
+        query = torch.cat([entry.query for entry in attended])
+        key = torch.cat([entry.key for entry in attended])
+        value = torch.cat([entry.value for entry in attended])
+    return Problem(
+        query,
+        key,
+        value,
+        rows.q_lens,
+        rows.kv_lens,
+        output.bmm1_scale,
+        output.bmm2_scale,
+        window_left=geometry.window_left,
+        sinks=output.sinks,
+        soft_cap=geometry.soft_cap,
+    )
+
+
+def unanswered(answer: Answer, rows: RealRows) -> frozenset[int]:
+    """The requests with a row whose answer, or what bounds its error, is no number. The moments must be there."""
+    assert answer.moments is not None
+    if not answer.lse.numel():
+        return frozenset()
+    # Sums and the maximum keep a NaN: almost always, nothing else need be looked at.
+    sizes = answer.out.sum() + answer.moments.magnitude.sum()
+    if bool(sizes.isfinite()) and answer.lse.max().item() < torch.inf:
+        return frozenset()
+    bad = ~answer.out.isfinite().all(dim=-1) | ~answer.moments.magnitude.isfinite()
+    bad |= answer.lse.isnan() | (answer.lse == torch.inf)
+    by_request = bad.any(dim=-1).split(rows.q_lens)
+    return frozenset(request for request, found in enumerate(by_request) if bool(found.any()))
+
+
+def set_aside(output: Output, requests: Collection[int]) -> tuple[Output, RealRows]:
+    """The output with nothing to attend to for some requests, which keep their numbers, and its rows without theirs."""
+    aside = [(entry.first_row, entry.query.shape[0]) for at, entry in enumerate(output.attended) if at in requests]
+    attended = tuple(
+        Attended(entry.first_row, entry.query[:0], entry.key[:0], entry.value[:0]) if at in requests else entry
+        for at, entry in enumerate(output.attended)
+    )
+    rows = RealRows(attended, output.out.shape[0], output.out.device, aside)
+    return replace(output, attended=attended), rows

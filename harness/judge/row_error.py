@@ -7,9 +7,7 @@ import torch
 
 from attnfuzz.harness.judge.error_budget import UNIFORM, ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, Heard
-from attnfuzz.harness.judge.judged_again import MOST_ROWS_AGAIN
-from attnfuzz.harness.judge.parts import parts_error
-from attnfuzz.harness.judge.ties import Ties
+from attnfuzz.harness.judge.judged_again import MOST_ROWS_AGAIN, Ties, parts_error
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.row import key_marks, row_weights

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import attnfuzz
 from attnfuzz.harness.report.gfm import template
-from attnfuzz.harness.verdict.describe_calls import describe_any
+from attnfuzz.harness.verdict.describe import describe_any
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.reference.case_file import AnyCase, encode
 

@@ -13,13 +13,12 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import Self
 
-from attnfuzz.harness.workers import channel, core_dumps
-from attnfuzz.harness.workers.channel import ChannelClosed, MessageKind, NoMessage
-from attnfuzz.harness.workers.death import Death
+from attnfuzz.harness.workers import channel, gpu_core
+from attnfuzz.harness.workers.channel import ChannelClosed, MessageKind, NoMessage, PrintedOutput
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.lifeline import CannotStart, Lifeline, NurseryError
 from attnfuzz.harness.workers.nursery import Hook, Setup
-from attnfuzz.harness.workers.output import PrintedOutput
+from attnfuzz.harness.workers.postmortem import Death
 from attnfuzz.reference.user_error import UserError
 
 _START_SECONDS = 600.0
@@ -229,7 +228,7 @@ class Worker:
             fault=fault if fault is not None and fault.signal == -code else None,
             entry=self._journal.read(),
             output=self.last_words(),
-            core_dump=core_dumps.written_by(pid),
+            core_dump=gpu_core.written_by(pid),
             misdeed=misdeed,
             recorder=self._recorder,
         )

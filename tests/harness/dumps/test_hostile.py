@@ -265,7 +265,7 @@ def test_values_that_are_barely_not_nested_too_deeply_to_be_parsed_do_no_harm(fo
 
 
 def test_a_record_that_is_too_long_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnfuzz.harness.dumps.json_lines.MAX_RECORD", 100)
+    monkeypatch.setattr("attnfuzz.harness.dumps.folders.MAX_RECORD", 100)
     assert "is no JSON record" in complaint(folder)
 
 

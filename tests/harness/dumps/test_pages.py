@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnfuzz.harness.dumps.pages import PageMap, in_ranges
+from attnfuzz.harness.dumps.pool import PageMap, in_ranges
 from attnfuzz.kernels.entry_points import RequestSpan
 
 TOTAL = 10

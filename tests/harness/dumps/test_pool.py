@@ -4,8 +4,7 @@ import torch
 from recorded_calls import MemoryTensor
 
 from attnfuzz.harness.dumps.contents import BufferShelf, Contents
-from attnfuzz.harness.dumps.pages import PageMap
-from attnfuzz.harness.dumps.pool import CutPool, cut_pool
+from attnfuzz.harness.dumps.pool import CutPool, PageMap, cut_pool
 from attnfuzz.harness.memory.poison import poison_bytes
 from attnfuzz.kernels.entry_points import Parameter, Role
 from attnfuzz.reference.calls import content_of

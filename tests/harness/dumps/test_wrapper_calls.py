@@ -8,11 +8,10 @@ import pytest
 import torch
 from recorded_calls import recorded_call
 
-from attnfuzz.harness.dumps.backend_of import importable
-from attnfuzz.harness.dumps.case_of_call import make_case, make_sequence
-from attnfuzz.harness.dumps.choice import with_earlier
-from attnfuzz.harness.dumps.pictured import pictured
+from attnfuzz.harness.dumps.case_of_call import importable, make_case, make_sequence
+from attnfuzz.harness.dumps.find_calls import with_earlier
 from attnfuzz.harness.dumps.recorded import CallStatus, DumpError, RecordedCall
+from attnfuzz.harness.dumps.understood import pictured
 from attnfuzz.harness.dumps.wrapper_calls import as_function, function_of
 from attnfuzz.harness.sandbox.check import Runner
 

@@ -1,6 +1,6 @@
 """What is said of a step in which a call broke its contract."""
 
-from attnfuzz.harness.inside.broken_contracts import with_broken
+from attnfuzz.harness.inside.execute import with_broken
 from attnfuzz.harness.verdict.failures import Kind, Observation
 
 WRONG = Observation(kind=Kind.OUTPUT_MISMATCH, place="out", message="a row is wrong", kernel="decode")

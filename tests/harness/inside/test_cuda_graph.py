@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from attnfuzz.harness.inside import cuda_graph
-from attnfuzz.harness.inside.cuda_graph import CudaGraph
+from attnfuzz.harness.inside import gpu_launches
+from attnfuzz.harness.inside.gpu_launches import CudaGraph
 from attnfuzz.harness.inside.launcher import JournalingLauncher
 from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory
@@ -69,7 +69,7 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: allocator.reserved)
     monkeypatch.setattr(torch.cuda, "empty_cache", allocator.give_back)
     monkeypatch.setattr(torch.cuda, "stream", nullcontext)
-    monkeypatch.setattr(cuda_graph, "_stream", lambda: None)
+    monkeypatch.setattr(gpu_launches, "_stream", lambda: None)
     return allocator
 
 

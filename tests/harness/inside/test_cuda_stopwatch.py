@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from attnfuzz.harness.inside.cuda_stopwatch import CudaStopwatch
+from attnfuzz.harness.inside.gpu_launches import CudaStopwatch
 from attnfuzz.harness.workers import sticky
 from attnfuzz.kernels.gpu import guards
 

@@ -13,11 +13,10 @@ from attnfuzz.harness.inside.execute import Execution
 from attnfuzz.harness.inside.launcher import HostStopwatch, JournalingLauncher, LaunchError
 from attnfuzz.harness.inside.on_host import on_host
 from attnfuzz.harness.inside.places import place_of
-from attnfuzz.harness.memory.guarded import GuardedMemory
-from attnfuzz.harness.memory.plain import PlainMemory
-from attnfuzz.harness.memory.reservation import OutOfMemory
+from attnfuzz.harness.memory.guarded import GuardedMemory, PlainMemory
+from attnfuzz.harness.memory.slabs import OutOfMemory
 from attnfuzz.harness.verdict.failures import Kind, Verdict
-from attnfuzz.harness.verdict.task import Task
+from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.kernels.library_cache import BuildFailed, NoCompiler
 from attnfuzz.kernels.native import build

@@ -1,6 +1,6 @@
 """The case that a worker judges before it is ready."""
 
-from attnfuzz.harness.inside.warm_up import judge_one
+from attnfuzz.harness.inside.cuda_worker import judge_one
 from attnfuzz.reference.device import Device
 
 

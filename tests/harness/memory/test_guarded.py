@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnfuzz.harness.memory.arena import Arena
-from attnfuzz.harness.memory.guarded import GuardedMemory
-from attnfuzz.harness.memory.plain import PlainMemory
+from attnfuzz.harness.memory.arena import PAGE, Arena
+from attnfuzz.harness.memory.guarded import GuardedMemory, PlainMemory
 from attnfuzz.harness.memory.poison import poison_bytes, unwritten
-from attnfuzz.harness.memory.reservation import PAGE
 from attnfuzz.kernels.backend import Fill
 from attnfuzz.reference.case import Guard, Outputs
 from attnfuzz.reference.dtypes import DType

@@ -1,8 +1,8 @@
 """What is said of a failure that changes when the case is run in another way."""
 
-from attnfuzz.harness.triage.contrasts import contrasts
 from attnfuzz.harness.triage.repeats import Repeated
 from attnfuzz.harness.triage.result import Variant, VariantOutcome
+from attnfuzz.harness.triage.variants import contrasts
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 
 PASSES = Verdict()

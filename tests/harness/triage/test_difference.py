@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.triage.difference import differences
+from attnfuzz.harness.triage.asked import differences
 from attnfuzz.reference.calls import Buffer, Call, CallAnswer, CallCase, Expected, View
 from attnfuzz.reference.dtypes import DType
 
