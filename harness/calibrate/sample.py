@@ -7,11 +7,9 @@ from functools import partial
 import msgspec
 
 from attnfuzz.harness.calibrate.long_cases import long_cases
-from attnfuzz.harness.inside.on_host import on_host
-from attnfuzz.harness.inside.places import place_of
+from attnfuzz.harness.inside.places import on_host, place_of
 from attnfuzz.harness.judge.error_budget import ErrorBudget
-from attnfuzz.harness.judge.evidence import Evidence
-from attnfuzz.harness.judge.real_rows import RealRows, packed_problem
+from attnfuzz.harness.judge.evidence import Evidence, RealRows, packed_problem
 from attnfuzz.harness.search.examples import derive_seed, run_examples
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.kernels.backend import Backend, Bench, Output, Unsupported

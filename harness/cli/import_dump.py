@@ -20,7 +20,7 @@ from attnfuzz.harness.cli.terminal import (
     Terminal,
     echo,
 )
-from attnfuzz.harness.dumps.case_of_call import importable, make_sequence
+from attnfuzz.harness.dumps.case_of_call import importable, make_case
 from attnfuzz.harness.dumps.contents import Contents
 from attnfuzz.harness.dumps.find_calls import chosen_call, read_dump, with_earlier
 from attnfuzz.harness.dumps.recorded import DumpError, RecordedCall
@@ -87,7 +87,7 @@ def import_dump(
 
     index = chosen_call(dump.calls, number, runs)
     calls = [as_function(dump.calls, call) for call in with_earlier(dump.calls, index, earlier, runs)]
-    case = make_sequence(calls, backend=backend, contents=Contents(contents), seed=seed)
+    case = make_case(*calls, backend=backend, contents=Contents(contents), seed=seed)
     breaches = breaches_of(calls[-1])
     path = output or Path(f"{calls[-1].function}-{case_file.case_id(case)}.json")
     case_file.save(path, case)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from attnfuzz.harness.calls.literal_arguments import flat, rows
+from attnfuzz.harness.calls.literal_calls import flat, rows
 from attnfuzz.harness.dumps.contents import BufferShelf
 from attnfuzz.harness.dumps.pool import CutPool, PageMap, in_ranges
 from attnfuzz.kernels.entry_points import RequestSpan

@@ -1,7 +1,6 @@
 """Recorded calls as a case, on the backend that runs them, if it takes their arguments."""
 
 import inspect
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,27 +20,18 @@ from attnfuzz.reference.validity import ImpossibleCase
 
 
 def make_case(
-    call: RecordedCall, *, backend: str | None = None, contents: Contents = Contents.VALUES, seed: int = 0
+    *calls: RecordedCall, backend: str | None = None, contents: Contents = Contents.VALUES, seed: int = 0
 ) -> CallCase:
-    """A case of one call, on `backend` or on the one of this project that has the function.
+    """A case of calls that followed each other in one process, each with its own tensors but for the workspace.
 
-    Memory is bounded by what the case keeps: of the KV pool, the pages that lengths refer to. `seed` is for contents
+    The right answer is that of the last call. Memory is bounded by what the case keeps: of the KV pool, the pages that
+    lengths refer to. It runs on `backend`, or on the one of this project that has the function. `seed` is for contents
     that are drawn.
 
     Raises:
         DumpError: no backend has the function, or the call can't be made into a case.
         UnknownBackend, BackendFileError, NoCompiler, BuildFailed: the backend can't be had.
 
-    """
-    return make_sequence([call], backend=backend, contents=contents, seed=seed)
-
-
-def make_sequence(
-    calls: Sequence[RecordedCall], *, backend: str | None = None, contents: Contents = Contents.VALUES, seed: int = 0
-) -> CallCase:
-    """A case of calls that followed each other in one process, each with its own tensors but for the workspace.
-
-    The right answer is that of the last call. Raises as `make_case` does.
     """
     chosen = backend_of(calls[-1], backend)
     for call in calls:

@@ -8,7 +8,7 @@ import torch
 
 from attnfuzz.harness.dumps.contents import BufferShelf
 from attnfuzz.harness.dumps.recorded import ForeignTensor
-from attnfuzz.harness.memory.layout import dense_stride, extent
+from attnfuzz.harness.memory.allocation import dense_stride, extent
 from attnfuzz.harness.memory.poison import poison_bytes
 from attnfuzz.kernels.entry_points import Parameter, RequestSpan
 from attnfuzz.reference.calls import Buffer, View, pack

@@ -6,11 +6,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from attnfuzz.harness.dumps.folders import file_in, last_record
-from attnfuzz.harness.dumps.metadata import Described, Metadata, TensorDetails, dtype_of, metadata_of, recorded_value
+from attnfuzz.harness.dumps.metadata import (
+    Described,
+    Metadata,
+    Positional,
+    TensorDetails,
+    dtype_of,
+    metadata_of,
+    positional,
+    recorded_value,
+)
 from attnfuzz.harness.dumps.recorded import CallStatus, DumpError, ForeignTensor, OtherValue, Recorded, RecordedCall
-from attnfuzz.harness.dumps.signatures import Positional, positional
 from attnfuzz.harness.dumps.tensor_files import SUFFIXES, StoredTensor, TensorFile
-from attnfuzz.harness.memory.layout import dense_stride
+from attnfuzz.harness.memory.allocation import dense_stride
 from attnfuzz.harness.verdict.printable import printable
 
 METADATA = "metadata.jsonl"

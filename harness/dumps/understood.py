@@ -1,13 +1,14 @@
 """A recorded call as its entry point understands it: its integers, and only the form of other tensors."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import torch
 
 from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, OtherValue, Recorded, RecordedCall
-from attnfuzz.harness.memory.layout import dense_stride, extent
+from attnfuzz.harness.memory.allocation import check_strides, dense_stride, extent
 from attnfuzz.kernels.entry_points import Breach, Parameter, RequestSpan
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.reference.call_bounds import MAX_BYTES
@@ -38,19 +39,11 @@ def is_scale(name: str, tensor: ForeignTensor) -> bool:
 
 def layout_of(tensor: ForeignTensor) -> tuple[int, ...]:
     """The strides that a tensor has in a case: dense where they were lost, or let elements share memory."""
-    if tensor.stride is None or _overlaps(tensor.shape, tensor.stride):
-        return dense_stride(tensor.shape)
-    return tensor.stride
-
-
-def _overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether elements share memory, or lie among each other in such a way that this is hard to tell."""
-    reach = 1
-    for step, size in sorted((step, size) for step, size in zip(stride, shape, strict=True) if size > 1):
-        if step < reach:
-            return True
-        reach += step * (size - 1)
-    return False
+    if tensor.stride is not None:
+        with contextlib.suppress(ValueError):
+            check_strides("", tensor.shape, tensor.stride)
+            return tensor.stride
+    return dense_stride(tensor.shape)
 
 
 def _pictured(name: str, value: Recorded) -> Any:

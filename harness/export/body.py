@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from attnfuzz.harness.export.contents import ScriptContents
 from attnfuzz.harness.export.literals import quoted
 from attnfuzz.harness.export.names import variables
-from attnfuzz.harness.memory.layout import dense_stride
+from attnfuzz.harness.memory.allocation import dense_stride
 from attnfuzz.reference.call_bounds import is_parameter
 from attnfuzz.reference.calls import Argument, Buffer, Call, CallAnswer, CallCase, Expected, View, named_views
 

@@ -19,11 +19,10 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.backends import registry
 from attnfuzz.harness.backends.engines import engines
-from attnfuzz.harness.calls.call_session import CallSession, answered_geometry
+from attnfuzz.harness.calls.literal_calls import CallSession, answered_geometry
 from attnfuzz.harness.calls.trace import FileTracer
 from attnfuzz.harness.inside.launcher import LaunchError
-from attnfuzz.harness.inside.on_host import on_host
-from attnfuzz.harness.inside.places import place_of
+from attnfuzz.harness.inside.places import on_host, place_of
 from attnfuzz.harness.judge import judge
 from attnfuzz.harness.judge.judge import Allowed
 from attnfuzz.harness.judge.metamorphic import compare
@@ -257,7 +256,12 @@ class Execution:
         self._seconds["kernel"] += self._launcher.kernel_seconds
         self._launcher.kernel_seconds = 0.0
         self._observations += self._launcher.observations
-        self._observations += [self._overwritten(each, index, mode) for found in damage for each in found.result()]
+        report = self._launcher.observation()
+        self._observations += [
+            report(kind=Kind.CANARY_OVERWRITTEN, place=each.name, message=str(each))
+            for found in damage
+            for each in found.result()
+        ]
         return stepped
 
     def _attempt(self, work: Callable[[], _Made], index: int, mode: str) -> _Made | None:
@@ -284,16 +288,6 @@ class Execution:
             # The backend forked, and returned in both processes: the other one goes on with the case.
             os._exit(0)
 
-    def _overwritten(self, damage: Damage, index: int, mode: str) -> Observation:
-        return Observation(
-            kind=Kind.CANARY_OVERWRITTEN,
-            place=damage.name,
-            message=str(damage),
-            step=index,
-            mode=mode,
-            kernel=self._launcher.kernel,
-        )
-
     def _judge(self, output: Output, geometry: Geometry, index: int, mode: str) -> None:
         judgement = judge(
             output,
@@ -312,7 +306,13 @@ class Execution:
             self._kept[index] = judgement.allowed
         self._observations += judgement.observations
         if judgement.unanswered and isinstance(self._case, Case):
-            self._observations.append(_corrupted(judgement.unanswered, index, mode, self._launcher.kernel))
+            # All values that are drawn are finite.
+            message = (
+                f"{judgement.unanswered} (token, head) rows attend with or to what is not finite, and no request holds "
+                "such values: the backend handed its kernel something else"
+            )
+            report = self._launcher.observation()
+            self._observations.append(report(kind=Kind.NOT_FINITE, place="inputs", message=message))
         for tier, margin in judgement.margins.items():
             self._margins[tier] = max(margin, self._margins.get(tier, 0.0))
         self._rows += judgement.rows
@@ -354,19 +354,6 @@ def _complete(output: object) -> Output:
         for part in ("query", "key", "value"):
             _checked(getattr(attended, part), torch.Tensor, part)
     return given
-
-
-def _corrupted(rows: int, index: int, mode: str, kernel: str) -> Observation:
-    """What to say of a step of which some rows have no right answer: all values that are drawn are finite."""
-    return Observation(
-        kind=Kind.NOT_FINITE,
-        place="inputs",
-        message=f"{rows} (token, head) rows attend with or to what is not finite, and no request holds such values: "
-        "the backend handed its kernel something else",
-        step=index,
-        mode=mode,
-        kernel=kernel,
-    )
 
 
 def with_broken(found: Sequence[Observation], broken: Sequence[Observation]) -> list[Observation]:

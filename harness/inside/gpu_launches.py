@@ -9,7 +9,7 @@ from functools import cache
 
 import torch
 
-from attnfuzz.harness.inside.launcher import JournalingLauncher, Launched
+from attnfuzz.harness.inside.launcher import JournalingLauncher, Launched, RecordedGraph, Stopwatch
 from attnfuzz.harness.workers import sticky
 from attnfuzz.kernels.gpu import guards
 
@@ -17,22 +17,17 @@ _MOST_RESERVED = 1 << 30
 """Bytes of torch's allocator beyond which a capture has it give back what the pools of dead graphs hold."""
 
 
-class CudaGraph:
-    """A torch.cuda.CUDAGraph behind the interface of `RecordedGraph`, with a pool of its own for what kernels allocate.
+class CudaGraph(RecordedGraph):
+    """A torch.cuda.CUDAGraph, with a pool of its own for what kernels allocate.
 
     The launches are captured at the end of the `with` block, one behind the other: what a session does between them,
     like filling a workspace, happens once and is no part of the graph, as on the CPU.
     """
 
     def __init__(self, launcher: JournalingLauncher) -> None:
-        self._launcher = launcher
-        # Their tensors stay alive for as long as the graph may read and write them.
-        self._launches: list[Launched] = []
+        # Tensors of the launches stay alive for as long as the graph may read and write them.
+        super().__init__(launcher)
         self._graph = torch.cuda.CUDAGraph()
-
-    def record(self, launched: Launched) -> None:
-        """Keep one launch."""
-        self._launches.append(launched)
 
     @contextmanager
     def all_of_it(self) -> Iterator[None]:
@@ -122,7 +117,7 @@ _LONG = 1.0
 """Seconds after which somebody is told what the GPU is at, in case that it never ends."""
 
 
-class CudaStopwatch:
+class CudaStopwatch(Stopwatch):
     """A `Stopwatch` on the current device and stream.
 
     A launch is not held back until what was queued before it is done, since each wait costs what other processes on the
@@ -133,6 +128,7 @@ class CudaStopwatch:
     at_once = False
 
     def __init__(self) -> None:
+        super().__init__()
         # Only on a GPU, and where a context has been created.
         from cuda.bindings import driver  # noqa: PLC0415
 

@@ -53,28 +53,11 @@ class LaunchError(RuntimeError):
     """The harness itself could not put a launch on record: no fault of a kernel's."""
 
 
-class CapturedGraph(Protocol):
-    """A graph in the hands of its launcher: it is shown the launches, told that they were all, and replayed."""
-
-    def record(self, launched: Launched) -> None:
-        """Keep one launch."""
-        ...
-
-    def finish(self) -> None:
-        """Capture what was recorded."""
-        ...
-
-    def replay(self) -> None:
-        """Launch again what was captured."""
-        ...
-
-    def all_of_it(self) -> AbstractContextManager[None]:
-        """Capture all that a block does on the device, with the launches that were kept meanwhile."""
-        ...
-
-
 class RecordedGraph:
-    """A CUDA graph's semantics on the CPU: scalars are frozen at capture, tensors are live at replay."""
+    """A CUDA graph's semantics on the CPU: scalars are frozen at capture, tensors are live at replay.
+
+    Its launcher records every launch of a capture, and finishes it after the last.
+    """
 
     def __init__(self, launcher: "JournalingLauncher") -> None:
         self._launcher = launcher
@@ -85,45 +68,23 @@ class RecordedGraph:
         self._launches.append(launched)
 
     def all_of_it(self) -> AbstractContextManager[None]:
-        """NotImplementedError: only launches are recorded."""
+        """Capture all that a block does on the device. NotImplementedError here: only launches are recorded."""
         raise NotImplementedError("on the CPU launches alone are recorded")
 
     def finish(self) -> None:
-        """Nothing: the record is the graph."""
+        """Capture what was recorded. Does nothing here: the record is the graph."""
 
     def replay(self) -> None:
-        """Launch again what was recorded."""
+        """Launch again what was captured."""
         for op, arguments in self._launches:
             self._launcher.launch(op, **arguments)
 
 
-class Stopwatch(Protocol):
-    """Sees launches to their end on their device."""
+class Stopwatch:
+    """Sees launches to their end on their device: here, kernels that have run when their call returns.
 
-    @property
-    def at_once(self) -> bool:
-        """Whether a launch is over when its call returns."""
-        ...
-
-    def start(self) -> None:
-        """What is queued from now on is a launch."""
-        ...
-
-    def stop(self) -> None:
-        """What is queued from now on is not the launch any more."""
-        ...
-
-    def wait(self, tell: Callable[[int | None], None]) -> float:
-        """Wait until all that was queued is done; the seconds that the launches since the last wait took.
-
-        No return if the device broke. Before this process ends, and while it waits for long, `tell` is told which of
-        these launches the device is at, the first being 0; None if it is between two.
-        """
-        ...
-
-
-class HostStopwatch:
-    """For kernels that have run when their call returns."""
+    `at_once` says that they are such kernels.
+    """
 
     at_once = True
 
@@ -131,15 +92,19 @@ class HostStopwatch:
         self._started = self._seconds = 0.0
 
     def start(self) -> None:
-        """As `Stopwatch` says."""
+        """What is queued from now on is a launch."""
         self._started = time.perf_counter()
 
     def stop(self) -> None:
-        """As `Stopwatch` says."""
+        """What is queued from now on is not the launch any more."""
         self._seconds += time.perf_counter() - self._started
 
     def wait(self, tell: Callable[[int | None], None]) -> float:
-        """As `Stopwatch` says."""
+        """Wait until all that was queued is done. Returns the seconds that the launches since the last wait took.
+
+        Does not return if the device broke. Before this process ends, and while it waits for long, `tell` is called
+        with the launch that the device is at, the first being 0, or None if it is between two.
+        """
         del tell
         seconds, self._seconds = self._seconds, 0.0
         return seconds
@@ -172,17 +137,17 @@ class JournalingLauncher:
         tracer: Tracer | None = None,
         *,
         stopwatch: Stopwatch | None = None,
-        new_graph: Callable[["JournalingLauncher"], CapturedGraph] = RecordedGraph,
+        new_graph: Callable[["JournalingLauncher"], RecordedGraph] = RecordedGraph,
         failed_launch: Callable[[], str] = lambda: "",
     ) -> None:
         self._memory = memory
         self._write = write
         self._tracer = tracer
-        self._stopwatch = stopwatch or HostStopwatch()
+        self._stopwatch = stopwatch or Stopwatch()
         self._new_graph = new_graph
         self._failed_launch = failed_launch
-        self._recording: CapturedGraph | None = None
-        self._capturing: CapturedGraph | None = None
+        self._recording: RecordedGraph | None = None
+        self._capturing: RecordedGraph | None = None
         self._step, self._mode, self._call = -1, "", -1
         self._reported: list[tuple[str, str]] = []
         self._unseen: list[_Unseen] = []
@@ -229,7 +194,7 @@ class JournalingLauncher:
         self._reported.append((label(place), bounded(text)))
 
     @contextmanager
-    def capture(self) -> Iterator[CapturedGraph]:
+    def capture(self) -> Iterator[RecordedGraph]:
         """Record launches instead of running them; the graph is made of them at the end."""
         graph = self._new_graph(self)
         self._recording = graph
@@ -240,7 +205,7 @@ class JournalingLauncher:
         graph.finish()
 
     @contextmanager
-    def capture_all(self) -> Iterator[CapturedGraph]:
+    def capture_all(self) -> Iterator[RecordedGraph]:
         """Capture what the block does, launches among it: each is on record, and called at once."""
         graph = self._new_graph(self)
         self._capturing = graph
@@ -261,7 +226,7 @@ class JournalingLauncher:
         self._show(launches)
         # What nobody asked for until now is not of this launch.
         self._failed_launch()
-        launch = _Unseen(entry, self.kernel, self._observation(self._known_call(launches)))
+        launch = _Unseen(entry, self.kernel, self.observation(launches))
         self._unseen.append(launch)
         try:
             self._stopwatch.start()
@@ -282,6 +247,12 @@ class JournalingLauncher:
                     self.see_through()
             if self._tracer is not None and not all(op.own for op, _ in launches):
                 self._tracer.returned()
+
+    def observation(self, launches: Sequence[Launched] = ()) -> Callable[..., Observation]:
+        """What is observed of the step's last launch, or of these, but for its kind, place and message."""
+        return partial(
+            Observation, step=self._step, mode=self._mode, kernel=self.kernel, call=self._known_call(launches)
+        )
 
     def see_through(self) -> None:
         """Wait for all launches so far, and observe what they did. No return if the device broke."""
@@ -308,10 +279,10 @@ class JournalingLauncher:
         if not all(op.own for op, _ in launches):
             # Contracts are those of entry points, not of a backend's own code before it.
             reported, self._reported = self._reported, []
-        call = self._known_call(launches)
+        observation = self.observation(launches)
         for place, text in reported:
             breach = f"a call of {self.kernel} breaks its contract: {text}"
-            broken = self._observation(call)(kind=Kind.CONTRACT_BROKEN, place=place, message=breach)
+            broken = observation(kind=Kind.CONTRACT_BROKEN, place=place, message=breach)
             self.broken.append(broken)
         record = LaunchRecord(
             step=self._step,
@@ -324,7 +295,7 @@ class JournalingLauncher:
                 if isinstance(value, Scalar)
             },
             tensors=self._memory.on_record(each for _, arguments in launches for each in tensors_of(arguments)),
-            call=call,
+            call=self._known_call(launches),
             run=self.run,
             way=self.way,
             broken=tuple(text for _, text in reported),
@@ -339,7 +310,7 @@ class JournalingLauncher:
         error = self._failed_launch()
         if error:
             hidden = f"{self.kernel} did not tell of the error of its own launch, {error}"
-            observation = self._observation(self._known_call(launches))
+            observation = self.observation(launches)
             self.observations.append(observation(kind=Kind.RAISED, place=error.partition(":")[0], message=hidden))
 
     def _show(self, launches: Sequence[Launched]) -> None:
@@ -358,10 +329,6 @@ class JournalingLauncher:
 
     def _known_call(self, launches: Sequence[Launched]) -> int:
         return self._call if len(launches) == 1 else -1
-
-    def _observation(self, call: int) -> Callable[..., Observation]:
-        """What is observed of the step's last launch, but for its kind, place and message."""
-        return partial(Observation, step=self._step, mode=self._mode, kernel=self.kernel, call=call)
 
 
 def _on_one_line(value: Scalar) -> Scalar:

@@ -34,7 +34,6 @@ from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, Heard
 from attnfuzz.harness.judge.judged_again import grouped
 from attnfuzz.harness.judge.lse_bound import independent_lse_error, shared_lse_error
-from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.noise import SMALLEST_STEP
 
@@ -90,7 +89,7 @@ def judge_common_error(evidence: Evidence) -> Heard | None:
             return f"out is {1 + by:.6g} times what it should be"
         return f"out is {estimate(evidence.error, budget.variance, torch.ones(()), telling):+.3g} off"
 
-    return _heard(evidence, max(scale, shift, key=lambda signs: signs.score), Kind.OUTPUT_MISMATCH, words)
+    return _heard(evidence, max(scale, shift, key=lambda signs: signs.score), "out", words)
 
 
 def judge_common_lse_error(evidence: Evidence) -> Heard | None:
@@ -105,22 +104,21 @@ def judge_common_lse_error(evidence: Evidence) -> Heard | None:
         off = estimate(error, variance, torch.ones(()), telling) / evidence.lse_unit
         return f"lse is {off:+.3g} off (base {evidence.contract.lse})"
 
-    return _heard(evidence, signs, Kind.LSE_MISMATCH, words)
+    return _heard(evidence, signs, "lse", words)
 
 
-def _heard(evidence: Evidence, found: Signs, kind: Kind, words: Callable[[], str]) -> Heard | None:
+def _heard(evidence: Evidence, found: Signs, place: str, words: Callable[[], str]) -> Heard | None:
     rows, threshold = found.off.numel(), allowed_score(evidence.budget)
     if rows <= threshold**2:
         return None
     margin = found.score / threshold
     if margin <= 1:
         return Heard(margin)
-    place = "out" if kind is Kind.OUTPUT_MISMATCH else "lse"
     message = (
         f"over {rows} rows, {words()}, which no row shows by itself: {found.score:.3g} standard deviations, "
         f"{margin:.3g} times the allowed"
     )
-    return Heard(margin, evidence.report(kind=kind, place=place, tier=Tier.T3, margin=margin, message=message))
+    return evidence.failed(Tier.T3, place, margin, message)
 
 
 def allowed_score(budget: ErrorBudget) -> float:

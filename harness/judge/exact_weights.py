@@ -14,7 +14,6 @@ from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, Heard
 from attnfuzz.harness.judge.judged_again import judged_again, parts_allowance
 from attnfuzz.harness.judge.lse_bound import rounded_lse_error, wrong_lse
-from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.tiers import Tier
 
 _LARGEST_GAP = 2.0**-24
@@ -49,15 +48,11 @@ def judge_exact_rows(evidence: Evidence) -> Heard | None:
     equal = 1 / (budget.moments.p_peak[token, head].item() * keys)
     weights = "equal weights" if equal < 2 else "one key's weight, or few"
     seen, expected = evidence.out[token, head, element].item(), budget.answer.out[token, head, element].item()
-    row = evidence.rows.address(token, head)
     message = (
-        f"{evidence.rows.name(row)}, element {element}: {seen:.8g} instead of {expected:.8g} from {weights} "
+        f"{evidence.name(wrong)}, element {element}: {seen:.8g} instead of {expected:.8g} from {weights} "
         f"among {keys} keys, {margin:.3g} times the allowed error; {evidence.share(ratio.amax(dim=-1) > 1)}"
     )
-    failure = evidence.report(
-        kind=Kind.OUTPUT_MISMATCH, place="out", tier=Tier.T5, margin=margin, message=message, row=row
-    )
-    return Heard(margin, failure, (token, head))
+    return evidence.failed(Tier.T5, "out", margin, message, wrong)
 
 
 def judge_exact_lse(evidence: Evidence) -> Heard | None:
@@ -73,12 +68,9 @@ def judge_exact_lse(evidence: Evidence) -> Heard | None:
     margin = ratio.max().item()
     if margin <= 1:
         return Heard(margin)
-    words, row = wrong_lse(evidence, ratio)
-    message = f"{words}; all of its logits are 0"
-    failure = evidence.report(
-        kind=Kind.LSE_MISMATCH, place="lse", tier=Tier.T5, margin=margin, message=message, row=row
-    )
-    return Heard(margin, failure, evidence.row_of(int(ratio.argmax())))
+    worst = evidence.row_of(int(ratio.argmax()))
+    message = f"{wrong_lse(evidence, ratio, worst)}; all of its logits are 0"
+    return evidence.failed(Tier.T5, "lse", margin, message, worst)
 
 
 def have_exact_weights(budget: ErrorBudget) -> torch.Tensor:

@@ -11,12 +11,11 @@ from msgspec.structs import replace
 from attnfuzz.harness.judge.common_error import judge_common_error, judge_common_lse_error
 from attnfuzz.harness.judge.element_bound import judge_elements
 from attnfuzz.harness.judge.error_budget import ErrorBudget
-from attnfuzz.harness.judge.evidence import Evidence, Heard
+from attnfuzz.harness.judge.evidence import Evidence, Heard, RealRows, packed_problem, set_aside, unanswered
 from attnfuzz.harness.judge.exact import judge_exactly, misshapen
 from attnfuzz.harness.judge.exact_weights import judge_exact_lse, judge_exact_rows
 from attnfuzz.harness.judge.explain import WrongRow, explain
 from attnfuzz.harness.judge.lse_bound import judge_lse
-from attnfuzz.harness.judge.real_rows import RealRows, packed_problem, set_aside, unanswered
 from attnfuzz.harness.judge.row_error import judge_rows
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.tiers import ALL_TIERS, ALPHA, Tier

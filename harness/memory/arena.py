@@ -3,7 +3,6 @@
 import ctypes
 import mmap
 import os
-from types import TracebackType
 from typing import Self
 
 from attnfuzz.harness.memory.slabs import OutOfMemory, Shelf, Spacing, size_class
@@ -121,9 +120,7 @@ class Arena:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def take(self, nbytes: int, guard: Guard) -> Slab:

@@ -3,14 +3,12 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import torch
 
-from attnfuzz.harness.memory import allocation as places
-from attnfuzz.harness.memory import layout, poison
-from attnfuzz.harness.memory.allocation import Allocation, Location
+from attnfuzz.harness.memory import poison
+from attnfuzz.harness.memory.allocation import Allocation, Location, check_strides, dense_stride, extent, locate
 from attnfuzz.harness.memory.poison import Pattern
 from attnfuzz.harness.memory.seal import Damage, Difference, Seal
 from attnfuzz.harness.verdict.printable import label
@@ -81,9 +79,7 @@ class PlacedMemory(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def tensor(
@@ -185,7 +181,7 @@ class PlacedMemory(ABC):
 
     def locate(self, address: int) -> Location:
         """The tensor that an access to `address` was meant for, and where the address lies."""
-        return places.locate(self.allocations(), address)
+        return locate(self.allocations(), address)
 
     def release(self) -> None:
         """Give all memory back to the arena: no tensor of this memory may be used any more."""
@@ -227,13 +223,13 @@ class PlacedMemory(ABC):
         name = label(name)
         pattern = poison.poison(dtype)
         itemsize = dtype.itemsize
-        dense = layout.dense_stride(shape)
+        dense = dense_stride(shape)
         elements = count = math.prod(shape)
         steps = dense
         if stride is not None:
-            layout.check_strides(name, shape, stride)
+            check_strides(name, shape, stride)
             steps = tuple(stride)
-            elements = layout.extent(shape, steps)
+            elements = extent(shape, steps)
         nbytes = elements * itemsize
         if not nbytes:
             self._empty.append(Allocation(name, 0, 0, shape, str(dtype)[6:], itemsize, steps, self._guard))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.harness.calls.literal_arguments import flat, literal_arguments, rows
+from attnfuzz.harness.calls.literal_calls import flat, literal_arguments, rows
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.entry_points import Breach, Parameter, RequestSpan, Role
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS

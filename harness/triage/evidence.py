@@ -7,7 +7,7 @@ import torch
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends import registry
-from attnfuzz.harness.calls.literal_arguments import literal_arguments
+from attnfuzz.harness.calls.literal_calls import literal_arguments
 from attnfuzz.harness.calls.trace import Untraceable
 from attnfuzz.harness.memory.poison import sentinel_bytes
 from attnfuzz.harness.sandbox.check import why_not

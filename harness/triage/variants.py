@@ -3,7 +3,7 @@
 If the failure changes or goes away in one of them, that says what it depends on.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -137,64 +137,40 @@ def contrasts(runs: Repeated, variants: Sequence[Variant]) -> Iterator[str]:
     """A sentence for each variation that makes a difference; none where chance may have made it."""
     given = runs.outcome
     by_chance = runs.repetition in (Repetition.RACING, Repetition.HISTORY) or not given.failed
-    for what, say in _SAYINGS.items():
+    for what in ("guard", "outputs", "workspace", "launch", "steps", "contents", "backend"):
         if by_chance and what != "backend":
             continue
-        of_this = [variant for variant in variants if variant.what == what and variant.outcome.runs]
-        other = [variant for variant in of_this if variant.outcome.kind is not given.kind]
+        tried = [variant for variant in variants if variant.what == what and variant.outcome.runs]
+        other = [variant for variant in tried if variant.outcome.kind is not given.kind]
         if other:
-            yield say(given, other, of_this)
+            yield _saying(what, given, other, len(tried))
 
 
-def _of_guards(given: VariantOutcome, other: Sequence[Variant], _: Sequence[Variant]) -> str:
-    side = other[0].value
-    if given.kind in FAULTS:
-        return f"With the guards on the {side} {_ends(other[0])}: the stray access is seen on one side only."
-    return f"With the guards on the {side} {_ends(other[0])}: the result depends on what lies beside a tensor."
-
-
-def _of_outputs(_: VariantOutcome, other: Sequence[Variant], __: Sequence[Variant]) -> str:
-    return f"With outputs that begin {other[0].value} {_ends(other[0])}: the result depends on what out held before."
-
-
-def _of_workspaces(_: VariantOutcome, other: Sequence[Variant], __: Sequence[Variant]) -> str:
-    states = " and ".join(f"{variant.value} it {_verb(variant)}" for variant in other)
-    return f"With a workspace that is {states}: the result depends on what the workspace held before."
-
-
-def _of_launches(_: VariantOutcome, other: Sequence[Variant], __: Sequence[Variant]) -> str:
-    if other[0].value == "eager":
-        return f"Launched eagerly {_ends(other[0])}: it depends on what a graph freezes or does not refresh."
-    return f"Captured in a graph and replayed {_ends(other[0])}: a replay is planned otherwise."
-
-
-def _of_steps(_: VariantOutcome, other: Sequence[Variant], __: Sequence[Variant]) -> str:
-    return f"{other[0].value.capitalize()} {_ends(other[0]).removeprefix('it ')}: it depends on what ran before."
-
-
-def _of_contents(_: VariantOutcome, other: Sequence[Variant], tried: Sequence[Variant]) -> str:
-    return f"With other contents it ends otherwise in {len(other)} of {len(tried)}: it depends on values."
-
-
-def _of_backends(_: VariantOutcome, other: Sequence[Variant], __: Sequence[Variant]) -> str:
-    return f"The whole case on {other[0].value} {_verb(other[0])}."
-
-
-def _ends(variant: Variant) -> str:
-    return f"it {_verb(variant)}"
+def _saying(what: str, given: VariantOutcome, other: Sequence[Variant], tried: int) -> str:
+    """What it means that variations of `what` end as `other` ones, of so many that were tried."""
+    value, verb = other[0].value, _verb(other[0])
+    match what:
+        case "guard":
+            seen = "the stray access is seen on one side only"
+            beside = seen if given.kind in FAULTS else "the result depends on what lies beside a tensor"
+            return f"With the guards on the {value} it {verb}: {beside}."
+        case "outputs":
+            return f"With outputs that begin {value} it {verb}: the result depends on what out held before."
+        case "workspace":
+            states = " and ".join(f"{variant.value} it {_verb(variant)}" for variant in other)
+            return f"With a workspace that is {states}: the result depends on what the workspace held before."
+        case "launch" if value == "eager":
+            return f"Launched eagerly it {verb}: it depends on what a graph freezes or does not refresh."
+        case "launch":
+            return f"Captured in a graph and replayed it {verb}: a replay is planned otherwise."
+        case "steps":
+            return f"{value.capitalize()} {verb}: it depends on what ran before."
+        case "contents":
+            return f"With other contents it ends otherwise in {len(other)} of {tried}: it depends on values."
+        case _:
+            return f"The whole case on {value} {verb}."
 
 
 def _verb(variant: Variant) -> str:
     outcome = variant.outcome
     return "passes" if outcome.passes else f"ends with {outcome.kind}"
-
-
-_SAYINGS: dict[str, Callable[[VariantOutcome, Sequence[Variant], Sequence[Variant]], str]] = {
-    "guard": _of_guards,
-    "outputs": _of_outputs,
-    "workspace": _of_workspaces,
-    "launch": _of_launches,
-    "steps": _of_steps,
-    "contents": _of_contents,
-    "backend": _of_backends,
-}

@@ -10,7 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Self
 
 from attnfuzz.harness.workers import channel, gpu_core
@@ -276,9 +276,7 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def run(self, request: bytes, *, timeout: float) -> bytes | Death:

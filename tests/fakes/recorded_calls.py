@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from attnfuzz.harness.calls.literal_arguments import literal_arguments
+from attnfuzz.harness.calls.literal_calls import literal_arguments
 from attnfuzz.harness.dumps.recorded import CallStatus, Recorded, RecordedCall
 from attnfuzz.harness.dumps.tensor_files import entries_of
 from attnfuzz.reference.calls import CallCase

@@ -2,7 +2,6 @@
 
 import gc
 import weakref
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -147,9 +146,7 @@ class CudaArena:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

@@ -10,7 +10,7 @@ from harness_cases import decode_case
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.calls.call_session import CallSession, answered_geometry
+from attnfuzz.harness.calls.literal_calls import CallSession, answered_geometry
 from attnfuzz.harness.inside.launcher import JournalingLauncher
 from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory

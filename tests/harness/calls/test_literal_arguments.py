@@ -4,7 +4,7 @@ import pytest
 import torch
 from harness_cases import CALLS, decode_case, draft_extend_case
 
-from attnfuzz.harness.calls.literal_arguments import literal_arguments
+from attnfuzz.harness.calls.literal_calls import literal_arguments
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.reference.calls import Buffer, Call, CallCase, Drawn, View, content_of

@@ -10,9 +10,8 @@ from harness_cases import decode_case
 
 from attnfuzz.harness.inside import execute
 from attnfuzz.harness.inside.execute import Execution
-from attnfuzz.harness.inside.launcher import HostStopwatch, JournalingLauncher, LaunchError
-from attnfuzz.harness.inside.on_host import on_host
-from attnfuzz.harness.inside.places import place_of
+from attnfuzz.harness.inside.launcher import JournalingLauncher, LaunchError, Stopwatch
+from attnfuzz.harness.inside.places import on_host, place_of
 from attnfuzz.harness.memory.guarded import GuardedMemory, PlainMemory
 from attnfuzz.harness.memory.slabs import OutOfMemory
 from attnfuzz.harness.verdict.failures import Kind, Verdict
@@ -90,7 +89,7 @@ def test_warming_up_does_without_kernels_that_can_not_be_built(
     execute.warm()
 
 
-class Lagging(HostStopwatch):
+class Lagging(Stopwatch):
     """Calls `wait` for each wait."""
 
     at_once = False

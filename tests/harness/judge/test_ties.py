@@ -10,6 +10,7 @@ import torch
 
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.error_budget import ErrorBudget
+from attnfuzz.harness.judge.evidence import RealRows, packed_problem
 from attnfuzz.harness.judge.judged_again import (
     MOST_ROWS_AGAIN,
     Groups,
@@ -19,7 +20,6 @@ from attnfuzz.harness.judge.judged_again import (
     ties_allowance,
 )
 from attnfuzz.harness.judge.lse_bound import lse_bound
-from attnfuzz.harness.judge.real_rows import RealRows, packed_problem
 from attnfuzz.harness.judge.row_error import row_error
 from attnfuzz.harness.verdict.tiers import ALPHA, Tier
 from attnfuzz.reference.attention import attend

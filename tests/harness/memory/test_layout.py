@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attnfuzz.harness.memory import layout
+from attnfuzz.harness.memory import allocation as layout
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3, 4), (2, 1, 4)])
