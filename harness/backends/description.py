@@ -62,7 +62,7 @@ def describe(name: str, backend: Backend) -> Description:
         noise={dtype: _noise(name, backend, dtype) for dtype in capability.dtypes},
         ops=_ops(name, _asked(name, "ops", lambda: backend.ops)),
         missing=_missing(name, _asked(name, "missing()", backend.missing)),
-        prepares=not _needs_no_preparation(backend, capability),
+        prepares=capability.device is not Device.CPU or type(backend).prepare is not FunctionBackend.prepare,
     )
     return _as_decoded(name, described)
 
@@ -132,10 +132,6 @@ def _missing(name: str, reason: object) -> str | None:
     if reason is not None and not isinstance(reason, str):
         raise BackendFileError(f"{name}: its missing() gives {_kind(reason)}: return a line that says why, or None")
     return None if reason is None else reason[:_LONGEST_REASON]
-
-
-def _needs_no_preparation(backend: Any, capability: Capability) -> bool:
-    return type(backend).prepare is FunctionBackend.prepare and capability.device is Device.CPU
 
 
 def _as_decoded(name: str, described: Description) -> Description:

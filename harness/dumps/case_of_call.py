@@ -8,8 +8,8 @@ import torch
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.dumps.contents import BufferShelf, Contents
 from attnfuzz.harness.dumps.placed_call import CaseWorkspaces, PlacedCall, used_bytes
-from attnfuzz.harness.dumps.recorded import DumpError, OtherValue, RecordedCall
-from attnfuzz.harness.dumps.understood import is_scale, is_tensor, understood
+from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, OtherValue, RecordedCall
+from attnfuzz.harness.dumps.understood import is_scale, understood
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.native import ops
 from attnfuzz.kernels.native.ops import NATIVE
@@ -125,18 +125,21 @@ def check_arguments(call: RecordedCall, backend: Backend) -> None:
 def _check_type(where: str, name: str, wanted: Any, call: RecordedCall) -> None:
     value = call.arguments.get(name)
     if wanted is torch.Tensor:
-        needs, fits = "a tensor", is_tensor(value)
+        needs, fits = "a tensor", isinstance(value, ForeignTensor)
     elif wanted is int:
         needs, fits = "an integer", isinstance(value, int) and not isinstance(value, bool)
     elif wanted is float:
-        needs, fits = "a number", isinstance(value, int | float) or (is_tensor(value) and is_scale(name, value))
+        needs, fits = (
+            "a number",
+            isinstance(value, int | float) or is_scale(name, value),
+        )
     elif wanted is bool:
         needs, fits = "true or false", isinstance(value, int)
     else:
         return
     if name in call.arguments and not fits:
         what = value.type_name if isinstance(value, OtherValue) else type(value).__name__
-        what = "a tensor" if is_tensor(value) else what
+        what = "a tensor" if isinstance(value, ForeignTensor) else what
         raise DumpError(f"{where}: {name} must be {needs}, but was recorded as {what}; import another call")
 
 

@@ -62,7 +62,6 @@ class Metadata(msgspec.Struct, frozen=True):
     tensor_details: dict[str, TensorDetails]
     output_metadata: dict[str, Any] = {}
     module: str = ""
-    timestamp: str = ""
     function_signature: str = ""
     versions: dict[str, str] = {}
     graph_capture: bool = False

@@ -10,7 +10,7 @@ from attnfuzz.harness.dumps.answer import CallInCase, Unanswerable, answer_to
 from attnfuzz.harness.dumps.contents import BufferShelf
 from attnfuzz.harness.dumps.pool import CutPool, PageMap, cut_pool, in_ranges
 from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, OtherValue, RecordedCall
-from attnfuzz.harness.dumps.understood import Understood, is_tensor, layout_of
+from attnfuzz.harness.dumps.understood import Understood, layout_of
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.entry_points import Role
@@ -159,8 +159,8 @@ class PlacedCall:
         elif isinstance(value, torch.dtype):
             # It is that of the output, which is passed.
             return
-        elif not is_tensor(value) or not isinstance(given, torch.Tensor):
-            self._place_scalar(name, given, was_tensor=is_tensor(value))
+        elif not isinstance(value, ForeignTensor) or not isinstance(given, torch.Tensor):
+            self._place_scalar(name, given, was_tensor=isinstance(value, ForeignTensor))
         elif self._is_attention and role in (Role.OUT, Role.LSE):
             self._literal[name] = self._views[name] = self._shelf.output(
                 self._prefix + name, value.shape, value.dtype, layout_of(value)

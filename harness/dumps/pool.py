@@ -9,7 +9,7 @@ import torch
 from attnfuzz.harness.dumps.contents import BufferShelf
 from attnfuzz.harness.dumps.recorded import ForeignTensor
 from attnfuzz.harness.memory.allocation import dense_stride, extent
-from attnfuzz.harness.memory.poison import poison_bytes
+from attnfuzz.harness.memory.poison import poison
 from attnfuzz.kernels.entry_points import Parameter, RequestSpan
 from attnfuzz.reference.calls import Buffer, View, pack
 from attnfuzz.reference.dtypes import DType
@@ -165,12 +165,12 @@ def _poisoned_spare(shelf: BufferShelf, view: View) -> Buffer:
         dtype=dtype,
         size=inner,
         offset=(view.shape[0] - 1) * view.stride[0],
-        bits=pack(poison_bytes(dtype.torch_dtype, inner * dtype.itemsize)),
+        bits=pack(poison(dtype.torch_dtype).content(inner * dtype.itemsize)),
     )
 
 
 def _poison(dtype: DType) -> torch.Tensor:
-    return torch.frombuffer(bytearray(poison_bytes(dtype.torch_dtype, dtype.itemsize)), dtype=dtype.bits)
+    return torch.frombuffer(bytearray(poison(dtype.torch_dtype).content(dtype.itemsize)), dtype=dtype.bits)
 
 
 def _stride(name: str, shape: tuple[int, ...], source: ForeignTensor) -> tuple[tuple[int, ...], str]:

@@ -3,11 +3,11 @@
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 
-from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, OtherValue, Recorded, RecordedCall
+from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, Recorded, RecordedCall
 from attnfuzz.harness.memory.allocation import check_strides, dense_stride, extent
 from attnfuzz.kernels.entry_points import Breach, Parameter, RequestSpan
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
@@ -27,14 +27,9 @@ def pictured(call: RecordedCall) -> dict[str, Any]:
     return {name: _pictured(name, value) for name, value in call.arguments.items()}
 
 
-def is_tensor(value: Recorded) -> TypeGuard[ForeignTensor]:
-    """Whether a recorded value is a single tensor."""
-    return not (value is None or isinstance(value, tuple | int | float | str | torch.dtype | OtherValue))
-
-
-def is_scale(name: str, tensor: ForeignTensor) -> bool:
+def is_scale(name: str, value: Recorded) -> bool:
     """Whether an argument is one number in a tensor, as some of FlashInfer's kernels take theirs."""
-    return name in _SCALES and tensor.shape in ((), (1,))
+    return name in _SCALES and isinstance(value, ForeignTensor) and value.shape in ((), (1,))
 
 
 def layout_of(tensor: ForeignTensor) -> tuple[int, ...]:
@@ -49,11 +44,9 @@ def layout_of(tensor: ForeignTensor) -> tuple[int, ...]:
 def _pictured(name: str, value: Recorded) -> Any:
     if isinstance(value, tuple):
         return tuple(_tensor(name, item) for item in value)
-    if value is None or isinstance(value, int | float | str | torch.dtype | OtherValue):
+    if not isinstance(value, ForeignTensor):
         return value
-    if is_scale(name, value):
-        return value.read().to(torch.float64).item()
-    return _tensor(name, value)
+    return value.read().to(torch.float64).item() if is_scale(name, value) else _tensor(name, value)
 
 
 def _tensor(name: str, tensor: ForeignTensor) -> torch.Tensor:
@@ -71,7 +64,7 @@ def form_of(call: RecordedCall, *names: str) -> str:
     for name in names:
         value = call.arguments.get(name)
         members = value if isinstance(value, tuple) else (value,)
-        forms = [f"{_named(each.dtype)} {list(each.shape)}" for each in members if is_tensor(each)]
+        forms = [f"{_named(each.dtype)} {list(each.shape)}" for each in members if isinstance(each, ForeignTensor)]
         if forms:
             return " and ".join(forms)
     return ""

@@ -11,7 +11,7 @@ from attnfuzz.harness.export.lean import DEADLY
 from attnfuzz.harness.export.native_target import native_parts
 from attnfuzz.harness.export.target import CannotExport, Target
 from attnfuzz.harness.files.templates import environment_of
-from attnfuzz.harness.memory.poison import poison_bytes
+from attnfuzz.harness.memory.poison import poison
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.reference.calls import CallCase, named_views
@@ -73,7 +73,7 @@ def _poison(calls: CallCase, left_out: frozenset[str]) -> dict[str, bytes]:
     """For each element type of a buffer that calls reach, what an element holds that nobody may read."""
     reached = reached_by(calls.calls) - left_out
     dtypes = dict.fromkeys(buffer.dtype for buffer in calls.buffers if buffer.name in reached)
-    return {dtype.value: poison_bytes(dtype.torch_dtype, dtype.itemsize) for dtype in dtypes}
+    return {dtype.value: poison(dtype.torch_dtype).content(dtype.itemsize) for dtype in dtypes}
 
 
 def _read_only(calls: CallCase, backend: Backend, left_out: frozenset[str]) -> list[str]:

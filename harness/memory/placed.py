@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 import torch
 
 from attnfuzz.harness.memory import poison
-from attnfuzz.harness.memory.allocation import Allocation, Location, check_strides, dense_stride, extent, locate
+from attnfuzz.harness.memory.allocation import Allocation, check_strides, dense_stride, extent
 from attnfuzz.harness.memory.poison import Pattern
 from attnfuzz.harness.memory.seal import Damage, Difference, Seal
 from attnfuzz.harness.verdict.printable import label
@@ -178,10 +178,6 @@ class PlacedMemory(ABC):
         """
         written, sealed = (self.on_record(("", tensor) for tensor in each) for each in (writable, tensors))
         return self._sealed([each for each in sealed if each.nbytes and each not in written])
-
-    def locate(self, address: int) -> Location:
-        """The tensor that an access to `address` was meant for, and where the address lies."""
-        return locate(self.allocations(), address)
 
     def release(self) -> None:
         """Give all memory back to the arena: no tensor of this memory may be used any more."""

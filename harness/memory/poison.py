@@ -91,16 +91,6 @@ def stale(dtype: torch.dtype) -> Pattern:
     return Pattern(numbers.view(torch.uint8).numpy().tobytes())
 
 
-def poison_bytes(dtype: torch.dtype, nbytes: int) -> bytes:
-    """Poison for `nbytes` of a tensor of `dtype`. ValueError as for `poison`."""
-    return poison(dtype).content(nbytes)
-
-
-def sentinel_bytes(dtype: torch.dtype, nbytes: int) -> bytes:
-    """The output sentinel for `nbytes` of a tensor of `dtype`. ValueError as for `poison`."""
-    return sentinel(dtype).content(nbytes)
-
-
 def unwritten(tensor: torch.Tensor) -> torch.Tensor:
     """Mask, bool of the tensor's shape, of the elements that still hold the sentinel's bits. ValueError as above."""
     if tensor.dtype not in _SENTINEL:

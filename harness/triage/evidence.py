@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.backends import registry
 from attnfuzz.harness.calls.literal_calls import literal_arguments
 from attnfuzz.harness.calls.trace import Untraceable
-from attnfuzz.harness.memory.poison import sentinel_bytes
+from attnfuzz.harness.memory.poison import sentinel
 from attnfuzz.harness.sandbox.check import why_not
 from attnfuzz.harness.triage.asked import Difference, NamesNothing, NotJudgeable, asked, differences
 from attnfuzz.harness.triage.repeats import Tried, tried
@@ -157,7 +157,7 @@ def _spoils_its_workspace(case: Case, runner: Tried) -> bool:
 def _twice(calls: CallCase) -> CallCase:
     """The calls, and then the same again in the same workspace, on outputs as they were at first."""
     outputs = tuple(
-        replace(buffer, bits=pack(sentinel_bytes(buffer.dtype.torch_dtype, buffer.size * buffer.dtype.itemsize)))
+        replace(buffer, bits=pack(sentinel(buffer.dtype.torch_dtype).content(buffer.size * buffer.dtype.itemsize)))
         for buffer in calls.buffers
         if content_of(buffer) is None
     )

@@ -17,8 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from readable_calls import readable_calls
 
-from attnfuzz.harness.dumps.recorded import DumpError, OtherValue, RecordedCall
-from attnfuzz.harness.dumps.tensor_files import StoredTensor
+from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, OtherValue, RecordedCall
 
 QUERY = torch.arange(4 * 2 * 8, dtype=torch.float32).view(4, 2, 8)
 
@@ -178,7 +177,7 @@ def _read_all(folder: Path) -> None:
     for call in readable_calls(folder):
         for value in [*call.arguments.values(), *call.outputs.values()]:
             for member in value if isinstance(value, tuple) else (value,):
-                if isinstance(member, StoredTensor):
+                if isinstance(member, ForeignTensor):
                     member.read()
 
 

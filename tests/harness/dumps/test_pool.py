@@ -5,7 +5,7 @@ from recorded_calls import MemoryTensor
 
 from attnfuzz.harness.dumps.contents import BufferShelf, Contents
 from attnfuzz.harness.dumps.pool import CutPool, PageMap, cut_pool
-from attnfuzz.harness.memory.poison import poison_bytes
+from attnfuzz.harness.memory.poison import poison
 from attnfuzz.kernels.entry_points import Parameter, Role
 from attnfuzz.reference.calls import content_of
 
@@ -18,7 +18,7 @@ def cut(*tensors: torch.Tensor, contents: Contents = Contents.VALUES) -> tuple[C
     names = ["kv_cache[0]", "kv_cache[1]"] if len(tensors) == 2 else ["kv_cache"]
     axes = ("pages", "K and V", *AXES[1:]) if tensors[0].ndim == 5 else AXES
     shelf = BufferShelf(contents, 0, "here")
-    sources = [MemoryTensor(tensor, tuple(tensor.stride())) for tensor in tensors]
+    sources = [MemoryTensor.of(tensor) for tensor in tensors]
     parameters = [Parameter(name, Role.CACHE, axes) for name in names]
     return cut_pool(shelf, "", parameters, sources, PAGES, COVERED), shelf
 
@@ -94,4 +94,4 @@ def test_the_spare_page_of_a_drawn_pool_is_poisoned_before_the_call() -> None:
     assert (write.name, write.offset, write.size) == ("kv_cache", 48, 24)
     content = content_of(write)
     assert content is not None
-    assert bytes(content.view(torch.uint8).tolist()) == poison_bytes(torch.float32, 96)
+    assert bytes(content.view(torch.uint8).tolist()) == poison(torch.float32).content(96)
