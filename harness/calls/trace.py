@@ -77,7 +77,7 @@ class FileTracer:
         self._writes()
 
     def output(self, output: Output, geometry: Geometry) -> None:
-        """Write the right answer to the calls of the step, for the requests whose rows nobody wrote after them."""
+        """Write the right answer to the calls of the step, for the requests whose rows were not written after them."""
         writes = self._writes()
         try:
             out = self._view(output.out)

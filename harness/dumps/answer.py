@@ -20,7 +20,7 @@ ANSWER_BYTES = 256 << 20
 
 
 class Unanswerable(ValueError):
-    """A call whose right answer can't be told; the message says why, as the end of a sentence."""
+    """A call whose right answer is unknown; the message says why, as the end of a sentence."""
 
 
 @dataclass(frozen=True)

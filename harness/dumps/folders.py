@@ -22,7 +22,7 @@ def file_in(root: Path, path: Path) -> Path | None:
     mode = _mode(root, path)
     if mode is None:
         return None
-    # A pipe would block whoever opens it.
+    # A pipe would block its reader.
     if not stat.S_ISREG(mode):
         raise DumpError(f"{path} is no regular file: it is not part of a dump")
     return path

@@ -101,7 +101,7 @@ class PlacedCall:
         return Call(op=self._call.function, arguments=self._literal, writes=writes)
 
     def answer(self) -> CallAnswer | None:
-        """The right answer to the call, None if it can't be told: the notes then say why."""
+        """The right answer to the call, None if it is unknown: the notes then say why."""
         reason = "what it works on is another call's result"
         if self._breaches:
             reason = "the call breaks what its caller owes"

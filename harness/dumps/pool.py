@@ -20,7 +20,7 @@ class PageMap:
     """Which pages of a pool are kept, by their ids, ascending, and how they are numbered anew, in the same order.
 
     `total` is how many pages the pool had. With `spare` there is one page more behind those that are kept, which
-    stands for every other page of the pool: it can be read, and belongs to nobody.
+    stands for every other page of the pool: it can be read, and belongs to no request.
     """
 
     total: int
@@ -34,7 +34,7 @@ class PageMap:
         ids = table.long()
         inside = ids[(ids >= 0) & (ids < total)]
         others = not bool(torch.isin(inside, torch.tensor(kept, dtype=torch.long)).all())
-        # A pool without a page has no address, so that a wild access could not be told from a null pointer.
+        # A pool without a page has no address, so that a wild access would look like a null pointer.
         return cls(total, tuple(kept), others or not kept)
 
     @property

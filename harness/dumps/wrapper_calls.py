@@ -1,7 +1,7 @@
 """Runs of FlashInfer's wrapper objects, as calls of the functions that do the same without a plan.
 
 A wrapper is planned for the pages of its requests, and run on queries and a cache. The functions for TRT-LLM's kernels
-are told both at once: lists of pages become rows of a page table, and what lies on the last of them makes a length.
+take both at once: lists of pages become rows of a page table, and what lies on the last of them makes a length.
 """
 
 import math
@@ -34,7 +34,7 @@ _CARRIED: Final = frozenset({"q", "paged_kv_cache", "out", "lse", "return_lse", 
     *("q_scale", "k_scale", "v_scale", "q_len_per_req", "causal", "qo_indptr"),
     *(wrapper.prefix + name for wrapper in _WRAPPERS.values() for name in _LISTS),
 }
-"""Arguments of plan and run that the function is told."""
+"""Arguments of plan and run that the function takes."""
 
 _IMMATERIAL: Final = frozenset(
     {"num_qo_heads", "num_kv_heads", "head_dim", "head_dim_qk", "head_dim_vo", "page_size"}

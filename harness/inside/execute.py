@@ -66,7 +66,7 @@ def warm() -> None:
     for backend in registry.builtin().values():
         # What runs on a GPU can't be loaded before the fork.
         if backend.capability.device is Device.CPU and backend.missing() is None:
-            # Whoever asks for this backend is told; a case of another one must run all the same.
+            # A case of this backend reports it; a case of another one must run all the same.
             with contextlib.suppress(BuildFailed):
                 backend.prepare(lambda _: None)
 
@@ -324,7 +324,7 @@ class Execution:
 def _raised(
     error: BaseException, index: int = -1, mode: str = "", kernel: str = "", *, rejected: bool = False
 ) -> Observation:
-    """An exception. A kernel that rejects what its capability promises is told apart from code that breaks."""
+    """An exception. A kernel that rejects what its capability promises is distinguished from code that breaks."""
     return Observation(
         kind=Kind.UNEXPECTED_REJECTION if rejected else Kind.RAISED,
         place=type_name(error),
@@ -360,16 +360,16 @@ def with_broken(found: Sequence[Observation], broken: Sequence[Observation]) -> 
     """What a step's checks found, each with the first broken contract in its text; then the broken contracts.
 
     What came of them is worse than that they were broken, and stands before them. A breach that several calls of the
-    step have in common is told once.
+    step have in common is reported once.
     """
     if not broken:
         return list(found)
     first = broken[0]
-    told = [replace(each, message=f"{each.message}\nbefore that, {first.message}") for each in found]
+    explained = [replace(each, message=f"{each.message}\nbefore that, {first.message}") for each in found]
     once: dict[tuple[str, str], Observation] = {}
     for each in broken:
         once.setdefault((each.kernel, each.place), each)
-    return [*told, *once.values()]
+    return [*explained, *once.values()]
 
 
 def _default_device(_: int) -> None:

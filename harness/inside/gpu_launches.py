@@ -114,7 +114,7 @@ _GLANCE = 20e-6
 """Seconds between two looks at whether the GPU is done: the driver's own wait would keep a core busy."""
 
 _LONG = 1.0
-"""Seconds after which somebody is told what the GPU is at, in case that it never ends."""
+"""Seconds after which `tell` is called with what the GPU is at, in case that it never ends."""
 
 
 class CudaStopwatch(Stopwatch):

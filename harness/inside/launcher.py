@@ -34,7 +34,7 @@ class Launched(NamedTuple):
 
 
 class Tracer(Protocol):
-    """Somebody who is shown every launch, before it runs and after."""
+    """Sees every launch, before it runs and after."""
 
     def begin_step(self, index: int, mode: str) -> None:
         """A step begins."""
@@ -112,7 +112,7 @@ class Stopwatch:
 
 @dataclass
 class _Unseen:
-    """A launch that nobody waited for: its journal entry, how it is observed, and what it changed of its inputs."""
+    """A launch, not waited for yet: its journal entry, how it is observed, and what it changed of its inputs."""
 
     entry: bytes
     kernel: str
@@ -125,7 +125,7 @@ class JournalingLauncher:
 
     `kernel` is the entry point launched last in a step, `raised` what it raised, `observations` what the checks of the
     step's launches found, `broken` what was reported of them before they ran, `way` how a server comes to make them, if
-    the backend told, `kernel_seconds` the time spent in kernels. `run` goes on record as `LaunchRecord.run`. A `tracer`
+    the backend says, `kernel_seconds` the time spent in kernels. `run` goes on record as `LaunchRecord.run`. A `tracer`
     is shown every launch, `stopwatch` sees launches to their end, and `new_graph` makes the graph of a capture.
     `failed_launch` says what the device's runtime keeps of a launch that failed, "" if there was none, and forgets it.
     """
@@ -224,7 +224,7 @@ class JournalingLauncher:
         self._sealed += sum(tensor.nbytes for tensor in inputs)
         entry = self.announce(launches)
         self._show(launches)
-        # What nobody asked for until now is not of this launch.
+        # An error that was not asked for until now is not of this launch.
         self._failed_launch()
         launch = _Unseen(entry, self.kernel, self.observation(launches))
         self._unseen.append(launch)
@@ -271,7 +271,7 @@ class JournalingLauncher:
     def announce(self, launches: Sequence[Launched]) -> bytes:
         """Put launches on record before they run, with the tensors that they know of: no other can be blamed.
 
-        Of several that run as one, nobody can tell which it was. Returns the journal entry.
+        Of several that run as one, it is not known which it was. Returns the journal entry.
         """
         self._call += len(launches)
         self.kernel = " + ".join(dict.fromkeys(label(op.name) for op, _ in launches))

@@ -27,7 +27,7 @@ class Place:
     """A device, and how this process works there.
 
     `memory` makes the guarded memory of a case, `plain` memory without guards, and `launcher` its launcher.
-    `too_large` are the errors for a case that finds no memory: no fault of anybody's.
+    `too_large` are the errors for a case that finds no memory, which is no failure.
     """
 
     device: torch.device

@@ -24,7 +24,7 @@ from attnfuzz.reference.problem import Answer, Problem
 class RealRows:
     """The tokens of all attended requests, packed in their order, as places in an output of `rows` rows.
 
-    Rows in `aside`, (first, count) each, are neither a request's nor padding: nobody looks at them.
+    Rows in `aside`, (first, count) each, are neither a request's nor padding, and are not judged.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ Report = Callable[..., Observation]
 """An Observation of the step under judgement, from the fields that differ."""
 
 
-class Heard(NamedTuple):
+class TierResult(NamedTuple):
     """What a statistical tier says about one place: its margin, error over bound, and the failure if that exceeds 1.
 
     `worst` is the row that the failure is about, a token and a head; None if it is about all of them.
@@ -208,12 +208,12 @@ class Evidence:
 
     def failed(
         self, tier: Tier, place: str, margin: float, message: str, worst: tuple[int, int] | None = None
-    ) -> Heard:
+    ) -> TierResult:
         """What a tier says of a failure of "out" or "lse", in the row `worst` or in all rows."""
         kind = Kind.OUTPUT_MISMATCH if place == "out" else Kind.LSE_MISMATCH
         row = None if worst is None else self.rows.address(*worst)
         failure = self.report(kind=kind, place=place, tier=tier, margin=margin, message=message, row=row)
-        return Heard(margin, failure, worst)
+        return TierResult(margin, failure, worst)
 
     def name(self, worst: tuple[int, int]) -> str:
         """Return the address of a row, a token and a head, in words."""

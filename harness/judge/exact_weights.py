@@ -11,7 +11,7 @@ one, averaged by weight, is next to nothing. So it is for q = 0, for equal keys,
 import torch
 
 from attnfuzz.harness.judge.error_budget import ErrorBudget
-from attnfuzz.harness.judge.evidence import Evidence, Heard
+from attnfuzz.harness.judge.evidence import Evidence, TierResult
 from attnfuzz.harness.judge.judged_again import judged_again, parts_allowance
 from attnfuzz.harness.judge.lse_bound import rounded_lse_error, wrong_lse
 from attnfuzz.harness.verdict.tiers import Tier
@@ -20,7 +20,7 @@ _LARGEST_GAP = 2.0**-24
 """Gap above which weights do not count as exact: the error of what is below the largest logit is the gap at most."""
 
 
-def judge_exact_rows(evidence: Evidence) -> Heard | None:
+def judge_exact_rows(evidence: Evidence) -> TierResult | None:
     """T5's verdict on the output; None if no row has exact weights."""
     budget = evidence.budget
     exact = have_exact_weights(budget) & evidence.sees.unsqueeze(-1)
@@ -41,7 +41,7 @@ def judge_exact_rows(evidence: Evidence) -> Heard | None:
 
     wrong = judged_again(by_row, again)
     if wrong is None:
-        return Heard(by_row.max().item())
+        return TierResult(by_row.max().item())
     token, head = wrong
     margin, element = by_row[token, head].item(), int(ratio[row_of(token, head)].argmax())
     keys = int(budget.answer.visible[token])
@@ -55,7 +55,7 @@ def judge_exact_rows(evidence: Evidence) -> Heard | None:
     return evidence.failed(Tier.T5, "out", margin, message, wrong)
 
 
-def judge_exact_lse(evidence: Evidence) -> Heard | None:
+def judge_exact_lse(evidence: Evidence) -> TierResult | None:
     """T5's verdict on the LSE; None if there is none, or no row whose logits are all 0."""
     budget = evidence.budget
     if evidence.lse is None:
@@ -67,7 +67,7 @@ def judge_exact_lse(evidence: Evidence) -> Heard | None:
     ratio = torch.where(zero, error / exact_lse_bound(budget), 0.0)
     margin = ratio.max().item()
     if margin <= 1:
-        return Heard(margin)
+        return TierResult(margin)
     worst = evidence.row_of(int(ratio.argmax()))
     message = f"{wrong_lse(evidence, ratio, worst)}; all of its logits are 0"
     return evidence.failed(Tier.T5, "lse", margin, message, worst)

@@ -1,4 +1,4 @@
-"""The verdict on one step's output: the reference is asked, and every tier is heard."""
+"""The verdict on one step's output: the reference answers, and every tier judges."""
 
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.judge.common_error import judge_common_error, judge_common_lse_error
 from attnfuzz.harness.judge.element_bound import judge_elements
 from attnfuzz.harness.judge.error_budget import ErrorBudget
-from attnfuzz.harness.judge.evidence import Evidence, Heard, RealRows, packed_problem, set_aside, unanswered
+from attnfuzz.harness.judge.evidence import Evidence, RealRows, TierResult, packed_problem, set_aside, unanswered
 from attnfuzz.harness.judge.exact import judge_exactly, misshapen
 from attnfuzz.harness.judge.exact_weights import judge_exact_lse, judge_exact_rows
 from attnfuzz.harness.judge.explain import WrongRow, explain
@@ -25,7 +25,7 @@ from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.noise import NoiseModel
 
-STATISTICAL: tuple[tuple[Tier, str, Callable[[Evidence], Heard | None]], ...] = (
+STATISTICAL: tuple[tuple[Tier, str, Callable[[Evidence], TierResult | None]], ...] = (
     (Tier.T1, "out", judge_elements),
     (Tier.T5, "out", judge_exact_rows),
     (Tier.T2, "out", judge_rows),
@@ -34,7 +34,7 @@ STATISTICAL: tuple[tuple[Tier, str, Callable[[Evidence], Heard | None]], ...] = 
     (Tier.T5, "lse", judge_exact_lse),
     (Tier.T3, "lse", judge_common_lse_error),
 )
-"""Who is heard about which place, in this order: None is said where a tier does not apply."""
+"""Tiers with the place that they judge, in the order they run; a tier returns None where it does not apply."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def judge(
 ) -> Judgement:
     """Judge `output` against fp64 attention over what it attended to, causally and with the geometry's window.
 
-    With `strict`, what breaks only the strict contract is observed too, marked as a gap. Only `tiers` are heard. With
+    With `strict`, what breaks only the strict contract is observed too, marked as a gap. Only `tiers` run. With
     `keep`, the judgement has what a related run may be compared with. Requests without a right answer are set aside.
     """
     began = time.perf_counter()
@@ -105,7 +105,7 @@ def judge(
     evidence = Evidence.of(output, rows, budget, contract, report)
     observations = [*judge_exactly(evidence)] if Tier.T0 in tiers else []
     margins: dict[str, float] = {}
-    observations += _hear(evidence, tiers, margins)
+    observations += _statistical(evidence, tiers, margins)
     if strict and Tier.T0 in tiers:
         known = {(observation.kind, observation.place) for observation in observations}
         best = Evidence.of(output, rows, budget, contract.strict(), partial(report, gap=True))
@@ -129,7 +129,7 @@ def _each_tiers_alpha(alpha: float, tiers: Collection[Tier]) -> float:
     return alpha / max(len({tier for tier, _, _ in STATISTICAL if tier in tiers}), 1)
 
 
-def _hear(evidence: Evidence, tiers: Collection[Tier], margins: dict[str, float]) -> Iterator[Observation]:
+def _statistical(evidence: Evidence, tiers: Collection[Tier], margins: dict[str, float]) -> Iterator[Observation]:
     """Yield what the statistical `tiers` find, and put the margin of each into `margins`.
 
     A place that has failed is not judged again: the first tier to see it says it best.
@@ -137,14 +137,14 @@ def _hear(evidence: Evidence, tiers: Collection[Tier], margins: dict[str, float]
     if not evidence.out.numel():
         return
     failed = set()
-    for tier, place, hear in STATISTICAL:
-        heard = hear(evidence) if tier in tiers and place not in failed else None
-        if heard is None:
+    for tier, place, judge_place in STATISTICAL:
+        result = judge_place(evidence) if tier in tiers and place not in failed else None
+        if result is None:
             continue
-        margins[tier] = max(heard.margin, margins.get(tier, 0.0))
-        if heard.failure is not None:
+        margins[tier] = max(result.margin, margins.get(tier, 0.0))
+        if result.failure is not None:
             failed.add(place)
-            yield _explained(evidence, heard.failure, heard.worst)
+            yield _explained(evidence, result.failure, result.worst)
 
 
 def _explained(evidence: Evidence, failure: Observation, worst: tuple[int, int] | None) -> Observation:

@@ -5,7 +5,7 @@ from math import log
 import torch
 
 from attnfuzz.harness.judge.error_budget import ErrorBudget
-from attnfuzz.harness.judge.evidence import Evidence, Heard
+from attnfuzz.harness.judge.evidence import Evidence, TierResult
 from attnfuzz.harness.judge.judged_again import judged_again, lse_ties_allowance
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.contract import LseBase
@@ -13,7 +13,7 @@ from attnfuzz.reference.contract import LseBase
 _FP32 = 2.0**-24
 
 
-def judge_lse(evidence: Evidence) -> Heard | None:
+def judge_lse(evidence: Evidence) -> TierResult | None:
     """T4's verdict; None if there is no LSE."""
     if evidence.lse is None:
         return None
@@ -26,7 +26,7 @@ def judge_lse(evidence: Evidence) -> Heard | None:
 
     wrong = judged_again(ratio, again)
     if wrong is None:
-        return Heard(ratio.max().item())
+        return TierResult(ratio.max().item())
     base = evidence.contract.lse
     other, other_unit = ("e", 1.0) if base is LseBase.TWO else ("2", log(2.0))
     message = wrong_lse(evidence, ratio, wrong)

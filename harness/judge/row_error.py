@@ -6,7 +6,7 @@ from math import log, sqrt
 import torch
 
 from attnfuzz.harness.judge.error_budget import UNIFORM, ErrorBudget
-from attnfuzz.harness.judge.evidence import Evidence, Heard
+from attnfuzz.harness.judge.evidence import Evidence, TierResult
 from attnfuzz.harness.judge.judged_again import MOST_ROWS_AGAIN, Ties, parts_error
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.row import key_marks, row_weights
@@ -20,11 +20,11 @@ class RowError:
     margin: float
 
 
-def judge_rows(evidence: Evidence) -> Heard:
+def judge_rows(evidence: Evidence) -> TierResult:
     """T2's verdict; the margin is that of z^2."""
     found = row_error(evidence.budget, evidence.error)
     if not found.wrong:
-        return Heard(found.margin)
+        return TierResult(found.margin)
     token, head, margin = found.wrong[0]
     rms = evidence.error[token, head].square().mean().sqrt().item()
     size = evidence.budget.answer.out[token, head].square().mean().sqrt().item()

@@ -152,7 +152,7 @@ class PlacedMemory(ABC):
         return flat.cpu().numpy().tobytes()
 
     def damage(self) -> Pending[list[Damage]]:
-        """The bytes beside and between elements that somebody wrote to, up to and with the launches so far."""
+        """The bytes beside and between elements that were written, up to and with the launches so far."""
         spans = []
         for placed in self._placed:
             allocation = placed.allocation

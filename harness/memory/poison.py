@@ -1,4 +1,4 @@
-"""What memory holds before anybody writes it: poison, the output sentinel, and stale numbers.
+"""What memory holds before it is written: poison, the output sentinel, and stale numbers.
 
 Poison is a NaN for floats, so that whatever is computed from it shows, and POISON_ID for integers: a length that runs
 into a guard page at once, and a page id far outside of any pool. The sentinel is another NaN, so that an output that

@@ -50,7 +50,7 @@ class NotJudgeable(ValueError):
 
 
 class NamesNothing(NotJudgeable):
-    """A call whose arguments name keys that hold NaN: memory that nobody has written, as a rule."""
+    """A call whose arguments name keys that hold NaN: unwritten memory, as a rule."""
 
     def __init__(self, breach: Breach) -> None:
         super().__init__(breach.text)

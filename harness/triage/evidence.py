@@ -234,9 +234,9 @@ _MERGES = frozenset({"merge_state_in_place", "merge_state"})
 
 
 def reads_of_unwritten_rows(calls: CallCase) -> Iterator[tuple[int, Breach]]:
-    """The merges that read what a ragged call has left unwritten and nobody wrote since, by their index.
+    """The merges that read what a ragged call has left unwritten and that were not written since, by their index.
 
-    Whoever writes to such an output between the two, or repairs it, is taken to have written the right rows.
+    What writes to such an output between the two, or repairs it, is taken to have written the right rows.
     """
     for first, call in enumerate(calls.calls):
         idle = _idle_rows(calls, first) if call.op == Ragged.name else {}

@@ -21,7 +21,7 @@ from attnfuzz.reference.case_file import AnyCase, case_id
 from attnfuzz.reference.related import related
 
 _LISTED = 3
-"""Differences between what a call asks for and what its step wants that are told one by one."""
+"""Differences between what a call asks for and what its step wants that are listed one by one."""
 
 
 def triage(case: AnyCase, runner: Tried, *, repeats: int = REPEATS) -> Triage:

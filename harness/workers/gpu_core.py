@@ -108,7 +108,7 @@ def command(core: Path) -> list[str]:
 
 
 def read(core: str) -> Core:
-    """What a core dump tells; where there is no CUDA-GDB, how to have it told."""
+    """What a core dump tells; where there is no CUDA-GDB, how to get it."""
     if shutil.which(_DEBUGGER) is None:
         return Core(f"{_DEBUGGER}, of the CUDA toolkit, is not on the PATH to read it: target cudacore {core}")
     try:

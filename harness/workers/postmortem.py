@@ -40,7 +40,7 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def killed_from_outside(self) -> bool:
-        """Whether somebody else killed it: the kernel for want of memory, most likely."""
+        """Whether it was killed from outside: most likely by the kernel, for want of memory."""
         return self.signal == signal.SIGKILL and not self.hang
 
     @property
@@ -131,7 +131,7 @@ def _last_launch(entry: bytes) -> LaunchRecord | None:
     try:
         return LaunchRecord.decode(entry)
     except msgspec.DecodeError:
-        # A handler may journal in a format of its own: the death is told without the launch.
+        # A handler may journal in a format of its own: the death is reported without the launch.
         return None
 
 

@@ -50,7 +50,7 @@ class CudaAddressSpace:
         self.address = int(address)
 
     def map(self, address: int, nbytes: int) -> None:
-        """Put memory behind whole pages. What it holds is anybody's guess.
+        """Put memory behind whole pages. What it holds is undefined.
 
         Raises:
             OutOfMemory: the GPU has none left.
@@ -124,8 +124,8 @@ class CudaArena:
     """Memory on `device` for tensors that touch an unmapped address.
 
     A slab is mapped whole, since mapping takes the driver long, and lies between at least GAP bytes (and at least its
-    own size) of unmapped addresses. It is taken again for a tensor of its size class once nobody holds the last one's
-    storage. Slabs at rest keep at most `budget` bytes of memory; beyond it, those that rested longest are unmapped.
+    own size) of unmapped addresses. It is taken again for a tensor of its size class once the last one's storage is
+    freed. Slabs at rest keep at most `budget` bytes of memory; beyond it, those that rested longest are unmapped.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class CudaArena:
         return slab
 
     def bytes_in(self, slab: CudaSlab, offset: int, nbytes: int) -> torch.Tensor:
-        """A tensor over exactly these bytes of a slab, which rests again as soon as nobody holds its storage."""
+        """A tensor over exactly these bytes of a slab, which rests again as soon as its storage is freed."""
         holder = _Holder(slab.address + offset, nbytes)
         returns = weakref.finalize(holder, self._returned.append, slab)
         # Nothing is given back at the end of a process: that all memory goes then is the driver's affair.
@@ -200,7 +200,7 @@ class CudaArena:
         self._mapped.add(slab)
 
     def _make_room(self) -> None:
-        """Give back all memory that nobody needs."""
+        """Give back all memory that is not in use."""
         gc.collect()
         self.settle()
         self._unmap(list(self._shelf.all_warm()))
