@@ -176,8 +176,9 @@ class PlacedMemory(ABC):
             ValueError: for a tensor that lies outside of this memory, where nothing guards it.
 
         """
-        written, sealed = (self.on_record(("", tensor) for tensor in each) for each in (writable, tensors))
-        return self._sealed([each for each in sealed if each.nbytes and each not in written])
+        written = {each.address for each in self.on_record(("", tensor) for tensor in writable)}
+        sealed = self.on_record(("", tensor) for tensor in tensors)
+        return self._sealed([each for each in sealed if each.nbytes and each.address not in written])
 
     def release(self) -> None:
         """Give all memory back to the arena: no tensor of this memory may be used any more."""
