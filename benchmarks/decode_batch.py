@@ -12,9 +12,8 @@ import torch
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.judge import judge
 from attnfuzz.harness.judge.error_budget import ErrorBudget
-from attnfuzz.harness.judge.evidence import Evidence
+from attnfuzz.harness.judge.evidence import Evidence, RealRows
 from attnfuzz.harness.judge.judge import STATISTICAL
-from attnfuzz.harness.judge.real_rows import RealRows
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.kernels.backend import Attended, Output

@@ -17,9 +17,9 @@ from in_process import use_one_thread
 from measurement import backends_option, count_option, json_option, sample, seed_option
 
 from attnfuzz.harness.inside.execute import Execution
-from attnfuzz.harness.memory.cuda.plain import PlainCudaMemory
+from attnfuzz.harness.memory.cuda.memory import PlainCudaMemory
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.verdict.task import Task
+from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.reference.case import Case
 
 MEMCHECK = ("compute-sanitizer", "--tool", "memcheck")

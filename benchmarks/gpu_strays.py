@@ -20,8 +20,8 @@ from gpu_measurement import Table, require_gpu
 from measurement import json_option
 
 from attnfuzz.harness.inside.places import place_of
-from attnfuzz.harness.memory.cuda.plain import PlainCudaMemory
-from attnfuzz.harness.memory.plain import AnyMemory
+from attnfuzz.harness.memory.cuda.memory import PlainCudaMemory
+from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.kernels.backend import Fill
 from attnfuzz.kernels.defects import stray
 from attnfuzz.kernels.gpu import guards, nvcc
@@ -176,7 +176,7 @@ def _guarded(access: Access) -> None:
     click.echo(json.dumps({"noticed": ", ".join(noticed) or _NOTHING}))
 
 
-def _placed(memory: AnyMemory) -> dict[str, torch.Tensor]:
+def _placed(memory: PlacedMemory) -> dict[str, torch.Tensor]:
     return {name: memory.tensor(name, shape, dtype, fill=Fill.ZEROS) for name, (shape, dtype) in TENSORS.items()}
 
 

@@ -6,9 +6,9 @@ import msgspec
 import torch
 
 from attnfuzz.harness.inside.execute import Execution
-from attnfuzz.harness.memory.plain import PlainMemory
+from attnfuzz.harness.memory.guarded import PlainMemory
 from attnfuzz.harness.verdict.failures import Verdict
-from attnfuzz.harness.verdict.task import Task
+from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.reference.case import Case
 
 

@@ -16,9 +16,8 @@ from widened import widened
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.inside.launcher import JournalingLauncher
 from attnfuzz.harness.judge import judge
-from attnfuzz.harness.judge.packed_problem import packed_problem
-from attnfuzz.harness.judge.real_rows import RealRows
-from attnfuzz.harness.memory.plain import PlainMemory
+from attnfuzz.harness.judge.evidence import RealRows, packed_problem
+from attnfuzz.harness.memory.guarded import PlainMemory
 from attnfuzz.kernels.backend import Backend, Bench, Output
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.case import Case, Mode, Request, Step, ValueFamily

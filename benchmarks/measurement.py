@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from attnfuzz.harness.backends.defaults import DEFAULT_BACKENDS
+from attnfuzz.harness.backends.engines import DEFAULT_BACKENDS
 from attnfuzz.harness.backends.load import BackendFileError
 from attnfuzz.harness.backends.registry import UnknownBackend, resolve
 from attnfuzz.harness.sandbox.check import Runner

@@ -1,15 +1,18 @@
 """What a user's backend says of itself, as data: checked where the backend is loaded, and read everywhere else."""
 
+import importlib
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from attnfuzz.harness.backends.load import BackendFileError, brief
-from attnfuzz.kernels.backend import Backend, Op
+from attnfuzz.harness.backends.load import BackendFileError, BackendSource, brief
+from attnfuzz.kernels.backend import Backend, Bench, Op
 from attnfuzz.kernels.function_backend import FunctionBackend
 from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Case
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
@@ -59,7 +62,7 @@ def describe(name: str, backend: Backend) -> Description:
         noise={dtype: _noise(name, backend, dtype) for dtype in capability.dtypes},
         ops=_ops(name, _asked(name, "ops", lambda: backend.ops)),
         missing=_missing(name, _asked(name, "missing()", backend.missing)),
-        prepares=not _needs_no_preparation(backend, capability),
+        prepares=capability.device is not Device.CPU or type(backend).prepare is not FunctionBackend.prepare,
     )
     return _as_decoded(name, described)
 
@@ -131,10 +134,6 @@ def _missing(name: str, reason: object) -> str | None:
     return None if reason is None else reason[:_LONGEST_REASON]
 
 
-def _needs_no_preparation(backend: Any, capability: Capability) -> bool:
-    return type(backend).prepare is FunctionBackend.prepare and capability.device is Device.CPU
-
-
 def _as_decoded(name: str, described: Description) -> Description:
     """The description as another process will read it. Raises BackendFileError for fields of wrong types."""
     try:
@@ -144,3 +143,76 @@ def _as_decoded(name: str, described: Description) -> Description:
         return msgspec.msgpack.decode(encoded, type=Description)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise BackendFileError(f"{name}: what it says of itself has a wrong type: {brief(error)}") from error
+
+
+_OUR_KERNELS = "attnfuzz.kernels."
+
+
+@dataclass(frozen=True)
+class _Elsewhere:
+    """A function of the user's, which only workers have. Two are equal if they have the same name."""
+
+    function: str
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse."""
+        raise RuntimeError(f"{self.function} is a user's function: only workers run it")
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """The backend of `source`, as it described itself. `preparation` runs its `prepare` in a process that may die."""
+
+    source: BackendSource
+    description: Description
+    preparation: Callable[[BackendSource], None]
+
+    @property
+    def name(self) -> str:
+        """Its own name, which is not the one that users give."""
+        return self.description.name
+
+    @property
+    def capability(self) -> Capability:
+        """What it supports."""
+        return self.description.capability
+
+    @property
+    def contract(self) -> Contract:
+        """What it promises."""
+        return self.description.contract
+
+    def noise(self, dtype: DType) -> NoiseModel:
+        """The error of a correct run, for a dtype that it supports."""
+        return self.description.noise[dtype]
+
+    @property
+    def ops(self) -> Mapping[str, Op]:
+        """Its kernels by name. Functions of this project are themselves, all others only have a name."""
+        return {
+            name: Op(name=name, function=_function(op.function), writes=op.writes, module=op.module, own=op.own)
+            for name, op in self.description.ops.items()
+        }
+
+    def missing(self) -> str | None:
+        """Why this machine can't run it."""
+        return self.description.missing
+
+    def prepare(self, progress: Callable[[str], None]) -> None:
+        """Have it prepare itself in a process that may die. Raises BackendFileError."""
+        del progress
+        if self.description.prepares:
+            self.preparation(self.source)
+
+    def open(self, case: Case, bench: Bench) -> NoReturn:
+        """Refuse: sessions run the user's code."""
+        del case, bench
+        raise RuntimeError(f"{self.source.name} is a user's backend: only workers open sessions on it")
+
+
+def _function(name: str) -> Callable[..., Any]:
+    module, _, qualified = name.partition(":")
+    found: Any = importlib.import_module(module) if module.startswith(_OUR_KERNELS) else None
+    for part in qualified.split("."):
+        found = getattr(found, part, None)
+    return found if callable(found) else _Elsewhere(name)

@@ -1,24 +1,39 @@
-"""The engines that are installed, found through entry points."""
+"""What is tested by default, and the engines that are installed, found through entry points."""
 
 from functools import cache
 from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
 
-from attnfuzz.harness.backends.defaults import ENGINES
-from attnfuzz.kernels.engine import Engine
+if TYPE_CHECKING:
+    # The pytest plugin imports this module in every test run.
+    from attnfuzz.kernels.engine import Engine
+
+DEFAULT_BACKENDS = ("trtllm_mha", "trtllm_mla", "torch_sdpa")
+
+DEFAULT_BACKENDS_ON_GPU = ("trtllm_mha", "trtllm_mla")
+"""Where --device cuda is asked for: those of the visible GPU's architecture."""
+
+ENGINES = "attnfuzz.engines"
+"""The entry point group in which a package offers an Engine (`kernels.engine`)."""
+
+
+def engine_names() -> list[str]:
+    """Return the name of every engine, and import none: entry points have the names of their engines."""
+    return sorted(entry_points(group=ENGINES).names)
 
 
 @cache
-def engines() -> tuple[Engine, ...]:
+def engines() -> "tuple[Engine, ...]":
     """Return every engine, by name."""
     found = (point.load() for point in entry_points(group=ENGINES))
     return tuple(sorted(found, key=lambda engine: engine.name))
 
 
-def engine_of(backend: str) -> Engine | None:
+def engine_of(backend: str) -> "Engine | None":
     """Return the engine that a backend's name is one of; None for any other backend."""
     return next((engine for engine in engines() if engine.owns(backend)), None)
 
 
-def engine_named(name: str) -> Engine | None:
+def engine_named(name: str) -> "Engine | None":
     """Return the engine of that name; None if there is none."""
     return next((engine for engine in engines() if engine.name == name), None)

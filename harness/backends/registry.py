@@ -153,7 +153,7 @@ def _source(name: str) -> BackendSource | None:
 
 
 def _check_file(path: str) -> None:
-    """Raise BackendFileError for what can't be imported; a FIFO would block whoever reads it."""
+    """Raise BackendFileError for what can't be imported; a FIFO would block its reader."""
     try:
         mode = Path(path).stat().st_mode
     except FileNotFoundError:

@@ -15,13 +15,12 @@ from pathlib import Path
 
 import msgspec
 
-from attnfuzz.harness.backends.description import MOST_BYTES, Description, describe
+from attnfuzz.harness.backends.description import MOST_BYTES, Description, Rehearsed, describe
 from attnfuzz.harness.backends.load import BackendFileError, BackendSource, brief, load
-from attnfuzz.harness.backends.rehearsed import Rehearsed
 from attnfuzz.harness.verdict.printable import printable, shortened
-from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.pool import HandlerError, Workers
+from attnfuzz.harness.workers.postmortem import Death
 
 IMPORT_SECONDS = 30.0
 """Half of what a backend's import, and its answers about itself, may take: a worker writes to its journal when it

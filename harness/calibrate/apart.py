@@ -8,9 +8,9 @@ import torch
 from attnfuzz.harness.calibrate.calibrate import Measured, measure
 from attnfuzz.harness.calibrate.sample import CannotCalibrate
 from attnfuzz.harness.sandbox.teams import team_of, workers_of
-from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.nursery import named
+from attnfuzz.harness.workers.postmortem import Death
 from attnfuzz.reference.dtypes import DType
 
 _SECONDS = 900.0

@@ -6,12 +6,9 @@ from functools import partial
 
 from msgspec import structs
 
-from attnfuzz.harness.inside.on_host import on_host
-from attnfuzz.harness.inside.places import place_of
+from attnfuzz.harness.inside.places import on_host, place_of
 from attnfuzz.harness.judge.error_budget import ErrorBudget
-from attnfuzz.harness.judge.evidence import Evidence
-from attnfuzz.harness.judge.packed_problem import packed_problem
-from attnfuzz.harness.judge.real_rows import RealRows
+from attnfuzz.harness.judge.evidence import Evidence, RealRows, packed_problem
 from attnfuzz.harness.search.examples import derive_seed, run_examples
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.kernels.backend import Backend, Bench, Output, Unsupported

@@ -14,7 +14,7 @@ import msgspec
 import torch
 
 from attnfuzz.harness.memory import poison
-from attnfuzz.harness.memory.plain import AnyMemory
+from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.kernels.backend import Attended, Op, Output
 from attnfuzz.reference.calls import Argument, Buffer, Call, CallAnswer, CallCase, Expected, View, pack
 from attnfuzz.reference.case import Case, Outputs
@@ -46,7 +46,7 @@ class TraceLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class FileTracer:
     """Writes a trace of one case to a file, flushed line by line."""
 
-    def __init__(self, file: TextIO, memory: AnyMemory, outputs: Outputs) -> None:
+    def __init__(self, file: TextIO, memory: PlacedMemory, outputs: Outputs) -> None:
         self._file, self._memory = file, memory
         self._output_pattern = poison.sentinel if outputs is Outputs.POISONED else poison.stale
         self._step, self._mode = -1, ""
@@ -77,7 +77,7 @@ class FileTracer:
         self._writes()
 
     def output(self, output: Output, geometry: Geometry) -> None:
-        """Write the right answer to the calls of the step, for the requests whose rows nobody wrote after them."""
+        """Write the right answer to the calls of the step, for the requests whose rows were not written after them."""
         writes = self._writes()
         try:
             out = self._view(output.out)

@@ -8,7 +8,7 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.sandbox.check import CannotRun, Runner
 from attnfuzz.harness.sandbox.teams import team_of
 from attnfuzz.harness.verdict.wording import count
-from attnfuzz.harness.workers import core_dumps
+from attnfuzz.harness.workers import gpu_core
 from attnfuzz.kernels.gpu import modules
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.reference.device import Device
@@ -27,7 +27,7 @@ def prepare(backends: Sequence[str], progress: Callable[[str], None]) -> None:
             raise CannotRun(f"{name} can't run here: {why_not}")
     if any(one.capability.device is Device.CUDA for one in resolved.values()):
         # Makes the folder of core dumps, if one is named: a job would tell out of sight that it can't be made.
-        core_dumps.settings()
+        gpu_core.settings()
     # Those of all backends at the same time; what is left to each is then quick.
     modules.build(
         (each for one in resolved.values() if isinstance(one, GpuBackend) for each in one.modules()), progress

@@ -15,7 +15,7 @@ from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, new_table, t
 from attnfuzz.harness.reported.bugs import Bug, load_bugs, projects
 from attnfuzz.harness.reported.counterparts import shown_on
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.verdict.describe_calls import describe_any
+from attnfuzz.harness.verdict.describe import describe_any
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.defects.defect import BugClass

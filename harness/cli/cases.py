@@ -26,7 +26,7 @@ from attnfuzz.harness.triage import Blame, Triage, VariantOutcome
 from attnfuzz.harness.triage import triage as triage_of
 from attnfuzz.harness.triage.repeats import REPEATS
 from attnfuzz.harness.triage.sanitizer import ask_tools
-from attnfuzz.harness.verdict.describe_calls import describe_any
+from attnfuzz.harness.verdict.describe import describe_any
 from attnfuzz.harness.verdict.printable import printable
 from attnfuzz.harness.verdict.wording import count, left_unjudged
 from attnfuzz.reference import case_file

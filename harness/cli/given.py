@@ -13,8 +13,7 @@ import click
 from click.core import ParameterSource
 from msgspec.structs import replace
 
-from attnfuzz.harness.backends.defaults import DEFAULT_BACKENDS, DEFAULT_BACKENDS_ON_GPU
-from attnfuzz.harness.backends.engines import engines
+from attnfuzz.harness.backends.engines import DEFAULT_BACKENDS, DEFAULT_BACKENDS_ON_GPU, engines
 from attnfuzz.harness.backends.registry import on_device, resolve
 from attnfuzz.harness.campaign.plan import LEAST_ALPHA, MOST_EXAMPLES, MOST_JOBS, MOST_SEED, parse_duration
 from attnfuzz.harness.cli.terminal import BadInput

@@ -10,14 +10,11 @@ from rich.text import Text
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.cli.given import SEED, PathTo, counted
 from attnfuzz.harness.cli.terminal import BadInput, Terminal, echo, new_table, tell
-from attnfuzz.harness.dumps.backend_of import importable
-from attnfuzz.harness.dumps.case_of_call import make_sequence
-from attnfuzz.harness.dumps.choice import chosen_call, with_earlier
+from attnfuzz.harness.dumps.case_of_call import importable, make_case
 from attnfuzz.harness.dumps.contents import Contents
-from attnfuzz.harness.dumps.find_calls import read_dump
-from attnfuzz.harness.dumps.pictured import form_of
+from attnfuzz.harness.dumps.find_calls import chosen_call, read_dump, with_earlier
 from attnfuzz.harness.dumps.recorded import DumpError, RecordedCall
-from attnfuzz.harness.dumps.understood import breaches_of
+from attnfuzz.harness.dumps.understood import breaches_of, form_of
 from attnfuzz.harness.dumps.wrapper_calls import as_function, function_of
 from attnfuzz.harness.verdict.printable import printable
 from attnfuzz.harness.verdict.wording import count
@@ -78,7 +75,7 @@ def import_dump(
 
     index = chosen_call(dump.calls, number, runs)
     calls = [as_function(dump.calls, call) for call in with_earlier(dump.calls, index, earlier, runs)]
-    case = make_sequence(calls, backend=backend, contents=Contents(contents), seed=seed)
+    case = make_case(*calls, backend=backend, contents=Contents(contents), seed=seed)
     breaches = breaches_of(calls[-1])
     path = output or Path(f"{calls[-1].function}-{case_file.case_id(case)}.json")
     case_file.save(path, case)

@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 from msgspec.structs import replace
 
-from attnfuzz.harness.backends.defaults import engine_names
-from attnfuzz.harness.backends.engines import engine_named
+from attnfuzz.harness.backends.engines import engine_named, engine_names
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.plan import ALPHA, Plan, spent_per_output
 from attnfuzz.harness.campaign.standing import Standing

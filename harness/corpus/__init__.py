@@ -2,7 +2,6 @@
 
 from attnfuzz.harness.corpus.corpus import Corpus
 from attnfuzz.harness.corpus.database import DatabaseError, open_database
-from attnfuzz.harness.corpus.index import CorpusError
-from attnfuzz.harness.corpus.kept import Kept, Why
+from attnfuzz.harness.corpus.index import CorpusError, Kept, Why
 
 __all__ = ["Corpus", "CorpusError", "DatabaseError", "Kept", "Why", "open_database"]

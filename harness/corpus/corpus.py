@@ -4,19 +4,17 @@ corpus/BACKEND/CASEID.json      cases as any other, which `attnfuzz replay` take
 corpus/index.ndjson             why each is kept
 """
 
+import heapq
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from attnfuzz.harness.backends.registry import as_file_name, resolve
-from attnfuzz.harness.corpus.cover import cover_order
-from attnfuzz.harness.corpus.index import Index
-from attnfuzz.harness.corpus.kept import IndexEntry, Kept, Why
-from attnfuzz.harness.corpus.records import Records
+from attnfuzz.harness.corpus.index import Index, IndexEntry, Kept, Why
 from attnfuzz.harness.files.durable import is_folder, set_aside, write_durably
 from attnfuzz.harness.reduce import reduce
 from attnfuzz.reference import case_file
@@ -207,3 +205,67 @@ def _finite(margins: Mapping[str, float]) -> dict[str, float]:
 
 def _pairs(cases: Collection[Case]) -> set[Pair]:
     return {pair for case in cases for pair in pairs_of(case)}
+
+
+HOLDERS = 3
+"""Cases that are kept for a tier of a backend. More would be variations of one."""
+
+
+class Records:
+    """For each tier of each backend, the `HOLDERS` cases with the largest margins."""
+
+    def __init__(self, kept: Iterable[Kept]) -> None:
+        self._best: dict[tuple[str, str], list[tuple[float, str]]] = {}
+        for each in kept:
+            self.add(each.case.backend, each.entry)
+
+    def broken_by(self, backend: str, entry: IndexEntry) -> bool:
+        """Whether a case would be among the holders."""
+        return not self.holds(backend, entry.case) and any(
+            len(best := self._best.get((backend, tier), [])) < HOLDERS or margin > best[-1][0]
+            for tier, margin in entry.margins.items()
+        )
+
+    def holds(self, backend: str, case: str) -> bool:
+        """Whether the case is a holder for one tier at least."""
+        return any(case == holder for (of, _), best in self._best.items() if of == backend for _, holder in best)
+
+    def add(self, backend: str, entry: IndexEntry) -> list[str]:
+        """Count a case, and return those that it beats in every tier that they held."""
+        beaten: list[str] = []
+        for tier, margin in entry.margins.items():
+            best = self._best.setdefault((backend, tier), [])
+            ranked = sorted({(margin, entry.case), *best}, reverse=True)
+            best[:] = ranked[:HOLDERS]
+            beaten += [case for _, case in ranked[HOLDERS:]]
+        return [case for case in dict.fromkeys(beaten) if not self.holds(backend, case)]
+
+
+def cover_order(cases: Sequence[Case], reached: Iterable[Pair] = ()) -> list[Case]:
+    """The cases that are needed to reach all that `cases` reach beyond `reached`, in the order of what each adds.
+
+    Of two cases that add as much, the smaller one comes first.
+    """
+    covered = set(reached)
+    pairs = [pairs_of(case) for case in cases]
+    # What a case adds only shrinks while others are chosen, so the first of the heap that is up to date is the best.
+    heap = [
+        (-len(own - covered), size_of(case), number)
+        for number, (case, own) in enumerate(zip(cases, pairs, strict=True))
+    ]
+    heapq.heapify(heap)
+    order = []
+    while heap:
+        promised, size, number = heapq.heappop(heap)
+        adds = len(pairs[number] - covered)
+        if adds == -promised and adds:
+            order.append(cases[number])
+            covered |= pairs[number]
+        elif adds:
+            heapq.heappush(heap, (-adds, size, number))
+    return order
+
+
+def size_of(case: Case) -> int:
+    """How much there is to read of a case: bytes of its file, which leaves out what is at its default."""
+    return len(case_file.encode(case))

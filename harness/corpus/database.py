@@ -16,7 +16,7 @@ SECONDS_TO_ANSWER = 0.5
 """What a server in reach needs a hundredth of."""
 
 EXPIRES_AFTER = timedelta(days=30)
-"""A team's backend may rest for some weeks; what nobody asked for in a month is forgotten."""
+"""A team's backend may rest for some weeks; what was not asked for in a month is forgotten."""
 
 _SCHEMES = ("redis", "rediss", "unix")
 
@@ -30,7 +30,7 @@ class DatabaseError(UserError):
 def open_database(where: str | None, trouble: Callable[[str], None]) -> ExampleDatabase | None:
     """The database at `where`, a folder or a redis:// URL; None for None. Connects to nothing yet.
 
-    `trouble` is told, once, when a server does not answer. Raises DatabaseError.
+    `trouble` is called once, when a server does not answer. Raises DatabaseError.
     """
     if where is None:
         return None
@@ -58,8 +58,8 @@ def without_password(where: str) -> str:
 class TolerantDatabase(ExampleDatabase):
     """`inner` while it answers, and an empty database while it raises one of `errors`.
 
-    `trouble` is told of the first error. After an error `inner` is left alone for `rest` seconds, or, if it took longer
-    to fail than usual, for so long that waiting for it costs a thirtieth of the time.
+    `trouble` is called with the first error. After an error `inner` is left alone for `rest` seconds, or, if it took
+    longer to fail than usual, for so long that waiting for it costs a thirtieth of the time.
     """
 
     def __init__(

@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from attnfuzz.harness.calls.row_views import flat, rows
+from attnfuzz.harness.calls.literal_calls import flat, rows
 from attnfuzz.harness.dumps.contents import BufferShelf
-from attnfuzz.harness.dumps.pages import PageMap, in_ranges
-from attnfuzz.harness.dumps.pool import CutPool
+from attnfuzz.harness.dumps.pool import CutPool, PageMap, in_ranges
 from attnfuzz.kernels.entry_points import RequestSpan
 from attnfuzz.kernels.entry_points.forms import window_of
 from attnfuzz.kernels.entry_points.pool import token_major
@@ -21,7 +20,7 @@ ANSWER_BYTES = 256 << 20
 
 
 class Unanswerable(ValueError):
-    """A call whose right answer can't be told; the message says why, as the end of a sentence."""
+    """A call whose right answer is unknown; the message says why, as the end of a sentence."""
 
 
 @dataclass(frozen=True)

@@ -1,40 +1,37 @@
-"""Recorded calls as a case."""
+"""Recorded calls as a case, on the backend that runs them, if it takes their arguments."""
 
-from collections.abc import Sequence
+import inspect
+from typing import Any
 
-from attnfuzz.harness.dumps.backend_of import backend_of, check_arguments
+import torch
+
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.dumps.contents import BufferShelf, Contents
-from attnfuzz.harness.dumps.placed_call import PlacedCall
-from attnfuzz.harness.dumps.recorded import DumpError, RecordedCall
-from attnfuzz.harness.dumps.understood import understood
-from attnfuzz.harness.dumps.workspace import CaseWorkspaces, used_bytes
+from attnfuzz.harness.dumps.placed_call import CaseWorkspaces, PlacedCall, used_bytes
+from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, OtherValue, RecordedCall
+from attnfuzz.harness.dumps.understood import is_scale, understood
+from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.native import ops
+from attnfuzz.kernels.native.ops import NATIVE
+from attnfuzz.kernels.native.unsupported import ACCEPTED, reject_others
 from attnfuzz.reference.call_validity import validate_calls
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.validity import ImpossibleCase
 
 
 def make_case(
-    call: RecordedCall, *, backend: str | None = None, contents: Contents = Contents.VALUES, seed: int = 0
+    *calls: RecordedCall, backend: str | None = None, contents: Contents = Contents.VALUES, seed: int = 0
 ) -> CallCase:
-    """A case of one call, on `backend` or on the one of this project that has the function.
+    """A case of calls that followed each other in one process, each with its own tensors but for the workspace.
 
-    Memory is bounded by what the case keeps: of the KV pool, the pages that lengths refer to. `seed` is for contents
+    The right answer is that of the last call. Memory is bounded by what the case keeps: of the KV pool, the pages that
+    lengths refer to. It runs on `backend`, or on the one of this project that has the function. `seed` is for contents
     that are drawn.
 
     Raises:
         DumpError: no backend has the function, or the call can't be made into a case.
         UnknownBackend, BackendFileError, NoCompiler, BuildFailed: the backend can't be had.
 
-    """
-    return make_sequence([call], backend=backend, contents=contents, seed=seed)
-
-
-def make_sequence(
-    calls: Sequence[RecordedCall], *, backend: str | None = None, contents: Contents = Contents.VALUES, seed: int = 0
-) -> CallCase:
-    """A case of calls that followed each other in one process, each with its own tensors but for the workspace.
-
-    The right answer is that of the last call. Raises as `make_case` does.
     """
     chosen = backend_of(calls[-1], backend)
     for call in calls:
@@ -66,3 +63,86 @@ def make_sequence(
     except ImpossibleCase as error:
         raise DumpError(f"{calls[-1].folder} makes no case: {error}; import another call") from error
     return case
+
+
+_WITH_LATENTS = frozenset({NATIVE.ragged.name, NATIVE.mla_decode.name, NATIVE.merge_state_in_place.name})
+"""The functions that the latent backend of a server calls; the others are of the one with heads."""
+
+
+def importable() -> list[str]:
+    """The functions of FlashInfer that a backend on this machine has."""
+    return sorted(op.name for op in NATIVE.ops() if op.module is not None)
+
+
+def backend_of(call: RecordedCall, name: str | None) -> Backend:
+    """The backend called `name`, or the one of this project that makes such calls.
+
+    Raises DumpError if it has no such kernel, UnknownBackend, BackendFileError.
+    """
+    if call.self_id is not None:
+        raise DumpError(
+            f"{call.folder}: {call.function} is a method of an object, and needs a GPU: no backend here has it; import "
+            f"a call of {', '.join(importable())}"
+        )
+    if name is None:
+        name = "trtllm_mla" if call.function in _WITH_LATENTS else "trtllm_mha"
+    backend = resolve(name)
+    if call.function not in backend.ops:
+        raise DumpError(
+            f"{call.folder}: {name} has no kernel {call.function}; import a call of "
+            f"{', '.join(importable())}, or name a backend that has it with --backend"
+        )
+    return backend
+
+
+def check_arguments(call: RecordedCall, backend: Backend) -> None:
+    """Raise DumpError for arguments that the native kernel of this call does not take; other kernels judge theirs."""
+    function = backend.ops[call.function].function
+    if function.__module__ != ops.__name__:
+        return
+    parameters = inspect.signature(function).parameters
+    where = f"{call.folder}: {call.function}"
+    for name, parameter in parameters.items():
+        needed = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+        if needed and name not in call.arguments:
+            raise DumpError(f"{where} was recorded without {name}, which it needs; import another call")
+        _check_type(where, name, parameter.annotation, call)
+    for name in ("out", "out_dtype"):
+        value = call.arguments.get(name)
+        if isinstance(value, OtherValue | str):
+            what = value.type_name if isinstance(value, OtherValue) else value
+            raise DumpError(f"{where}: {name} is {what}, which no native kernel gives; import another call")
+    others = {name: value for name, value in call.arguments.items() if name not in parameters and not _omitted(value)}
+    if others and call.function not in ACCEPTED:
+        raise DumpError(f"{where} has no argument {next(iter(others))}; import another call")
+    try:
+        if others:
+            reject_others(call.function, others)
+    except (NotImplementedError, TypeError) as error:
+        raise DumpError(f"{where}: {error}; it takes a GPU backend") from error
+
+
+def _check_type(where: str, name: str, wanted: Any, call: RecordedCall) -> None:
+    value = call.arguments.get(name)
+    if wanted is torch.Tensor:
+        needs, fits = "a tensor", isinstance(value, ForeignTensor)
+    elif wanted is int:
+        needs, fits = "an integer", isinstance(value, int) and not isinstance(value, bool)
+    elif wanted is float:
+        needs, fits = (
+            "a number",
+            isinstance(value, int | float) or is_scale(name, value),
+        )
+    elif wanted is bool:
+        needs, fits = "true or false", isinstance(value, int)
+    else:
+        return
+    if name in call.arguments and not fits:
+        what = value.type_name if isinstance(value, OtherValue) else type(value).__name__
+        what = "a tensor" if isinstance(value, ForeignTensor) else what
+        raise DumpError(f"{where}: {name} must be {needs}, but was recorded as {what}; import another call")
+
+
+def _omitted(value: Any) -> bool:
+    """Whether no case can hold a value, so that the kernel's default has to do."""
+    return isinstance(value, OtherValue | torch.dtype)

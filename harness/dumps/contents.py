@@ -9,7 +9,7 @@ import torch
 
 from attnfuzz.harness.calls.trace import literal_buffer
 from attnfuzz.harness.dumps.recorded import DumpError
-from attnfuzz.harness.memory.layout import dense_stride, extent
+from attnfuzz.harness.memory.allocation import dense_stride, extent
 from attnfuzz.reference.call_validity import MAX_BYTES
 from attnfuzz.reference.calls import Buffer, Drawn, View, content_of
 from attnfuzz.reference.dtypes import DType

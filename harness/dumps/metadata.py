@@ -1,12 +1,23 @@
-"""What FlashInfer writes about a call beside its tensors: `metadata.jsonl` of level 10, flashinfer/api_logging.py."""
+"""What FlashInfer writes about a call beside its tensors: `metadata.jsonl` of level 10, flashinfer/api_logging.py.
 
+A dump numbers positional arguments, and quotes the signature that names them.
+"""
+
+import importlib
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 import torch
 
-from attnfuzz.harness.dumps.recorded import DumpError
+from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, OtherValue, Recorded
+from attnfuzz.harness.verdict.printable import printable, shortened
+from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
+from attnfuzz.kernels.native.ops import NATIVE
 
 Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
@@ -51,7 +62,6 @@ class Metadata(msgspec.Struct, frozen=True):
     tensor_details: dict[str, TensorDetails]
     output_metadata: dict[str, Any] = {}
     module: str = ""
-    timestamp: str = ""
     function_signature: str = ""
     versions: dict[str, str] = {}
     graph_capture: bool = False
@@ -84,3 +94,142 @@ def dtype_of(name: str, path: Path) -> torch.dtype:
     if name not in _DTYPES:
         raise DumpError(f"{path} has the dtype {name[:50]!r}, which torch {torch.__version__} has no plain tensors of")
     return _DTYPES[name]
+
+
+_TEXT = 1000
+"""Characters that FlashInfer keeps of an object's text, and we of everything else."""
+
+
+class Described(msgspec.Struct, frozen=True):
+    """A value that is no number, text or None: `type`, and what FlashInfer keeps of that type."""
+
+    type: str
+    value: Any = None
+    name: str = ""
+    repr: str | None = None
+    items: list[Any] | None = None
+    shape: tuple[Size, ...] = ()
+    dtype: str = ""
+    stride: tuple[Size, ...] = ()
+    tensor_key: str | None = None
+
+
+def recorded_value(raw: Any, tensor: Callable[[str, Described], ForeignTensor], path: Path) -> Recorded:
+    """A value of the file at `path`; `tensor` finds one by its key and description. Raises DumpError."""
+    if raw is None or isinstance(raw, int | float | str):
+        return raw
+    described = converted(raw, Described, path)
+    if described.type == "torch.Tensor" and described.tensor_key is not None:
+        return tensor(described.tensor_key, described)
+    if described.type == "torch.dtype":
+        return dtype_of(str(described.value), path)
+    if described.type in {"list", "tuple"} and described.items is not None:
+        members = [_member(item, tensor, path) for item in described.items]
+        if None not in members:
+            return tuple(member for member in members if member is not None)
+    if described.type == "enum":
+        return OtherValue(printable(described.name.split(".")[0]), _text(described.name))
+    # FlashInfer's older versions keep of a list, even of tensors, no more than its text.
+    text = described.value if isinstance(described.value, str) else described.repr
+    return OtherValue(printable(described.type), _text(raw if text is None else text))
+
+
+def _member(raw: Any, tensor: Callable[[str, Described], ForeignTensor], path: Path) -> ForeignTensor | None:
+    """A member of a list that is a tensor, None for everything else."""
+    if not isinstance(raw, dict) or raw.get("type") != "torch.Tensor":
+        return None
+    described = converted(raw, Described, path)
+    return None if described.tensor_key is None else tensor(described.tensor_key, described)
+
+
+def _text(content: Any) -> str:
+    return printable(shortened(content if isinstance(content, str) else json.dumps(content), _TEXT))
+
+
+@dataclass(frozen=True)
+class Positional:
+    """The parameters that take positional arguments, in order; `rest` is the one that takes all further ones."""
+
+    names: tuple[str, ...]
+    rest: str | None = None
+
+    def name(self, index: int) -> str | None:
+        """The name of the argument at this position, None if there is none."""
+        if index < len(self.names):
+            return self.names[index]
+        return None if self.rest is None else f"{self.rest}[{index - len(self.names)}]"
+
+
+def positional(function: str, recorded: str) -> Positional:
+    """The parameters of a function whose signature a dump gives as the text `recorded`, which may be missing.
+
+    Then those of the installed FlashInfer's function are taken, or of the native kernel of that name. What the dump
+    names is neither evaluated nor imported.
+
+    Raises:
+        DumpError: none of them is there.
+
+    """
+    found = parse(recorded) or _installed(function) or _native(function)
+    if found is None:
+        raise DumpError(
+            f"the arguments of {function} can't be named: the dump has no function_signature; install the "
+            "flashinfer-python that wrote it, or dump anew with a later one"
+        )
+    return found
+
+
+def parse(signature: str) -> Positional | None:
+    """The positional parameters in a signature as `inspect` prints it, None if the text is no signature."""
+    names: list[str] = []
+    parameters = _split(signature)
+    if parameters is None:
+        return None
+    for parameter in parameters:
+        name = parameter.split(":", 1)[0].split("=", 1)[0].strip()
+        if name.startswith("*"):
+            # Behind it are keywords alone.
+            return Positional(tuple(names), name[1:] if name[1:].isidentifier() else None)
+        if name.isidentifier():
+            names.append(name)
+        elif name != "/":
+            return None
+    return Positional(tuple(names))
+
+
+def _split(signature: str) -> list[str] | None:
+    """The texts between the commas of the outermost parentheses; annotations and defaults may hold more of either."""
+    found, begin, depth, quote, escaped = [], 1, 0, "", False
+    for index, char in enumerate(signature):
+        if quote:
+            if char == quote and not escaped:
+                quote = ""
+            escaped = char == "\\" and not escaped
+        elif char in "'\"":
+            quote = char
+        elif char in "([{":
+            depth += 1
+        elif char in ")]}" or (char == "," and depth == 1):
+            depth -= char != ","
+            if depth == 0 or char == ",":
+                found.append(signature[begin:index].strip())
+                begin = index + 1
+            if depth == 0:
+                return [text for text in found if text] if signature.startswith("(") else None
+    return None
+
+
+def _installed(function: str) -> Positional | None:
+    """What the installed FlashInfer's function of this name takes, if it is there and one that we know."""
+    known = ENTRY_POINTS.get(function)
+    if known is None or known.module is None:
+        return None
+    try:
+        return parse(str(inspect.signature(getattr(importlib.import_module(known.module), function))))
+    except (ImportError, AttributeError, OSError, RuntimeError):  # an installation may be broken in many ways
+        return None
+
+
+def _native(function: str) -> Positional | None:
+    kernel = next((op.function for op in NATIVE.ops() if op.name == function), None)
+    return None if kernel is None else parse(str(inspect.signature(kernel)))

@@ -5,14 +5,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from attnfuzz.harness.dumps.folders import file_in
-from attnfuzz.harness.dumps.json_lines import last_record
-from attnfuzz.harness.dumps.metadata import Metadata, TensorDetails, dtype_of, metadata_of
+from attnfuzz.harness.dumps.folders import file_in, last_record
+from attnfuzz.harness.dumps.metadata import (
+    Described,
+    Metadata,
+    Positional,
+    TensorDetails,
+    dtype_of,
+    metadata_of,
+    positional,
+    recorded_value,
+)
 from attnfuzz.harness.dumps.recorded import CallStatus, DumpError, ForeignTensor, OtherValue, Recorded, RecordedCall
-from attnfuzz.harness.dumps.signatures import Positional, positional
-from attnfuzz.harness.dumps.tensor_files import SUFFIXES, StoredTensor, TensorFile
-from attnfuzz.harness.dumps.values import Described, recorded_value
-from attnfuzz.harness.memory.layout import dense_stride
+from attnfuzz.harness.dumps.tensor_files import SUFFIXES, TensorFile
+from attnfuzz.harness.memory.allocation import dense_stride
 from attnfuzz.harness.verdict.printable import printable
 
 METADATA = "metadata.jsonl"
@@ -108,8 +114,7 @@ class _Reader:
                     f"{self.path} is damaged: tensor {key[:50]!r} has {len(described.shape)} sizes, but "
                     f"{len(described.stride)} strides"
                 )
-            dtype = dtype_of(described.dtype, self.path)
-            return StoredTensor(file, key, described.shape, dtype, stride)
+            return file.tensor(key, described.shape, dtype_of(described.dtype, self.path), stride)
 
         def member(key: str, described: Described) -> ForeignTensor:
             return tensor(key, described, described.stride)
@@ -178,8 +183,8 @@ class _Reader:
         dense, tensors = [], 0
         for name, value in arguments.items():
             members = value if isinstance(value, tuple) else (value,)
-            tensors += sum(isinstance(member, StoredTensor) for member in members)
-            if isinstance(value, StoredTensor) and value.shape and not self.metadata.graph_capture:
+            tensors += sum(isinstance(member, ForeignTensor) for member in members)
+            if isinstance(value, ForeignTensor) and value.shape and not self.metadata.graph_capture:
                 dense += [name] if value.stride is None else []
             elif isinstance(value, OtherValue):
                 self.lost.append(f"{name} was an object ({value.type_name}), of which only its text is recorded.")

@@ -1,15 +1,17 @@
 """A call as a dump recorded it, before anything is made of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Self
 
 import torch
 
 from attnfuzz.harness.verdict.printable import printable
 from attnfuzz.reference.user_error import UserError
+
+_BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 Scalar = int | float | str | bool | None
 
@@ -30,37 +32,36 @@ class CallStatus(StrEnum):
     CAPTURED = "captured in a graph"
 
 
-class ForeignTensor(Protocol):
-    """A tensor of a dump, whose content stays on the disk until it is asked for.
+@dataclass(frozen=True)
+class ForeignTensor:
+    """A tensor of a dump, whose content stays on the disk until it is loaded.
 
     `stride` is that of the call, in elements; None where the dump lost it, so that a dense layout is all that is known.
+    `load` gives the tensor, of any strides. Raises DumpError.
     """
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Sizes."""
-        ...
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    stride: tuple[int, ...] | None
+    load: Callable[[], torch.Tensor]
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype."""
-        ...
-
-    @property
-    def stride(self) -> tuple[int, ...] | None:
-        """Strides of the original, None if lost."""
-        ...
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Self:
+        """A tensor that is in memory."""
+        return cls(tuple(tensor.shape), tensor.dtype, tensor.stride(), lambda: tensor)
 
     def read(self) -> torch.Tensor:
-        """All of it, dense. Raises DumpError."""
-        ...
+        """All of it, dense; a view of the file where that is. Raises DumpError."""
+        return self.load().contiguous()
 
     def rows(self, indices: torch.Tensor) -> torch.Tensor:
         """The entries of the first axis at `indices` [n] int64, which must lie inside. Reads no more than it must.
 
         Raises DumpError.
         """
-        ...
+        # As bits: torch selects no entries of some dtypes, uint32 among them.
+        bits = _BITS.get(self.dtype.itemsize, self.dtype)
+        return self.load().view(bits).index_select(0, indices).view(self.dtype)
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,10 @@ import torch
 from safetensors import safe_open
 
 from attnfuzz.harness.dumps.folders import unreadable
-from attnfuzz.harness.dumps.recorded import DumpError
+from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor
 
 MAX_PICKLE = 64 << 20
 """Bytes of the pickle in a .pt file, which names the tensors: about 300 for each."""
-
-_BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 SUFFIXES: Final = (".pt", ".safetensors")
 """Of the files that FlashInfer writes tensors to."""
@@ -58,52 +56,28 @@ class TensorFile:
                 ) from error
             raise DumpError(f"{self.path} is cut off or damaged ({reason}): copy the dump anew") from error
 
+    def tensor(
+        self, key: str, shape: tuple[int, ...], dtype: torch.dtype, stride: tuple[int, ...] | None
+    ) -> ForeignTensor:
+        """The tensor `key`, as the metadata describes it."""
+        return ForeignTensor(shape, dtype, stride, lambda: self._stored(key, shape, dtype))
 
-@dataclass(frozen=True)
-class StoredTensor:
-    """The tensor `key` of a file, as the metadata describes it: a `ForeignTensor`."""
-
-    file: TensorFile
-    key: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    stride: tuple[int, ...] | None
-
-    def read(self) -> torch.Tensor:
-        """All of it, dense; a view of the file where that is. Raises DumpError."""
-        return self._stored().contiguous()
-
-    def rows(self, indices: torch.Tensor) -> torch.Tensor:
-        """The entries of the first axis at `indices` [n] int64, which must lie inside. Raises DumpError."""
-        return entries_of(self._stored(), indices)
-
-    def _stored(self) -> torch.Tensor:
+    def _stored(self, key: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """The tensor as it lies in the file. DumpError if it is not what the metadata says."""
-        path, tensor = self.file.path, self.file.tensors.get(self.key)
+        path, tensor = self.path, self.tensors.get(key)
         if tensor is None:
-            raise DumpError(f"{path} has no tensor {self.key}, which the metadata names: copy the dump anew")
+            raise DumpError(f"{path} has no tensor {key}, which the metadata names: copy the dump anew")
         if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+            raise DumpError(f"tensor {key} of {path} is {tensor.layout} on {tensor.device}: it has no plain content")
+        if tuple(tensor.shape) != shape or tensor.dtype != dtype:
             raise DumpError(
-                f"tensor {self.key} of {path} is {tensor.layout} on {tensor.device}: it has no plain content"
-            )
-        if tuple(tensor.shape) != self.shape or tensor.dtype != self.dtype:
-            raise DumpError(
-                f"tensor {self.key} of {path} is {_described(tuple(tensor.shape), tensor.dtype)}, its metadata says "
-                f"{_described(self.shape, self.dtype)}: they are not of the same call"
+                f"tensor {key} of {path} is {_described(tuple(tensor.shape), tensor.dtype)}, its metadata says "
+                f"{_described(shape, dtype)}: they are not of the same call"
             )
         # A stride of 0 lets a few bytes pass for terabytes.
         if tensor.numel() * tensor.itemsize > tensor.untyped_storage().nbytes():
-            raise DumpError(
-                f"tensor {self.key} of {path} has more elements than the file: they overlap, and are not read"
-            )
+            raise DumpError(f"tensor {key} of {path} has more elements than the file: they overlap, and are not read")
         return tensor.detach()
-
-
-def entries_of(tensor: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    """The entries of the first axis at `indices` [n] int64, of a tensor of any dtype."""
-    # As bits: torch selects no entries of some dtypes, uint32 among them.
-    bits = _BITS.get(tensor.itemsize, tensor.dtype)
-    return tensor.view(bits).index_select(0, indices).view(tensor.dtype)
 
 
 def _pickled(path: Path) -> Mapping[str, torch.Tensor]:

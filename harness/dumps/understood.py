@@ -1,13 +1,77 @@
-"""A recorded call as its entry point understands it."""
+"""A recorded call as its entry point understands it: its integers, and only the form of other tensors."""
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from attnfuzz.harness.dumps.pictured import pictured
-from attnfuzz.harness.dumps.recorded import DumpError, RecordedCall
+import torch
+
+from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, Recorded, RecordedCall
+from attnfuzz.harness.memory.allocation import check_strides, dense_stride, extent
 from attnfuzz.kernels.entry_points import Breach, Parameter, RequestSpan
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
+from attnfuzz.reference.call_validity import MAX_BYTES
+
+_INTEGERS = frozenset({torch.int32, torch.int64})
+"""The dtypes of lengths and page ids, which are read."""
+
+_SCALES = frozenset({"bmm1_scale", "bmm2_scale"})
+
+
+def pictured(call: RecordedCall) -> dict[str, Any]:
+    """The arguments by name. Tensors of integers have their content, others are on torch's "meta" device.
+
+    Scales are numbers, also where tensors of one element were passed. Raises DumpError.
+    """
+    return {name: _pictured(name, value) for name, value in call.arguments.items()}
+
+
+def is_scale(name: str, value: Recorded) -> bool:
+    """Whether an argument is one number in a tensor, as some of FlashInfer's kernels take theirs."""
+    return name in _SCALES and isinstance(value, ForeignTensor) and value.shape in ((), (1,))
+
+
+def layout_of(tensor: ForeignTensor) -> tuple[int, ...]:
+    """The strides that a tensor has in a case: dense where they were lost, or let elements share memory."""
+    if tensor.stride is not None:
+        with contextlib.suppress(ValueError):
+            check_strides("", tensor.shape, tensor.stride)
+            return tensor.stride
+    return dense_stride(tensor.shape)
+
+
+def _pictured(name: str, value: Recorded) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_tensor(name, item) for item in value)
+    if not isinstance(value, ForeignTensor):
+        return value
+    return value.read().to(torch.float64).item() if is_scale(name, value) else _tensor(name, value)
+
+
+def _tensor(name: str, tensor: ForeignTensor) -> torch.Tensor:
+    stride = layout_of(tensor)
+    if extent(tensor.shape, stride) > MAX_BYTES:
+        raise DumpError(f"{name} has strides {list(stride)} for a shape {list(tensor.shape)}: copy the dump anew")
+    if tensor.dtype not in _INTEGERS:
+        return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device="meta")
+    content = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype)
+    return content.copy_(tensor.read())
+
+
+def form_of(call: RecordedCall, *names: str) -> str:
+    """The dtype and shape of the first argument of these names that the call has, "" if it has none of them."""
+    for name in names:
+        value = call.arguments.get(name)
+        members = value if isinstance(value, tuple) else (value,)
+        forms = [f"{_named(each.dtype)} {list(each.shape)}" for each in members if isinstance(each, ForeignTensor)]
+        if forms:
+            return " and ".join(forms)
+    return ""
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 @dataclass(frozen=True)

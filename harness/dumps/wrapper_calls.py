@@ -1,7 +1,7 @@
 """Runs of FlashInfer's wrapper objects, as calls of the functions that do the same without a plan.
 
 A wrapper is planned for the pages of its requests, and run on queries and a cache. The functions for TRT-LLM's kernels
-are told both at once: lists of pages become rows of a page table, and what lies on the last of them makes a length.
+take both at once: lists of pages become rows of a page table, and what lies on the last of them makes a length.
 """
 
 import math
@@ -12,9 +12,7 @@ from typing import Final
 
 import torch
 
-from attnfuzz.harness.dumps.pictured import is_tensor
-from attnfuzz.harness.dumps.recorded import DumpError, Recorded, RecordedCall
-from attnfuzz.harness.dumps.tensor_files import entries_of
+from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, Recorded, RecordedCall
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ _CARRIED: Final = frozenset({"q", "paged_kv_cache", "out", "lse", "return_lse", 
     *("q_scale", "k_scale", "v_scale", "q_len_per_req", "causal", "qo_indptr"),
     *(wrapper.prefix + name for wrapper in _WRAPPERS.values() for name in _LISTS),
 }
-"""Arguments of plan and run that the function is told."""
+"""Arguments of plan and run that the function takes."""
 
 _IMMATERIAL: Final = frozenset(
     {"num_qo_heads", "num_kv_heads", "head_dim", "head_dim_qk", "head_dim_vo", "page_size"}
@@ -56,31 +54,6 @@ _NEUTRAL: Final[Mapping[str, Recorded]] = {
     "token_pos_in_items_len": 0,
 }
 """What options that no function has must be."""
-
-
-@dataclass(frozen=True)
-class _Made:
-    """Integers that follow from a plan: a `ForeignTensor`."""
-
-    tensor: torch.Tensor
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.tensor.shape)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.tensor.dtype
-
-    @property
-    def stride(self) -> tuple[int, ...]:
-        return self.tensor.stride()
-
-    def read(self) -> torch.Tensor:
-        return self.tensor
-
-    def rows(self, indices: torch.Tensor) -> torch.Tensor:
-        return entries_of(self.tensor, indices)
 
 
 def function_of(call: RecordedCall) -> str:
@@ -135,7 +108,7 @@ def _last(calls: Sequence[RecordedCall], call: RecordedCall, method: str) -> Rec
 
 def _check_options(call: RecordedCall) -> None:
     for name, value in call.arguments.items():
-        neutral = not is_tensor(value) and (value is None or value == _NEUTRAL.get(name))
+        neutral = not isinstance(value, ForeignTensor) and (value is None or value == _NEUTRAL.get(name))
         if name not in _CARRIED | _IMMATERIAL and not neutral:
             raise DumpError(
                 f"{call.folder}: {call.function} was given {name}, which no function that needs no plan takes; import "
@@ -190,8 +163,8 @@ class _Pages:
     def decode(self, known: Mapping[str, Recorded]) -> dict[str, Recorded]:
         """Arguments of trtllm_batch_decode_with_kv_cache."""
         return {
-            "block_tables": _Made(self.table),
-            "seq_lens": _Made(self.lengths),
+            "block_tables": ForeignTensor.of(self.table),
+            "seq_lens": ForeignTensor.of(self.lengths),
             "max_seq_len": self._longest,
             "q_len_per_req": known.get("q_len_per_req", 1),
         }
@@ -202,13 +175,13 @@ class _Pages:
         if not known.get("causal", False):
             raise DumpError(f"{plan.folder} is not causal, as the function is; import another call")
         return {
-            "block_tables": _Made(self.table),
-            "seq_lens": _Made(self.lengths),
+            "block_tables": ForeignTensor.of(self.table),
+            "seq_lens": ForeignTensor.of(self.lengths),
             "max_q_len": max((end - begin for begin, end in pairwise(first)), default=0),
             "max_kv_len": self._longest,
             "batch_size": len(self.lengths),
-            "cum_seq_lens_q": _Made(torch.tensor(first, dtype=torch.int32)),
-            "cum_seq_lens_kv": _Made(torch.tensor([0, *self.lengths.cumsum(0).tolist()], dtype=torch.int32)),
+            "cum_seq_lens_q": ForeignTensor.of(torch.tensor(first, dtype=torch.int32)),
+            "cum_seq_lens_kv": ForeignTensor.of(torch.tensor([0, *self.lengths.cumsum(0).tolist()], dtype=torch.int32)),
         }
 
     @property
@@ -218,6 +191,6 @@ class _Pages:
 
 def _integers(plan: RecordedCall, known: Mapping[str, Recorded], name: str) -> list[int]:
     value = known.get(name)
-    if not is_tensor(value) or value.dtype not in (torch.int32, torch.int64) or len(value.shape) != 1:
+    if not isinstance(value, ForeignTensor) or value.dtype not in (torch.int32, torch.int64) or len(value.shape) != 1:
         raise DumpError(f"{plan.folder}: {name} is no list of integers; import another call")
     return [int(number) for number in value.read().tolist()]

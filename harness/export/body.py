@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from attnfuzz.harness.export.python_source import quoted, variables
-from attnfuzz.harness.memory.layout import dense_stride
+from attnfuzz.harness.memory.allocation import dense_stride
 from attnfuzz.reference.call_validity import is_parameter
 from attnfuzz.reference.calls import (
     Argument,

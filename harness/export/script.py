@@ -7,7 +7,7 @@ from attnfuzz.harness.export.body import body_of, reached_by
 from attnfuzz.harness.export.python_source import in_docstring, quoted, source, standard_imports
 from attnfuzz.harness.export.target import DEADLY, CannotExport, Target, flashinfer_parts, native_parts
 from attnfuzz.harness.files.templates import environment_of
-from attnfuzz.harness.memory.poison import poison_bytes
+from attnfuzz.harness.memory.poison import poison
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.reference.calls import CallCase, named_views
@@ -71,7 +71,7 @@ def _poison(calls: CallCase, left_out: frozenset[str]) -> dict[str, bytes]:
     """For each element type of a buffer that calls reach, what an element holds that nobody may read."""
     reached = reached_by(calls.calls) - left_out
     dtypes = dict.fromkeys(buffer.dtype for buffer in calls.buffers if buffer.name in reached)
-    return {dtype.value: poison_bytes(dtype.torch_dtype, dtype.itemsize) for dtype in dtypes}
+    return {dtype.value: poison(dtype.torch_dtype).content(dtype.itemsize) for dtype in dtypes}
 
 
 def _read_only(calls: CallCase, backend: Backend, left_out: frozenset[str]) -> list[str]:

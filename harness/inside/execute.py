@@ -1,15 +1,17 @@
-"""What a worker does with a case: run each step on guarded memory and judge what it gave, right after it.
+"""What a worker does with a case: run each step on guarded memory and judge its output right after it.
 
 A case with a relation is run once more as its other case, in memory of its own, if it passes: the two are compared.
 """
 
 import contextlib
+import gc
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple, TextIO, TypeVar
+from typing import Any, NamedTuple, TextIO, TypeVar
 
 import msgspec
 import torch
@@ -17,23 +19,19 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.backends import registry
 from attnfuzz.harness.backends.engines import engines
-from attnfuzz.harness.calls.call_session import CallSession, answered_geometry
+from attnfuzz.harness.calls.literal_calls import CallSession, answered_geometry
 from attnfuzz.harness.calls.trace import FileTracer
-from attnfuzz.harness.inside.broken_contracts import with_broken
 from attnfuzz.harness.inside.launcher import Launched, LaunchError
-from attnfuzz.harness.inside.on_host import on_host
-from attnfuzz.harness.inside.places import place_of
-from attnfuzz.harness.inside.settings import Settings
+from attnfuzz.harness.inside.places import on_host, place_of
 from attnfuzz.harness.judge import judge
 from attnfuzz.harness.judge.judge import Allowed, Judgement
 from attnfuzz.harness.judge.metamorphic import compare
-from attnfuzz.harness.memory.damage import Damage
-from attnfuzz.harness.memory.plain import AnyMemory
-from attnfuzz.harness.memory.reservation import OutOfMemory
+from attnfuzz.harness.memory.placed import PlacedMemory
+from attnfuzz.harness.memory.seal import Damage
+from attnfuzz.harness.memory.slabs import OutOfMemory
 from attnfuzz.harness.verdict.failures import REACHED_BY, Kind, Observation, Verdict
-from attnfuzz.harness.verdict.raised import said_by, type_name, words_of
-from attnfuzz.harness.verdict.task import Task
-from attnfuzz.harness.verdict.tiers import ALL_TIERS, Tier
+from attnfuzz.harness.verdict.printable import said_by, type_name, words_of
+from attnfuzz.harness.verdict.tiers import ALL_TIERS, Task, Tier
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.kernels.backend import Attended, Backend, Bench, Output, Session, Unsupported
 from attnfuzz.kernels.engine import EngineError
@@ -68,7 +66,7 @@ def warm() -> None:
     for backend in registry.builtin().values():
         # What runs on a GPU can't be loaded before the fork.
         if backend.capability.device is Device.CPU and backend.missing() is None:
-            # Whoever asks for this backend is told; a case of another one must run all the same.
+            # A case of this backend reports it; a case of another one must run all the same.
             with contextlib.suppress(BuildFailed):
                 backend.prepare(lambda _: None)
 
@@ -120,7 +118,7 @@ class Execution:
         task: Task,
         write: Callable[[bytes], None],
         trace: TextIO | None = None,
-        memory: AnyMemory | None = None,
+        memory: PlacedMemory | None = None,
         backend: Backend | None = None,
         look: Look | None = None,
     ) -> None:
@@ -271,7 +269,12 @@ class Execution:
         self._seconds["kernel"] += self._launcher.kernel_seconds
         self._launcher.kernel_seconds = 0.0
         self._observations += self._launcher.observations
-        self._observations += [self._overwritten(each, index, mode) for found in damage for each in found.result()]
+        report = self._launcher.observation()
+        self._observations += [
+            report(kind=Kind.CANARY_OVERWRITTEN, place=each.name, message=str(each))
+            for found in damage
+            for each in found.result()
+        ]
         return stepped
 
     def _attempt(self, work: Callable[[], _Made], index: int, mode: str) -> _Made | None:
@@ -298,16 +301,6 @@ class Execution:
             # The backend forked, and returned in both processes: the other one goes on with the case.
             os._exit(0)
 
-    def _overwritten(self, damage: Damage, index: int, mode: str) -> Observation:
-        return Observation(
-            kind=Kind.CANARY_OVERWRITTEN,
-            place=damage.name,
-            message=str(damage),
-            step=index,
-            mode=mode,
-            kernel=self._launcher.kernel,
-        )
-
     def _judge(self, output: Output, geometry: Geometry, index: int, mode: str) -> None:
         judgement = judge(
             output,
@@ -328,7 +321,13 @@ class Execution:
             self._kept[index] = judgement.allowed
         self._observations += judgement.observations
         if judgement.unanswered and isinstance(self._case, Case):
-            self._observations.append(_corrupted(judgement.unanswered, index, mode, self._launcher.kernel))
+            # All values that are drawn are finite.
+            message = (
+                f"{judgement.unanswered} (token, head) rows attend with or to what is not finite, and no request holds "
+                "such values: the backend handed its kernel something else"
+            )
+            report = self._launcher.observation()
+            self._observations.append(report(kind=Kind.NOT_FINITE, place="inputs", message=message))
         for tier, margin in judgement.margins.items():
             self._margins[tier] = max(margin, self._margins.get(tier, 0.0))
         self._rows += judgement.rows
@@ -340,7 +339,7 @@ class Execution:
 def _raised(
     error: BaseException, index: int = -1, mode: str = "", kernel: str = "", *, rejected: bool = False
 ) -> Observation:
-    """An exception. A kernel that rejects what its capability promises is told apart from code that breaks."""
+    """An exception. A kernel that rejects what its capability promises is distinguished from code that breaks."""
     return Observation(
         kind=Kind.UNEXPECTED_REJECTION if rejected else Kind.RAISED,
         place=type_name(error),
@@ -372,14 +371,52 @@ def _complete(output: object) -> Output:
     return given
 
 
-def _corrupted(rows: int, index: int, mode: str, kernel: str) -> Observation:
-    """What to say of a step of which some rows have no right answer: all values that are drawn are finite."""
-    return Observation(
-        kind=Kind.NOT_FINITE,
-        place="inputs",
-        message=f"{rows} (token, head) rows attend with or to what is not finite, and no request holds such values: "
-        "the backend handed its kernel something else",
-        step=index,
-        mode=mode,
-        kernel=kernel,
-    )
+def with_broken(found: Sequence[Observation], broken: Sequence[Observation]) -> list[Observation]:
+    """What a step's checks found, each with the first broken contract in its text; then the broken contracts.
+
+    What came of them is worse than that they were broken, and stands before them. A breach that several calls of the
+    step have in common is reported once.
+    """
+    if not broken:
+        return list(found)
+    first = broken[0]
+    explained = [replace(each, message=f"{each.message}\nbefore that, {first.message}") for each in found]
+    once: dict[tuple[str, str], Observation] = {}
+    for each in broken:
+        once.setdefault((each.kernel, each.place), each)
+    return [*explained, *once.values()]
+
+
+def _default_device(_: int) -> None:
+    # The one mode that a setting of torch leaves behind.
+    torch.set_default_device(None)
+
+
+def _collect_garbage(enabled: bool) -> None:
+    (gc.enable if enabled else gc.disable)()
+
+
+_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch._C._len_torch_function_stack, _default_device),  # noqa: SLF001 - get_default_device takes 8 microseconds
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.is_grad_enabled, torch.set_grad_enabled),
+    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    (sys.getrecursionlimit, sys.setrecursionlimit),
+    (gc.isenabled, _collect_garbage),
+)
+"""How each is read, which costs much less than a microsecond, and how it is set."""
+
+
+class Settings:
+    """What the settings were when this was made."""
+
+    def __init__(self) -> None:
+        self._values = [read() for read, _ in _SETTINGS]
+
+    def put_back(self) -> None:
+        """Set those that have changed."""
+        for (read, put), value in zip(_SETTINGS, self._values, strict=True):
+            if read() != value:
+                put(value)

@@ -14,8 +14,7 @@ from attnfuzz.harness.inside.launcher import Launched
 from attnfuzz.harness.judge.explain import Aspect, Inquiry, PagedCall, Stake, paged_call, sampled_rows, worst_row
 from attnfuzz.harness.judge.judge import Judgement
 from attnfuzz.harness.verdict.failures import REACHED_BY, Observation, Verdict
-from attnfuzz.harness.verdict.task import Task
-from attnfuzz.harness.verdict.tiers import Tier
+from attnfuzz.harness.verdict.tiers import Task, Tier
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.reference.case import Case, Launch, Mode, Step, ValueFamily
 from attnfuzz.reference.validity import ImpossibleCase, validate

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from attnfuzz.harness.memory.plain import AnyMemory
-from attnfuzz.harness.verdict import raised
+from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.printable import bounded, label
 from attnfuzz.harness.workers.journal import LaunchRecord
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.transfers import Pending, done
@@ -34,7 +34,7 @@ class Launched(NamedTuple):
 
 
 class Tracer(Protocol):
-    """Somebody who is shown every launch, before it runs and after."""
+    """Sees every launch, before it runs and after."""
 
     def begin_step(self, index: int, mode: str) -> None:
         """A step begins."""
@@ -53,28 +53,11 @@ class LaunchError(RuntimeError):
     """The harness itself could not put a launch on record: no fault of a kernel's."""
 
 
-class CapturedGraph(Protocol):
-    """A graph in the hands of its launcher: it is shown the launches, told that they were all, and replayed."""
-
-    def record(self, launched: Launched) -> None:
-        """Keep one launch."""
-        ...
-
-    def finish(self) -> None:
-        """Capture what was recorded."""
-        ...
-
-    def replay(self) -> None:
-        """Launch again what was captured."""
-        ...
-
-    def all_of_it(self) -> AbstractContextManager[None]:
-        """Capture all that a block does on the device, with the launches that were kept meanwhile."""
-        ...
-
-
 class RecordedGraph:
-    """A CUDA graph's semantics on the CPU: scalars are frozen at capture, tensors are live at replay."""
+    """A CUDA graph's semantics on the CPU: scalars are frozen at capture, tensors are live at replay.
+
+    Its launcher records every launch of a capture, and finishes it after the last.
+    """
 
     def __init__(self, launcher: "JournalingLauncher") -> None:
         self._launcher = launcher
@@ -85,14 +68,14 @@ class RecordedGraph:
         self._launches.append(launched)
 
     def all_of_it(self) -> AbstractContextManager[None]:
-        """NotImplementedError: only launches are recorded."""
+        """Capture all that a block does on the device. NotImplementedError here: only launches are recorded."""
         raise NotImplementedError("on the CPU launches alone are recorded")
 
     def finish(self) -> None:
-        """Nothing: the record is the graph."""
+        """Capture what was recorded. Does nothing here: the record is the graph."""
 
     def replay(self) -> None:
-        """Launch again what was recorded."""
+        """Launch again what was captured."""
         for op, arguments in self._launches:
             self._launcher.launch(op, **arguments)
 
@@ -109,33 +92,11 @@ class Gate(Protocol):
         ...
 
 
-class Stopwatch(Protocol):
-    """Sees launches to their end on their device."""
+class Stopwatch:
+    """Sees launches to their end on their device: here, kernels that have run when their call returns.
 
-    @property
-    def at_once(self) -> bool:
-        """Whether a launch is over when its call returns."""
-        ...
-
-    def start(self) -> None:
-        """What is queued from now on is a launch."""
-        ...
-
-    def stop(self) -> None:
-        """What is queued from now on is not the launch any more."""
-        ...
-
-    def wait(self, tell: Callable[[int | None], None]) -> float:
-        """Wait until all that was queued is done; the seconds that the launches since the last wait took.
-
-        No return if the device broke. Before this process ends, and while it waits for long, `tell` is told which of
-        these launches the device is at, the first being 0; None if it is between two.
-        """
-        ...
-
-
-class HostStopwatch:
-    """For kernels that have run when their call returns."""
+    `at_once` says that they are such kernels.
+    """
 
     at_once = True
 
@@ -143,15 +104,19 @@ class HostStopwatch:
         self._started = self._seconds = 0.0
 
     def start(self) -> None:
-        """As `Stopwatch` says."""
+        """What is queued from now on is a launch."""
         self._started = time.perf_counter()
 
     def stop(self) -> None:
-        """As `Stopwatch` says."""
+        """What is queued from now on is not the launch any more."""
         self._seconds += time.perf_counter() - self._started
 
     def wait(self, tell: Callable[[int | None], None]) -> float:
-        """As `Stopwatch` says."""
+        """Wait until all that was queued is done. Returns the seconds that the launches since the last wait took.
+
+        Does not return if the device broke. Before this process ends, and while it waits for long, `tell` is called
+        with the launch that the device is at, the first being 0, or None if it is between two.
+        """
         del tell
         seconds, self._seconds = self._seconds, 0.0
         return seconds
@@ -159,7 +124,7 @@ class HostStopwatch:
 
 @dataclass
 class _Unseen:
-    """A launch that nobody waited for: its journal entry, how it is observed, and what it changed of its inputs."""
+    """A launch, not waited for yet: its journal entry, how it is observed, and what it changed of its inputs."""
 
     entry: bytes
     kernel: str
@@ -172,7 +137,7 @@ class JournalingLauncher:
 
     `kernel` is the entry point launched last in a step, `raised` what it raised, `observations` what the checks of the
     step's launches found, `broken` what was reported of them before they ran, `way` how a server comes to make them,
-    if the backend told, `kernel_seconds` the time spent in kernels. `launched` are the launches of a step if it is a
+    if the backend says, `kernel_seconds` the time spent in kernels. `launched` are the launches of a step if it is a
     list, None if nobody looks at them. What launches were given stays alive until they were seen through, unless a
     `gate` keeps the device behind: a server that runs ahead drops what it needs no more. `run` goes on record as
     `LaunchRecord.run`. A `tracer` is shown every launch, `stopwatch` sees launches to their end, and `new_graph` makes
@@ -182,22 +147,22 @@ class JournalingLauncher:
 
     def __init__(
         self,
-        memory: AnyMemory,
+        memory: PlacedMemory,
         write: Callable[[bytes], None],
         tracer: Tracer | None = None,
         *,
         stopwatch: Stopwatch | None = None,
-        new_graph: Callable[["JournalingLauncher"], CapturedGraph] = RecordedGraph,
+        new_graph: Callable[["JournalingLauncher"], RecordedGraph] = RecordedGraph,
         failed_launch: Callable[[], str] = lambda: "",
     ) -> None:
         self._memory = memory
         self._write = write
         self._tracer = tracer
-        self._stopwatch = stopwatch or HostStopwatch()
+        self._stopwatch = stopwatch or Stopwatch()
         self._new_graph = new_graph
         self._failed_launch = failed_launch
-        self._recording: CapturedGraph | None = None
-        self._capturing: CapturedGraph | None = None
+        self._recording: RecordedGraph | None = None
+        self._capturing: RecordedGraph | None = None
         self._step, self._mode, self._call = -1, "", -1
         self._reported: list[tuple[str, str]] = []
         self._unseen: list[_Unseen] = []
@@ -242,14 +207,14 @@ class JournalingLauncher:
 
     def reached_by(self, words: str) -> None:
         """Say how a server comes to make the launches that follow in this step."""
-        self.way = raised.text(words)
+        self.way = bounded(words)
 
     def report(self, place: str, text: str) -> None:
         """Remember that the next launch breaks a precondition: it is launched all the same."""
-        self._reported.append((raised.label(place), raised.text(text)))
+        self._reported.append((label(place), bounded(text)))
 
     @contextmanager
-    def capture(self) -> Iterator[CapturedGraph]:
+    def capture(self) -> Iterator[RecordedGraph]:
         """Record launches instead of running them; the graph is made of them at the end."""
         graph = self._new_graph(self)
         self._recording = graph
@@ -260,7 +225,7 @@ class JournalingLauncher:
         graph.finish()
 
     @contextmanager
-    def capture_all(self) -> Iterator[CapturedGraph]:
+    def capture_all(self) -> Iterator[RecordedGraph]:
         """Capture what the block does, launches among it: each is on record, and called at once."""
         graph = self._new_graph(self)
         self._capturing = graph
@@ -281,9 +246,9 @@ class JournalingLauncher:
         self._sealed += sum(tensor.nbytes for tensor in inputs)
         entry = self.announce(launches)
         self._show(launches)
-        # What nobody asked for until now is not of this launch.
+        # An error that was not asked for until now is not of this launch.
         self._failed_launch()
-        launch = _Unseen(entry, self.kernel, self._observation(self._known_call(launches)))
+        launch = _Unseen(entry, self.kernel, self.observation(launches))
         self._unseen.append(launch)
         if self.gate is None:
             self._kept += launches
@@ -308,6 +273,12 @@ class JournalingLauncher:
                     self.see_through()
             if self._tracer is not None and not all(op.own for op, _ in launches):
                 self._tracer.returned()
+
+    def observation(self, launches: Sequence[Launched] = ()) -> Callable[..., Observation]:
+        """What is observed of the step's last launch, or of these, but for its kind, place and message."""
+        return partial(
+            Observation, step=self._step, mode=self._mode, kernel=self.kernel, call=self._known_call(launches)
+        )
 
     def see_through(self) -> None:
         """Wait for all launches so far, and observe what they did. No return if the device broke."""
@@ -334,31 +305,31 @@ class JournalingLauncher:
     def announce(self, launches: Sequence[Launched]) -> bytes:
         """Put launches on record before they run, with the tensors that they know of: no other can be blamed.
 
-        Of several that run as one, nobody can tell which it was. Returns the journal entry.
+        Of several that run as one, it is not known which it was. Returns the journal entry.
         """
         self._call += len(launches)
-        self.kernel = " + ".join(dict.fromkeys(raised.label(op.name) for op, _ in launches))
+        self.kernel = " + ".join(dict.fromkeys(label(op.name) for op, _ in launches))
         reported: list[tuple[str, str]] = []
         if not all(op.own for op, _ in launches):
             # Contracts are those of entry points, not of a backend's own code before it.
             reported, self._reported = self._reported, []
-        call = self._known_call(launches)
+        observation = self.observation(launches)
         for place, text in reported:
             breach = f"a call of {self.kernel} breaks its contract: {text}"
-            broken = self._observation(call)(kind=Kind.CONTRACT_BROKEN, place=place, message=breach)
+            broken = observation(kind=Kind.CONTRACT_BROKEN, place=place, message=breach)
             self.broken.append(broken)
         record = LaunchRecord(
             step=self._step,
             mode=self._mode,
             kernel=self.kernel,
             scalars={
-                raised.label(name): _on_one_line(value)
+                label(name): _on_one_line(value)
                 for _, arguments in launches
                 for name, value in arguments.items()
                 if isinstance(value, Scalar)
             },
             tensors=self._memory.on_record(each for _, arguments in launches for each in tensors_of(arguments)),
-            call=call,
+            call=self._known_call(launches),
             run=self.run,
             way=self.way,
             broken=tuple(text for _, text in reported),
@@ -373,7 +344,7 @@ class JournalingLauncher:
         error = self._failed_launch()
         if error:
             hidden = f"{self.kernel} did not tell of the error of its own launch, {error}"
-            observation = self._observation(self._known_call(launches))
+            observation = self.observation(launches)
             self.observations.append(observation(kind=Kind.RAISED, place=error.partition(":")[0], message=hidden))
 
     def _show(self, launches: Sequence[Launched]) -> None:
@@ -393,15 +364,11 @@ class JournalingLauncher:
     def _known_call(self, launches: Sequence[Launched]) -> int:
         return self._call if len(launches) == 1 else -1
 
-    def _observation(self, call: int) -> Callable[..., Observation]:
-        """What is observed of the step's last launch, but for its kind, place and message."""
-        return partial(Observation, step=self._step, mode=self._mode, kernel=self.kernel, call=call)
-
 
 def _on_one_line(value: Scalar) -> Scalar:
     """A scalar as it goes on record: of any length it would not fit, and JSON has integers of 64 bits."""
     if isinstance(value, str):
-        return raised.label(value)
+        return label(value)
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
         return f"an integer of {value.bit_length()} bits"
     return value

@@ -1,17 +1,24 @@
-"""Where cases run: memory, launcher and graphs of the host, or of the one GPU that a worker sees."""
+"""Where cases run: memory, launcher and graphs of the host, or of the one GPU that a worker sees.
 
-from collections.abc import Callable
+The output of a step is brought from a GPU to where it is judged bit by bit, NaN payloads included.
+"""
+
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import torch
 
 from attnfuzz.harness.inside.launcher import Gate, JournalingLauncher, Tracer
+from attnfuzz.harness.memory.allocation import extent
 from attnfuzz.harness.memory.arena import Arena
-from attnfuzz.harness.memory.guarded import GuardedMemory
-from attnfuzz.harness.memory.plain import AnyMemory, PlainMemory
-from attnfuzz.harness.memory.reservation import OutOfMemory
+from attnfuzz.harness.memory.guarded import GuardedMemory, PlainMemory
+from attnfuzz.harness.memory.placed import PlacedMemory
+from attnfuzz.harness.memory.slabs import OutOfMemory
+from attnfuzz.kernels import transfers
+from attnfuzz.kernels.backend import Output
+from attnfuzz.kernels.transfers import Pending, done, to_host
 from attnfuzz.reference.case import Guard, Outputs
 from attnfuzz.reference.device import Device
 
@@ -21,13 +28,14 @@ class Place:
     """A device, and how this process works there.
 
     `memory` makes the guarded memory of a case, `plain` memory without guards, and `launcher` its launcher.
-    `too_large` are the errors for a case that finds no memory. `late` keeps the device behind the host for a block.
+    `too_large` are the errors for a case that finds no memory, which is no failure. `late` keeps the device behind the
+    host for a block.
     """
 
     device: torch.device
-    memory: Callable[[Guard, Outputs], AnyMemory]
-    plain: Callable[[Outputs], AnyMemory]
-    launcher: Callable[[AnyMemory, Callable[[bytes], None], Tracer | None], JournalingLauncher]
+    memory: Callable[[Guard, Outputs], PlacedMemory]
+    plain: Callable[[Outputs], PlacedMemory]
+    launcher: Callable[[PlacedMemory, Callable[[bytes], None], Tracer | None], JournalingLauncher]
     too_large: tuple[type[Exception], ...]
     late: Callable[[], AbstractContextManager[Gate | None]] = nullcontext
 
@@ -52,17 +60,15 @@ def _host() -> Place:
 
 def _gpu() -> Place:
     # Imported only where a worker has a GPU.
-    from attnfuzz.harness.inside.cuda_graph import CudaGraph  # noqa: PLC0415
-    from attnfuzz.harness.inside.cuda_stopwatch import CudaStopwatch  # noqa: PLC0415
+    from attnfuzz.harness.inside.gpu_launches import CudaGraph, CudaStopwatch  # noqa: PLC0415
     from attnfuzz.harness.inside.late_device import StreamGate, late  # noqa: PLC0415
     from attnfuzz.harness.memory.cuda.arena import CudaArena  # noqa: PLC0415
-    from attnfuzz.harness.memory.cuda.memory import CudaMemory  # noqa: PLC0415
-    from attnfuzz.harness.memory.cuda.plain import PlainCudaMemory  # noqa: PLC0415
+    from attnfuzz.harness.memory.cuda.memory import CudaMemory, PlainCudaMemory  # noqa: PLC0415
     from attnfuzz.kernels.gpu import guards  # noqa: PLC0415
 
     arena = CudaArena()
 
-    def launcher(memory: AnyMemory, write: Callable[[bytes], None], tracer: Tracer | None) -> JournalingLauncher:
+    def launcher(memory: PlacedMemory, write: Callable[[bytes], None], tracer: Tracer | None) -> JournalingLauncher:
         return JournalingLauncher(
             memory, write, tracer, stopwatch=CudaStopwatch(), new_graph=CudaGraph, failed_launch=guards.failed_launch
         )
@@ -76,3 +82,78 @@ def _gpu() -> Place:
         too_large=(OutOfMemory, torch.OutOfMemoryError),
         late=partial(late, StreamGate()),
     )
+
+
+_ALIGNMENT = 8
+"""Bytes: no element is larger."""
+
+
+def on_host(output: Output) -> Pending[Output]:
+    """The same output with its tensors in the host's memory, strides and shared storage included.
+
+    Their numbers are those after all that was queued before this call. Large keys and values stay where they are.
+    """
+    tensors = [output.out, output.lse, output.sinks, *(entry.query for entry in output.attended)]
+    keys = [each for entry in output.attended for each in (entry.key, entry.value)]
+    if sum(each.nbytes for each in keys) < transfers.STAYS:
+        tensors += keys
+    moving = Moving(tensor for tensor in tensors if tensor is not None and not tensor.is_cpu)
+    if not moving:
+        return done(output)
+
+    def moved() -> Output:
+        return replace(
+            output,
+            out=moving.of(output.out),
+            lse=None if output.lse is None else moving.of(output.lse),
+            sinks=None if output.sinks is None else moving.of(output.sinks),
+            attended=tuple(
+                replace(entry, query=moving.of(entry.query), key=moving.of(entry.key), value=moving.of(entry.value))
+                for entry in output.attended
+            ),
+        )
+
+    return Pending(moving.wait, moved)
+
+
+class Moving:
+    """Copies under way of what some tensors reach over, one for each storage: the queries of all requests are one."""
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        spans: dict[int, tuple[torch.UntypedStorage, int, int]] = {}
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            first, end = _span(tensor)
+            _, least, most = spans.get(storage.data_ptr(), (storage, first, end))
+            spans[storage.data_ptr()] = storage, min(first, least), max(end, most)
+        self._copies = {
+            address: (first, _copied(storage, first, end)) for address, (storage, first, end) in spans.items()
+        }
+
+    def __len__(self) -> int:
+        return len(self._copies)
+
+    def wait(self) -> None:
+        """Wait until all copies are there."""
+        for _, copy in self._copies.values():
+            copy.wait()
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The same elements in a copy, once it is there; `tensor` itself if its storage is not copied."""
+        first, copy = self._copies.get(tensor.untyped_storage().data_ptr(), (0, None))
+        if copy is None:
+            return tensor
+        offset = tensor.storage_offset() - first // tensor.itemsize
+        return torch.empty(0, dtype=tensor.dtype).set_(copy.read(), offset, tensor.shape, tensor.stride())
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where a tensor begins and ends in its storage, in bytes; it begins where elements of any size may begin."""
+    first = int(tensor.storage_offset())
+    end = first + extent(tensor.shape, tensor.stride())
+    return first * tensor.itemsize // _ALIGNMENT * _ALIGNMENT, end * tensor.itemsize
+
+
+def _copied(storage: torch.UntypedStorage, first: int, end: int) -> Pending[torch.UntypedStorage]:
+    whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+    return to_host(whole[first:end]).then(torch.Tensor.untyped_storage)

@@ -31,10 +31,9 @@ from typing import NamedTuple
 import torch
 
 from attnfuzz.harness.judge.error_budget import ErrorBudget
-from attnfuzz.harness.judge.evidence import Evidence, Heard
-from attnfuzz.harness.judge.grouping import grouped
+from attnfuzz.harness.judge.evidence import Evidence, TierResult
+from attnfuzz.harness.judge.judged_again import grouped
 from attnfuzz.harness.judge.lse_bound import independent_lse_error, shared_lse_error
-from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.noise import SMALLEST_STEP
 
@@ -77,7 +76,7 @@ class CommonErrors(NamedTuple):
     telling: torch.Tensor
 
 
-def judge_common_error(evidence: Evidence) -> Heard | None:
+def judge_common_error(evidence: Evidence) -> TierResult | None:
     """T3's verdict on the output; None if too few rows can tell."""
     budget = evidence.budget
     if evidence.seeing_rows <= allowed_score(budget) ** 2:
@@ -90,10 +89,10 @@ def judge_common_error(evidence: Evidence) -> Heard | None:
             return f"out is {1 + by:.6g} times what it should be"
         return f"out is {estimate(evidence.error, budget.variance, torch.ones(()), telling):+.3g} off"
 
-    return _heard(evidence, max(scale, shift, key=lambda signs: signs.score), Kind.OUTPUT_MISMATCH, words)
+    return _result(evidence, max(scale, shift, key=lambda signs: signs.score), "out", words)
 
 
-def judge_common_lse_error(evidence: Evidence) -> Heard | None:
+def judge_common_lse_error(evidence: Evidence) -> TierResult | None:
     """T3's verdict on the LSE; None if there is none, or too few rows can tell."""
     if evidence.lse is None or evidence.seeing_rows <= allowed_score(evidence.budget) ** 2:
         return None
@@ -105,22 +104,21 @@ def judge_common_lse_error(evidence: Evidence) -> Heard | None:
         off = estimate(error, variance, torch.ones(()), telling) / evidence.lse_unit
         return f"lse is {off:+.3g} off (base {evidence.contract.lse})"
 
-    return _heard(evidence, signs, Kind.LSE_MISMATCH, words)
+    return _result(evidence, signs, "lse", words)
 
 
-def _heard(evidence: Evidence, found: Signs, kind: Kind, words: Callable[[], str]) -> Heard | None:
+def _result(evidence: Evidence, found: Signs, place: str, words: Callable[[], str]) -> TierResult | None:
     rows, threshold = found.off.numel(), allowed_score(evidence.budget)
     if rows <= threshold**2:
         return None
     margin = found.score / threshold
     if margin <= 1:
-        return Heard(margin)
-    place = "out" if kind is Kind.OUTPUT_MISMATCH else "lse"
+        return TierResult(margin)
     message = (
         f"over {rows} rows, {words()}, which no row shows by itself: {found.score:.3g} standard deviations, "
         f"{margin:.3g} times the allowed"
     )
-    return Heard(margin, evidence.report(kind=kind, place=place, tier=Tier.T3, margin=margin, message=message))
+    return evidence.failed(Tier.T3, place, margin, message)
 
 
 def allowed_score(budget: ErrorBudget) -> float:

@@ -3,13 +3,12 @@
 import torch
 
 from attnfuzz.harness.judge.error_budget import ErrorBudget
-from attnfuzz.harness.judge.evidence import Evidence, Heard
+from attnfuzz.harness.judge.evidence import Evidence, TierResult
 from attnfuzz.harness.judge.judged_again import element_allowance, judged_again
-from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.tiers import Tier
 
 
-def judge_elements(evidence: Evidence) -> Heard:
+def judge_elements(evidence: Evidence) -> TierResult:
     """T1's verdict."""
     budget, error = evidence.budget, evidence.error.abs()
     bound = element_bound(budget)
@@ -22,19 +21,15 @@ def judge_elements(evidence: Evidence) -> Heard:
 
     wrong = judged_again(by_row, again)
     if wrong is None:
-        return Heard(by_row.max().item())
+        return TierResult(by_row.max().item())
     token, head = wrong
     margin, element = by_row[token, head].item(), int(ratio[token, head].argmax())
     seen, expected = evidence.out[token, head, element].item(), budget.answer.out[token, head, element].item()
-    row = evidence.rows.address(token, head)
     message = (
-        f"{evidence.rows.name(row)}, element {element}: {seen:.6g} instead of {expected:.6g}, "
+        f"{evidence.name(wrong)}, element {element}: {seen:.6g} instead of {expected:.6g}, "
         f"{margin:.3g} times the allowed error; {evidence.share(by_row > 1)}"
     )
-    failure = evidence.report(
-        kind=Kind.OUTPUT_MISMATCH, place="out", tier=Tier.T1, margin=margin, message=message, row=row
-    )
-    return Heard(margin, failure, wrong)
+    return evidence.failed(Tier.T1, "out", margin, message, wrong)
 
 
 def element_bound(budget: ErrorBudget) -> torch.Tensor:

@@ -5,8 +5,7 @@ from math import isfinite
 
 import torch
 
-from attnfuzz.harness.judge.evidence import Evidence, Report
-from attnfuzz.harness.judge.real_rows import RealRows
+from attnfuzz.harness.judge.evidence import Evidence, RealRows, Report
 from attnfuzz.harness.memory.poison import unwritten
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.tiers import Tier
@@ -17,16 +16,14 @@ from attnfuzz.reference.geometry import Geometry
 
 def judge_exactly(evidence: Evidence) -> Iterator[Observation]:
     """T0's verdict on an output of the right shape."""
-    rows, sees, report, contract = evidence.rows, evidence.sees, evidence.report, evidence.contract
-    yield from not_numbers(evidence.out, "out", rows, sees, report)
+    contract, report = evidence.contract, evidence.report
+    yield from _not_numbers(evidence, evidence.out, "out")
     if evidence.lse is not None:
-        yield from not_numbers(evidence.lse, "lse", rows, sees, report)
-    elif contract.lse is not None and rows.tokens:
+        yield from _not_numbers(evidence, evidence.lse, "lse")
+    elif contract.lse is not None and evidence.rows.tokens:
         message = f"there is no lse, but the contract promises one in base {contract.lse}"
         yield report(kind=Kind.LSE_MISMATCH, place="lse", tier=Tier.T0, message=message)
-    empty = empty_rows(evidence.out, evidence.lse, evidence.budget.answer.lse, rows, sees, contract, report)
-    if empty is not None:
-        yield empty
+    yield from _empty_rows(evidence)
     yield from padded_rows(evidence.padded, contract, report)
 
 
@@ -42,26 +39,18 @@ def misshapen(output: Output, rows: RealRows, geometry: Geometry, report: Report
     elif out.shape[0] < rows.last:
         message = f"out has {out.shape[0]} rows, but the requests' last row is {rows.last - 1}"
     elif lse is not None and (lse.shape != out.shape[:2] or lse.dtype != torch.float32):
-        return report(
-            kind=Kind.LSE_MISMATCH,
-            place="lse",
-            tier=Tier.T0,
-            message=f"lse is {_form(lse)}, expected torch.float32 {list(out.shape[:2])}",
-        )
+        message = f"lse is {_form(lse)}, expected torch.float32 {list(out.shape[:2])}"
+        return report(kind=Kind.LSE_MISMATCH, place="lse", tier=Tier.T0, message=message)
     else:
         return None
     return report(kind=Kind.OUTPUT_MISMATCH, place="out", tier=Tier.T0, message=message)
 
 
-def not_numbers(
-    tensor: torch.Tensor, place: str, rows: RealRows, sees: torch.Tensor, report: Report
-) -> Iterator[Observation]:
-    """Elements of rows that see a key, and yet are NaN or infinite: never written, or computed.
-
-    `tensor` [T, Hq, ...] holds the rows of requests; `sees` is bool [T].
-    """
+def _not_numbers(evidence: Evidence, tensor: torch.Tensor, place: str) -> Iterator[Observation]:
+    """Elements of rows [T, Hq, ...] that see a key, and yet are NaN or infinite: never written, or computed."""
     if all_finite(tensor):
         return
+    sees = evidence.sees
     bad = ~torch.isfinite(tensor) & sees.view(-1, *[1] * (tensor.dim() - 1))
     if not bad.any():
         return
@@ -72,56 +61,39 @@ def not_numbers(
             token, head = by_row.nonzero()[0].tolist()
             value = tensor[token, head].flatten()[mask[token, head].flatten()][0].item()
             held = "the sentinel" if kind is Kind.UNWRITTEN else f"{value}"
-            row = rows.address(token, head)
-            yield report(
-                kind=kind,
-                place=place,
-                tier=Tier.T0,
-                row=row,
-                message=f"{place} of {rows.name(row)} was {what}: it holds {held}; {_share(by_row, sees)}",
-            )
+            row = evidence.rows.address(token, head)
+            message = f"{place} of {evidence.rows.name(row)} was {what}: it holds {held}; {_share(by_row, sees)}"
+            yield evidence.report(kind=kind, place=place, tier=Tier.T0, row=row, message=message)
 
 
-def empty_rows(
-    out: torch.Tensor,
-    lse: torch.Tensor | None,
-    expected_lse: torch.Tensor,
-    rows: RealRows,
-    sees: torch.Tensor,
-    contract: Contract,
-    report: Report,
-) -> Observation | None:
-    """Rows that see no key, and do not hold what the contract says.
+def _empty_rows(evidence: Evidence) -> Iterator[Observation]:
+    """Rows that see no key, and do not hold what the contract says. The strictest is out = 0 and lse = -inf.
 
-    out [T, Hq, Dv] and lse [T, Hq] (natural or base 2: only -inf and finite matter, unless there are sinks, when
-    `expected_lse` [T, Hq] is finite and the LSE's own tier compares it). The strictest is out = 0 and lse = -inf.
+    In either base only -inf and finite LSEs matter, unless there are sinks, when the expected one is finite and the
+    LSE's own tier compares it.
     """
+    out, lse, sees, contract = evidence.out, evidence.lse, evidence.sees, evidence.contract
     if contract.empty_rows is Holds.ANYTHING or bool(sees.all()):
-        return None
+        return
     if contract.empty_rows is Holds.ZERO:
         wrong = (out != 0).any(dim=-1)
         if lse is not None:
-            wrong |= torch.where(expected_lse == -torch.inf, lse != -torch.inf, ~torch.isfinite(lse))
+            wrong |= torch.where(evidence.budget.answer.lse == -torch.inf, lse != -torch.inf, ~torch.isfinite(lse))
     else:
         wrong = ~torch.isfinite(out).all(dim=-1)
         if lse is not None:
             wrong |= torch.isnan(lse) | (lse == torch.inf)
     wrong &= ~sees.unsqueeze(-1)
     if not wrong.any():
-        return None
+        return
     token, head = wrong.nonzero()[0].tolist()
     held = f"out[0] = {_held(out[token, head, :1])}"
     if lse is not None:
         held += f", lse = {_held(lse[token, head].view(1))}"
     promised = "out = 0, lse = -inf" if contract.empty_rows is Holds.ZERO else "finite numbers"
-    row = rows.address(token, head)
-    return report(
-        kind=Kind.EMPTY_ROW,
-        place="empty rows",
-        tier=Tier.T0,
-        row=row,
-        message=f"{rows.name(row)} sees no key and must hold {promised}: {held}; {_share(wrong, ~sees)}",
-    )
+    row = evidence.rows.address(token, head)
+    message = f"{evidence.rows.name(row)} sees no key and must hold {promised}: {held}; {_share(wrong, ~sees)}"
+    yield evidence.report(kind=Kind.EMPTY_ROW, place="empty rows", tier=Tier.T0, row=row, message=message)
 
 
 def padded_rows(padded: torch.Tensor, contract: Contract, report: Report) -> Iterator[Observation]:

@@ -11,18 +11,16 @@ one, averaged by weight, is next to nothing. So it is for q = 0, for equal keys,
 import torch
 
 from attnfuzz.harness.judge.error_budget import ErrorBudget
-from attnfuzz.harness.judge.evidence import Evidence, Heard
-from attnfuzz.harness.judge.judged_again import judged_again
+from attnfuzz.harness.judge.evidence import Evidence, TierResult
+from attnfuzz.harness.judge.judged_again import judged_again, parts_allowance
 from attnfuzz.harness.judge.lse_bound import rounded_lse_error, wrong_lse
-from attnfuzz.harness.judge.parts import parts_allowance
-from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.tiers import Tier
 
 _LARGEST_GAP = 2.0**-24
 """Gap above which weights do not count as exact: the error of what is below the largest logit is the gap at most."""
 
 
-def judge_exact_rows(evidence: Evidence) -> Heard | None:
+def judge_exact_rows(evidence: Evidence) -> TierResult | None:
     """T5's verdict on the output; None if no row has exact weights."""
     budget = evidence.budget
     exact = have_exact_weights(budget) & evidence.sees.unsqueeze(-1)
@@ -43,25 +41,21 @@ def judge_exact_rows(evidence: Evidence) -> Heard | None:
 
     wrong = judged_again(by_row, again)
     if wrong is None:
-        return Heard(by_row.max().item())
+        return TierResult(by_row.max().item())
     token, head = wrong
     margin, element = by_row[token, head].item(), int(ratio[row_of(token, head)].argmax())
     keys = int(budget.answer.visible[token])
     equal = 1 / (budget.moments.p_peak[token, head].item() * keys)
     weights = "equal weights" if equal < 2 else "one key's weight, or few"
     seen, expected = evidence.out[token, head, element].item(), budget.answer.out[token, head, element].item()
-    row = evidence.rows.address(token, head)
     message = (
-        f"{evidence.rows.name(row)}, element {element}: {seen:.8g} instead of {expected:.8g} from {weights} "
+        f"{evidence.name(wrong)}, element {element}: {seen:.8g} instead of {expected:.8g} from {weights} "
         f"among {keys} keys, {margin:.3g} times the allowed error; {evidence.share(ratio.amax(dim=-1) > 1)}"
     )
-    failure = evidence.report(
-        kind=Kind.OUTPUT_MISMATCH, place="out", tier=Tier.T5, margin=margin, message=message, row=row
-    )
-    return Heard(margin, failure, (token, head))
+    return evidence.failed(Tier.T5, "out", margin, message, wrong)
 
 
-def judge_exact_lse(evidence: Evidence) -> Heard | None:
+def judge_exact_lse(evidence: Evidence) -> TierResult | None:
     """T5's verdict on the LSE; None if there is none, or no row whose logits are all 0."""
     budget = evidence.budget
     if evidence.lse is None:
@@ -73,13 +67,10 @@ def judge_exact_lse(evidence: Evidence) -> Heard | None:
     ratio = torch.where(zero, error / exact_lse_bound(budget), 0.0)
     margin = ratio.max().item()
     if margin <= 1:
-        return Heard(margin)
-    words, row = wrong_lse(evidence, ratio)
-    message = f"{words}; all of its logits are 0"
-    failure = evidence.report(
-        kind=Kind.LSE_MISMATCH, place="lse", tier=Tier.T5, margin=margin, message=message, row=row
-    )
-    return Heard(margin, failure, evidence.row_of(int(ratio.argmax())))
+        return TierResult(margin)
+    worst = evidence.row_of(int(ratio.argmax()))
+    message = f"{wrong_lse(evidence, ratio, worst)}; all of its logits are 0"
+    return evidence.failed(Tier.T5, "lse", margin, message, worst)
 
 
 def have_exact_weights(budget: ErrorBudget) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The verdict on one step's output: the reference is asked, and every tier is heard."""
+"""The verdict on one step's output: the reference answers, and every tier judges."""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -7,16 +7,13 @@ from functools import partial
 
 import torch
 
-from attnfuzz.harness.judge.answerable import set_aside, unanswered
 from attnfuzz.harness.judge.common_error import judge_common_error, judge_common_lse_error
 from attnfuzz.harness.judge.element_bound import judge_elements
 from attnfuzz.harness.judge.error_budget import ErrorBudget
-from attnfuzz.harness.judge.evidence import Evidence, Heard
+from attnfuzz.harness.judge.evidence import Evidence, RealRows, TierResult, packed_problem, set_aside, unanswered
 from attnfuzz.harness.judge.exact import judge_exactly, misshapen
 from attnfuzz.harness.judge.exact_weights import judge_exact_lse, judge_exact_rows
 from attnfuzz.harness.judge.lse_bound import judge_lse
-from attnfuzz.harness.judge.packed_problem import packed_problem
-from attnfuzz.harness.judge.real_rows import RealRows
 from attnfuzz.harness.judge.row_error import judge_rows
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.tiers import ALL_TIERS, ALPHA, Tier
@@ -26,7 +23,7 @@ from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.noise import NoiseModel
 
-STATISTICAL: tuple[tuple[Tier, str, Callable[[Evidence], Heard | None]], ...] = (
+STATISTICAL: tuple[tuple[Tier, str, Callable[[Evidence], TierResult | None]], ...] = (
     (Tier.T1, "out", judge_elements),
     (Tier.T5, "out", judge_exact_rows),
     (Tier.T2, "out", judge_rows),
@@ -35,7 +32,7 @@ STATISTICAL: tuple[tuple[Tier, str, Callable[[Evidence], Heard | None]], ...] = 
     (Tier.T5, "lse", judge_exact_lse),
     (Tier.T3, "lse", judge_common_lse_error),
 )
-"""Who is heard about which place, in this order: None is said where a tier does not apply."""
+"""Tiers with the place that they judge, in the order they run; a tier returns None where it does not apply."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +84,7 @@ def judge(
 ) -> Judgement:
     """Judge `output` against fp64 attention over what it attended to, causally and with the geometry's window.
 
-    With `strict`, what breaks only the strict contract is observed too, marked as a gap. Only `tiers` are heard. With
+    With `strict`, what breaks only the strict contract is observed too, marked as a gap. Only `tiers` run. With
     `keep`, the judgement has what a related run may be compared with. Requests without a right answer are set aside.
     """
     began = time.perf_counter()
@@ -110,7 +107,7 @@ def judge(
     observations = [*judge_exactly(evidence)] if Tier.T0 in tiers else []
     margins: dict[str, float] = {}
     worst: dict[str, tuple[int, int] | None] = {}
-    observations += _hear(evidence, tiers, margins, worst)
+    observations += _statistical(evidence, tiers, margins, worst)
     if strict and Tier.T0 in tiers:
         known = {(observation.kind, observation.place) for observation in observations}
         best = Evidence.of(output, rows, budget, contract.strict(), partial(report, gap=True))
@@ -136,7 +133,7 @@ def _each_tiers_alpha(alpha: float, tiers: Collection[Tier]) -> float:
     return alpha / max(len({tier for tier, _, _ in STATISTICAL if tier in tiers}), 1)
 
 
-def _hear(
+def _statistical(
     evidence: Evidence, tiers: Collection[Tier], margins: dict[str, float], worst: dict[str, tuple[int, int] | None]
 ) -> Iterator[Observation]:
     """Yield what the statistical `tiers` find; put the margin of each into `margins`, a place's worst row in `worst`.
@@ -146,15 +143,15 @@ def _hear(
     if not evidence.out.numel():
         return
     failed = set()
-    for tier, place, hear in STATISTICAL:
-        heard = hear(evidence) if tier in tiers and place not in failed else None
-        if heard is None:
+    for tier, place, judge_place in STATISTICAL:
+        result = judge_place(evidence) if tier in tiers and place not in failed else None
+        if result is None:
             continue
-        margins[tier] = max(heard.margin, margins.get(tier, 0.0))
-        if heard.failure is not None:
+        margins[tier] = max(result.margin, margins.get(tier, 0.0))
+        if result.failure is not None:
             failed.add(place)
-            worst[place] = heard.worst
-            yield heard.failure
+            worst[place] = result.worst
+            yield result.failure
 
 
 def _allowed(evidence: Evidence) -> Allowed:

@@ -1,15 +1,29 @@
-"""Rows that fail are judged again, by what is too dear to ask of every row: at most `MOST_ROWS_AGAIN` of an output.
+"""Rows that fail are judged again, by what costs too much to ask of every row: at most `MOST_ROWS_AGAIN` of an output.
 
-What terms have in common (`ties`), and parts that are merged (`parts`), may add to the bounds.
+`ErrorBudget` takes the errors of a row's terms for independent unless all of its weights are alike. Where keys come in
+groups (prefixes that slots share, values that repeat, few dims of few bits), that is too narrow:
+
+- equal weights are rounded alike for the second product and for the denominator;
+- copies of a key have the same logit, and the same error in it;
+- equal terms that are added to a larger sum in a row are rounded to the same side each time, for as long as the sum
+  stays between two powers of two: sums are multiples of one step there, and what the term is beyond a multiple is lost
+  again and again. Nothing in that is random, so the bound is that of the format of the sums.
+
+It takes parts of an output that are rounded to its dtype before they are merged to be about as large as
+sqrt(sum p^2 v^2), the size of a sum whose terms have random signs. Values that are alike over many keys (the codes of
+ValueFamily.PROBE, constant values) make parts that are far larger than that, and than the output if they cancel; and
+elements with the same parts are rounded alike. How a kernel cuts its keys into parts is not known, but each is a run of
+keys, so that the largest run bounds them.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
 
 import torch
 
-from attnfuzz.harness.judge.error_budget import ErrorBudget
-from attnfuzz.harness.judge.parts import parts_allowance
-from attnfuzz.harness.judge.ties import ties_allowance
+from attnfuzz.harness.judge.error_budget import UNIFORM, ErrorBudget
+from attnfuzz.reference.row import EQUAL, key_marks, row_weights, tied_row
 
 MOST_ROWS_AGAIN = 64
 """Rows of one output that a tier judges again. A factor that is wrong by little makes every row suspect: over long
@@ -36,3 +50,146 @@ def judged_again(ratio: torch.Tensor, again: Callable[[int, int], float]) -> tup
             return token, head
     ratio.clamp_(max=1.0)
     return None
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Sums over groups of a row's keys, fp64: of p, `weights` [groups], and of p v, `weighted` [groups, Dv]."""
+
+    weights: torch.Tensor
+    weighted: torch.Tensor
+
+    @classmethod
+    def by(cls, group: torch.Tensor, weights: torch.Tensor, values: torch.Tensor) -> "Groups":
+        """From the number of each key's group, int64 [k], its weight [k] and value [k, Dv]."""
+        terms = torch.cat((weights.unsqueeze(-1), weights.unsqueeze(-1) * values), dim=-1)
+        count = int(group.max()) + 1 if len(group) else 0
+        sums = torch.zeros((count, terms.shape[1]), dtype=torch.float64, device=values.device)
+        sums.index_add_(0, group, terms)
+        return cls(sums[:, 0], sums[:, 1:])
+
+    @property
+    def concentration(self) -> float:
+        """Sum over groups of (sum p)^2: `Moments.concentration` of terms whose errors a group has in common."""
+        return self.weights.square().sum().item()
+
+    @property
+    def power(self) -> torch.Tensor:
+        """Sum over groups of (sum p v)^2, [Dv], likewise."""
+        return self.weighted.square().sum(dim=0)
+
+    def spread(self, out: torch.Tensor) -> torch.Tensor:
+        """Sum over groups of (sum p (v - out))^2 for `out` [Dv], likewise."""
+        return (self.weighted - torch.outer(self.weights, out)).square().sum(dim=0)
+
+    def covariance(self, out: torch.Tensor) -> torch.Tensor:
+        """Sum over groups of d d' with d = sum p (v - out), [Dv, Dv]: `spread` and what lies off its diagonal."""
+        crossed = torch.outer(out, self.weights @ self.weighted)
+        return self.weighted.T @ self.weighted - crossed - crossed.T + torch.outer(out, out) * self.concentration
+
+
+@dataclass(frozen=True)
+class Ties:
+    """A row's keys in groups: `alike` have equal weights, and `copies` are one key. `tied` keys have an equal."""
+
+    alike: Groups
+    copies: Groups
+    tied: int
+
+    @classmethod
+    def of(cls, weights: torch.Tensor, values: torch.Tensor, marks: torch.Tensor) -> "Ties":
+        """The groups of one row, from the k keys that it sees: weights, values [k, Dv] and `key_marks`."""
+        equal = grouped(weights, EQUAL * weights)
+        sizes = torch.bincount(equal)
+        copies = grouped(marks, torch.full_like(marks, EQUAL))
+        return cls(Groups.by(equal, weights, values), Groups.by(copies, weights, values), int(sizes[sizes > 1].sum()))
+
+    def summed(self, step: float, out: torch.Tensor) -> torch.Tensor:
+        """What rounding sums may come to where equal terms round to the same side, [Dv], for the row's answer `out`.
+
+        n u for the sum of p v, times the sizes of the groups' sums, and n u for that of p, which `out` was divided by;
+        n is the keys that are tied, and u = `step` (Higham's bound for n terms).
+        """
+        return step * self.tied * (self.alike.weighted.abs().sum(dim=0) + out.abs())
+
+
+def ties_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
+    """What the ties of a row add to T1's bound, [Dv].
+
+    t u_P (rms p v of groups - of keys) + tail rms(delta) (rms p (v - o) of copies - of keys) + what sums share.
+    """
+    ties, moments = _ties_of(budget, token, head), budget.moments
+    power, spread = moments.power[token, head], moments.spread[token, head]
+    if ties is None:
+        return torch.zeros_like(power)
+    out = budget.answer.out[token, head]
+    weights = (ties.alike.power.sqrt() - power.sqrt()).clamp(min=0)
+    logits = (ties.copies.spread(out).sqrt() - spread.sqrt()).clamp(min=0)
+    allowed = budget.deviations[token] * budget.noise.probabilities * weights + ties.summed(budget.step, out)
+    return allowed + budget.tail * budget.row_logit_variance[token, head].sqrt() * logits
+
+
+def lse_ties_allowance(budget: ErrorBudget, token: int, head: int) -> float:
+    """What the ties of a row add to T4's bound, in natural units."""
+    ties, noise = _ties_of(budget, token, head), budget.noise
+    if ties is None:
+        return 0.0
+    usual = sqrt(budget.moments.concentration[token, head].item())
+    weights, logits = (max(sqrt(groups.concentration) - usual, 0.0) for groups in (ties.alike, ties.copies))
+    rounded = budget.deviations[token].item() * noise.row_sum * weights + budget.step * ties.tied
+    return rounded + budget.tail * sqrt(budget.row_logit_variance[token, head].item()) * logits
+
+
+def _ties_of(budget: ErrorBudget, token: int, head: int) -> Ties | None:
+    """The groups of one row; None if all of its weights differ."""
+    key = "ties", token, head
+    if key not in budget.memo:
+        tied = tied_row(budget.problem, token, head)
+        budget.memo[key] = None if tied is None else Ties.of(*tied, key_marks(budget.problem, token, head))
+    found: Ties | None = budget.memo[key]
+    return found
+
+
+def largest_run(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """The largest |sum p v| over runs of keys, [Dv], from the weights [k] and values [k, Dv] of a row."""
+    sums = torch.zeros(len(weights) + 1, values.shape[1], dtype=torch.float64, device=values.device)
+    torch.cumsum(weights.unsqueeze(-1) * values, dim=0, out=sums[1:])
+    return sums.amax(dim=0) - sums.amin(dim=0)
+
+
+def parts_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
+    """What the parts of a row add to T1's bound and T5's, [Dv]: (3 r - 4) u R, if that is more than they have of it.
+
+    R is the largest run. Of r = `roundings` parts each is rounded, and so are r - 2 merges of some of them, which reach
+    over two runs at most: the request's new tokens, and a run of its prefix.
+    """
+    power, roundings = budget.moments.power[token, head], budget.roundings
+    if roundings < 2:
+        return torch.zeros_like(power)
+    counted = budget.deviations[token] * ((roundings - 1) * budget.roundoff) * power.sqrt()
+    return ((3 * roundings - 4) * budget.roundoff * _largest_run(budget, token, head) - counted).clamp(min=0)
+
+
+def parts_error(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
+    """Root mean square of what two roundings for each merge come to, [Dv], which all elements may have in common."""
+    if budget.roundings < 2:
+        return torch.zeros_like(budget.moments.power[token, head])
+    return sqrt(2 * UNIFORM * (budget.roundings - 1)) * budget.roundoff * _largest_run(budget, token, head)
+
+
+def _largest_run(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
+    key = "largest run", token, head
+    if key not in budget.memo:
+        budget.memo[key] = largest_run(*row_weights(budget.problem, token, head))
+    found: torch.Tensor = budget.memo[key]
+    return found
+
+
+def grouped(numbers: torch.Tensor, tolerance: torch.Tensor) -> torch.Tensor:
+    """The group of each of `numbers` [n], int64 [n], counted from 0 in rising order.
+
+    A number is in the group of the next lower one if it is above it by its own `tolerance` [n] at most.
+    """
+    ordered, order = numbers.sort()
+    starts = ordered.diff(prepend=ordered[:1]) > tolerance[order]
+    return torch.empty_like(order).scatter_(0, order, starts.cumsum(0))

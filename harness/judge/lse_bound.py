@@ -5,17 +5,15 @@ from math import log
 import torch
 
 from attnfuzz.harness.judge.error_budget import ErrorBudget
-from attnfuzz.harness.judge.evidence import Evidence, Heard
-from attnfuzz.harness.judge.judged_again import judged_again
-from attnfuzz.harness.judge.ties import lse_ties_allowance
-from attnfuzz.harness.verdict.failures import Kind, RowAddress
+from attnfuzz.harness.judge.evidence import Evidence, TierResult
+from attnfuzz.harness.judge.judged_again import judged_again, lse_ties_allowance
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.contract import LseBase
 
 _FP32 = 2.0**-24
 
 
-def judge_lse(evidence: Evidence) -> Heard | None:
+def judge_lse(evidence: Evidence) -> TierResult | None:
     """T4's verdict; None if there is no LSE."""
     if evidence.lse is None:
         return None
@@ -27,31 +25,25 @@ def judge_lse(evidence: Evidence) -> Heard | None:
         return error[token, head].item() / (bound[token, head].item() + lse_ties_allowance(budget, token, head))
 
     wrong = judged_again(ratio, again)
-    margin = ratio.max().item()
     if wrong is None:
-        return Heard(margin)
+        return TierResult(ratio.max().item())
     base = evidence.contract.lse
     other, other_unit = ("e", 1.0) if base is LseBase.TWO else ("2", log(2.0))
-    message, row = wrong_lse(evidence, ratio)
+    message = wrong_lse(evidence, ratio, wrong)
     if (evidence.lse_error(other_unit).abs() / bound).max().item() <= 1:
         message += f"; all are right in base {other}"
-    failure = evidence.report(
-        kind=Kind.LSE_MISMATCH, place="lse", tier=Tier.T4, margin=margin, message=message, row=row
-    )
-    return Heard(margin, failure, wrong)
+    return evidence.failed(Tier.T4, "lse", ratio[wrong].item(), message, wrong)
 
 
-def wrong_lse(evidence: Evidence, ratio: torch.Tensor) -> tuple[str, RowAddress]:
-    """Describe the LSE whose error over its bound, `ratio` [T, Hq], is the largest, and return its row."""
+def wrong_lse(evidence: Evidence, ratio: torch.Tensor, worst: tuple[int, int]) -> str:
+    """Describe the `worst` LSE, from the error over bound of all of them, `ratio` [T, Hq]."""
     assert evidence.lse is not None
-    token, head = evidence.row_of(int(ratio.argmax()))
-    expected = evidence.budget.answer.lse[token, head].item() / evidence.lse_unit
-    row = evidence.rows.address(token, head)
-    words = (
-        f"{evidence.rows.name(row)}: lse {evidence.lse[token, head].item():.8g} instead of {expected:.8g} "
-        f"(base {evidence.contract.lse}), {ratio.max().item():.3g} times the allowed error; {evidence.share(ratio > 1)}"
+    expected = evidence.budget.answer.lse[worst].item() / evidence.lse_unit
+    return (
+        f"{evidence.name(worst)}: lse {evidence.lse[worst].item():.8g} instead of {expected:.8g} "
+        f"(base {evidence.contract.lse}), {ratio[worst].item():.3g} times the allowed error; "
+        f"{evidence.share(ratio > 1)}"
     )
-    return words, row
 
 
 def lse_bound(budget: ErrorBudget) -> torch.Tensor:

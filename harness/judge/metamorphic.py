@@ -14,12 +14,10 @@ import torch
 from attnfuzz.harness.judge import exact
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.error_budget import ErrorBudget
-from attnfuzz.harness.judge.evidence import Report
+from attnfuzz.harness.judge.evidence import RealRows, Report
 from attnfuzz.harness.judge.judge import Allowed
-from attnfuzz.harness.judge.judged_again import element_allowance, judged_again
+from attnfuzz.harness.judge.judged_again import element_allowance, judged_again, lse_ties_allowance
 from attnfuzz.harness.judge.lse_bound import lse_bound
-from attnfuzz.harness.judge.real_rows import RealRows
-from attnfuzz.harness.judge.ties import lse_ties_allowance
 from attnfuzz.harness.verdict.failures import Kind, Observation, RowAddress
 from attnfuzz.harness.verdict.tiers import ALL_TIERS, Tier
 from attnfuzz.kernels.backend import Output

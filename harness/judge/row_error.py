@@ -6,11 +6,8 @@ from math import log, sqrt
 import torch
 
 from attnfuzz.harness.judge.error_budget import UNIFORM, ErrorBudget
-from attnfuzz.harness.judge.evidence import Evidence, Heard
-from attnfuzz.harness.judge.judged_again import MOST_ROWS_AGAIN
-from attnfuzz.harness.judge.parts import parts_error
-from attnfuzz.harness.judge.ties import Ties
-from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.harness.judge.evidence import Evidence, TierResult
+from attnfuzz.harness.judge.judged_again import MOST_ROWS_AGAIN, Ties, parts_error
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.row import key_marks, row_weights
 
@@ -23,23 +20,19 @@ class RowError:
     margin: float
 
 
-def judge_rows(evidence: Evidence) -> Heard:
+def judge_rows(evidence: Evidence) -> TierResult:
     """T2's verdict; the margin is that of z^2."""
     found = row_error(evidence.budget, evidence.error)
     if not found.wrong:
-        return Heard(found.margin)
+        return TierResult(found.margin)
     token, head, margin = found.wrong[0]
     rms = evidence.error[token, head].square().mean().sqrt().item()
     size = evidence.budget.answer.out[token, head].square().mean().sqrt().item()
-    row = evidence.rows.address(token, head)
     message = (
-        f"{evidence.rows.name(row)}: root mean square error {rms:.3g} of an output of {size:.3g}, its "
+        f"{evidence.name((token, head))}: root mean square error {rms:.3g} of an output of {size:.3g}, its "
         f"square {margin:.3g} times the allowed one; {evidence.share(len(found.wrong))}"
     )
-    failure = evidence.report(
-        kind=Kind.OUTPUT_MISMATCH, place="out", tier=Tier.T2, margin=margin, message=message, row=row
-    )
-    return Heard(found.margin, failure, (token, head))
+    return evidence.failed(Tier.T2, "out", margin, message, (token, head))._replace(margin=found.margin)
 
 
 def row_error(budget: ErrorBudget, error: torch.Tensor) -> RowError:

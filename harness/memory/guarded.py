@@ -1,16 +1,15 @@
-"""Guarded memory for one case on the CPU: what backends allocate from, and what tells the judge of stray writes."""
+"""The host's memory for one case: guarded, and without guards, which benchmarks compare it with."""
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
-from attnfuzz.harness.memory import raw_bytes
 from attnfuzz.harness.memory.allocation import Allocation
 from attnfuzz.harness.memory.arena import Arena, Slab
 from attnfuzz.harness.memory.placed import ByteSpan, PlacedMemory, Room
-from attnfuzz.harness.memory.poison import Pattern
-from attnfuzz.harness.memory.seal import CopySeal, Seal
+from attnfuzz.harness.memory.poison import Pattern, sentinel
+from attnfuzz.harness.memory.seal import Difference, Seal, difference
 from attnfuzz.kernels.transfers import Pending, done
 from attnfuzz.reference.case import Guard, Outputs
 
@@ -21,10 +20,6 @@ class GuardedMemory(PlacedMemory):
     def __init__(self, arena: Arena, guard: Guard, outputs: Outputs) -> None:
         super().__init__(torch.device("cpu"), guard, outputs)
         self._arena = arena
-
-    def content(self, allocation: Allocation) -> bytes:
-        """What a tensor and its gaps hold now."""
-        return ctypes.string_at(allocation.address, allocation.nbytes)
 
     def _room(self, elements: int, dtype: torch.dtype) -> Room:
         nbytes = elements * dtype.itemsize
@@ -41,29 +36,52 @@ class GuardedMemory(PlacedMemory):
     def _write(self, pattern: Pattern, address: int, nbytes: int) -> None:
         pattern.write(address, nbytes)
 
-    def _differences(self, spans: Sequence[ByteSpan]) -> Pending[list[tuple[int, int] | None]]:
-        return done([None if _as_expected(span) else _difference(span) for span in spans])
+    def _differences(self, spans: Sequence[ByteSpan]) -> Pending[list[Difference]]:
+        return done([difference(span.address, span.expected_address, span.nbytes) for span in spans])
 
     def _sealed(self, allocations: Sequence[Allocation]) -> Seal:
-        return CopySeal(allocations)
+        copies = [ctypes.string_at(each.address, each.nbytes) for each in allocations]
+        return Seal(
+            allocations,
+            lambda: done(
+                [difference(each.address, copy, each.nbytes) for each, copy in zip(allocations, copies, strict=True)]
+            ),
+        )
 
 
-def _as_expected(span: ByteSpan) -> bool:
-    if isinstance(span.expected, Pattern):
-        return span.expected.holds(span.address, span.nbytes)
-    return raw_bytes.same(span.address, span.expected.data_ptr(), span.nbytes)
+class PlainMemory(PlacedMemory):
+    """Ordinary torch tensors with the fills of guarded memory, so that cases compute the same. Finds no damage."""
 
+    def __init__(self, outputs: Outputs, device: torch.device | None = None) -> None:
+        super().__init__(torch.device("cpu") if device is None else device, Guard.RIGHT, outputs)
 
-def _difference(span: ByteSpan) -> tuple[int, int]:
-    offsets = list(_offsets(ctypes.string_at(span.address, span.nbytes), _bytes_of(span)))
-    return offsets[0], len(offsets)
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """True: any memory will do."""
+        del tensor
+        return True
 
+    def on_record(self, arguments: Iterable[tuple[str, torch.Tensor]]) -> list[Allocation]:
+        """None, likewise."""
+        del arguments
+        return []
 
-def _bytes_of(span: ByteSpan) -> bytes:
-    if isinstance(span.expected, Pattern):
-        return span.expected.content(span.nbytes)
-    return ctypes.string_at(span.expected.data_ptr(), span.nbytes)
+    def renew(self, tensor: torch.Tensor) -> None:
+        """As in guarded memory, for a tensor without gaps, wherever it lies."""
+        if self._output_pattern is sentinel:
+            self._write(sentinel(tensor.dtype), tensor.data_ptr(), tensor.nbytes)
 
+    def _room(self, elements: int, dtype: torch.dtype) -> Room:
+        flat = torch.empty(elements, dtype=dtype, device=self._device)
+        return Room(flat, flat.data_ptr(), flat.nbytes, None)
 
-def _offsets(found: bytes, expected: bytes) -> Iterator[int]:
-    return (offset for offset, (one, other) in enumerate(zip(found, expected, strict=True)) if one != other)
+    def _give(self, slabs: list[None]) -> None:
+        """Nothing to do: torch frees the tensors."""
+
+    def _write(self, pattern: Pattern, address: int, nbytes: int) -> None:
+        pattern.write(address, nbytes)
+
+    def _differences(self, spans: Sequence[ByteSpan]) -> Pending[list[Difference]]:
+        return done([None for _ in spans])
+
+    def _sealed(self, allocations: Sequence[Allocation]) -> Seal:
+        return Seal(allocations, lambda: done([]))

@@ -3,18 +3,15 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import torch
 
-from attnfuzz.harness.memory import allocation as places
-from attnfuzz.harness.memory import layout, poison
-from attnfuzz.harness.memory.allocation import Allocation, Location
-from attnfuzz.harness.memory.damage import Damage
+from attnfuzz.harness.memory import poison
+from attnfuzz.harness.memory.allocation import Allocation, check_strides, dense_stride, extent
 from attnfuzz.harness.memory.poison import Pattern
-from attnfuzz.harness.memory.seal import Seal
-from attnfuzz.harness.verdict.raised import label
+from attnfuzz.harness.memory.seal import Damage, Difference, Seal
+from attnfuzz.harness.verdict.printable import label
 from attnfuzz.kernels.backend import Fill
 from attnfuzz.kernels.transfers import Pending, write
 from attnfuzz.reference.case import Guard, Outputs
@@ -38,6 +35,11 @@ class ByteSpan(NamedTuple):
     address: int
     nbytes: int
     expected: Pattern | torch.Tensor
+
+    @property
+    def expected_address(self) -> int:
+        """Where the expected bytes lie, those of a pattern in the host's memory."""
+        return self.expected.address if isinstance(self.expected, Pattern) else self.expected.data_ptr()
 
 
 class Placed:
@@ -77,9 +79,7 @@ class PlacedMemory(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def tensor(
@@ -143,8 +143,16 @@ class PlacedMemory(ABC):
         if self._output_pattern is poison.sentinel and tensor.numel():
             self._fill_output(self._placed_of(tensor))
 
+    def content(self, allocation: Allocation) -> bytes:
+        """What a tensor and its gaps hold now, after all launches so far: on a GPU this waits for them."""
+        if not allocation.nbytes:
+            return b""
+        tensor = self._by_address[allocation.address].tensor
+        flat = tensor.as_strided((allocation.nbytes // allocation.itemsize,), (1,)).view(torch.uint8)
+        return flat.cpu().numpy().tobytes()
+
     def damage(self) -> Pending[list[Damage]]:
-        """The bytes beside and between elements that somebody wrote to, up to and with the launches so far."""
+        """The bytes beside and between elements that were written, up to and with the launches so far."""
         spans = []
         for placed in self._placed:
             allocation = placed.allocation
@@ -152,7 +160,7 @@ class PlacedMemory(ABC):
             if placed.gaps:
                 spans.append((allocation, ByteSpan(allocation.address, allocation.nbytes, self._intact(placed))))
 
-        def damaged(differences: Sequence[tuple[int, int] | None]) -> list[Damage]:
+        def damaged(differences: Sequence[Difference]) -> list[Damage]:
             return [
                 Damage(each.name, span.address + difference[0] - each.address, difference[1], each.nbytes)
                 for (each, span), difference in zip(spans, differences, strict=True)
@@ -168,18 +176,9 @@ class PlacedMemory(ABC):
             ValueError: for a tensor that lies outside of this memory, where nothing guards it.
 
         """
-        written = {self.allocation_of(tensor).address for tensor in writable if tensor.numel()}
-        sealed = {}
-        for tensor in tensors:
-            if tensor.numel():
-                allocation = self.allocation_of(tensor)
-                if allocation.address not in written:
-                    sealed[allocation.address] = allocation
-        return self._sealed(list(sealed.values()))
-
-    def locate(self, address: int) -> Location:
-        """The tensor that an access to `address` was meant for, and where the address lies."""
-        return places.locate(self.allocations(), address)
+        written = {each.address for each in self.on_record(("", tensor) for tensor in writable)}
+        sealed = self.on_record(("", tensor) for tensor in tensors)
+        return self._sealed([each for each in sealed if each.nbytes and each.address not in written])
 
     def release(self) -> None:
         """Give all memory back to the arena: no tensor of this memory may be used any more."""
@@ -188,10 +187,6 @@ class PlacedMemory(ABC):
         self._empty.clear()
         self._by_address.clear()
         self._give(slabs)
-
-    @abstractmethod
-    def content(self, allocation: Allocation) -> bytes:
-        """What a tensor and its gaps hold now, after all launches so far."""
 
     @abstractmethod
     def _room(self, elements: int, dtype: torch.dtype) -> Room:
@@ -206,8 +201,8 @@ class PlacedMemory(ABC):
         """Fill `nbytes` at `address`."""
 
     @abstractmethod
-    def _differences(self, spans: Sequence[ByteSpan]) -> Pending[list[tuple[int, int] | None]]:
-        """For each span, the offset of the first byte that is not as expected and how many are not; None if none."""
+    def _differences(self, spans: Sequence[ByteSpan]) -> Pending[list[Difference]]:
+        """How each span differs from what it should hold."""
 
     @abstractmethod
     def _sealed(self, allocations: Sequence[Allocation]) -> Seal:
@@ -225,13 +220,13 @@ class PlacedMemory(ABC):
         name = label(name)
         pattern = poison.poison(dtype)
         itemsize = dtype.itemsize
-        dense = layout.dense_stride(shape)
+        dense = dense_stride(shape)
         elements = count = math.prod(shape)
         steps = dense
         if stride is not None:
-            layout.check_strides(name, shape, stride)
+            check_strides(name, shape, stride)
             steps = tuple(stride)
-            elements = layout.extent(shape, steps)
+            elements = extent(shape, steps)
         nbytes = elements * itemsize
         if not nbytes:
             self._empty.append(Allocation(name, 0, 0, shape, str(dtype)[6:], itemsize, steps, self._guard))

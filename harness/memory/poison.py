@@ -1,4 +1,4 @@
-"""What memory holds before anybody writes it: poison, the output sentinel, and stale numbers.
+"""What memory holds before it is written: poison, the output sentinel, and stale numbers.
 
 Poison is a NaN for floats, so that whatever is computed from it shows, and POISON_ID for integers: a length that runs
 into a guard page at once, and a page id far outside of any pool. The sentinel is another NaN, so that an output that
@@ -10,8 +10,6 @@ import ctypes
 from functools import cache
 
 import torch
-
-from attnfuzz.harness.memory import raw_bytes
 
 POISON_ID = 0x00BADBAD
 """Poison of an integer tensor: as a page id it lands inside the reservation, far from every tensor."""
@@ -46,24 +44,20 @@ PERIOD = 1 << 18
 
 
 class Pattern:
-    """A run of `PERIOD` bytes that is repeated over memory, starting anew at each address that is written."""
+    """A run of `PERIOD` bytes, at `address`, that is repeated over memory, starting anew wherever it is written."""
 
     def __init__(self, content: bytes) -> None:
         assert len(content) == PERIOD
         self._buffer = ctypes.create_string_buffer(content, PERIOD)
-        self._address = ctypes.addressof(self._buffer)
+        self.address = ctypes.addressof(self._buffer)
 
     def write(self, address: int, nbytes: int) -> None:
         """Fill `nbytes` at `address`."""
         while nbytes > PERIOD:
-            ctypes.memmove(address, self._address, PERIOD)
+            ctypes.memmove(address, self.address, PERIOD)
             address += PERIOD
             nbytes -= PERIOD
-        ctypes.memmove(address, self._address, nbytes)
-
-    def holds(self, address: int, nbytes: int) -> bool:
-        """Whether `nbytes` at `address` still are what `write` left there. A run of up to one period."""
-        return raw_bytes.same(address, self._address, nbytes)
+        ctypes.memmove(address, self.address, nbytes)
 
     def content(self, nbytes: int) -> bytes:
         """The `nbytes` that `write` writes."""
@@ -95,16 +89,6 @@ def stale(dtype: torch.dtype) -> Pattern:
     else:
         numbers = torch.randint(0, 2 if dtype == torch.bool else 64, (count,), generator=generator, dtype=dtype)
     return Pattern(numbers.view(torch.uint8).numpy().tobytes())
-
-
-def poison_bytes(dtype: torch.dtype, nbytes: int) -> bytes:
-    """Poison for `nbytes` of a tensor of `dtype`. ValueError as for `poison`."""
-    return poison(dtype).content(nbytes)
-
-
-def sentinel_bytes(dtype: torch.dtype, nbytes: int) -> bytes:
-    """The output sentinel for `nbytes` of a tensor of `dtype`. ValueError as for `poison`."""
-    return sentinel(dtype).content(nbytes)
 
 
 def unwritten(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,47 +1,74 @@
-"""Proof that memory was not written: a copy of it, compared byte by byte."""
+"""Proof that memory was not written: copies of inputs, compared byte by byte, and damage to what no tensor owns."""
 
 import ctypes
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
-from attnfuzz.harness.memory import raw_bytes
+import msgspec
+import numpy as np
+
 from attnfuzz.harness.memory.allocation import Allocation
-from attnfuzz.kernels.transfers import Pending, done
+from attnfuzz.kernels.transfers import Pending
+
+Difference = tuple[int, int] | None
+"""The offset of the first byte that differs, and how many do; None if none does."""
+
+# PyDLL keeps the interpreter's lock: giving it up costs more than comparing a page.
+_memcmp = ctypes.PyDLL(None).memcmp
+_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_memcmp.restype = ctypes.c_int
 
 
-class Seal(Protocol):
-    """Remembers what tensors held when it was made."""
+class Damage(msgspec.Struct, frozen=True):
+    """`count` overwritten bytes around the tensor `name`, the first of them `offset` bytes from its start.
+
+    `nbytes` is the tensor's extent: an offset below 0 lies before it, one in [0, nbytes) in a gap between its
+    elements, and one from `nbytes` on past its end.
+    """
+
+    name: str
+    offset: int
+    count: int
+    nbytes: int
+
+    def __str__(self) -> str:
+        if self.offset < 0:
+            where = f"before {self.name}, from {-self.offset} bytes before its start"
+        elif self.offset < self.nbytes:
+            where = f"in the gaps of {self.name}, from {self.offset} bytes after its start"
+        else:
+            where = f"after {self.name}, from {self.offset - self.nbytes} bytes past its end"
+        return f"{self.count} bytes overwritten {where}"
+
+
+class Seal:
+    """Remembers what tensors held when it was made. `compare` finds the difference of each from what it holds then.
+
+    It has copies and no checksums: copying and comparing is several times faster, and can say where.
+    """
+
+    def __init__(self, allocations: Sequence[Allocation], compare: Callable[[], Pending[list[Difference]]]) -> None:
+        self._allocations, self._compare = allocations, compare
 
     def broken(self) -> Pending[list[tuple[str, int]]]:
         """The tensors that changed up to now, each with the first element (counted in memory) that differs.
 
         On a GPU, up to now means by anything that was queued so far.
         """
-        ...
+        return self._compare().then(self._names)
+
+    def _names(self, differences: list[Difference]) -> list[tuple[str, int]]:
+        return [
+            (allocation.name, difference[0] // allocation.itemsize)
+            for allocation, difference in zip(self._allocations, differences, strict=True)
+            if difference is not None
+        ]
 
 
-class CopySeal:
-    """A seal over `allocations` in the host's memory.
-
-    A copy and not a checksum: copying and comparing is several times faster than a checksum, and can say where.
-    """
-
-    def __init__(self, allocations: Iterable[Allocation]) -> None:
-        self._sealed = [(each, ctypes.string_at(each.address, each.nbytes)) for each in allocations]
-
-    def broken(self) -> Pending[list[tuple[str, int]]]:
-        """As `Seal` says."""
-        return done(
-            [
-                (allocation.name, _first_difference(allocation, before) // allocation.itemsize)
-                for allocation, before in self._sealed
-                if not raw_bytes.same_as(allocation.address, before)
-            ]
-        )
-
-
-def _first_difference(allocation: Allocation, before: bytes) -> int:
-    copy = ctypes.create_string_buffer(before, len(before))
-    offset = raw_bytes.first_difference(allocation.address, ctypes.addressof(copy), len(before))
-    assert offset is not None
-    return offset
+def difference(address: int, expected: int | bytes, nbytes: int) -> Difference:
+    """How `nbytes` of the host's memory differ from those that are `expected`, or that lie at that address."""
+    if not _memcmp(address, expected, nbytes):
+        return None
+    found = ctypes.string_at(address, nbytes)
+    wanted = expected if isinstance(expected, bytes) else ctypes.string_at(expected, nbytes)
+    differ = np.frombuffer(found, np.uint8) != np.frombuffer(wanted, np.uint8)
+    return int(differ.argmax()), int(differ.sum())

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from attnfuzz.harness.backends.defaults import DEFAULT_BACKENDS, DEFAULT_BACKENDS_ON_GPU, engine_names
+from attnfuzz.harness.backends.engines import DEFAULT_BACKENDS, DEFAULT_BACKENDS_ON_GPU, engine_names
 
 if TYPE_CHECKING:
     from attnfuzz.harness.findings.ledger import Ledger

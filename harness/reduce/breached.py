@@ -1,6 +1,6 @@
 """Which preconditions the calls of a case break."""
 
-from attnfuzz.harness.calls.literal_arguments import literal_arguments
+from attnfuzz.harness.calls.literal_calls import literal_arguments
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.reference.calls import CallCase
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from attnfuzz.harness.calls.literal_arguments import literal_arguments
+from attnfuzz.harness.calls.literal_calls import literal_arguments
 from attnfuzz.harness.reduce.placed_views import Place
 from attnfuzz.kernels.entry_points import Parameter, RequestSpan, Role
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS

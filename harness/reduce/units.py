@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from attnfuzz.harness.memory.layout import dense_stride
+from attnfuzz.harness.memory.allocation import dense_stride
 from attnfuzz.reference.calls import Buffer, View
 
 Positions = range | frozenset[int]

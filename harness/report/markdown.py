@@ -12,7 +12,7 @@ from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.files.templates import environment_of
 from attnfuzz.harness.report.compare import Comparison, compare
 from attnfuzz.harness.report.verdict import ledger_lines, verdict
-from attnfuzz.harness.verdict.describe_calls import describe_any
+from attnfuzz.harness.verdict.describe import describe_any
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.printable import printable, shortened
 from attnfuzz.harness.verdict.wording import clock, count, headline, replay_line

@@ -39,7 +39,7 @@ class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     page in docs/findings. `kinds` are the failures that the report describes; seeing one of them counts as showing the
     bug. `shown_by` is the backend that has it (a revision like trtllm_mha@21649-before, a planted defect like
     trtllm_mha+k_scale_twice, a kernel on a GPU like xqa), or a release of a package like flashinfer-python==0.6.8.
-    `affected` and `fixed_in` are versions of `project`, "" where nobody said.
+    `affected` and `fixed_in` are versions of `project`, "" where unknown.
 
     `release` is the backend of an engine's release that has it; that of the version `fixed_in` has it no more.
     `release_case` shows it there where `case` does not: a release may have it in another mode than our revision, and

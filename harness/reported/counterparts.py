@@ -104,7 +104,7 @@ def _drawn(backend: str, near: Case, kinds: Collection[Kind], runner: CaseRunner
     known: list[Fingerprint] = []
     left, index = examples, 0
     while left > 0:
-        told: list[AnyMessage] = []
+        messages: list[AnyMessage] = []
         task = Slice(
             backend=backend,
             index=index,
@@ -115,8 +115,8 @@ def _drawn(backend: str, near: Case, kinds: Collection[Kind], runner: CaseRunner
             first_only=True,
             lean=lean,
         )
-        done = Hunt(task, runner, told.append, capability=can).run(strategy)
-        caught = [message for message in told if isinstance(message, Caught)]
+        done = Hunt(task, runner, messages.append, capability=can).run(strategy)
+        caught = [message for message in messages if isinstance(message, Caught)]
         for message in caught:
             if _fails(message.verdict, kinds):
                 return message

@@ -14,13 +14,11 @@ from attnfuzz.harness.backends import registry
 from attnfuzz.harness.backends.engines import engine_of
 from attnfuzz.harness.calls.trace import assemble
 from attnfuzz.harness.sandbox.teams import Team, Teams, team_of
-from attnfuzz.harness.verdict.describe_calls import describe_any
+from attnfuzz.harness.verdict.describe import describe_any
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
-from attnfuzz.harness.verdict.task import Task
-from attnfuzz.harness.verdict.tiers import ALPHA, Tier
-from attnfuzz.harness.workers.death import Death
+from attnfuzz.harness.verdict.tiers import ALPHA, Task, Tier
 from attnfuzz.harness.workers.pool import HandlerError, Refused, Workers
-from attnfuzz.harness.workers.postmortem import explain
+from attnfuzz.harness.workers.postmortem import Death, explain
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.reference import case_file, foreign
 from attnfuzz.reference.calls import CallCase

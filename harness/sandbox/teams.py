@@ -7,7 +7,7 @@ from typing import NamedTuple
 from attnfuzz.harness import entry
 from attnfuzz.harness.backends.engines import engine_of
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.workers import core_dumps
+from attnfuzz.harness.workers import gpu_core
 from attnfuzz.harness.workers.nursery import named
 from attnfuzz.harness.workers.pool import Workers
 from attnfuzz.kernels.gpu import build_record
@@ -81,7 +81,7 @@ def workers_of(team: Team, handler: str, backends: tuple[str, ...] = (), *, inde
         spares,
         begin=named(entry.begin_on_gpu),
         arguments=backends,
-        environment={**_one_gpu(index), **core_dumps.settings()},
+        environment={**_one_gpu(index), **gpu_core.settings()},
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from attnfuzz.harness.calls.literal_arguments import literal_arguments
+from attnfuzz.harness.calls.literal_calls import literal_arguments
 from attnfuzz.harness.verdict.failures import FAULTS, Access, Observation
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.entry_points import Role

@@ -1,24 +1,37 @@
 """What a call asks for by its own arguments: the same call, judged against that instead of what a server wanted.
 
-A planner that hands over the wrong pages gets the right attention to the wrong pages. What a call gives is compared
-with attention to the keys that its arguments name: where that agrees, the kernel did what it was told.
+A planner that passes the wrong pages gets the right attention to the wrong pages. What a call gives is compared with
+attention to the keys that its arguments name: where that agrees, the kernel did what it was asked. Where the two
+answers differ are the arguments in which a planner went wrong.
 """
 
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.harness.calls.literal_arguments import literal_arguments
-from attnfuzz.harness.calls.row_views import flat, rows
+from attnfuzz.harness.calls.literal_calls import flat, literal_arguments, rows
+from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.entry_points import Breach, Parameter, RequestSpan, Role
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.kernels.entry_points.forms import described, tensors_of, window_of
 from attnfuzz.kernels.entry_points.pool import token_major
 from attnfuzz.kernels.entry_points.ragged import leaves_empty_rows
-from attnfuzz.reference.calls import Buffer, Call, CallAnswer, CallCase, Expected, View, named_views, pack
+from attnfuzz.reference.calls import (
+    Buffer,
+    Call,
+    CallAnswer,
+    CallCase,
+    Expected,
+    View,
+    content_of,
+    named_views,
+    pack,
+    viewed,
+)
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.dtypes import DType
 
@@ -37,7 +50,7 @@ class NotJudgeable(ValueError):
 
 
 class NamesNothing(NotJudgeable):
-    """A call whose arguments name keys that hold NaN: memory that nobody has written, as a rule."""
+    """A call whose arguments name keys that hold NaN: unwritten memory, as a rule."""
 
     def __init__(self, breach: Breach) -> None:
         super().__init__(breach.text)
@@ -202,3 +215,76 @@ def _gathered(cache: torch.Tensor, span: RequestSpan, request: int) -> torch.Ten
             )
         )
     return tokens
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A sentence, and the argument that it is about."""
+
+    text: str
+    argument: str
+
+
+def differences(asked: CallCase, wanted: CallCase) -> Iterator[Difference]:
+    """Where the answer to a call by its own arguments differs from the one that the step wants; scalars first.
+
+    Of each request the first row that differs.
+    """
+    if asked.answer is None or wanted.answer is None:
+        return
+    yield from _of_scalars(asked.answer, wanted.answer)
+    own = {row: (seen, expected) for expected in asked.answer.requests for row, seen in _rows(expected)}
+    for index, expected in enumerate(wanted.answer.requests):
+        found = next(_of_rows(f"of request {index}", expected, own), None) or _of_keys(
+            index, (asked, own[expected.first_row][1]), (wanted, expected)
+        )
+        if found is not None:
+            yield found
+
+
+def _of_scalars(asked: CallAnswer, wanted: CallAnswer) -> Iterator[Difference]:
+    for name in ("bmm1_scale", "bmm2_scale", "window_left"):
+        own, due = getattr(asked, name), getattr(wanted, name)
+        if own != due:
+            yield Difference(f"The call has {name} {own}, the step wants {due}.", name)
+    if (asked.sinks is None) != (wanted.sinks is None):
+        has, wants = ("no sinks", "some") if asked.sinks is None else ("sinks", "none")
+        yield Difference(f"The call has {has}, the step wants {wants}.", "sinks")
+
+
+def _rows(expected: Expected) -> Iterator[tuple[int, int]]:
+    """The rows of a request, and how many of its keys each sees under a causal mask."""
+    q_len, kv_len = expected.query.shape[0], expected.key.shape[0]
+    for token in range(q_len):
+        yield expected.first_row + token, max(0, kv_len - q_len + token + 1)
+
+
+def _of_rows(whose: str, due: Expected, own: dict[int, tuple[int, Expected]]) -> Iterator[Difference]:
+    for row, seen in _rows(due):
+        if row not in own:
+            yield Difference(f"Row {row}, {whose}, belongs to no request of the call.", "query")
+        elif own[row][0] != seen:
+            keys = f"{count(own[row][0], 'key')} in the call, and {seen} in the step"
+            yield Difference(f"Row {row}, {whose}, sees {keys}.", "seq_lens")
+
+
+def _of_keys(index: int, asked: tuple[CallCase, Expected], wanted: tuple[CallCase, Expected]) -> Difference | None:
+    """The first key of a request that is another one."""
+    keys, due = _content(asked[0], asked[1].key), _content(wanted[0], wanted[1].key)
+    if keys is None or due is None or not len(due):
+        return None
+    common = min(len(keys), len(due))
+    others = (keys[:common] != due[:common]).flatten(1).any(dim=1).nonzero()
+    if not len(others):
+        return None
+    text = f"Request {index} has other keys in the call than in the step, from key {int(others[0])} of {len(due)} on."
+    return Difference(text, "block_tables")
+
+
+def _content(case: CallCase, view: View) -> torch.Tensor | None:
+    """The bits of a view of a buffer; None for what a kernel has written."""
+    buffer = next(buffer for buffer in case.buffers if buffer.name == view.buffer)
+    content = content_of(buffer)
+    if content is None or view.dtype is not None:
+        return None
+    return viewed(content.view(buffer.dtype.bits), view)

@@ -8,7 +8,7 @@ step is wrong, its caller asked for something else.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attnfuzz.harness.triage.difference import Difference
+from attnfuzz.harness.triage.asked import Difference
 from attnfuzz.harness.triage.evidence import BETWEEN, BrokenDuty, CallEvidence
 from attnfuzz.harness.triage.result import Blame, VariantOutcome
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation

@@ -7,15 +7,13 @@ import torch
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends import registry
-from attnfuzz.harness.calls.literal_arguments import literal_arguments
+from attnfuzz.harness.calls.literal_calls import literal_arguments
 from attnfuzz.harness.calls.trace import Untraceable
-from attnfuzz.harness.memory.poison import sentinel_bytes
+from attnfuzz.harness.memory.poison import sentinel
 from attnfuzz.harness.sandbox.check import why_not
-from attnfuzz.harness.triage.asked import NamesNothing, NotJudgeable, asked
-from attnfuzz.harness.triage.difference import Difference, differences
+from attnfuzz.harness.triage.asked import Difference, NamesNothing, NotJudgeable, asked, differences
 from attnfuzz.harness.triage.repeats import Tried, tried
 from attnfuzz.harness.triage.result import VariantOutcome
-from attnfuzz.harness.triage.unwritten import reads_of_unwritten_rows
 from attnfuzz.harness.triage.variants import cut
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.wording import left_unjudged
@@ -23,7 +21,8 @@ from attnfuzz.harness.workers.pool import HandlerError
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.entry_points import Breach, Role
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
-from attnfuzz.reference.calls import CallCase, content_of, pack
+from attnfuzz.kernels.entry_points.ragged import Ragged, leaves_empty_rows
+from attnfuzz.reference.calls import Call, CallCase, View, content_of, named_views, pack
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
 
@@ -158,7 +157,7 @@ def _spoils_its_workspace(case: Case, runner: Tried) -> bool:
 def _twice(calls: CallCase) -> CallCase:
     """The calls, and then the same again in the same workspace, on outputs as they were at first."""
     outputs = tuple(
-        replace(buffer, bits=pack(sentinel_bytes(buffer.dtype.torch_dtype, buffer.size * buffer.dtype.itemsize)))
+        replace(buffer, bits=pack(sentinel(buffer.dtype.torch_dtype).content(buffer.size * buffer.dtype.itemsize)))
         for buffer in calls.buffers
         if content_of(buffer) is None
     )
@@ -227,3 +226,59 @@ def other_kernels(calls: CallCase) -> Sequence[str]:
         if all(any(functions[op] != ops[op].function for op in functions) for ops in known):
             found.append(name)
     return found
+
+
+_SOURCE = 'FlashInfer docstring of trtllm_ragged_attention_deepseek: "The default assumes all rows are active"'
+_OVERWRITE = frozenset({"fixup_zero_kv_rows", Ragged.name})
+_MERGES = frozenset({"merge_state_in_place", "merge_state"})
+
+
+def reads_of_unwritten_rows(calls: CallCase) -> Iterator[tuple[int, Breach]]:
+    """The merges that read what a ragged call has left unwritten and that were not written since, by their index.
+
+    What writes to such an output between the two, or repairs it, is taken to have written the right rows.
+    """
+    for first, call in enumerate(calls.calls):
+        idle = _idle_rows(calls, first) if call.op == Ragged.name else {}
+        out = call.arguments.get("out")
+        if not idle or not isinstance(out, View):
+            continue
+        for index in range(first + 1, len(calls.calls)):
+            later = calls.calls[index]
+            if _written(later, out) or (later.op in _OVERWRITE and _takes(later, out)):
+                break
+            read = _read(calls, index, idle) if later.op in _MERGES and _takes(later, out) else {}
+            if read:
+                request, row = next(iter(read.items()))
+                text = (
+                    f"call {first} ({call.op}) leaves row {row} of its output unwritten, since request {request} has "
+                    f"no keys, and call {index} ({later.op}) reads it: the result depends on what was there before"
+                )
+                yield index, Breach(("out", "seq_lens"), text, _SOURCE, request)
+                break
+
+
+def _read(calls: CallCase, index: int, idle: dict[int, int]) -> dict[int, int]:
+    """Those of the idle rows that a merge does not mask out."""
+    mask = literal_arguments(calls, index).get("mask")
+    return {request: row for request, row in idle.items() if mask is None or bool(mask[row])}
+
+
+def _idle_rows(calls: CallCase, index: int) -> dict[int, int]:
+    """The first row of each request that has queries and no keys, where the call leaves them unwritten."""
+    arguments = literal_arguments(calls, index)
+    if not leaves_empty_rows(Ragged.name, arguments):
+        return {}
+    try:
+        spans = ENTRY_POINTS[Ragged.name].spans(arguments)
+    except ValueError:
+        return {}
+    return {n: span.first_row for n, span in enumerate(spans) if span.inside and span.q_len > 0 and not span.kv_len}
+
+
+def _takes(call: Call, out: View) -> bool:
+    return any(view.buffer == out.buffer for _, view in named_views(call.arguments))
+
+
+def _written(call: Call, out: View) -> bool:
+    return any(write.name == out.buffer for write in call.writes)

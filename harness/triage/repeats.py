@@ -1,6 +1,6 @@
 """The very same case, again and again: whether its failure is deterministic, a race, or a matter of the process."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -64,7 +64,8 @@ class Repeated:
         if len(self.fresh) < 2:
             return Repetition.UNKNOWN
         groups = [{_seen(verdict) for verdict in group} for group in (self.fresh, self.used) if group]
-        if any(len(group) > 1 for group in groups) or _says_so(self.failing):
+        says_so = self.failing is not None and _shows(self.failing, {Kind.NONDETERMINISTIC})
+        if says_so or any(len(group) > 1 for group in groups):
             return Repetition.RACING
         return Repetition.DETERMINISTIC if len(set.union(*groups)) == 1 else Repetition.HISTORY
 
@@ -72,10 +73,10 @@ class Repeated:
 def repeated(case: AnyCase, runner: Tried, repeats: int = REPEATS) -> Repeated:
     """Run a case so many times in fresh workers, and as often in one that has run it before, if it survives."""
     first = _fresh(case, runner)
-    if _hangs(first):
+    if _shows(first, {Kind.HANG}):
         repeats = min(repeats, AFTER_A_HANG)
     fresh = [first] + [_fresh(case, runner) for _ in range(repeats - 1)]
-    if _dies(fresh[-1]) or first.unsupported is not None:
+    if _shows(fresh[-1], DEATHS) or first.unsupported is not None:
         return Repeated(tuple(fresh), ())
     # In the last of the fresh workers, which has run it once.
     return Repeated(tuple(fresh), tuple(runner.verdict(case) for _ in range(repeats)))
@@ -91,16 +92,8 @@ def _fresh(case: AnyCase, runner: Tried) -> Verdict:
     return runner.verdict(case)
 
 
-def _hangs(verdict: Verdict) -> bool:
-    return any(failure.kind is Kind.HANG for failure in verdict.failures)
-
-
-def _dies(verdict: Verdict) -> bool:
-    return any(failure.kind in DEATHS for failure in verdict.failures)
-
-
-def _says_so(verdict: Verdict | None) -> bool:
-    return verdict is not None and any(failure.kind is Kind.NONDETERMINISTIC for failure in verdict.failures)
+def _shows(verdict: Verdict, kinds: Collection[Kind]) -> bool:
+    return any(failure.kind in kinds for failure in verdict.failures)
 
 
 def _seen(verdict: Verdict) -> tuple[Sequence[object], ...]:

@@ -8,13 +8,12 @@ from msgspec.structs import replace
 from attnfuzz.harness.backends import registry
 from attnfuzz.harness.sandbox.check import CannotRun, why_not
 from attnfuzz.harness.triage.access import Explained, explain_access
-from attnfuzz.harness.triage.contrasts import contrasts
+from attnfuzz.harness.triage.asked import Difference
 from attnfuzz.harness.triage.culprit import culprit
-from attnfuzz.harness.triage.difference import Difference
 from attnfuzz.harness.triage.evidence import CallEvidence, collect
 from attnfuzz.harness.triage.repeats import REPEATS, Repeated, Tried, repeated, tried
 from attnfuzz.harness.triage.result import Blame, Repetition, Triage, Variant, VariantOutcome
-from attnfuzz.harness.triage.variants import cut, ways
+from attnfuzz.harness.triage.variants import contrasts, cut, ways
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.wording import count, left_unjudged
 from attnfuzz.reference.case import Case
@@ -22,7 +21,7 @@ from attnfuzz.reference.case_file import AnyCase, case_id
 from attnfuzz.reference.related import related
 
 _LISTED = 3
-"""Differences between what a call asks for and what its step wants that are told one by one."""
+"""Differences between what a call asks for and what its step wants that are listed one by one."""
 
 
 def triage(case: AnyCase, runner: Tried, *, repeats: int = REPEATS) -> Triage:

@@ -1,11 +1,17 @@
-"""Other ways to run a case: another guard, other outputs, a graph or none, alone, with other contents."""
+"""Other ways to run a case: another guard, other outputs, a graph or none, alone, with other contents.
 
-from collections.abc import Iterator
+If the failure changes or goes away in one of them, that says what it depends on.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from attnfuzz.harness.reduce.transfers import captured
+from attnfuzz.harness.triage.repeats import Repeated
+from attnfuzz.harness.triage.result import Repetition, Variant, VariantOutcome
+from attnfuzz.harness.verdict.failures import FAULTS
 from attnfuzz.reference.calls import Buffer, CallCase
 from attnfuzz.reference.case import Case, Guard, Launch, Outputs, Request, Workspace
 from attnfuzz.reference.case_file import AnyCase, validate_any
@@ -119,3 +125,46 @@ def _redrawn(buffer: Buffer, offset: int) -> Buffer:
     if buffer.drawn is None:
         return buffer
     return replace(buffer, drawn=replace(buffer.drawn, seed=buffer.drawn.seed + offset))
+
+
+def contrasts(runs: Repeated, variants: Sequence[Variant]) -> Iterator[str]:
+    """A sentence for each variation that makes a difference; none where chance may have made it."""
+    given = runs.outcome
+    by_chance = runs.repetition in (Repetition.RACING, Repetition.HISTORY) or not given.failed
+    for what in ("guard", "outputs", "workspace", "launch", "steps", "contents", "backend"):
+        if by_chance and what != "backend":
+            continue
+        tried = [variant for variant in variants if variant.what == what and variant.outcome.runs]
+        other = [variant for variant in tried if variant.outcome.kind is not given.kind]
+        if other:
+            yield _saying(what, given, other, len(tried))
+
+
+def _saying(what: str, given: VariantOutcome, other: Sequence[Variant], tried: int) -> str:
+    """What it means that variations of `what` end as `other` ones, of so many that were tried."""
+    value, verb = other[0].value, _verb(other[0])
+    match what:
+        case "guard":
+            seen = "the stray access is seen on one side only"
+            beside = seen if given.kind in FAULTS else "the result depends on what lies beside a tensor"
+            return f"With the guards on the {value} it {verb}: {beside}."
+        case "outputs":
+            return f"With outputs that begin {value} it {verb}: the result depends on what out held before."
+        case "workspace":
+            states = " and ".join(f"{variant.value} it {_verb(variant)}" for variant in other)
+            return f"With a workspace that is {states}: the result depends on what the workspace held before."
+        case "launch" if value == "eager":
+            return f"Launched eagerly it {verb}: it depends on what a graph freezes or does not refresh."
+        case "launch":
+            return f"Captured in a graph and replayed it {verb}: a replay is planned otherwise."
+        case "steps":
+            return f"{value.capitalize()} {verb}: it depends on what ran before."
+        case "contents":
+            return f"With other contents it ends otherwise in {len(other)} of {tried}: it depends on values."
+        case _:
+            return f"The whole case on {value} {verb}."
+
+
+def _verb(variant: Variant) -> str:
+    outcome = variant.outcome
+    return "passes" if outcome.passes else f"ends with {outcome.kind}"

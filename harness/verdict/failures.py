@@ -53,7 +53,7 @@ class Access(msgspec.Struct, frozen=True):
     """The access that ended a worker: "read", "write", or "access" where the processor does not tell.
 
     `offsets` has, for each tensor that the launch knew of, the bytes from its first element to the address. `index` is
-    the index along the largest axis of the tensor that was meant, which has `size` there; None where it can't be told.
+    the index along the largest axis of the tensor that was meant, which has `size` there; None where it is unknown.
     """
 
     kind: str
@@ -68,7 +68,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     `place` is a tensor's name for a fault, or which rows are wrong ("out", "lse", "padded rows", "empty rows").
     `kernel` is the entry point that was launched last. `margin` is error over bound: above 1 fails; None where the
     check is exact. `step` is the index of the step, -1 if unknown; `call` that of the launch in the step, -1 where it
-    can't be told. `gap` marks what only the strict contract breaks. `access` is the stray one of a fault, `row` the
+    is unknown. `gap` marks what only the strict contract breaks. `access` is the stray one of a fault, `row` the
     wrong row that the message is about. `mistakes` are those that explain it, if it was explained.
     """
 

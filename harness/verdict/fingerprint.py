@@ -13,7 +13,7 @@ from attnfuzz.reference.relation import Relation
 
 
 class Fingerprint(msgspec.Struct, frozen=True):
-    """The coarse fingerprint: what can be told from a failure before its case is shrunk."""
+    """The coarse fingerprint: what is known of a failure before its case is shrunk."""
 
     backend: str
     kind: Kind

@@ -1,4 +1,4 @@
-"""Foreign text (a backend's message, a path) made fit to be written into any document."""
+"""Foreign text (a backend's message, what it raised, a path) made fit to be written into any document."""
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _KEPT = {"\n", "\t"}
@@ -27,3 +27,38 @@ def in_a_line(text: str) -> str:
 def shortened(text: str, most: int) -> str:
     """`text`, or its first `most` characters and how many there were more."""
     return text if len(text) <= most else f"{text[:most]}\n[... {len(text) - most:,} more characters]"
+
+
+_MOST_OF_A_NAME = 200
+_MOST_OF_A_MESSAGE = 10_000
+
+
+def type_name(error: BaseException) -> str:
+    """The name of an exception's type, on one line."""
+    return label(type(error).__name__)
+
+
+def words_of(error: BaseException) -> str:
+    """The name of an exception's type, and what it says."""
+    return f"{type_name(error)}: {said_by(error)}"
+
+
+def said_by(error: BaseException) -> str:
+    """What an exception says."""
+    try:
+        return bounded(str(error))
+    except BaseException as another:  # noqa: BLE001 - code of the backend, like what raised
+        return f"(its text can't be had: {type_name(another)} in {type_name(error)}.__str__)"
+
+
+def bounded(foreign: str) -> str:
+    """Foreign text, printable and of bounded length."""
+    # A subclass of str may have methods of its own.
+    return shortened(printable(str.__str__(foreign)[: 2 * _MOST_OF_A_MESSAGE]), _MOST_OF_A_MESSAGE)
+
+
+def label(foreign: str) -> str:
+    """A foreign name, printable, on one line and of bounded length."""
+    name = str.__str__(foreign)[: _MOST_OF_A_NAME + 1]
+    name = name if name.isprintable() else ascii(name)[1:-1]
+    return name if len(name) <= _MOST_OF_A_NAME else f"{name[: _MOST_OF_A_NAME - 3]}..."

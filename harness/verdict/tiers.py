@@ -1,7 +1,12 @@
-"""The tiers of the judge, by the names that observations and margins carry."""
+"""What a worker is asked: a case, and the tiers of the judge, by the names that observations and margins carry."""
 
 from enum import StrEnum
 from typing import Final
+
+import msgspec
+
+from attnfuzz.reference.calls import CallCase
+from attnfuzz.reference.case import Case
 
 
 class Tier(StrEnum):
@@ -24,3 +29,19 @@ ALPHA = 1e-9
 """The probability that a correct kernel's output is called wrong, by all tiers together."""
 
 ALL_TIERS: Final = frozenset(Tier)
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """A case to run, and how to judge it. `backend` is the one that runs it, whatever the case says.
+
+    `trace` is a file that its calls are written to. `alpha` is the probability that a correct step is called wrong. The
+    tiers in `without` are skipped. With `explain`, what is wrong is explained, which takes further runs.
+    """
+
+    case: Case | CallCase
+    backend: str
+    strict: bool = False
+    alpha: float = ALPHA
+    without: tuple[Tier, ...] = ()
+    trace: str | None = None
+    explain: bool = False

@@ -1,9 +1,10 @@
-"""Messages between a worker and its parent: a token, a kind, a size, and bytes, over a stream socket.
+"""What goes between a worker and its parent: messages over a stream socket, and a pipe for what the worker prints.
 
-The worker's end lies open in the process of a kernel, which may write to it or close it by accident. So each request
-comes with a random token, and what does not begin with it is no answer.
+A message is a token, a kind, a size, and bytes. The worker's end lies open in the process of a kernel, which may write
+to it or close it by accident. So each request comes with a random token, and what does not begin with it is no answer.
 """
 
+import os
 import socket
 import struct
 import time
@@ -23,6 +24,7 @@ LOST = 100
 
 _HEAD = struct.Struct(f"<{TOKEN_BYTES}sBQ")
 _CHUNK = 1 << 16
+"""Bytes to read at a time: what a pipe holds, by default."""
 
 
 class MessageKind(IntEnum):
@@ -123,3 +125,52 @@ def _some(channel: socket.socket, size: int, deadline: float | None) -> bytes:
 def _limit(channel: socket.socket, deadline: float | None) -> None:
     # A deadline that has passed must not turn into the 0 that means "don't block".
     channel.settimeout(None if deadline is None else max(deadline - time.monotonic(), 1e-6))
+
+
+_KEPT = 4096
+"""Bytes of the end."""
+
+_CHUNKS = 64
+"""Most chunks to read at a time: a worker may never stop printing, and the parent has to check its deadline."""
+
+
+class PrintedOutput:
+    """A pipe that a worker prints into. It blocks while the pipe is full, so its parent drains it while it waits.
+
+    `fd` is the end to wait on, `remote` the worker's.
+    """
+
+    def __init__(self) -> None:
+        self.fd, self.remote = os.pipe()
+        os.set_blocking(self.fd, False)
+        self._end = b""
+
+    def drain(self) -> bool:
+        """Take what was printed. False once no process can print any more."""
+        for _ in range(_CHUNKS):
+            try:
+                printed = os.read(self.fd, _CHUNK)
+            except BlockingIOError:
+                return True
+            if not printed:
+                return False
+            self._end = (self._end + printed)[-_KEPT:]
+        return True
+
+    def forget(self) -> None:
+        """Take what was printed so far, and forget it."""
+        self.drain()
+        self._end = b""
+
+    def words(self) -> str:
+        """The end of what was printed."""
+        self.drain()
+        return self._end.decode(errors="replace").strip()
+
+    def hand_over(self) -> None:
+        """Close the worker's end, which is on its way to the worker."""
+        os.close(self.remote)
+
+    def close(self) -> None:
+        """Close the parent's end. What is printed from now on is lost."""
+        os.close(self.fd)

@@ -1,16 +1,63 @@
-"""What CUDA-GDB says of a GPU's core dump: where a kernel stopped, and at which address, of which CUDA says nothing.
+"""Core dumps of a GPU, which have the address and the instruction of a fault: CUDA itself reports neither.
 
-It prints the instruction that failed and the registers of one thread of its warp, which stops a few instructions later.
-An address is taken from them where a register pair holds it, and nothing in between may have changed that pair. What it
-prints has been seen of CUDA 13.0 on an H200.
+They are switched on by naming a folder in the environment variable ATTNFUZZ_CUDA_COREDUMP. CUDA-GDB prints the
+instruction that failed and the registers of one thread of its warp, which stops a few instructions later. An address is
+taken from them where a register pair holds it, and nothing in between may have changed that pair. What it prints has
+been seen of CUDA 13.0 on an H200.
 """
 
+import os
 import re
+import secrets
 import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+VARIABLE = "ATTNFUZZ_CUDA_COREDUMP"
+_FILE = "CUDA_COREDUMP_FILE"
+
+_RUN = secrets.token_hex(4)
+"""Of this process and its workers: in a folder that is kept, process ids repeat."""
+
+
+def settings() -> dict[str, str]:
+    """The environment with which a process writes them (cuda-gdb manual, "GPU core dump support"); makes the folder.
+
+    They leave out what memory held. A process goes on after its dump, and says itself what it was at: CUDA's own end of
+    it tells nothing.
+    """
+    folder = os.environ.get(VARIABLE)
+    if not folder:
+        return {}
+    path = Path(folder).resolve()
+    path.mkdir(parents=True, exist_ok=True)
+    return {
+        "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1",
+        "CUDA_COREDUMP_GENERATION_FLAGS": "skip_global_memory,skip_shared_memory,skip_local_memory,skip_abort",
+        _FILE: str(path / _name("%p")),
+    }
+
+
+def written_by(pid: int) -> str | None:
+    """The dump of a process, if dumps are switched on and it has left one."""
+    folder = os.environ.get(VARIABLE)
+    if not folder:
+        return None
+    path = Path(folder).resolve() / _name(str(pid))
+    return str(path) if path.exists() else None
+
+
+def left_here() -> bool:
+    """Whether this process, a worker that began with `settings`, has left one."""
+    pattern = os.environ.get(_FILE)
+    return pattern is not None and Path(pattern.replace("%p", str(os.getpid()))).exists()
+
+
+def _name(pid: str) -> str:
+    return f"attnfuzz-{_RUN}-{pid}.nvcudmp"
+
 
 _DEBUGGER = "cuda-gdb"
 
@@ -61,7 +108,7 @@ def command(core: Path) -> list[str]:
 
 
 def read(core: str) -> Core:
-    """What a core dump tells; where there is no CUDA-GDB, how to have it told."""
+    """What a core dump tells; where there is no CUDA-GDB, how to get it."""
     if shutil.which(_DEBUGGER) is None:
         return Core(f"{_DEBUGGER}, of the CUDA toolkit, is not on the PATH to read it: target cudacore {core}")
     try:

@@ -34,7 +34,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel that is about to be launched: the entry point, its scalar arguments, and where every tensor lies.
 
     `call` counts the launches of the step, from 0. `run` says which run of the case it belongs to, in words that end a
-    sentence; empty for the first. `way` says how a server comes to make the call, if the backend told. `broken` has
+    sentence; empty for the first. `way` says how a server comes to make the call, if the backend says. `broken` has
     what the call was seen to do wrong before it was launched.
     """
 
@@ -86,7 +86,7 @@ class Journal:
 
     @property
     def fault_address(self) -> int:
-        """Where this process sees the fault record: what `install_fault_recorder` is told."""
+        """Where this process sees the fault record: the argument of `install_fault_recorder`."""
         return ctypes.addressof(self._first_byte)
 
     def write(self, entry: bytes) -> None:

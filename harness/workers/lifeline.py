@@ -30,7 +30,7 @@ class NurseryError(RuntimeError):
 
 
 class CannotStart(NurseryError, UserError):
-    """Workers can't be had for a reason that a user can mend; the message is one line that says what to do."""
+    """Workers can't be had for a reason that a user can fix; the message is one line that says what to do."""
 
 
 class Lifeline:

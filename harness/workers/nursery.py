@@ -65,7 +65,7 @@ class Reap(msgspec.Struct, tag=True, frozen=True):
 
 
 class Bury(msgspec.Struct, tag=True, frozen=True):
-    """Tells of a worker that is about to end, and of which nobody will ask for the status."""
+    """Tells of a worker that is about to end, and whose status will not be asked for."""
 
     pid: int
 
@@ -79,7 +79,7 @@ class Reaped(msgspec.Struct, tag=True, frozen=True):
 class Failed(msgspec.Struct, tag=True, frozen=True):
     """The nursery can't start: an import or a preload hook raised.
 
-    `advice` is a line for the user, if it is one that a user can mend.
+    `advice` is a line for the user, if it is an error that a user can fix.
     """
 
     trace: str
@@ -178,7 +178,7 @@ def _serve(control: socket.socket, serve: Life) -> None:
 
 
 def _obey(control: socket.socket, serve: Life, workers: set[int]) -> None:
-    """Do what the parent orders until it is gone. `workers` are those that nobody has waited for."""
+    """Do what the parent orders until it is gone. `workers` are those that have not been waited for."""
     parent = os.getppid()
     poll = select.poll()
     poll.register(control, select.POLLIN)
@@ -206,7 +206,7 @@ def _obey(control: socket.socket, serve: Life, workers: set[int]) -> None:
 
 def _wait_for(pid: int) -> int:
     """The status of a worker that ends. The processes that a kernel forked off in it end with it."""
-    # Until it is waited for, neither its id nor that of its group is anybody else's.
+    # Until it is waited for, neither its id nor that of its group is reused.
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     _end_group(pid)
     return os.waitpid(pid, 0)[1]

@@ -10,16 +10,15 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Self
 
-from attnfuzz.harness.workers import channel, core_dumps
-from attnfuzz.harness.workers.channel import ChannelClosed, MessageKind, NoMessage
-from attnfuzz.harness.workers.death import Death
+from attnfuzz.harness.workers import channel, gpu_core
+from attnfuzz.harness.workers.channel import ChannelClosed, MessageKind, NoMessage, PrintedOutput
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.lifeline import CannotStart, Lifeline, NurseryError
 from attnfuzz.harness.workers.nursery import Hook, Setup
-from attnfuzz.harness.workers.output import PrintedOutput
+from attnfuzz.harness.workers.postmortem import Death
 from attnfuzz.reference.user_error import UserError
 
 _START_SECONDS = 600.0
@@ -46,7 +45,7 @@ class HandlerError(RuntimeError):
 
 
 class Refused(HandlerError, UserError):
-    """The handler raised what a user can mend; the message is one line that says what to do."""
+    """The handler raised what a user can fix; the message is one line that says what to do."""
 
 
 class _Stillborn(Exception):
@@ -85,7 +84,7 @@ class Worker:
         """Its process id. Waits until it is ready; _Stillborn or NurseryError if it can't be had."""
         if self._pid is None:
             until = time.monotonic() + _START_SECONDS
-            # Until it has begun, which may take long, it prints what nobody else takes.
+            # Until it has begun, which may take long, only this takes what it prints.
             self._wait(until)
             try:
                 message, _, payload = channel.receive(self._channel, until, token=channel.UNASKED)
@@ -138,9 +137,9 @@ class Worker:
             return self._death(hang=False, seconds=time.monotonic() - started, misdeed=_WROTE)
         if message is MessageKind.LEAVING:
             return self._death(hang=False, seconds=time.monotonic() - started, exit_code=int(reply))
-        return self._heard(message, reply)
+        return self._reply(message, reply)
 
-    def _heard(self, message: MessageKind, reply: bytes) -> bytes:
+    def _reply(self, message: MessageKind, reply: bytes) -> bytes:
         if message is MessageKind.REFUSAL:
             raise Refused(reply.decode())
         if message is MessageKind.ERROR:
@@ -205,7 +204,7 @@ class Worker:
             os.close(self._pidfd)
 
     def _kill(self) -> None:
-        # Until the nursery reaps it, the id is the worker's, dead or alive; without a nursery it may be anybody's.
+        # Until the nursery reaps it, the id is the worker's, dead or alive; without a nursery it may be reused.
         if self._lifeline.alive:
             os.kill(self.pid, signal.SIGKILL)
 
@@ -214,7 +213,7 @@ class Worker:
         pid, self._pid = self.pid, None
         if exit_code is None:
             status = self._lifeline.reap(pid)
-            # Without a nursery nobody knows: it was killed, and took its workers along.
+            # Without a nursery the status is lost: it was killed, and took its workers along.
             code = os.waitstatus_to_exitcode(status) if status is not None else -signal.SIGKILL
         else:
             self._lifeline.bury(pid)
@@ -229,7 +228,7 @@ class Worker:
             fault=fault if fault is not None and fault.signal == -code else None,
             entry=self._journal.read(),
             output=self.last_words(),
-            core_dump=core_dumps.written_by(pid),
+            core_dump=gpu_core.written_by(pid),
             misdeed=misdeed,
             recorder=self._recorder,
         )
@@ -277,9 +276,7 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def run(self, request: bytes, *, timeout: float) -> bytes | Death:
@@ -289,7 +286,7 @@ class Workers:
         as long.
 
         Raises:
-            HandlerError: the handler raised (Refused: what a user can mend). The worker lives on.
+            HandlerError: the handler raised (Refused: what a user can fix). The worker lives on.
             NurseryError: no worker can be had.
 
         """

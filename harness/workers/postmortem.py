@@ -1,4 +1,4 @@
-"""What a death means: the kind of failure, the tensor at which it happened, and the launch that was under way."""
+"""What is left of a worker that died, and what it means: the kind of failure, its place, and the launch under way."""
 
 import signal
 
@@ -6,10 +6,69 @@ import msgspec
 
 from attnfuzz.harness.memory.allocation import Location, locate
 from attnfuzz.harness.verdict.failures import REACHED_BY, Access, Kind, Observation
-from attnfuzz.harness.workers import core_dumps, gpu_core
-from attnfuzz.harness.workers.death import Death
+from attnfuzz.harness.workers import channel, gpu_core
 from attnfuzz.harness.workers.gpu_core import Core
 from attnfuzz.harness.workers.journal import Fault, LaunchRecord
+from attnfuzz.harness.workers.sticky import Sticky, sticky_of
+
+
+class Death(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's end during a request.
+
+    Either `signal` killed it or it left by itself with `exit_code`. `hang`: it was killed because it did not reply
+    within `seconds`; otherwise `seconds` is how long it lived on the request. `entry` is the last journal entry
+    (empty: nothing was launched), `fault` what the signal handler noted, `output` the end of what it printed.
+    `core_dump` is the file that the GPU's state was written to, if that was asked for. `misdeed` says what it did
+    for which it was killed, "" if nothing. `recorder` says whether a handler for faults was installed.
+    """
+
+    signal: int | None
+    exit_code: int | None
+    hang: bool
+    seconds: float
+    fault: Fault | None
+    entry: bytes
+    output: str
+    core_dump: str | None = None
+    misdeed: str = ""
+    recorder: bool = True
+
+    @property
+    def sticky(self) -> Sticky | None:
+        """The error for which it left, if it left because its CUDA context was broken."""
+        return sticky_of(self.exit_code)
+
+    @property
+    def killed_from_outside(self) -> bool:
+        """Whether it was killed from outside: most likely by the kernel, for want of memory."""
+        return self.signal == signal.SIGKILL and not self.hang
+
+    @property
+    def untimed(self) -> bool:
+        """Whether what led to it was seen later, so that it can't be said in which launch it was done."""
+        return bool(self.misdeed) or self.exit_code == channel.LOST
+
+    @property
+    def cause(self) -> str:
+        """How it ended, in words."""
+        if self.misdeed:
+            return self.misdeed
+        if self.hang:
+            return f"no reply within {self.seconds:g} s"
+        if self.killed_from_outside:
+            return "killed by SIGKILL from outside, most likely out of memory"
+        if self.sticky is not None:
+            return str(self.sticky)
+        if self.exit_code == channel.LOST:
+            return "it closed or replaced the descriptors that its worker answers with"
+        if self.signal is None:
+            return f"the process left with exit code {self.exit_code}"
+        try:
+            name = signal.Signals(self.signal).name
+        except ValueError:
+            name = f"signal {self.signal}"
+        return f"killed by {name}"
+
 
 _BUS_ADRALN = 1
 _SI_KERNEL = 128
@@ -72,7 +131,7 @@ def _last_launch(entry: bytes) -> LaunchRecord | None:
     try:
         return LaunchRecord.decode(entry)
     except msgspec.DecodeError:
-        # A handler may journal in a format of its own: the death is told without the launch.
+        # A handler may journal in a format of its own: the death is reported without the launch.
         return None
 
 
@@ -94,7 +153,7 @@ def _unknown(core: Core | None, launch: LaunchRecord | None) -> Location:
     names = dict.fromkeys(tensor.name for tensor in launch.tensors) if launch else ()
     words = f"one of {', '.join(names)} is likely" if names else "no tensor was on record"
     if core is None:
-        words += f"; run it with {core_dumps.VARIABLE}=FOLDER for a core dump, which may have the address"
+        words += f"; run it with {gpu_core.VARIABLE}=FOLDER for a core dump, which may have the address"
     return Location("unknown address", words)
 
 

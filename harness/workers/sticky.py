@@ -7,7 +7,7 @@ import msgspec
 import torch
 
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.harness.workers import core_dumps
+from attnfuzz.harness.workers import gpu_core
 from attnfuzz.harness.workers.worker import leave
 
 _FIRST_EXIT_CODE = 101
@@ -67,7 +67,7 @@ def synchronise(before_leaving: Callable[[], None] = lambda: None) -> None:
     """
     leave_if_broken(before_leaving)
     torch.cuda.synchronize()
-    if core_dumps.left_here():
+    if gpu_core.left_here():
         # With dumps switched on CUDA tells no error of some faults (seen of 13.0, on an H200).
         before_leaving()
         leave(exit_code_of(0))

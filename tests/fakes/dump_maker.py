@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from attnfuzz.harness.dumps.tensor_files import StoredTensor
+from attnfuzz.harness.dumps.recorded import ForeignTensor
 
 DECODE = "trtllm_batch_decode_with_kv_cache"
 SIGNATURE = (
@@ -149,9 +149,9 @@ class Dumper:
                 file.write(line)
 
 
-def stored(value: object) -> StoredTensor:
+def stored(value: object) -> ForeignTensor:
     """An argument that is one tensor."""
-    assert isinstance(value, StoredTensor)
+    assert isinstance(value, ForeignTensor)
     return value
 
 

@@ -13,7 +13,7 @@ import torch
 from fake_sglang import copy_tree
 from packaging.version import Version
 
-from attnfuzz.harness.memory.plain import PlainMemory
+from attnfuzz.harness.memory.guarded import PlainMemory
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.sglang.release import Release
 from attnfuzz.kernels.sglang.runner import Server

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from attnfuzz.harness.memory.layout import dense_stride, extent
+from attnfuzz.harness.memory.allocation import dense_stride, extent
+from attnfuzz.harness.memory.arena import PAGE
 from attnfuzz.harness.memory.placed import PlacedMemory
-from attnfuzz.harness.memory.reservation import PAGE
 from attnfuzz.kernels.backend import Fill
 from attnfuzz.reference.case import Guard
 from attnfuzz.reference.dtypes import DType

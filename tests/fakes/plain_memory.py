@@ -3,8 +3,8 @@
 import msgspec
 
 from attnfuzz.harness.inside.execute import Execution
-from attnfuzz.harness.memory.plain import PlainMemory
-from attnfuzz.harness.verdict.task import Task
+from attnfuzz.harness.memory.guarded import PlainMemory
+from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.harness.workers.journal import Journal
 
 

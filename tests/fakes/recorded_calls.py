@@ -7,37 +7,26 @@ from typing import Any
 
 import torch
 
-from attnfuzz.harness.calls.literal_arguments import literal_arguments
-from attnfuzz.harness.dumps.recorded import CallStatus, Recorded, RecordedCall
-from attnfuzz.harness.dumps.tensor_files import entries_of
+from attnfuzz.harness.calls.literal_calls import literal_arguments
+from attnfuzz.harness.dumps.recorded import CallStatus, ForeignTensor, Recorded, RecordedCall
 from attnfuzz.reference.calls import CallCase
 
 FOLDER = Path("20261121_120000_000_pid7_call0003")
 
 
 @dataclass(frozen=True)
-class MemoryTensor:
+class MemoryTensor(ForeignTensor):
     """A tensor of a recorded call; `reads` notes how many entries of the first axis were read, time after time."""
 
-    tensor: torch.Tensor
-    stride: tuple[int, ...] | None = None
     reads: list[int] = field(default_factory=list)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.tensor.shape)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.tensor.dtype
-
     def read(self) -> torch.Tensor:
-        self.reads.append(len(self.tensor) if self.tensor.ndim else 1)
-        return self.tensor.contiguous()
+        self.reads.append(self.shape[0] if self.shape else 1)
+        return super().read()
 
     def rows(self, indices: torch.Tensor) -> torch.Tensor:
         self.reads.append(len(indices))
-        return entries_of(self.tensor, indices)
+        return super().rows(indices)
 
 
 def recorded_call(function: str, arguments: Mapping[str, Any], **changes: Any) -> RecordedCall:
@@ -66,8 +55,8 @@ def as_recorded(case: CallCase, index: int = -1, **changes: Any) -> RecordedCall
 
 def _recorded(value: Any) -> Recorded:
     if isinstance(value, torch.Tensor):
-        return MemoryTensor(value, tuple(value.stride()))
+        return MemoryTensor.of(value)
     if isinstance(value, tuple):
-        return tuple(MemoryTensor(item, tuple(item.stride())) for item in value)
+        return tuple(MemoryTensor.of(item) for item in value)
     recorded: Recorded = value
     return recorded

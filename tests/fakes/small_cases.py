@@ -7,7 +7,7 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.inside.execute import Execution
 from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.harness.verdict.failures import Verdict
-from attnfuzz.harness.verdict.task import Task
+from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.reference.calls import CallCase, pack
 from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
 from attnfuzz.reference.dtypes import DType

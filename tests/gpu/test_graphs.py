@@ -8,7 +8,7 @@ import torch
 
 from attnfuzz.harness.inside.launcher import JournalingLauncher
 from attnfuzz.harness.inside.places import Place, place_of
-from attnfuzz.harness.memory.plain import AnyMemory
+from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.workers.journal import LaunchRecord
 from attnfuzz.kernels.backend import Fill, Op
@@ -30,7 +30,7 @@ def place() -> Place:
 
 
 @pytest.fixture(params=list(Guard))
-def memory(place: Place, request: pytest.FixtureRequest) -> Iterator[AnyMemory]:
+def memory(place: Place, request: pytest.FixtureRequest) -> Iterator[PlacedMemory]:
     memory = place.memory(request.param, Outputs.POISONED)
     yield memory
     memory.release()
@@ -42,19 +42,19 @@ def entries() -> list[bytes]:
 
 
 @pytest.fixture
-def launcher(place: Place, memory: AnyMemory, entries: list[bytes]) -> JournalingLauncher:
+def launcher(place: Place, memory: PlacedMemory, entries: list[bytes]) -> JournalingLauncher:
     launcher = place.launcher(memory, entries.append, None)
     launcher.begin_step(0, "decode")
     return launcher
 
 
 @pytest.fixture
-def tensors(memory: AnyMemory) -> dict[str, Any]:
+def tensors(memory: PlacedMemory) -> dict[str, Any]:
     return {"x": memory.copy("x", COUNT), "out": memory.tensor("out", (64,), torch.float32, fill=Fill.OUTPUT)}
 
 
 def test_a_capture_computes_nothing_and_a_replay_sees_what_tensors_hold_then(
-    launcher: JournalingLauncher, memory: AnyMemory, tensors: dict[str, Any], entries: list[bytes]
+    launcher: JournalingLauncher, memory: PlacedMemory, tensors: dict[str, Any], entries: list[bytes]
 ) -> None:
     end = memory.tensor("end", (64,), torch.float32, fill=Fill.OUTPUT)
     amount = 3
@@ -113,7 +113,7 @@ def test_a_kernel_that_rejects_its_arguments_during_a_capture_is_told(
 
 
 def test_memory_of_a_graph_serves_no_other_case_while_the_graph_lives(
-    place: Place, launcher: JournalingLauncher, memory: AnyMemory, tensors: dict[str, Any]
+    place: Place, launcher: JournalingLauncher, memory: PlacedMemory, tensors: dict[str, Any]
 ) -> None:
     with launcher.capture() as graph:
         launcher.launch(ADD, amount=1, **tensors)

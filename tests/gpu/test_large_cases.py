@@ -9,7 +9,7 @@ from small_cases import drawn
 
 from attnfuzz.harness.inside.execute import Execution
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.verdict.task import Task
+from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.kernels import transfers
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.case import Case, Mode, Request, Step, ValueFamily

@@ -2,15 +2,93 @@
 
 import gc
 import weakref
-from types import TracebackType
 from typing import Any, Self
 
 import torch
 
-from attnfuzz.harness.memory.cuda.address_space import CudaAddressSpace
-from attnfuzz.harness.memory.reservation import OutOfMemory
-from attnfuzz.harness.memory.shelf import Shelf
-from attnfuzz.harness.memory.spacing import Spacing, size_class
+from attnfuzz.harness.memory.slabs import OutOfMemory, Shelf, Spacing, size_class
+
+
+class CudaError(RuntimeError):
+    """A call of the CUDA driver failed; the message has the driver's name for the error."""
+
+
+class CudaAddressSpace:
+    """`nbytes` from `address` on, reserved on a GPU and unmapped at first: an access faults.
+
+    The size asked for is halved until the driver grants it, down to `least`. `page` is the least that can be mapped:
+    2 MiB on every GPU so far. It costs no memory, whatever its size.
+    """
+
+    def __init__(self, device: torch.device, nbytes: int, least: int) -> None:
+        # A first allocation makes the device's context current, which the driver's calls need.
+        torch.empty(1, device=device)
+        # Importing it costs time, and needs NVIDIA's package: only those who have a GPU come here.
+        from cuda.bindings import driver  # noqa: PLC0415
+
+        self._driver = driver
+        self._memory = driver.CUmemAllocationProp()
+        self._memory.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        self._memory.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        self._memory.location.id = device.index or 0
+        self._access = driver.CUmemAccessDesc()
+        self._access.location = self._memory.location
+        self._access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        least_grain = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+        self.page: int = self._call("cuMemGetAllocationGranularity", self._memory, least_grain)
+        self.nbytes = nbytes
+        while True:
+            error, address = driver.cuMemAddressReserve(self.nbytes, 0, 0, 0)
+            if error == driver.CUresult.CUDA_SUCCESS:
+                break
+            if self.nbytes // 2 < least:
+                raise OutOfMemory(
+                    f"guarded memory needs {least >> 30} GiB of the GPU's address space, not of its memory "
+                    f"({error.name}): run fewer jobs on this GPU"
+                )
+            self.nbytes //= 2
+        self.address = int(address)
+
+    def map(self, address: int, nbytes: int) -> None:
+        """Put memory behind whole pages. What it holds is undefined.
+
+        Raises:
+            OutOfMemory: the GPU has none left.
+            CudaError: the driver refuses, for example after a fault.
+
+        """
+        handle = self._call("cuMemCreate", nbytes, self._memory, 0)
+        try:
+            self._call("cuMemMap", address, nbytes, 0, handle, 0)
+        finally:
+            # The mapping keeps the memory; it goes with cuMemUnmap.
+            self._call("cuMemRelease", handle)
+        try:
+            self._call("cuMemSetAccess", address, nbytes, [self._access], 1)
+        except BaseException:
+            self.unmap(address, nbytes)
+            raise
+
+    def unmap(self, address: int, nbytes: int) -> None:
+        """Give the memory behind what was mapped in one go back. No kernel that uses it may be running."""
+        self._call("cuMemUnmap", address, nbytes)
+
+    def synchronise(self) -> None:
+        """Wait for all kernels. CudaError if one of them failed."""
+        self._call("cuCtxSynchronize")
+
+    def close(self) -> None:
+        """Give the address space back; nothing may be mapped in it."""
+        self._call("cuMemAddressFree", self.address, self.nbytes)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        error, *result = getattr(self._driver, name)(*arguments)
+        if error == self._driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+            raise OutOfMemory("the GPU has no memory left for guarded memory: draw smaller cases, or run fewer jobs")
+        if error != self._driver.CUresult.CUDA_SUCCESS:
+            raise CudaError(f"{name}: {error.name}")
+        return result[0] if result else None
+
 
 _RESERVED = 1 << 40
 """Bytes of address space: half of it holds POISON_ID times a page of 40 KiB, so that such an id faults inside."""
@@ -46,8 +124,8 @@ class CudaArena:
     """Memory on `device` for tensors that touch an unmapped address.
 
     A slab is mapped whole, since mapping takes the driver long, and lies between at least GAP bytes (and at least its
-    own size) of unmapped addresses. It is taken again for a tensor of its size class once nobody holds the last one's
-    storage. Slabs at rest keep at most `budget` bytes of memory; beyond it, those that rested longest are unmapped.
+    own size) of unmapped addresses. It is taken again for a tensor of its size class once the last one's storage is
+    freed. Slabs at rest keep at most `budget` bytes of memory; beyond it, those that rested longest are unmapped.
     """
 
     def __init__(
@@ -68,9 +146,7 @@ class CudaArena:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -95,7 +171,7 @@ class CudaArena:
         return slab
 
     def bytes_in(self, slab: CudaSlab, offset: int, nbytes: int) -> torch.Tensor:
-        """A tensor over exactly these bytes of a slab, which rests again as soon as nobody holds its storage."""
+        """A tensor over exactly these bytes of a slab, which rests again as soon as its storage is freed."""
         holder = _Holder(slab.address + offset, nbytes)
         returns = weakref.finalize(holder, self._returned.append, slab)
         # Nothing is given back at the end of a process: that all memory goes then is the driver's affair.
@@ -124,7 +200,7 @@ class CudaArena:
         self._mapped.add(slab)
 
     def _make_room(self) -> None:
-        """Give back all memory that nobody needs."""
+        """Give back all memory that is not in use."""
         gc.collect()
         self.settle()
         self._unmap(list(self._shelf.all_warm()))

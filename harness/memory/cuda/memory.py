@@ -1,26 +1,39 @@
-"""Guarded memory for one case on a GPU."""
+"""Guarded memory for one case on a GPU, and memory without guards, which benchmarks compare it with."""
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 
 from attnfuzz.harness.memory.allocation import Allocation
-from attnfuzz.harness.memory.cuda import device_bytes
 from attnfuzz.harness.memory.cuda.arena import CudaArena, CudaSlab
-from attnfuzz.harness.memory.cuda.device_bytes import DeviceSeal
+from attnfuzz.harness.memory.guarded import PlainMemory
 from attnfuzz.harness.memory.placed import ByteSpan, Placed, PlacedMemory, Room
-from attnfuzz.harness.memory.poison import Pattern
-from attnfuzz.harness.memory.seal import Seal
+from attnfuzz.harness.memory.poison import PERIOD, Pattern
+from attnfuzz.harness.memory.seal import Difference, Seal
 from attnfuzz.kernels.gpu import guards
 from attnfuzz.kernels.gpu.guards import ByteRun
 from attnfuzz.kernels.transfers import Pending
 from attnfuzz.reference.case import Guard, Outputs
 
+_ALIGNMENT = 16
+
+
+@cache
+def _uploaded(pattern: Pattern, device: torch.device) -> torch.Tensor:
+    """A pattern's bytes on a device, once per process."""
+    return torch.frombuffer(bytearray(pattern.content(PERIOD)), dtype=torch.uint8).to(device)
+
+
+def filling(pattern: Pattern, address: int, nbytes: int, device: torch.device) -> ByteRun:
+    """What a write needs to know to write a pattern."""
+    return ByteRun(address, _uploaded(pattern, device).data_ptr(), nbytes, PERIOD)
+
 
 class CudaMemory(PlacedMemory):
     """`PlacedMemory` in an arena's slabs, whose slack is what a tensor leaves of them: up to 2 MiB for a small one.
 
-    `content` synchronises. A tensor's memory serves others only when nobody holds its storage any more, be it torch, a
+    A tensor's memory serves others only when nobody holds its storage any more, be it torch, a
     graph or FlashInfer, also after `release`. What is around tensors is filled when the next launch is sealed, all at
     once: processes share a GPU in slices of time, and each small kernel may wait for one.
     """
@@ -29,14 +42,6 @@ class CudaMemory(PlacedMemory):
         super().__init__(arena.device, guard, outputs)
         self._arena = arena
         self._unfilled: list[ByteRun] = []
-
-    def content(self, allocation: Allocation) -> bytes:
-        """What a tensor and its gaps hold now, after all launches so far."""
-        if not allocation.nbytes:
-            return b""
-        tensor = self._by_address[allocation.address].tensor
-        flat = tensor.as_strided((allocation.nbytes // allocation.itemsize,), (1,)).view(torch.uint8)
-        return flat.cpu().numpy().tobytes()
 
     def _room(self, elements: int, dtype: torch.dtype) -> Room:
         nbytes = elements * dtype.itemsize
@@ -54,19 +59,46 @@ class CudaMemory(PlacedMemory):
         if own:
             super()._poison(placed, room, own=own)
         elif placed.slack_bytes:
-            slack = device_bytes.filling(placed.pattern, placed.slack_address, placed.slack_bytes, self._device)
+            slack = filling(placed.pattern, placed.slack_address, placed.slack_bytes, self._device)
             self._unfilled.append(slack)
 
     def _write(self, pattern: Pattern, address: int, nbytes: int) -> None:
-        device_bytes.fill(pattern, address, nbytes, self._device)
+        guards.write([filling(pattern, address, nbytes, self._device)])
 
-    def _differences(self, spans: Sequence[ByteSpan]) -> Pending[list[tuple[int, int] | None]]:
+    def _differences(self, spans: Sequence[ByteSpan]) -> Pending[list[Difference]]:
         if self._unfilled:
             guards.write(self._unfilled)
             self._unfilled.clear()
-        return device_bytes.differences(spans, self._device)
+        return guards.compare([self._run(span) for span in spans], self._device)
 
     def _sealed(self, allocations: Sequence[Allocation]) -> Seal:
-        seal = DeviceSeal(allocations, self._device, self._unfilled)
+        """A seal by a copy on the same GPU, made on the current stream, in one launch with what is still to fill."""
+        # Each begins where its tensor does in 16 bytes, so that both are read in the same vectors.
+        offsets, end = [], 0
+        for each in allocations:
+            begin = end + each.address % _ALIGNMENT
+            offsets.append(begin)
+            end = -(-(begin + each.nbytes) // _ALIGNMENT) * _ALIGNMENT
+        copies = torch.empty(end, dtype=torch.uint8, device=self._device)
+
+        def runs() -> list[ByteRun]:
+            # Whatever has this function keeps the copies.
+            pairs = zip(offsets, allocations, strict=True)
+            return [ByteRun(copies.data_ptr() + offset, each.address, each.nbytes) for offset, each in pairs]
+
+        if allocations or self._unfilled:
+            guards.write([*self._unfilled, *runs()])
         self._unfilled.clear()
-        return seal
+        return Seal(allocations, lambda: guards.compare(runs(), self._device))
+
+    def _run(self, span: ByteSpan) -> ByteRun:
+        if isinstance(span.expected, Pattern):
+            return filling(span.expected, span.address, span.nbytes, self._device)
+        return ByteRun(span.address, span.expected.data_ptr(), span.nbytes)
+
+
+class PlainCudaMemory(PlainMemory):
+    """Tensors on `device` with the fills of guarded memory. Finds no damage."""
+
+    def _write(self, pattern: Pattern, address: int, nbytes: int) -> None:
+        guards.write([filling(pattern, address, nbytes, self._device)])

@@ -9,7 +9,7 @@ import pytest
 from refusals import refused
 
 from attnfuzz.harness.backends import registry
-from attnfuzz.harness.backends.defaults import DEFAULT_BACKENDS
+from attnfuzz.harness.backends.engines import DEFAULT_BACKENDS
 from attnfuzz.harness.backends.load import ENTRY_POINTS
 from attnfuzz.harness.backends.registry import builtin
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend

@@ -17,7 +17,7 @@ from attnfuzz.harness.campaign.events import CampaignStarted, Event
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.log import EventLog
 from attnfuzz.harness.cli.main import cli
-from attnfuzz.harness.workers import core_dumps
+from attnfuzz.harness.workers import gpu_core
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 
 pytestmark = pytest.mark.slow
@@ -106,7 +106,7 @@ def test_a_folder_for_core_dumps_that_is_a_file_is_told_before_anything_is_compi
 ) -> None:
     (tmp_path / "taken").touch()
     monkeypatch.setattr(GpuBackend, "missing", lambda _: None)
-    monkeypatch.setenv(core_dumps.VARIABLE, str(tmp_path / "taken"))
+    monkeypatch.setenv(gpu_core.VARIABLE, str(tmp_path / "taken"))
     refused(attnfuzz("fuzz", "--backend", "xqa"), "taken", "name a folder, not a file")
 
 

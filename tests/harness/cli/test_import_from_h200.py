@@ -15,7 +15,7 @@ import pytest
 import torch
 from readable_calls import readable_calls
 
-from attnfuzz.harness.calls.literal_arguments import literal_arguments
+from attnfuzz.harness.calls.literal_calls import literal_arguments
 from attnfuzz.harness.dumps.recorded import CallStatus
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from small_cases import drawn
 
 from attnfuzz.harness.corpus import Corpus, CorpusError, Why
-from attnfuzz.harness.corpus.records import HOLDERS
+from attnfuzz.harness.corpus.corpus import HOLDERS
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.validity import validate

@@ -11,11 +11,9 @@ from attnfuzz.harness.defects.pins import load_pin
 from attnfuzz.harness.defects.search import killer
 from attnfuzz.harness.sandbox.check import TIMEOUT_SECONDS
 from attnfuzz.harness.verdict.failures import Observation, Verdict
-from attnfuzz.harness.verdict.task import Task
-from attnfuzz.harness.verdict.tiers import Tier
-from attnfuzz.harness.workers.death import Death
+from attnfuzz.harness.verdict.tiers import Task, Tier
 from attnfuzz.harness.workers.pool import Workers
-from attnfuzz.harness.workers.postmortem import explain
+from attnfuzz.harness.workers.postmortem import Death, explain
 from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
 from attnfuzz.kernels.defects.defect import Layer
 from attnfuzz.reference.case_file import AnyCase

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from recorded_calls import MemoryTensor, as_recorded, recorded_call
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.calls.literal_arguments import literal_arguments
-from attnfuzz.harness.dumps.case_of_call import make_case, make_sequence
+from attnfuzz.harness.calls.literal_calls import literal_arguments
+from attnfuzz.harness.dumps.case_of_call import make_case
 from attnfuzz.harness.dumps.contents import Contents
 from attnfuzz.harness.dumps.recorded import RecordedCall
 from attnfuzz.harness.dumps.understood import breaches_of
@@ -293,7 +293,7 @@ def test_rows_without_keys_that_a_kernel_leaves_alone_are_not_judged(runner: Run
 
 
 def test_calls_in_sequence_share_a_workspace_that_is_cut(runner: Runner) -> None:
-    case = make_sequence([decode(), decode(seq_lens=torch.tensor([1, 0, 5], dtype=torch.int32))])
+    case = make_case(decode(), decode(seq_lens=torch.tensor([1, 0, 5], dtype=torch.int32)))
     assert [call.op for call in case.calls] == [DECODE, DECODE]
     spaces = {view.buffer for call in case.calls if isinstance(view := call.arguments["workspace_buffer"], View)}
     assert spaces == {"call_0_workspace_buffer"}

@@ -10,7 +10,7 @@ from recorded_calls import FOLDER, recorded_call
 
 from attnfuzz.harness.dumps import case_of_call
 from attnfuzz.harness.dumps.case_of_call import make_case
-from attnfuzz.harness.dumps.choice import chosen_call, with_earlier
+from attnfuzz.harness.dumps.find_calls import chosen_call, with_earlier
 from attnfuzz.harness.dumps.recorded import CallStatus, DumpError, OtherValue, RecordedCall
 from attnfuzz.harness.dumps.understood import breaches_of
 

@@ -17,8 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from readable_calls import readable_calls
 
-from attnfuzz.harness.dumps.recorded import DumpError, OtherValue, RecordedCall
-from attnfuzz.harness.dumps.tensor_files import StoredTensor
+from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, OtherValue, RecordedCall
 
 QUERY = torch.arange(4 * 2 * 8, dtype=torch.float32).view(4, 2, 8)
 
@@ -178,7 +177,7 @@ def _read_all(folder: Path) -> None:
     for call in readable_calls(folder):
         for value in [*call.arguments.values(), *call.outputs.values()]:
             for member in value if isinstance(value, tuple) else (value,):
-                if isinstance(member, StoredTensor):
+                if isinstance(member, ForeignTensor):
                     member.read()
 
 
@@ -265,7 +264,7 @@ def test_values_that_are_barely_not_nested_too_deeply_to_be_parsed_do_no_harm(fo
 
 
 def test_a_record_that_is_too_long_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnfuzz.harness.dumps.json_lines.MAX_RECORD", 100)
+    monkeypatch.setattr("attnfuzz.harness.dumps.folders.MAX_RECORD", 100)
     assert "is no JSON record" in complaint(folder)
 
 

@@ -12,8 +12,8 @@ from readable_calls import readable_calls
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnfuzz.harness.dumps.find_calls import read_dump
+from attnfuzz.harness.dumps.metadata import Positional, parse
 from attnfuzz.harness.dumps.recorded import CallStatus, DumpError, OtherValue, RecordedCall
-from attnfuzz.harness.dumps.signatures import Positional, parse
 
 QUERY = torch.arange(4 * 2 * 8, dtype=torch.float32).view(4, 2, 8)
 

@@ -8,11 +8,10 @@ import pytest
 import torch
 from recorded_calls import recorded_call
 
-from attnfuzz.harness.dumps.backend_of import importable
-from attnfuzz.harness.dumps.case_of_call import make_case, make_sequence
-from attnfuzz.harness.dumps.choice import with_earlier
-from attnfuzz.harness.dumps.pictured import pictured
+from attnfuzz.harness.dumps.case_of_call import importable, make_case
+from attnfuzz.harness.dumps.find_calls import with_earlier
 from attnfuzz.harness.dumps.recorded import CallStatus, DumpError, RecordedCall
+from attnfuzz.harness.dumps.understood import pictured
 from attnfuzz.harness.dumps.wrapper_calls import as_function, function_of
 from attnfuzz.harness.sandbox.check import Runner
 
@@ -122,7 +121,7 @@ def test_an_earlier_run_comes_along_across_the_plan_between(runner: Runner) -> N
     assert both == [run, last]
     tables = [pictured(as_function(calls, call))["block_tables"].tolist() for call in both]
     assert tables == [[[5, 1], [0, 0], [3, 0]], [[0, 2], [0, 0], [4, 0]]]
-    case = make_sequence([as_function(calls, call) for call in both])
+    case = make_case(*(as_function(calls, call) for call in both))
     assert len(case.calls) == 2
     assert runner.verdict(case).failures == ()
 

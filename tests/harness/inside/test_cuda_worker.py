@@ -1,4 +1,7 @@
-"""What a nursery loads for workers on a GPU; what they begin with is tried in tests/gpu."""
+"""What a nursery loads for workers on a GPU, and the case that a worker judges before it is ready.
+
+What else workers on a GPU begin with is tried in tests/gpu.
+"""
 
 import importlib
 import os
@@ -6,6 +9,8 @@ import os
 import pytest
 
 from attnfuzz.harness.inside import cuda_worker
+from attnfuzz.harness.inside.cuda_worker import judge_one
+from attnfuzz.reference.device import Device
 
 
 @pytest.mark.parametrize("visible", [None, "", "GPU-00"])
@@ -27,3 +32,9 @@ def test_flashinfer_is_imported_with_no_gpu_in_sight(
     cuda_worker.preload()
     assert seen == [("flashinfer", "")]
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == visible
+
+
+def test_it_is_judged_and_passes() -> None:
+    verdict = judge_one(Device.CPU)
+    assert (verdict.observations, verdict.unsupported, verdict.rows) == ((), None, 1)
+    assert min(verdict.seconds.values()) > 0

@@ -9,15 +9,13 @@ import pytest
 from harness_cases import decode_case
 
 from attnfuzz.harness.inside import execute
-from attnfuzz.harness.inside.execute import Execution
-from attnfuzz.harness.inside.launcher import HostStopwatch, JournalingLauncher, LaunchError
-from attnfuzz.harness.inside.on_host import on_host
-from attnfuzz.harness.inside.places import place_of
-from attnfuzz.harness.memory.guarded import GuardedMemory
-from attnfuzz.harness.memory.plain import PlainMemory
-from attnfuzz.harness.memory.reservation import OutOfMemory
-from attnfuzz.harness.verdict.failures import Kind, Verdict
-from attnfuzz.harness.verdict.task import Task
+from attnfuzz.harness.inside.execute import Execution, with_broken
+from attnfuzz.harness.inside.launcher import JournalingLauncher, LaunchError, Stopwatch
+from attnfuzz.harness.inside.places import on_host, place_of
+from attnfuzz.harness.memory.guarded import GuardedMemory, PlainMemory
+from attnfuzz.harness.memory.slabs import OutOfMemory
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.kernels.library_cache import BuildFailed, NoCompiler
 from attnfuzz.kernels.native import build
@@ -91,7 +89,7 @@ def test_warming_up_does_without_kernels_that_can_not_be_built(
     execute.warm()
 
 
-class Lagging(HostStopwatch):
+class Lagging(Stopwatch):
     """Calls `wait` for each wait."""
 
     at_once = False
@@ -199,3 +197,24 @@ def test_a_device_is_waited_for_before_the_memory_of_a_case_goes_to_others(
     with pytest.raises(LaunchError):
         Execution(task(defective, "NONE"), ignore).run()
     assert log[-2:] == ["waited for", "released"]
+
+
+WRONG = Observation(kind=Kind.OUTPUT_MISMATCH, place="out", message="a row is wrong", kernel="decode")
+BROKEN = Observation(
+    kind=Kind.CONTRACT_BROKEN, place="seq_lens", message="a call of decode breaks its contract: ...", kernel="decode"
+)
+
+
+def test_nothing_is_said_where_nothing_was_broken() -> None:
+    assert with_broken([WRONG], []) == [WRONG]
+
+
+def test_what_came_of_a_breach_stands_first_and_names_it() -> None:
+    first, second = with_broken([WRONG], [BROKEN])
+    assert first.kind is Kind.OUTPUT_MISMATCH
+    assert first.message == "a row is wrong\nbefore that, a call of decode breaks its contract: ..."
+    assert second is BROKEN
+
+
+def test_a_breach_that_nothing_came_of_is_a_failure_by_itself_and_told_once() -> None:
+    assert with_broken([], [BROKEN, BROKEN]) == [BROKEN]

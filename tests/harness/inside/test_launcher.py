@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from attnfuzz.harness.inside import launcher as launcher_module
-from attnfuzz.harness.inside.launcher import JournalingLauncher, Launched, LaunchError, tensors_of
+from attnfuzz.harness.inside.launcher import JournalingLauncher, Launched, LaunchError, Stopwatch, tensors_of
 from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory
+from attnfuzz.harness.memory.seal import Seal
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.workers.journal import LaunchRecord
 from attnfuzz.kernels.backend import Op
@@ -124,7 +125,7 @@ def test_only_the_tensors_that_a_kernel_is_given_are_on_record(memory: GuardedMe
     ]
 
 
-class LoggedStopwatch:
+class LoggedStopwatch(Stopwatch):
     """Keeps in `log` what it is told, and takes 2 seconds for any wait, or raises `error` at its end."""
 
     def __init__(self, log: list[str], error: Exception | None = None, *, at_once: bool = True) -> None:
@@ -147,7 +148,7 @@ class LoggedStopwatch:
         return 2.0
 
 
-class LoggedSeal:
+class LoggedSeal(Seal):
     """Keeps in `log` when it is compared, and when somebody asks what came of it."""
 
     def __init__(self, log: list[str], error: Exception | None = None) -> None:

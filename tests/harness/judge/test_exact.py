@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from attnfuzz.harness.memory.poison import sentinel_bytes
+from attnfuzz.harness.memory import poison
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.backend import Output
 from attnfuzz.reference.contract import Contract, Holds, LseBase
 
 
 def sentinel(dtype: torch.dtype) -> torch.Tensor:
-    return torch.frombuffer(bytearray(sentinel_bytes(dtype, dtype.itemsize)), dtype=dtype)[0]
+    return torch.frombuffer(bytearray(poison.sentinel(dtype).content(dtype.itemsize)), dtype=dtype)[0]
 
 
 def padded(output: Output, fill: float | torch.Tensor) -> Output:

@@ -8,11 +8,9 @@ import torch
 
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.error_budget import ErrorBudget
+from attnfuzz.harness.judge.evidence import RealRows, packed_problem
 from attnfuzz.harness.judge.exact_weights import exact_bound, have_exact_weights
-from attnfuzz.harness.judge.judged_again import element_allowance
-from attnfuzz.harness.judge.packed_problem import packed_problem
-from attnfuzz.harness.judge.parts import largest_run, parts_allowance
-from attnfuzz.harness.judge.real_rows import RealRows
+from attnfuzz.harness.judge.judged_again import element_allowance, largest_run, parts_allowance
 from attnfuzz.harness.judge.row_error import row_error
 from attnfuzz.harness.verdict.tiers import ALPHA, Tier
 from attnfuzz.reference.attention import attend

@@ -13,10 +13,9 @@ from attnfuzz.harness.judge import Judgement, judge
 from attnfuzz.harness.judge.common_error import Signs, allowed_score, same_answers
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.error_budget import ErrorBudget
+from attnfuzz.harness.judge.evidence import RealRows, packed_problem
 from attnfuzz.harness.judge.exact_weights import exact_bound, exact_lse_bound, have_exact_weights
 from attnfuzz.harness.judge.lse_bound import lse_bound
-from attnfuzz.harness.judge.packed_problem import packed_problem
-from attnfuzz.harness.judge.real_rows import RealRows
 from attnfuzz.harness.judge.row_error import row_error
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.tiers import ALL_TIERS, ALPHA, Tier

@@ -10,12 +10,17 @@ import torch
 
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.error_budget import ErrorBudget
-from attnfuzz.harness.judge.judged_again import MOST_ROWS_AGAIN, judged_again
+from attnfuzz.harness.judge.evidence import RealRows, packed_problem
+from attnfuzz.harness.judge.judged_again import (
+    MOST_ROWS_AGAIN,
+    Groups,
+    Ties,
+    judged_again,
+    lse_ties_allowance,
+    ties_allowance,
+)
 from attnfuzz.harness.judge.lse_bound import lse_bound
-from attnfuzz.harness.judge.packed_problem import packed_problem
-from attnfuzz.harness.judge.real_rows import RealRows
 from attnfuzz.harness.judge.row_error import row_error
-from attnfuzz.harness.judge.ties import Groups, Ties, lse_ties_allowance, ties_allowance
 from attnfuzz.harness.verdict.tiers import ALPHA, Tier
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.contract import Contract

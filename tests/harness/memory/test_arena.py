@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from attnfuzz.harness.memory.arena import Arena
-from attnfuzz.harness.memory.reservation import PAGE, OutOfMemory, Reservation
+from attnfuzz.harness.memory.arena import PAGE, Arena, Reservation
+from attnfuzz.harness.memory.slabs import OutOfMemory
 from attnfuzz.reference.case import Guard
 
 MIB = 1 << 20

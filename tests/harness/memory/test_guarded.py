@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnfuzz.harness.memory.arena import Arena
-from attnfuzz.harness.memory.guarded import GuardedMemory
-from attnfuzz.harness.memory.plain import PlainMemory
-from attnfuzz.harness.memory.poison import poison_bytes, unwritten
-from attnfuzz.harness.memory.reservation import PAGE
+from attnfuzz.harness.memory.arena import PAGE, Arena
+from attnfuzz.harness.memory.guarded import GuardedMemory, PlainMemory
+from attnfuzz.harness.memory.poison import poison, unwritten
 from attnfuzz.kernels.backend import Fill
 from attnfuzz.reference.case import Guard, Outputs
 from attnfuzz.reference.dtypes import DType
@@ -46,7 +44,7 @@ def test_a_tensor_is_flush_with_its_guard(arena: Arena, dtype: torch.dtype) -> N
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_fills(memory: GuardedMemory, dtype: torch.dtype) -> None:
     nbytes = 6 * dtype.itemsize
-    assert content(memory.tensor("a", (2, 3), dtype)) == poison_bytes(dtype, nbytes)
+    assert content(memory.tensor("a", (2, 3), dtype)) == poison(dtype).content(nbytes)
     assert content(memory.tensor("b", (2, 3), dtype, fill=Fill.ZEROS)) == bytes(nbytes)
     assert unwritten(memory.tensor("c", (2, 3), dtype, fill=Fill.OUTPUT)).all()
     value = torch.arange(6).view(2, 3).to(dtype)
@@ -69,7 +67,7 @@ def test_gaps_hold_poison_whatever_the_tensor_holds(memory: GuardedMemory, fill:
     tensor = memory.tensor("q", (3, 2), torch.float32, stride=(5, 1), fill=fill)
     tensor.copy_(torch.ones(3, 2))
     gap = ctypes.string_at(tensor.data_ptr() + 8, 12)
-    assert gap == poison_bytes(torch.float32, 12)
+    assert gap == poison(torch.float32).content(12)
     assert memory.damage().result() == []
     assert memory.allocations()[0].nbytes == 12 * 4
 

@@ -19,8 +19,8 @@ def elements(content: bytes, dtype: torch.dtype) -> torch.Tensor:
 def test_float_poison_and_sentinel_are_nans_that_differ_from_each_other_and_from_computed_ones(
     dtype: torch.dtype,
 ) -> None:
-    poisoned = poison.poison_bytes(dtype, 64)
-    sentinel = poison.sentinel_bytes(dtype, 64)
+    poisoned = poison.poison(dtype).content(64)
+    sentinel = poison.sentinel(dtype).content(64)
     computed = (torch.zeros(64 // dtype.itemsize) / 0).to(dtype).view(torch.uint8).numpy().tobytes()
     assert elements(poisoned, dtype).float().isnan().all()
     assert elements(sentinel, dtype).float().isnan().all()
@@ -31,12 +31,12 @@ def test_float_poison_and_sentinel_are_nans_that_differ_from_each_other_and_from
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_integer_poison_is_the_id_of_a_page_far_away(dtype: torch.dtype) -> None:
-    assert set(elements(poison.poison_bytes(dtype, 64), dtype).tolist()) == {0x00BADBAD}
+    assert set(elements(poison.poison(dtype).content(64), dtype).tolist()) == {0x00BADBAD}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_unwritten_masks_exactly_the_elements_that_hold_the_sentinel(dtype: torch.dtype) -> None:
-    tensor = elements(poison.sentinel_bytes(dtype, 12 * dtype.itemsize), dtype).view(3, 4)
+    tensor = elements(poison.sentinel(dtype).content(12 * dtype.itemsize), dtype).view(3, 4)
     tensor[1, 2] = 1
     tensor.view(torch.uint8)[2, : dtype.itemsize] = 1
     expected = torch.ones(3, 4, dtype=torch.bool)
@@ -71,7 +71,7 @@ def test_patterns_longer_than_their_period_start_anew() -> None:
 
 def test_a_dtype_without_poison_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="complex64"):
-        poison.poison_bytes(torch.complex64, 8)
+        poison.poison(torch.complex64).content(8)
     with pytest.raises(ValueError, match="complex64"):
         poison.stale(torch.complex64).content(8)
     with pytest.raises(ValueError, match="float64"):

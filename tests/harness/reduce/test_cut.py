@@ -4,7 +4,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.harness.calls.literal_arguments import literal_arguments
+from attnfuzz.harness.calls.literal_calls import literal_arguments
 from attnfuzz.harness.reduce.cut import cut, trim
 from attnfuzz.harness.reduce.units import Uncuttable
 from attnfuzz.reference.call_validity import validate_calls

@@ -8,7 +8,7 @@ from attnfuzz.harness.campaign.jobs import JobProcesses
 from attnfuzz.harness.sandbox import teams
 from attnfuzz.harness.sandbox.teams import Team, Teams, team_of
 from attnfuzz.harness.search.messages import JobSetup, Slice
-from attnfuzz.harness.workers import core_dumps
+from attnfuzz.harness.workers import gpu_core
 from attnfuzz.kernels.gpu.visible import Gpu
 from attnfuzz.reference.device import Device
 
@@ -33,7 +33,7 @@ def _four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(teams, "visible", lambda: gpus)
     monkeypatch.setattr(teams, "Workers", Started)
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    monkeypatch.delenv(core_dumps.VARIABLE, raising=False)
+    monkeypatch.delenv(gpu_core.VARIABLE, raising=False)
 
 
 def gpu_of(team: Teams) -> str:
@@ -106,7 +106,7 @@ def test_workers_of_xdist_take_theirs_by_their_number(name: str, gpu: str, monke
 
 
 def test_core_dumps_are_switched_on_for_workers_of_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setenv(core_dumps.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(gpu_core.VARIABLE, str(tmp_path))
     gpu: Any = Teams().of(Team(Device.CUDA))
     assert gpu.options["environment"]["CUDA_ENABLE_COREDUMP_ON_EXCEPTION"] == "1"
 

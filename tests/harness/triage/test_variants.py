@@ -1,11 +1,14 @@
-"""Other ways to run a case: each can exist, and differs in what it says."""
+"""Other ways to run a case: each can exist, and a failure that changes in it depends on what differs."""
 
 import pytest
 from harness_cases import CALLS, decode_case
 from msgspec.structs import replace
 from small_cases import HEADS, drawn, step
 
-from attnfuzz.harness.triage.variants import Way, alone, cut, replayed, ways
+from attnfuzz.harness.triage.repeats import Repeated
+from attnfuzz.harness.triage.result import Variant, VariantOutcome
+from attnfuzz.harness.triage.variants import Way, alone, contrasts, cut, replayed, ways
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.reference.calls import Buffer, CallCase, Drawn
 from attnfuzz.reference.case import Case, Launch, Mode
 from attnfuzz.reference.case_file import validate_any
@@ -77,3 +80,57 @@ def test_calls_are_drawn_anew_where_their_contents_were_drawn() -> None:
         assert drawn_anew is not None
         seeds.append(drawn_anew.seed)
     assert seeds == [6, 7, 8]
+
+
+PASSES = Verdict()
+
+
+def fails(kind: Kind = Kind.OUTPUT_MISMATCH) -> Verdict:
+    return Verdict(observations=(Observation(kind=kind, place="out", message="wrong"),))
+
+
+def variant(what: str, value: str, verdict: Verdict) -> Variant:
+    return Variant(what=what, value=value, outcome=VariantOutcome.of(verdict))
+
+
+ALWAYS = Repeated(fresh=(fails(), fails()), used=(fails(), fails()))
+NOW_AND_THEN = Repeated(fresh=(fails(), PASSES), used=(fails(), PASSES))
+
+
+def test_each_variation_that_makes_a_difference_has_a_sentence() -> None:
+    said = list(
+        contrasts(
+            ALWAYS,
+            [
+                variant("outputs", "stale", fails(Kind.UNWRITTEN)),
+                variant("launch", "eager", PASSES),
+                variant("steps", "step 3 alone", PASSES),
+                variant("contents", "seed 1", PASSES),
+                variant("contents", "seed 2", fails()),
+                variant("backend", "trtllm_mha", PASSES),
+            ],
+        )
+    )
+    assert said == [
+        "With outputs that begin stale it ends with Unwritten: the result depends on what out held before.",
+        "Launched eagerly it passes: it depends on what a graph freezes or does not refresh.",
+        "Step 3 alone passes: it depends on what ran before.",
+        "With other contents it ends otherwise in 1 of 2: it depends on values.",
+        "The whole case on trtllm_mha passes.",
+    ]
+
+
+def test_what_ends_alike_or_was_not_run_makes_none() -> None:
+    unsupported = Variant(what="launch", value="eager", outcome=VariantOutcome(reason="no step is replayed"))
+    assert list(contrasts(ALWAYS, [variant("guard", "left", fails()), unsupported])) == []
+
+
+def test_a_race_makes_differences_by_chance_of_which_nothing_is_said() -> None:
+    variants = [variant("guard", "left", PASSES), variant("backend", "trtllm_mha", PASSES)]
+    assert list(contrasts(NOW_AND_THEN, variants)) == ["The whole case on trtllm_mha passes."]
+
+
+def test_a_fault_on_one_side_only_is_an_overrun_of_that_side() -> None:
+    runs = Repeated(fresh=(fails(Kind.ILLEGAL_ACCESS),) * 2, used=())
+    (said,) = contrasts(runs, [variant("guard", "left", PASSES)])
+    assert said == "With the guards on the left it passes: the stray access is seen on one side only."

@@ -5,9 +5,8 @@ import signal
 import pytest
 
 from attnfuzz.harness.memory.allocation import Allocation
-from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.journal import Fault, LaunchRecord
-from attnfuzz.harness.workers.postmortem import explain
+from attnfuzz.harness.workers.postmortem import Death, explain
 from attnfuzz.reference.case import Guard
 
 LENGTHS = Allocation("seq_lens", 1 << 46, 8, (2,), "int32", 4, (1,), Guard.RIGHT)

@@ -9,12 +9,11 @@ import torch
 
 from attnfuzz.harness.memory.allocation import Allocation
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.harness.workers import core_dumps, gpu_core, sticky
-from attnfuzz.harness.workers.death import Death
+from attnfuzz.harness.workers import gpu_core, sticky
 from attnfuzz.harness.workers.gpu_core import Core
 from attnfuzz.harness.workers.journal import LaunchRecord
 from attnfuzz.harness.workers.pool import Workers
-from attnfuzz.harness.workers.postmortem import explain
+from attnfuzz.harness.workers.postmortem import Death, explain
 from attnfuzz.reference.case import Guard
 
 QUERY = Allocation("query", 1 << 46, 64, (2, 8), "float32", 4, (8, 1), Guard.RIGHT)
@@ -89,7 +88,7 @@ def test_a_core_dump_is_named_and_read_instead_of_the_way_to_one(monkeypatch: py
     monkeypatch.setattr(gpu_core, "read", lambda path: Core(f"what {path} tells"))
     seen = explain(death(sticky.exit_code_of(700), core_dump="/dumps/attnfuzz-7.nvcudmp"))
     assert "the GPU's core dump, /dumps/attnfuzz-7.nvcudmp: what /dumps/attnfuzz-7.nvcudmp tells" in seen.message
-    assert core_dumps.VARIABLE not in seen.message
+    assert gpu_core.VARIABLE not in seen.message
 
 
 class Left(BaseException):
@@ -200,8 +199,8 @@ def test_a_worker_leaves_for_its_core_dump_whatever_cuda_says(tmp_path: Path, mo
 
 @pytest.mark.slow
 def test_the_core_dump_of_a_worker_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(core_dumps.VARIABLE, str(tmp_path / "dumps"))
-    pattern = core_dumps.settings()["CUDA_COREDUMP_FILE"]
+    monkeypatch.setenv(gpu_core.VARIABLE, str(tmp_path / "dumps"))
+    pattern = gpu_core.settings()["CUDA_COREDUMP_FILE"]
     with Workers("deadly_handlers:obey") as workers:
         reply = workers.run(b"who", timeout=60)
         assert isinstance(reply, bytes)
@@ -214,6 +213,6 @@ def test_the_core_dump_of_a_worker_is_found(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_without_being_asked_for_there_are_no_core_dumps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(core_dumps.VARIABLE, raising=False)
-    assert core_dumps.settings() == {}
-    assert core_dumps.written_by(1) is None
+    monkeypatch.delenv(gpu_core.VARIABLE, raising=False)
+    assert gpu_core.settings() == {}
+    assert gpu_core.written_by(1) is None

@@ -14,11 +14,10 @@ import pytest
 
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.workers import pool
-from attnfuzz.harness.workers.death import Death
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.lifeline import Lifeline, NurseryError
 from attnfuzz.harness.workers.pool import HandlerError, Worker, Workers
-from attnfuzz.harness.workers.postmortem import explain
+from attnfuzz.harness.workers.postmortem import Death, explain
 
 
 def reply(workers: Workers, request: str, timeout: float = 30) -> str:

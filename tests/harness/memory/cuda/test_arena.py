@@ -10,10 +10,8 @@ pytest.importorskip("cuda.bindings", reason="compares with the installed cuda-bi
 from fake_driver import GRANULARITY, FakeDriver
 from fake_driver import driver as cuda
 
-from attnfuzz.harness.memory.cuda.address_space import CudaError
-from attnfuzz.harness.memory.cuda.arena import CudaArena
-from attnfuzz.harness.memory.reservation import OutOfMemory
-from attnfuzz.harness.memory.spacing import GAP
+from attnfuzz.harness.memory.cuda.arena import CudaArena, CudaError
+from attnfuzz.harness.memory.slabs import GAP, OutOfMemory
 
 HOST = torch.device("cpu")
 MIB = 1 << 20

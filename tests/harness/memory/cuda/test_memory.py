@@ -12,8 +12,7 @@ from memory_scripts import Made, play, scripts
 
 from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.cuda.arena import CudaArena
-from attnfuzz.harness.memory.cuda.memory import CudaMemory
-from attnfuzz.harness.memory.cuda.plain import PlainCudaMemory
+from attnfuzz.harness.memory.cuda.memory import CudaMemory, PlainCudaMemory
 from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.kernels.backend import Fill
 from attnfuzz.reference.case import Guard, Outputs

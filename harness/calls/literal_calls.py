@@ -1,15 +1,69 @@
-"""A case made of literal calls, run like any other: its buffers in guarded memory, its calls through the launcher."""
+"""Literal calls as tensors: what a call was given, and a case of them run like any other.
+
+Buffers of a run are in guarded memory, and calls go through the launcher.
+"""
 
 import contextlib
 import math
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
-from attnfuzz.harness.memory import layout
+from attnfuzz.harness.memory.allocation import check_strides, extent
 from attnfuzz.kernels.backend import Attended, Backend, Bench, Fill, Output
 from attnfuzz.reference.calls import Argument, Buffer, CallCase, View, content_of, named_views, viewed
 from attnfuzz.reference.geometry import Geometry
+
+
+def literal_arguments(case: CallCase, index: int) -> dict[str, Any]:
+    """The arguments of call `index`, which share memory where its views share a buffer.
+
+    Tensors hold what their buffers did before the first call, and what was written to them since by others than
+    kernels; a buffer without content, which a kernel is to fill, holds zeros. What earlier calls computed is not there.
+
+    Raises:
+        ValueError: for content that is damaged or still in another file.
+
+    """
+    call = case.calls[index]
+    used = {view.buffer for _, view in named_views(call.arguments)}
+    buffers = {buffer.name: _content(buffer) for buffer in case.buffers if buffer.name in used}
+    for each in case.calls[: index + 1]:
+        for write in each.writes:
+            if write.name in used:
+                buffers[write.name][write.offset :][: write.size] = _content(write)
+    return {name: _argument(value, buffers) for name, value in call.arguments.items()}
+
+
+def _content(buffer: Buffer) -> torch.Tensor:
+    content = content_of(buffer)
+    return torch.zeros(buffer.size, dtype=buffer.dtype.torch_dtype) if content is None else content
+
+
+def _argument(value: Argument, buffers: dict[str, torch.Tensor]) -> Any:
+    if isinstance(value, View):
+        return viewed(buffers[value.buffer], value)
+    if isinstance(value, list):
+        return tuple(viewed(buffers[member.buffer], member) for member in value)
+    return value
+
+
+def flat(view: View, ndim: int) -> View:
+    """The view with its leading axes made one, so that `ndim` are left. ValueError if no stride says so."""
+    while len(view.shape) > ndim:
+        rows, inner = view.shape[:2]
+        if rows > 1 and inner > 1 and view.stride[0] != inner * view.stride[1]:
+            raise ValueError(f"rows of {list(view.shape)} at strides {list(view.stride)} are not evenly apart")
+        step = view.stride[1] if inner > 1 else view.stride[0]
+        view = replace(view, shape=(rows * inner, *view.shape[2:]), stride=(step, *view.stride[2:]))
+    return view
+
+
+def rows(view: View, first: int, count: int) -> View:
+    """So many entries of the first axis."""
+    offset = view.offset + first * view.stride[0] if count else view.offset
+    return replace(view, shape=(count, *view.shape[1:]), offset=offset)
 
 
 class CallSession:
@@ -25,7 +79,7 @@ class CallSession:
         assert index == 0
         for call in self._case.calls:
             self._write(call.writes)
-            arguments = {name: self._argument(value) for name, value in call.arguments.items()}
+            arguments = {name: _argument(value, self._buffers) for name, value in call.arguments.items()}
             self._bench.launcher.launch(self._ops[call.op], **arguments)
         answer = self._case.answer
         if answer is None:
@@ -66,13 +120,6 @@ class CallSession:
             content = content_of(write)
             assert content is not None
             _copy_bits(self._buffers[write.name][write.offset :][: write.size], content, write)
-
-    def _argument(self, value: Argument) -> Any:
-        if isinstance(value, View):
-            return self._view(value)
-        if isinstance(value, list):
-            return tuple(self._view(item) for item in value)
-        return value
 
     def _view(self, view: View) -> torch.Tensor:
         return viewed(self._buffers[view.buffer], view)
@@ -117,12 +164,12 @@ def _form(buffer: Buffer, views: list[View]) -> tuple[tuple[int, ...], tuple[int
     """Shape and strides of a view that spans all of a buffer, with gaps only where no view reaches; else flat."""
     for view in views:
         alone = all((each.shape, each.stride) == (view.shape, view.stride) for each in views)
-        if view.offset or view.dtype is not None or layout.extent(view.shape, view.stride) != buffer.size:
+        if view.offset or view.dtype is not None or extent(view.shape, view.stride) != buffer.size:
             continue
         if not alone and math.prod(view.shape) != buffer.size:
             continue
         with contextlib.suppress(ValueError):
-            layout.check_strides(buffer.name, view.shape, view.stride)
+            check_strides(buffer.name, view.shape, view.stride)
             return view.shape, view.stride
     return (buffer.size,), (1,)
 

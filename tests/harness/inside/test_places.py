@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attnfuzz.harness.inside.on_host import Moving, on_host
+from attnfuzz.harness.inside.places import Moving, on_host
 from attnfuzz.kernels.backend import Attended, Output
 from attnfuzz.reference.dtypes import DType
 

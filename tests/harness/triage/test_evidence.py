@@ -7,7 +7,7 @@ from harness_cases import chunked_case
 from msgspec.structs import replace
 
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.triage.unwritten import reads_of_unwritten_rows
+from attnfuzz.harness.triage.evidence import reads_of_unwritten_rows
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.reference.calls import Buffer, Call, CallCase, View
 
