@@ -41,7 +41,7 @@ def related_case(relation: Relation) -> Case:
 
 
 def judged(case: Case, monkeypatch: pytest.MonkeyPatch, backend: object, *without: Tier) -> Verdict:
-    monkeypatch.setattr(execute, "_backend", lambda _: backend)
+    monkeypatch.setattr(execute, "backend_of", lambda _: backend)
     return Execution(Task(case=case, backend="fickle", without=without), lambda _: None).run()
 
 

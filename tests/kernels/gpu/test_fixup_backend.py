@@ -32,7 +32,7 @@ def with_kernel(monkeypatch: pytest.MonkeyPatch) -> Callable[[Fixup], None]:
             CUDA_FIXUP, capability=msgspec.structs.replace(CUDA_FIXUP.capability, device=Device.CPU), own=()
         )
         monkeypatch.setattr(fixup_backend, "FIXUP", Op(FIXUP.name, function, FIXUP.writes))
-        monkeypatch.setattr(execute, "_backend", lambda _: on_cpu)
+        monkeypatch.setattr(execute, "backend_of", lambda _: on_cpu)
 
     return put
 
