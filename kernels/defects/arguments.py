@@ -1,17 +1,28 @@
-"""Defects of what else a launch is told: windows, sinks, and the strides of queries and caches."""
+"""Defects of the other arguments of a launch: windows, sinks, strides of queries and caches, and scale factors."""
 
+import math
 from typing import Any
 
 import torch
 
 from attnfuzz.kernels.defects.defect import BugClass, Layer
-from attnfuzz.kernels.defects.planting import defect
+from attnfuzz.kernels.defects.planting import Planted
 from attnfuzz.kernels.plan import BatchMetadata
 from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.scales import BmmScales
 from attnfuzz.kernels.trtllm.mha import MhaSession
+from attnfuzz.kernels.trtllm.mla import MlaSession
+from attnfuzz.kernels.trtllm.prefill import MlaPrefill
 from attnfuzz.reference.case import KvView, Mode, Step
+from attnfuzz.reference.dtypes import DType
+
+ARGUMENT_DEFECTS = Planted()
+"""Arguments beside lengths and pages."""
 
 
+@ARGUMENT_DEFECTS.add(
+    "window_size_for_window_left", Layer.MASK, BugClass.WINDOW, "ZML PR #763, transformers issue #39408"
+)
 class TellsWindowSize(MhaSession):
     """The window's size is told where the keys before a query's own are meant."""
 
@@ -20,6 +31,9 @@ class TellsWindowSize(MhaSession):
         return told | {"window_left": told["window_left"] + 1} if told["window_left"] >= 0 else told
 
 
+@ARGUMENT_DEFECTS.add(
+    "window_dropped_in_verify", Layer.MASK, BugClass.WINDOW, "SGLang PR #31501 (a window on some paths only)"
+)
 class DropsWindowInVerify(MhaSession):
     """A verify has no window."""
 
@@ -28,6 +42,9 @@ class DropsWindowInVerify(MhaSession):
         return told | {"window_left": -1} if step.mode is Mode.TARGET_VERIFY else told
 
 
+@ARGUMENT_DEFECTS.add(
+    "sinks_dropped_in_drafts", Layer.SINK, BugClass.SINKS, "SGLang PR #8834 (sinks handed to one path after another)"
+)
 class DropsSinksInDrafts(MhaSession):
     """Draft extends have no sinks."""
 
@@ -36,6 +53,7 @@ class DropsSinksInDrafts(MhaSession):
         return told | {"sinks": None} if step.mode in (Mode.DRAFT_EXTEND, Mode.DRAFT_EXTEND_V2) else told
 
 
+@ARGUMENT_DEFECTS.add("sinks_of_kv_heads", Layer.SINK, BugClass.SINKS, "Pie PR #272 (sinks expanded by the group)")
 class TellsSinksOfKvHeads(MhaSession):
     """The query heads of a group have one sink, that of the first."""
 
@@ -47,6 +65,9 @@ class TellsSinksOfKvHeads(MhaSession):
         return told | {"sinks": self._bench.memory.copy("sinks", self._sinks[::group].repeat_interleave(group))}
 
 
+@ARGUMENT_DEFECTS.add(
+    "sinks_scaled_as_logits", Layer.SINK, BugClass.SINKS, "FlashInfer, docstring of sinks; arXiv:2309.17453"
+)
 class ScalesSinks(MhaSession):
     """Sinks are scaled like the logits."""
 
@@ -57,6 +78,7 @@ class ScalesSinks(MhaSession):
         return told | {"sinks": self._bench.memory.copy("sinks", self._sinks * self._scales["bmm1_scale"])}
 
 
+@ARGUMENT_DEFECTS.add("query_rows_assumed_packed", Layer.PLANNER, BugClass.STRIDES, "SGLang PR #31667")
 class AssumesPackedQueries(MhaSession):
     """Rows of queries are taken to follow each other, whatever their stride."""
 
@@ -65,6 +87,9 @@ class AssumesPackedQueries(MhaSession):
         return super()._arguments(step, plan, packed, results)
 
 
+@ARGUMENT_DEFECTS.add(
+    "query_heads_assumed_packed", Layer.PLANNER, BugClass.STRIDES, "FlashInfer PR #553 (queries with strides)"
+)
 class AssumesPackedHeads(MhaSession):
     """Heads of queries are taken to follow each other, whatever their stride."""
 
@@ -73,6 +98,12 @@ class AssumesPackedHeads(MhaSession):
         return super()._arguments(step, plan, packed, results)
 
 
+@ARGUMENT_DEFECTS.add(
+    "paired_cache_swapped",
+    Layer.PLANNER,
+    BugClass.STRIDES,
+    "LMCache PR #4467 (a fused K and V pool read in another order)",
+)
 class SwapsPairedCache(MhaSession):
     """K and V of a pool that holds both change places."""
 
@@ -82,6 +113,12 @@ class SwapsPairedCache(MhaSession):
         return told | {"kv_cache": (cache[:, 1], cache[:, 0])} if isinstance(cache, torch.Tensor) else told
 
 
+@ARGUMENT_DEFECTS.add(
+    "token_major_read_as_head_major",
+    Layer.PLANNER,
+    BugClass.STRIDES,
+    "vLLM PR #43232 (heads and slots of a permuted pool)",
+)
 class ReadsTokensAsHeads(MhaSession):
     """A token-major pool is read as if it were head-major."""
 
@@ -97,63 +134,140 @@ def _dense(pool: torch.Tensor) -> torch.Tensor:
     return pool.as_strided(pool.shape, torch.empty(pool.shape, device="meta").stride())
 
 
-ARGUMENT_DEFECTS = (
-    defect(
-        TellsWindowSize,
-        "window_size_for_window_left",
-        Layer.MASK,
-        BugClass.WINDOW,
-        "ZML PR #763, transformers issue #39408",
-    ),
-    defect(
-        DropsWindowInVerify,
-        "window_dropped_in_verify",
-        Layer.MASK,
-        BugClass.WINDOW,
-        "SGLang PR #31501 (a window on some paths only)",
-    ),
-    defect(
-        DropsSinksInDrafts,
-        "sinks_dropped_in_drafts",
-        Layer.SINK,
-        BugClass.SINKS,
-        "SGLang PR #8834 (sinks handed to one path after another)",
-    ),
-    defect(
-        TellsSinksOfKvHeads,
-        "sinks_of_kv_heads",
-        Layer.SINK,
-        BugClass.SINKS,
-        "Pie PR #272 (sinks expanded by the group)",
-    ),
-    defect(
-        ScalesSinks,
-        "sinks_scaled_as_logits",
-        Layer.SINK,
-        BugClass.SINKS,
-        "FlashInfer, docstring of sinks; arXiv:2309.17453",
-    ),
-    defect(AssumesPackedQueries, "query_rows_assumed_packed", Layer.PLANNER, BugClass.STRIDES, "SGLang PR #31667"),
-    defect(
-        AssumesPackedHeads,
-        "query_heads_assumed_packed",
-        Layer.PLANNER,
-        BugClass.STRIDES,
-        "FlashInfer PR #553 (queries with strides)",
-    ),
-    defect(
-        SwapsPairedCache,
-        "paired_cache_swapped",
-        Layer.PLANNER,
-        BugClass.STRIDES,
-        "LMCache PR #4467 (a fused K and V pool read in another order)",
-    ),
-    defect(
-        ReadsTokensAsHeads,
-        "token_major_read_as_head_major",
-        Layer.PLANNER,
-        BugClass.STRIDES,
-        "vLLM PR #43232 (heads and slots of a permuted pool)",
-    ),
+@ARGUMENT_DEFECTS.add("k_scale_twice", Layer.SCALE, BugClass.SCALES, "vLLM PR #48016")
+class AppliesKScaleTwice(MhaSession):
+    """K's scale is applied to K and to the logits."""
+
+    def _launched_scales(self, step: Step) -> BmmScales:
+        scales = super()._launched_scales(step)
+        return {**scales, "bmm1_scale": scales["bmm1_scale"] * self._case.scales.k}
+
+
+@ARGUMENT_DEFECTS.add("v_scale_dropped", Layer.SCALE, BugClass.SCALES, "SGLang PR #29278")
+class DropsVScale(MhaSession):
+    """V's scale is dropped."""
+
+    def _launched_scales(self, step: Step) -> BmmScales:
+        return {**super()._launched_scales(step), "bmm2_scale": 1.0}
+
+
+@ARGUMENT_DEFECTS.add("v_scale_dropped_in_drafts", Layer.SCALE, BugClass.SCALES, "SGLang PR #28144")
+class DropsVScaleInDrafts(MhaSession):
+    """V's scale is dropped in the second version of draft extend."""
+
+    def _launched_scales(self, step: Step) -> BmmScales:
+        scales = super()._launched_scales(step)
+        return {**scales, "bmm2_scale": 1.0} if step.mode is Mode.DRAFT_EXTEND_V2 else scales
+
+
+@ARGUMENT_DEFECTS.add("k_scale_for_values", Layer.SCALE, BugClass.SCALES, "AutoFP8 PR #25")
+class UsesKScaleForV(MhaSession):
+    """One scale, K's, stands for those of K and of V."""
+
+    def _launched_scales(self, step: Step) -> BmmScales:
+        return {**super()._launched_scales(step), "bmm2_scale": self._case.scales.k}
+
+
+@ARGUMENT_DEFECTS.add("scale_of_padded_dim", Layer.SCALE, BugClass.SCALES, "IPEX-LLM PR #12619")
+class ScalesByPaddedDim(MhaSession):
+    """The softmax scale is that of the head dim after padding to a power of two."""
+
+    def _launched_scales(self, step: Step) -> BmmScales:
+        scales, dim = super()._launched_scales(step), self._case.geometry.head_dim_qk
+        padded = 1 << (dim - 1).bit_length()
+        return {**scales, "bmm1_scale": scales["bmm1_scale"] * math.sqrt(dim / padded)}
+
+
+@ARGUMENT_DEFECTS.add(
+    "softmax_scale_in_base_2", Layer.SCALE, BugClass.SCALES, "FlashInfer PR #1248 (scaleSoftmaxLog2 in the launcher)"
 )
-"""What kernels are told beside lengths and pages."""
+class ConvertsBaseTwice(MhaSession):
+    """The softmax scale is converted to base 2 by the caller, and again by the kernel."""
+
+    def _launched_scales(self, step: Step) -> BmmScales:
+        scales = super()._launched_scales(step)
+        return {**scales, "bmm1_scale": scales["bmm1_scale"] * math.log2(math.e)}
+
+
+@ARGUMENT_DEFECTS.add(
+    "softmax_scale_rounded",
+    Layer.SCALE,
+    BugClass.SCALES,
+    "AXLearn PR #18 (the softmax in bfloat16, not in float32)",
+    coarse=True,
+)
+class RoundsSoftmaxScale(MhaSession):
+    """The softmax scale is kept in the dtype of the queries."""
+
+    def _launched_scales(self, step: Step) -> BmmScales:
+        scales, dtype = super()._launched_scales(step), self._case.geometry.dtype.torch_dtype
+        return {**scales, "bmm1_scale": torch.tensor(scales["bmm1_scale"], dtype=dtype).item()}
+
+
+@ARGUMENT_DEFECTS.add(
+    "v_scale_rounded",
+    Layer.SCALE,
+    BugClass.SCALES,
+    "vLLM PR #42580 (scales of K and V read by the kernel)",
+    coarse=True,
+)
+class RoundsVScale(MhaSession):
+    """V's scale is kept in the dtype of the queries."""
+
+    def _launched_scales(self, step: Step) -> BmmScales:
+        scales, dtype = super()._launched_scales(step), self._case.geometry.dtype.torch_dtype
+        return {**scales, "bmm2_scale": torch.tensor(scales["bmm2_scale"], dtype=dtype).item()}
+
+
+@ARGUMENT_DEFECTS.add(
+    "v_scale_a_thousandth_off",
+    Layer.SCALE,
+    BugClass.SCALES,
+    "SGLang issue #26518 (quality lost to inexact FP8 scales)",
+    coarse=True,
+)
+class InflatesVScale(MhaSession):
+    """V's scale is a part in a thousand too large."""
+
+    def _launched_scales(self, step: Step) -> BmmScales:
+        scales = super()._launched_scales(step)
+        return {**scales, "bmm2_scale": 1.001 * scales["bmm2_scale"]}
+
+
+@ARGUMENT_DEFECTS.add("query_cast_to_fp8", Layer.SCALE, BugClass.PRECISION, "SGLang PR #28144")
+class CastsQueriesToFp8(MhaSession):
+    """Queries are cast to the FP8 of the cache without a scale of their own."""
+
+    def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
+        if self._case.geometry.kv_dtype is DType.FLOAT8_E4M3:
+            largest = torch.finfo(torch.float8_e4m3fn).max
+            cast = query.clamp(-largest, largest).to(torch.float8_e4m3fn).to(query.dtype)
+            query = self._bench.memory.copy("query", cast)
+        return super()._arguments(step, plan, query, results)
+
+
+@ARGUMENT_DEFECTS.add("scale_of_latent_dim", Layer.SCALE, BugClass.SCALES, "vLLM-metax PR #113")
+class ScalesByLatentDim(MlaSession):
+    """The softmax scale of latents is that of rank + rope, not of the keys of nope + rope that they stand for."""
+
+    def _launched_scales(self) -> BmmScales:
+        latent, scales = self._latent, super()._launched_scales()
+        factor = math.sqrt((latent.nope + latent.rope) / (latent.rank + latent.rope))
+        return {**scales, "bmm1_scale": scales["bmm1_scale"] * factor}
+
+
+@ARGUMENT_DEFECTS.add("scale_of_value_dim", Layer.SCALE, BugClass.SCALES, "Megatron-LM issue #1501")
+class ScalesByValueDim(MlaPrefill):
+    """The softmax scale of a prefill is that of the values' head dim."""
+
+    def _launched_scales(self) -> BmmScales:
+        return {**super()._launched_scales(), "bmm1_scale": self._case.scales.softmax / math.sqrt(self._latent.vo)}
+
+
+@ARGUMENT_DEFECTS.add("k_scale_without_fp8", Layer.SCALE, BugClass.SCALES, "SGLang PR #18396")
+class ScalesDequantisedKeys(MlaPrefill):
+    """K's scale is applied to the keys of a prefill, which are not quantised."""
+
+    def _launched_scales(self) -> BmmScales:
+        scales = super()._launched_scales()
+        return {**scales, "bmm1_scale": scales["bmm1_scale"] * self._case.scales.k}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.defects.defect import BugClass, Layer
-from attnfuzz.kernels.defects.planting import defect
+from attnfuzz.kernels.defects.planting import Planted
 from attnfuzz.kernels.lengths import place_int32
 from attnfuzz.kernels.ops_table import OpsTable
 from attnfuzz.kernels.results import Results
@@ -14,6 +14,9 @@ from attnfuzz.kernels.trtllm.chunks import Chunk
 from attnfuzz.kernels.trtllm.prefill import MlaPrefill, Partial, Queries
 from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.case import Case
+
+CHUNK_DEFECTS = Planted()
+"""What chunked prefills get wrong."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class FlaggedBy(Chunk):
         return self.other is not None and self.other.has_zero_kv
 
 
+@CHUNK_DEFECTS.add("flag_of_first_request", Layer.PLANNER, BugClass.SHORT_KV, "SGLang PR #22688")
 class FlagsByFirstRequest(MlaPrefill):
     """Whether a chunk is fixed up depends on its first request alone."""
 
@@ -45,6 +49,7 @@ class FlagsByFirstRequest(MlaPrefill):
         return [FlaggedByFirst(chunk.starts, chunk.lengths) for chunk in super()._chunks(prefixes)]
 
 
+@CHUNK_DEFECTS.add("flag_of_previous_chunk", Layer.PLANNER, BugClass.SHORT_KV, "SGLang PR #22688")
 class FlagsByPreviousChunk(MlaPrefill):
     """Whether a chunk is fixed up depends on the one before."""
 
@@ -55,6 +60,9 @@ class FlagsByPreviousChunk(MlaPrefill):
         ]
 
 
+@CHUNK_DEFECTS.add(
+    "last_chunk_dropped", Layer.PLANNER, BugClass.SHORT_KV, "vLLM issue #26042 (results depend on the chunk's size)"
+)
 class DropsLastChunk(MlaPrefill):
     """A last chunk that is shorter than the first is left out."""
 
@@ -63,6 +71,12 @@ class DropsLastChunk(MlaPrefill):
         return [chunk for chunk in chunks if max(chunk.lengths) == max(chunks[0].lengths)]
 
 
+@CHUNK_DEFECTS.add(
+    "chunks_begin_at_zero",
+    Layer.PLANNER,
+    BugClass.WRONG_INDEX_SPACE,
+    "SGLang issue #22291 (chunked prefixes of several prompts)",
+)
 class RestartsChunks(MlaPrefill):
     """Every chunk begins where the first one does."""
 
@@ -70,6 +84,7 @@ class RestartsChunks(MlaPrefill):
         return [Chunk((0,) * len(chunk.starts), chunk.lengths) for chunk in super()._chunks(prefixes)]
 
 
+@CHUNK_DEFECTS.add("fixup_by_key_offsets", Layer.FIXUP, BugClass.SHORT_KV, "SGLang PR #22688")
 class FixesUpByKeyOffsets(MlaPrefill):
     """The fixup is told where keys begin instead of where queries do."""
 
@@ -78,6 +93,9 @@ class FixesUpByKeyOffsets(MlaPrefill):
         super()._fix_up(Queries(queries.step, queries.tensor, offsets, queries.max_len), part)
 
 
+@CHUNK_DEFECTS.add(
+    "prefix_chunks_causal", Layer.MASK, BugClass.MASK_ROWS, "FlashInfer issue #3047 (chunked prefixes of MLA)"
+)
 class ShowsChunksCausally(MlaPrefill):
     """Chunks of the prefix are attended to as causally as new tokens are."""
 
@@ -86,6 +104,9 @@ class ShowsChunksCausally(MlaPrefill):
         return super()._attend(queries, chunk, causal=True, prefix=prefix)
 
 
+@CHUNK_DEFECTS.add(
+    "merge_of_pairs_of_rows", Layer.MERGE, BugClass.LSE_AND_MERGE, "vLLM issue #26042 (chunked prefill of MLA)"
+)
 class MergesPairsOfRows(MlaPrefill):
     """A merge covers pairs of rows: the last one of an odd number is left out."""
 
@@ -94,6 +115,7 @@ class MergesPairsOfRows(MlaPrefill):
         super()._merge(whole[pairs], part[pairs])
 
 
+@CHUNK_DEFECTS.add("chunk_lse_merged_in_base_e", Layer.MERGE, BugClass.LSE_AND_MERGE, "SGLang issue #40903, PR #35045")
 class MergesNaturalLse(MlaPrefill):
     """A chunk's LSE is merged in base e with one in base 2."""
 
@@ -102,6 +124,12 @@ class MergesNaturalLse(MlaPrefill):
         super()._merge(whole, part)
 
 
+@CHUNK_DEFECTS.add(
+    "chunk_lse_in_float16",
+    Layer.MERGE,
+    BugClass.LSE_AND_MERGE,
+    "FlashInfer, docstring of merge_state (LSE is float32); NATTEN PR #202",
+)
 class MergesHalfPrecisionLse(MlaPrefill):
     """A chunk's LSE is kept in float16 until it is merged."""
 
@@ -110,6 +138,12 @@ class MergesHalfPrecisionLse(MlaPrefill):
         super()._merge(whole, part)
 
 
+@CHUNK_DEFECTS.add(
+    "first_chunk_merged_twice",
+    Layer.MERGE,
+    BugClass.LSE_AND_MERGE,
+    "SGLang issue #22291 (chunks merged one after another)",
+)
 class MergesFirstChunkTwice(MlaPrefill):
     """The first chunk is merged twice."""
 
@@ -122,6 +156,12 @@ class MergesFirstChunkTwice(MlaPrefill):
                 yield part
 
 
+@CHUNK_DEFECTS.add(
+    "chunk_buffer_shared",
+    Layer.CONCURRENCY,
+    BugClass.WORKSPACE,
+    "M* PR #236 (a buffer written before its reader is through)",
+)
 class SharesChunkBuffer(MlaPrefill):
     """The next chunk is attended to before the last one is merged, in the same buffer."""
 
@@ -138,67 +178,3 @@ class SharesChunkBuffer(MlaPrefill):
         self, queries: Queries, chunks: Sequence[Chunk], needs_fixup: Callable[[bool], bool]
     ) -> Iterator[Partial]:
         yield from list(super()._attend_to_prefixes(queries, chunks, needs_fixup))
-
-
-CHUNK_DEFECTS = (
-    defect(FlagsByFirstRequest, "flag_of_first_request", Layer.PLANNER, BugClass.SHORT_KV, "SGLang PR #22688"),
-    defect(FlagsByPreviousChunk, "flag_of_previous_chunk", Layer.PLANNER, BugClass.SHORT_KV, "SGLang PR #22688"),
-    defect(
-        DropsLastChunk,
-        "last_chunk_dropped",
-        Layer.PLANNER,
-        BugClass.SHORT_KV,
-        "vLLM issue #26042 (results depend on the chunk's size)",
-    ),
-    defect(
-        RestartsChunks,
-        "chunks_begin_at_zero",
-        Layer.PLANNER,
-        BugClass.WRONG_INDEX_SPACE,
-        "SGLang issue #22291 (chunked prefixes of several prompts)",
-    ),
-    defect(FixesUpByKeyOffsets, "fixup_by_key_offsets", Layer.FIXUP, BugClass.SHORT_KV, "SGLang PR #22688"),
-    defect(
-        ShowsChunksCausally,
-        "prefix_chunks_causal",
-        Layer.MASK,
-        BugClass.MASK_ROWS,
-        "FlashInfer issue #3047 (chunked prefixes of MLA)",
-    ),
-    defect(
-        MergesPairsOfRows,
-        "merge_of_pairs_of_rows",
-        Layer.MERGE,
-        BugClass.LSE_AND_MERGE,
-        "vLLM issue #26042 (chunked prefill of MLA)",
-    ),
-    defect(
-        MergesNaturalLse,
-        "chunk_lse_merged_in_base_e",
-        Layer.MERGE,
-        BugClass.LSE_AND_MERGE,
-        "SGLang issue #40903, PR #35045",
-    ),
-    defect(
-        MergesHalfPrecisionLse,
-        "chunk_lse_in_float16",
-        Layer.MERGE,
-        BugClass.LSE_AND_MERGE,
-        "FlashInfer, docstring of merge_state (LSE is float32); NATTEN PR #202",
-    ),
-    defect(
-        MergesFirstChunkTwice,
-        "first_chunk_merged_twice",
-        Layer.MERGE,
-        BugClass.LSE_AND_MERGE,
-        "SGLang issue #22291 (chunks merged one after another)",
-    ),
-    defect(
-        SharesChunkBuffer,
-        "chunk_buffer_shared",
-        Layer.CONCURRENCY,
-        BugClass.WORKSPACE,
-        "M* PR #236 (a buffer written before its reader is through)",
-    ),
-)
-"""What chunked prefills get wrong."""

@@ -8,7 +8,7 @@ import torch
 
 from attnfuzz.kernels.backend import Output
 from attnfuzz.kernels.defects.defect import BugClass, Layer
-from attnfuzz.kernels.defects.planting import defect
+from attnfuzz.kernels.defects.planting import Planted
 from attnfuzz.kernels.plan import BatchMetadata, Row
 from attnfuzz.kernels.queries import place_queries
 from attnfuzz.kernels.results import Results
@@ -17,7 +17,16 @@ from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.reference.case import Launch, Mode, Step
 
+GRAPH_DEFECTS = Planted()
+"""What captures and replays get wrong."""
 
+
+@GRAPH_DEFECTS.add(
+    "query_not_copied_on_replay",
+    Layer.GRAPH,
+    BugClass.CAPTURE_AND_REPLAY_DIFFER,
+    "SageAttention issue #392 (replays with new inputs)",
+)
 class ReplaysOldQueries(MhaSession):
     """A replay reads the queries of the capture."""
 
@@ -29,6 +38,12 @@ class ReplaysOldQueries(MhaSession):
         return self._output(step, rows, place_queries(self._case, self._bench, queries), captured.results)
 
 
+@GRAPH_DEFECTS.add(
+    "output_of_last_capture",
+    Layer.GRAPH,
+    BugClass.CAPTURE_AND_REPLAY_DIFFER,
+    "SGLang PR #30834 (one output buffer for the graphs of all buckets)",
+)
 class ReturnsOutputOfLastCapture(MhaSession):
     """A replay returns the buffers of the graph that was captured last."""
 
@@ -37,6 +52,12 @@ class ReturnsOutputOfLastCapture(MhaSession):
         return replace(output, out=last.out, lse=last.lse)
 
 
+@GRAPH_DEFECTS.add(
+    "graph_of_other_mode",
+    Layer.GRAPH,
+    BugClass.CAPTURE_AND_REPLAY_DIFFER,
+    "llama.cpp PR #28549 (two graphs with one key)",
+)
 class ReplaysLastOfSameShape(MhaSession):
     """A capture takes the place of those of other modes that have as many queries and requests."""
 
@@ -48,6 +69,12 @@ class ReplaysLastOfSameShape(MhaSession):
                 self._captured[mode, tokens] = last
 
 
+@GRAPH_DEFECTS.add(
+    "plan_not_rebound_on_replay",
+    Layer.GRAPH,
+    BugClass.CAPTURE_AND_REPLAY_DIFFER,
+    "SGLang PR #26019 (metadata built anew at replay)",
+)
 class PlansReplaysAnew(MhaSession):
     """A replay makes a new plan, which the graph does not know of."""
 
@@ -55,6 +82,12 @@ class PlansReplaysAnew(MhaSession):
         self._plan(rows)
 
 
+@GRAPH_DEFECTS.add(
+    "query_offsets_of_first_replay",
+    Layer.GRAPH,
+    BugClass.CAPTURE_AND_REPLAY_DIFFER,
+    "FlashInfer issue #2511 (offsets that each replay has to copy)",
+)
 class KeepsFirstQueryOffsets(MhaSession):
     """Cumulative query lengths are those of the first replay."""
 
@@ -65,6 +98,12 @@ class KeepsFirstQueryOffsets(MhaSession):
             plan.cum_seq_lens_q.copy_(first)
 
 
+@GRAPH_DEFECTS.add(
+    "bucket_tail_not_refreshed",
+    Layer.GRAPH,
+    BugClass.STALE_TAILS,
+    "SGLang PR #24743 (what the replay before left in padded rows)",
+)
 class LeavesBucketTail(MhaSession):
     """Padded rows keep the lengths and pages of the replay before."""
 
@@ -81,6 +120,12 @@ class LeavesBucketTail(MhaSession):
         super()._refresh(part, real)
 
 
+@GRAPH_DEFECTS.add(
+    "columns_of_first_request_refreshed",
+    Layer.GRAPH,
+    BugClass.STALE_TAILS,
+    "SGLang PR #28106 (columns that nobody writes)",
+)
 class RefreshesColumnsOfFirst(MhaSession):
     """As many columns of the page table are refreshed as the first request needs."""
 
@@ -91,6 +136,7 @@ class RefreshesColumnsOfFirst(MhaSession):
         plan.block_tables[:, width:].copy_(before[:, width:])
 
 
+@GRAPH_DEFECTS.add("packed_drafts_at_stride", Layer.GRAPH, BugClass.CAPTURE_AND_REPLAY_DIFFER, "SGLang PR #21987")
 class PacksDraftsAtStride(MhaSession):
     """Accept lengths are replaced by the captured stride, at which queries that are packed do not lie."""
 
@@ -98,6 +144,7 @@ class PacksDraftsAtStride(MhaSession):
         super()._refresh(plan, [replace(row, q_len=plan.max_q_len) for row in rows])
 
 
+@GRAPH_DEFECTS.add("lengths_of_first_replay", Layer.GRAPH, BugClass.CAPTURE_AND_REPLAY_DIFFER, "SGLang PR #26655")
 class KeepsFirstLengths(MhaSession):
     """KV lengths are those of the first replay."""
 
@@ -108,6 +155,9 @@ class KeepsFirstLengths(MhaSession):
             plan.seq_lens.copy_(first)
 
 
+@GRAPH_DEFECTS.add(
+    "window_not_captured", Layer.GRAPH, BugClass.WINDOW, "SGLang PR #31501 (a window that is not told when planning)"
+)
 class CapturesWithoutWindow(MhaSession):
     """A graph is captured without the window."""
 
@@ -116,6 +166,7 @@ class CapturesWithoutWindow(MhaSession):
         return told | {"window_left": -1} if step.launch is Launch.CAPTURE else told
 
 
+@GRAPH_DEFECTS.add("v_scale_not_captured", Layer.GRAPH, BugClass.SCALES, "SGLang PR #20705 (scales that never arrive)")
 class CapturesBeforeScales(MhaSession):
     """A graph is captured before V's scale is known."""
 
@@ -124,6 +175,7 @@ class CapturesBeforeScales(MhaSession):
         return {**scales, "bmm2_scale": 1.0} if step.launch is Launch.CAPTURE else scales
 
 
+@GRAPH_DEFECTS.add("accept_lengths_not_on_cpu", Layer.GRAPH, BugClass.CAPTURE_AND_REPLAY_DIFFER, "SGLang PR #21987")
 class ReplaysAtStrideOne(MlaSession):
     """Accept lengths that are not on the CPU count as 1."""
 
@@ -132,105 +184,15 @@ class ReplaysAtStrideOne(MlaSession):
         return 1 if step.mode is Mode.DRAFT_EXTEND else super().replay_stride(step)
 
 
+@GRAPH_DEFECTS.add(
+    "replay_stride_with_bonus",
+    Layer.GRAPH,
+    BugClass.CAPTURE_AND_REPLAY_DIFFER,
+    "SGLang PR #23962 (accept lengths with and without the bonus token)",
+)
 class ReplaysWithBonus(MlaSession):
     """A replay plans lengths for the captured stride and the bonus token."""
 
     def replay_stride(self, step: Step) -> int:
         """One more for draft extends."""
         return super().replay_stride(step) + (step.mode is Mode.DRAFT_EXTEND)
-
-
-GRAPH_DEFECTS = (
-    defect(
-        ReplaysOldQueries,
-        "query_not_copied_on_replay",
-        Layer.GRAPH,
-        BugClass.CAPTURE_AND_REPLAY_DIFFER,
-        "SageAttention issue #392 (replays with new inputs)",
-    ),
-    defect(
-        ReturnsOutputOfLastCapture,
-        "output_of_last_capture",
-        Layer.GRAPH,
-        BugClass.CAPTURE_AND_REPLAY_DIFFER,
-        "SGLang PR #30834 (one output buffer for the graphs of all buckets)",
-    ),
-    defect(
-        ReplaysLastOfSameShape,
-        "graph_of_other_mode",
-        Layer.GRAPH,
-        BugClass.CAPTURE_AND_REPLAY_DIFFER,
-        "llama.cpp PR #28549 (two graphs with one key)",
-    ),
-    defect(
-        PlansReplaysAnew,
-        "plan_not_rebound_on_replay",
-        Layer.GRAPH,
-        BugClass.CAPTURE_AND_REPLAY_DIFFER,
-        "SGLang PR #26019 (metadata built anew at replay)",
-    ),
-    defect(
-        KeepsFirstQueryOffsets,
-        "query_offsets_of_first_replay",
-        Layer.GRAPH,
-        BugClass.CAPTURE_AND_REPLAY_DIFFER,
-        "FlashInfer issue #2511 (offsets that each replay has to copy)",
-    ),
-    defect(
-        LeavesBucketTail,
-        "bucket_tail_not_refreshed",
-        Layer.GRAPH,
-        BugClass.STALE_TAILS,
-        "SGLang PR #24743 (what the replay before left in padded rows)",
-    ),
-    defect(
-        RefreshesColumnsOfFirst,
-        "columns_of_first_request_refreshed",
-        Layer.GRAPH,
-        BugClass.STALE_TAILS,
-        "SGLang PR #28106 (columns that nobody writes)",
-    ),
-    defect(
-        PacksDraftsAtStride,
-        "packed_drafts_at_stride",
-        Layer.GRAPH,
-        BugClass.CAPTURE_AND_REPLAY_DIFFER,
-        "SGLang PR #21987",
-    ),
-    defect(
-        KeepsFirstLengths,
-        "lengths_of_first_replay",
-        Layer.GRAPH,
-        BugClass.CAPTURE_AND_REPLAY_DIFFER,
-        "SGLang PR #26655",
-    ),
-    defect(
-        CapturesWithoutWindow,
-        "window_not_captured",
-        Layer.GRAPH,
-        BugClass.WINDOW,
-        "SGLang PR #31501 (a window that is not told when planning)",
-    ),
-    defect(
-        CapturesBeforeScales,
-        "v_scale_not_captured",
-        Layer.GRAPH,
-        BugClass.SCALES,
-        "SGLang PR #20705 (scales that never arrive)",
-    ),
-    defect(
-        ReplaysAtStrideOne,
-        "accept_lengths_not_on_cpu",
-        Layer.GRAPH,
-        BugClass.CAPTURE_AND_REPLAY_DIFFER,
-        "SGLang PR #21987",
-    ),
-    defect(
-        ReplaysWithBonus,
-        "replay_stride_with_bonus",
-        Layer.GRAPH,
-        BugClass.CAPTURE_AND_REPLAY_DIFFER,
-        "SGLang PR #23962 (accept lengths with and without the bonus token)",
-    ),
-)
-"""What captures and replays get wrong."""

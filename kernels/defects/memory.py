@@ -9,7 +9,7 @@ import torch
 
 from attnfuzz.kernels.backend import Op, Output
 from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
-from attnfuzz.kernels.defects.planting import defect
+from attnfuzz.kernels.defects.planting import Planted
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.plan import Row
@@ -19,9 +19,14 @@ from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.workspace import NAN_BYTE, SharedWorkspace
 from attnfuzz.reference.case import Step, Workspace
 
+MEMORY_DEFECTS = Planted()
+"""What becomes of memory."""
+
+
 _ALIGNMENT = 256
 
 
+@MEMORY_DEFECTS.add("workspace_a_word_too_small", Layer.MEMORY, BugClass.WORKSPACE, "vLLM issue #50781")
 class ForgetsAWord(SharedWorkspace):
     """The workspace is a word too small."""
 
@@ -30,6 +35,12 @@ class ForgetsAWord(SharedWorkspace):
         return super().take(replace(need, scratch=max(0, need.scratch - 4)))
 
 
+@MEMORY_DEFECTS.add(
+    "workspace_aligned_without_room",
+    Layer.MEMORY,
+    BugClass.ALIGNMENT,
+    "Pie issue #414, FlashInfer PR #4955 (alignment of parts of a workspace)",
+)
 class AlignsWithoutRoom(SharedWorkspace):
     """The workspace begins at the next multiple of 256 bytes, for which no room was left."""
 
@@ -39,6 +50,7 @@ class AlignsWithoutRoom(SharedWorkspace):
         return workspace[-workspace.data_ptr() % _ALIGNMENT :] if need.total > _ALIGNMENT else workspace
 
 
+@MEMORY_DEFECTS.add("semaphores_dirty_at_first", Layer.MEMORY, BugClass.WORKSPACE, "FlashInfer PR #3474")
 class LeavesSemaphoresDirty(SharedWorkspace):
     """A dirty workspace is not cleared where its semaphores lie."""
 
@@ -47,6 +59,7 @@ class LeavesSemaphoresDirty(SharedWorkspace):
         return workspace.fill_(NAN_BYTE) if self._state is Workspace.DIRTY else workspace
 
 
+@MEMORY_DEFECTS.add("semaphores_move_with_size", Layer.MEMORY, BugClass.WORKSPACE, "FlashInfer PR #1584")
 class MovesSemaphores(SharedWorkspace):
     """A call takes the end of the workspace, so that its semaphores lie elsewhere than those of a larger call."""
 
@@ -56,6 +69,7 @@ class MovesSemaphores(SharedWorkspace):
         return workspace[workspace.numel() - need.total :]
 
 
+@MEMORY_DEFECTS.add("semaphores_under_scratch", Layer.MEMORY, BugClass.WORKSPACE, "vLLM PR #25520, FlashInfer PR #1643")
 class SharesScratchWithPrefill(SharedWorkspace):
     """The context kernel's scratch begins where the decode kernel's semaphores lie."""
 
@@ -67,6 +81,9 @@ class SharesScratchWithPrefill(SharedWorkspace):
         return workspace
 
 
+@MEMORY_DEFECTS.add(
+    "padding_written_over_last_key", Layer.MEMORY, BugClass.PLANNED_THEN_PADDED, "SGLang PR #24743, vLLM issue #43810"
+)
 class OverwritesLastKey(PagedKv):
     """The keys and values of padded tokens are written over the first request's last one."""
 
@@ -82,6 +99,12 @@ class OverwritesLastKey(PagedKv):
             pool[page, slot] = values[self.tokens.extra[0]]
 
 
+@MEMORY_DEFECTS.add(
+    "last_row_cleared_as_padding",
+    Layer.MEMORY,
+    BugClass.PLANNED_THEN_PADDED,
+    "SGLang PR #28487 (padded rows cleared after the kernel)",
+)
 class ClearsARowTooMany(MhaSession):
     """Padded rows are cleared from one row too early on."""
 
@@ -92,6 +115,7 @@ class ClearsARowTooMany(MhaSession):
         return output
 
 
+@MEMORY_DEFECTS.add("last_padded_row_not_cleared", Layer.MEMORY, BugClass.PLANNED_THEN_PADDED, "SGLang PR #28487")
 class LeavesLastRowUncleared(MhaSession):
     """The last padded row is not cleared."""
 
@@ -104,6 +128,7 @@ class LeavesLastRowUncleared(MhaSession):
         return output
 
 
+@MEMORY_DEFECTS.add("lse_returned_natural", Layer.MERGE, BugClass.LSE_AND_MERGE, "SGLang PR #35045")
 class ReturnsNaturalLse(MhaSession):
     """The LSE is natural, and not of base 2."""
 
@@ -157,72 +182,34 @@ def _in_kernels(change: Callable[[Op], Op]) -> Callable[[TrtllmBackend], TrtllmB
     return plant
 
 
-MEMORY_DEFECTS = (
-    defect(ForgetsAWord, "workspace_a_word_too_small", Layer.MEMORY, BugClass.WORKSPACE, "vLLM issue #50781"),
-    defect(
-        AlignsWithoutRoom,
-        "workspace_aligned_without_room",
-        Layer.MEMORY,
-        BugClass.ALIGNMENT,
-        "Pie issue #414, FlashInfer PR #4955 (alignment of parts of a workspace)",
-    ),
-    defect(LeavesSemaphoresDirty, "semaphores_dirty_at_first", Layer.MEMORY, BugClass.WORKSPACE, "FlashInfer PR #3474"),
-    defect(MovesSemaphores, "semaphores_move_with_size", Layer.MEMORY, BugClass.WORKSPACE, "FlashInfer PR #1584"),
-    defect(
-        SharesScratchWithPrefill,
-        "semaphores_under_scratch",
-        Layer.MEMORY,
-        BugClass.WORKSPACE,
-        "vLLM PR #25520, FlashInfer PR #1643",
-    ),
-    defect(
-        OverwritesLastKey,
-        "padding_written_over_last_key",
-        Layer.MEMORY,
-        BugClass.PLANNED_THEN_PADDED,
-        "SGLang PR #24743, vLLM issue #43810",
-    ),
-    defect(
-        ClearsARowTooMany,
-        "last_row_cleared_as_padding",
-        Layer.MEMORY,
-        BugClass.PLANNED_THEN_PADDED,
-        "SGLang PR #28487 (padded rows cleared after the kernel)",
-    ),
-    defect(
-        LeavesLastRowUncleared,
-        "last_padded_row_not_cleared",
-        Layer.MEMORY,
-        BugClass.PLANNED_THEN_PADDED,
-        "SGLang PR #28487",
-    ),
-    defect(ReturnsNaturalLse, "lse_returned_natural", Layer.MERGE, BugClass.LSE_AND_MERGE, "SGLang PR #35045"),
-    Defect(
-        name="workspace_for_one_query",
-        layer=Layer.MEMORY,
-        bug_class=BugClass.WORKSPACE,
-        title="The workspace of a verify has room for one query per request.",
-        source="vLLM issue #50781 (a workspace sized by the wrong count of tokens)",
-        backend=MHA.name,
-        plant=size_for_one_query,
-    ),
-    Defect(
-        name="query_scaled_in_place",
-        layer=Layer.MEMORY,
-        bug_class=BugClass.SCALES,
-        title="The kernel scales its queries in place, and back when it is done.",
-        source="SGLang PR #26089 (a kernel that updates its input)",
-        backend=MHA.name,
-        plant=_in_kernels(scale_in_place),
-    ),
-    Defect(
-        name="result_left_in_query",
-        layer=Layer.MEMORY,
-        bug_class=BugClass.STALE_TAILS,
-        title="The kernel leaves a copy of its results where its queries were.",
-        source="FlashInfer RFC #3978 (writes that no checker sees inside of the allocator's pool)",
-        backend=MHA.name,
-        plant=_in_kernels(leave_result_in_query),
-    ),
+MEMORY_DEFECTS.extend(
+    (
+        Defect(
+            name="workspace_for_one_query",
+            layer=Layer.MEMORY,
+            bug_class=BugClass.WORKSPACE,
+            title="The workspace of a verify has room for one query per request.",
+            source="vLLM issue #50781 (a workspace sized by the wrong count of tokens)",
+            backend=MHA.name,
+            plant=size_for_one_query,
+        ),
+        Defect(
+            name="query_scaled_in_place",
+            layer=Layer.MEMORY,
+            bug_class=BugClass.SCALES,
+            title="The kernel scales its queries in place, and back when it is done.",
+            source="SGLang PR #26089 (a kernel that updates its input)",
+            backend=MHA.name,
+            plant=_in_kernels(scale_in_place),
+        ),
+        Defect(
+            name="result_left_in_query",
+            layer=Layer.MEMORY,
+            bug_class=BugClass.STALE_TAILS,
+            title="The kernel leaves a copy of its results where its queries were.",
+            source="FlashInfer RFC #3978 (writes that no checker sees inside of the allocator's pool)",
+            backend=MHA.name,
+            plant=_in_kernels(leave_result_in_query),
+        ),
+    )
 )
-"""What becomes of memory."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.defects.defect import BugClass, Layer
-from attnfuzz.kernels.defects.planting import defect
+from attnfuzz.kernels.defects.planting import Planted
 from attnfuzz.kernels.lengths import longest
 from attnfuzz.kernels.ops_table import OpsTable
 from attnfuzz.kernels.plan import BatchMetadata, Row
@@ -16,10 +16,20 @@ from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.kernels.trtllm.prefill import MlaPrefill
 from attnfuzz.reference.case import Case, Mode, Step
 
+PLANNER_DEFECTS = Planted()
+"""What planners get wrong."""
+
+
 _WRAP = 512
 """Where numbers wrap in defects that stand for those of 16 and 32 bits: cases are small."""
 
 
+@PLANNER_DEFECTS.add(
+    "decode_planned_before_padding",
+    Layer.PLANNER,
+    BugClass.PLANNED_THEN_PADDED,
+    "SGLang PR #24566, reverted by PR #24856",
+)
 class PlansDecodeBeforePadding(MhaSession):
     """Decode has metadata for its requests, and queries for the padded batch."""
 
@@ -27,6 +37,12 @@ class PlansDecodeBeforePadding(MhaSession):
         return Row.real(step)
 
 
+@PLANNER_DEFECTS.add(
+    "context_batch_from_rows",
+    Layer.PLANNER,
+    BugClass.ROWS_DIFFER_FROM_METADATA,
+    "SGLang PR #21649 (its remedy: a batch taken from the metadata)",
+)
 class DerivesContextBatch(MhaSession):
     """The context kernel's batch is what the query rows make at the longest query, as the decode kernel has it."""
 
@@ -37,6 +53,12 @@ class DerivesContextBatch(MhaSession):
         return math.ceil(step.padded_tokens / stride)
 
 
+@PLANNER_DEFECTS.add(
+    "verify_rows_counted_with_bonus",
+    Layer.PLANNER,
+    BugClass.ROWS_DIFFER_FROM_METADATA,
+    "SGLang PR #23962 (accept lengths with and without the bonus token)",
+)
 class CountsVerifyRowsWithBonus(MhaSession):
     """The padded batch of a verify is counted at one token more per request than it has."""
 
@@ -47,6 +69,7 @@ class CountsVerifyRowsWithBonus(MhaSession):
         return rows[: max(len(step.requests), step.padded_tokens // (step.tokens_per_request + 1))]
 
 
+@PLANNER_DEFECTS.add("verify_lengths_without_drafts", Layer.PLANNER, BugClass.SHORT_KV, "SGLang PR #40214")
 class VerifiesWithoutDrafts(MhaSession):
     """The lengths of a verify are those before its draft tokens were written."""
 
@@ -57,6 +80,12 @@ class VerifiesWithoutDrafts(MhaSession):
         return [_shortened(row, max(0, row.kv_len - step.tokens_per_request)) for row in rows]
 
 
+@PLANNER_DEFECTS.add(
+    "rows_sorted_by_slot",
+    Layer.PLANNER,
+    BugClass.WRONG_INDEX_SPACE,
+    "ProjectDMX/DMI issue #67 (rows of vLLM's batch in another order)",
+)
 class SortsRowsBySlot(MhaSession):
     """Metadata is in the order of slots, and queries in that of the batch."""
 
@@ -64,6 +93,12 @@ class SortsRowsBySlot(MhaSession):
         return sorted(super()._planned_rows(step), key=lambda row: math.inf if row.slot is None else row.slot)
 
 
+@PLANNER_DEFECTS.add(
+    "empty_raised_to_one_key",
+    Layer.PLANNER,
+    BugClass.SHORT_KV,
+    "FlashInfer issue #3047 (no keys for some queries is legal)",
+)
 class RaisesEmptyToOne(MhaSession):
     """A length is at least 1."""
 
@@ -71,6 +106,9 @@ class RaisesEmptyToOne(MhaSession):
         return super()._plan([replace(row, kv_len=max(1, row.kv_len)) for row in rows])
 
 
+@PLANNER_DEFECTS.add(
+    "kv_raised_to_queries", Layer.PLANNER, BugClass.SHORT_KV, "SGLang PR #24856 (rows with fewer keys than queries)"
+)
 class RaisesKvToQueries(MhaSession):
     """A request has at least as many keys as queries."""
 
@@ -78,6 +116,9 @@ class RaisesKvToQueries(MhaSession):
         return super()._plan([replace(row, kv_len=max(row.q_len, row.kv_len)) for row in rows])
 
 
+@PLANNER_DEFECTS.add(
+    "empty_requests_left_out", Layer.PLANNER, BugClass.SHORT_KV, "vLLM PR #49294 (requests without context in a chunk)"
+)
 class LeavesEmptyRequestsOut(MhaSession):
     """Requests without keys are left out of lengths and pages, but not of the cumulative query lengths."""
 
@@ -91,6 +132,12 @@ class LeavesEmptyRequestsOut(MhaSession):
         )
 
 
+@PLANNER_DEFECTS.add(
+    "full_last_page_is_empty",
+    Layer.PLANNER,
+    BugClass.TABLE_WIDTH_OR_TAIL,
+    "FlashInfer issue #320 (last_page_len is not validated)",
+)
 class EmptiesFullLastPage(MhaSession):
     """The last page holds the length modulo the page size: nothing, if it is full."""
 
@@ -102,6 +149,12 @@ class EmptiesFullLastPage(MhaSession):
         return max(0, self._table.pages_for(kv_len) - 1) * size + kv_len % size
 
 
+@PLANNER_DEFECTS.add(
+    "lengths_of_whole_pages",
+    Layer.PLANNER,
+    BugClass.TABLE_WIDTH_OR_TAIL,
+    "simpler PR #72 (the empty slots of a last page are attended to)",
+)
 class CountsWholePages(MhaSession):
     """A length is that of whole pages, the last one's empty slots included."""
 
@@ -110,6 +163,9 @@ class CountsWholePages(MhaSession):
         return super()._plan([replace(row, kv_len=self._table.pages_for(row.kv_len) * size) for row in rows])
 
 
+@PLANNER_DEFECTS.add(
+    "lengths_wrap", Layer.PLANNER, BugClass.INT32_OFFSETS, "vLLM issue #50427 (offsets into the KV cache overflow)"
+)
 class WrapsLengths(MhaSession):
     """Lengths wrap at 512: a stand-in, at the size of small cases, for those of 16 bits."""
 
@@ -117,6 +173,12 @@ class WrapsLengths(MhaSession):
         return super()._plan([_shortened(row, row.kv_len % _WRAP) for row in rows])
 
 
+@PLANNER_DEFECTS.add(
+    "plan_kept_while_pages_stay",
+    Layer.PLANNER,
+    BugClass.STALE_TAILS,
+    "rtp-llm PR #1254 (plans again only where the topology of pages changes)",
+)
 class KeepsPlanOfSamePages(MhaSession):
     """A plan is made anew only when a request has come to another page."""
 
@@ -131,6 +193,9 @@ class KeepsPlanOfSamePages(MhaSession):
         return self._plans[pages]
 
 
+@PLANNER_DEFECTS.add(
+    "plan_kept_for_same_lengths", Layer.PLANNER, BugClass.STALE_TAILS, "SGLang PR #15227 (metadata of the batch before)"
+)
 class KeepsPlanOfSameLengths(MhaSession):
     """A plan is made anew only for lengths that have not been there before, whoever has them."""
 
@@ -145,6 +210,9 @@ class KeepsPlanOfSameLengths(MhaSession):
         return self._plans[lengths]
 
 
+@PLANNER_DEFECTS.add(
+    "key_offsets_wrap", Layer.PLANNER, BugClass.INT32_OFFSETS, "FlashInfer issue #2134 (32 bit offsets overflow)"
+)
 class WrapsKeyOffsets(MlaPrefill):
     """Offsets of packed keys wrap at 512: a stand-in, at the size of small cases, for those of 32 bits."""
 
@@ -152,6 +220,7 @@ class WrapsKeyOffsets(MlaPrefill):
         return [offset % _WRAP for offset in super()._key_offsets(chunk)]
 
 
+@PLANNER_DEFECTS.add("draft_lengths_not_spread", Layer.PLANNER, BugClass.CAPTURE_AND_REPLAY_DIFFER, "SGLang PR #21987")
 class SpreadsQueriesAlone(MlaSession):
     """Draft extends have their queries padded to a stride, and their lengths not."""
 
@@ -159,6 +228,12 @@ class SpreadsQueriesAlone(MlaSession):
         return [replace(row, q_len=stride) for row in Row.real(step)]
 
 
+@PLANNER_DEFECTS.add(
+    "short_drafts_see_a_key_more",
+    Layer.PLANNER,
+    BugClass.MASK_ROWS,
+    "SGLang PR #21987 (lengths of queries padded to a stride)",
+)
 class ShowsShortDraftsAKeyMore(MlaSession):
     """The padded queries of a short draft extend are counted as if one more of them had a key."""
 
@@ -173,120 +248,3 @@ class ShowsShortDraftsAKeyMore(MlaSession):
 def _shortened(row: Row, kv_len: int) -> Row:
     """A row as if its request had this length: pages are taken for no more."""
     return replace(row, kv_len=kv_len, owned=min(row.owned, kv_len))
-
-
-PLANNER_DEFECTS = (
-    defect(
-        PlansDecodeBeforePadding,
-        "decode_planned_before_padding",
-        Layer.PLANNER,
-        BugClass.PLANNED_THEN_PADDED,
-        "SGLang PR #24566, reverted by PR #24856",
-    ),
-    defect(
-        DerivesContextBatch,
-        "context_batch_from_rows",
-        Layer.PLANNER,
-        BugClass.ROWS_DIFFER_FROM_METADATA,
-        "SGLang PR #21649 (its remedy: a batch taken from the metadata)",
-    ),
-    defect(
-        CountsVerifyRowsWithBonus,
-        "verify_rows_counted_with_bonus",
-        Layer.PLANNER,
-        BugClass.ROWS_DIFFER_FROM_METADATA,
-        "SGLang PR #23962 (accept lengths with and without the bonus token)",
-    ),
-    defect(
-        VerifiesWithoutDrafts,
-        "verify_lengths_without_drafts",
-        Layer.PLANNER,
-        BugClass.SHORT_KV,
-        "SGLang PR #40214",
-    ),
-    defect(
-        SortsRowsBySlot,
-        "rows_sorted_by_slot",
-        Layer.PLANNER,
-        BugClass.WRONG_INDEX_SPACE,
-        "ProjectDMX/DMI issue #67 (rows of vLLM's batch in another order)",
-    ),
-    defect(
-        RaisesEmptyToOne,
-        "empty_raised_to_one_key",
-        Layer.PLANNER,
-        BugClass.SHORT_KV,
-        "FlashInfer issue #3047 (no keys for some queries is legal)",
-    ),
-    defect(
-        RaisesKvToQueries,
-        "kv_raised_to_queries",
-        Layer.PLANNER,
-        BugClass.SHORT_KV,
-        "SGLang PR #24856 (rows with fewer keys than queries)",
-    ),
-    defect(
-        LeavesEmptyRequestsOut,
-        "empty_requests_left_out",
-        Layer.PLANNER,
-        BugClass.SHORT_KV,
-        "vLLM PR #49294 (requests without context in a chunk)",
-    ),
-    defect(
-        EmptiesFullLastPage,
-        "full_last_page_is_empty",
-        Layer.PLANNER,
-        BugClass.TABLE_WIDTH_OR_TAIL,
-        "FlashInfer issue #320 (last_page_len is not validated)",
-    ),
-    defect(
-        CountsWholePages,
-        "lengths_of_whole_pages",
-        Layer.PLANNER,
-        BugClass.TABLE_WIDTH_OR_TAIL,
-        "simpler PR #72 (the empty slots of a last page are attended to)",
-    ),
-    defect(
-        WrapsLengths,
-        "lengths_wrap",
-        Layer.PLANNER,
-        BugClass.INT32_OFFSETS,
-        "vLLM issue #50427 (offsets into the KV cache overflow)",
-    ),
-    defect(
-        WrapsKeyOffsets,
-        "key_offsets_wrap",
-        Layer.PLANNER,
-        BugClass.INT32_OFFSETS,
-        "FlashInfer issue #2134 (32 bit offsets overflow)",
-    ),
-    defect(
-        KeepsPlanOfSamePages,
-        "plan_kept_while_pages_stay",
-        Layer.PLANNER,
-        BugClass.STALE_TAILS,
-        "rtp-llm PR #1254 (plans again only where the topology of pages changes)",
-    ),
-    defect(
-        KeepsPlanOfSameLengths,
-        "plan_kept_for_same_lengths",
-        Layer.PLANNER,
-        BugClass.STALE_TAILS,
-        "SGLang PR #15227 (metadata of the batch before)",
-    ),
-    defect(
-        SpreadsQueriesAlone,
-        "draft_lengths_not_spread",
-        Layer.PLANNER,
-        BugClass.CAPTURE_AND_REPLAY_DIFFER,
-        "SGLang PR #21987",
-    ),
-    defect(
-        ShowsShortDraftsAKeyMore,
-        "short_drafts_see_a_key_more",
-        Layer.PLANNER,
-        BugClass.MASK_ROWS,
-        "SGLang PR #21987 (lengths of queries padded to a stride)",
-    ),
-)
-"""What planners get wrong."""

@@ -5,8 +5,9 @@ they are handed, or in what becomes of their results.
 """
 
 import inspect
+from collections.abc import Callable
 from dataclasses import replace
-from typing import cast
+from typing import TypeVar, cast
 
 from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
 from attnfuzz.kernels.defects.native import coarse_kernels
@@ -19,7 +20,9 @@ from attnfuzz.kernels.trtllm.prefill import MlaPrefill
 from attnfuzz.kernels.workspace import SharedWorkspace
 
 Session = type[MhaSession] | type[MlaSession]
-Part = Session | type[MlaPrefill] | type[PageTable] | type[PagedKv] | type[SharedWorkspace]
+Part = MhaSession | MlaSession | MlaPrefill | PageTable | PagedKv | SharedWorkspace
+
+_PartType = TypeVar("_PartType", bound=type[Part])
 
 _PLACES = (
     (MlaPrefill, MlaSession, "prefill_type"),
@@ -30,29 +33,33 @@ _PLACES = (
 """Each part of a session, the session that is planted with it, and the attribute that names its class."""
 
 
-def defect(part: Part, name: str, layer: Layer, bug_class: BugClass, source: str, *, coarse: bool = False) -> Defect:
-    """The defect of a session, or of a part of one; the class's docstring is its title.
+class Planted(list[Defect]):
+    """Defects of sessions and of parts of sessions; a defect's title is the docstring of its class."""
 
-    Sessions and prefills tell by themselves which backend they belong to; other parts are planted in trtllm_mha. With
-    `coarse`, it is planted over kernels that compute as tensor cores do, where small errors drown in rounding.
-    """
-    session = _session(part)
+    def add(
+        self, name: str, layer: Layer, bug_class: BugClass, source: str, *, coarse: bool = False
+    ) -> Callable[[_PartType], _PartType]:
+        """Add the decorated class as a defect.
 
-    def plant(backend: TrtllmBackend) -> TrtllmBackend:
-        return replace(coarse_kernels(backend) if coarse else backend, session=session)
+        Sessions and prefills belong to one backend each; other parts are planted in trtllm_mha. With `coarse`, the
+        defect is planted over kernels that compute as tensor cores do, where rounding hides small errors.
+        """
 
-    return Defect(
-        name=name,
-        layer=layer,
-        bug_class=bug_class,
-        title=inspect.cleandoc(part.__doc__ or ""),
-        source=source,
-        backend=MLA.name if issubclass(session, MlaSession) else MHA.name,
-        plant=plant,
-    )
+        def decorate(part: _PartType) -> _PartType:
+            session = _session(part)
+
+            def plant(backend: TrtllmBackend) -> TrtllmBackend:
+                return replace(coarse_kernels(backend) if coarse else backend, session=session)
+
+            title = inspect.cleandoc(part.__doc__ or "")
+            backend = MLA.name if issubclass(session, MlaSession) else MHA.name
+            self.append(Defect(name, layer, bug_class, title, source, backend, plant))
+            return part
+
+        return decorate
 
 
-def _session(part: Part) -> Session:
+def _session(part: type[Part]) -> Session:
     """The session that is, or has, this part."""
     for correct, session, attribute in _PLACES:
         if issubclass(part, correct):

@@ -6,14 +6,20 @@ from dataclasses import replace
 import torch
 
 from attnfuzz.kernels.defects.defect import BugClass, Layer
-from attnfuzz.kernels.defects.planting import defect
+from attnfuzz.kernels.defects.planting import Planted
 from attnfuzz.kernels.page_table import PageTable
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.plan import BatchMetadata, Row
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.reference.case import Case
 
+TABLE_DEFECTS = Planted()
+"""What page tables get wrong."""
 
+
+@TABLE_DEFECTS.add(
+    "partial_page_left_out", Layer.PLANNER, BugClass.TABLE_WIDTH_OR_TAIL, "MaxText PR #1777 (pages by floor division)"
+)
 class FloorsPages(PageTable):
     """A length's pages are rounded down: a last page that is not full is left out."""
 
@@ -22,6 +28,12 @@ class FloorsPages(PageTable):
         return length // self._kv.page_size
 
 
+@TABLE_DEFECTS.add(
+    "table_without_newest_token",
+    Layer.PLANNER,
+    BugClass.TABLE_WIDTH_OR_TAIL,
+    "SGLang PR #26753 (lengths that a verify has not advanced)",
+)
 class CountsPagesBeforeWrite(PageTable):
     """Pages are those of the length before the newest token."""
 
@@ -30,6 +42,12 @@ class CountsPagesBeforeWrite(PageTable):
         return super().pages_for(max(0, length - 1))
 
 
+@TABLE_DEFECTS.add(
+    "last_page_of_neighbour",
+    Layer.PLANNER,
+    BugClass.PAGE_LAYOUT,
+    "sglang-jax issue #20 (locations of the second request and those after it)",
+)
 class TakesNeighboursLastPage(PageTable):
     """A request's last page is the last one of the request before it."""
 
@@ -43,6 +61,7 @@ class TakesNeighboursLastPage(PageTable):
         return table
 
 
+@TABLE_DEFECTS.add("batch_row_taken_for_slot", Layer.PLANNER, BugClass.WRONG_INDEX_SPACE, "SGLang PR #26534")
 class TakesRowForSlot(PageTable):
     """The pages of a request are looked up by its row of the batch, not by its slot."""
 
@@ -51,6 +70,12 @@ class TakesRowForSlot(PageTable):
         return super().rows([None if slot is None else b for b, slot in enumerate(slots)], owned, reach, width)
 
 
+@TABLE_DEFECTS.add(
+    "page_ids_divided_twice",
+    Layer.PLANNER,
+    BugClass.WRONG_INDEX_SPACE,
+    "SGLang PR #38187 (ids of pages and of tokens confused)",
+)
 class DividesIdsTwice(PageTable):
     """Ids of pages are divided by the page size, as if they were those of tokens."""
 
@@ -59,6 +84,9 @@ class DividesIdsTwice(PageTable):
         return super().rows(slots, owned, reach, width) // self._kv.page_size
 
 
+@TABLE_DEFECTS.add(
+    "page_ids_wrap", Layer.PLANNER, BugClass.INT32_OFFSETS, "vLLM issue #50427 (page ids beyond what offsets can hold)"
+)
 class WrapsPageIds(PageTable):
     """Ids of pages wrap at 128: a stand-in, at the size of small cases, for those of 16 bits."""
 
@@ -68,6 +96,12 @@ class WrapsPageIds(PageTable):
         return torch.where(table < 0, table, table % 128)
 
 
+@TABLE_DEFECTS.add(
+    "window_pool_a_page_off",
+    Layer.PLANNER,
+    BugClass.WRONG_INDEX_SPACE,
+    "SGLang PR #33379 (a reserved row shifts the sliding window's index space)",
+)
 class CountsWindowPoolFromOne(PageTable):
     """A layer with a window looks up pages of a pool that begins one page later."""
 
@@ -80,6 +114,9 @@ class CountsWindowPoolFromOne(PageTable):
         return super().rows(slots, owned, reach, width) + self._offset
 
 
+@TABLE_DEFECTS.add(
+    "padded_rows_point_nowhere", Layer.PLANNER, BugClass.PLANNED_THEN_PADDED, "vLLM issue #43810 (padding as id -1)"
+)
 class PadsWithMinusOne(PageTable):
     """Padded rows, which have a key, point at no page."""
 
@@ -90,6 +127,12 @@ class PadsWithMinusOne(PageTable):
         return table
 
 
+@TABLE_DEFECTS.add(
+    "table_width_of_first_request",
+    Layer.PLANNER,
+    BugClass.TABLE_WIDTH_OR_TAIL,
+    "SGLang PR #26753 (a table sized by a stale length)",
+)
 class TakesWidthOfFirst(MhaSession):
     """A page table is as wide as the first request needs."""
 
@@ -97,71 +140,3 @@ class TakesWidthOfFirst(MhaSession):
         plan = super()._plan(rows)
         width = self._table.width(rows[0].kv_len)
         return replace(plan, block_tables=self._table.place(self._bench, plan.block_tables[:, :width]))
-
-
-TABLE_DEFECTS = (
-    defect(
-        FloorsPages,
-        "partial_page_left_out",
-        Layer.PLANNER,
-        BugClass.TABLE_WIDTH_OR_TAIL,
-        "MaxText PR #1777 (pages by floor division)",
-    ),
-    defect(
-        CountsPagesBeforeWrite,
-        "table_without_newest_token",
-        Layer.PLANNER,
-        BugClass.TABLE_WIDTH_OR_TAIL,
-        "SGLang PR #26753 (lengths that a verify has not advanced)",
-    ),
-    defect(
-        TakesNeighboursLastPage,
-        "last_page_of_neighbour",
-        Layer.PLANNER,
-        BugClass.PAGE_LAYOUT,
-        "sglang-jax issue #20 (locations of the second request and those after it)",
-    ),
-    defect(
-        TakesRowForSlot,
-        "batch_row_taken_for_slot",
-        Layer.PLANNER,
-        BugClass.WRONG_INDEX_SPACE,
-        "SGLang PR #26534",
-    ),
-    defect(
-        DividesIdsTwice,
-        "page_ids_divided_twice",
-        Layer.PLANNER,
-        BugClass.WRONG_INDEX_SPACE,
-        "SGLang PR #38187 (ids of pages and of tokens confused)",
-    ),
-    defect(
-        WrapsPageIds,
-        "page_ids_wrap",
-        Layer.PLANNER,
-        BugClass.INT32_OFFSETS,
-        "vLLM issue #50427 (page ids beyond what offsets can hold)",
-    ),
-    defect(
-        CountsWindowPoolFromOne,
-        "window_pool_a_page_off",
-        Layer.PLANNER,
-        BugClass.WRONG_INDEX_SPACE,
-        "SGLang PR #33379 (a reserved row shifts the sliding window's index space)",
-    ),
-    defect(
-        PadsWithMinusOne,
-        "padded_rows_point_nowhere",
-        Layer.PLANNER,
-        BugClass.PLANNED_THEN_PADDED,
-        "vLLM issue #43810 (padding as id -1)",
-    ),
-    defect(
-        TakesWidthOfFirst,
-        "table_width_of_first_request",
-        Layer.PLANNER,
-        BugClass.TABLE_WIDTH_OR_TAIL,
-        "SGLang PR #26753 (a table sized by a stale length)",
-    ),
-)
-"""What page tables get wrong."""

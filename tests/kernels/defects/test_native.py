@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from attnfuzz.kernels.defects.catalogue import DEFECTS
+from attnfuzz.kernels.defects.native import defective, planted
 from attnfuzz.kernels.native import build, ops
-from attnfuzz.kernels.native.defective import defective, planted
 from attnfuzz.kernels.native.workspace import workspace_bytes
 
 BATCH, HEADS, KV_HEADS, DIM, PAGE, KV_LEN = 3, 4, 2, 24, 16, 100
