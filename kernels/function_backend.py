@@ -30,13 +30,10 @@ import torch
 from attnfuzz.kernels.backend import Bench, Op, Output
 from attnfuzz.kernels.gpu import guards, nvcc, visible
 from attnfuzz.kernels.gpu.arch import Arch
-from attnfuzz.kernels.page_table import PageTable
 from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.plan import BatchMetadata, Row, plan_rows
-from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
+from attnfuzz.kernels.plan import BatchMetadata, PageTable, Row, plan_rows
+from attnfuzz.kernels.queries import cached_scales, draw_queries, packed_rows, place_queries, place_sinks
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.scales import cached_scales
-from attnfuzz.kernels.sinks import place_sinks
 from attnfuzz.reference.calibration import Calibration
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode

@@ -10,8 +10,7 @@ from attnfuzz.kernels.defects.planting import Planted
 from attnfuzz.kernels.lengths import place_int32
 from attnfuzz.kernels.ops_table import OpsTable
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.trtllm.chunks import Chunk
-from attnfuzz.kernels.trtllm.prefill import MlaPrefill, Partial, Queries
+from attnfuzz.kernels.trtllm.prefill import Chunk, MlaPrefill, Partial, Queries
 from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.case import Case
 

@@ -10,9 +10,8 @@ from attnfuzz.kernels.backend import Output
 from attnfuzz.kernels.defects.defect import BugClass, Layer
 from attnfuzz.kernels.defects.planting import Planted
 from attnfuzz.kernels.plan import BatchMetadata, Row
-from attnfuzz.kernels.queries import place_queries
+from attnfuzz.kernels.queries import BmmScales, place_queries
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.scales import BmmScales
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.reference.case import Launch, Mode, Step

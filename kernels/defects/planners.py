@@ -10,10 +10,9 @@ from attnfuzz.kernels.defects.planting import Planted
 from attnfuzz.kernels.lengths import longest
 from attnfuzz.kernels.ops_table import OpsTable
 from attnfuzz.kernels.plan import BatchMetadata, Row
-from attnfuzz.kernels.trtllm.chunks import Chunk
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
-from attnfuzz.kernels.trtllm.prefill import MlaPrefill
+from attnfuzz.kernels.trtllm.prefill import Chunk, MlaPrefill
 from attnfuzz.reference.case import Case, Mode, Step
 
 PLANNER_DEFECTS = Planted()

@@ -11,8 +11,8 @@ from typing import TypeVar, cast
 
 from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
 from attnfuzz.kernels.defects.native import coarse_kernels
-from attnfuzz.kernels.page_table import PageTable
 from attnfuzz.kernels.paged_kv import PagedKv
+from attnfuzz.kernels.plan import PageTable
 from attnfuzz.kernels.trtllm.backends import MHA, MLA, TrtllmBackend
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession

@@ -7,9 +7,8 @@ import torch
 
 from attnfuzz.kernels.defects.defect import BugClass, Layer
 from attnfuzz.kernels.defects.planting import Planted
-from attnfuzz.kernels.page_table import PageTable
 from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.plan import BatchMetadata, Row
+from attnfuzz.kernels.plan import BatchMetadata, PageTable, Row
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.reference.case import Case
 

@@ -1,7 +1,7 @@
 """What the native kernels use of a workspace, if they can be asked."""
 
 from attnfuzz.kernels.native import build
-from attnfuzz.kernels.native.workspace import workspace_bytes
+from attnfuzz.kernels.native.ops import workspace_bytes
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 
 _LONGEST = 1 << 31

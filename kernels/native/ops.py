@@ -14,8 +14,21 @@ import torch
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.unsupported import host_scale, reject_others
-from attnfuzz.kernels.native.workspace import workspace_bytes
 from attnfuzz.kernels.ops_table import OpsTable, WorkspaceBytes
+
+
+def workspace_bytes(
+    *, batch: int, q_len: int, q_heads: int, kv_heads: int, head_dim_vo: int, max_seq_len: int
+) -> WorkspaceBytes:
+    """What one decode call uses, given the batch that it derives from its query rows and the stated maximum length.
+
+    For MLA, `kv_heads` is 1 and `head_dim_vo` the rank. The semaphores have the same size for every call, so that a
+    workspace for several calls needs the largest of their scratch.
+    """
+    module = build.load()
+    scratch = module.scratch_bytes(batch, q_len, q_heads, kv_heads, head_dim_vo, max_seq_len)
+    return WorkspaceBytes(module.semaphore_bytes(), scratch)
+
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 Answer = torch.Tensor | Pair

@@ -5,8 +5,7 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output
-from attnfuzz.kernels.queries import packed_rows
-from attnfuzz.kernels.scales import cached_scales
+from attnfuzz.kernels.queries import cached_scales, packed_rows
 from attnfuzz.kernels.sglang.inputs import Inputs
 from attnfuzz.kernels.sglang.kernels_below import KernelsBelow
 from attnfuzz.kernels.sglang.loader import Loaded

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output
-from attnfuzz.kernels.queries import draw_queries, packed_rows
-from attnfuzz.kernels.scales import BmmScales
+from attnfuzz.kernels.queries import BmmScales, draw_queries, packed_rows
 from attnfuzz.kernels.sglang.errors import Moved
 from attnfuzz.kernels.sglang.inputs import Inputs
 from attnfuzz.kernels.sglang.layer import scaling
@@ -20,7 +19,7 @@ from attnfuzz.kernels.sglang.loader import Loaded
 from attnfuzz.kernels.sglang.pool import first_new, new_tokens
 from attnfuzz.kernels.sglang.runner import Server
 from attnfuzz.kernels.slot_tokens import SlotTokens
-from attnfuzz.kernels.trtllm.chunks import chunk_prefixes
+from attnfuzz.kernels.trtllm.prefill import chunk_prefixes
 from attnfuzz.reference.case import Case, Step
 from attnfuzz.reference.geometry import Latent
 

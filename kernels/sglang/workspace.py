@@ -1,6 +1,6 @@
 """How large a workspace a server has to have: as large as its kernels need, since what is guarded costs time."""
 
-from attnfuzz.kernels.native.workspace import workspace_bytes
+from attnfuzz.kernels.native.ops import workspace_bytes
 from attnfuzz.reference.case import Case, Step
 
 ON_A_GPU = 32 << 20

@@ -13,8 +13,8 @@ from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.ops_table import OpsTable
 from attnfuzz.kernels.paged_session import PLANNED_AFTER_PADDING, PagedSession
 from attnfuzz.kernels.plan import BatchMetadata
+from attnfuzz.kernels.queries import BmmScales
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.scales import BmmScales
 from attnfuzz.reference.case import Case, Mode, Step
 
 

@@ -28,8 +28,8 @@ from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, OpenSession
 from attnfuzz.kernels.paged_kv import FiniteTails
 from attnfuzz.kernels.paged_session import PagedSession
 from attnfuzz.kernels.plan import BatchMetadata, Row
+from attnfuzz.kernels.queries import place_sinks
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.sinks import place_sinks
 from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability

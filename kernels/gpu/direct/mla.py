@@ -13,13 +13,11 @@ from attnfuzz.kernels.gpu.arch import Arch
 from attnfuzz.kernels.gpu.deepseek import DEEPSEEK_V3
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.mla_wrapper import MLA_PLAN, MLA_RUN, MlaBatch, MlaWrapper, StaticSize
-from attnfuzz.kernels.graphs import Captured, capture
 from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.paged_session import PLANNED_AFTER_PADDING, GraphedSession
+from attnfuzz.kernels.paged_session import PLANNED_AFTER_PADDING, Captured, GraphedSession, capture
 from attnfuzz.kernels.plan import Row
-from attnfuzz.kernels.queries import packed_rows, place_queries
+from attnfuzz.kernels.queries import cached_scales, packed_rows, place_queries
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.scales import cached_scales
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Launch, Mode, QueryView, Step, Workspace
 from attnfuzz.reference.contract import Contract, LseBase

@@ -6,9 +6,8 @@ import torch
 
 from attnfuzz.kernels.backend import Bench, Output
 from attnfuzz.kernels.lengths import longest, place_int32, running_sum
-from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
+from attnfuzz.kernels.queries import cached_scales, draw_queries, packed_rows, place_queries
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.scales import cached_scales
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.reference.case import Case
 

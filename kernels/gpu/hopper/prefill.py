@@ -9,8 +9,7 @@ from attnfuzz.kernels.gpu.wrappers.ragged import FA3_RAGGED, RaggedLayer, Ragged
 from attnfuzz.kernels.gpu.wrappers.wrapper import WrapperKind
 from attnfuzz.kernels.lengths import place_int32
 from attnfuzz.kernels.ops_table import OpsTable
-from attnfuzz.kernels.trtllm.chunks import Chunk
-from attnfuzz.kernels.trtllm.prefill import MlaPrefill, Partial, Queries
+from attnfuzz.kernels.trtllm.prefill import Chunk, MlaPrefill, Partial, Queries
 from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.case import Case
 

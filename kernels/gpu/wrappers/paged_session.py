@@ -13,8 +13,7 @@ import torch
 from attnfuzz.kernels.backend import Bench, Output
 from attnfuzz.kernels.gpu.wrappers.paged import PagedForm, PagedWrapper
 from attnfuzz.kernels.gpu.wrappers.pages import PageLists
-from attnfuzz.kernels.graphs import Captured, capture
-from attnfuzz.kernels.paged_session import PagedSession
+from attnfuzz.kernels.paged_session import Captured, PagedSession, capture
 from attnfuzz.kernels.plan import Row
 from attnfuzz.kernels.queries import place_queries
 from attnfuzz.kernels.results import Results

@@ -7,8 +7,7 @@ import torch
 
 from attnfuzz.kernels.backend import Bench, Fill
 from attnfuzz.kernels.lengths import int32, running_sum
-from attnfuzz.kernels.page_table import PageTable
-from attnfuzz.kernels.plan import Row, table_rows
+from attnfuzz.kernels.plan import PageTable, Row, table_rows
 from attnfuzz.reference.case import Case
 
 
