@@ -15,7 +15,7 @@ from attnfuzz.harness.dumps.understood import Understood
 from attnfuzz.harness.dumps.workspace import CaseWorkspaces
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.entry_points import Role
-from attnfuzz.kernels.entry_points.ragged import leaves_empty_rows
+from attnfuzz.kernels.entry_points.context import leaves_empty_rows
 from attnfuzz.reference.calls import Argument, Call, CallAnswer, View
 from attnfuzz.reference.case import Guard
 

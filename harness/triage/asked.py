@@ -15,9 +15,9 @@ from attnfuzz.harness.calls.literal_arguments import literal_arguments
 from attnfuzz.harness.calls.row_views import flat, rows
 from attnfuzz.kernels.entry_points import Breach, Parameter, RequestSpan, Role
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
+from attnfuzz.kernels.entry_points.context import leaves_empty_rows
 from attnfuzz.kernels.entry_points.forms import described, tensors_of, window_of
 from attnfuzz.kernels.entry_points.pool import token_major
-from attnfuzz.kernels.entry_points.ragged import leaves_empty_rows
 from attnfuzz.reference.calls import Buffer, Call, CallAnswer, CallCase, Expected, View, named_views, pack
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.dtypes import DType

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from attnfuzz.harness.calls.literal_arguments import literal_arguments
 from attnfuzz.kernels.entry_points import Breach
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
-from attnfuzz.kernels.entry_points.ragged import Ragged, leaves_empty_rows
+from attnfuzz.kernels.entry_points.context import Ragged, leaves_empty_rows
 from attnfuzz.reference.calls import Call, CallCase, View, named_views
 
 _SOURCE = 'FlashInfer docstring of trtllm_ragged_attention_deepseek: "The default assumes all rows are active"'

@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-from attnfuzz.kernels.entry_points.attention import Attention, Stated
+from attnfuzz.kernels.entry_points.attention import Attention, Stated, native_workspace
 from attnfuzz.kernels.entry_points.attention_entry_point import AttentionEntryPoint
 from attnfuzz.kernels.entry_points.entry_point import Arguments, Parameter, Role
 from attnfuzz.kernels.entry_points.forms import WORKSPACE, Form, WrongForm, parameters_of, sinks_forms
-from attnfuzz.kernels.entry_points.native_workspace import native_workspace
 from attnfuzz.kernels.entry_points.pool import LATENTS, latent_pool
 from attnfuzz.kernels.entry_points.spans import cumulative_rows, paged_spans, uniform_rows
 

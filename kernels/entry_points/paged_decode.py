@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from attnfuzz.kernels.entry_points.attention import Attention, Stated
+from attnfuzz.kernels.entry_points.attention import Attention, Stated, native_workspace
 from attnfuzz.kernels.entry_points.attention_entry_point import AttentionEntryPoint
 from attnfuzz.kernels.entry_points.entry_point import Arguments, Parameter, Role
 from attnfuzz.kernels.entry_points.forms import (
@@ -14,7 +14,6 @@ from attnfuzz.kernels.entry_points.forms import (
     sinks_forms,
     window_of,
 )
-from attnfuzz.kernels.entry_points.native_workspace import native_workspace
 from attnfuzz.kernels.entry_points.pool import Pool, pool_forms, pool_of
 from attnfuzz.kernels.entry_points.spans import cumulative_rows, paged_spans, uniform_rows
 from attnfuzz.kernels.ops_table import WorkspaceBytes
