@@ -29,7 +29,7 @@ import torch
 
 from attnfuzz.kernels.backend import Bench, Op, Output
 from attnfuzz.kernels.gpu import guards, nvcc, visible
-from attnfuzz.kernels.gpu.arch import Arch
+from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.plan import BatchMetadata, PageTable, Row, plan_rows
 from attnfuzz.kernels.queries import cached_scales, draw_queries, packed_rows, place_queries, place_sinks

@@ -8,9 +8,9 @@ import torch
 
 from attnfuzz.harness.backends import registry
 from attnfuzz.harness.inside.warm_up import judge_one
-from attnfuzz.kernels.gpu import loading, nvcc
+from attnfuzz.kernels.gpu import modules, nvcc
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.unseen import no_gpu_visible
+from attnfuzz.kernels.gpu.visible import no_gpu_visible
 from attnfuzz.reference.device import Device
 
 
@@ -41,6 +41,6 @@ def begin(*names: str) -> None:
                 importlib.import_module(package)
             for files in backend.libraries:
                 nvcc.load(*files)
-            loading.load(backend.modules())
+            modules.load(backend.modules())
     if "flashinfer" in sys.modules:
-        loading.trust_the_cache()
+        modules.trust_the_cache()

@@ -1,5 +1,6 @@
 """trtllm_fmha_v2_prefill, TRT-LLM's context kernel on Hopper: its op, modules, workspace, and what its error is."""
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -8,8 +9,7 @@ import torch
 
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.gpu import flashinfer_op
-from attnfuzz.kernels.gpu.direct.packed import Packed
-from attnfuzz.kernels.gpu.module import Module
+from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.kernels.plan import BatchMetadata
 from attnfuzz.reference.bucket import Bucket
@@ -39,6 +39,29 @@ def prefill_with_lse(*, lse: torch.Tensor, **arguments: Any) -> None:
 
 FMHA_V2_OP: Final = flashinfer_op.flashinfer_op(_MODULE, _FUNCTION, _WRITES)
 FMHA_V2_LSE_OP: Final = Op(f"{_FUNCTION}_with_lse", prefill_with_lse, _WRITES | {"lse"})
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A batch: query [tokens, q_heads, head_dim_qk] in guarded memory, int32 metadata, and what it attends to.
+
+    seq_lens [batch]; cumulative lengths [batch + 1]; key [kv tokens, kv_heads, head_dim_qk] and value [kv tokens,
+    kv_heads, head_dim_vo] are still on the CPU, for a backend places them as its layout wants.
+    """
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    seq_lens: torch.Tensor
+    cum_seq_lens_q: torch.Tensor
+    cum_seq_lens_kv: torch.Tensor
+    max_q_len: int
+    max_kv_len: int
+
+    @property
+    def batch(self) -> int:
+        """Requests."""
+        return self.seq_lens.shape[0]
 
 
 def told(batch: BatchMetadata | Packed, geometry: Geometry) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from attnfuzz.kernels.backend import Bench, Op, Session, Unsupported
 from attnfuzz.kernels.gpu import guards, modules, nvcc, visible
-from attnfuzz.kernels.gpu.arch import Arch
-from attnfuzz.kernels.gpu.module import Module
+from attnfuzz.kernels.gpu.build_record import Module
+from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability

@@ -10,8 +10,8 @@ import torch
 
 from attnfuzz.kernels.backend import Bench, Op, Unsupported
 from attnfuzz.kernels.gpu import flashinfer_op
-from attnfuzz.kernels.gpu.module import Module
-from attnfuzz.kernels.gpu.processors import processors
+from attnfuzz.kernels.gpu.build_record import Module
+from attnfuzz.kernels.gpu.visible import processors
 from attnfuzz.kernels.gpu.wrappers.wrapper import run
 from attnfuzz.kernels.lengths import place_int32, running_sum
 from attnfuzz.kernels.ops_table import WorkspaceBytes

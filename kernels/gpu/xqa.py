@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.gpu.module import Module
+from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.case import Mode

@@ -2,7 +2,7 @@
 
 import importlib
 
-from attnfuzz.kernels.gpu.unseen import no_gpu_visible
+from attnfuzz.kernels.gpu.visible import no_gpu_visible
 from attnfuzz.kernels.sglang.loader import load
 from attnfuzz.kernels.sglang.release import release_of
 

@@ -17,9 +17,8 @@ import torch
 import tvm_ffi
 
 from attnfuzz.kernels.backend import Op
-from attnfuzz.kernels.gpu import fixup, nvcc
-from attnfuzz.kernels.gpu.fixup import FIXUP
-from attnfuzz.kernels.gpu.merge import MERGE_STATE_IN_PLACE
+from attnfuzz.kernels.gpu import nvcc
+from attnfuzz.kernels.gpu.states import FIXUP, FIXUP_SOURCE, MERGE_STATE_IN_PLACE
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.ops_table import OpsTable, WorkspaceBytes
@@ -48,7 +47,7 @@ def prepare(progress: Callable[[str], None]) -> None:
 
     """
     nvcc.build(SOURCES, progress=progress)
-    nvcc.build([fixup.SOURCE], progress=progress)
+    nvcc.build([FIXUP_SOURCE], progress=progress)
 
 
 def _on_gpu(op: Op) -> Op:

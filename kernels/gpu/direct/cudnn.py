@@ -8,8 +8,8 @@ import torch
 
 from attnfuzz.kernels.backend import Op, Unsupported
 from attnfuzz.kernels.gpu import flashinfer_op
-from attnfuzz.kernels.gpu.arch import Arch
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, OpenSession
+from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.lengths import place_int32
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.kernels.paged_session import PagedSession

@@ -11,13 +11,11 @@ from typing import Any, Final
 import torch
 
 from attnfuzz.kernels.backend import Bench, Op, Output
-from attnfuzz.kernels.gpu.arch import Arch
-from attnfuzz.kernels.gpu.as_served import as_served
-from attnfuzz.kernels.gpu.direct.packed import Packed, PackedSession
 from attnfuzz.kernels.gpu.fmha_v2 import (
     FMHA_V2_LSE_OP,
     FMHA_V2_OP,
     WORKSPACE,
+    Packed,
     modules_of,
     noise,
     paged_layout,
@@ -25,11 +23,15 @@ from attnfuzz.kernels.gpu.fmha_v2 import (
     told_on_pages,
 )
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, OpenSession
+from attnfuzz.kernels.gpu.variants import as_served
+from attnfuzz.kernels.gpu.visible import Arch
+from attnfuzz.kernels.lengths import longest, place_int32, running_sum
 from attnfuzz.kernels.paged_kv import FiniteTails
 from attnfuzz.kernels.paged_session import PagedSession
 from attnfuzz.kernels.plan import BatchMetadata, Row
-from attnfuzz.kernels.queries import place_sinks
+from attnfuzz.kernels.queries import cached_scales, draw_queries, packed_rows, place_queries, place_sinks
 from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
@@ -66,16 +68,52 @@ class FmhaV2AsServed(FmhaV2Session):
     kv_type = FiniteTails
 
 
-class PackedFmhaV2Session(PackedSession):
-    """One launch for each step on keys and values of their own, SEPARATE_Q_K_V."""
+class PackedFmhaV2Session:
+    """One launch for each step on keys and values of their own, SEPARATE_Q_K_V.
+
+    Each step is planned before padding, and the rows behind its plan are cleared.
+    """
 
     op: Op = FMHA_V2_OP
     layout = "SEPARATE_Q_K_V"
+    returns_lse = False
 
     def __init__(self, case: Case, bench: Bench) -> None:
-        super().__init__(case, bench)
+        self._case, self._bench = case, bench
+        self._tokens = SlotTokens.cached(case, device=bench.device)
         self._sinks = place_sinks(case, bench)
         self._workspace = SharedWorkspace(case, bench)
+        self._scales = cached_scales(case, case.geometry.head_dim_qk)
+
+    def forward(self, index: int) -> Output:
+        """Run one step."""
+        case, bench, step = self._case, self._bench, self._case.steps[index]
+        query = place_queries(case, bench, draw_queries(case, index, step.padded_tokens, case.geometry.head_dim_qk))
+        results = Results.place(case, bench, step.padded_tokens, case.geometry.head_dim_vo)
+        self._attend(self._packed(step, query[: step.tokens]), results[: step.tokens])
+        results[step.tokens :].clear()
+        return Output(
+            out=results.out,
+            lse=results.lse if self.returns_lse else None,
+            attended=self._tokens.attended(step, query, packed_rows(step)),
+            sinks=self._sinks,
+            **self._scales,
+        )
+
+    def _packed(self, step: Step, query: torch.Tensor) -> Packed:
+        bench, slack = self._bench, self._case.max_len_slack
+        q_lens, kv_lens = [request.q_len for request in step.requests], [request.kv_len for request in step.requests]
+        key, value = self._tokens.packed(step)
+        return Packed(
+            query=query,
+            key=key,
+            value=value,
+            seq_lens=place_int32(bench, "seq_lens", kv_lens),
+            cum_seq_lens_q=place_int32(bench, "cum_seq_lens_q", running_sum(q_lens)),
+            cum_seq_lens_kv=place_int32(bench, "cum_seq_lens_kv", running_sum(kv_lens)),
+            max_q_len=longest(q_lens) + slack,
+            max_kv_len=longest(kv_lens) + slack,
+        )
 
     def _tensors(self, packed: Packed) -> tuple[torch.Tensor, ...]:
         key = self._bench.memory.copy("key", packed.key)

@@ -9,10 +9,10 @@ import torch
 
 from attnfuzz.kernels.backend import Bench, Output
 from attnfuzz.kernels.gpu import mla_wrapper
-from attnfuzz.kernels.gpu.arch import Arch
 from attnfuzz.kernels.gpu.deepseek import DEEPSEEK_V3
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.mla_wrapper import MLA_PLAN, MLA_RUN, MlaBatch, MlaWrapper, StaticSize
+from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.paged_session import PLANNED_AFTER_PADDING, Captured, GraphedSession, capture
 from attnfuzz.kernels.plan import Row

@@ -9,12 +9,11 @@ import torch
 
 from attnfuzz.kernels.backend import Op, Output, Unsupported
 from attnfuzz.kernels.gpu import xqa
-from attnfuzz.kernels.gpu.arch import Arch
-from attnfuzz.kernels.gpu.as_served import as_served
+from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.flashinfer_op import flashinfer_op
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.module import Module
-from attnfuzz.kernels.gpu.processors import processors
+from attnfuzz.kernels.gpu.variants import as_served
+from attnfuzz.kernels.gpu.visible import Arch, processors
 from attnfuzz.kernels.paged_session import PagedSession
 from attnfuzz.kernels.plan import BatchMetadata, Row
 from attnfuzz.kernels.results import Results

@@ -5,8 +5,8 @@ from typing import Final
 
 import msgspec
 
-from attnfuzz.kernels.gpu.arch import Arch
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.gpu.wrappers.modules import decode_modules, prefill_modules
 from attnfuzz.kernels.gpu.wrappers.paged import DECODE, FA2_PAGED, FA3_PAGED
 from attnfuzz.kernels.gpu.wrappers.paged_session import PagedWrapperSession

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.gpu.module import Module
+from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.reference.bucket import Bucket
 
 _NO_POSITIONS = 0

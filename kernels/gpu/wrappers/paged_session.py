@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output
-from attnfuzz.kernels.gpu.wrappers.paged import PagedForm, PagedWrapper
-from attnfuzz.kernels.gpu.wrappers.pages import PageLists
+from attnfuzz.kernels.gpu.wrappers.paged import PagedForm, PagedWrapper, PageLists
 from attnfuzz.kernels.paged_session import Captured, PagedSession, capture
 from attnfuzz.kernels.plan import Row
 from attnfuzz.kernels.queries import place_queries

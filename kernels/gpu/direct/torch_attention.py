@@ -1,30 +1,162 @@
-"""torch's flex_attention on the GPU, uncompiled: its masks and grouped heads, on torch's plain operations.
+"""torch's attention on the GPU: each fused kernel of scaled_dot_product_attention by itself, and flex_attention.
 
-Compiling it takes longer than a worker that may die can wait for. A step is one call: requests lie one after another,
-and the mask keeps them apart, which is how its authors have it attend to ragged batches ("document masking", PyTorch
-blog, "FlexAttention: The Flexibility of PyTorch with the Performance of FlashAttention", 2024).
+flex_attention is uncompiled, on torch's plain operations: compiling it takes longer than a worker that may die can wait
+for. A step is one call of it: requests lie one after another, and the mask keeps them apart, which is how its authors
+have it attend to ragged batches ("document masking", PyTorch blog, "FlexAttention: The Flexibility of PyTorch with the
+Performance of FlashAttention", 2024).
 """
 
 import math
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Op, Output
-from attnfuzz.kernels.gpu.arch import Arch
-from attnfuzz.kernels.gpu.direct.sdpa import dense_buckets
+from attnfuzz.kernels.backend import Bench, Op, Output, Unsupported
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.lengths import place_int32
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
 from attnfuzz.kernels.results import place_out
 from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.kernels.torch_sdpa import SdpaSession, attend_into
+from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Mode, QueryView, Step
+from attnfuzz.reference.case import Case, Mode, QueryView, Request, Step
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import NoiseModel
+
+
+def attend_with(kernel: str, *, lower_right: bool = False, **arguments: Any) -> None:
+    """attend_into on the kernel that SDPBackend calls `kernel`.
+
+    `lower_right` aligns the last query to the last key, in torch's own notation instead of a mask
+    (torch.nn.attention.bias.causal_lower_right).
+    """
+    from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: PLC0415 - only where there is a GPU
+    from torch.nn.attention.bias import causal_lower_right  # noqa: PLC0415
+
+    if lower_right:
+        arguments["attn_mask"] = causal_lower_right(arguments["query"].shape[2], arguments["key"].shape[2])
+    try:
+        with sdpa_kernel([getattr(SDPBackend, kernel)]):
+            attend_into(**arguments)
+    except RuntimeError as error:
+        if "No available kernel" in str(error):
+            raise Unsupported(f"torch has no {kernel} kernel for this call") from error
+        raise
+
+
+def _op(kernel: str) -> Op:
+    return Op(f"scaled_dot_product_attention[{kernel}]", partial(attend_with, kernel), frozenset({"out"}))
+
+
+FLASH: Final = _op("FLASH_ATTENTION")
+EFFICIENT: Final = _op("EFFICIENT_ATTENTION")
+CUDNN: Final = _op("CUDNN_ATTENTION")
+
+
+class UnmaskedSession(SdpaSession):
+    """For kernels that take no mask: the causal one is named, and there are no others."""
+
+    def _masked(self, request: Request) -> dict[str, Any]:
+        square = request.q_len == request.kv_len
+        return {"is_causal": square, "lower_right": not square}
+
+
+class FlashSession(UnmaskedSession):
+    """FlashAttention-2 as torch has it."""
+
+    op: Op = FLASH
+
+
+class EfficientSession(SdpaSession):
+    """The memory-efficient kernels, under a mask where the problem is not square."""
+
+    op: Op = EFFICIENT
+
+
+class CudnnSession(SdpaSession):
+    """cuDNN's, likewise."""
+
+    op: Op = CUDNN
+
+
+def dense_buckets(
+    dtypes: tuple[DType, ...], dims: tuple[int, ...], *, grouped: bool, windows: bool
+) -> tuple[Bucket, ...]:
+    """Grouped heads work "only for Flash_attention and math kernel" (docstring of scaled_dot_product_attention)."""
+    return tuple(
+        Bucket(
+            dtype=dtype,
+            kv_dtype=dtype,
+            head_dim_qk=dim,
+            head_dim_vo=dim,
+            heads=((1, 1), (3, 3), (4, 2), (6, 1)) if grouped else ((1, 1), (3, 3)),
+            page_sizes=(16,),
+            layouts=(KvLayout.HND,),
+            windows=(-1, 0, 5, 200) if windows else (-1,),
+        )
+        for dtype in dtypes
+        for dim in dims
+    )
+
+
+# ATen, transformers/cuda/sdp_utils.cpp: FlashAttention-2 and cuDNN on [sm80, sm121], the others from sm50 on.
+_ARCHS: Final = frozenset(Arch)
+
+
+def _backend(
+    name: str, session: type[SdpaSession], buckets: tuple[Bucket, ...], theory: Callable[[DType], NoiseModel]
+) -> GpuBackend:
+    masked = not issubclass(session, UnmaskedSession)
+    return GpuBackend(
+        name=name,
+        archs=_ARCHS,
+        capability=Capability(
+            device=Device.CUDA,
+            buckets=buckets,
+            modes=tuple(Mode),
+            # torch warns of CausalBias that its lower right variant gives NaN where there are more queries than keys
+            # (torch/nn/attention/bias.py).
+            kv_shorter_than_q=masked,
+            query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
+        ),
+        contract=Contract(),
+        session=session,
+        kernels=(session.op,),
+        modules_of=lambda _: (),
+        theoretical=theory,
+        needs=(),
+    )
+
+
+_HALVES: Final = (DType.BFLOAT16, DType.FLOAT16)
+SDPA_FLASH: Final = _backend(
+    "sdpa_flash",
+    FlashSession,
+    dense_buckets(_HALVES, (64, 8, 72, 256), grouped=True, windows=False),
+    # FlashAttention-2 sums the weights in fp32 and rounds them for the second product (ATen, flash_fwd_kernel.h).
+    lambda dtype: NoiseModel.rounded_probabilities(dtype.torch_dtype),
+)
+SDPA_EFFICIENT: Final = _backend(
+    "sdpa_efficient",
+    EfficientSession,
+    dense_buckets((*_HALVES, DType.FLOAT32), (64, 8, 72, 256), grouped=False, windows=True),
+    lambda _: NoiseModel.unknown_kernel(),
+)
+SDPA_CUDNN: Final = _backend(
+    "sdpa_cudnn",
+    CudnnSession,
+    dense_buckets(_HALVES, (64, 128), grouped=False, windows=True),
+    lambda _: NoiseModel.unknown_kernel(),
+)
+
 
 _NOBODY: Final = -1
 
