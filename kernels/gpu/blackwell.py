@@ -38,13 +38,6 @@ _WORKSPACE: Final = WorkspaceBytes(semaphores=256 << 20, scratch=0)
 test_trtllm_gen_attention.py). No function says how much a call uses, so that none of it may be garbage at first use."""
 
 
-def _workspace(
-    *, batch: int, q_len: int, q_heads: int, kv_heads: int, head_dim_vo: int, max_seq_len: int
-) -> WorkspaceBytes:
-    del batch, q_len, q_heads, kv_heads, head_dim_vo, max_seq_len
-    return _WORKSPACE
-
-
 BLACKWELL: Final = OpsTable(
     decode=flashinfer_op("flashinfer.decode", "trtllm_batch_decode_with_kv_cache", _WITH_COUNTERS),
     context=flashinfer_op("flashinfer.prefill", "trtllm_batch_context_with_kv_cache", _WITH_COUNTERS),
@@ -54,7 +47,7 @@ BLACKWELL: Final = OpsTable(
     mla_decode=flashinfer_op("flashinfer.mla", "trtllm_batch_decode_with_kv_cache_mla", _WITH_COUNTERS),
     merge_state_in_place=MERGE_STATE_IN_PLACE,
     fixup=FIXUP,
-    decode_workspace=_workspace,
+    decode_workspace=lambda **_: _WORKSPACE,
     prefill_workspace=_WORKSPACE,
     # GpuBackend.prepare compiles.
     prepare=lambda _: None,

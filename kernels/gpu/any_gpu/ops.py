@@ -61,14 +61,6 @@ def _on_gpu(op: Op) -> Op:
     return replace(op, function=function)
 
 
-def _no_workspace(
-    *, batch: int, q_len: int, q_heads: int, kv_heads: int, head_dim_vo: int, max_seq_len: int
-) -> WorkspaceBytes:
-    """Nothing is split. One has to be handed over all the same, of any size and contents."""
-    del batch, q_len, q_heads, kv_heads, head_dim_vo, max_seq_len
-    return WorkspaceBytes(0, 0)
-
-
 ANY_GPU: Final = OpsTable(
     decode=_on_gpu(NATIVE.decode),
     context=_on_gpu(NATIVE.context),
@@ -76,7 +68,8 @@ ANY_GPU: Final = OpsTable(
     mla_decode=_on_gpu(NATIVE.mla_decode),
     merge_state_in_place=MERGE_STATE_IN_PLACE,
     fixup=FIXUP,
-    decode_workspace=_no_workspace,
+    # Nothing is split. A workspace has to be handed over all the same, of any size and contents.
+    decode_workspace=lambda **_: WorkspaceBytes(0, 0),
     prefill_workspace=WorkspaceBytes(0, 0),
     prepare=prepare,
 )

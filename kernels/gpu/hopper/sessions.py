@@ -9,8 +9,8 @@ import torch
 from attnfuzz.kernels.backend import Bench, Output
 from attnfuzz.kernels.gpu import fmha_v2, xqa
 from attnfuzz.kernels.gpu.mla_wrapper import MlaBatch, MlaWrapper, StaticSize
-from attnfuzz.kernels.gpu.wrappers.ragged import FA3_RAGGED, RaggedLayer, RaggedWrapper
-from attnfuzz.kernels.gpu.wrappers.wrapper import WrapperKind
+from attnfuzz.kernels.gpu.wrappers.ragged import FA3_RAGGED
+from attnfuzz.kernels.gpu.wrappers.wrapper import Wrapper, WrapperKind
 from attnfuzz.kernels.lengths import place_int32
 from attnfuzz.kernels.ops_table import OpsTable
 from attnfuzz.kernels.paged_kv import FiniteTails
@@ -32,30 +32,42 @@ class HopperMlaPrefill(MlaPrefill):
 
     def __init__(self, ops: OpsTable, case: Case, bench: Bench, workspace: SharedWorkspace) -> None:
         super().__init__(ops, case, bench, workspace)
-        self._wrapper: RaggedWrapper | None = None
+        self._wrapper: Wrapper | None = None
 
     def _launch(self, queries: Queries, chunk: Chunk, keys: Keys, part: Partial, *, causal: bool) -> None:
         if not chunk.lengths:
             return
         if self._wrapper is None:
-            self._wrapper = RaggedWrapper(self.form, self._case, self._bench)
+            # Packed keys have the layout NHD.
+            self._wrapper = Wrapper(self.form, self._case, self._bench, "NHD")
         geometry = self._case.geometry
-        layer = RaggedLayer(
-            q_heads=geometry.q_heads,
-            kv_heads=geometry.q_heads,
-            head_dim_qk=self._latent.nope + self._latent.rope,
-            head_dim_vo=self._latent.vo,
-            dtype=geometry.dtype.torch_dtype,
-            kv_dtype=geometry.dtype.torch_dtype,
-            sm_scale=self._launched_scales()["bmm1_scale"],
-            causal=causal,
-        )
+        layer = {
+            "num_qo_heads": geometry.q_heads,
+            "num_kv_heads": geometry.q_heads,
+            "head_dim_qk": self._latent.nope + self._latent.rope,
+            "head_dim_vo": self._latent.vo,
+            "causal": causal,
+            "window_left": -1,
+            "logits_soft_cap": 0.0,
+            "sm_scale": self._launched_scales()["bmm1_scale"],
+            "q_data_type": geometry.dtype.torch_dtype,
+            "kv_data_type": geometry.dtype.torch_dtype,
+        }
         key_offsets = place_int32(self._bench, "cum_seq_lens_kv", self._key_offsets(chunk))
-        self._wrapper.plan(queries.cum_seq_lens, key_offsets, layer)
+        self._wrapper.plan({"qo_indptr": queries.cum_seq_lens, "kv_indptr": key_offsets}, layer)
         (key, value), tokens = keys, queries.step.tokens
         # It takes no more query rows than it was planned for.
         written = part.results[:tokens]
-        self._wrapper.run(q=queries.tensor[:tokens], k=key, v=value, out=written.out, lse=written.lse)
+        self._wrapper.run(
+            q=queries.tensor[:tokens],
+            k=key,
+            v=value,
+            k_scale=None,
+            v_scale=None,
+            out=written.out,
+            lse=written.lse,
+            return_lse=True,
+        )
 
 
 class HopperMhaSession(MhaSession):

@@ -1,20 +1,23 @@
 """The backends over FlashInfer's prefill and decode wrappers."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from attnfuzz.kernels.backend import Bench, Session
+from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.gpu.wrappers.modules import decode_modules, prefill_modules
 from attnfuzz.kernels.gpu.wrappers.paged import DECODE, FA2_PAGED, FA3_PAGED
 from attnfuzz.kernels.gpu.wrappers.paged_session import PagedWrapperSession
-from attnfuzz.kernels.gpu.wrappers.ragged import FA2_RAGGED, FA3_RAGGED
-from attnfuzz.kernels.gpu.wrappers.ragged_session import RaggedSession
+from attnfuzz.kernels.gpu.wrappers.ragged import FA2_RAGGED, FA3_RAGGED, RaggedSession
+from attnfuzz.kernels.gpu.wrappers.wrapper import WrapperKind
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import SPECULATIVE, KvView, Mode, QueryView
+from attnfuzz.reference.case import SPECULATIVE, Case, KvView, Mode, QueryView
 from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
@@ -72,7 +75,7 @@ def _decode_noise(dtype: DType) -> NoiseModel:
     )
 
 
-def _paged(modes: tuple[Mode, ...], graph_modes: tuple[Mode, ...], *buckets: Bucket) -> Capability:
+def _capability(modes: tuple[Mode, ...], graph_modes: tuple[Mode, ...], *buckets: Bucket) -> Capability:
     return Capability(
         device=Device.CUDA,
         buckets=buckets,
@@ -85,62 +88,62 @@ def _paged(modes: tuple[Mode, ...], graph_modes: tuple[Mode, ...], *buckets: Buc
     )
 
 
-_HOPPER = frozenset({Arch.HOPPER})
-_EVERYWHERE = frozenset(Arch)
+def _backend(
+    name: str,
+    session: Callable[[Any, Case, Bench], Session],
+    form: WrapperKind,
+    capability: Capability,
+    theoretical: Callable[[DType], NoiseModel],
+    modules_of: Callable[[Bucket], tuple[Module, ...]] | None = None,
+) -> GpuBackend:
+    """A backend of a session on a wrapper. FA3 is for Hopper alone."""
+    return GpuBackend(
+        name=name,
+        archs=frozenset({Arch.HOPPER} if form.backend == "fa3" else Arch),
+        capability=capability,
+        contract=_CONTRACT,
+        session=partial(session, form),
+        kernels=(form.plan_op, form.run_op),
+        modules_of=modules_of or partial(prefill_modules, backend=form.backend),
+        theoretical=theoretical,
+    )
 
 
 def _fa3_ragged(name: str, layout: KvLayout) -> GpuBackend:
     """A backend for each layout: in HND most calls end their process, which would hide what NHD has to show."""
     buckets = (msgspec.structs.replace(bucket, layouts=(layout,)) for bucket in (_PLAIN, _WINDOWED, _LATENT_PREFILL))
-    return GpuBackend(
-        name=name,
-        archs=_HOPPER,
-        capability=_paged(_PREFILL_MODES, (), *buckets),
-        contract=_CONTRACT,
-        session=partial(RaggedSession, FA3_RAGGED),
-        kernels=(FA3_RAGGED.plan_op, FA3_RAGGED.run_op),
-        modules_of=partial(prefill_modules, backend="fa3"),
-        theoretical=_fa3_noise,
-    )
+    return _backend(name, RaggedSession, FA3_RAGGED, _capability(_PREFILL_MODES, (), *buckets), _fa3_noise)
 
 
 WRAPPER_BACKENDS: Final = (
-    GpuBackend(
-        name="fa2_paged",
-        archs=_EVERYWHERE,
-        capability=_paged(_ALL_MODES, SPECULATIVE, _PLAIN, _EIGHT_BITS, _CAPPED, _WITH_SINKS),
-        contract=_CONTRACT,
-        session=partial(PagedWrapperSession, FA2_PAGED),
-        kernels=(FA2_PAGED.plan_op, FA2_PAGED.run_op),
-        modules_of=partial(prefill_modules, backend="fa2"),
-        theoretical=_fa2_noise,
+    _backend(
+        "fa2_paged",
+        PagedWrapperSession,
+        FA2_PAGED,
+        _capability(_ALL_MODES, SPECULATIVE, _PLAIN, _EIGHT_BITS, _CAPPED, _WITH_SINKS),
+        _fa2_noise,
     ),
-    GpuBackend(
-        name="fa3_paged",
-        archs=_HOPPER,
-        capability=_paged(_ALL_MODES, SPECULATIVE, _PLAIN, _WINDOWED, _WITH_SINKS),
-        contract=_CONTRACT,
-        session=partial(PagedWrapperSession, FA3_PAGED),
-        kernels=(FA3_PAGED.plan_op, FA3_PAGED.run_op),
-        modules_of=partial(prefill_modules, backend="fa3"),
-        theoretical=_fa3_noise,
+    _backend(
+        "fa3_paged",
+        PagedWrapperSession,
+        FA3_PAGED,
+        _capability(_ALL_MODES, SPECULATIVE, _PLAIN, _WINDOWED, _WITH_SINKS),
+        _fa3_noise,
     ),
-    GpuBackend(
-        name="fa2_ragged",
-        archs=_EVERYWHERE,
-        capability=_paged(_PREFILL_MODES, (), _PLAIN, _EIGHT_BITS, _CAPPED, _LATENT_PREFILL),
-        contract=_CONTRACT,
-        session=partial(RaggedSession, FA2_RAGGED),
-        kernels=(FA2_RAGGED.plan_op, FA2_RAGGED.run_op),
-        modules_of=partial(prefill_modules, backend="fa2"),
-        theoretical=_fa2_noise,
+    _backend(
+        "fa2_ragged",
+        RaggedSession,
+        FA2_RAGGED,
+        _capability(_PREFILL_MODES, (), _PLAIN, _EIGHT_BITS, _CAPPED, _LATENT_PREFILL),
+        _fa2_noise,
     ),
     _fa3_ragged("fa3_ragged", KvLayout.NHD),
     _fa3_ragged("fa3_ragged_hnd", KvLayout.HND),
-    GpuBackend(
-        name="batch_decode",
-        archs=_EVERYWHERE,
-        capability=_paged(
+    _backend(
+        "batch_decode",
+        PagedWrapperSession,
+        DECODE,
+        _capability(
             (Mode.DECODE,),
             (Mode.DECODE,),
             # Groups of 1, 2, 3, 4, 6, 8 and 16 are compiled (DISPATCH_GQA_GROUP_SIZE, utils.cuh).
@@ -148,10 +151,7 @@ WRAPPER_BACKENDS: Final = (
             _EIGHT_BITS,
             _WITH_SINKS,
         ),
-        contract=_CONTRACT,
-        session=partial(PagedWrapperSession, DECODE),
-        kernels=(DECODE.plan_op, DECODE.run_op),
-        modules_of=decode_modules,
-        theoretical=_decode_noise,
+        _decode_noise,
+        decode_modules,
     ),
 )

@@ -154,7 +154,7 @@ class PagedWrapper:
 
     def run(self, **arguments: Any) -> None:
         """Launch on what was planned."""
-        self._wrapper.run(arguments)
+        self._wrapper.run(**arguments)
 
     def _lists(self, lists: PageLists) -> dict[str, torch.Tensor]:
         return {theirs: getattr(lists, ours) for ours, theirs in self._form.lists.items()}

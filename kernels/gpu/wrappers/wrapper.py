@@ -152,7 +152,7 @@ class Wrapper:
         held = {**self._held_workspaces(), **self._buffers}
         self._launch(self._form.plan_op, held, {**lists, **layer})
 
-    def run(self, arguments: Mapping[str, Any]) -> None:
+    def run(self, **arguments: Any) -> None:
         """Launch on what was planned. Without buffers, the kernel reads the very tensors that the plan was given."""
         held = {**self._held_workspaces(), **(self._buffers or self._planned)}
         self._launch(self._form.run_op, held, arguments)
