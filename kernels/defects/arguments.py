@@ -16,13 +16,10 @@ from attnfuzz.kernels.trtllm.prefill import MlaPrefill
 from attnfuzz.reference.case import KvView, Mode, Step
 from attnfuzz.reference.dtypes import DType
 
-ARGUMENT_DEFECTS = Planted()
-"""Arguments beside lengths and pages."""
+DEFECTS = Planted(Layer.SCALE)
 
 
-@ARGUMENT_DEFECTS.add(
-    "window_size_for_window_left", Layer.MASK, BugClass.WINDOW, "ZML PR #763, transformers issue #39408"
-)
+@DEFECTS.add("window_size_for_window_left", BugClass.WINDOW, "ZML PR #763, transformers issue #39408", layer=Layer.MASK)
 class TellsWindowSize(MhaSession):
     """The window's size is told where the keys before a query's own are meant."""
 
@@ -31,8 +28,8 @@ class TellsWindowSize(MhaSession):
         return told | {"window_left": told["window_left"] + 1} if told["window_left"] >= 0 else told
 
 
-@ARGUMENT_DEFECTS.add(
-    "window_dropped_in_verify", Layer.MASK, BugClass.WINDOW, "SGLang PR #31501 (a window on some paths only)"
+@DEFECTS.add(
+    "window_dropped_in_verify", BugClass.WINDOW, "SGLang PR #31501 (a window on some paths only)", layer=Layer.MASK
 )
 class DropsWindowInVerify(MhaSession):
     """A verify has no window."""
@@ -42,8 +39,11 @@ class DropsWindowInVerify(MhaSession):
         return told | {"window_left": -1} if step.mode is Mode.TARGET_VERIFY else told
 
 
-@ARGUMENT_DEFECTS.add(
-    "sinks_dropped_in_drafts", Layer.SINK, BugClass.SINKS, "SGLang PR #8834 (sinks handed to one path after another)"
+@DEFECTS.add(
+    "sinks_dropped_in_drafts",
+    BugClass.SINKS,
+    "SGLang PR #8834 (sinks handed to one path after another)",
+    layer=Layer.SINK,
 )
 class DropsSinksInDrafts(MhaSession):
     """Draft extends have no sinks."""
@@ -53,7 +53,7 @@ class DropsSinksInDrafts(MhaSession):
         return told | {"sinks": None} if step.mode in (Mode.DRAFT_EXTEND, Mode.DRAFT_EXTEND_V2) else told
 
 
-@ARGUMENT_DEFECTS.add("sinks_of_kv_heads", Layer.SINK, BugClass.SINKS, "Pie PR #272 (sinks expanded by the group)")
+@DEFECTS.add("sinks_of_kv_heads", BugClass.SINKS, "Pie PR #272 (sinks expanded by the group)", layer=Layer.SINK)
 class TellsSinksOfKvHeads(MhaSession):
     """The query heads of a group have one sink, that of the first."""
 
@@ -65,8 +65,8 @@ class TellsSinksOfKvHeads(MhaSession):
         return told | {"sinks": self._bench.memory.copy("sinks", self._sinks[::group].repeat_interleave(group))}
 
 
-@ARGUMENT_DEFECTS.add(
-    "sinks_scaled_as_logits", Layer.SINK, BugClass.SINKS, "FlashInfer, docstring of sinks; arXiv:2309.17453"
+@DEFECTS.add(
+    "sinks_scaled_as_logits", BugClass.SINKS, "FlashInfer, docstring of sinks; arXiv:2309.17453", layer=Layer.SINK
 )
 class ScalesSinks(MhaSession):
     """Sinks are scaled like the logits."""
@@ -78,7 +78,7 @@ class ScalesSinks(MhaSession):
         return told | {"sinks": self._bench.memory.copy("sinks", self._sinks * self._scales["bmm1_scale"])}
 
 
-@ARGUMENT_DEFECTS.add("query_rows_assumed_packed", Layer.PLANNER, BugClass.STRIDES, "SGLang PR #31667")
+@DEFECTS.add("query_rows_assumed_packed", BugClass.STRIDES, "SGLang PR #31667", layer=Layer.PLANNER)
 class AssumesPackedQueries(MhaSession):
     """Rows of queries are taken to follow each other, whatever their stride."""
 
@@ -87,8 +87,8 @@ class AssumesPackedQueries(MhaSession):
         return super()._arguments(step, plan, packed, results)
 
 
-@ARGUMENT_DEFECTS.add(
-    "query_heads_assumed_packed", Layer.PLANNER, BugClass.STRIDES, "FlashInfer PR #553 (queries with strides)"
+@DEFECTS.add(
+    "query_heads_assumed_packed", BugClass.STRIDES, "FlashInfer PR #553 (queries with strides)", layer=Layer.PLANNER
 )
 class AssumesPackedHeads(MhaSession):
     """Heads of queries are taken to follow each other, whatever their stride."""
@@ -98,11 +98,11 @@ class AssumesPackedHeads(MhaSession):
         return super()._arguments(step, plan, packed, results)
 
 
-@ARGUMENT_DEFECTS.add(
+@DEFECTS.add(
     "paired_cache_swapped",
-    Layer.PLANNER,
     BugClass.STRIDES,
     "LMCache PR #4467 (a fused K and V pool read in another order)",
+    layer=Layer.PLANNER,
 )
 class SwapsPairedCache(MhaSession):
     """K and V of a pool that holds both change places."""
@@ -113,11 +113,11 @@ class SwapsPairedCache(MhaSession):
         return told | {"kv_cache": (cache[:, 1], cache[:, 0])} if isinstance(cache, torch.Tensor) else told
 
 
-@ARGUMENT_DEFECTS.add(
+@DEFECTS.add(
     "token_major_read_as_head_major",
-    Layer.PLANNER,
     BugClass.STRIDES,
     "vLLM PR #43232 (heads and slots of a permuted pool)",
+    layer=Layer.PLANNER,
 )
 class ReadsTokensAsHeads(MhaSession):
     """A token-major pool is read as if it were head-major."""
@@ -134,7 +134,7 @@ def _dense(pool: torch.Tensor) -> torch.Tensor:
     return pool.as_strided(pool.shape, torch.empty(pool.shape, device="meta").stride())
 
 
-@ARGUMENT_DEFECTS.add("k_scale_twice", Layer.SCALE, BugClass.SCALES, "vLLM PR #48016")
+@DEFECTS.add("k_scale_twice", BugClass.SCALES, "vLLM PR #48016")
 class AppliesKScaleTwice(MhaSession):
     """K's scale is applied to K and to the logits."""
 
@@ -143,7 +143,7 @@ class AppliesKScaleTwice(MhaSession):
         return {**scales, "bmm1_scale": scales["bmm1_scale"] * self._case.scales.k}
 
 
-@ARGUMENT_DEFECTS.add("v_scale_dropped", Layer.SCALE, BugClass.SCALES, "SGLang PR #29278")
+@DEFECTS.add("v_scale_dropped", BugClass.SCALES, "SGLang PR #29278")
 class DropsVScale(MhaSession):
     """V's scale is dropped."""
 
@@ -151,7 +151,7 @@ class DropsVScale(MhaSession):
         return {**super()._launched_scales(step), "bmm2_scale": 1.0}
 
 
-@ARGUMENT_DEFECTS.add("v_scale_dropped_in_drafts", Layer.SCALE, BugClass.SCALES, "SGLang PR #28144")
+@DEFECTS.add("v_scale_dropped_in_drafts", BugClass.SCALES, "SGLang PR #28144")
 class DropsVScaleInDrafts(MhaSession):
     """V's scale is dropped in the second version of draft extend."""
 
@@ -160,7 +160,7 @@ class DropsVScaleInDrafts(MhaSession):
         return {**scales, "bmm2_scale": 1.0} if step.mode is Mode.DRAFT_EXTEND_V2 else scales
 
 
-@ARGUMENT_DEFECTS.add("k_scale_for_values", Layer.SCALE, BugClass.SCALES, "AutoFP8 PR #25")
+@DEFECTS.add("k_scale_for_values", BugClass.SCALES, "AutoFP8 PR #25")
 class UsesKScaleForV(MhaSession):
     """One scale, K's, stands for those of K and of V."""
 
@@ -168,7 +168,7 @@ class UsesKScaleForV(MhaSession):
         return {**super()._launched_scales(step), "bmm2_scale": self._case.scales.k}
 
 
-@ARGUMENT_DEFECTS.add("scale_of_padded_dim", Layer.SCALE, BugClass.SCALES, "IPEX-LLM PR #12619")
+@DEFECTS.add("scale_of_padded_dim", BugClass.SCALES, "IPEX-LLM PR #12619")
 class ScalesByPaddedDim(MhaSession):
     """The softmax scale is that of the head dim after padding to a power of two."""
 
@@ -178,9 +178,7 @@ class ScalesByPaddedDim(MhaSession):
         return {**scales, "bmm1_scale": scales["bmm1_scale"] * math.sqrt(dim / padded)}
 
 
-@ARGUMENT_DEFECTS.add(
-    "softmax_scale_in_base_2", Layer.SCALE, BugClass.SCALES, "FlashInfer PR #1248 (scaleSoftmaxLog2 in the launcher)"
-)
+@DEFECTS.add("softmax_scale_in_base_2", BugClass.SCALES, "FlashInfer PR #1248 (scaleSoftmaxLog2 in the launcher)")
 class ConvertsBaseTwice(MhaSession):
     """The softmax scale is converted to base 2 by the caller, and again by the kernel."""
 
@@ -189,12 +187,8 @@ class ConvertsBaseTwice(MhaSession):
         return {**scales, "bmm1_scale": scales["bmm1_scale"] * math.log2(math.e)}
 
 
-@ARGUMENT_DEFECTS.add(
-    "softmax_scale_rounded",
-    Layer.SCALE,
-    BugClass.SCALES,
-    "AXLearn PR #18 (the softmax in bfloat16, not in float32)",
-    coarse=True,
+@DEFECTS.add(
+    "softmax_scale_rounded", BugClass.SCALES, "AXLearn PR #18 (the softmax in bfloat16, not in float32)", coarse=True
 )
 class RoundsSoftmaxScale(MhaSession):
     """The softmax scale is kept in the dtype of the queries."""
@@ -204,13 +198,7 @@ class RoundsSoftmaxScale(MhaSession):
         return {**scales, "bmm1_scale": torch.tensor(scales["bmm1_scale"], dtype=dtype).item()}
 
 
-@ARGUMENT_DEFECTS.add(
-    "v_scale_rounded",
-    Layer.SCALE,
-    BugClass.SCALES,
-    "vLLM PR #42580 (scales of K and V read by the kernel)",
-    coarse=True,
-)
+@DEFECTS.add("v_scale_rounded", BugClass.SCALES, "vLLM PR #42580 (scales of K and V read by the kernel)", coarse=True)
 class RoundsVScale(MhaSession):
     """V's scale is kept in the dtype of the queries."""
 
@@ -219,12 +207,8 @@ class RoundsVScale(MhaSession):
         return {**scales, "bmm2_scale": torch.tensor(scales["bmm2_scale"], dtype=dtype).item()}
 
 
-@ARGUMENT_DEFECTS.add(
-    "v_scale_a_thousandth_off",
-    Layer.SCALE,
-    BugClass.SCALES,
-    "SGLang issue #26518 (quality lost to inexact FP8 scales)",
-    coarse=True,
+@DEFECTS.add(
+    "v_scale_a_thousandth_off", BugClass.SCALES, "SGLang issue #26518 (quality lost to inexact FP8 scales)", coarse=True
 )
 class InflatesVScale(MhaSession):
     """V's scale is a part in a thousand too large."""
@@ -234,7 +218,7 @@ class InflatesVScale(MhaSession):
         return {**scales, "bmm2_scale": 1.001 * scales["bmm2_scale"]}
 
 
-@ARGUMENT_DEFECTS.add("query_cast_to_fp8", Layer.SCALE, BugClass.PRECISION, "SGLang PR #28144")
+@DEFECTS.add("query_cast_to_fp8", BugClass.PRECISION, "SGLang PR #28144")
 class CastsQueriesToFp8(MhaSession):
     """Queries are cast to the FP8 of the cache without a scale of their own."""
 
@@ -246,7 +230,7 @@ class CastsQueriesToFp8(MhaSession):
         return super()._arguments(step, plan, query, results)
 
 
-@ARGUMENT_DEFECTS.add("scale_of_latent_dim", Layer.SCALE, BugClass.SCALES, "vLLM-metax PR #113")
+@DEFECTS.add("scale_of_latent_dim", BugClass.SCALES, "vLLM-metax PR #113")
 class ScalesByLatentDim(MlaSession):
     """The softmax scale of latents is that of rank + rope, not of the keys of nope + rope that they stand for."""
 
@@ -256,7 +240,7 @@ class ScalesByLatentDim(MlaSession):
         return {**scales, "bmm1_scale": scales["bmm1_scale"] * factor}
 
 
-@ARGUMENT_DEFECTS.add("scale_of_value_dim", Layer.SCALE, BugClass.SCALES, "Megatron-LM issue #1501")
+@DEFECTS.add("scale_of_value_dim", BugClass.SCALES, "Megatron-LM issue #1501")
 class ScalesByValueDim(MlaPrefill):
     """The softmax scale of a prefill is that of the values' head dim."""
 
@@ -264,7 +248,7 @@ class ScalesByValueDim(MlaPrefill):
         return {**super()._launched_scales(), "bmm1_scale": self._case.scales.softmax / math.sqrt(self._latent.vo)}
 
 
-@ARGUMENT_DEFECTS.add("k_scale_without_fp8", Layer.SCALE, BugClass.SCALES, "SGLang PR #18396")
+@DEFECTS.add("k_scale_without_fp8", BugClass.SCALES, "SGLang PR #18396")
 class ScalesDequantisedKeys(MlaPrefill):
     """K's scale is applied to the keys of a prefill, which are not quantised."""
 

@@ -14,8 +14,7 @@ from attnfuzz.kernels.trtllm.prefill import Chunk, MlaPrefill, Partial, Queries
 from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.case import Case
 
-CHUNK_DEFECTS = Planted()
-"""What chunked prefills get wrong."""
+DEFECTS = Planted(Layer.MERGE)
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class FlaggedBy(Chunk):
         return self.other is not None and self.other.has_zero_kv
 
 
-@CHUNK_DEFECTS.add("flag_of_first_request", Layer.PLANNER, BugClass.SHORT_KV, "SGLang PR #22688")
+@DEFECTS.add("flag_of_first_request", BugClass.SHORT_KV, "SGLang PR #22688", layer=Layer.PLANNER)
 class FlagsByFirstRequest(MlaPrefill):
     """Whether a chunk is fixed up depends on its first request alone."""
 
@@ -48,7 +47,7 @@ class FlagsByFirstRequest(MlaPrefill):
         return [FlaggedByFirst(chunk.starts, chunk.lengths) for chunk in super()._chunks(prefixes)]
 
 
-@CHUNK_DEFECTS.add("flag_of_previous_chunk", Layer.PLANNER, BugClass.SHORT_KV, "SGLang PR #22688")
+@DEFECTS.add("flag_of_previous_chunk", BugClass.SHORT_KV, "SGLang PR #22688", layer=Layer.PLANNER)
 class FlagsByPreviousChunk(MlaPrefill):
     """Whether a chunk is fixed up depends on the one before."""
 
@@ -59,8 +58,11 @@ class FlagsByPreviousChunk(MlaPrefill):
         ]
 
 
-@CHUNK_DEFECTS.add(
-    "last_chunk_dropped", Layer.PLANNER, BugClass.SHORT_KV, "vLLM issue #26042 (results depend on the chunk's size)"
+@DEFECTS.add(
+    "last_chunk_dropped",
+    BugClass.SHORT_KV,
+    "vLLM issue #26042 (results depend on the chunk's size)",
+    layer=Layer.PLANNER,
 )
 class DropsLastChunk(MlaPrefill):
     """A last chunk that is shorter than the first is left out."""
@@ -70,11 +72,11 @@ class DropsLastChunk(MlaPrefill):
         return [chunk for chunk in chunks if max(chunk.lengths) == max(chunks[0].lengths)]
 
 
-@CHUNK_DEFECTS.add(
+@DEFECTS.add(
     "chunks_begin_at_zero",
-    Layer.PLANNER,
     BugClass.WRONG_INDEX_SPACE,
     "SGLang issue #22291 (chunked prefixes of several prompts)",
+    layer=Layer.PLANNER,
 )
 class RestartsChunks(MlaPrefill):
     """Every chunk begins where the first one does."""
@@ -83,7 +85,7 @@ class RestartsChunks(MlaPrefill):
         return [Chunk((0,) * len(chunk.starts), chunk.lengths) for chunk in super()._chunks(prefixes)]
 
 
-@CHUNK_DEFECTS.add("fixup_by_key_offsets", Layer.FIXUP, BugClass.SHORT_KV, "SGLang PR #22688")
+@DEFECTS.add("fixup_by_key_offsets", BugClass.SHORT_KV, "SGLang PR #22688", layer=Layer.FIXUP)
 class FixesUpByKeyOffsets(MlaPrefill):
     """The fixup is told where keys begin instead of where queries do."""
 
@@ -92,8 +94,8 @@ class FixesUpByKeyOffsets(MlaPrefill):
         super()._fix_up(Queries(queries.step, queries.tensor, offsets, queries.max_len), part)
 
 
-@CHUNK_DEFECTS.add(
-    "prefix_chunks_causal", Layer.MASK, BugClass.MASK_ROWS, "FlashInfer issue #3047 (chunked prefixes of MLA)"
+@DEFECTS.add(
+    "prefix_chunks_causal", BugClass.MASK_ROWS, "FlashInfer issue #3047 (chunked prefixes of MLA)", layer=Layer.MASK
 )
 class ShowsChunksCausally(MlaPrefill):
     """Chunks of the prefix are attended to as causally as new tokens are."""
@@ -103,9 +105,7 @@ class ShowsChunksCausally(MlaPrefill):
         return super()._attend(queries, chunk, causal=True, prefix=prefix)
 
 
-@CHUNK_DEFECTS.add(
-    "merge_of_pairs_of_rows", Layer.MERGE, BugClass.LSE_AND_MERGE, "vLLM issue #26042 (chunked prefill of MLA)"
-)
+@DEFECTS.add("merge_of_pairs_of_rows", BugClass.LSE_AND_MERGE, "vLLM issue #26042 (chunked prefill of MLA)")
 class MergesPairsOfRows(MlaPrefill):
     """A merge covers pairs of rows: the last one of an odd number is left out."""
 
@@ -114,7 +114,7 @@ class MergesPairsOfRows(MlaPrefill):
         super()._merge(whole[pairs], part[pairs])
 
 
-@CHUNK_DEFECTS.add("chunk_lse_merged_in_base_e", Layer.MERGE, BugClass.LSE_AND_MERGE, "SGLang issue #40903, PR #35045")
+@DEFECTS.add("chunk_lse_merged_in_base_e", BugClass.LSE_AND_MERGE, "SGLang issue #40903, PR #35045")
 class MergesNaturalLse(MlaPrefill):
     """A chunk's LSE is merged in base e with one in base 2."""
 
@@ -123,9 +123,8 @@ class MergesNaturalLse(MlaPrefill):
         super()._merge(whole, part)
 
 
-@CHUNK_DEFECTS.add(
+@DEFECTS.add(
     "chunk_lse_in_float16",
-    Layer.MERGE,
     BugClass.LSE_AND_MERGE,
     "FlashInfer, docstring of merge_state (LSE is float32); NATTEN PR #202",
 )
@@ -137,11 +136,8 @@ class MergesHalfPrecisionLse(MlaPrefill):
         super()._merge(whole, part)
 
 
-@CHUNK_DEFECTS.add(
-    "first_chunk_merged_twice",
-    Layer.MERGE,
-    BugClass.LSE_AND_MERGE,
-    "SGLang issue #22291 (chunks merged one after another)",
+@DEFECTS.add(
+    "first_chunk_merged_twice", BugClass.LSE_AND_MERGE, "SGLang issue #22291 (chunks merged one after another)"
 )
 class MergesFirstChunkTwice(MlaPrefill):
     """The first chunk is merged twice."""
@@ -155,11 +151,11 @@ class MergesFirstChunkTwice(MlaPrefill):
                 yield part
 
 
-@CHUNK_DEFECTS.add(
+@DEFECTS.add(
     "chunk_buffer_shared",
-    Layer.CONCURRENCY,
     BugClass.WORKSPACE,
     "M* PR #236 (a buffer written before its reader is through)",
+    layer=Layer.CONCURRENCY,
 )
 class SharesChunkBuffer(MlaPrefill):
     """The next chunk is attended to before the last one is merged, in the same buffer."""

@@ -16,13 +16,11 @@ from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.reference.case import Launch, Mode, Step
 
-GRAPH_DEFECTS = Planted()
-"""What captures and replays get wrong."""
+DEFECTS = Planted(Layer.GRAPH)
 
 
-@GRAPH_DEFECTS.add(
+@DEFECTS.add(
     "query_not_copied_on_replay",
-    Layer.GRAPH,
     BugClass.CAPTURE_AND_REPLAY_DIFFER,
     "SageAttention issue #392 (replays with new inputs)",
 )
@@ -37,9 +35,8 @@ class ReplaysOldQueries(MhaSession):
         return self._output(step, rows, place_queries(self._case, self._bench, queries), captured.results)
 
 
-@GRAPH_DEFECTS.add(
+@DEFECTS.add(
     "output_of_last_capture",
-    Layer.GRAPH,
     BugClass.CAPTURE_AND_REPLAY_DIFFER,
     "SGLang PR #30834 (one output buffer for the graphs of all buckets)",
 )
@@ -51,12 +48,7 @@ class ReturnsOutputOfLastCapture(MhaSession):
         return replace(output, out=last.out, lse=last.lse)
 
 
-@GRAPH_DEFECTS.add(
-    "graph_of_other_mode",
-    Layer.GRAPH,
-    BugClass.CAPTURE_AND_REPLAY_DIFFER,
-    "llama.cpp PR #28549 (two graphs with one key)",
-)
+@DEFECTS.add("graph_of_other_mode", BugClass.CAPTURE_AND_REPLAY_DIFFER, "llama.cpp PR #28549 (two graphs with one key)")
 class ReplaysLastOfSameShape(MhaSession):
     """A capture takes the place of those of other modes that have as many queries and requests."""
 
@@ -68,11 +60,8 @@ class ReplaysLastOfSameShape(MhaSession):
                 self._captured[mode, tokens] = last
 
 
-@GRAPH_DEFECTS.add(
-    "plan_not_rebound_on_replay",
-    Layer.GRAPH,
-    BugClass.CAPTURE_AND_REPLAY_DIFFER,
-    "SGLang PR #26019 (metadata built anew at replay)",
+@DEFECTS.add(
+    "plan_not_rebound_on_replay", BugClass.CAPTURE_AND_REPLAY_DIFFER, "SGLang PR #26019 (metadata built anew at replay)"
 )
 class PlansReplaysAnew(MhaSession):
     """A replay makes a new plan, which the graph does not know of."""
@@ -81,9 +70,8 @@ class PlansReplaysAnew(MhaSession):
         self._plan(rows)
 
 
-@GRAPH_DEFECTS.add(
+@DEFECTS.add(
     "query_offsets_of_first_replay",
-    Layer.GRAPH,
     BugClass.CAPTURE_AND_REPLAY_DIFFER,
     "FlashInfer issue #2511 (offsets that each replay has to copy)",
 )
@@ -97,11 +85,8 @@ class KeepsFirstQueryOffsets(MhaSession):
             plan.cum_seq_lens_q.copy_(first)
 
 
-@GRAPH_DEFECTS.add(
-    "bucket_tail_not_refreshed",
-    Layer.GRAPH,
-    BugClass.STALE_TAILS,
-    "SGLang PR #24743 (what the replay before left in padded rows)",
+@DEFECTS.add(
+    "bucket_tail_not_refreshed", BugClass.STALE_TAILS, "SGLang PR #24743 (what the replay before left in padded rows)"
 )
 class LeavesBucketTail(MhaSession):
     """Padded rows keep the lengths and pages of the replay before."""
@@ -119,11 +104,8 @@ class LeavesBucketTail(MhaSession):
         super()._refresh(part, real)
 
 
-@GRAPH_DEFECTS.add(
-    "columns_of_first_request_refreshed",
-    Layer.GRAPH,
-    BugClass.STALE_TAILS,
-    "SGLang PR #28106 (columns that nobody writes)",
+@DEFECTS.add(
+    "columns_of_first_request_refreshed", BugClass.STALE_TAILS, "SGLang PR #28106 (columns that nobody writes)"
 )
 class RefreshesColumnsOfFirst(MhaSession):
     """As many columns of the page table are refreshed as the first request needs."""
@@ -135,7 +117,7 @@ class RefreshesColumnsOfFirst(MhaSession):
         plan.block_tables[:, width:].copy_(before[:, width:])
 
 
-@GRAPH_DEFECTS.add("packed_drafts_at_stride", Layer.GRAPH, BugClass.CAPTURE_AND_REPLAY_DIFFER, "SGLang PR #21987")
+@DEFECTS.add("packed_drafts_at_stride", BugClass.CAPTURE_AND_REPLAY_DIFFER, "SGLang PR #21987")
 class PacksDraftsAtStride(MhaSession):
     """Accept lengths are replaced by the captured stride, at which queries that are packed do not lie."""
 
@@ -143,7 +125,7 @@ class PacksDraftsAtStride(MhaSession):
         super()._refresh(plan, [replace(row, q_len=plan.max_q_len) for row in rows])
 
 
-@GRAPH_DEFECTS.add("lengths_of_first_replay", Layer.GRAPH, BugClass.CAPTURE_AND_REPLAY_DIFFER, "SGLang PR #26655")
+@DEFECTS.add("lengths_of_first_replay", BugClass.CAPTURE_AND_REPLAY_DIFFER, "SGLang PR #26655")
 class KeepsFirstLengths(MhaSession):
     """KV lengths are those of the first replay."""
 
@@ -154,9 +136,7 @@ class KeepsFirstLengths(MhaSession):
             plan.seq_lens.copy_(first)
 
 
-@GRAPH_DEFECTS.add(
-    "window_not_captured", Layer.GRAPH, BugClass.WINDOW, "SGLang PR #31501 (a window that is not told when planning)"
-)
+@DEFECTS.add("window_not_captured", BugClass.WINDOW, "SGLang PR #31501 (a window that is not told when planning)")
 class CapturesWithoutWindow(MhaSession):
     """A graph is captured without the window."""
 
@@ -165,7 +145,7 @@ class CapturesWithoutWindow(MhaSession):
         return told | {"window_left": -1} if step.launch is Launch.CAPTURE else told
 
 
-@GRAPH_DEFECTS.add("v_scale_not_captured", Layer.GRAPH, BugClass.SCALES, "SGLang PR #20705 (scales that never arrive)")
+@DEFECTS.add("v_scale_not_captured", BugClass.SCALES, "SGLang PR #20705 (scales that never arrive)")
 class CapturesBeforeScales(MhaSession):
     """A graph is captured before V's scale is known."""
 
@@ -174,7 +154,7 @@ class CapturesBeforeScales(MhaSession):
         return {**scales, "bmm2_scale": 1.0} if step.launch is Launch.CAPTURE else scales
 
 
-@GRAPH_DEFECTS.add("accept_lengths_not_on_cpu", Layer.GRAPH, BugClass.CAPTURE_AND_REPLAY_DIFFER, "SGLang PR #21987")
+@DEFECTS.add("accept_lengths_not_on_cpu", BugClass.CAPTURE_AND_REPLAY_DIFFER, "SGLang PR #21987")
 class ReplaysAtStrideOne(MlaSession):
     """Accept lengths that are not on the CPU count as 1."""
 
@@ -183,9 +163,8 @@ class ReplaysAtStrideOne(MlaSession):
         return 1 if step.mode is Mode.DRAFT_EXTEND else super().replay_stride(step)
 
 
-@GRAPH_DEFECTS.add(
+@DEFECTS.add(
     "replay_stride_with_bonus",
-    Layer.GRAPH,
     BugClass.CAPTURE_AND_REPLAY_DIFFER,
     "SGLang PR #23962 (accept lengths with and without the bonus token)",
 )

@@ -266,9 +266,8 @@ def _plant(
     return lambda correct: kernels_with(correct, name)
 
 
-KERNEL_DEFECTS: Final = (
+DEFECTS: Final = (
     *_defects(_ON_PAGES, MHA, native_kernels),
     *_defects(_ON_LATENTS, MLA, native_kernels),
     *_defects(_COARSE, MHA, coarse_kernels),
 )
-"""Of the native kernels."""

@@ -15,20 +15,14 @@ from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.kernels.trtllm.prefill import Chunk, MlaPrefill
 from attnfuzz.reference.case import Case, Mode, Step
 
-PLANNER_DEFECTS = Planted()
-"""What planners get wrong."""
+DEFECTS = Planted(Layer.PLANNER)
 
 
 _WRAP = 512
 """Where numbers wrap in defects that stand for those of 16 and 32 bits: cases are small."""
 
 
-@PLANNER_DEFECTS.add(
-    "decode_planned_before_padding",
-    Layer.PLANNER,
-    BugClass.PLANNED_THEN_PADDED,
-    "SGLang PR #24566, reverted by PR #24856",
-)
+@DEFECTS.add("decode_planned_before_padding", BugClass.PLANNED_THEN_PADDED, "SGLang PR #24566, reverted by PR #24856")
 class PlansDecodeBeforePadding(MhaSession):
     """Decode has metadata for its requests, and queries for the padded batch."""
 
@@ -36,9 +30,8 @@ class PlansDecodeBeforePadding(MhaSession):
         return Row.real(step)
 
 
-@PLANNER_DEFECTS.add(
+@DEFECTS.add(
     "context_batch_from_rows",
-    Layer.PLANNER,
     BugClass.ROWS_DIFFER_FROM_METADATA,
     "SGLang PR #21649 (its remedy: a batch taken from the metadata)",
 )
@@ -52,9 +45,8 @@ class DerivesContextBatch(MhaSession):
         return math.ceil(step.padded_tokens / stride)
 
 
-@PLANNER_DEFECTS.add(
+@DEFECTS.add(
     "verify_rows_counted_with_bonus",
-    Layer.PLANNER,
     BugClass.ROWS_DIFFER_FROM_METADATA,
     "SGLang PR #23962 (accept lengths with and without the bonus token)",
 )
@@ -68,7 +60,7 @@ class CountsVerifyRowsWithBonus(MhaSession):
         return rows[: max(len(step.requests), step.padded_tokens // (step.tokens_per_request + 1))]
 
 
-@PLANNER_DEFECTS.add("verify_lengths_without_drafts", Layer.PLANNER, BugClass.SHORT_KV, "SGLang PR #40214")
+@DEFECTS.add("verify_lengths_without_drafts", BugClass.SHORT_KV, "SGLang PR #40214")
 class VerifiesWithoutDrafts(MhaSession):
     """The lengths of a verify are those before its draft tokens were written."""
 
@@ -79,9 +71,8 @@ class VerifiesWithoutDrafts(MhaSession):
         return [_shortened(row, max(0, row.kv_len - step.tokens_per_request)) for row in rows]
 
 
-@PLANNER_DEFECTS.add(
+@DEFECTS.add(
     "rows_sorted_by_slot",
-    Layer.PLANNER,
     BugClass.WRONG_INDEX_SPACE,
     "ProjectDMX/DMI issue #67 (rows of vLLM's batch in another order)",
 )
@@ -92,12 +83,7 @@ class SortsRowsBySlot(MhaSession):
         return sorted(super()._planned_rows(step), key=lambda row: math.inf if row.slot is None else row.slot)
 
 
-@PLANNER_DEFECTS.add(
-    "empty_raised_to_one_key",
-    Layer.PLANNER,
-    BugClass.SHORT_KV,
-    "FlashInfer issue #3047 (no keys for some queries is legal)",
-)
+@DEFECTS.add("empty_raised_to_one_key", BugClass.SHORT_KV, "FlashInfer issue #3047 (no keys for some queries is legal)")
 class RaisesEmptyToOne(MhaSession):
     """A length is at least 1."""
 
@@ -105,9 +91,7 @@ class RaisesEmptyToOne(MhaSession):
         return super()._plan([replace(row, kv_len=max(1, row.kv_len)) for row in rows])
 
 
-@PLANNER_DEFECTS.add(
-    "kv_raised_to_queries", Layer.PLANNER, BugClass.SHORT_KV, "SGLang PR #24856 (rows with fewer keys than queries)"
-)
+@DEFECTS.add("kv_raised_to_queries", BugClass.SHORT_KV, "SGLang PR #24856 (rows with fewer keys than queries)")
 class RaisesKvToQueries(MhaSession):
     """A request has at least as many keys as queries."""
 
@@ -115,9 +99,7 @@ class RaisesKvToQueries(MhaSession):
         return super()._plan([replace(row, kv_len=max(row.q_len, row.kv_len)) for row in rows])
 
 
-@PLANNER_DEFECTS.add(
-    "empty_requests_left_out", Layer.PLANNER, BugClass.SHORT_KV, "vLLM PR #49294 (requests without context in a chunk)"
-)
+@DEFECTS.add("empty_requests_left_out", BugClass.SHORT_KV, "vLLM PR #49294 (requests without context in a chunk)")
 class LeavesEmptyRequestsOut(MhaSession):
     """Requests without keys are left out of lengths and pages, but not of the cumulative query lengths."""
 
@@ -131,11 +113,8 @@ class LeavesEmptyRequestsOut(MhaSession):
         )
 
 
-@PLANNER_DEFECTS.add(
-    "full_last_page_is_empty",
-    Layer.PLANNER,
-    BugClass.TABLE_WIDTH_OR_TAIL,
-    "FlashInfer issue #320 (last_page_len is not validated)",
+@DEFECTS.add(
+    "full_last_page_is_empty", BugClass.TABLE_WIDTH_OR_TAIL, "FlashInfer issue #320 (last_page_len is not validated)"
 )
 class EmptiesFullLastPage(MhaSession):
     """The last page holds the length modulo the page size: nothing, if it is full."""
@@ -148,9 +127,8 @@ class EmptiesFullLastPage(MhaSession):
         return max(0, self._table.pages_for(kv_len) - 1) * size + kv_len % size
 
 
-@PLANNER_DEFECTS.add(
+@DEFECTS.add(
     "lengths_of_whole_pages",
-    Layer.PLANNER,
     BugClass.TABLE_WIDTH_OR_TAIL,
     "simpler PR #72 (the empty slots of a last page are attended to)",
 )
@@ -162,9 +140,7 @@ class CountsWholePages(MhaSession):
         return super()._plan([replace(row, kv_len=self._table.pages_for(row.kv_len) * size) for row in rows])
 
 
-@PLANNER_DEFECTS.add(
-    "lengths_wrap", Layer.PLANNER, BugClass.INT32_OFFSETS, "vLLM issue #50427 (offsets into the KV cache overflow)"
-)
+@DEFECTS.add("lengths_wrap", BugClass.INT32_OFFSETS, "vLLM issue #50427 (offsets into the KV cache overflow)")
 class WrapsLengths(MhaSession):
     """Lengths wrap at 512: a stand-in, at the size of small cases, for those of 16 bits."""
 
@@ -172,9 +148,8 @@ class WrapsLengths(MhaSession):
         return super()._plan([_shortened(row, row.kv_len % _WRAP) for row in rows])
 
 
-@PLANNER_DEFECTS.add(
+@DEFECTS.add(
     "plan_kept_while_pages_stay",
-    Layer.PLANNER,
     BugClass.STALE_TAILS,
     "rtp-llm PR #1254 (plans again only where the topology of pages changes)",
 )
@@ -192,9 +167,7 @@ class KeepsPlanOfSamePages(MhaSession):
         return self._plans[pages]
 
 
-@PLANNER_DEFECTS.add(
-    "plan_kept_for_same_lengths", Layer.PLANNER, BugClass.STALE_TAILS, "SGLang PR #15227 (metadata of the batch before)"
-)
+@DEFECTS.add("plan_kept_for_same_lengths", BugClass.STALE_TAILS, "SGLang PR #15227 (metadata of the batch before)")
 class KeepsPlanOfSameLengths(MhaSession):
     """A plan is made anew only for lengths that have not been there before, whoever has them."""
 
@@ -209,9 +182,7 @@ class KeepsPlanOfSameLengths(MhaSession):
         return self._plans[lengths]
 
 
-@PLANNER_DEFECTS.add(
-    "key_offsets_wrap", Layer.PLANNER, BugClass.INT32_OFFSETS, "FlashInfer issue #2134 (32 bit offsets overflow)"
-)
+@DEFECTS.add("key_offsets_wrap", BugClass.INT32_OFFSETS, "FlashInfer issue #2134 (32 bit offsets overflow)")
 class WrapsKeyOffsets(MlaPrefill):
     """Offsets of packed keys wrap at 512: a stand-in, at the size of small cases, for those of 32 bits."""
 
@@ -219,7 +190,7 @@ class WrapsKeyOffsets(MlaPrefill):
         return [offset % _WRAP for offset in super()._key_offsets(chunk)]
 
 
-@PLANNER_DEFECTS.add("draft_lengths_not_spread", Layer.PLANNER, BugClass.CAPTURE_AND_REPLAY_DIFFER, "SGLang PR #21987")
+@DEFECTS.add("draft_lengths_not_spread", BugClass.CAPTURE_AND_REPLAY_DIFFER, "SGLang PR #21987")
 class SpreadsQueriesAlone(MlaSession):
     """Draft extends have their queries padded to a stride, and their lengths not."""
 
@@ -227,11 +198,8 @@ class SpreadsQueriesAlone(MlaSession):
         return [replace(row, q_len=stride) for row in Row.real(step)]
 
 
-@PLANNER_DEFECTS.add(
-    "short_drafts_see_a_key_more",
-    Layer.PLANNER,
-    BugClass.MASK_ROWS,
-    "SGLang PR #21987 (lengths of queries padded to a stride)",
+@DEFECTS.add(
+    "short_drafts_see_a_key_more", BugClass.MASK_ROWS, "SGLang PR #21987 (lengths of queries padded to a stride)"
 )
 class ShowsShortDraftsAKeyMore(MlaSession):
     """The padded queries of a short draft extend are counted as if one more of them had a key."""

@@ -22,6 +22,7 @@ from attnfuzz.kernels.workspace import SharedWorkspace
 Session = type[MhaSession] | type[MlaSession]
 Part = MhaSession | MlaSession | MlaPrefill | PageTable | PagedKv | SharedWorkspace
 
+Plant = Callable[[TrtllmBackend], TrtllmBackend]
 _PartType = TypeVar("_PartType", bound=type[Part])
 
 _PLACES = (
@@ -34,12 +35,16 @@ _PLACES = (
 
 
 class Planted(list[Defect]):
-    """Defects of sessions and of parts of sessions; a defect's title is the docstring of its class."""
+    """Defects that are planted in one layer, if nothing else is said; a defect's title is its docstring."""
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        self._layer = layer
 
     def add(
-        self, name: str, layer: Layer, bug_class: BugClass, source: str, *, coarse: bool = False
+        self, name: str, bug_class: BugClass, source: str, *, layer: Layer | None = None, coarse: bool = False
     ) -> Callable[[_PartType], _PartType]:
-        """Add the decorated class as a defect.
+        """Add the decorated class, a session or a part of one, as a defect.
 
         Sessions and prefills belong to one backend each; other parts are planted in trtllm_mha. With `coarse`, the
         defect is planted over kernels that compute as tensor cores do, where rounding hides small errors.
@@ -51,12 +56,33 @@ class Planted(list[Defect]):
             def plant(backend: TrtllmBackend) -> TrtllmBackend:
                 return replace(coarse_kernels(backend) if coarse else backend, session=session)
 
-            title = inspect.cleandoc(part.__doc__ or "")
-            backend = MLA.name if issubclass(session, MlaSession) else MHA.name
-            self.append(Defect(name, layer, bug_class, title, source, backend, plant))
+            backend = MLA if issubclass(session, MlaSession) else MHA
+            self._append(name, layer, bug_class, part.__doc__, source, backend, plant)
             return part
 
         return decorate
+
+    def add_change(self, name: str, bug_class: BugClass, source: str) -> Callable[[Plant], Plant]:
+        """Add the decorated function, which changes trtllm_mha, as a defect."""
+
+        def decorate(plant: Plant) -> Plant:
+            self._append(name, None, bug_class, plant.__doc__, source, MHA, plant)
+            return plant
+
+        return decorate
+
+    def _append(
+        self,
+        name: str,
+        layer: Layer | None,
+        bug_class: BugClass,
+        title: str | None,
+        source: str,
+        backend: TrtllmBackend,
+        plant: Plant,
+    ) -> None:
+        title = inspect.cleandoc(title or "")
+        self.append(Defect(name, layer or self._layer, bug_class, title, source, backend.name, plant))
 
 
 def _session(part: type[Part]) -> Session:

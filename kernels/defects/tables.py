@@ -12,13 +12,10 @@ from attnfuzz.kernels.plan import BatchMetadata, PageTable, Row
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.reference.case import Case
 
-TABLE_DEFECTS = Planted()
-"""What page tables get wrong."""
+DEFECTS = Planted(Layer.PLANNER)
 
 
-@TABLE_DEFECTS.add(
-    "partial_page_left_out", Layer.PLANNER, BugClass.TABLE_WIDTH_OR_TAIL, "MaxText PR #1777 (pages by floor division)"
-)
+@DEFECTS.add("partial_page_left_out", BugClass.TABLE_WIDTH_OR_TAIL, "MaxText PR #1777 (pages by floor division)")
 class FloorsPages(PageTable):
     """A length's pages are rounded down: a last page that is not full is left out."""
 
@@ -27,9 +24,8 @@ class FloorsPages(PageTable):
         return length // self._kv.page_size
 
 
-@TABLE_DEFECTS.add(
+@DEFECTS.add(
     "table_without_newest_token",
-    Layer.PLANNER,
     BugClass.TABLE_WIDTH_OR_TAIL,
     "SGLang PR #26753 (lengths that a verify has not advanced)",
 )
@@ -41,9 +37,8 @@ class CountsPagesBeforeWrite(PageTable):
         return super().pages_for(max(0, length - 1))
 
 
-@TABLE_DEFECTS.add(
+@DEFECTS.add(
     "last_page_of_neighbour",
-    Layer.PLANNER,
     BugClass.PAGE_LAYOUT,
     "sglang-jax issue #20 (locations of the second request and those after it)",
 )
@@ -60,7 +55,7 @@ class TakesNeighboursLastPage(PageTable):
         return table
 
 
-@TABLE_DEFECTS.add("batch_row_taken_for_slot", Layer.PLANNER, BugClass.WRONG_INDEX_SPACE, "SGLang PR #26534")
+@DEFECTS.add("batch_row_taken_for_slot", BugClass.WRONG_INDEX_SPACE, "SGLang PR #26534")
 class TakesRowForSlot(PageTable):
     """The pages of a request are looked up by its row of the batch, not by its slot."""
 
@@ -69,11 +64,8 @@ class TakesRowForSlot(PageTable):
         return super().rows([None if slot is None else b for b, slot in enumerate(slots)], owned, reach, width)
 
 
-@TABLE_DEFECTS.add(
-    "page_ids_divided_twice",
-    Layer.PLANNER,
-    BugClass.WRONG_INDEX_SPACE,
-    "SGLang PR #38187 (ids of pages and of tokens confused)",
+@DEFECTS.add(
+    "page_ids_divided_twice", BugClass.WRONG_INDEX_SPACE, "SGLang PR #38187 (ids of pages and of tokens confused)"
 )
 class DividesIdsTwice(PageTable):
     """Ids of pages are divided by the page size, as if they were those of tokens."""
@@ -83,9 +75,7 @@ class DividesIdsTwice(PageTable):
         return super().rows(slots, owned, reach, width) // self._kv.page_size
 
 
-@TABLE_DEFECTS.add(
-    "page_ids_wrap", Layer.PLANNER, BugClass.INT32_OFFSETS, "vLLM issue #50427 (page ids beyond what offsets can hold)"
-)
+@DEFECTS.add("page_ids_wrap", BugClass.INT32_OFFSETS, "vLLM issue #50427 (page ids beyond what offsets can hold)")
 class WrapsPageIds(PageTable):
     """Ids of pages wrap at 128: a stand-in, at the size of small cases, for those of 16 bits."""
 
@@ -95,9 +85,8 @@ class WrapsPageIds(PageTable):
         return torch.where(table < 0, table, table % 128)
 
 
-@TABLE_DEFECTS.add(
+@DEFECTS.add(
     "window_pool_a_page_off",
-    Layer.PLANNER,
     BugClass.WRONG_INDEX_SPACE,
     "SGLang PR #33379 (a reserved row shifts the sliding window's index space)",
 )
@@ -113,9 +102,7 @@ class CountsWindowPoolFromOne(PageTable):
         return super().rows(slots, owned, reach, width) + self._offset
 
 
-@TABLE_DEFECTS.add(
-    "padded_rows_point_nowhere", Layer.PLANNER, BugClass.PLANNED_THEN_PADDED, "vLLM issue #43810 (padding as id -1)"
-)
+@DEFECTS.add("padded_rows_point_nowhere", BugClass.PLANNED_THEN_PADDED, "vLLM issue #43810 (padding as id -1)")
 class PadsWithMinusOne(PageTable):
     """Padded rows, which have a key, point at no page."""
 
@@ -126,11 +113,8 @@ class PadsWithMinusOne(PageTable):
         return table
 
 
-@TABLE_DEFECTS.add(
-    "table_width_of_first_request",
-    Layer.PLANNER,
-    BugClass.TABLE_WIDTH_OR_TAIL,
-    "SGLang PR #26753 (a table sized by a stale length)",
+@DEFECTS.add(
+    "table_width_of_first_request", BugClass.TABLE_WIDTH_OR_TAIL, "SGLang PR #26753 (a table sized by a stale length)"
 )
 class TakesWidthOfFirst(MhaSession):
     """A page table is as wide as the first request needs."""
