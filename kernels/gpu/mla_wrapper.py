@@ -71,39 +71,15 @@ class MlaBatch:
             pages.append(owned + [DUMMY_PAGE] * (reach - len(owned)))
         return cls([row.q_len for row in rows], [row.kv_len for row in rows], pages)
 
-
-@dataclass(frozen=True)
-class _Metadata:
-    """A batch as the wrapper takes it, int32: indptrs [batch + 1], kv_indices [pages], kv_len_arr [batch]."""
-
-    qo_indptr: torch.Tensor
-    kv_indptr: torch.Tensor
-    kv_indices: torch.Tensor
-    kv_len_arr: torch.Tensor
-
-    @classmethod
-    def place(cls, bench: Bench, batch: MlaBatch) -> "_Metadata":
-        """In guarded memory."""
-        return cls(
-            qo_indptr=place_int32(bench, "qo_indptr", running_sum(batch.q_lens)),
-            kv_indptr=place_int32(bench, "kv_indptr", running_sum(len(pages) for pages in batch.pages)),
-            kv_indices=place_int32(bench, "kv_indices", list(chain.from_iterable(batch.pages))),
-            kv_len_arr=place_int32(bench, "kv_len_arr", batch.kv_lens),
-        )
-
-    @classmethod
-    def static(cls, bench: Bench, requests: int, pages: int) -> "_Metadata":
-        """Buffers for plans of so many requests and up to so many pages. The rest of the page ids stay poison."""
-
-        def buffer(name: str, size: int) -> torch.Tensor:
-            return bench.memory.tensor(_buffer(name), (size,), torch.int32)
-
-        return cls(
-            qo_indptr=buffer("qo_indptr", requests + 1),
-            kv_indptr=buffer("kv_indptr", requests + 1),
-            kv_indices=buffer("kv_indices", pages),
-            kv_len_arr=buffer("kv_len_arr", requests),
-        )
+    def place(self, bench: Bench) -> dict[str, torch.Tensor]:
+        """What a wrapper is planned on, int32: indptrs [batch + 1], kv_indices [pages], kv_len_arr [batch]."""
+        lists: dict[str, Sequence[int]] = {
+            "qo_indptr": running_sum(self.q_lens),
+            "kv_indptr": running_sum(len(pages) for pages in self.pages),
+            "kv_indices": list(chain.from_iterable(self.pages)),
+            "kv_len_arr": self.kv_lens,
+        }
+        return {name: place_int32(bench, name, values) for name, values in lists.items()}
 
 
 @dataclass(frozen=True)
@@ -112,6 +88,16 @@ class StaticSize:
 
     requests: int
     pages: int
+
+    def buffers(self, bench: Bench) -> dict[str, torch.Tensor]:
+        """Buffers for the lists of such plans, int32. What a plan leaves of the page ids stays poison."""
+        sizes = {
+            "qo_indptr": self.requests + 1,
+            "kv_indptr": self.requests + 1,
+            "kv_indices": self.pages,
+            "kv_len_arr": self.requests,
+        }
+        return {name: bench.memory.tensor(_buffer(name), (size,), torch.int32) for name, size in sizes.items()}
 
 
 class MlaWrapper:
@@ -129,7 +115,7 @@ class MlaWrapper:
         assert latent is not None
         self._case, self._bench, self._latent = case, bench, latent
         need = WorkspaceBytes(0, workspace_bytes(latent, processors(bench.device)))
-        self._buffers = {} if static is None else vars(_Metadata.static(bench, static.requests, static.pages))
+        self._buffers = {} if static is None else static.buffers(bench)
         self._workspace = {"float_workspace_buffer": SharedWorkspace(case, bench).take(need)}
         self._planned: dict[str, torch.Tensor] = {}
         graph = {"use_cuda_graph": True} if self._buffers else {}
@@ -143,7 +129,7 @@ class MlaWrapper:
         Raises Unsupported for a batch that FlashInfer refuses: on FA2 some lengths would lose keys at a tile's edge.
         """
         geometry = self._case.geometry
-        self._planned = vars(_Metadata.place(self._bench, batch))
+        self._planned = batch.place(self._bench)
         held = {**self._workspace, **{_buffer(name): tensor for name, tensor in self._buffers.items()}}
         self._bench.launcher.launch(
             MLA_PLAN,

@@ -6,7 +6,6 @@ have it attend to ragged batches ("document masking", PyTorch blog, "FlexAttenti
 Performance of FlashAttention", 2024).
 """
 
-import math
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -14,17 +13,14 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Op, Output, Unsupported
+from attnfuzz.kernels.backend import Op, Unsupported
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.lengths import place_int32
-from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
-from attnfuzz.kernels.results import place_out
-from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.kernels.torch_sdpa import SdpaSession, attend_into
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Mode, QueryView, Request, Step
+from attnfuzz.reference.case import Mode, QueryView, Request, Step
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
@@ -158,7 +154,7 @@ SDPA_CUDNN: Final = _backend(
 )
 
 
-_NOBODY: Final = -1
+_NO_REQUEST: Final = -1
 
 
 def attend_flexibly(
@@ -195,47 +191,23 @@ def attend_flexibly(
 FLEX: Final = Op("flex_attention", attend_flexibly, frozenset({"out"}), "torch.nn.attention.flex_attention")
 
 
-class FlexSession:
+class FlexSession(SdpaSession):
     """One call per step; K and V of all requests lie one after another. Without any key there is no call."""
 
-    def __init__(self, case: Case, bench: Bench) -> None:
-        self._case, self._bench = case, bench
-        self._tokens = SlotTokens.cached(case, device=bench.device)
-        self._scale = case.scales.softmax / math.sqrt(case.geometry.head_dim_qk)
+    op: Op = FLEX
 
-    def forward(self, index: int) -> Output:
-        """Run one step."""
-        step, geometry, memory = self._case.steps[index], self._case.geometry, self._bench.memory
-        drawn = draw_queries(self._case, index, step.padded_tokens, geometry.head_dim_qk)
-        query = place_queries(self._case, self._bench, drawn)
-        out = place_out(self._case, self._bench, step.padded_tokens, geometry.head_dim_vo)
-        attended = self._tokens.attended(step, query, packed_rows(step))
+    def _compute(self, step: Step, query: torch.Tensor, out: torch.Tensor) -> None:
         if any(request.kv_len for request in step.requests) and step.padded_tokens:
             key, value = self._tokens.packed(step)
-            self._attend(step, query, memory.copy("key", key), memory.copy("value", value), out)
+            key, value = self._bench.memory.copy("key", key), self._bench.memory.copy("value", value)
+            masked = {"window_left": self._case.geometry.window_left, **self._within_requests(step)}
+            self._attend(query, key, value, out, masked)
         else:
             out.zero_()
-        return Output(out=out, lse=None, attended=attended, bmm1_scale=self._scale, bmm2_scale=1.0)
 
-    def _attend(
-        self, step: Step, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, out: torch.Tensor
-    ) -> None:
-        query, key, value, out = (tokens.transpose(0, 1).unsqueeze(0) for tokens in (query, key, value, out))
-        self._bench.launcher.launch(
-            FLEX,
-            out=out,
-            query=query,
-            key=key,
-            value=value,
-            scale=self._scale,
-            enable_gqa=self._case.geometry.group > 1,
-            window_left=self._case.geometry.window_left,
-            **self._masked(step),
-        )
-
-    def _masked(self, step: Step) -> dict[str, torch.Tensor]:
-        """The arguments that say which keys a query sees."""
-        padding = [_NOBODY] * (step.padded_tokens - step.tokens)
+    def _within_requests(self, step: Step) -> dict[str, torch.Tensor]:
+        """The arguments that say whose each query and each key is, and where it lies there."""
+        padding = [_NO_REQUEST] * (step.padded_tokens - step.tokens)
         queries = [(b, r.kv_len - r.q_len + i) for b, r in enumerate(step.requests) for i in range(r.q_len)]
         keys = [(b, i) for b, r in enumerate(step.requests) for i in range(r.kv_len)]
         columns = {

@@ -16,7 +16,7 @@ from attnfuzz.kernels.gpu.mla_wrapper import MLA_PLAN, MLA_RUN
 from attnfuzz.kernels.gpu.states import FIXUP, FIXUP_SOURCE, MERGE_MODULE, MERGE_STATE_IN_PLACE
 from attnfuzz.kernels.gpu.variants import as_served, with_revisions
 from attnfuzz.kernels.gpu.visible import Arch, processors
-from attnfuzz.kernels.gpu.wrappers.modules import prefill_modules
+from attnfuzz.kernels.gpu.wrappers.backends import prefill_modules
 from attnfuzz.kernels.gpu.wrappers.ragged import FA3_RAGGED
 from attnfuzz.kernels.ops_table import OpsTable, WorkspaceBytes
 from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
