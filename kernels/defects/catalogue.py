@@ -4,12 +4,12 @@ from dataclasses import replace
 from functools import cache
 
 from attnfuzz.kernels.backend import Backend
-from attnfuzz.kernels.defects import arguments, chunks, graphs, kernels, memory, planners, tables
+from attnfuzz.kernels.defects import arguments, chunks, graphs, kernels, memory, planners
 from attnfuzz.kernels.defects.defect import Defect
 from attnfuzz.kernels.trtllm.backends import TRTLLM_BACKENDS
 
 DEFECTS: tuple[Defect, ...] = tuple(
-    defect for part in (planners, tables, graphs, chunks, arguments, memory, kernels) for defect in part.DEFECTS
+    defect for part in (planners, graphs, chunks, arguments, memory, kernels) for defect in part.DEFECTS
 )
 
 

@@ -1,9 +1,11 @@
 """The TRT-LLM backends on Blackwell. Which geometries its kernels are generated for, FlashInfer's tests say."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Bench
@@ -106,10 +108,6 @@ class BlackwellMlaSession(MlaSession):
         return {"backend": _BACKEND, **self._counters.take(plan.seq_lens.shape[0]), **arguments}
 
 
-_LAYOUTS = (KvLayout.HND, KvLayout.NHD)
-_WINDOWS = (-1, 127, 15, 0)
-
-
 def _heads(head_dim: int, dtype: DType, kv_dtype: DType, modes: tuple[Mode, ...] = ()) -> Bucket:
     """Geometries of tests/attention/test_trtllm_gen_attention.py: 2 and 4 KV heads, groups of 1, 5 and 8."""
     return Bucket(
@@ -119,8 +117,8 @@ def _heads(head_dim: int, dtype: DType, kv_dtype: DType, modes: tuple[Mode, ...]
         head_dim_vo=head_dim,
         heads=((2, 2), (10, 2), (16, 2), (32, 4)),
         page_sizes=(16, 32, 64),
-        layouts=_LAYOUTS,
-        windows=_WINDOWS,
+        layouts=(KvLayout.HND, KvLayout.NHD),
+        windows=(-1, 127, 15, 0),
         sinks=(False, True),
         modes=modes,
     )
@@ -145,18 +143,9 @@ def _generated() -> Any:
 _GENERATED = Module("the launcher of TRT-LLM's generated kernels", _generated)
 
 
-def _noise(dtype: DType) -> NoiseModel:
-    """Their source is not public."""
-    del dtype
-    return NoiseModel.unknown_kernel()
-
-
-_ARCHS: Final = frozenset({Arch.BLACKWELL, Arch.BLACKWELL_ULTRA})
-_CONTRACT: Final = Contract(lse=LseBase.TWO)
-
 _MHA = GpuBackend(
     name="blackwell:trtllm_mha",
-    archs=_ARCHS,
+    archs=frozenset({Arch.BLACKWELL, Arch.BLACKWELL_ULTRA}),
     capability=Capability(
         device=Device.CUDA,
         buckets=_MHA_BUCKETS,
@@ -167,31 +156,23 @@ _MHA = GpuBackend(
         query_views=tuple(QueryView),
         kv_views=tuple(KvView),
     ),
-    contract=_CONTRACT,
+    contract=Contract(lse=LseBase.TWO),
     session=partial(BlackwellMhaSession, BLACKWELL),
     kernels=(BLACKWELL.decode, BLACKWELL.context),
     modules_of=lambda _: (_GENERATED,),
-    theoretical=_noise,
+    # Their source is not public.
+    theoretical=lambda _: NoiseModel.unknown_kernel(),
 )
 
-_MLA = GpuBackend(
+_MLA = replace(
+    _MHA,
     name="blackwell:trtllm_mla",
-    archs=_ARCHS,
-    capability=Capability(
-        device=Device.CUDA,
-        buckets=(DEEPSEEK_V3,),
-        modes=tuple(Mode),
-        graph_modes=SPECULATIVE,
-        kv_scales=True,
-        padding=True,
-        query_views=tuple(QueryView),
-        kv_views=(KvView.SEPARATE, KvView.TOKEN_MAJOR),
+    capability=msgspec.structs.replace(
+        _MHA.capability, buckets=(DEEPSEEK_V3,), kv_views=(KvView.SEPARATE, KvView.TOKEN_MAJOR)
     ),
-    contract=_CONTRACT,
     session=partial(BlackwellMlaSession, BLACKWELL),
     kernels=(BLACKWELL.mla_decode, BLACKWELL.ragged, BLACKWELL.merge_state_in_place, BLACKWELL.fixup, GATHER_ROWS),
     modules_of=lambda _: (_GENERATED, MERGE_MODULE),
-    theoretical=_noise,
     own=((FIXUP_SOURCE,),),
 )
 

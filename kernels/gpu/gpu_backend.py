@@ -34,8 +34,8 @@ class GpuBackend:
     contract: Contract
     session: OpenSession
     kernels: tuple[Op, ...]
-    modules_of: Callable[[Bucket], tuple[Module, ...]]
     theoretical: Callable[[DType], NoiseModel]
+    modules_of: Callable[[Bucket], tuple[Module, ...]] = lambda _: ()
     needs: tuple[str, ...] = ("flashinfer",)
     own: tuple[tuple[Path, ...], ...] = ()
 

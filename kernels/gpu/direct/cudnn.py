@@ -136,8 +136,6 @@ def _backend(name: str, session: OpenSession, op: Op, capability: Capability) ->
         contract=Contract(lse=LseBase.TWO),
         session=session,
         kernels=(op,),
-        # cuDNN compiles what it needs by itself.
-        modules_of=lambda _: (),
         theoretical=lambda _: NoiseModel.unknown_kernel(),
         needs=("flashinfer", "cudnn"),
     )

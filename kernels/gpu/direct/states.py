@@ -228,7 +228,6 @@ CUDA_FIXUP = GpuBackend(
     contract=Contract(lse=LseBase.TWO),
     session=FixupSession,
     kernels=(FIXUP,),
-    modules_of=lambda _: (),
     # The kernel computes nothing, and fp64 attention errs less than fp32 does.
     theoretical=lambda _: NoiseModel.fp32_arithmetic(),
     needs=(),

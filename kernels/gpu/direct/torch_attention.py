@@ -126,7 +126,6 @@ def _backend(
         contract=Contract(),
         session=session,
         kernels=(session.op,),
-        modules_of=lambda _: (),
         theoretical=theory,
         needs=(),
     )
@@ -233,7 +232,6 @@ FLEX_ATTENTION: Final = GpuBackend(
     contract=Contract(),
     session=FlexSession,
     kernels=(FLEX,),
-    modules_of=lambda _: (),
     # The logits of 16-bit inputs may be kept in 16 bits between torch's operations.
     theoretical=lambda _: NoiseModel.unknown_kernel(),
     needs=(),
