@@ -103,7 +103,6 @@ class FunctionBackend:
 
     def theory(self, dtype: DType) -> NoiseModel:
         """The same for every dtype."""
-        del dtype
         return self.noise_model
 
     @property

@@ -101,7 +101,6 @@ class ShowsChunksCausally(MlaPrefill):
     """Chunks of the prefix are attended to as causally as new tokens are."""
 
     def _attend(self, queries: Queries, chunk: Chunk, *, causal: bool, prefix: str = "") -> Partial:
-        del causal
         return super()._attend(queries, chunk, causal=True, prefix=prefix)
 
 

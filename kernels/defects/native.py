@@ -77,5 +77,4 @@ class CoarseBackend(TrtllmBackend):
 
     def noise(self, dtype: DType) -> NoiseModel:
         """That of rounded weights."""
-        del dtype
         return NoiseModel.rounded_probabilities(torch.bfloat16)

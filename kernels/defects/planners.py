@@ -43,7 +43,6 @@ class DerivesContextBatch(MhaSession):
 
     def context_batch(self, step: Step, plan: BatchMetadata) -> int:
         """The rows, divided by the longest query."""
-        del plan
         stride = step.tokens_per_request or longest(request.q_len for request in step.requests)
         return math.ceil(step.padded_tokens / stride)
 

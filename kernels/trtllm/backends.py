@@ -43,7 +43,6 @@ class TrtllmBackend:
 
     def theory(self, dtype: DType) -> NoiseModel:
         """The native kernels compute in fp32, whatever they read."""
-        del dtype
         return NoiseModel.fp32_arithmetic()
 
     @property

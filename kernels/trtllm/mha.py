@@ -31,7 +31,6 @@ class MhaSession(PagedSession):
 
     def context_batch(self, step: Step, plan: BatchMetadata) -> int:
         """The batch size that the context kernel is told: that of its metadata."""
-        del step
         return plan.batch
 
     def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
@@ -53,7 +52,6 @@ class MhaSession(PagedSession):
 
     def _launched_scales(self, step: Step) -> BmmScales:
         """The factors that a launch is told."""
-        del step
         return self._scales
 
     def _attend(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> None:

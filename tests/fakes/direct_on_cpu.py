@@ -17,11 +17,9 @@ from wrapper_backends import OnCpu
 
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.gpu import fmha_v2 as fmha
-from attnfuzz.kernels.gpu import xqa
-from attnfuzz.kernels.gpu.direct import cudnn, fmha_v2, mla, states, torch_attention
-from attnfuzz.kernels.gpu.direct import xqa as direct_xqa
+from attnfuzz.kernels.gpu.direct import cudnn, fmha_v2, mla, states, torch_attention, xqa
+from attnfuzz.kernels.gpu.direct.mla import MlaWrapper
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.mla_wrapper import MlaWrapper
 from attnfuzz.kernels.gpu.states import MERGE_STATE_IN_PLACE
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.torch_sdpa import attend_into
@@ -180,7 +178,7 @@ def _sdpa(*, lower_right: bool = False, **arguments: Any) -> None:
 
 
 _STAND_INS: dict[Op, Callable[..., Any]] = {
-    direct_xqa.XQA_OP: _xqa,
+    xqa.XQA_OP: _xqa,
     fmha.FMHA_V2_OP: _fmha_v2,
     fmha.FMHA_V2_LSE_OP: _fmha_v2_with_lse,
     cudnn.DECODE_OP: _cudnn_decode,
@@ -209,9 +207,9 @@ def on_cpu(backend: GpuBackend) -> OnCpu:
     return OnCpu(**{**fields, "session": made, "capability": capability})
 
 
-XQA = on_cpu(direct_xqa.XQA)
-XQA_AS_SERVED = on_cpu(direct_xqa.XQA_AS_SERVED)
-XQA_FP8 = on_cpu(direct_xqa.XQA_FP8)
+XQA = on_cpu(xqa.XQA)
+XQA_AS_SERVED = on_cpu(xqa.XQA_AS_SERVED)
+XQA_FP8 = on_cpu(xqa.XQA_FP8)
 FMHA_V2 = on_cpu(fmha_v2.FMHA_V2)
 FMHA_V2_AS_SERVED = on_cpu(fmha_v2.FMHA_V2_AS_SERVED)
 FMHA_V2_NHD = on_cpu(fmha_v2.FMHA_V2_NHD)

@@ -17,10 +17,10 @@ from flashinfer.utils import get_trtllm_gen_multi_ctas_kv_counter_bytes
 
 from attnfuzz.kernels.backend import Bench, Fill, Op
 from attnfuzz.kernels.gpu.blackwell import BLACKWELL, BLACKWELL_BACKENDS
+from attnfuzz.kernels.gpu.direct.mla import MlaBatch, MlaWrapper, StaticSize
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.hopper.backends import HOPPER, HOPPER_BACKENDS
 from attnfuzz.kernels.gpu.hopper.sessions import HopperMhaSession, HopperMlaPrefill, HopperMlaSession
-from attnfuzz.kernels.gpu.mla_wrapper import MlaBatch, MlaWrapper, StaticSize
 from attnfuzz.kernels.gpu.variants import with_revisions
 from attnfuzz.kernels.gpu.visible import processors
 from attnfuzz.kernels.gpu.wrappers.ragged import FA3_RAGGED

@@ -132,7 +132,6 @@ class PackedFmhaV2Session:
         )
 
     def _extras(self, results: Results) -> dict[str, Any]:
-        del results
         return {"sinks": self._sinks}
 
 

@@ -6,13 +6,14 @@ from typing import Final
 import msgspec
 import torch
 
-from attnfuzz.kernels.gpu import fmha_v2, mla_wrapper, xqa
+from attnfuzz.kernels.gpu import fmha_v2
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.deepseek import DEEPSEEK_V3
+from attnfuzz.kernels.gpu.direct import mla, xqa
+from attnfuzz.kernels.gpu.direct.mla import MLA_PLAN, MLA_RUN
 from attnfuzz.kernels.gpu.flashinfer_op import flashinfer_op
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.hopper.sessions import MLA_BACKEND, HopperMhaAsServed, HopperMhaSession, HopperMlaSession
-from attnfuzz.kernels.gpu.mla_wrapper import MLA_PLAN, MLA_RUN
 from attnfuzz.kernels.gpu.states import FIXUP, FIXUP_SOURCE, MERGE_MODULE, MERGE_STATE_IN_PLACE
 from attnfuzz.kernels.gpu.variants import as_served, with_revisions
 from attnfuzz.kernels.gpu.visible import Arch, processors
@@ -102,7 +103,7 @@ def _mla_modules(bucket: Bucket) -> tuple[Module, ...]:
     prefill = msgspec.structs.replace(
         bucket, head_dim_qk=bucket.latent.nope + bucket.latent.rope, head_dim_vo=bucket.latent.vo, latent=None
     )
-    decode = mla_wrapper.modules_of(bucket, MLA_BACKEND)
+    decode = mla.modules_of(bucket, MLA_BACKEND)
     return (*decode, *prefill_modules(prefill, FA3_RAGGED.backend), MERGE_MODULE)
 
 
