@@ -1,6 +1,7 @@
 """What works on attention states, (out, LSE) of each row: merging two, and repairing rows without keys."""
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -79,8 +80,32 @@ _FIXUP_FORMS = {
 }
 
 
+class _OnStates(ABC):
+    """Part of an EntryPoint that attends to no keys."""
+
+    @abstractmethod
+    def parameters(self, arguments: Arguments) -> tuple[Parameter, ...]:
+        """The tensors of a call. Raises ValueError for one that it can't have."""
+
+    @abstractmethod
+    def _breaches(self, arguments: Arguments) -> Iterable[Breach]:
+        """The preconditions that a call breaks. Raises WrongForm."""
+
+    def spans(self, arguments: Arguments) -> tuple[RequestSpan, ...]:
+        """None: it reads no keys."""
+        return ()
+
+    def breaches(self, arguments: Arguments) -> tuple[Breach, ...]:
+        """The preconditions that a call breaks."""
+        return judged(lambda: self._breaches(arguments))
+
+    def workspace(self, arguments: Arguments) -> WorkspaceBytes:
+        """None of it: it takes no workspace."""
+        return WorkspaceBytes(0, 0)
+
+
 @dataclass(frozen=True)
-class Merge:
+class Merge(_OnStates):
     """Merges `states`, (values, LSE) of each by their names, row by row and without requests.
 
     In place: into the first one, where `mask` says so.
@@ -100,21 +125,12 @@ class Merge:
             forms[lse] = Form(Role.LSE if written else Role.OTHER, _LSE_AXES)
         return parameters_of(arguments, forms, [name for names in self.states for name in names])
 
-    def spans(self, arguments: Arguments) -> tuple[RequestSpan, ...]:
-        """None: rows belong to no request."""
-        return ()
-
-    def breaches(self, arguments: Arguments) -> tuple[Breach, ...]:
-        """The preconditions that a call breaks."""
-        return judged(lambda: merge_breaches(arguments, self.parameters(arguments), self.states))
-
-    def workspace(self, arguments: Arguments) -> WorkspaceBytes:
-        """None of it: it takes no workspace."""
-        return WorkspaceBytes(0, 0)
+    def _breaches(self, arguments: Arguments) -> Iterable[Breach]:
+        return merge_breaches(arguments, self.parameters(arguments), self.states)
 
 
 @dataclass(frozen=True)
-class Fixup:
+class Fixup(_OnStates):
     """fixup_zero_kv_rows: requests are the rows between cumulative lengths; what keys they had is another call's."""
 
     name: str = "fixup_zero_kv_rows"
@@ -124,14 +140,5 @@ class Fixup:
         """The tensors of a call. Raises ValueError for one that it can't have."""
         return parameters_of(arguments, _FIXUP_FORMS, [*_FIXUP_FORMS, "max_seq_len"], ("max_seq_len",))
 
-    def spans(self, arguments: Arguments) -> tuple[RequestSpan, ...]:
-        """None: it reads no keys."""
-        return ()
-
-    def breaches(self, arguments: Arguments) -> tuple[Breach, ...]:
-        """The preconditions that a call breaks."""
-        return judged(lambda: fixup_breaches(arguments, self.parameters(arguments)))
-
-    def workspace(self, arguments: Arguments) -> WorkspaceBytes:
-        """None of it: it takes no workspace."""
-        return WorkspaceBytes(0, 0)
+    def _breaches(self, arguments: Arguments) -> Iterable[Breach]:
+        return fixup_breaches(arguments, self.parameters(arguments))

@@ -12,7 +12,7 @@ from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.deepseek import DEEPSEEK_V3
 from attnfuzz.kernels.gpu.flashinfer_op import flashinfer_op
-from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
 from attnfuzz.kernels.gpu.states import FIXUP, FIXUP_SOURCE, MERGE_MODULE, MERGE_STATE_IN_PLACE
 from attnfuzz.kernels.gpu.variants import with_revisions
 from attnfuzz.kernels.gpu.visible import Arch, processors
@@ -108,28 +108,26 @@ class BlackwellMlaSession(MlaSession):
         return {"backend": _BACKEND, **self._counters.take(plan.seq_lens.shape[0]), **arguments}
 
 
-def _heads(head_dim: int, dtype: DType, kv_dtype: DType, modes: tuple[Mode, ...] = ()) -> Bucket:
+def _bucket(dtype: DType, head_dim: int, **more: Any) -> Bucket:
     """Geometries of tests/attention/test_trtllm_gen_attention.py: 2 and 4 KV heads, groups of 1, 5 and 8."""
-    return Bucket(
-        dtype=dtype,
-        kv_dtype=kv_dtype,
-        head_dim_qk=head_dim,
-        head_dim_vo=head_dim,
+    return bucket(
+        dtype,
+        head_dim,
         heads=((2, 2), (10, 2), (16, 2), (32, 4)),
         page_sizes=(16, 32, 64),
         layouts=(KvLayout.HND, KvLayout.NHD),
         windows=(-1, 127, 15, 0),
         sinks=(False, True),
-        modes=modes,
+        **more,
     )
 
 
 _MHA_BUCKETS = (
-    _heads(128, DType.BFLOAT16, DType.BFLOAT16),
-    _heads(128, DType.FLOAT16, DType.FLOAT16),
-    _heads(256, DType.BFLOAT16, DType.BFLOAT16),
+    _bucket(DType.BFLOAT16, 128),
+    _bucket(DType.FLOAT16, 128),
+    _bucket(DType.BFLOAT16, 256),
     # The context kernels take no 16-bit queries on an fp8 cache: the tests of prefill have no such pair.
-    _heads(128, DType.BFLOAT16, DType.FLOAT8_E4M3, (Mode.DECODE, Mode.TARGET_VERIFY)),
+    _bucket(DType.BFLOAT16, 128, kv_dtype=DType.FLOAT8_E4M3, modes=(Mode.DECODE, Mode.TARGET_VERIFY)),
 )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from attnfuzz.kernels.backend import Bench, Op, Session, Unsupported
 from attnfuzz.kernels.gpu import guards, modules, nvcc, visible
@@ -17,6 +18,11 @@ from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel
 
 OpenSession = Callable[[Case, Bench], Session]
+
+
+def bucket(dtype: DType, head_dim: int, *, kv_dtype: DType | None = None, **more: Any) -> Bucket:
+    """A bucket of one head dim. The KV cache has the dtype of the queries, unless `kv_dtype` says otherwise."""
+    return Bucket(dtype=dtype, kv_dtype=kv_dtype or dtype, head_dim_qk=head_dim, head_dim_vo=head_dim, **more)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 import importlib.util
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
@@ -12,6 +12,7 @@ from types import ModuleType
 import torch
 
 from attnfuzz.kernels.gpu import toolkit
+from attnfuzz.kernels.library_cache import environment
 
 
 class Arch(StrEnum):
@@ -180,18 +181,9 @@ def processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-@contextmanager
-def no_gpu_visible() -> Iterator[None]:
+def no_gpu_visible() -> AbstractContextManager[None]:
     """Have CUDA find no device. Workers that are forked afterwards see theirs.
 
     What asks for a GPU in the meantime must get no CUDA context, which no fork survives.
     """
-    before = os.environ.get(_VISIBLE)
-    os.environ[_VISIBLE] = ""
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_VISIBLE]
-        else:
-            os.environ[_VISIBLE] = before
+    return environment(**{_VISIBLE: ""})

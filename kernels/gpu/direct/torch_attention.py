@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 
 from attnfuzz.kernels.backend import Op, Unsupported
-from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
 from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.lengths import place_int32
 from attnfuzz.kernels.torch_sdpa import SdpaSession, attend_into
@@ -88,11 +88,9 @@ def dense_buckets(
 ) -> tuple[Bucket, ...]:
     """Grouped heads work "only for Flash_attention and math kernel" (docstring of scaled_dot_product_attention)."""
     return tuple(
-        Bucket(
-            dtype=dtype,
-            kv_dtype=dtype,
-            head_dim_qk=dim,
-            head_dim_vo=dim,
+        bucket(
+            dtype,
+            dim,
             heads=((1, 1), (3, 3), (4, 2), (6, 1)) if grouped else ((1, 1), (3, 3)),
             page_sizes=(16,),
             layouts=(KvLayout.HND,),

@@ -14,7 +14,7 @@ import torch
 from attnfuzz.kernels.backend import Op, Output, Unsupported
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.flashinfer_op import flashinfer_op
-from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
 from attnfuzz.kernels.gpu.variants import as_served
 from attnfuzz.kernels.gpu.visible import Arch, processors
 from attnfuzz.kernels.ops_table import WorkspaceBytes
@@ -41,19 +41,11 @@ _MERGING_WARPS = 4
 
 
 def _bucket(
-    dtype: DType,
-    kv_dtype: DType,
-    page: int,
-    head_dim: int,
-    heads: tuple[tuple[int, int], ...],
-    stride: int,
-    **more: Any,
+    dtype: DType, page: int, head_dim: int, heads: tuple[tuple[int, int], ...], stride: int, **more: Any
 ) -> Bucket:
-    return Bucket(
-        dtype=dtype,
-        kv_dtype=kv_dtype,
-        head_dim_qk=head_dim,
-        head_dim_vo=head_dim,
+    return bucket(
+        dtype,
+        head_dim,
         heads=heads,
         page_sizes=(page,),
         layouts=(KvLayout.HND, KvLayout.NHD),
@@ -65,13 +57,13 @@ def _bucket(
 
 UNIFORM: Final = (Mode.DECODE, Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND_V2)
 BUCKETS: Final = (
-    _bucket(DType.BFLOAT16, DType.BFLOAT16, 16, 64, ((2, 1), (4, 2), (8, 4)), 4, modes=(*UNIFORM, Mode.DRAFT_EXTEND)),
-    _bucket(DType.FLOAT16, DType.FLOAT16, 32, 64, ((1, 1), (3, 3)), 3, modes=UNIFORM),
-    _bucket(DType.BFLOAT16, DType.BFLOAT16, 64, 128, ((4, 1), (8, 2)), 4, modes=UNIFORM, windows=(0, 7, 100, 5000)),
+    _bucket(DType.BFLOAT16, 16, 64, ((2, 1), (4, 2), (8, 4)), 4, modes=(*UNIFORM, Mode.DRAFT_EXTEND)),
+    _bucket(DType.FLOAT16, 32, 64, ((1, 1), (3, 3)), 3, modes=UNIFORM),
+    _bucket(DType.BFLOAT16, 64, 128, ((4, 1), (8, 2)), 4, modes=UNIFORM, windows=(0, 7, 100, 5000)),
 )
 """What is compiled for XQA: each of its modules is for one page size, head dim, group, and number of queries. Ragged
 drafts need modules of their own."""
-FP8_BUCKETS: Final = (_bucket(DType.FLOAT16, DType.FLOAT8_E4M3, 32, 128, ((8, 1), (16, 2)), 4, modes=UNIFORM),)
+FP8_BUCKETS: Final = (_bucket(DType.FLOAT16, 32, 128, ((8, 1), (16, 2)), 4, kv_dtype=DType.FLOAT8_E4M3, modes=UNIFORM),)
 
 
 def draft_mask(q_lens: Sequence[int], longest: int) -> torch.Tensor:

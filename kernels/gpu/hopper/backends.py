@@ -12,7 +12,7 @@ from attnfuzz.kernels.gpu.deepseek import DEEPSEEK_V3
 from attnfuzz.kernels.gpu.direct import mla, xqa
 from attnfuzz.kernels.gpu.direct.mla import MLA_PLAN, MLA_RUN
 from attnfuzz.kernels.gpu.flashinfer_op import flashinfer_op
-from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
 from attnfuzz.kernels.gpu.hopper.sessions import MLA_BACKEND, HopperMhaAsServed, HopperMhaSession, HopperMlaSession
 from attnfuzz.kernels.gpu.states import FIXUP, FIXUP_SOURCE, MERGE_MODULE, MERGE_STATE_IN_PLACE
 from attnfuzz.kernels.gpu.variants import as_served, with_revisions
@@ -63,11 +63,9 @@ HOPPER: Final = OpsTable(
 )
 
 
-SMALL = Bucket(
-    dtype=DType.BFLOAT16,
-    kv_dtype=DType.BFLOAT16,
-    head_dim_qk=64,
-    head_dim_vo=64,
+SMALL = bucket(
+    DType.BFLOAT16,
+    64,
     heads=((2, 1), (4, 2), (16, 8)),
     page_sizes=(16,),
     # What SGLang hands over, and one module of fmha_v2, which takes an hour of one core to compile.

@@ -9,7 +9,7 @@ import torch
 
 from attnfuzz.kernels.backend import Bench, Session
 from attnfuzz.kernels.gpu.build_record import Module
-from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
 from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.gpu.wrappers.paged import DECODE, FA2_PAGED, FA3_PAGED
 from attnfuzz.kernels.gpu.wrappers.paged_session import PagedWrapperSession
@@ -87,29 +87,21 @@ def _described(dtypes: tuple[torch.dtype, torch.dtype], dims: tuple[int, int]) -
     return (query, kv, query, torch.int32, *dims, _NO_POSITIONS)
 
 
-_LAYOUTS = (KvLayout.NHD, KvLayout.HND)
-_HEADS = ((1, 1), (4, 2), (3, 3), (7, 1), (8, 1), (16, 2))
-_PAGE_SIZES = (1, 5, 16, 64)
-
-_PLAIN = Bucket(
-    dtype=DType.BFLOAT16,
-    kv_dtype=DType.BFLOAT16,
-    head_dim_qk=64,
-    head_dim_vo=64,
-    heads=_HEADS,
-    page_sizes=_PAGE_SIZES,
-    layouts=_LAYOUTS,
+_PLAIN = bucket(
+    DType.BFLOAT16,
+    64,
+    heads=((1, 1), (4, 2), (3, 3), (7, 1), (8, 1), (16, 2)),
+    page_sizes=(1, 5, 16, 64),
+    layouts=(KvLayout.NHD, KvLayout.HND),
 )
 _WIDE = msgspec.structs.replace(_PLAIN, head_dim_qk=128, head_dim_vo=128, heads=((1, 1), (4, 1), (6, 2)))
-_WINDOWS = (0, 7, 63, 200)
-_WINDOWED = msgspec.structs.replace(_WIDE, windows=_WINDOWS)
+_WINDOWED = msgspec.structs.replace(_WIDE, windows=(0, 7, 63, 200))
 _EIGHT_BITS = msgspec.structs.replace(_WINDOWED, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT8_E4M3)
 _CAPPED = msgspec.structs.replace(_WIDE, soft_caps=(30.0, 2.0))
 # Both docstrings of run promise sinks, of whatever backend.
 _WITH_SINKS = msgspec.structs.replace(_PLAIN, heads=((1, 1), (4, 2)), page_sizes=(16,), sinks=(True,))
 _LATENT_PREFILL = msgspec.structs.replace(_PLAIN, head_dim_qk=192, head_dim_vo=128, heads=((1, 1), (4, 4)))
 
-_ALL_MODES = tuple(Mode)
 _PREFILL_MODES = (Mode.EXTEND, Mode.CHUNKED_PREFILL)
 
 _CONTRACT = Contract(lse=LseBase.TWO)
@@ -183,14 +175,14 @@ WRAPPER_BACKENDS: Final = (
         "fa2_paged",
         PagedWrapperSession,
         FA2_PAGED,
-        _capability(_ALL_MODES, SPECULATIVE, _PLAIN, _EIGHT_BITS, _CAPPED, _WITH_SINKS),
+        _capability(tuple(Mode), SPECULATIVE, _PLAIN, _EIGHT_BITS, _CAPPED, _WITH_SINKS),
         _fa2_noise,
     ),
     _backend(
         "fa3_paged",
         PagedWrapperSession,
         FA3_PAGED,
-        _capability(_ALL_MODES, SPECULATIVE, _PLAIN, _WINDOWED, _WITH_SINKS),
+        _capability(tuple(Mode), SPECULATIVE, _PLAIN, _WINDOWED, _WITH_SINKS),
         _fa3_noise,
     ),
     _backend(
