@@ -14,11 +14,10 @@ import msgspec
 from packaging.version import Version
 
 from attnfuzz.kernels.backend import Bench, Session
-from attnfuzz.kernels.gpu import fmha_v2
 from attnfuzz.kernels.gpu.any_gpu import ops as any_gpu
 from attnfuzz.kernels.gpu.any_gpu.ops import ANY_GPU
 from attnfuzz.kernels.gpu.build_record import Module
-from attnfuzz.kernels.gpu.direct import xqa
+from attnfuzz.kernels.gpu.direct import fmha_v2, xqa
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.hopper.backends import HOPPER, SMALL, WINDOWED
 from attnfuzz.kernels.gpu.states import FIXUP_SOURCE

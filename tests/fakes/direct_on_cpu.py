@@ -16,7 +16,6 @@ from bound_call import bind
 from wrapper_backends import OnCpu
 
 from attnfuzz.kernels.backend import Op
-from attnfuzz.kernels.gpu import fmha_v2 as fmha
 from attnfuzz.kernels.gpu.direct import cudnn, fmha_v2, mla, states, torch_attention, xqa
 from attnfuzz.kernels.gpu.direct.mla import MlaWrapper
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
@@ -179,8 +178,8 @@ def _sdpa(*, lower_right: bool = False, **arguments: Any) -> None:
 
 _STAND_INS: dict[Op, Callable[..., Any]] = {
     xqa.XQA_OP: _xqa,
-    fmha.FMHA_V2_OP: _fmha_v2,
-    fmha.FMHA_V2_LSE_OP: _fmha_v2_with_lse,
+    fmha_v2.FMHA_V2_OP: _fmha_v2,
+    fmha_v2.FMHA_V2_LSE_OP: _fmha_v2_with_lse,
     cudnn.DECODE_OP: _cudnn_decode,
     cudnn.PREFILL_OP: _cudnn_prefill,
     MERGE_STATE_IN_PLACE: _merge_in_place,

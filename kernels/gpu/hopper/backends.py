@@ -6,10 +6,9 @@ from typing import Final
 import msgspec
 import torch
 
-from attnfuzz.kernels.gpu import fmha_v2
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.deepseek import DEEPSEEK_V3
-from attnfuzz.kernels.gpu.direct import mla, xqa
+from attnfuzz.kernels.gpu.direct import fmha_v2, mla, xqa
 from attnfuzz.kernels.gpu.direct.mla import MLA_PLAN, MLA_RUN
 from attnfuzz.kernels.gpu.flashinfer_op import flashinfer_op
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket

@@ -7,8 +7,7 @@ from typing import Any, ClassVar, Final
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output
-from attnfuzz.kernels.gpu import fmha_v2
-from attnfuzz.kernels.gpu.direct import xqa
+from attnfuzz.kernels.gpu.direct import fmha_v2, xqa
 from attnfuzz.kernels.gpu.direct.mla import MlaBatch, MlaWrapper, StaticSize
 from attnfuzz.kernels.gpu.wrappers.ragged import FA3_RAGGED
 from attnfuzz.kernels.gpu.wrappers.wrapper import Wrapper, WrapperKind
