@@ -31,19 +31,10 @@ from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import ROUNDOFF, NoiseModel
 
 
-def _xqa_workspace(
-    *, batch: int, q_len: int, q_heads: int, kv_heads: int, head_dim_vo: int, max_seq_len: int
-) -> WorkspaceBytes:
+def _xqa_workspace(*, head_dim_vo: int, max_seq_len: int, **sizes: int) -> WorkspaceBytes:
     """XQA splits by how many multiprocessors there are, and not by the stated maximum."""
     del max_seq_len
-    return xqa.workspace_bytes(
-        batch=batch,
-        q_len=q_len,
-        q_heads=q_heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim_vo,
-        processors=processors(torch.device("cuda", 0)),
-    )
+    return xqa.workspace_bytes(**sizes, head_dim=head_dim_vo, processors=processors(torch.device("cuda", 0)))
 
 
 _WRITES: Final = frozenset({"out", "workspace_buffer"})

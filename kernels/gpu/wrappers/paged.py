@@ -111,14 +111,14 @@ DECODE = PagedForm(
 """Without use_tensor_cores: the kernel on CUDA cores."""
 
 
-class PagedWrapper:
+class PagedWrapper(Wrapper):
     """A wrapper for a case's layer, whose logits are multiplied by `sm_scale`; for graphs if there are `buffers`."""
 
     def __init__(
         self, form: PagedForm, case: Case, bench: Bench, sm_scale: float, buffers: PageLists | None = None
     ) -> None:
         geometry = case.geometry
-        self._form = form
+        super().__init__(form, case, bench, geometry.kv_layout.value, None if buffers is None else vars(buffers))
         self._layer: dict[str, Any] = {
             "num_qo_heads": geometry.q_heads,
             "num_kv_heads": geometry.kv_heads,
@@ -131,30 +131,20 @@ class PagedWrapper:
             "kv_data_type": geometry.kv_dtype.torch_dtype,
             **form.fixed,
         }
-        self._wrapper = Wrapper(form, case, bench, geometry.kv_layout.value, None if buffers is None else vars(buffers))
 
-    @property
-    def roundings(self) -> int:
-        """As in Wrapper."""
-        return self._wrapper.roundings
+    def reserve_for(self, lists: PageLists) -> bool:
+        """Make room as `reserve` does, for a batch whose lists lie on the host."""
+        return self.reserve({**self._lists(lists), **self._layer})
 
-    def reserve(self, lists: PageLists) -> bool:
-        """As in Wrapper, for a batch whose lists lie on the host."""
-        return self._wrapper.reserve({**self._lists(lists), **self._layer})
-
-    def plan(self, lists: PageLists, placed: PageLists) -> None:
+    def plan_batch(self, lists: PageLists, placed: PageLists) -> None:
         """Plan a batch, whose lists lie on the host and in guarded memory."""
-        self._wrapper.plan(self._lists(placed), self._layer, self._lists(lists))
+        self.plan(self._lists(placed), self._layer, self._lists(lists))
 
     def plan_another_layer(self, lists: PageLists, placed: PageLists) -> None:
         """Plan the batch for a layer with other logits, and without a causal mask where a plan can say so."""
         others = {"causal": False} if "causal" in self._layer else {}
         layer = {**self._layer, **others, "sm_scale": 2 * self._layer["sm_scale"]}
-        self._wrapper.plan(self._lists(placed), layer, self._lists(lists))
-
-    def run(self, **arguments: Any) -> None:
-        """Launch on what was planned."""
-        self._wrapper.run(**arguments)
+        self.plan(self._lists(placed), layer, self._lists(lists))
 
     def _lists(self, lists: PageLists) -> dict[str, torch.Tensor]:
         return {theirs: getattr(lists, ours) for ours, theirs in self._form.lists.items()}
