@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from attnfuzz.kernels.backend import Output
 from attnfuzz.kernels.defects import stray
-from attnfuzz.kernels.gpu.fixup_backend import CUDA_FIXUP, FixupSession
+from attnfuzz.kernels.gpu.direct.states import CUDA_FIXUP, FixupSession
 
 _FAR = 1 << 40
 

@@ -9,7 +9,7 @@ from gpu_measurement import Table, captured, in_pairs, require_gpu
 from measurement import count_option, json_option
 
 from attnfuzz.kernels.gpu import nvcc
-from attnfuzz.kernels.gpu.fixup import SOURCE
+from attnfuzz.kernels.gpu.states import FIXUP_SOURCE
 
 HEADS = DIM = 128
 ROW_BYTES = HEADS * (DIM * 2 + 4)
@@ -37,7 +37,7 @@ def main(*, rounds: int, json_file: Path | None) -> None:
     zero_ writes them as one tensor. Each number is a median over pairs, and so are the ratios.
     """
     require_gpu()
-    kernel = nvcc.load(SOURCE).fixup_zero_kv_rows
+    kernel = nvcc.load(FIXUP_SOURCE).fixup_zero_kv_rows
     out = torch.empty(max(TOKENS), HEADS, DIM, dtype=torch.bfloat16, device="cuda")
     lse = torch.empty(max(TOKENS), HEADS, device="cuda")
     flat = torch.empty(max(TOKENS) * ROW_BYTES, dtype=torch.uint8, device="cuda")

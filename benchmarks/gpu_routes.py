@@ -11,7 +11,7 @@ import torch
 from gpu_measurement import Table, captured, in_pairs, require_gpu
 from measurement import count_option, json_option
 
-from attnfuzz.kernels.gpu.xqa import draft_mask, workspace_bytes
+from attnfuzz.kernels.gpu.direct.xqa import draft_mask, workspace_bytes
 
 TOKENS = 4
 PAGE, Q_HEADS, KV_HEADS, DIM = 16, 16, 8, 64

@@ -21,25 +21,21 @@ and, each only where the capability or the contract has it: `lse` [tokens, q_hea
 (the factor of the output; that of K is in `scale`), `kv_layout` ("HND" or "NHD").
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from attnfuzz.kernels.backend import Bench, Op, Output
 from attnfuzz.kernels.gpu import guards, nvcc, visible
-from attnfuzz.kernels.gpu.arch import Arch
-from attnfuzz.kernels.page_table import PageTable
-from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.plan import BatchMetadata, Row, plan_rows
-from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
+from attnfuzz.kernels.gpu.visible import Arch
+from attnfuzz.kernels.paged_session import PagedSession
+from attnfuzz.kernels.plan import BatchMetadata, Row
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.scales import cached_scales
-from attnfuzz.kernels.sinks import place_sinks
 from attnfuzz.reference.calibration import Calibration
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Mode
+from attnfuzz.reference.case import Case, Mode, Step
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
@@ -107,7 +103,6 @@ class FunctionBackend:
 
     def theory(self, dtype: DType) -> NoiseModel:
         """The same for every dtype."""
-        del dtype
         return self.noise_model
 
     @property
@@ -133,33 +128,23 @@ def _kind(value: object) -> str:
     return "None" if value is None else f"of the type {type(value).__name__}"
 
 
-class FunctionSession:
+class FunctionSession(PagedSession):
     """One launch of the function for each step."""
 
     def __init__(self, backend: FunctionBackend, case: Case, bench: Bench) -> None:
-        self._backend, self._case, self._bench = backend, case, bench
-        self._kv = PagedKv(case, bench)
-        self._table = PageTable(case, self._kv)
-        self._sinks = place_sinks(case, bench)
-        self._scales = cached_scales(case, case.geometry.head_dim_qk)
+        super().__init__(case, bench)
+        self._backend = backend
 
-    def forward(self, index: int) -> Output:
-        """Run one step."""
-        case, bench, step = self._case, self._bench, self._case.steps[index]
-        self._kv.write(step)
-        plan = plan_rows(case, bench, self._table, Row.real(step))
-        query = place_queries(case, bench, draw_queries(case, index, step.padded_tokens, case.geometry.head_dim_qk))
-        results = Results.place(case, bench, step.padded_tokens, case.geometry.head_dim_vo)
+    def _planned_rows(self, step: Step) -> list[Row]:
+        return Row.real(step)
+
+    def _attend(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> None:
         (op,) = self._backend.ops.values()
-        bench.launcher.launch(op, query=query, **self._cache(), **self._described(plan), **self._extras(results))
-        results[step.tokens :].clear()
-        return Output(
-            out=results.out,
-            lse=results.lse if self._backend.contract.lse else None,
-            attended=self._kv.tokens.attended(step, query, packed_rows(step)),
-            sinks=self._sinks,
-            **self._scales,
-        )
+        self._bench.launcher.launch(op, query=query, **self._cache(), **self._described(plan), **self._extras(results))
+
+    def _output(self, step: Step, planned: Sequence[Row], query: torch.Tensor, results: Results) -> Output:
+        output = super()._output(step, planned, query, results)
+        return output if self._backend.contract.lse else replace(output, lse=None)
 
     def _cache(self) -> dict[str, torch.Tensor]:
         cache = self._kv.cache

@@ -9,7 +9,8 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -69,10 +70,27 @@ def stored(name: str, compiled: Callable[[str], str]) -> Path:
     return library
 
 
+def compiled(
+    what: str, by: str, variables: Mapping[str, str], build: Callable[[], str], progress: Callable[[str], None]
+) -> str:
+    """Return what `build` gives, which compiles `what` by a compiler: with these variables, and ninja on the path.
+
+    `progress` is told of the beginning and the end. Raises BuildFailed.
+    """
+    progress(f"compiling {what} with {by} (about 10 s, once)")
+    start = time.monotonic()
+    try:
+        with environment(PATH=f"{ninja.BIN_DIR}{os.pathsep}{os.environ.get('PATH', os.defpath)}", **variables):
+            library = build()
+    except RuntimeError as error:
+        raise BuildFailed(f"{by} could not compile {what}:\n{_essence(str(error))}") from error
+    progress(f"compiled {what} in {time.monotonic() - start:.1f} s")
+    return library
+
+
 @contextmanager
 def environment(**changes: str) -> Iterator[None]:
-    """Environment variables for a build, which takes them from this process; ninja is on its path."""
-    changes = {"PATH": f"{ninja.BIN_DIR}{os.pathsep}{os.environ.get('PATH', os.defpath)}", **changes}
+    """Set environment variables of this process for a while."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:
@@ -85,7 +103,7 @@ def environment(**changes: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def essence(output: str) -> str:
+def _essence(output: str) -> str:
     """The first errors of a compiler's output, without the commands that gave them."""
     lines = output.splitlines()
     start = next((index for index, line in enumerate(lines) if "error" in line), 0)

@@ -1,15 +1,17 @@
-"""Query tensors as a model hands them over."""
+"""What a model hands over beside the KV cache: queries, attention sinks, and the factors of both products."""
 
+import math
 from collections.abc import Sequence
+from typing import TypedDict
 
 import torch
 
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.lengths import running_sum
-from attnfuzz.kernels.streams import stream_of
-from attnfuzz.reference.case import Case, Launch, QueryView, Step
+from attnfuzz.kernels.slot_tokens import stream_of
+from attnfuzz.reference.case import Case, Launch, QueryView, Step, ValueFamily
 from attnfuzz.reference.chance import TokenRun
-from attnfuzz.reference.values import Operand, draw_runs
+from attnfuzz.reference.values import Operand, draw, draw_runs
 
 HEAD_GAP = 8
 """Elements between two heads in QueryView.HEAD_GAP."""
@@ -60,3 +62,31 @@ def place_queries(case: Case, bench: Bench, queries: torch.Tensor) -> torch.Tens
 def packed_rows(step: Step) -> list[int]:
     """First query row of each request where requests follow each other without gaps."""
     return running_sum(request.q_len for request in step.requests)[:-1]
+
+
+_SINK_STREAM = 1_000_003
+"""Away from the streams of queries: there are not that many slots."""
+
+
+def place_sinks(case: Case, bench: Bench) -> torch.Tensor | None:
+    """Sinks float32 [q_heads], each an extra logit of its head in the denominator; None where the geometry has none."""
+    if not case.geometry.sinks:
+        return None
+    drawn = draw(ValueFamily.NORMAL, Operand.QUERY, (case.geometry.q_heads, 1, 1), seed=case.seed, stream=_SINK_STREAM)
+    return bench.memory.copy("sinks", drawn.reshape(-1).to(torch.float32))
+
+
+class BmmScales(TypedDict):
+    """The factors of both products, by FlashInfer's names.
+
+    `bmm1_scale` multiplies the logits, 1 / sqrt(head dim) included, and `bmm2_scale` the output.
+    """
+
+    bmm1_scale: float
+    bmm2_scale: float
+
+
+def cached_scales(case: Case, head_dim: int) -> BmmScales:
+    """The factors for attention to a KV cache, which is dequantised by the case's scales of K and V."""
+    softmax = case.scales.softmax / math.sqrt(head_dim)
+    return BmmScales(bmm1_scale=softmax * case.scales.k, bmm2_scale=case.scales.v)

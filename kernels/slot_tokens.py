@@ -9,11 +9,22 @@ import torch
 from attnfuzz.kernels import transfers
 from attnfuzz.kernels.backend import Attended
 from attnfuzz.kernels.lengths import running_sum
-from attnfuzz.kernels.streams import stream_of
 from attnfuzz.reference.case import Case, Step
 from attnfuzz.reference.chance import HOST, TokenRun
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.values import Operand, draw_runs
+
+_NO_SLOT = (1 << 32) - 1
+"""In the place of a slot: what belongs to no request."""
+
+
+def stream_of(part: int, slot: int = _NO_SLOT) -> int:
+    """The stream of random numbers for a slot's values in one part of a case: a step's queries, or a set of tokens.
+
+    Each slot has streams of its own, so that what a request holds depends neither on the other requests of its batch
+    nor on their order or lengths: batches can be permuted, extended and cut down around it.
+    """
+    return part << 32 | slot
 
 
 class SlotTokens:

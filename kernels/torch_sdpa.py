@@ -20,7 +20,7 @@ from attnfuzz.kernels.results import place_out
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Mode, QueryView, Request
+from attnfuzz.reference.case import Case, Mode, QueryView, Request, Step
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel
@@ -55,24 +55,30 @@ class SdpaSession:
 
     def forward(self, index: int) -> Output:
         """Run one step."""
-        step, geometry, memory = self._case.steps[index], self._case.geometry, self._bench.memory
+        step, geometry = self._case.steps[index], self._case.geometry
         drawn = draw_queries(self._case, index, step.padded_tokens, geometry.head_dim_qk)
         query = place_queries(self._case, self._bench, drawn)
         out = place_out(self._case, self._bench, step.padded_tokens, geometry.head_dim_vo)
+        self._compute(step, query, out)
+        attended = self._tokens.attended(step, query, packed_rows(step))
+        return Output(out=out, lse=None, attended=attended, bmm1_scale=self._scale, bmm2_scale=1.0)
+
+    def _compute(self, step: Step, query: torch.Tensor, out: torch.Tensor) -> None:
+        """Write the step's rows of `out`, a request after another."""
+        memory = self._bench.memory
         for first, request in zip(packed_rows(step), step.requests, strict=True):
             rows = slice(first, first + request.q_len)
             if request.kv_len or self._call_without_keys:
                 key = memory.copy("key", self._tokens.keys(request.slot, request.kv_len))
                 value = memory.copy("value", self._tokens.values(request.slot, request.kv_len))
-                self._attend(request, query[rows], key, value, out[rows])
+                self._attend(query[rows], key, value, out[rows], self._masked(request))
             else:
                 out[rows].zero_()
-        attended = self._tokens.attended(step, query, packed_rows(step))
-        return Output(out=out, lse=None, attended=attended, bmm1_scale=self._scale, bmm2_scale=1.0)
 
     def _attend(
-        self, request: Request, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, out: torch.Tensor
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, out: torch.Tensor, masked: dict[str, Any]
     ) -> None:
+        """Launch on tensors [tokens, heads, dim]; the arguments in `masked` say which keys a query sees."""
         query, key, value, out = (tokens.transpose(0, 1).unsqueeze(0) for tokens in (query, key, value, out))
         self._bench.launcher.launch(
             self.op,
@@ -82,7 +88,7 @@ class SdpaSession:
             value=value,
             scale=self._scale,
             enable_gqa=self._case.geometry.group > 1,
-            **self._masked(request),
+            **masked,
         )
 
     def _masked(self, request: Request) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.defects.defect import BugClass
 from attnfuzz.kernels.gpu import visible
-from attnfuzz.kernels.gpu.arch import Arch
+from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 

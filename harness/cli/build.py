@@ -16,11 +16,10 @@ from attnfuzz.harness.cli.terminal import BadInput, Terminal, new_table, tell
 from attnfuzz.harness.verdict.wording import clock, count
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.gpu import build_record, modules, nvcc, toolkit, visible
-from attnfuzz.kernels.gpu.arch import Arch
-from attnfuzz.kernels.gpu.build_record import Built
+from attnfuzz.kernels.gpu.build_record import Built, Module
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.module import Module
+from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.reference.device import Device
 
 

@@ -15,7 +15,7 @@ from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.entry_points import Role
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
-from attnfuzz.kernels.entry_points.ragged import leaves_empty_rows
+from attnfuzz.kernels.entry_points.context import leaves_empty_rows
 from attnfuzz.kernels.native import build, ops
 from attnfuzz.reference.calls import Argument, Call, CallAnswer, View
 from attnfuzz.reference.case import Guard

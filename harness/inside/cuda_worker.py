@@ -11,9 +11,9 @@ from attnfuzz.harness.inside.execute import Execution
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.kernels.function_backend import FunctionBackend
-from attnfuzz.kernels.gpu import loading, nvcc
+from attnfuzz.kernels.gpu import modules, nvcc
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.unseen import no_gpu_visible
+from attnfuzz.kernels.gpu.visible import no_gpu_visible
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode, Request, Step
 from attnfuzz.reference.device import Device
@@ -47,9 +47,9 @@ def begin(*names: str) -> None:
                 importlib.import_module(package)
             for files in backend.libraries:
                 nvcc.load(*files)
-            loading.load(backend.modules())
+            modules.load(backend.modules())
     if "flashinfer" in sys.modules:
-        loading.trust_the_cache()
+        modules.trust_the_cache()
 
 
 _GEOMETRY = Geometry(q_heads=1, kv_heads=1, head_dim_qk=64, head_dim_vo=64, page_size=16, kv_layout=KvLayout.NHD)

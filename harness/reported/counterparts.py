@@ -15,7 +15,7 @@ from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, ShrinkBudget, Slice
 from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.kernels.gpu.as_served import name_as_served
+from attnfuzz.kernels.gpu.variants import name_as_served
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Pace

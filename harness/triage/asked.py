@@ -17,9 +17,9 @@ from attnfuzz.harness.calls.literal_calls import flat, literal_arguments, rows
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.entry_points import Breach, Parameter, RequestSpan, Role
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
+from attnfuzz.kernels.entry_points.context import leaves_empty_rows
 from attnfuzz.kernels.entry_points.forms import described, tensors_of, window_of
 from attnfuzz.kernels.entry_points.pool import token_major
-from attnfuzz.kernels.entry_points.ragged import leaves_empty_rows
 from attnfuzz.reference.calls import (
     Buffer,
     Call,

@@ -21,7 +21,7 @@ from attnfuzz.harness.workers.pool import HandlerError
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.entry_points import Breach, Role
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
-from attnfuzz.kernels.entry_points.ragged import Ragged, leaves_empty_rows
+from attnfuzz.kernels.entry_points.context import Ragged, leaves_empty_rows
 from attnfuzz.reference.calls import Call, CallCase, View, content_of, named_views, pack
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase

@@ -1,18 +1,32 @@
-"""Defects of what else a launch is told: windows, sinks, and the strides of queries and caches."""
+"""Defects of the other arguments of a launch: windows, sinks, strides of queries and caches, and scale factors."""
 
+import math
 from typing import Any
 
 import torch
 
 from attnfuzz.kernels.defects.defect import BugClass, Layer
-from attnfuzz.kernels.defects.planting import defect
+from attnfuzz.kernels.defects.planting import Planted
 from attnfuzz.kernels.plan import BatchMetadata
+from attnfuzz.kernels.queries import BmmScales
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.trtllm.mha import MhaSession
+from attnfuzz.kernels.trtllm.mla import MlaSession
+from attnfuzz.kernels.trtllm.prefill import MlaPrefill
 from attnfuzz.reference.case import KvView, Mode, Step
+from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.mistake import Mistake
 
+DEFECTS = Planted(Layer.SCALE)
 
+
+@DEFECTS.add(
+    "window_size_for_window_left",
+    BugClass.WINDOW,
+    "ZML PR #763, transformers issue #39408",
+    layer=Layer.MASK,
+    explained_by=(Mistake.TOLD_WINDOW, Mistake.WINDOW),
+)
 class TellsWindowSize(MhaSession):
     """The window's size is told where the keys before a query's own are meant."""
 
@@ -21,6 +35,13 @@ class TellsWindowSize(MhaSession):
         return told | {"window_left": told["window_left"] + 1} if told["window_left"] >= 0 else told
 
 
+@DEFECTS.add(
+    "window_dropped_in_verify",
+    BugClass.WINDOW,
+    "SGLang PR #31501 (a window on some paths only)",
+    layer=Layer.MASK,
+    explained_by=(Mistake.TOLD_WINDOW, Mistake.WINDOW),
+)
 class DropsWindowInVerify(MhaSession):
     """A verify has no window."""
 
@@ -29,6 +50,13 @@ class DropsWindowInVerify(MhaSession):
         return told | {"window_left": -1} if step.mode is Mode.TARGET_VERIFY else told
 
 
+@DEFECTS.add(
+    "sinks_dropped_in_drafts",
+    BugClass.SINKS,
+    "SGLang PR #8834 (sinks handed to one path after another)",
+    layer=Layer.SINK,
+    explained_by=(Mistake.TOLD_SINKS, Mistake.SINK),
+)
 class DropsSinksInDrafts(MhaSession):
     """Draft extends have no sinks."""
 
@@ -37,6 +65,13 @@ class DropsSinksInDrafts(MhaSession):
         return told | {"sinks": None} if step.mode in (Mode.DRAFT_EXTEND, Mode.DRAFT_EXTEND_V2) else told
 
 
+@DEFECTS.add(
+    "sinks_of_kv_heads",
+    BugClass.SINKS,
+    "Pie PR #272 (sinks expanded by the group)",
+    layer=Layer.SINK,
+    explained_by=(Mistake.TOLD_SINKS, Mistake.SINK_OF_ANOTHER_HEAD),
+)
 class TellsSinksOfKvHeads(MhaSession):
     """The query heads of a group have one sink, that of the first."""
 
@@ -48,6 +83,13 @@ class TellsSinksOfKvHeads(MhaSession):
         return told | {"sinks": self._bench.memory.copy("sinks", self._sinks[::group].repeat_interleave(group))}
 
 
+@DEFECTS.add(
+    "sinks_scaled_as_logits",
+    BugClass.SINKS,
+    "FlashInfer, docstring of sinks; arXiv:2309.17453",
+    layer=Layer.SINK,
+    explained_by=(Mistake.TOLD_SINKS, Mistake.SINK_SCALED),
+)
 class ScalesSinks(MhaSession):
     """Sinks are scaled like the logits."""
 
@@ -58,6 +100,13 @@ class ScalesSinks(MhaSession):
         return told | {"sinks": self._bench.memory.copy("sinks", self._sinks * self._scales["bmm1_scale"])}
 
 
+@DEFECTS.add(
+    "query_rows_assumed_packed",
+    BugClass.STRIDES,
+    "SGLang PR #31667",
+    layer=Layer.PLANNER,
+    explained_by=(Mistake.TOLD_QUERY, Mistake.QUERY_STRIDE),
+)
 class AssumesPackedQueries(MhaSession):
     """Rows of queries are taken to follow each other, whatever their stride."""
 
@@ -66,6 +115,13 @@ class AssumesPackedQueries(MhaSession):
         return super()._arguments(step, plan, packed, results)
 
 
+@DEFECTS.add(
+    "query_heads_assumed_packed",
+    BugClass.STRIDES,
+    "FlashInfer PR #553 (queries with strides)",
+    layer=Layer.PLANNER,
+    explained_by=(Mistake.TOLD_QUERY, Mistake.QUERY_STRIDE),
+)
 class AssumesPackedHeads(MhaSession):
     """Heads of queries are taken to follow each other, whatever their stride."""
 
@@ -74,6 +130,13 @@ class AssumesPackedHeads(MhaSession):
         return super()._arguments(step, plan, packed, results)
 
 
+@DEFECTS.add(
+    "paired_cache_swapped",
+    BugClass.STRIDES,
+    "LMCache PR #4467 (a fused K and V pool read in another order)",
+    layer=Layer.PLANNER,
+    explained_by=(Mistake.TOLD_PAGES,),
+)
 class SwapsPairedCache(MhaSession):
     """K and V of a pool that holds both change places."""
 
@@ -83,6 +146,13 @@ class SwapsPairedCache(MhaSession):
         return told | {"kv_cache": (cache[:, 1], cache[:, 0])} if isinstance(cache, torch.Tensor) else told
 
 
+@DEFECTS.add(
+    "token_major_read_as_head_major",
+    BugClass.STRIDES,
+    "vLLM PR #43232 (heads and slots of a permuted pool)",
+    layer=Layer.PLANNER,
+    explained_by=(Mistake.TOLD_PAGES, Mistake.CACHE_STRIDE),
+)
 class ReadsTokensAsHeads(MhaSession):
     """A token-major pool is read as if it were head-major."""
 
@@ -98,78 +168,163 @@ def _dense(pool: torch.Tensor) -> torch.Tensor:
     return pool.as_strided(pool.shape, torch.empty(pool.shape, device="meta").stride())
 
 
-ARGUMENT_DEFECTS = (
-    defect(
-        TellsWindowSize,
-        "window_size_for_window_left",
-        Layer.MASK,
-        BugClass.WINDOW,
-        "ZML PR #763, transformers issue #39408",
-        explained_by=(Mistake.TOLD_WINDOW, Mistake.WINDOW),
-    ),
-    defect(
-        DropsWindowInVerify,
-        "window_dropped_in_verify",
-        Layer.MASK,
-        BugClass.WINDOW,
-        "SGLang PR #31501 (a window on some paths only)",
-        explained_by=(Mistake.TOLD_WINDOW, Mistake.WINDOW),
-    ),
-    defect(
-        DropsSinksInDrafts,
-        "sinks_dropped_in_drafts",
-        Layer.SINK,
-        BugClass.SINKS,
-        "SGLang PR #8834 (sinks handed to one path after another)",
-        explained_by=(Mistake.TOLD_SINKS, Mistake.SINK),
-    ),
-    defect(
-        TellsSinksOfKvHeads,
-        "sinks_of_kv_heads",
-        Layer.SINK,
-        BugClass.SINKS,
-        "Pie PR #272 (sinks expanded by the group)",
-        explained_by=(Mistake.TOLD_SINKS, Mistake.SINK_OF_ANOTHER_HEAD),
-    ),
-    defect(
-        ScalesSinks,
-        "sinks_scaled_as_logits",
-        Layer.SINK,
-        BugClass.SINKS,
-        "FlashInfer, docstring of sinks; arXiv:2309.17453",
-        explained_by=(Mistake.TOLD_SINKS, Mistake.SINK_SCALED),
-    ),
-    defect(
-        AssumesPackedQueries,
-        "query_rows_assumed_packed",
-        Layer.PLANNER,
-        BugClass.STRIDES,
-        "SGLang PR #31667",
-        explained_by=(Mistake.TOLD_QUERY, Mistake.QUERY_STRIDE),
-    ),
-    defect(
-        AssumesPackedHeads,
-        "query_heads_assumed_packed",
-        Layer.PLANNER,
-        BugClass.STRIDES,
-        "FlashInfer PR #553 (queries with strides)",
-        explained_by=(Mistake.TOLD_QUERY, Mistake.QUERY_STRIDE),
-    ),
-    defect(
-        SwapsPairedCache,
-        "paired_cache_swapped",
-        Layer.PLANNER,
-        BugClass.STRIDES,
-        "LMCache PR #4467 (a fused K and V pool read in another order)",
-        explained_by=(Mistake.TOLD_PAGES,),
-    ),
-    defect(
-        ReadsTokensAsHeads,
-        "token_major_read_as_head_major",
-        Layer.PLANNER,
-        BugClass.STRIDES,
-        "vLLM PR #43232 (heads and slots of a permuted pool)",
-        explained_by=(Mistake.TOLD_PAGES, Mistake.CACHE_STRIDE),
-    ),
+@DEFECTS.add("k_scale_twice", BugClass.SCALES, "vLLM PR #48016", explained_by=(Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE))
+class AppliesKScaleTwice(MhaSession):
+    """K's scale is applied to K and to the logits."""
+
+    def _launched_scales(self, step: Step) -> BmmScales:
+        scales = super()._launched_scales(step)
+        return {**scales, "bmm1_scale": scales["bmm1_scale"] * self._case.scales.k}
+
+
+@DEFECTS.add(
+    "v_scale_dropped", BugClass.SCALES, "SGLang PR #29278", explained_by=(Mistake.TOLD_SCALE, Mistake.OUTPUT_SCALE)
 )
-"""What kernels are told beside lengths and pages."""
+class DropsVScale(MhaSession):
+    """V's scale is dropped."""
+
+    def _launched_scales(self, step: Step) -> BmmScales:
+        return {**super()._launched_scales(step), "bmm2_scale": 1.0}
+
+
+@DEFECTS.add(
+    "v_scale_dropped_in_drafts",
+    BugClass.SCALES,
+    "SGLang PR #28144",
+    explained_by=(Mistake.TOLD_SCALE, Mistake.OUTPUT_SCALE),
+)
+class DropsVScaleInDrafts(MhaSession):
+    """V's scale is dropped in the second version of draft extend."""
+
+    def _launched_scales(self, step: Step) -> BmmScales:
+        scales = super()._launched_scales(step)
+        return {**scales, "bmm2_scale": 1.0} if step.mode is Mode.DRAFT_EXTEND_V2 else scales
+
+
+@DEFECTS.add(
+    "k_scale_for_values", BugClass.SCALES, "AutoFP8 PR #25", explained_by=(Mistake.TOLD_SCALE, Mistake.OUTPUT_SCALE)
+)
+class UsesKScaleForV(MhaSession):
+    """One scale, K's, stands for those of K and of V."""
+
+    def _launched_scales(self, step: Step) -> BmmScales:
+        return {**super()._launched_scales(step), "bmm2_scale": self._case.scales.k}
+
+
+@DEFECTS.add(
+    "scale_of_padded_dim", BugClass.SCALES, "IPEX-LLM PR #12619", explained_by=(Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE)
+)
+class ScalesByPaddedDim(MhaSession):
+    """The softmax scale is that of the head dim after padding to a power of two."""
+
+    def _launched_scales(self, step: Step) -> BmmScales:
+        scales, dim = super()._launched_scales(step), self._case.geometry.head_dim_qk
+        padded = 1 << (dim - 1).bit_length()
+        return {**scales, "bmm1_scale": scales["bmm1_scale"] * math.sqrt(dim / padded)}
+
+
+@DEFECTS.add(
+    "softmax_scale_in_base_2",
+    BugClass.SCALES,
+    "FlashInfer PR #1248 (scaleSoftmaxLog2 in the launcher)",
+    explained_by=(Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE),
+)
+class ConvertsBaseTwice(MhaSession):
+    """The softmax scale is converted to base 2 by the caller, and again by the kernel."""
+
+    def _launched_scales(self, step: Step) -> BmmScales:
+        scales = super()._launched_scales(step)
+        return {**scales, "bmm1_scale": scales["bmm1_scale"] * math.log2(math.e)}
+
+
+@DEFECTS.add(
+    "softmax_scale_rounded",
+    BugClass.SCALES,
+    "AXLearn PR #18 (the softmax in bfloat16, not in float32)",
+    coarse=True,
+    explained_by=(Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE),
+)
+class RoundsSoftmaxScale(MhaSession):
+    """The softmax scale is kept in the dtype of the queries."""
+
+    def _launched_scales(self, step: Step) -> BmmScales:
+        scales, dtype = super()._launched_scales(step), self._case.geometry.dtype.torch_dtype
+        return {**scales, "bmm1_scale": torch.tensor(scales["bmm1_scale"], dtype=dtype).item()}
+
+
+@DEFECTS.add(
+    "v_scale_rounded",
+    BugClass.SCALES,
+    "vLLM PR #42580 (scales of K and V read by the kernel)",
+    coarse=True,
+    explained_by=(Mistake.TOLD_SCALE, Mistake.OUTPUT_SCALE),
+)
+class RoundsVScale(MhaSession):
+    """V's scale is kept in the dtype of the queries."""
+
+    def _launched_scales(self, step: Step) -> BmmScales:
+        scales, dtype = super()._launched_scales(step), self._case.geometry.dtype.torch_dtype
+        return {**scales, "bmm2_scale": torch.tensor(scales["bmm2_scale"], dtype=dtype).item()}
+
+
+@DEFECTS.add(
+    "v_scale_a_thousandth_off",
+    BugClass.SCALES,
+    "SGLang issue #26518 (quality lost to inexact FP8 scales)",
+    coarse=True,
+    explained_by=(Mistake.TOLD_SCALE, Mistake.OUTPUT_SCALE),
+)
+class InflatesVScale(MhaSession):
+    """V's scale is a part in a thousand too large."""
+
+    def _launched_scales(self, step: Step) -> BmmScales:
+        scales = super()._launched_scales(step)
+        return {**scales, "bmm2_scale": 1.001 * scales["bmm2_scale"]}
+
+
+@DEFECTS.add("query_cast_to_fp8", BugClass.PRECISION, "SGLang PR #28144", explained_by=(Mistake.TOLD_QUERY,))
+class CastsQueriesToFp8(MhaSession):
+    """Queries are cast to the FP8 of the cache without a scale of their own."""
+
+    def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
+        if self._case.geometry.kv_dtype is DType.FLOAT8_E4M3:
+            largest = torch.finfo(torch.float8_e4m3fn).max
+            cast = query.clamp(-largest, largest).to(torch.float8_e4m3fn).to(query.dtype)
+            query = self._bench.memory.copy("query", cast)
+        return super()._arguments(step, plan, query, results)
+
+
+@DEFECTS.add(
+    "scale_of_latent_dim", BugClass.SCALES, "vLLM-metax PR #113", explained_by=(Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE)
+)
+class ScalesByLatentDim(MlaSession):
+    """The softmax scale of latents is that of rank + rope, not of the keys of nope + rope that they stand for."""
+
+    def _launched_scales(self) -> BmmScales:
+        latent, scales = self._latent, super()._launched_scales()
+        factor = math.sqrt((latent.nope + latent.rope) / (latent.rank + latent.rope))
+        return {**scales, "bmm1_scale": scales["bmm1_scale"] * factor}
+
+
+@DEFECTS.add(
+    "scale_of_value_dim",
+    BugClass.SCALES,
+    "Megatron-LM issue #1501",
+    explained_by=(Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE),
+)
+class ScalesByValueDim(MlaPrefill):
+    """The softmax scale of a prefill is that of the values' head dim."""
+
+    def _launched_scales(self) -> BmmScales:
+        return {**super()._launched_scales(), "bmm1_scale": self._case.scales.softmax / math.sqrt(self._latent.vo)}
+
+
+@DEFECTS.add(
+    "k_scale_without_fp8", BugClass.SCALES, "SGLang PR #18396", explained_by=(Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE)
+)
+class ScalesDequantisedKeys(MlaPrefill):
+    """K's scale is applied to the keys of a prefill, which are not quantised."""
+
+    def _launched_scales(self) -> BmmScales:
+        scales = super()._launched_scales()
+        return {**scales, "bmm1_scale": scales["bmm1_scale"] * self._case.scales.k}

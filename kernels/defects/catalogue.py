@@ -4,36 +4,12 @@ from dataclasses import replace
 from functools import cache
 
 from attnfuzz.kernels.backend import Backend
-from attnfuzz.kernels.defects.arguments import ARGUMENT_DEFECTS
-from attnfuzz.kernels.defects.chunks import CHUNK_DEFECTS
-from attnfuzz.kernels.defects.concurrency import CONCURRENCY_DEFECTS
+from attnfuzz.kernels.defects import arguments, chunks, graphs, kernels, memory, planners
 from attnfuzz.kernels.defects.defect import Defect
-from attnfuzz.kernels.defects.fixup import FIXUP_DEFECTS
-from attnfuzz.kernels.defects.graphs import GRAPH_DEFECTS
-from attnfuzz.kernels.defects.kernels import KERNEL_DEFECTS
-from attnfuzz.kernels.defects.masks import MASK_DEFECTS
-from attnfuzz.kernels.defects.memory import MEMORY_DEFECTS
-from attnfuzz.kernels.defects.merges import MERGE_DEFECTS
-from attnfuzz.kernels.defects.planners import PLANNER_DEFECTS
-from attnfuzz.kernels.defects.scales import SCALE_DEFECTS
-from attnfuzz.kernels.defects.sinks import SINK_DEFECTS
-from attnfuzz.kernels.defects.tables import TABLE_DEFECTS
 from attnfuzz.kernels.trtllm.backends import TRTLLM_BACKENDS
 
-DEFECTS: tuple[Defect, ...] = (
-    *PLANNER_DEFECTS,
-    *TABLE_DEFECTS,
-    *GRAPH_DEFECTS,
-    *CHUNK_DEFECTS,
-    *ARGUMENT_DEFECTS,
-    *SCALE_DEFECTS,
-    *MEMORY_DEFECTS,
-    *KERNEL_DEFECTS,
-    *MASK_DEFECTS,
-    *SINK_DEFECTS,
-    *MERGE_DEFECTS,
-    *FIXUP_DEFECTS,
-    *CONCURRENCY_DEFECTS,
+DEFECTS: tuple[Defect, ...] = tuple(
+    defect for part in (planners, graphs, chunks, arguments, memory, kernels) for defect in part.DEFECTS
 )
 
 

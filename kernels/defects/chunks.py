@@ -6,15 +6,16 @@ from dataclasses import dataclass
 
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.defects.defect import BugClass, Layer
-from attnfuzz.kernels.defects.planting import defect
+from attnfuzz.kernels.defects.planting import Planted
 from attnfuzz.kernels.lengths import place_int32
 from attnfuzz.kernels.ops_table import OpsTable
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.trtllm.chunks import Chunk
-from attnfuzz.kernels.trtllm.prefill import MlaPrefill, Partial, Queries
+from attnfuzz.kernels.trtllm.prefill import Chunk, MlaPrefill, Partial, Queries
 from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.mistake import Mistake
+
+DEFECTS = Planted(Layer.MERGE)
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class FlaggedBy(Chunk):
         return self.other is not None and self.other.has_zero_kv
 
 
+@DEFECTS.add("flag_of_first_request", BugClass.SHORT_KV, "SGLang PR #22688", layer=Layer.PLANNER)
 class FlagsByFirstRequest(MlaPrefill):
     """Whether a chunk is fixed up depends on its first request alone."""
 
@@ -46,6 +48,7 @@ class FlagsByFirstRequest(MlaPrefill):
         return [FlaggedByFirst(chunk.starts, chunk.lengths) for chunk in super()._chunks(prefixes)]
 
 
+@DEFECTS.add("flag_of_previous_chunk", BugClass.SHORT_KV, "SGLang PR #22688", layer=Layer.PLANNER)
 class FlagsByPreviousChunk(MlaPrefill):
     """Whether a chunk is fixed up depends on the one before."""
 
@@ -56,6 +59,13 @@ class FlagsByPreviousChunk(MlaPrefill):
         ]
 
 
+@DEFECTS.add(
+    "last_chunk_dropped",
+    BugClass.SHORT_KV,
+    "vLLM issue #26042 (results depend on the chunk's size)",
+    layer=Layer.PLANNER,
+    explained_by=(Mistake.KEYS_MISSING, Mistake.LSE_OF_A_PART),
+)
 class DropsLastChunk(MlaPrefill):
     """A last chunk that is shorter than the first is left out."""
 
@@ -64,6 +74,13 @@ class DropsLastChunk(MlaPrefill):
         return [chunk for chunk in chunks if max(chunk.lengths) == max(chunks[0].lengths)]
 
 
+@DEFECTS.add(
+    "chunks_begin_at_zero",
+    BugClass.WRONG_INDEX_SPACE,
+    "SGLang issue #22291 (chunked prefixes of several prompts)",
+    layer=Layer.PLANNER,
+    explained_by=(Mistake.KEYS_REPLACED,),
+)
 class RestartsChunks(MlaPrefill):
     """Every chunk begins where the first one does."""
 
@@ -71,6 +88,7 @@ class RestartsChunks(MlaPrefill):
         return [Chunk((0,) * len(chunk.starts), chunk.lengths) for chunk in super()._chunks(prefixes)]
 
 
+@DEFECTS.add("fixup_by_key_offsets", BugClass.SHORT_KV, "SGLang PR #22688", layer=Layer.FIXUP)
 class FixesUpByKeyOffsets(MlaPrefill):
     """The fixup is told where keys begin instead of where queries do."""
 
@@ -79,14 +97,26 @@ class FixesUpByKeyOffsets(MlaPrefill):
         super()._fix_up(Queries(queries.step, queries.tensor, offsets, queries.max_len), part)
 
 
+@DEFECTS.add(
+    "prefix_chunks_causal",
+    BugClass.MASK_ROWS,
+    "FlashInfer issue #3047 (chunked prefixes of MLA)",
+    layer=Layer.MASK,
+    explained_by=(Mistake.KEYS_MISSING, Mistake.LSE_OF_A_PART),
+)
 class ShowsChunksCausally(MlaPrefill):
     """Chunks of the prefix are attended to as causally as new tokens are."""
 
     def _attend(self, queries: Queries, chunk: Chunk, *, causal: bool, prefix: str = "") -> Partial:
-        del causal
         return super()._attend(queries, chunk, causal=True, prefix=prefix)
 
 
+@DEFECTS.add(
+    "merge_of_pairs_of_rows",
+    BugClass.LSE_AND_MERGE,
+    "vLLM issue #26042 (chunked prefill of MLA)",
+    explained_by=(Mistake.KEYS_MISSING, Mistake.LSE_OF_A_PART),
+)
 class MergesPairsOfRows(MlaPrefill):
     """A merge covers pairs of rows: the last one of an odd number is left out."""
 
@@ -95,6 +125,12 @@ class MergesPairsOfRows(MlaPrefill):
         super()._merge(whole[pairs], part[pairs])
 
 
+@DEFECTS.add(
+    "chunk_lse_merged_in_base_e",
+    BugClass.LSE_AND_MERGE,
+    "SGLang issue #40903, PR #35045",
+    explained_by=(Mistake.MERGE_BASE,),
+)
 class MergesNaturalLse(MlaPrefill):
     """A chunk's LSE is merged in base e with one in base 2."""
 
@@ -103,6 +139,11 @@ class MergesNaturalLse(MlaPrefill):
         super()._merge(whole, part)
 
 
+@DEFECTS.add(
+    "chunk_lse_in_float16",
+    BugClass.LSE_AND_MERGE,
+    "FlashInfer, docstring of merge_state (LSE is float32); NATTEN PR #202",
+)
 class MergesHalfPrecisionLse(MlaPrefill):
     """A chunk's LSE is kept in float16 until it is merged."""
 
@@ -111,6 +152,12 @@ class MergesHalfPrecisionLse(MlaPrefill):
         super()._merge(whole, part)
 
 
+@DEFECTS.add(
+    "first_chunk_merged_twice",
+    BugClass.LSE_AND_MERGE,
+    "SGLang issue #22291 (chunks merged one after another)",
+    explained_by=(Mistake.MERGE_WEIGHTS, Mistake.KEYS_TWICE),
+)
 class MergesFirstChunkTwice(MlaPrefill):
     """The first chunk is merged twice."""
 
@@ -123,6 +170,13 @@ class MergesFirstChunkTwice(MlaPrefill):
                 yield part
 
 
+@DEFECTS.add(
+    "chunk_buffer_shared",
+    BugClass.WORKSPACE,
+    "M* PR #236 (a buffer written before its reader is through)",
+    layer=Layer.CONCURRENCY,
+    explained_by=(Mistake.KEYS_REPLACED,),
+)
 class SharesChunkBuffer(MlaPrefill):
     """The next chunk is attended to before the last one is merged, in the same buffer."""
 
@@ -139,74 +193,3 @@ class SharesChunkBuffer(MlaPrefill):
         self, queries: Queries, chunks: Sequence[Chunk], needs_fixup: Callable[[bool], bool]
     ) -> Iterator[Partial]:
         yield from list(super()._attend_to_prefixes(queries, chunks, needs_fixup))
-
-
-CHUNK_DEFECTS = (
-    defect(FlagsByFirstRequest, "flag_of_first_request", Layer.PLANNER, BugClass.SHORT_KV, "SGLang PR #22688"),
-    defect(FlagsByPreviousChunk, "flag_of_previous_chunk", Layer.PLANNER, BugClass.SHORT_KV, "SGLang PR #22688"),
-    defect(
-        DropsLastChunk,
-        "last_chunk_dropped",
-        Layer.PLANNER,
-        BugClass.SHORT_KV,
-        "vLLM issue #26042 (results depend on the chunk's size)",
-        explained_by=(Mistake.KEYS_MISSING, Mistake.LSE_OF_A_PART),
-    ),
-    defect(
-        RestartsChunks,
-        "chunks_begin_at_zero",
-        Layer.PLANNER,
-        BugClass.WRONG_INDEX_SPACE,
-        "SGLang issue #22291 (chunked prefixes of several prompts)",
-        explained_by=(Mistake.KEYS_REPLACED,),
-    ),
-    defect(FixesUpByKeyOffsets, "fixup_by_key_offsets", Layer.FIXUP, BugClass.SHORT_KV, "SGLang PR #22688"),
-    defect(
-        ShowsChunksCausally,
-        "prefix_chunks_causal",
-        Layer.MASK,
-        BugClass.MASK_ROWS,
-        "FlashInfer issue #3047 (chunked prefixes of MLA)",
-        explained_by=(Mistake.KEYS_MISSING, Mistake.LSE_OF_A_PART),
-    ),
-    defect(
-        MergesPairsOfRows,
-        "merge_of_pairs_of_rows",
-        Layer.MERGE,
-        BugClass.LSE_AND_MERGE,
-        "vLLM issue #26042 (chunked prefill of MLA)",
-        explained_by=(Mistake.KEYS_MISSING, Mistake.LSE_OF_A_PART),
-    ),
-    defect(
-        MergesNaturalLse,
-        "chunk_lse_merged_in_base_e",
-        Layer.MERGE,
-        BugClass.LSE_AND_MERGE,
-        "SGLang issue #40903, PR #35045",
-        explained_by=(Mistake.MERGE_BASE,),
-    ),
-    defect(
-        MergesHalfPrecisionLse,
-        "chunk_lse_in_float16",
-        Layer.MERGE,
-        BugClass.LSE_AND_MERGE,
-        "FlashInfer, docstring of merge_state (LSE is float32); NATTEN PR #202",
-    ),
-    defect(
-        MergesFirstChunkTwice,
-        "first_chunk_merged_twice",
-        Layer.MERGE,
-        BugClass.LSE_AND_MERGE,
-        "SGLang issue #22291 (chunks merged one after another)",
-        explained_by=(Mistake.MERGE_WEIGHTS, Mistake.KEYS_TWICE),
-    ),
-    defect(
-        SharesChunkBuffer,
-        "chunk_buffer_shared",
-        Layer.CONCURRENCY,
-        BugClass.WORKSPACE,
-        "M* PR #236 (a buffer written before its reader is through)",
-        explained_by=(Mistake.KEYS_REPLACED,),
-    ),
-)
-"""What chunked prefills get wrong."""

@@ -8,17 +8,24 @@ import torch
 
 from attnfuzz.kernels.backend import Output
 from attnfuzz.kernels.defects.defect import BugClass, Layer
-from attnfuzz.kernels.defects.planting import defect
+from attnfuzz.kernels.defects.planting import Planted
 from attnfuzz.kernels.plan import BatchMetadata, Row
-from attnfuzz.kernels.queries import place_queries
+from attnfuzz.kernels.queries import BmmScales, place_queries
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.scales import BmmScales
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.reference.case import Launch, Mode, Step
 from attnfuzz.reference.mistake import Mistake
 
+DEFECTS = Planted(Layer.GRAPH)
 
+
+@DEFECTS.add(
+    "query_not_copied_on_replay",
+    BugClass.CAPTURE_AND_REPLAY_DIFFER,
+    "SageAttention issue #392 (replays with new inputs)",
+    explained_by=(Mistake.TOLD_QUERY,),
+)
 class ReplaysOldQueries(MhaSession):
     """A replay reads the queries of the capture."""
 
@@ -30,6 +37,11 @@ class ReplaysOldQueries(MhaSession):
         return self._output(step, rows, place_queries(self._case, self._bench, queries), captured.results)
 
 
+@DEFECTS.add(
+    "output_of_last_capture",
+    BugClass.CAPTURE_AND_REPLAY_DIFFER,
+    "SGLang PR #30834 (one output buffer for the graphs of all buckets)",
+)
 class ReturnsOutputOfLastCapture(MhaSession):
     """A replay returns the buffers of the graph that was captured last."""
 
@@ -38,6 +50,12 @@ class ReturnsOutputOfLastCapture(MhaSession):
         return replace(output, out=last.out, lse=last.lse)
 
 
+@DEFECTS.add(
+    "graph_of_other_mode",
+    BugClass.CAPTURE_AND_REPLAY_DIFFER,
+    "llama.cpp PR #28549 (two graphs with one key)",
+    explained_by=(Mistake.TOLD_ROWS,),
+)
 class ReplaysLastOfSameShape(MhaSession):
     """A capture takes the place of those of other modes that have as many queries and requests."""
 
@@ -49,6 +67,12 @@ class ReplaysLastOfSameShape(MhaSession):
                 self._captured[mode, tokens] = last
 
 
+@DEFECTS.add(
+    "plan_not_rebound_on_replay",
+    BugClass.CAPTURE_AND_REPLAY_DIFFER,
+    "SGLang PR #26019 (metadata built anew at replay)",
+    explained_by=(Mistake.TOLD_LENGTH, Mistake.TOLD_PAGES),
+)
 class PlansReplaysAnew(MhaSession):
     """A replay makes a new plan, which the graph does not know of."""
 
@@ -56,6 +80,12 @@ class PlansReplaysAnew(MhaSession):
         self._plan(rows)
 
 
+@DEFECTS.add(
+    "query_offsets_of_first_replay",
+    BugClass.CAPTURE_AND_REPLAY_DIFFER,
+    "FlashInfer issue #2511 (offsets that each replay has to copy)",
+    explained_by=(Mistake.TOLD_ROWS,),
+)
 class KeepsFirstQueryOffsets(MhaSession):
     """Cumulative query lengths are those of the first replay."""
 
@@ -66,6 +96,9 @@ class KeepsFirstQueryOffsets(MhaSession):
             plan.cum_seq_lens_q.copy_(first)
 
 
+@DEFECTS.add(
+    "bucket_tail_not_refreshed", BugClass.STALE_TAILS, "SGLang PR #24743 (what the replay before left in padded rows)"
+)
 class LeavesBucketTail(MhaSession):
     """Padded rows keep the lengths and pages of the replay before."""
 
@@ -82,6 +115,12 @@ class LeavesBucketTail(MhaSession):
         super()._refresh(part, real)
 
 
+@DEFECTS.add(
+    "columns_of_first_request_refreshed",
+    BugClass.STALE_TAILS,
+    "SGLang PR #28106 (columns that nobody writes)",
+    explained_by=(Mistake.TOLD_PAGES,),
+)
 class RefreshesColumnsOfFirst(MhaSession):
     """As many columns of the page table are refreshed as the first request needs."""
 
@@ -92,6 +131,9 @@ class RefreshesColumnsOfFirst(MhaSession):
         plan.block_tables[:, width:].copy_(before[:, width:])
 
 
+@DEFECTS.add(
+    "packed_drafts_at_stride", BugClass.CAPTURE_AND_REPLAY_DIFFER, "SGLang PR #21987", explained_by=(Mistake.TOLD_ROWS,)
+)
 class PacksDraftsAtStride(MhaSession):
     """Accept lengths are replaced by the captured stride, at which queries that are packed do not lie."""
 
@@ -99,6 +141,12 @@ class PacksDraftsAtStride(MhaSession):
         super()._refresh(plan, [replace(row, q_len=plan.max_q_len) for row in rows])
 
 
+@DEFECTS.add(
+    "lengths_of_first_replay",
+    BugClass.CAPTURE_AND_REPLAY_DIFFER,
+    "SGLang PR #26655",
+    explained_by=(Mistake.TOLD_LENGTH,),
+)
 class KeepsFirstLengths(MhaSession):
     """KV lengths are those of the first replay."""
 
@@ -109,6 +157,12 @@ class KeepsFirstLengths(MhaSession):
             plan.seq_lens.copy_(first)
 
 
+@DEFECTS.add(
+    "window_not_captured",
+    BugClass.WINDOW,
+    "SGLang PR #31501 (a window that is not told when planning)",
+    explained_by=(Mistake.TOLD_WINDOW, Mistake.WINDOW),
+)
 class CapturesWithoutWindow(MhaSession):
     """A graph is captured without the window."""
 
@@ -117,6 +171,12 @@ class CapturesWithoutWindow(MhaSession):
         return told | {"window_left": -1} if step.launch is Launch.CAPTURE else told
 
 
+@DEFECTS.add(
+    "v_scale_not_captured",
+    BugClass.SCALES,
+    "SGLang PR #20705 (scales that never arrive)",
+    explained_by=(Mistake.TOLD_SCALE, Mistake.OUTPUT_SCALE),
+)
 class CapturesBeforeScales(MhaSession):
     """A graph is captured before V's scale is known."""
 
@@ -125,6 +185,12 @@ class CapturesBeforeScales(MhaSession):
         return {**scales, "bmm2_scale": 1.0} if step.launch is Launch.CAPTURE else scales
 
 
+@DEFECTS.add(
+    "accept_lengths_not_on_cpu",
+    BugClass.CAPTURE_AND_REPLAY_DIFFER,
+    "SGLang PR #21987",
+    explained_by=(Mistake.TOLD_ROWS, Mistake.TOLD_LENGTH),
+)
 class ReplaysAtStrideOne(MlaSession):
     """Accept lengths that are not on the CPU count as 1."""
 
@@ -133,116 +199,15 @@ class ReplaysAtStrideOne(MlaSession):
         return 1 if step.mode is Mode.DRAFT_EXTEND else super().replay_stride(step)
 
 
+@DEFECTS.add(
+    "replay_stride_with_bonus",
+    BugClass.CAPTURE_AND_REPLAY_DIFFER,
+    "SGLang PR #23962 (accept lengths with and without the bonus token)",
+    explained_by=(Mistake.TOLD_ROWS, Mistake.TOLD_LENGTH),
+)
 class ReplaysWithBonus(MlaSession):
     """A replay plans lengths for the captured stride and the bonus token."""
 
     def replay_stride(self, step: Step) -> int:
         """One more for draft extends."""
         return super().replay_stride(step) + (step.mode is Mode.DRAFT_EXTEND)
-
-
-GRAPH_DEFECTS = (
-    defect(
-        ReplaysOldQueries,
-        "query_not_copied_on_replay",
-        Layer.GRAPH,
-        BugClass.CAPTURE_AND_REPLAY_DIFFER,
-        "SageAttention issue #392 (replays with new inputs)",
-        explained_by=(Mistake.TOLD_QUERY,),
-    ),
-    defect(
-        ReturnsOutputOfLastCapture,
-        "output_of_last_capture",
-        Layer.GRAPH,
-        BugClass.CAPTURE_AND_REPLAY_DIFFER,
-        "SGLang PR #30834 (one output buffer for the graphs of all buckets)",
-    ),
-    defect(
-        ReplaysLastOfSameShape,
-        "graph_of_other_mode",
-        Layer.GRAPH,
-        BugClass.CAPTURE_AND_REPLAY_DIFFER,
-        "llama.cpp PR #28549 (two graphs with one key)",
-        explained_by=(Mistake.TOLD_ROWS,),
-    ),
-    defect(
-        PlansReplaysAnew,
-        "plan_not_rebound_on_replay",
-        Layer.GRAPH,
-        BugClass.CAPTURE_AND_REPLAY_DIFFER,
-        "SGLang PR #26019 (metadata built anew at replay)",
-        explained_by=(Mistake.TOLD_LENGTH, Mistake.TOLD_PAGES),
-    ),
-    defect(
-        KeepsFirstQueryOffsets,
-        "query_offsets_of_first_replay",
-        Layer.GRAPH,
-        BugClass.CAPTURE_AND_REPLAY_DIFFER,
-        "FlashInfer issue #2511 (offsets that each replay has to copy)",
-        explained_by=(Mistake.TOLD_ROWS,),
-    ),
-    defect(
-        LeavesBucketTail,
-        "bucket_tail_not_refreshed",
-        Layer.GRAPH,
-        BugClass.STALE_TAILS,
-        "SGLang PR #24743 (what the replay before left in padded rows)",
-    ),
-    defect(
-        RefreshesColumnsOfFirst,
-        "columns_of_first_request_refreshed",
-        Layer.GRAPH,
-        BugClass.STALE_TAILS,
-        "SGLang PR #28106 (columns that nobody writes)",
-        explained_by=(Mistake.TOLD_PAGES,),
-    ),
-    defect(
-        PacksDraftsAtStride,
-        "packed_drafts_at_stride",
-        Layer.GRAPH,
-        BugClass.CAPTURE_AND_REPLAY_DIFFER,
-        "SGLang PR #21987",
-        explained_by=(Mistake.TOLD_ROWS,),
-    ),
-    defect(
-        KeepsFirstLengths,
-        "lengths_of_first_replay",
-        Layer.GRAPH,
-        BugClass.CAPTURE_AND_REPLAY_DIFFER,
-        "SGLang PR #26655",
-        explained_by=(Mistake.TOLD_LENGTH,),
-    ),
-    defect(
-        CapturesWithoutWindow,
-        "window_not_captured",
-        Layer.GRAPH,
-        BugClass.WINDOW,
-        "SGLang PR #31501 (a window that is not told when planning)",
-        explained_by=(Mistake.TOLD_WINDOW, Mistake.WINDOW),
-    ),
-    defect(
-        CapturesBeforeScales,
-        "v_scale_not_captured",
-        Layer.GRAPH,
-        BugClass.SCALES,
-        "SGLang PR #20705 (scales that never arrive)",
-        explained_by=(Mistake.TOLD_SCALE, Mistake.OUTPUT_SCALE),
-    ),
-    defect(
-        ReplaysAtStrideOne,
-        "accept_lengths_not_on_cpu",
-        Layer.GRAPH,
-        BugClass.CAPTURE_AND_REPLAY_DIFFER,
-        "SGLang PR #21987",
-        explained_by=(Mistake.TOLD_ROWS, Mistake.TOLD_LENGTH),
-    ),
-    defect(
-        ReplaysWithBonus,
-        "replay_stride_with_bonus",
-        Layer.GRAPH,
-        BugClass.CAPTURE_AND_REPLAY_DIFFER,
-        "SGLang PR #23962 (accept lengths with and without the bonus token)",
-        explained_by=(Mistake.TOLD_ROWS, Mistake.TOLD_LENGTH),
-    ),
-)
-"""What captures and replays get wrong."""

@@ -8,21 +8,25 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Op, Output
-from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
-from attnfuzz.kernels.defects.planting import defect
+from attnfuzz.kernels.defects.defect import BugClass, Layer
+from attnfuzz.kernels.defects.planting import Plant, Planted
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.plan import Row
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.trtllm.backends import MHA, TrtllmBackend
+from attnfuzz.kernels.trtllm.backends import TrtllmBackend
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.workspace import NAN_BYTE, SharedWorkspace
 from attnfuzz.reference.case import Step, Workspace
 from attnfuzz.reference.mistake import Mistake
 
+DEFECTS = Planted(Layer.MEMORY)
+
+
 _ALIGNMENT = 256
 
 
+@DEFECTS.add("workspace_a_word_too_small", BugClass.WORKSPACE, "vLLM issue #50781")
 class ForgetsAWord(SharedWorkspace):
     """The workspace is a word too small."""
 
@@ -31,6 +35,11 @@ class ForgetsAWord(SharedWorkspace):
         return super().take(replace(need, scratch=max(0, need.scratch - 4)))
 
 
+@DEFECTS.add(
+    "workspace_aligned_without_room",
+    BugClass.ALIGNMENT,
+    "Pie issue #414, FlashInfer PR #4955 (alignment of parts of a workspace)",
+)
 class AlignsWithoutRoom(SharedWorkspace):
     """The workspace begins at the next multiple of 256 bytes, for which no room was left."""
 
@@ -40,6 +49,7 @@ class AlignsWithoutRoom(SharedWorkspace):
         return workspace[-workspace.data_ptr() % _ALIGNMENT :] if need.total > _ALIGNMENT else workspace
 
 
+@DEFECTS.add("semaphores_dirty_at_first", BugClass.WORKSPACE, "FlashInfer PR #3474")
 class LeavesSemaphoresDirty(SharedWorkspace):
     """A dirty workspace is not cleared where its semaphores lie."""
 
@@ -48,6 +58,7 @@ class LeavesSemaphoresDirty(SharedWorkspace):
         return workspace.fill_(NAN_BYTE) if self._state is Workspace.DIRTY else workspace
 
 
+@DEFECTS.add("semaphores_move_with_size", BugClass.WORKSPACE, "FlashInfer PR #1584")
 class MovesSemaphores(SharedWorkspace):
     """A call takes the end of the workspace, so that its semaphores lie elsewhere than those of a larger call."""
 
@@ -57,6 +68,7 @@ class MovesSemaphores(SharedWorkspace):
         return workspace[workspace.numel() - need.total :]
 
 
+@DEFECTS.add("semaphores_under_scratch", BugClass.WORKSPACE, "vLLM PR #25520, FlashInfer PR #1643")
 class SharesScratchWithPrefill(SharedWorkspace):
     """The context kernel's scratch begins where the decode kernel's semaphores lie."""
 
@@ -68,6 +80,12 @@ class SharesScratchWithPrefill(SharedWorkspace):
         return workspace
 
 
+@DEFECTS.add(
+    "padding_written_over_last_key",
+    BugClass.PLANNED_THEN_PADDED,
+    "SGLang PR #24743, vLLM issue #43810",
+    explained_by=(Mistake.TOLD_PAGES, Mistake.KEYS_REPLACED),
+)
 class OverwritesLastKey(PagedKv):
     """The keys and values of padded tokens are written over the first request's last one."""
 
@@ -83,6 +101,12 @@ class OverwritesLastKey(PagedKv):
             pool[page, slot] = values[self.tokens.extra[0]]
 
 
+@DEFECTS.add(
+    "last_row_cleared_as_padding",
+    BugClass.PLANNED_THEN_PADDED,
+    "SGLang PR #28487 (padded rows cleared after the kernel)",
+    explained_by=(Mistake.NO_KEYS,),
+)
 class ClearsARowTooMany(MhaSession):
     """Padded rows are cleared from one row too early on."""
 
@@ -93,6 +117,7 @@ class ClearsARowTooMany(MhaSession):
         return output
 
 
+@DEFECTS.add("last_padded_row_not_cleared", BugClass.PLANNED_THEN_PADDED, "SGLang PR #28487")
 class LeavesLastRowUncleared(MhaSession):
     """The last padded row is not cleared."""
 
@@ -105,6 +130,13 @@ class LeavesLastRowUncleared(MhaSession):
         return output
 
 
+@DEFECTS.add(
+    "lse_returned_natural",
+    BugClass.LSE_AND_MERGE,
+    "SGLang PR #35045",
+    layer=Layer.MERGE,
+    explained_by=(Mistake.LSE_BASE,),
+)
 class ReturnsNaturalLse(MhaSession):
     """The LSE is natural, and not of base 2."""
 
@@ -114,8 +146,11 @@ class ReturnsNaturalLse(MhaSession):
         return output
 
 
+@DEFECTS.add_change(
+    "workspace_for_one_query", BugClass.WORKSPACE, "vLLM issue #50781 (a workspace sized by the wrong count of tokens)"
+)
 def size_for_one_query(backend: TrtllmBackend) -> TrtllmBackend:
-    """A backend whose workspace has room for one query per request."""
+    """The workspace of a verify has room for one query per request."""
     correct = backend.table.decode_workspace
 
     def decode_workspace(*, q_len: int, **sizes: int) -> WorkspaceBytes:
@@ -125,6 +160,19 @@ def size_for_one_query(backend: TrtllmBackend) -> TrtllmBackend:
     return replace(backend, table=replace(backend.table, decode_workspace=decode_workspace))
 
 
+def _in_kernels(change: Callable[[Op], Op]) -> Plant:
+    """Plant a change in the decode and context kernels."""
+
+    def plant(backend: TrtllmBackend) -> TrtllmBackend:
+        table = backend.table
+        return replace(backend, table=replace(table, decode=change(table.decode), context=change(table.context)))
+
+    plant.__doc__ = change.__doc__
+    return plant
+
+
+@DEFECTS.add_change("query_scaled_in_place", BugClass.SCALES, "SGLang PR #26089 (a kernel that updates its input)")
+@_in_kernels
 def scale_in_place(op: Op) -> Op:
     """The kernel scales its queries in place, and back when it is done."""
 
@@ -137,8 +185,14 @@ def scale_in_place(op: Op) -> Op:
     return replace(op, function=function)
 
 
+@DEFECTS.add_change(
+    "result_left_in_query",
+    BugClass.STALE_TAILS,
+    "FlashInfer RFC #3978 (writes that no checker sees inside of the allocator's pool)",
+)
+@_in_kernels
 def leave_result_in_query(op: Op) -> Op:
-    """The kernel uses its queries' memory as that of its results."""
+    """The kernel leaves a copy of its results where its queries were."""
 
     def function(*, query: torch.Tensor, out: torch.Tensor, **arguments: Any) -> Any:
         answer = op.function(query=query, out=out, **arguments)
@@ -146,93 +200,3 @@ def leave_result_in_query(op: Op) -> Op:
         return answer
 
     return replace(op, function=function)
-
-
-def _in_kernels(change: Callable[[Op], Op]) -> Callable[[TrtllmBackend], TrtllmBackend]:
-    """Plant a change in the decode and context kernels."""
-
-    def plant(backend: TrtllmBackend) -> TrtllmBackend:
-        table = backend.table
-        return replace(backend, table=replace(table, decode=change(table.decode), context=change(table.context)))
-
-    return plant
-
-
-MEMORY_DEFECTS = (
-    defect(ForgetsAWord, "workspace_a_word_too_small", Layer.MEMORY, BugClass.WORKSPACE, "vLLM issue #50781"),
-    defect(
-        AlignsWithoutRoom,
-        "workspace_aligned_without_room",
-        Layer.MEMORY,
-        BugClass.ALIGNMENT,
-        "Pie issue #414, FlashInfer PR #4955 (alignment of parts of a workspace)",
-    ),
-    defect(LeavesSemaphoresDirty, "semaphores_dirty_at_first", Layer.MEMORY, BugClass.WORKSPACE, "FlashInfer PR #3474"),
-    defect(MovesSemaphores, "semaphores_move_with_size", Layer.MEMORY, BugClass.WORKSPACE, "FlashInfer PR #1584"),
-    defect(
-        SharesScratchWithPrefill,
-        "semaphores_under_scratch",
-        Layer.MEMORY,
-        BugClass.WORKSPACE,
-        "vLLM PR #25520, FlashInfer PR #1643",
-    ),
-    defect(
-        OverwritesLastKey,
-        "padding_written_over_last_key",
-        Layer.MEMORY,
-        BugClass.PLANNED_THEN_PADDED,
-        "SGLang PR #24743, vLLM issue #43810",
-        explained_by=(Mistake.TOLD_PAGES, Mistake.KEYS_REPLACED),
-    ),
-    defect(
-        ClearsARowTooMany,
-        "last_row_cleared_as_padding",
-        Layer.MEMORY,
-        BugClass.PLANNED_THEN_PADDED,
-        "SGLang PR #28487 (padded rows cleared after the kernel)",
-        explained_by=(Mistake.NO_KEYS,),
-    ),
-    defect(
-        LeavesLastRowUncleared,
-        "last_padded_row_not_cleared",
-        Layer.MEMORY,
-        BugClass.PLANNED_THEN_PADDED,
-        "SGLang PR #28487",
-    ),
-    defect(
-        ReturnsNaturalLse,
-        "lse_returned_natural",
-        Layer.MERGE,
-        BugClass.LSE_AND_MERGE,
-        "SGLang PR #35045",
-        explained_by=(Mistake.LSE_BASE,),
-    ),
-    Defect(
-        name="workspace_for_one_query",
-        layer=Layer.MEMORY,
-        bug_class=BugClass.WORKSPACE,
-        title="The workspace of a verify has room for one query per request.",
-        source="vLLM issue #50781 (a workspace sized by the wrong count of tokens)",
-        backend=MHA.name,
-        plant=size_for_one_query,
-    ),
-    Defect(
-        name="query_scaled_in_place",
-        layer=Layer.MEMORY,
-        bug_class=BugClass.SCALES,
-        title="The kernel scales its queries in place, and back when it is done.",
-        source="SGLang PR #26089 (a kernel that updates its input)",
-        backend=MHA.name,
-        plant=_in_kernels(scale_in_place),
-    ),
-    Defect(
-        name="result_left_in_query",
-        layer=Layer.MEMORY,
-        bug_class=BugClass.STALE_TAILS,
-        title="The kernel leaves a copy of its results where its queries were.",
-        source="FlashInfer RFC #3978 (writes that no checker sees inside of the allocator's pool)",
-        backend=MHA.name,
-        plant=_in_kernels(leave_result_in_query),
-    ),
-)
-"""What becomes of memory."""

@@ -1,66 +1,71 @@
-"""How a defect gets into the C++ kernels: kernels/native/defects.h has it by the same name."""
+"""The native kernels with mistakes planted in them, which a second library has room for (kernels/native/defects.h)."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from msgspec import structs
 
-from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
-from attnfuzz.kernels.native.defective import defective
-from attnfuzz.kernels.trtllm.backends import MHA, TrtllmBackend
+from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.native import build
+from attnfuzz.kernels.native.ops import NATIVE
+from attnfuzz.kernels.ops_table import OpsTable
+from attnfuzz.kernels.trtllm.backends import TrtllmBackend
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.mistake import Mistake
 from attnfuzz.reference.noise import NoiseModel
 
-Plant = Callable[[TrtllmBackend], TrtllmBackend]
+
+@contextmanager
+def planted(*defects: str) -> Iterator[None]:
+    """Let every native kernel that is called have the defects of these names; without any, it is right.
+
+    Holds for the whole process: no other thread may call a kernel meanwhile. ValueError if there is no such defect.
+    """
+    module = build.load_with_defects()
+    try:
+        for defect in defects:
+            module.plant(defect)
+        with build.replaced(module):
+            yield
+    finally:
+        module.uproot_all()
 
 
-def native_defect(
-    name: str,
-    layer: Layer,
-    bug_class: BugClass,
-    title: str,
-    source: str,
-    *,
-    backend: TrtllmBackend = MHA,
-    coarse: bool = False,
-    explained_by: tuple[Mistake, ...] = (),
-) -> Defect:
-    """A defect of the kernels that `backend` runs on; with `coarse`, of kernels that compute as tensor cores do."""
-    return Defect(
-        name=name,
-        layer=layer,
-        bug_class=bug_class,
-        title=title,
-        source=source,
-        backend=backend.name,
-        plant=_in_coarse_kernels(name) if coarse else _in_kernels(name),
-        explained_by=explained_by,
-    )
+def defective(*defects: str) -> OpsTable:
+    """The native kernels, with the defects of these names while one of them runs."""
+
+    def with_defects(op: Op) -> Op:
+        def function(**arguments: Any) -> Any:
+            with planted(*defects):
+                return op.function(**arguments)
+
+        return replace(op, function=function)
+
+    ops: dict[str, Any] = {field: with_defects(op) for field, op in vars(NATIVE).items() if isinstance(op, Op)}
+    return replace(NATIVE, **ops, prepare=_prepare)
 
 
-def _in_kernels(*names: str) -> Plant:
-    def plant(correct: TrtllmBackend) -> TrtllmBackend:
-        return replace(correct, table=defective(*names))
-
-    return plant
-
-
-def _in_coarse_kernels(name: str) -> Plant:
-    def plant(correct: TrtllmBackend) -> TrtllmBackend:
-        return coarse_kernels(correct, name)
-
-    return plant
+def _prepare(progress: Callable[[str], None]) -> None:
+    """Both libraries: the correct one has the recorder of faults and the sizes of workspaces."""
+    build.load(progress)
+    build.load_with_defects(progress)
 
 
-def coarse_kernels(correct: TrtllmBackend, *names: str) -> "CoarseBackend":
-    """A backend on kernels that compute as tensor cores do, with the native defects of these names."""
+def native_kernels(correct: TrtllmBackend, *defects: str) -> TrtllmBackend:
+    """A backend on kernels with the defects of these names."""
+    return replace(correct, table=defective(*defects))
+
+
+def coarse_kernels(correct: TrtllmBackend, *defects: str) -> "CoarseBackend":
+    """A backend on kernels that compute as tensor cores do, with the defects of these names."""
     half = tuple(dtype for dtype in correct.capability.dtypes if dtype is not DType.FLOAT32)
-    parts = {field.name: getattr(correct, field.name) for field in fields(correct)}
-    parts["capability"] = structs.replace(correct.capability, dtypes=half)
-    parts["table"] = defective("probabilities_in_bf16", *names)
-    return CoarseBackend(**parts)
+    changed = {
+        "capability": structs.replace(correct.capability, dtypes=half),
+        "table": defective("probabilities_in_bf16", *defects),
+    }
+    return CoarseBackend(**vars(correct) | changed)
 
 
 @dataclass(frozen=True)
@@ -72,5 +77,4 @@ class CoarseBackend(TrtllmBackend):
 
     def noise(self, dtype: DType) -> NoiseModel:
         """That of rounded weights."""
-        del dtype
         return NoiseModel.rounded_probabilities(torch.bfloat16)

@@ -1,26 +1,32 @@
-"""Defects of planners: which rows a batch has, how long they are, and when that is planned."""
+"""Defects of planners: which rows a batch has, how long they are, when that is planned, and whose pages they have."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.defects.defect import BugClass, Layer
-from attnfuzz.kernels.defects.planting import defect
+from attnfuzz.kernels.defects.planting import Planted
 from attnfuzz.kernels.lengths import longest
 from attnfuzz.kernels.ops_table import OpsTable
-from attnfuzz.kernels.plan import BatchMetadata, Row
-from attnfuzz.kernels.trtllm.chunks import Chunk
+from attnfuzz.kernels.paged_kv import PagedKv
+from attnfuzz.kernels.plan import BatchMetadata, PageTable, Row
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
-from attnfuzz.kernels.trtllm.prefill import MlaPrefill
+from attnfuzz.kernels.trtllm.prefill import Chunk, MlaPrefill
 from attnfuzz.reference.case import Case, Mode, Step
 from attnfuzz.reference.mistake import Mistake
+
+DEFECTS = Planted(Layer.PLANNER)
+
 
 _WRAP = 512
 """Where numbers wrap in defects that stand for those of 16 and 32 bits: cases are small."""
 
 
+@DEFECTS.add("decode_planned_before_padding", BugClass.PLANNED_THEN_PADDED, "SGLang PR #24566, reverted by PR #24856")
 class PlansDecodeBeforePadding(MhaSession):
     """Decode has metadata for its requests, and queries for the padded batch."""
 
@@ -28,16 +34,27 @@ class PlansDecodeBeforePadding(MhaSession):
         return Row.real(step)
 
 
+@DEFECTS.add(
+    "context_batch_from_rows",
+    BugClass.ROWS_DIFFER_FROM_METADATA,
+    "SGLang PR #21649 (its remedy: a batch taken from the metadata)",
+    explained_by=(Mistake.TOLD_ROWS,),
+)
 class DerivesContextBatch(MhaSession):
     """The context kernel's batch is what the query rows make at the longest query, as the decode kernel has it."""
 
     def context_batch(self, step: Step, plan: BatchMetadata) -> int:
         """The rows, divided by the longest query."""
-        del plan
         stride = step.tokens_per_request or longest(request.q_len for request in step.requests)
         return math.ceil(step.padded_tokens / stride)
 
 
+@DEFECTS.add(
+    "verify_rows_counted_with_bonus",
+    BugClass.ROWS_DIFFER_FROM_METADATA,
+    "SGLang PR #23962 (accept lengths with and without the bonus token)",
+    explained_by=(Mistake.TOLD_ROWS,),
+)
 class CountsVerifyRowsWithBonus(MhaSession):
     """The padded batch of a verify is counted at one token more per request than it has."""
 
@@ -48,6 +65,9 @@ class CountsVerifyRowsWithBonus(MhaSession):
         return rows[: max(len(step.requests), step.padded_tokens // (step.tokens_per_request + 1))]
 
 
+@DEFECTS.add(
+    "verify_lengths_without_drafts", BugClass.SHORT_KV, "SGLang PR #40214", explained_by=(Mistake.TOLD_LENGTH,)
+)
 class VerifiesWithoutDrafts(MhaSession):
     """The lengths of a verify are those before its draft tokens were written."""
 
@@ -58,6 +78,12 @@ class VerifiesWithoutDrafts(MhaSession):
         return [_shortened(row, max(0, row.kv_len - step.tokens_per_request)) for row in rows]
 
 
+@DEFECTS.add(
+    "rows_sorted_by_slot",
+    BugClass.WRONG_INDEX_SPACE,
+    "ProjectDMX/DMI issue #67 (rows of vLLM's batch in another order)",
+    explained_by=(Mistake.TOLD_LENGTH, Mistake.TOLD_PAGES, Mistake.TOLD_ROWS),
+)
 class SortsRowsBySlot(MhaSession):
     """Metadata is in the order of slots, and queries in that of the batch."""
 
@@ -65,6 +91,12 @@ class SortsRowsBySlot(MhaSession):
         return sorted(super()._planned_rows(step), key=lambda row: math.inf if row.slot is None else row.slot)
 
 
+@DEFECTS.add(
+    "empty_raised_to_one_key",
+    BugClass.SHORT_KV,
+    "FlashInfer issue #3047 (no keys for some queries is legal)",
+    explained_by=(Mistake.TOLD_LENGTH,),
+)
 class RaisesEmptyToOne(MhaSession):
     """A length is at least 1."""
 
@@ -72,6 +104,12 @@ class RaisesEmptyToOne(MhaSession):
         return super()._plan([replace(row, kv_len=max(1, row.kv_len)) for row in rows])
 
 
+@DEFECTS.add(
+    "kv_raised_to_queries",
+    BugClass.SHORT_KV,
+    "SGLang PR #24856 (rows with fewer keys than queries)",
+    explained_by=(Mistake.TOLD_LENGTH,),
+)
 class RaisesKvToQueries(MhaSession):
     """A request has at least as many keys as queries."""
 
@@ -79,6 +117,12 @@ class RaisesKvToQueries(MhaSession):
         return super()._plan([replace(row, kv_len=max(row.q_len, row.kv_len)) for row in rows])
 
 
+@DEFECTS.add(
+    "empty_requests_left_out",
+    BugClass.SHORT_KV,
+    "vLLM PR #49294 (requests without context in a chunk)",
+    explained_by=(Mistake.TOLD_LENGTH, Mistake.TOLD_PAGES),
+)
 class LeavesEmptyRequestsOut(MhaSession):
     """Requests without keys are left out of lengths and pages, but not of the cumulative query lengths."""
 
@@ -92,6 +136,12 @@ class LeavesEmptyRequestsOut(MhaSession):
         )
 
 
+@DEFECTS.add(
+    "full_last_page_is_empty",
+    BugClass.TABLE_WIDTH_OR_TAIL,
+    "FlashInfer issue #320 (last_page_len is not validated)",
+    explained_by=(Mistake.TOLD_LENGTH,),
+)
 class EmptiesFullLastPage(MhaSession):
     """The last page holds the length modulo the page size: nothing, if it is full."""
 
@@ -103,6 +153,12 @@ class EmptiesFullLastPage(MhaSession):
         return max(0, self._table.pages_for(kv_len) - 1) * size + kv_len % size
 
 
+@DEFECTS.add(
+    "lengths_of_whole_pages",
+    BugClass.TABLE_WIDTH_OR_TAIL,
+    "simpler PR #72 (the empty slots of a last page are attended to)",
+    explained_by=(Mistake.TOLD_LENGTH,),
+)
 class CountsWholePages(MhaSession):
     """A length is that of whole pages, the last one's empty slots included."""
 
@@ -111,6 +167,12 @@ class CountsWholePages(MhaSession):
         return super()._plan([replace(row, kv_len=self._table.pages_for(row.kv_len) * size) for row in rows])
 
 
+@DEFECTS.add(
+    "lengths_wrap",
+    BugClass.INT32_OFFSETS,
+    "vLLM issue #50427 (offsets into the KV cache overflow)",
+    explained_by=(Mistake.TOLD_LENGTH,),
+)
 class WrapsLengths(MhaSession):
     """Lengths wrap at 512: a stand-in, at the size of small cases, for those of 16 bits."""
 
@@ -118,6 +180,12 @@ class WrapsLengths(MhaSession):
         return super()._plan([_shortened(row, row.kv_len % _WRAP) for row in rows])
 
 
+@DEFECTS.add(
+    "plan_kept_while_pages_stay",
+    BugClass.STALE_TAILS,
+    "rtp-llm PR #1254 (plans again only where the topology of pages changes)",
+    explained_by=(Mistake.TOLD_LENGTH, Mistake.TOLD_PAGES),
+)
 class KeepsPlanOfSamePages(MhaSession):
     """A plan is made anew only when a request has come to another page."""
 
@@ -132,6 +200,12 @@ class KeepsPlanOfSamePages(MhaSession):
         return self._plans[pages]
 
 
+@DEFECTS.add(
+    "plan_kept_for_same_lengths",
+    BugClass.STALE_TAILS,
+    "SGLang PR #15227 (metadata of the batch before)",
+    explained_by=(Mistake.TOLD_PAGES,),
+)
 class KeepsPlanOfSameLengths(MhaSession):
     """A plan is made anew only for lengths that have not been there before, whoever has them."""
 
@@ -146,6 +220,12 @@ class KeepsPlanOfSameLengths(MhaSession):
         return self._plans[lengths]
 
 
+@DEFECTS.add(
+    "key_offsets_wrap",
+    BugClass.INT32_OFFSETS,
+    "FlashInfer issue #2134 (32 bit offsets overflow)",
+    explained_by=(Mistake.KEYS_REPLACED, Mistake.OTHER_REQUEST),
+)
 class WrapsKeyOffsets(MlaPrefill):
     """Offsets of packed keys wrap at 512: a stand-in, at the size of small cases, for those of 32 bits."""
 
@@ -153,6 +233,12 @@ class WrapsKeyOffsets(MlaPrefill):
         return [offset % _WRAP for offset in super()._key_offsets(chunk)]
 
 
+@DEFECTS.add(
+    "draft_lengths_not_spread",
+    BugClass.CAPTURE_AND_REPLAY_DIFFER,
+    "SGLang PR #21987",
+    explained_by=(Mistake.TOLD_LENGTH, Mistake.TOLD_ROWS, Mistake.LENGTH, Mistake.CAUSAL_LIMIT),
+)
 class SpreadsQueriesAlone(MlaSession):
     """Draft extends have their queries padded to a stride, and their lengths not."""
 
@@ -160,6 +246,12 @@ class SpreadsQueriesAlone(MlaSession):
         return [replace(row, q_len=stride) for row in Row.real(step)]
 
 
+@DEFECTS.add(
+    "short_drafts_see_a_key_more",
+    BugClass.MASK_ROWS,
+    "SGLang PR #21987 (lengths of queries padded to a stride)",
+    explained_by=(Mistake.TOLD_LENGTH, Mistake.LENGTH),
+)
 class ShowsShortDraftsAKeyMore(MlaSession):
     """The padded queries of a short draft extend are counted as if one more of them had a key."""
 
@@ -176,133 +268,137 @@ def _shortened(row: Row, kv_len: int) -> Row:
     return replace(row, kv_len=kv_len, owned=min(row.owned, kv_len))
 
 
-PLANNER_DEFECTS = (
-    defect(
-        PlansDecodeBeforePadding,
-        "decode_planned_before_padding",
-        Layer.PLANNER,
-        BugClass.PLANNED_THEN_PADDED,
-        "SGLang PR #24566, reverted by PR #24856",
-    ),
-    defect(
-        DerivesContextBatch,
-        "context_batch_from_rows",
-        Layer.PLANNER,
-        BugClass.ROWS_DIFFER_FROM_METADATA,
-        "SGLang PR #21649 (its remedy: a batch taken from the metadata)",
-        explained_by=(Mistake.TOLD_ROWS,),
-    ),
-    defect(
-        CountsVerifyRowsWithBonus,
-        "verify_rows_counted_with_bonus",
-        Layer.PLANNER,
-        BugClass.ROWS_DIFFER_FROM_METADATA,
-        "SGLang PR #23962 (accept lengths with and without the bonus token)",
-        explained_by=(Mistake.TOLD_ROWS,),
-    ),
-    defect(
-        VerifiesWithoutDrafts,
-        "verify_lengths_without_drafts",
-        Layer.PLANNER,
-        BugClass.SHORT_KV,
-        "SGLang PR #40214",
-        explained_by=(Mistake.TOLD_LENGTH,),
-    ),
-    defect(
-        SortsRowsBySlot,
-        "rows_sorted_by_slot",
-        Layer.PLANNER,
-        BugClass.WRONG_INDEX_SPACE,
-        "ProjectDMX/DMI issue #67 (rows of vLLM's batch in another order)",
-        explained_by=(Mistake.TOLD_LENGTH, Mistake.TOLD_PAGES, Mistake.TOLD_ROWS),
-    ),
-    defect(
-        RaisesEmptyToOne,
-        "empty_raised_to_one_key",
-        Layer.PLANNER,
-        BugClass.SHORT_KV,
-        "FlashInfer issue #3047 (no keys for some queries is legal)",
-        explained_by=(Mistake.TOLD_LENGTH,),
-    ),
-    defect(
-        RaisesKvToQueries,
-        "kv_raised_to_queries",
-        Layer.PLANNER,
-        BugClass.SHORT_KV,
-        "SGLang PR #24856 (rows with fewer keys than queries)",
-        explained_by=(Mistake.TOLD_LENGTH,),
-    ),
-    defect(
-        LeavesEmptyRequestsOut,
-        "empty_requests_left_out",
-        Layer.PLANNER,
-        BugClass.SHORT_KV,
-        "vLLM PR #49294 (requests without context in a chunk)",
-        explained_by=(Mistake.TOLD_LENGTH, Mistake.TOLD_PAGES),
-    ),
-    defect(
-        EmptiesFullLastPage,
-        "full_last_page_is_empty",
-        Layer.PLANNER,
-        BugClass.TABLE_WIDTH_OR_TAIL,
-        "FlashInfer issue #320 (last_page_len is not validated)",
-        explained_by=(Mistake.TOLD_LENGTH,),
-    ),
-    defect(
-        CountsWholePages,
-        "lengths_of_whole_pages",
-        Layer.PLANNER,
-        BugClass.TABLE_WIDTH_OR_TAIL,
-        "simpler PR #72 (the empty slots of a last page are attended to)",
-        explained_by=(Mistake.TOLD_LENGTH,),
-    ),
-    defect(
-        WrapsLengths,
-        "lengths_wrap",
-        Layer.PLANNER,
-        BugClass.INT32_OFFSETS,
-        "vLLM issue #50427 (offsets into the KV cache overflow)",
-        explained_by=(Mistake.TOLD_LENGTH,),
-    ),
-    defect(
-        WrapsKeyOffsets,
-        "key_offsets_wrap",
-        Layer.PLANNER,
-        BugClass.INT32_OFFSETS,
-        "FlashInfer issue #2134 (32 bit offsets overflow)",
-        explained_by=(Mistake.KEYS_REPLACED, Mistake.OTHER_REQUEST),
-    ),
-    defect(
-        KeepsPlanOfSamePages,
-        "plan_kept_while_pages_stay",
-        Layer.PLANNER,
-        BugClass.STALE_TAILS,
-        "rtp-llm PR #1254 (plans again only where the topology of pages changes)",
-        explained_by=(Mistake.TOLD_LENGTH, Mistake.TOLD_PAGES),
-    ),
-    defect(
-        KeepsPlanOfSameLengths,
-        "plan_kept_for_same_lengths",
-        Layer.PLANNER,
-        BugClass.STALE_TAILS,
-        "SGLang PR #15227 (metadata of the batch before)",
-        explained_by=(Mistake.TOLD_PAGES,),
-    ),
-    defect(
-        SpreadsQueriesAlone,
-        "draft_lengths_not_spread",
-        Layer.PLANNER,
-        BugClass.CAPTURE_AND_REPLAY_DIFFER,
-        "SGLang PR #21987",
-        explained_by=(Mistake.TOLD_LENGTH, Mistake.TOLD_ROWS, Mistake.LENGTH, Mistake.CAUSAL_LIMIT),
-    ),
-    defect(
-        ShowsShortDraftsAKeyMore,
-        "short_drafts_see_a_key_more",
-        Layer.PLANNER,
-        BugClass.MASK_ROWS,
-        "SGLang PR #21987 (lengths of queries padded to a stride)",
-        explained_by=(Mistake.TOLD_LENGTH, Mistake.LENGTH),
-    ),
+@DEFECTS.add(
+    "partial_page_left_out",
+    BugClass.TABLE_WIDTH_OR_TAIL,
+    "MaxText PR #1777 (pages by floor division)",
+    explained_by=(Mistake.TOLD_PAGES,),
 )
-"""What planners get wrong."""
+class FloorsPages(PageTable):
+    """A length's pages are rounded down: a last page that is not full is left out."""
+
+    def pages_for(self, length: int) -> int:
+        """The full ones."""
+        return length // self._kv.page_size
+
+
+@DEFECTS.add(
+    "table_without_newest_token",
+    BugClass.TABLE_WIDTH_OR_TAIL,
+    "SGLang PR #26753 (lengths that a verify has not advanced)",
+    explained_by=(Mistake.TOLD_PAGES,),
+)
+class CountsPagesBeforeWrite(PageTable):
+    """Pages are those of the length before the newest token."""
+
+    def pages_for(self, length: int) -> int:
+        """Those of a token less."""
+        return super().pages_for(max(0, length - 1))
+
+
+@DEFECTS.add(
+    "last_page_of_neighbour",
+    BugClass.PAGE_LAYOUT,
+    "sglang-jax issue #20 (locations of the second request and those after it)",
+    explained_by=(Mistake.TOLD_PAGES,),
+)
+class TakesNeighboursLastPage(PageTable):
+    """A request's last page is the last one of the request before it."""
+
+    def rows(self, slots: Sequence[int | None], owned: Sequence[int], reach: Sequence[int], width: int) -> torch.Tensor:
+        """The table, with the last pages moved down a row."""
+        table = super().rows(slots, owned, reach, width)
+        right = table.clone()
+        for b in range(1, len(owned)):
+            if owned[b - 1] and owned[b]:
+                table[b, owned[b] - 1] = right[b - 1, owned[b - 1] - 1]
+        return table
+
+
+@DEFECTS.add(
+    "batch_row_taken_for_slot", BugClass.WRONG_INDEX_SPACE, "SGLang PR #26534", explained_by=(Mistake.TOLD_PAGES,)
+)
+class TakesRowForSlot(PageTable):
+    """The pages of a request are looked up by its row of the batch, not by its slot."""
+
+    def rows(self, slots: Sequence[int | None], owned: Sequence[int], reach: Sequence[int], width: int) -> torch.Tensor:
+        """The table of slots 0, 1, 2, ..."""
+        return super().rows([None if slot is None else b for b, slot in enumerate(slots)], owned, reach, width)
+
+
+@DEFECTS.add(
+    "page_ids_divided_twice",
+    BugClass.WRONG_INDEX_SPACE,
+    "SGLang PR #38187 (ids of pages and of tokens confused)",
+    explained_by=(Mistake.TOLD_PAGES,),
+)
+class DividesIdsTwice(PageTable):
+    """Ids of pages are divided by the page size, as if they were those of tokens."""
+
+    def rows(self, slots: Sequence[int | None], owned: Sequence[int], reach: Sequence[int], width: int) -> torch.Tensor:
+        """The table, divided once more."""
+        return super().rows(slots, owned, reach, width) // self._kv.page_size
+
+
+@DEFECTS.add(
+    "page_ids_wrap",
+    BugClass.INT32_OFFSETS,
+    "vLLM issue #50427 (page ids beyond what offsets can hold)",
+    explained_by=(Mistake.TOLD_PAGES,),
+)
+class WrapsPageIds(PageTable):
+    """Ids of pages wrap at 128: a stand-in, at the size of small cases, for those of 16 bits."""
+
+    def rows(self, slots: Sequence[int | None], owned: Sequence[int], reach: Sequence[int], width: int) -> torch.Tensor:
+        """The table, wrapped where it is not -1."""
+        table = super().rows(slots, owned, reach, width)
+        return torch.where(table < 0, table, table % 128)
+
+
+@DEFECTS.add(
+    "window_pool_a_page_off",
+    BugClass.WRONG_INDEX_SPACE,
+    "SGLang PR #33379 (a reserved row shifts the sliding window's index space)",
+    explained_by=(Mistake.TOLD_PAGES,),
+)
+class CountsWindowPoolFromOne(PageTable):
+    """A layer with a window looks up pages of a pool that begins one page later."""
+
+    def __init__(self, case: Case, kv: PagedKv) -> None:
+        super().__init__(case, kv)
+        self._offset = int(case.geometry.window_left >= 0)
+
+    def rows(self, slots: Sequence[int | None], owned: Sequence[int], reach: Sequence[int], width: int) -> torch.Tensor:
+        """The table, moved up by a page where there is a window."""
+        return super().rows(slots, owned, reach, width) + self._offset
+
+
+@DEFECTS.add(
+    "padded_rows_point_nowhere",
+    BugClass.PLANNED_THEN_PADDED,
+    "vLLM issue #43810 (padding as id -1)",
+    explained_by=(Mistake.TOLD_PAGES,),
+)
+class PadsWithMinusOne(PageTable):
+    """Padded rows, which have a key, point at no page."""
+
+    def rows(self, slots: Sequence[int | None], owned: Sequence[int], reach: Sequence[int], width: int) -> torch.Tensor:
+        """The table, with -1 in padded rows."""
+        table = super().rows(slots, owned, reach, width)
+        table[[slot is None for slot in slots]] = -1
+        return table
+
+
+@DEFECTS.add(
+    "table_width_of_first_request",
+    BugClass.TABLE_WIDTH_OR_TAIL,
+    "SGLang PR #26753 (a table sized by a stale length)",
+    explained_by=(Mistake.TOLD_PAGES,),
+)
+class TakesWidthOfFirst(MhaSession):
+    """A page table is as wide as the first request needs."""
+
+    def _plan(self, rows: Sequence[Row]) -> BatchMetadata:
+        plan = super()._plan(rows)
+        width = self._table.width(rows[0].kv_len)
+        return replace(plan, block_tables=self._table.place(self._bench, plan.block_tables[:, :width]))

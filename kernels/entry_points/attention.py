@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from attnfuzz.kernels.entry_points.entry_point import Arguments, Parameter, RequestSpan
 from attnfuzz.kernels.entry_points.forms import tensor_of
 from attnfuzz.kernels.entry_points.pool import Pool
+from attnfuzz.kernels.native import build
+from attnfuzz.kernels.native.ops import workspace_bytes
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 
 
@@ -63,3 +65,14 @@ class Attention:
         """The tensors of packed keys and values; that of the queries where they are in one."""
         names = tuple(parameter.name for parameter in self.parameters if "kv tokens" in parameter.axes)
         return names or (self.query,)
+
+
+_LONGEST = 1 << 31
+"""No stated maximum that is larger changes what a native kernel uses; a recorded one may be any integer."""
+
+
+def native_workspace(*, q_len: int | None, max_seq_len: int, **sizes: int) -> WorkspaceBytes | None:
+    """What the native kernels use of a workspace in a decode; None where no compiler is, or q lengths differ."""
+    if q_len is None or build.missing() is not None:
+        return None
+    return workspace_bytes(q_len=q_len, max_seq_len=max(0, min(max_seq_len, _LONGEST)), **sizes)

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 
 from attnfuzz.kernels.entry_points.attention import Attention
-from attnfuzz.kernels.entry_points.duties import breaches_of
+from attnfuzz.kernels.entry_points.duties import judged, of_attention
 from attnfuzz.kernels.entry_points.entry_point import Arguments, Breach, RequestSpan
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 
@@ -21,7 +21,7 @@ class AttentionEntryPoint(ABC):
 
     def breaches(self, arguments: Arguments) -> tuple[Breach, ...]:
         """The preconditions that a call breaks."""
-        return breaches_of(self._attention, arguments)
+        return judged(lambda: of_attention(self._attention(arguments)))
 
     def workspace(self, arguments: Arguments) -> WorkspaceBytes | None:
         """What a call uses of its workspace, None if that is not known. Raises ValueError as `parameters` does."""

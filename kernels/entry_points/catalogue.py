@@ -3,12 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
+from attnfuzz.kernels.entry_points.context import FmhaV2, PagedContext, Ragged
+from attnfuzz.kernels.entry_points.decode import MlaDecode, PagedDecode
 from attnfuzz.kernels.entry_points.entry_point import EntryPoint
-from attnfuzz.kernels.entry_points.fmha_v2 import FmhaV2
-from attnfuzz.kernels.entry_points.mla_decode import MlaDecode
-from attnfuzz.kernels.entry_points.paged_context import PagedContext
-from attnfuzz.kernels.entry_points.paged_decode import PagedDecode
-from attnfuzz.kernels.entry_points.ragged import Ragged
 from attnfuzz.kernels.entry_points.states import Fixup, Merge
 
 _KNOWN: Final[tuple[EntryPoint, ...]] = (

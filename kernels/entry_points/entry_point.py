@@ -1,6 +1,6 @@
 """The types that describe an entry point: what its tensors are, the requests of a call, broken preconditions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -103,3 +103,16 @@ class EntryPoint(Protocol):
     def workspace(self, arguments: Arguments) -> WorkspaceBytes | None:
         """What a call uses of its workspace, None if that is not known. Raises ValueError as `parameters` does."""
         ...
+
+
+def and_others(requests: Sequence[int]) -> str:
+    """How many more requests than the first of these are concerned, to be put behind what is said of it."""
+    if len(requests) == 1:
+        return ""
+    return f" (and so for {len(requests) - 1} more request{'' if len(requests) == 2 else 's'})"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Such as "a, b and c"."""
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last

@@ -12,9 +12,6 @@ Axes = tuple[str, ...]
 METADATA = frozenset({Role.PAGE_TABLE, Role.KV_LENGTHS, Role.CUM_Q, Role.CUM_KV})
 """The roles of lengths and page ids: integers that kernels read by raw pointer."""
 
-_MOST_REQUESTS = 1 << 20
-"""A span is made for each: a number that is no batch size must not take all memory."""
-
 
 @dataclass(frozen=True)
 class Form:
@@ -117,31 +114,12 @@ def described(tensor: torch.Tensor) -> str:
 
 WORKSPACE = Form(Role.WORKSPACE, (("bytes",),))
 TOKEN_LSE = Form(Role.LSE, (("tokens", "q heads"),))
-CONTEXT = {
-    "query": Form(Role.QUERY, (("tokens", "q heads", "qk dim"),)),
-    "workspace_buffer": WORKSPACE,
-    "seq_lens": Form(Role.KV_LENGTHS, (("requests",),)),
-    "cum_seq_lens_q": Form(Role.CUM_Q, (("requests + 1",),)),
-    "cum_seq_lens_kv": Form(Role.CUM_KV, (("requests + 1",),)),
-    "out": Form(Role.OUT, (("tokens", "q heads", "vo dim"),)),
-    "lse": TOKEN_LSE,
-}
-"""What the entry points of packed queries take, beside the keys and values."""
-CONTEXT_STATED = ("batch_size", "max_q_len", "max_kv_len")
 
 
 def sinks_forms(arguments: Arguments, name: str = "sinks") -> dict[str, Form]:
     """Sinks as a tensor, or as the list of one that FlashInfer annotates."""
     listed = isinstance(arguments.get(name), list | tuple)
     return {f"{name}[0]" if listed else name: Form(Role.SINKS, (("q heads",),))}
-
-
-def batch_size_of(arguments: Arguments) -> int:
-    """The `batch_size` that a caller states. Raises WrongForm for one that can't be meant."""
-    batch: int = arguments["batch_size"]
-    if not 0 <= batch <= _MOST_REQUESTS:
-        raise WrongForm("batch_size", f"batch_size is {batch}")
-    return batch
 
 
 def window_of(arguments: Arguments) -> int:

@@ -7,14 +7,29 @@ time: builds then find again what FlashInfer's own cache has.
 import functools
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from attnfuzz.kernels.gpu.visible import visible
 from attnfuzz.kernels.library_cache import BuildFailed, cache_folder
+
+
+@dataclass(frozen=True)
+class Module:
+    """One compilation unit. `spec` gives FlashInfer's JitSpec for it (flashinfer.jit), and imports flashinfer.
+
+    `name` says for a person what it is, like "XQA bf16, pages of 64, head dim 128"; equal names are equal modules.
+    `spec` is called in another process: let it be a functools.partial of a function at the top of a module.
+    """
+
+    name: str
+    spec: Callable[[], Any] = field(compare=False)
+
 
 ARCH_LIST = "FLASHINFER_CUDA_ARCH_LIST"
 WORKSPACE_BASE = "FLASHINFER_WORKSPACE_BASE"

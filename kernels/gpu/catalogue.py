@@ -1,11 +1,38 @@
 """Every backend on a GPU."""
 
-from attnfuzz.kernels.gpu.blackwell.backends import BLACKWELL_BACKENDS
-from attnfuzz.kernels.gpu.direct.backends import DIRECT_BACKENDS
-from attnfuzz.kernels.gpu.fixup_backend import CUDA_FIXUP
+from typing import Final
+
+from attnfuzz.kernels.gpu.blackwell import BLACKWELL_BACKENDS
+from attnfuzz.kernels.gpu.direct.cudnn import CUDNN_DECODE, CUDNN_PREFILL
+from attnfuzz.kernels.gpu.direct.fmha_v2 import FMHA_V2, FMHA_V2_AS_SERVED, FMHA_V2_LSE, FMHA_V2_NHD, FMHA_V2_PACKED
+from attnfuzz.kernels.gpu.direct.mla import MLA_FA2, MLA_FA3
+from attnfuzz.kernels.gpu.direct.states import CASCADE_MERGE, CUDA_FIXUP
+from attnfuzz.kernels.gpu.direct.torch_attention import FLEX_ATTENTION, SDPA_CUDNN, SDPA_EFFICIENT, SDPA_FLASH
+from attnfuzz.kernels.gpu.direct.xqa import XQA, XQA_AS_SERVED, XQA_FP8
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.hopper.backends import HOPPER_BACKENDS
 from attnfuzz.kernels.gpu.wrappers.backends import WRAPPER_BACKENDS
+
+DIRECT_BACKENDS: Final[tuple[GpuBackend, ...]] = (
+    XQA,
+    XQA_AS_SERVED,
+    XQA_FP8,
+    FMHA_V2,
+    FMHA_V2_AS_SERVED,
+    FMHA_V2_NHD,
+    FMHA_V2_PACKED,
+    FMHA_V2_LSE,
+    MLA_FA2,
+    MLA_FA3,
+    CASCADE_MERGE,
+    CUDNN_DECODE,
+    CUDNN_PREFILL,
+    SDPA_FLASH,
+    SDPA_EFFICIENT,
+    SDPA_CUDNN,
+    FLEX_ATTENTION,
+)
+
 
 GPU_BACKENDS: tuple[GpuBackend, ...] = (
     *HOPPER_BACKENDS,

@@ -30,8 +30,7 @@ import msgspec
 import ninja
 
 from attnfuzz.kernels.backend import Unsupported
-from attnfuzz.kernels.gpu.build_record import Built, workspace_base
-from attnfuzz.kernels.gpu.module import Module
+from attnfuzz.kernels.gpu.build_record import Built, Module, workspace_base
 
 _POLL_SECONDS = 0.1
 _REASON_CHARACTERS = 300

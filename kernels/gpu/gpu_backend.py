@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from attnfuzz.kernels.backend import Bench, Op, Session, Unsupported
 from attnfuzz.kernels.gpu import guards, modules, nvcc, visible
-from attnfuzz.kernels.gpu.arch import Arch
-from attnfuzz.kernels.gpu.module import Module
+from attnfuzz.kernels.gpu.build_record import Module
+from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
@@ -17,6 +18,11 @@ from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel
 
 OpenSession = Callable[[Case, Bench], Session]
+
+
+def bucket(dtype: DType, head_dim: int, *, kv_dtype: DType | None = None, **more: Any) -> Bucket:
+    """A bucket of one head dim. The KV cache has the dtype of the queries, unless `kv_dtype` says otherwise."""
+    return Bucket(dtype=dtype, kv_dtype=kv_dtype or dtype, head_dim_qk=head_dim, head_dim_vo=head_dim, **more)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +40,8 @@ class GpuBackend:
     contract: Contract
     session: OpenSession
     kernels: tuple[Op, ...]
-    modules_of: Callable[[Bucket], tuple[Module, ...]]
     theoretical: Callable[[DType], NoiseModel]
+    modules_of: Callable[[Bucket], tuple[Module, ...]] = lambda _: ()
     needs: tuple[str, ...] = ("flashinfer",)
     own: tuple[tuple[Path, ...], ...] = ()
 

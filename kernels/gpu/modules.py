@@ -1,6 +1,8 @@
 """Compiling FlashInfer's modules before anything runs, and knowing those that can't be compiled."""
 
 import contextlib
+import functools
+import importlib
 import os
 import pickle
 import subprocess
@@ -8,13 +10,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
+import tvm_ffi
 
 from attnfuzz.kernels.gpu import build_record
-from attnfuzz.kernels.gpu.build_record import ARCH_LIST, Built
+from attnfuzz.kernels.gpu.build_record import ARCH_LIST, Built, Module
 from attnfuzz.kernels.gpu.compilation import BuildLine
-from attnfuzz.kernels.gpu.module import Module
 from attnfuzz.kernels.library_cache import BuildFailed
 
 LIMIT_SECONDS = 900.0
@@ -97,3 +100,31 @@ def jobs() -> int:
     """Files to compile at the same time: $MAX_JOBS, which FlashInfer heeds as well, else one for each core."""
     named = os.environ.get("MAX_JOBS", "")
     return int(named) if named.isdecimal() and int(named) else len(os.sched_getaffinity(0))
+
+
+def load(modules: Iterable[Module]) -> None:
+    """Load the libraries of those modules that are compiled, and keep them: FlashInfer then loads them in no time."""
+    known = build_record.read(build_record.architectures())
+    for module in modules:
+        built = known.get(module.name)
+        if built is not None and built.library:
+            # Whoever launches it is told.
+            with contextlib.suppress(OSError, RuntimeError):
+                _library(built.library)
+
+
+def trust_the_cache() -> None:
+    """Let FlashInfer load what is in its cache as what was compiled ahead of time: without ninja, and without a lock.
+
+    At a module's first use it has ninja look at all of its headers again (0.7.2, JitSpecNvcc.try_load in jit/core.py).
+    What workers use was compiled before they started (`modules.build`); what was not is compiled as ever. Where a
+    package brings modules that were compiled ahead of time, those are used, and nothing is changed.
+    """
+    environment: Any = importlib.import_module("flashinfer.jit.env")
+    if not environment.FLASHINFER_AOT_DIR.exists():
+        environment.FLASHINFER_AOT_DIR = environment.FLASHINFER_JIT_DIR
+
+
+@functools.cache
+def _library(path: str) -> tvm_ffi.Module:
+    return tvm_ffi.load_module(path)

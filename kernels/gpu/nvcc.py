@@ -3,7 +3,6 @@
 import functools
 import os
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import tvm_ffi.cpp
 
 from attnfuzz.kernels import library_cache
 from attnfuzz.kernels.gpu import toolkit, visible
-from attnfuzz.kernels.library_cache import BuildFailed, NoCompiler
+from attnfuzz.kernels.library_cache import NoCompiler
 
 _ARCH_LIST = "TVM_FFI_CUDA_ARCH_LIST"
 
@@ -66,15 +65,12 @@ def _compile(
     command: Path, name: str, files: Sequence[Path], archs: str, progress: Callable[[str], None], folder: str
 ) -> str:
     cuda, cpp = ([str(file) for file in files if file.suffix == suffix] for suffix in (".cu", ".cpp"))
-    progress(f"compiling {name}.cu for SM {archs} with {command} (about 10 s, once)")
-    start = time.monotonic()
-    try:
-        with library_cache.environment(**{_ARCH_LIST: archs}):
-            built: str = tvm_ffi.cpp.build(
-                f"attnfuzz_{name}", cuda_files=cuda, cpp_files=cpp, backend="cuda", build_directory=folder
-            )
-    except RuntimeError as error:
-        reason = library_cache.essence(str(error))
-        raise BuildFailed(f"{command} could not compile {name}.cu:\n{reason}") from error
-    progress(f"compiled {name}.cu in {time.monotonic() - start:.1f} s")
-    return built
+    build = functools.partial(
+        tvm_ffi.cpp.build,
+        f"attnfuzz_{name}",
+        cuda_files=cuda,
+        cpp_files=cpp,
+        backend="cuda",
+        build_directory=folder,
+    )
+    return library_cache.compiled(f"{name}.cu for SM {archs}", str(command), {_ARCH_LIST: archs}, build, progress)

@@ -3,16 +3,37 @@
 import importlib.util
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cache
 from types import ModuleType
 
 import torch
 
 from attnfuzz.kernels.gpu import toolkit
-from attnfuzz.kernels.gpu.arch import Arch
+from attnfuzz.kernels.library_cache import environment
 
+
+class Arch(StrEnum):
+    """An architecture, by the compute capability that CUDA gives it."""
+
+    AMPERE = "8.0"
+    ADA = "8.9"
+    HOPPER = "9.0"
+    BLACKWELL = "10.0"
+    BLACKWELL_ULTRA = "10.3"
+    BLACKWELL_RTX = "12.0"
+
+    @property
+    def words(self) -> str:
+        """Its name and number, as people say it."""
+        return f"{self.name.replace('_', ' ').title().replace('Rtx', 'RTX')} (SM{self.value.replace('.', '')})"
+
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_HOPPER_PROCESSORS = 132
+"""Streaming multiprocessors of an H100 or H200 (SXM)."""
 _INSTALL = {"flashinfer": "attnfuzz[gpu]", "pynvml": "attnfuzz[gpu]", "cudnn": "nvidia-cudnn-frontend"}
 """What to install for a package that is imported under another name."""
 
@@ -37,7 +58,7 @@ def visible() -> tuple[Gpu, ...]:
 
     Where GPUs differ, numbers are those of CUDA_DEVICE_ORDER=PCI_BUS_ID, which is how the library counts.
     """
-    gpus, _ = _look(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    gpus, _ = _look(os.environ.get(_VISIBLE))
     return gpus
 
 
@@ -54,7 +75,7 @@ def missing(archs: frozenset[Arch], needs: tuple[str, ...]) -> str | None:
 
 def _without_gpu(archs: frozenset[Arch]) -> str | None:
     wanted = _words(archs)
-    gpus, reason = _look(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    gpus, reason = _look(os.environ.get(_VISIBLE))
     if not gpus:
         return f"needs {wanted}, which this machine lacks: {reason}"
     # Workers are spread over all of them.
@@ -148,3 +169,21 @@ def _chosen(nvml: ModuleType, present: Sequence[Gpu], chosen: str) -> Iterator[G
         if len(named) != 1:
             return
         yield named[0]
+
+
+def processors(device: torch.device) -> int:
+    """The multiprocessors of `device`, by which kernels split their work and size their workspaces.
+
+    An H100's where it is the CPU, on which sessions can be planned and not run.
+    """
+    if device.type == "cpu":
+        return _HOPPER_PROCESSORS
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def no_gpu_visible() -> AbstractContextManager[None]:
+    """Have CUDA find no device. Workers that are forked afterwards see theirs.
+
+    What asks for a GPU in the meantime must get no CUDA context, which no fork survives.
+    """
+    return environment(**{_VISIBLE: ""})

@@ -9,7 +9,6 @@ import os
 import shlex
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ import tvm_ffi
 import tvm_ffi.cpp
 
 from attnfuzz.kernels import library_cache
-from attnfuzz.kernels.library_cache import BuildFailed, NoCompiler
+from attnfuzz.kernels.library_cache import NoCompiler
 
 FLAGS = ("-O3", "-ffp-contract=off", "-pthread")
 _WITH_DEFECTS = (*FLAGS, "-DATTNFUZZ_DEFECTS")
@@ -106,15 +105,12 @@ def _version(command: str) -> str:
 def _compile(command: str, flags: tuple[str, ...], progress: Callable[[str], None], folder: str) -> str:
     files = [str(path) for path in sources() if path.suffix == ".cpp"]
     which = "native kernels with planted defects" if flags == _WITH_DEFECTS else "native kernels"
-    progress(f"compiling {len(files)} files of {which} with {command} (about 10 s, once)")
-    start = time.monotonic()
-    try:
-        with library_cache.environment(CXX=command):
-            built: str = tvm_ffi.cpp.build(
-                _NAME, cpp_files=files, extra_cflags=flags, extra_ldflags=["-pthread"], build_directory=folder
-            )
-    except RuntimeError as error:
-        reason = library_cache.essence(str(error))
-        raise BuildFailed(f"{command} could not compile the native kernels:\n{reason}") from error
-    progress(f"compiled the {which} in {time.monotonic() - start:.1f} s")
-    return built
+    build = functools.partial(
+        tvm_ffi.cpp.build,
+        _NAME,
+        cpp_files=files,
+        extra_cflags=flags,
+        extra_ldflags=["-pthread"],
+        build_directory=folder,
+    )
+    return library_cache.compiled(f"the {which}", command, {"CXX": command}, build, progress)

@@ -6,7 +6,7 @@ All are contiguous in their last axis and have any other strides; they are on th
 `kernels.gpu.any_gpu` puts in the place of this one. LSE is base 2, float32.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -14,8 +14,21 @@ import torch
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.unsupported import host_scale, reject_others
-from attnfuzz.kernels.native.workspace import workspace_bytes
 from attnfuzz.kernels.ops_table import OpsTable, WorkspaceBytes
+
+
+def workspace_bytes(
+    *, batch: int, q_len: int, q_heads: int, kv_heads: int, head_dim_vo: int, max_seq_len: int
+) -> WorkspaceBytes:
+    """What one decode call uses, given the batch that it derives from its query rows and the stated maximum length.
+
+    For MLA, `kv_heads` is 1 and `head_dim_vo` the rank. The semaphores have the same size for every call, so that a
+    workspace for several calls needs the largest of their scratch.
+    """
+    module = build.load()
+    scratch = module.scratch_bytes(batch, q_len, q_heads, kv_heads, head_dim_vo, max_seq_len)
+    return WorkspaceBytes(module.semaphore_bytes(), scratch)
+
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 Answer = torch.Tensor | Pair
@@ -314,26 +327,17 @@ def _answer(out: torch.Tensor, lse: torch.Tensor | None, return_lse: bool) -> An
     return out, lse
 
 
-_WITH_WORKSPACE: Final = frozenset({"out", "lse", "workspace_buffer"})
+def _op(function: Callable[..., Any], module: str | None, *writes: str) -> Op:
+    return Op(function.__name__, function, frozenset(writes or {"out", "lse", "workspace_buffer"}), module)
+
 
 NATIVE: Final = OpsTable(
-    decode=Op(
-        "trtllm_batch_decode_with_kv_cache", trtllm_batch_decode_with_kv_cache, _WITH_WORKSPACE, "flashinfer.decode"
-    ),
-    context=Op(
-        "trtllm_batch_context_with_kv_cache", trtllm_batch_context_with_kv_cache, _WITH_WORKSPACE, "flashinfer.prefill"
-    ),
-    ragged=Op(
-        "trtllm_ragged_attention_deepseek", trtllm_ragged_attention_deepseek, _WITH_WORKSPACE, "flashinfer.prefill"
-    ),
-    mla_decode=Op(
-        "trtllm_batch_decode_with_kv_cache_mla",
-        trtllm_batch_decode_with_kv_cache_mla,
-        _WITH_WORKSPACE,
-        "flashinfer.mla",
-    ),
-    merge_state_in_place=Op("merge_state_in_place", merge_state_in_place, frozenset({"v", "s"}), "flashinfer.cascade"),
-    fixup=Op("fixup_zero_kv_rows", fixup_zero_kv_rows, frozenset({"out", "lse"})),
+    decode=_op(trtllm_batch_decode_with_kv_cache, "flashinfer.decode"),
+    context=_op(trtllm_batch_context_with_kv_cache, "flashinfer.prefill"),
+    ragged=_op(trtllm_ragged_attention_deepseek, "flashinfer.prefill"),
+    mla_decode=_op(trtllm_batch_decode_with_kv_cache_mla, "flashinfer.mla"),
+    merge_state_in_place=_op(merge_state_in_place, "flashinfer.cascade", "v", "s"),
+    fixup=_op(fixup_zero_kv_rows, None, "out", "lse"),
     decode_workspace=workspace_bytes,
     prefill_workspace=WorkspaceBytes(0, 0),
     prepare=build.load,

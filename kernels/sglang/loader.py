@@ -20,7 +20,7 @@ from unittest import mock
 
 import torch
 
-from attnfuzz.kernels.gpu.unseen import no_gpu_visible
+from attnfuzz.kernels.gpu.visible import no_gpu_visible
 from attnfuzz.kernels.sglang import wheel
 from attnfuzz.kernels.sglang.adaptations import ChangedName, changes_in, stubbed_in
 from attnfuzz.kernels.sglang.errors import CannotImport, Moved, ReleaseError, WrongHash

@@ -13,15 +13,14 @@ from typing import Final
 import msgspec
 from packaging.version import Version
 
-from attnfuzz.kernels.gpu import fmha_v2, xqa
 from attnfuzz.kernels.gpu.any_gpu import ops as any_gpu
 from attnfuzz.kernels.gpu.any_gpu.ops import ANY_GPU
-from attnfuzz.kernels.gpu.arch import Arch
-from attnfuzz.kernels.gpu.fixup import SOURCE
+from attnfuzz.kernels.gpu.build_record import Module
+from attnfuzz.kernels.gpu.direct import fmha_v2, xqa
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.hopper.backends import SMALL, WINDOWED
-from attnfuzz.kernels.gpu.hopper.ops import HOPPER
-from attnfuzz.kernels.gpu.module import Module
+from attnfuzz.kernels.gpu.hopper.backends import HOPPER, SMALL, WINDOWED
+from attnfuzz.kernels.gpu.states import FIXUP_SOURCE
+from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.sglang.backends import CONTRACT, KernelsBelow, absent, capability_of, open_session
 from attnfuzz.kernels.sglang.naming import Named
 from attnfuzz.kernels.sglang.release import release_of
@@ -81,7 +80,7 @@ def hopper_backend_of(named: Named, version: Version) -> HopperRelease:
         modules_of=_modules_of if real else lambda _: (),
         # Of XQA nothing better is known either.
         theoretical=fmha_v2.noise if real else lambda _: NoiseModel.fp32_arithmetic(),
-        own=() if real else (any_gpu.SOURCES, (SOURCE,)),
+        own=() if real else (any_gpu.SOURCES, (FIXUP_SOURCE,)),
     )
 
 

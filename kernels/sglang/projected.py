@@ -12,14 +12,13 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Output
-from attnfuzz.kernels.queries import draw_queries, packed_rows
-from attnfuzz.kernels.scales import BmmScales
+from attnfuzz.kernels.queries import BmmScales, draw_queries, packed_rows
 from attnfuzz.kernels.sglang.errors import Moved
 from attnfuzz.kernels.sglang.layer import Inputs, scaling
 from attnfuzz.kernels.sglang.pool import first_new, new_tokens
 from attnfuzz.kernels.sglang.runner import Server
 from attnfuzz.kernels.slot_tokens import SlotTokens
-from attnfuzz.kernels.trtllm.chunks import chunk_prefixes
+from attnfuzz.kernels.trtllm.prefill import chunk_prefixes
 from attnfuzz.reference.case import Step
 from attnfuzz.reference.geometry import Latent
 

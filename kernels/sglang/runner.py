@@ -10,7 +10,7 @@ import torch
 from packaging.version import Version
 
 from attnfuzz.kernels.backend import Bench
-from attnfuzz.kernels.native.workspace import workspace_bytes
+from attnfuzz.kernels.native.ops import workspace_bytes
 from attnfuzz.kernels.paged_kv import FiniteTails, PagedKv
 from attnfuzz.kernels.sglang import process
 from attnfuzz.kernels.sglang.answers import ABSENT, ASKED, ServerMock

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output, Unsupported
-from attnfuzz.kernels.queries import draw_queries, packed_rows
-from attnfuzz.kernels.scales import cached_scales
+from attnfuzz.kernels.queries import cached_scales, draw_queries, packed_rows, place_sinks
 from attnfuzz.kernels.sglang.answers import ASKED
 from attnfuzz.kernels.sglang.backends import KernelsBelow
 from attnfuzz.kernels.sglang.batch import forward_batch, new_keys, pad
@@ -20,7 +19,6 @@ from attnfuzz.kernels.sglang.loader import Loaded
 from attnfuzz.kernels.sglang.orders import Order, Preparation, WorkerKind, orders_of
 from attnfuzz.kernels.sglang.projected import ProjectedAttention
 from attnfuzz.kernels.sglang.runner import Server
-from attnfuzz.kernels.sinks import place_sinks
 from attnfuzz.reference.case import Case, Launch, Mode, Step
 
 _WORKERS = {Mode.DRAFT_EXTEND: WorkerKind.SPEC_V1, Mode.DRAFT_EXTEND_V2: WorkerKind.SPEC_V2}

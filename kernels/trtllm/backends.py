@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from attnfuzz.kernels.backend import Bench, Op, Session
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import NATIVE
@@ -41,7 +43,6 @@ class TrtllmBackend:
 
     def theory(self, dtype: DType) -> NoiseModel:
         """The native kernels compute in fp32, whatever they read."""
-        del dtype
         return NoiseModel.fp32_arithmetic()
 
     @property
@@ -85,20 +86,16 @@ MHA = TrtllmBackend(
 MLA = TrtllmBackend(
     name="trtllm_mla",
     session=MlaSession,
-    capability=Capability(
-        modes=tuple(Mode),
-        graph_modes=SPECULATIVE,
-        fp8_kv=True,
+    capability=structs.replace(
+        MHA.capability,
         latent=True,
         max_head_dim=576,
         layouts=(KvLayout.HND,),
-        kv_scales=True,
-        padding=True,
-        query_views=tuple(QueryView),
+        windows=False,
+        sinks=False,
         kv_views=(KvView.SEPARATE, KvView.TOKEN_MAJOR),
     ),
 )
-
 
 TRTLLM_BACKENDS = (
     MHA,

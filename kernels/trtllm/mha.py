@@ -13,8 +13,8 @@ from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.ops_table import OpsTable
 from attnfuzz.kernels.paged_session import PLANNED_AFTER_PADDING, PagedSession
 from attnfuzz.kernels.plan import BatchMetadata
+from attnfuzz.kernels.queries import BmmScales
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.scales import BmmScales
 from attnfuzz.reference.case import Case, Mode, Step
 
 
@@ -31,7 +31,6 @@ class MhaSession(PagedSession):
 
     def context_batch(self, step: Step, plan: BatchMetadata) -> int:
         """The batch size that the context kernel is told: that of its metadata."""
-        del step
         return plan.batch
 
     def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
@@ -53,7 +52,6 @@ class MhaSession(PagedSession):
 
     def _launched_scales(self, step: Step) -> BmmScales:
         """The factors that a launch is told."""
-        del step
         return self._scales
 
     def _attend(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> None:

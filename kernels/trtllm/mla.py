@@ -14,15 +14,13 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Bench, Fill, Output
-from attnfuzz.kernels.graphs import Captured, capture, largest_bucket
 from attnfuzz.kernels.lengths import longest, place_int32
 from attnfuzz.kernels.ops_table import OpsTable
-from attnfuzz.kernels.page_table import PageTable
 from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.plan import Row, pad_queries, table_rows
-from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
+from attnfuzz.kernels.paged_session import Captured, capture, largest_bucket
+from attnfuzz.kernels.plan import PageTable, Row, pad_queries, table_rows
+from attnfuzz.kernels.queries import BmmScales, cached_scales, draw_queries, packed_rows, place_queries
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.scales import BmmScales, cached_scales
 from attnfuzz.kernels.transfers import write
 from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
 from attnfuzz.kernels.trtllm.prefill import MlaPrefill

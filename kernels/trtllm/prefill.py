@@ -10,13 +10,43 @@ import torch
 from attnfuzz.kernels.backend import Bench, Output
 from attnfuzz.kernels.lengths import longest, place_int32, running_sum
 from attnfuzz.kernels.ops_table import OpsTable
-from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
+from attnfuzz.kernels.queries import BmmScales, draw_queries, packed_rows, place_queries
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.scales import BmmScales
 from attnfuzz.kernels.slot_tokens import SlotTokens
-from attnfuzz.kernels.trtllm.chunks import Chunk, chunk_prefixes
 from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.case import Case, Step
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Prefix tokens [starts[b], starts[b] + lengths[b]) of each request b."""
+
+    starts: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+    @property
+    def has_zero_kv(self) -> bool:
+        """Whether some request has no key in this chunk: known on the CPU, so that no layer has to synchronise."""
+        return 0 in self.lengths
+
+
+def chunk_prefixes(prefixes: Sequence[int], capacity: int) -> list[Chunk]:
+    """Cut prefixes of these lengths into chunks of at most `capacity` tokens over all requests.
+
+    The rule is SGLang's (prepare_chunked_prefix_cache_info): a chunk holds `capacity // batch` prefix tokens of every
+    request, so a request whose prefix has ended has no keys in the later chunks while others still do.
+    """
+    if not any(prefixes):
+        return []
+    length = max(1, capacity // len(prefixes))
+    count = -(-max(prefixes) // length)
+    return [
+        Chunk(
+            starts=tuple(min(index * length, prefix) for prefix in prefixes),
+            lengths=tuple(max(0, min(prefix - index * length, length)) for prefix in prefixes),
+        )
+        for index in range(count)
+    ]
 
 
 @dataclass(frozen=True)

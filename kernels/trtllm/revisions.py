@@ -15,7 +15,6 @@ class MhaTrustsPaddedBatch(MhaSession):
 
     def context_batch(self, step: Step, plan: BatchMetadata) -> int:
         """The padded batch, which the metadata has no rows for."""
-        del plan
         return step.padded_batch
 
 
@@ -42,7 +41,6 @@ class MlaMergesUnwrittenRows(MlaSession):
 
     def needs_fixup(self, has_zero_kv: bool) -> bool:
         """Never."""
-        del has_zero_kv
         return False
 
 

@@ -17,13 +17,10 @@ from paged_attention import attend_paged, to_base2
 from wrapper_backends import OnCpu
 
 from attnfuzz.kernels.backend import Op
-from attnfuzz.kernels.gpu import fmha_v2 as fmha
-from attnfuzz.kernels.gpu import xqa
-from attnfuzz.kernels.gpu.direct import cascade, cudnn, flex, fmha_v2, mla, sdpa
-from attnfuzz.kernels.gpu.direct import xqa as direct_xqa
+from attnfuzz.kernels.gpu.direct import cudnn, fmha_v2, mla, states, torch_attention, xqa
+from attnfuzz.kernels.gpu.direct.mla import MlaWrapper
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.merge import MERGE_STATE_IN_PLACE
-from attnfuzz.kernels.gpu.mla_wrapper import MlaWrapper
+from attnfuzz.kernels.gpu.states import MERGE_STATE_IN_PLACE
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.torch_sdpa import attend_into
 from attnfuzz.reference.attention import attend
@@ -182,18 +179,18 @@ def _sdpa(*, lower_right: bool = False, **arguments: Any) -> None:
 
 
 _STAND_INS: dict[Op, Callable[..., Any]] = {
-    direct_xqa.XQA_OP: _xqa,
-    fmha.FMHA_V2_OP: _fmha_v2,
-    fmha.FMHA_V2_LSE_OP: _fmha_v2_with_lse,
+    xqa.XQA_OP: _xqa,
+    fmha_v2.FMHA_V2_OP: _fmha_v2,
+    fmha_v2.FMHA_V2_LSE_OP: _fmha_v2_with_lse,
     cudnn.DECODE_OP: _cudnn_decode,
     cudnn.PREFILL_OP: _cudnn_prefill,
     MERGE_STATE_IN_PLACE: _merge_in_place,
-    cascade.MERGE_STATE: _merge_state,
-    cascade.MERGE_STATES: _merge_states,
-    sdpa.FLASH: _sdpa,
-    sdpa.EFFICIENT: _sdpa,
-    sdpa.CUDNN: _sdpa,
-    flex.FLEX: flex.attend_flexibly,
+    states.MERGE_STATE: _merge_state,
+    states.MERGE_STATES: _merge_states,
+    torch_attention.FLASH: _sdpa,
+    torch_attention.EFFICIENT: _sdpa,
+    torch_attention.CUDNN: _sdpa,
+    torch_attention.FLEX: torch_attention.attend_flexibly,
 }
 
 
@@ -211,9 +208,9 @@ def on_cpu(backend: GpuBackend) -> OnCpu:
     return OnCpu(**{**fields, "session": made, "capability": capability})
 
 
-XQA = on_cpu(direct_xqa.XQA)
-XQA_AS_SERVED = on_cpu(direct_xqa.XQA_AS_SERVED)
-XQA_FP8 = on_cpu(direct_xqa.XQA_FP8)
+XQA = on_cpu(xqa.XQA)
+XQA_AS_SERVED = on_cpu(xqa.XQA_AS_SERVED)
+XQA_FP8 = on_cpu(xqa.XQA_FP8)
 FMHA_V2 = on_cpu(fmha_v2.FMHA_V2)
 FMHA_V2_AS_SERVED = on_cpu(fmha_v2.FMHA_V2_AS_SERVED)
 FMHA_V2_NHD = on_cpu(fmha_v2.FMHA_V2_NHD)
@@ -221,10 +218,10 @@ FMHA_V2_PACKED = on_cpu(fmha_v2.FMHA_V2_PACKED)
 FMHA_V2_LSE = on_cpu(fmha_v2.FMHA_V2_LSE)
 MLA_FA2 = on_cpu(mla.MLA_FA2)
 MLA_FA3 = on_cpu(mla.MLA_FA3)
-CASCADE_MERGE = on_cpu(cascade.CASCADE_MERGE)
+CASCADE_MERGE = on_cpu(states.CASCADE_MERGE)
 CUDNN_DECODE = on_cpu(cudnn.CUDNN_DECODE)
 CUDNN_PREFILL = on_cpu(cudnn.CUDNN_PREFILL)
-SDPA_FLASH = on_cpu(sdpa.SDPA_FLASH)
-SDPA_EFFICIENT = on_cpu(sdpa.SDPA_EFFICIENT)
-SDPA_CUDNN = on_cpu(sdpa.SDPA_CUDNN)
-FLEX_ATTENTION = on_cpu(flex.FLEX_ATTENTION)
+SDPA_FLASH = on_cpu(torch_attention.SDPA_FLASH)
+SDPA_EFFICIENT = on_cpu(torch_attention.SDPA_EFFICIENT)
+SDPA_CUDNN = on_cpu(torch_attention.SDPA_CUDNN)
+FLEX_ATTENTION = on_cpu(torch_attention.FLEX_ATTENTION)

@@ -6,8 +6,7 @@ import torch
 
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.kernels.entry_points.entry_point import Breach
-from attnfuzz.kernels.native.ops import NATIVE
-from attnfuzz.kernels.native.workspace import workspace_bytes
+from attnfuzz.kernels.native.ops import NATIVE, workspace_bytes
 
 PAGES, PAGE_SIZE, Q_HEADS, KV_HEADS, DIM = 7, 4, 4, 2, 16
 RANK, ROPE = 16, 8

@@ -106,7 +106,7 @@ CHANGES_ITS_INPUT = _backend("changes_its_input", lambda given: given["query"].v
 class _HastySession(FunctionSession):
     """Reads far outside of a tensor by itself, a while after its kernel is queued behind that."""
 
-    def forward(self, index: int) -> Output:
+    def forward(self, index: int) -> Output | None:
         beside = self._bench.memory.tensor("beside", (1,), torch.float32)
         torch.cuda._sleep(10**8)
         stray(beside, _FAR, write=False)
@@ -128,7 +128,7 @@ def _writes_zeros(*, out: torch.Tensor, lse: torch.Tensor, **_: Any) -> None:
 class _QueueingSession(FunctionSession):
     """Queues a kernel that ends well, one that does not, and its own."""
 
-    def forward(self, index: int) -> Output:
+    def forward(self, index: int) -> Output | None:
         beside = self._bench.memory.tensor("beside", (64,), torch.float32)
         backend = self._backend
         assert isinstance(backend, _QueueingBackend)

@@ -16,17 +16,13 @@ from bound_call import bind
 from flashinfer.utils import get_trtllm_gen_multi_ctas_kv_counter_bytes
 
 from attnfuzz.kernels.backend import Bench, Fill, Op
-from attnfuzz.kernels.gpu.blackwell.backends import BLACKWELL_BACKENDS
-from attnfuzz.kernels.gpu.blackwell.ops import BLACKWELL
+from attnfuzz.kernels.gpu.blackwell import BLACKWELL, BLACKWELL_BACKENDS
+from attnfuzz.kernels.gpu.direct.mla import MlaBatch, MlaWrapper, StaticSize
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.hopper.backends import HOPPER_BACKENDS
-from attnfuzz.kernels.gpu.hopper.mha import HopperMhaSession
-from attnfuzz.kernels.gpu.hopper.mla import HopperMlaSession
-from attnfuzz.kernels.gpu.hopper.ops import HOPPER
-from attnfuzz.kernels.gpu.hopper.prefill import HopperMlaPrefill
-from attnfuzz.kernels.gpu.mla_wrapper import MlaBatch, MlaWrapper, StaticSize
-from attnfuzz.kernels.gpu.processors import processors
-from attnfuzz.kernels.gpu.revisions import with_revisions
+from attnfuzz.kernels.gpu.hopper.backends import HOPPER, HOPPER_BACKENDS
+from attnfuzz.kernels.gpu.hopper.sessions import HopperMhaSession, HopperMlaPrefill, HopperMlaSession
+from attnfuzz.kernels.gpu.variants import with_revisions
+from attnfuzz.kernels.gpu.visible import processors
 from attnfuzz.kernels.gpu.wrappers.ragged import FA3_RAGGED
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.ops_table import OpsTable

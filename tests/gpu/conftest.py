@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from attnfuzz.harness.memory.cuda.arena import CudaArena
-from attnfuzz.kernels.gpu.arch import Arch
-from attnfuzz.kernels.gpu.visible import missing
+from attnfuzz.kernels.gpu.visible import Arch, missing
 
 _REASON = missing(frozenset(Arch), ())
 

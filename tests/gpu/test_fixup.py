@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnfuzz.kernels import fixup
-from attnfuzz.kernels.gpu.fixup import fixup_zero_kv_rows
+from attnfuzz.kernels.gpu.states import fixup_zero_kv_rows
 
 pytestmark = pytest.mark.gpu
 

@@ -6,8 +6,8 @@ import pytest
 from small_cases import HEADS, step
 
 from attnfuzz.kernels.backend import Bench
-from attnfuzz.kernels.page_table import PageTable
 from attnfuzz.kernels.paged_kv import PagedKv
+from attnfuzz.kernels.plan import PageTable
 from attnfuzz.reference.case import Case, Mode, Pages, TableTail, Views
 
 BenchOf = Callable[..., Bench]

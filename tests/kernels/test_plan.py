@@ -8,9 +8,8 @@ from small_cases import HEADS, step
 
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.lengths import longest, running_sum
-from attnfuzz.kernels.page_table import PageTable
 from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.plan import Row, pad_queries, plan_rows
+from attnfuzz.kernels.plan import PageTable, Row, pad_queries, plan_rows
 from attnfuzz.reference.case import Case, Launch, Mode, Pages, Step, TableTail
 
 

@@ -3,22 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator
 
 from attnfuzz.kernels.entry_points.attention import Attention
-from attnfuzz.kernels.entry_points.duties import (
-    batches,
-    fit,
-    halves,
-    keys,
-    metadata,
-    outputs,
-    pages,
-    queries,
-    scales,
-    workspaces,
-)
-from attnfuzz.kernels.entry_points.entry_point import Arguments, Breach
+from attnfuzz.kernels.entry_points.duties import fit, launch, lengths, metadata, outputs, pages
+from attnfuzz.kernels.entry_points.entry_point import Breach
 from attnfuzz.kernels.entry_points.forms import WrongForm
 
-__all__ = ["breaches_of", "judged"]
+__all__ = ["judged", "of_attention"]
 
 _FORMS = "the shapes and types in FlashInfer's docstring"
 
@@ -31,19 +20,25 @@ def judged(duties: Callable[[], Iterable[Breach]]) -> tuple[Breach, ...]:
         return (Breach((wrong.name,), str(wrong), _FORMS),)
 
 
-def breaches_of(attention: Callable[[Arguments], Attention], arguments: Arguments) -> tuple[Breach, ...]:
+def of_attention(call: Attention) -> Iterator[Breach]:
     """The duties that an attention call breaks, the one that explains most first.
 
-    Of a call whose metadata is not what a kernel takes it for, only that is told: what its lengths and page ids are
+    Of a call whose metadata is not what a kernel takes it for, only that is reported: what its lengths and page ids are
     would be a guess.
     """
-    return judged(lambda: _of_attention(attention(arguments)))
-
-
-def _of_attention(call: Attention) -> Iterator[Breach]:
-    misread = tuple(metadata.breaches(call))
+    misread = tuple(metadata.misread(call))
     if misread:
         yield from misread
         return
-    for duties in (batches, queries, keys, halves, pages, fit, outputs, workspaces, scales):
-        yield from duties.breaches(call)
+    for duty in (
+        metadata.batch,
+        lengths.queries,
+        lengths.keys,
+        pages.halves,
+        pages.table,
+        fit.breaches,
+        outputs.breaches,
+        launch.workspace,
+        launch.factors,
+    ):
+        yield from duty(call)

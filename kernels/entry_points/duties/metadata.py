@@ -1,18 +1,21 @@
-"""Lengths and page ids are int32, one behind the other: kernels read them by raw pointer, as nothing else."""
+"""Lengths and page ids are int32, one behind the other, with a row for each request of the batch.
+
+Kernels read them by raw pointer, as nothing else, and compare nothing.
+"""
 
 from collections.abc import Iterator
 
 import torch
 
 from attnfuzz.kernels.entry_points.attention import Attention
-from attnfuzz.kernels.entry_points.entry_point import Breach
+from attnfuzz.kernels.entry_points.entry_point import Breach, listed
 from attnfuzz.kernels.entry_points.forms import METADATA, described, tensor_of
 
 _DTYPE = "FlashInfer casts its pointer to int*; docstrings of seq_lens (uint32) and cum_seq_lens_q (int32)"
 _STRIDE = "FlashInfer passes its pointer without a stride"
 
 
-def breaches(call: Attention) -> Iterator[Breach]:
+def misread(call: Attention) -> Iterator[Breach]:
     """Metadata of another dtype, or with gaps between the numbers of a row.
 
     A gap between the rows of a page table is none of its caller's doing: no docstring asks for dense ones.
@@ -22,7 +25,7 @@ def breaches(call: Attention) -> Iterator[Breach]:
             continue
         name, tensor = parameter.name, tensor_of(call.arguments, parameter.name)
         if tensor.dtype not in (torch.int32, torch.uint32):
-            text = f"{name} is {described(tensor)}, where int32 is due: {_misread(tensor)}"
+            text = f"{name} is {described(tensor)}, where int32 is due: {_consequence(tensor)}"
             yield Breach((name,), text, _DTYPE)
         elif tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
             text = (
@@ -32,7 +35,57 @@ def breaches(call: Attention) -> Iterator[Breach]:
             yield Breach((name,), text, _STRIDE)
 
 
-def _misread(tensor: torch.Tensor) -> str:
+def _consequence(tensor: torch.Tensor) -> str:
     if tensor.dtype is torch.int64:
         return "read as int32, every second number is the upper half of the one before, and the last ones are missed"
     return "its bytes are read as other numbers"
+
+
+_SHAPES = "FlashInfer docstrings: metadata of shape [batch_size, ...] or [batch_size + 1]"
+
+
+def batch(call: Attention) -> Iterator[Breach]:
+    """Metadata of another number of requests: first what has too few."""
+    rows = dict(_requests_in(call))
+    if call.checked_table and call.table in rows and rows[call.table] != call.batch:
+        text = f"{call.batch_text}, but {_counted({call.table: rows.pop(call.table)})}: FlashInfer rejects the call"
+        yield Breach(
+            (*call.batch_from, call.table),
+            text,
+            "FlashInfer compares the rows of block_tables with the batch (MLA decode, fmha_v2)",
+        )
+    short = {name: has for name, has in rows.items() if has < call.batch}
+    if short:
+        first = min(short.values())
+        requests = f"request {first} is" if call.batch == first + 1 else f"requests {first} to {call.batch - 1} are"
+        text = (
+            f"{call.batch_text}, but {_counted(short)}: {requests} read past their ends, where "
+            "anything may be taken for lengths, offsets and page ids"
+        )
+        yield Breach((*call.batch_from, *short), text, f"{_SHAPES}; the kernels compare nothing", first)
+    long = {name: has for name, has in rows.items() if has > call.batch}
+    if long:
+        text = f"{call.batch_text}, but {_counted(long)}: nobody answers request {call.batch} and what follows it"
+        yield Breach((*call.batch_from, *long), text, _SHAPES, call.batch)
+
+
+def _requests_in(call: Attention) -> Iterator[tuple[str, int]]:
+    """The requests that each tensor tells of."""
+    for parameter in call.parameters:
+        if parameter.role not in METADATA or parameter.name in call.batch_from:
+            continue
+        shape = tensor_of(call.arguments, parameter.name).shape
+        for axis, size in zip(parameter.axes, shape, strict=True):
+            if axis in ("requests", "requests + 1"):
+                yield parameter.name, size if axis == "requests" else max(0, size - 1)
+
+
+def _counted(rows: dict[str, int]) -> str:
+    """Such as "seq_lens and block_tables tell of 10 requests"."""
+    by_count: dict[int, list[str]] = {}
+    for name, has in rows.items():
+        by_count.setdefault(has, []).append(name)
+    return " and ".join(
+        f"{listed(names)} {'tells' if len(names) == 1 else 'tell'} of {has} request{'' if has == 1 else 's'}"
+        for has, names in by_count.items()
+    )

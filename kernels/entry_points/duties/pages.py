@@ -1,10 +1,14 @@
-"""The page table has room for a request's keys, and names pages of the pool for those that its queries see."""
+"""The page table has room for a request's keys, and names pages of the pool for those that its queries see.
+
+Where a kernel takes K and V by one pointer, V lies whole pages behind K, and its page ids are as many above those of K.
+"""
 
 from collections.abc import Iterator
 
+import torch
+
 from attnfuzz.kernels.entry_points.attention import Attention
-from attnfuzz.kernels.entry_points.duties.wording import and_others
-from attnfuzz.kernels.entry_points.entry_point import Breach, RequestSpan
+from attnfuzz.kernels.entry_points.entry_point import Breach, RequestSpan, and_others
 from attnfuzz.kernels.entry_points.forms import tensor_of
 from attnfuzz.kernels.entry_points.pool import Pool
 
@@ -12,7 +16,7 @@ _TABLE = "FlashInfer docstring of block_tables: [batch_size, max_num_pages_per_s
 _RAW = "FlashInfer docstring of block_tables: the page table of the KV cache; no kernel compares its ids with the pool"
 
 
-def breaches(call: Attention) -> Iterator[Breach]:
+def table(call: Attention) -> Iterator[Breach]:
     """Lengths that the columns can't hold, and ids outside of the pool.
 
     Columns behind a request's last page may hold anything, and so may those of pages that lie before every window.
@@ -54,3 +58,54 @@ def seen_columns(span: RequestSpan, pool: Pool, window_left: int) -> range:
     """Columns of the pages that a query of the request sees."""
     first_seen = max(0, span.kv_len - span.q_len - window_left) if window_left >= 0 else 0
     return range(first_seen // pool.page_size, len(span.pages))
+
+
+_FLASHINFER = "FlashInfer 0.7.2: prefill.py, _check_paged_kv_non_interleaved"
+_OFFSETS = f"{_FLASHINFER}: V's offsets account for where it is stored"
+
+
+def halves(call: Attention) -> Iterator[Breach]:
+    """Halves that the kernel can't find from K's pointer and shape, and page ids that lead it elsewhere.
+
+    Tensors on the meta device lie nowhere: of these it is not asked where.
+    """
+    if call.halves is None:
+        return
+    key, value = (tensor_of(call.arguments, name) for name in call.halves)
+    gaps = [name for name in call.halves if not tensor_of(call.arguments, name).is_contiguous()]
+    if gaps:
+        text = f"{gaps[0]} is not contiguous: the kernel derives strides from shapes, and reads other elements"
+        yield Breach(tuple(gaps), text, _FLASHINFER)
+    elif key.numel() and not key.is_meta and not value.is_meta:
+        yield from _misplaced(call, value.data_ptr() - key.data_ptr(), key[0].numel() * key.itemsize)
+
+
+def _misplaced(call: Attention, apart: int, page: int) -> Iterator[Breach]:
+    """V is `apart` bytes behind K, whose pages have `page` bytes."""
+    assert call.halves is not None
+    if apart <= 0 or apart % page:
+        text = f"{call.halves[1]} lies {apart} bytes behind {call.halves[0]}, not whole pages of {page} bytes"
+        yield Breach(call.halves, f"{text}: it is rejected", _FLASHINFER)
+        return
+    pages = apart // page
+    wrong = list(_wrong_ids(call, pages))
+    if wrong:
+        request, column, own = wrong[0]
+        text = (
+            f"{call.table}[{request}, 1, {column}] is page {own} of V, not {pages} behind that of K, where V begins"
+            f"{and_others([each for each, _, _ in wrong])}"
+        )
+        yield Breach((str(call.table),), text, _OFFSETS, request)
+
+
+def _wrong_ids(call: Attention, pages: int) -> Iterator[tuple[int, int, int]]:
+    """Requests, the first column of each whose id of V is wrong, and that id."""
+    assert call.table is not None
+    assert call.pool is not None
+    table: torch.Tensor = tensor_of(call.arguments, call.table)
+    for request, span in enumerate(call.spans[: table.shape[0]]):
+        ids = table[request, 1].tolist()
+        for column in seen_columns(span, call.pool, call.window_left):
+            if ids[column] != span.pages[column] + pages:
+                yield request, column, ids[column]
+                break

@@ -17,9 +17,8 @@ import torch
 import tvm_ffi
 
 from attnfuzz.kernels.backend import Op
-from attnfuzz.kernels.gpu import fixup, nvcc
-from attnfuzz.kernels.gpu.fixup import FIXUP
-from attnfuzz.kernels.gpu.merge import MERGE_STATE_IN_PLACE
+from attnfuzz.kernels.gpu import nvcc
+from attnfuzz.kernels.gpu.states import FIXUP, FIXUP_SOURCE, MERGE_STATE_IN_PLACE
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.ops_table import OpsTable, WorkspaceBytes
@@ -48,7 +47,7 @@ def prepare(progress: Callable[[str], None]) -> None:
 
     """
     nvcc.build(SOURCES, progress=progress)
-    nvcc.build([fixup.SOURCE], progress=progress)
+    nvcc.build([FIXUP_SOURCE], progress=progress)
 
 
 def _on_gpu(op: Op) -> Op:
@@ -62,14 +61,6 @@ def _on_gpu(op: Op) -> Op:
     return replace(op, function=function)
 
 
-def _no_workspace(
-    *, batch: int, q_len: int, q_heads: int, kv_heads: int, head_dim_vo: int, max_seq_len: int
-) -> WorkspaceBytes:
-    """Nothing is split. One has to be handed over all the same, of any size and contents."""
-    del batch, q_len, q_heads, kv_heads, head_dim_vo, max_seq_len
-    return WorkspaceBytes(0, 0)
-
-
 ANY_GPU: Final = OpsTable(
     decode=_on_gpu(NATIVE.decode),
     context=_on_gpu(NATIVE.context),
@@ -77,7 +68,8 @@ ANY_GPU: Final = OpsTable(
     mla_decode=_on_gpu(NATIVE.mla_decode),
     merge_state_in_place=MERGE_STATE_IN_PLACE,
     fixup=FIXUP,
-    decode_workspace=_no_workspace,
+    # Nothing is split. A workspace has to be handed over all the same, of any size and contents.
+    decode_workspace=lambda **_: WorkspaceBytes(0, 0),
     prefill_workspace=WorkspaceBytes(0, 0),
     prepare=prepare,
 )

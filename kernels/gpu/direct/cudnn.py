@@ -8,14 +8,13 @@ import torch
 
 from attnfuzz.kernels.backend import Op, Unsupported
 from attnfuzz.kernels.gpu import flashinfer_op
-from attnfuzz.kernels.gpu.arch import Arch
-from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, OpenSession
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, OpenSession, bucket
+from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.lengths import place_int32
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.kernels.paged_session import PagedSession
 from attnfuzz.kernels.plan import BatchMetadata
 from attnfuzz.kernels.results import Results
-from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import KvView, Mode, QueryView, Step
 from attnfuzz.reference.contract import Contract, LseBase
@@ -110,18 +109,7 @@ class CudnnPrefillSession(_CudnnSession):
         )
 
 
-def _bucket(dtype: DType, head_dim: int, **more: Any) -> Bucket:
-    return Bucket(
-        dtype=dtype,
-        kv_dtype=dtype,
-        head_dim_qk=head_dim,
-        head_dim_vo=head_dim,
-        heads=((1, 1), (4, 2)),
-        page_sizes=(16, 64),
-        layouts=(KvLayout.HND,),
-        **more,
-    )
-
+_bucket: Final = partial(bucket, heads=((1, 1), (4, 2)), page_sizes=(16, 64), layouts=(KvLayout.HND,))
 
 # docs.nvidia.com/cudnn, operations/Attention: SM80 or newer, and its table has pages on Ampere, Ada, Hopper and
 # Blackwell (B200, B300).
@@ -136,8 +124,6 @@ def _backend(name: str, session: OpenSession, op: Op, capability: Capability) ->
         contract=Contract(lse=LseBase.TWO),
         session=session,
         kernels=(op,),
-        # cuDNN compiles what it needs by itself.
-        modules_of=lambda _: (),
         theoretical=lambda _: NoiseModel.unknown_kernel(),
         needs=("flashinfer", "cudnn"),
     )

@@ -5,31 +5,27 @@ compile.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
+import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Bench, Op, Output
-from attnfuzz.kernels.gpu.arch import Arch
-from attnfuzz.kernels.gpu.as_served import as_served
-from attnfuzz.kernels.gpu.direct.packed import Packed, PackedSession
-from attnfuzz.kernels.gpu.fmha_v2 import (
-    FMHA_V2_LSE_OP,
-    FMHA_V2_OP,
-    WORKSPACE,
-    modules_of,
-    noise,
-    paged_layout,
-    told,
-    told_on_pages,
-)
-from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, OpenSession
+from attnfuzz.kernels.gpu import flashinfer_op
+from attnfuzz.kernels.gpu.build_record import Module
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, OpenSession, bucket
+from attnfuzz.kernels.gpu.variants import as_served
+from attnfuzz.kernels.gpu.visible import Arch
+from attnfuzz.kernels.lengths import longest, place_int32, running_sum
+from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.kernels.paged_kv import FiniteTails
 from attnfuzz.kernels.paged_session import PagedSession
 from attnfuzz.kernels.plan import BatchMetadata, Row
+from attnfuzz.kernels.queries import cached_scales, draw_queries, packed_rows, place_queries, place_sinks
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.sinks import place_sinks
+from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
@@ -37,7 +33,102 @@ from attnfuzz.reference.case import Case, KvView, Mode, QueryView, Step
 from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.geometry import Geometry, KvLayout
+from attnfuzz.reference.noise import ROUNDOFF, NoiseModel
+
+_MODULE: Final = "flashinfer.prefill"
+_FUNCTION: Final = "trtllm_fmha_v2_prefill"
+_WRITES: Final = frozenset({"out", "workspace_buffer"})
+
+WORKSPACE: Final = WorkspaceBytes(semaphores=0, scratch=16)
+"""What a 16-bit call allocates: a tile counter, which it clears itself (fmha_v2_run.cu, tile_id_counter_d; templates/
+kernel_hopper_ws.jinja). A smaller workspace is refused."""
+
+
+def prefill_with_lse(*, lse: torch.Tensor, **arguments: Any) -> None:
+    """Call it for its softmax statistics, and write the LSE that they stand for to `lse` [tokens, heads], in base e.
+
+    They are the maximum of a row's logits and the sum of the exponentials relative to it (fmha_v2_run.cu,
+    softmax_stats: "for (max, sum)"). FlashInfer allocates them, where nothing guards them.
+    """
+    _, statistics = flashinfer_op.call(_MODULE, _FUNCTION, save_softmax_stats=True, **arguments)
+    maximum, total = statistics.unbind(dim=-1)
+    torch.add(maximum, total.log(), out=lse)
+
+
+FMHA_V2_OP: Final = flashinfer_op.flashinfer_op(_MODULE, _FUNCTION, _WRITES)
+FMHA_V2_LSE_OP: Final = Op(f"{_FUNCTION}_with_lse", prefill_with_lse, _WRITES | {"lse"})
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A batch: query [tokens, q_heads, head_dim_qk] in guarded memory, int32 metadata, and what it attends to.
+
+    seq_lens [batch]; cumulative lengths [batch + 1]; key [kv tokens, kv_heads, head_dim_qk] and value [kv tokens,
+    kv_heads, head_dim_vo] are still on the CPU, for a backend places them as its layout wants.
+    """
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    seq_lens: torch.Tensor
+    cum_seq_lens_q: torch.Tensor
+    cum_seq_lens_kv: torch.Tensor
+    max_q_len: int
+    max_kv_len: int
+
+    @property
+    def batch(self) -> int:
+        """Requests."""
+        return self.seq_lens.shape[0]
+
+
+def told(batch: BatchMetadata | Packed, geometry: Geometry) -> dict[str, Any]:
+    """The arguments that say how long requests are, which keys a query sees, and what alters its logits."""
+    return {
+        "seq_lens": batch.seq_lens,
+        "max_q_len": batch.max_q_len,
+        # fmha_v2_run.cu asserts that the stated maximum of keys is not the smaller one.
+        "max_kv_len": max(batch.max_kv_len, batch.max_q_len),
+        "batch_size": batch.batch,
+        "cum_seq_lens_q": batch.cum_seq_lens_q,
+        "cum_seq_lens_kv": batch.cum_seq_lens_kv,
+        "mask_mode": "sliding_window" if geometry.window_left >= 0 else "causal",
+        "window_left": geometry.window_left,
+        "logits_soft_cap_scale": geometry.soft_cap or None,
+    }
+
+
+def told_on_pages(plan: BatchMetadata, geometry: Geometry, query: torch.Tensor, cache: Any) -> dict[str, Any]:
+    """Those, for queries [tokens, q_heads, head_dim_qk] on a paired pool."""
+    return {
+        "qkv": (query, cache),
+        "input_layout": paged_layout(geometry.kv_layout),
+        "block_tables": plan.block_tables,
+        **told(plan, geometry),
+    }
+
+
+def paged_layout(layout: KvLayout) -> str:
+    """The input layout of a paired pool."""
+    return f"Q_PAGED_KV_{layout.value}"
+
+
+def noise(dtype: DType) -> NoiseModel:
+    """Nothing is said of its weights; `bmm2_scale` is rounded to the queries' dtype (fmha_v2_run.cu, set_params)."""
+    return msgspec.structs.replace(NoiseModel.unknown_kernel(), bias=ROUNDOFF[dtype.torch_dtype])
+
+
+def modules_of(bucket: Bucket, layouts: tuple[str, ...]) -> tuple[Module, ...]:
+    """A module for each input layout, like Q_PAGED_KV_HND: it has all head dims."""
+    dtype = bucket.dtype
+    return tuple(Module(f"fmha_v2 {layout} {dtype}", partial(_spec, layout, dtype.torch_dtype)) for layout in layouts)
+
+
+def _spec(layout: str, dtype: torch.dtype) -> object:
+    from flashinfer.jit.attention import modules  # noqa: PLC0415 - it creates a CUDA context
+
+    return modules.gen_fmha_v2_module(layout, dtype)
 
 
 class FmhaV2Session(PagedSession):
@@ -66,16 +157,52 @@ class FmhaV2AsServed(FmhaV2Session):
     kv_type = FiniteTails
 
 
-class PackedFmhaV2Session(PackedSession):
-    """One launch for each step on keys and values of their own, SEPARATE_Q_K_V."""
+class PackedFmhaV2Session:
+    """One launch for each step on keys and values of their own, SEPARATE_Q_K_V.
+
+    Each step is planned before padding, and the rows behind its plan are cleared.
+    """
 
     op: Op = FMHA_V2_OP
     layout = "SEPARATE_Q_K_V"
+    returns_lse = False
 
     def __init__(self, case: Case, bench: Bench) -> None:
-        super().__init__(case, bench)
+        self._case, self._bench = case, bench
+        self._tokens = SlotTokens.cached(case, device=bench.device)
         self._sinks = place_sinks(case, bench)
         self._workspace = SharedWorkspace(case, bench)
+        self._scales = cached_scales(case, case.geometry.head_dim_qk)
+
+    def forward(self, index: int) -> Output:
+        """Run one step."""
+        case, bench, step = self._case, self._bench, self._case.steps[index]
+        query = place_queries(case, bench, draw_queries(case, index, step.padded_tokens, case.geometry.head_dim_qk))
+        results = Results.place(case, bench, step.padded_tokens, case.geometry.head_dim_vo)
+        self._attend(self._packed(step, query[: step.tokens]), results[: step.tokens])
+        results[step.tokens :].clear()
+        return Output(
+            out=results.out,
+            lse=results.lse if self.returns_lse else None,
+            attended=self._tokens.attended(step, query, packed_rows(step)),
+            sinks=self._sinks,
+            **self._scales,
+        )
+
+    def _packed(self, step: Step, query: torch.Tensor) -> Packed:
+        bench, slack = self._bench, self._case.max_len_slack
+        q_lens, kv_lens = [request.q_len for request in step.requests], [request.kv_len for request in step.requests]
+        key, value = self._tokens.packed(step)
+        return Packed(
+            query=query,
+            key=key,
+            value=value,
+            seq_lens=place_int32(bench, "seq_lens", kv_lens),
+            cum_seq_lens_q=place_int32(bench, "cum_seq_lens_q", running_sum(q_lens)),
+            cum_seq_lens_kv=place_int32(bench, "cum_seq_lens_kv", running_sum(kv_lens)),
+            max_q_len=longest(q_lens) + slack,
+            max_kv_len=longest(kv_lens) + slack,
+        )
 
     def _tensors(self, packed: Packed) -> tuple[torch.Tensor, ...]:
         key = self._bench.memory.copy("key", packed.key)
@@ -94,7 +221,6 @@ class PackedFmhaV2Session(PackedSession):
         )
 
     def _extras(self, results: Results) -> dict[str, Any]:
-        del results
         return {"sinks": self._sinks}
 
 
@@ -112,17 +238,7 @@ class ContiguousFmhaV2Session(PackedFmhaV2Session):
         return {"lse": results.lse}
 
 
-def _bucket(head_dim_qk: int, head_dim_vo: int, **more: Any) -> Bucket:
-    return Bucket(
-        dtype=DType.BFLOAT16,
-        kv_dtype=DType.BFLOAT16,
-        head_dim_qk=head_dim_qk,
-        head_dim_vo=head_dim_vo,
-        heads=((1, 1), (4, 2), (8, 1), (3, 3)),
-        **more,
-    )
-
-
+_bucket: Final = partial(bucket, DType.BFLOAT16, heads=((1, 1), (4, 2), (8, 1), (3, 3)))
 _WINDOWS: Final = (-1, 0, 7, 100, 5000)
 _NO_PAGES: Final[dict[str, Any]] = {"page_sizes": (16,), "layouts": (KvLayout.HND,)}
 """Kernels without pages are not told of them; a geometry has to name some."""
@@ -130,13 +246,11 @@ _NO_PAGES: Final[dict[str, Any]] = {"page_sizes": (16,), "layouts": (KvLayout.HN
 
 def _paged(layout: KvLayout) -> tuple[Bucket, ...]:
     shared: dict[str, Any] = {"layouts": (layout,), "windows": _WINDOWS, "sinks": (False, True)}
-    return tuple(_bucket(dim, dim, page_sizes=(16, 32, 128), soft_caps=(0.0, 20.0), **shared) for dim in (64, 128))
+    return tuple(_bucket(dim, page_sizes=(16, 32, 128), soft_caps=(0.0, 20.0), **shared) for dim in (64, 128))
 
 
-_PACKED: Final = tuple(
-    _bucket(qk, vo, windows=_WINDOWS, sinks=(False, True), **_NO_PAGES) for qk, vo in ((64, 64), (128, 128))
-)
-_CONTIGUOUS: Final = tuple(_bucket(dim, dim, windows=_WINDOWS, **_NO_PAGES) for dim in (64, 128))
+_PACKED: Final = tuple(_bucket(dim, windows=_WINDOWS, sinks=(False, True), **_NO_PAGES) for dim in (64, 128))
+_CONTIGUOUS: Final = tuple(_bucket(dim, windows=_WINDOWS, **_NO_PAGES) for dim in (64, 128))
 
 
 def _backend(

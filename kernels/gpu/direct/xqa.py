@@ -1,20 +1,23 @@
-"""XQA, TRT-LLM's decode kernel, by its own entry point: decode, and drafts of one length or of several."""
+"""XQA, TRT-LLM's decode kernel, by its own entry point: decode, and drafts of one length or of several.
+
+Beside the usual arguments it wants a packed draft mask, and a workspace.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Op, Output, Unsupported
-from attnfuzz.kernels.gpu import xqa
-from attnfuzz.kernels.gpu.arch import Arch
-from attnfuzz.kernels.gpu.as_served import as_served
+from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.flashinfer_op import flashinfer_op
-from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.module import Module
-from attnfuzz.kernels.gpu.processors import processors
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
+from attnfuzz.kernels.gpu.variants import as_served
+from attnfuzz.kernels.gpu.visible import Arch, processors
+from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.kernels.paged_session import PagedSession
 from attnfuzz.kernels.plan import BatchMetadata, Row
 from attnfuzz.kernels.results import Results
@@ -24,7 +27,111 @@ from attnfuzz.reference.case import KvView, Mode, QueryView, Step
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import ROUNDOFF, NoiseModel
+
+SEMAPHORES: Final = 8 << 20
+"""Bytes at the start of the workspace, zero at first use (docstring of decode.xqa_batch_decode_with_kv_cache)."""
+
+_WORD_BITS = 16
+_ROWS_PER_BLOCK = 32
+"""Query rows of a block in speculative decoding (mha.h, rowsPerBlock)."""
+_MERGING_WARPS = 4
+"""Warps of a block that merge partial outputs, each beginning with one of its own (mha.cu, ctaShapeInWarps.x)."""
+
+
+def _bucket(
+    dtype: DType, page: int, head_dim: int, heads: tuple[tuple[int, int], ...], stride: int, **more: Any
+) -> Bucket:
+    return bucket(
+        dtype,
+        head_dim,
+        heads=heads,
+        page_sizes=(page,),
+        layouts=(KvLayout.HND, KvLayout.NHD),
+        sinks=(False, True),
+        strides=(stride,),
+        **more,
+    )
+
+
+UNIFORM: Final = (Mode.DECODE, Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND_V2)
+BUCKETS: Final = (
+    _bucket(DType.BFLOAT16, 16, 64, ((2, 1), (4, 2), (8, 4)), 4, modes=(*UNIFORM, Mode.DRAFT_EXTEND)),
+    _bucket(DType.FLOAT16, 32, 64, ((1, 1), (3, 3)), 3, modes=UNIFORM),
+    _bucket(DType.BFLOAT16, 64, 128, ((4, 1), (8, 2)), 4, modes=UNIFORM, windows=(0, 7, 100, 5000)),
+)
+"""What is compiled for XQA: each of its modules is for one page size, head dim, group, and number of queries. Ragged
+drafts need modules of their own."""
+FP8_BUCKETS: Final = (_bucket(DType.FLOAT16, 32, 128, ((8, 1), (16, 2)), 4, kv_dtype=DType.FLOAT8_E4M3, modes=UNIFORM),)
+
+
+def draft_mask(q_lens: Sequence[int], longest: int) -> torch.Tensor:
+    """The causal mask among draft tokens: uint16 [sum of q_lens, ceil(longest / 32) * 2], a bit for each token.
+
+    Bit j % 16 of word j / 16 in the row of token i is set where i sees token j of its request (FlashInfer, docstring of
+    xqa.xqa: rows are packed one request after another, each as long as its own draft).
+    """
+    words = -(-longest // (2 * _WORD_BITS)) * 2
+    masks = [(2 << token) - 1 for q_len in q_lens for token in range(q_len)]
+    rows = [[mask >> _WORD_BITS * word & 0xFFFF for word in range(words)] for mask in masks]
+    return torch.tensor(rows, dtype=torch.int32).reshape(len(rows), words).to(torch.uint16)
+
+
+def workspace_bytes(
+    *, batch: int, q_len: int, q_heads: int, kv_heads: int, head_dim: int, processors: int
+) -> WorkspaceBytes:
+    """The semaphores, and a bound on the scratch that XQA's split KV takes on a GPU of so many multiprocessors.
+
+    FlashInfer says no size and checks none. mha.cu (launchMHAFlashInfer, kernel_mha_impl) splits a sequence into at
+    most processors / (batch * kv_heads) parts. Of each block of a part's rows, which in speculative decoding are 32, it
+    keeps the output in the query's dtype, and the maximum and the sum of each row; outputs are aligned to their size.
+    Where there are fewer parts than warps that merge them, the others read behind the last part (mha.cu, the first
+    loadBufAsync), and make no use of it.
+    """
+    rows = q_len * (q_heads // kv_heads)
+    blocks = -(-rows // _ROWS_PER_BLOCK) if q_len > 1 else 1
+    held = _ROWS_PER_BLOCK if q_len > 1 else rows
+    sequences = max(1, batch * kv_heads)
+    parts = max(1, processors // sequences) * sequences * blocks
+    statistics = 2 * 4 * -(-held // 32) * 32
+    output = 2 * held * head_dim
+    behind = (1 + _MERGING_WARPS) * output
+    return WorkspaceBytes(SEMAPHORES, parts * (statistics + output) + behind)
+
+
+def modules_of(bucket: Bucket, *, ragged: bool) -> tuple[Module, ...]:
+    """A bucket's modules: for one query, for each number of draft tokens, and with `ragged` for ragged drafts too."""
+    q_lens = [(1, False)] + [(q_len, packed) for q_len in bucket.strides for packed in (False, True)[: 1 + ragged]]
+    return tuple(
+        _module(bucket, page, group, sliding=sliding, q_len=q_len, ragged=packed)
+        for group in sorted({q_heads // kv_heads for q_heads, kv_heads in bucket.heads})
+        for page in bucket.page_sizes
+        for sliding in sorted({window >= 0 for window in bucket.windows})
+        for q_len, packed in q_lens
+    )
+
+
+def _module(bucket: Bucket, page: int, group: int, *, sliding: bool, q_len: int, ragged: bool) -> Module:
+    queries = f"{q_len} draft tokens{', ragged' if ragged else ''}" if q_len > 1 else "one query"
+    window = ", window" if sliding else ""
+    name = (
+        f"XQA {bucket.dtype} on {bucket.kv_dtype}, pages of {page}, head dim {bucket.head_dim_qk}, "
+        f"{group} heads per KV head{window}, {queries}"
+    )
+    dtype, kv_dtype = bucket.dtype.torch_dtype, bucket.kv_dtype.torch_dtype
+    sizes = (page, bucket.head_dim_qk, group)
+    return Module(name, partial(_spec, dtype, kv_dtype, sizes, sliding=sliding, q_len=q_len, ragged=ragged))
+
+
+def _spec(
+    dtype: torch.dtype, kv_dtype: torch.dtype, sizes: tuple[int, int, int], *, sliding: bool, q_len: int, ragged: bool
+) -> object:
+    from flashinfer.jit import xqa  # noqa: PLC0415 - it creates a CUDA context
+
+    extra = {"use_ragged_q": True} if ragged and xqa.ragged_q_changes_build(q_len, sizes[2]) else {}
+    return xqa.gen_xqa_module(dtype, kv_dtype, *sizes, sliding, dtype, q_len, **extra)
+
 
 XQA_OP: Final = flashinfer_op(
     "flashinfer.decode", "xqa_batch_decode_with_kv_cache", frozenset({"out", "workspace_buffer"})
@@ -44,9 +151,9 @@ class XqaSession(PagedSession):
         q_lens = [request.q_len for request in step.requests] if ragged else [longest] * plan.batch
         mask = None
         if longest > 1:
-            mask = bench.memory.copy("mask", xqa.draft_mask(q_lens, longest))
+            mask = bench.memory.copy("mask", draft_mask(q_lens, longest))
             mask = mask if ragged else mask.unflatten(0, (plan.batch, longest))
-        need = xqa.workspace_bytes(
+        need = workspace_bytes(
             batch=plan.batch,
             q_len=longest,
             q_heads=geometry.q_heads,
@@ -78,11 +185,6 @@ class XqaSession(PagedSession):
         return replace(super()._output(step, planned, query, results), lse=None, roundings=2)
 
 
-def modules_of(bucket: Bucket) -> tuple[Module, ...]:
-    """A bucket's modules, with those for ragged drafts where it has that mode."""
-    return xqa.modules_of(bucket, ragged=Mode.DRAFT_EXTEND in bucket.modes)
-
-
 def fp8_arithmetic(dtype: DType) -> NoiseModel:
     """Queries and weights are rounded to e4m3, the products summed in fp32 (mha_sm90.cu; docstring of xqa.xqa)."""
     del dtype
@@ -106,7 +208,7 @@ def _backend(name: str, buckets: tuple[Bucket, ...]) -> GpuBackend:
         capability=Capability(
             device=Device.CUDA,
             buckets=buckets,
-            modes=(*xqa.UNIFORM, Mode.DRAFT_EXTEND),
+            modes=(*UNIFORM, Mode.DRAFT_EXTEND),
             graph_modes=(Mode.DECODE, Mode.TARGET_VERIFY),
             kv_scales=True,
             padding=True,
@@ -118,13 +220,14 @@ def _backend(name: str, buckets: tuple[Bucket, ...]) -> GpuBackend:
         contract=Contract(),
         session=XqaSession,
         kernels=(XQA_OP,),
-        modules_of=modules_of,
+        # Those for ragged drafts only where a bucket has that mode.
+        modules_of=lambda bucket: modules_of(bucket, ragged=Mode.DRAFT_EXTEND in bucket.modes),
         # Weights are kept in the query's dtype, relative to a maximum that may belong to another warp's keys.
         theoretical=fp8_arithmetic if fp8 else lambda _: NoiseModel.unknown_kernel(),
     )
 
 
-XQA: Final = _backend("xqa", xqa.BUCKETS)
+XQA: Final = _backend("xqa", BUCKETS)
 XQA_AS_SERVED: Final = as_served(XQA, kv_scales=False, kv_shorter_than_q=False, query_views=(QueryView.CONTIGUOUS,))
-XQA_FP8: Final = _backend("xqa_fp8", xqa.FP8_BUCKETS)
+XQA_FP8: Final = _backend("xqa_fp8", FP8_BUCKETS)
 """On an e4m3 cache it is another kernel, with another error: it computes in fp8."""

@@ -4,22 +4,21 @@ from functools import partial
 from typing import Final
 
 import msgspec
+import torch
 
-from attnfuzz.kernels.gpu import fmha_v2, mla_wrapper, xqa
-from attnfuzz.kernels.gpu.arch import Arch
-from attnfuzz.kernels.gpu.as_served import as_served
+from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.deepseek import DEEPSEEK_V3
-from attnfuzz.kernels.gpu.fixup import SOURCE
-from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.hopper.mha import HopperMhaAsServed, HopperMhaSession
-from attnfuzz.kernels.gpu.hopper.mla import BACKEND, HopperMlaSession
-from attnfuzz.kernels.gpu.hopper.ops import HOPPER
-from attnfuzz.kernels.gpu.merge import MERGE_MODULE
-from attnfuzz.kernels.gpu.mla_wrapper import MLA_PLAN
-from attnfuzz.kernels.gpu.module import Module
-from attnfuzz.kernels.gpu.revisions import with_revisions
-from attnfuzz.kernels.gpu.wrappers.modules import prefill_modules
+from attnfuzz.kernels.gpu.direct import fmha_v2, mla, xqa
+from attnfuzz.kernels.gpu.direct.mla import MLA_PLAN, MLA_RUN
+from attnfuzz.kernels.gpu.flashinfer_op import flashinfer_op
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
+from attnfuzz.kernels.gpu.hopper.sessions import MLA_BACKEND, HopperMhaAsServed, HopperMhaSession, HopperMlaSession
+from attnfuzz.kernels.gpu.states import FIXUP, FIXUP_SOURCE, MERGE_MODULE, MERGE_STATE_IN_PLACE
+from attnfuzz.kernels.gpu.variants import as_served, with_revisions
+from attnfuzz.kernels.gpu.visible import Arch, processors
+from attnfuzz.kernels.gpu.wrappers.backends import prefill_modules
 from attnfuzz.kernels.gpu.wrappers.ragged import FA3_RAGGED
+from attnfuzz.kernels.ops_table import OpsTable, WorkspaceBytes
 from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
 from attnfuzz.kernels.trtllm.revisions import MHA_REVISIONS, MLA_REVISIONS
 from attnfuzz.reference.bucket import Bucket
@@ -31,11 +30,32 @@ from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import ROUNDOFF, NoiseModel
 
-SMALL = Bucket(
-    dtype=DType.BFLOAT16,
-    kv_dtype=DType.BFLOAT16,
-    head_dim_qk=64,
-    head_dim_vo=64,
+
+def _xqa_workspace(*, head_dim_vo: int, max_seq_len: int, **sizes: int) -> WorkspaceBytes:
+    """XQA splits by how many multiprocessors there are, and not by the stated maximum."""
+    del max_seq_len
+    return xqa.workspace_bytes(**sizes, head_dim=head_dim_vo, processors=processors(torch.device("cuda", 0)))
+
+
+_WRITES: Final = frozenset({"out", "workspace_buffer"})
+
+HOPPER: Final = OpsTable(
+    decode=flashinfer_op("flashinfer.decode", "trtllm_batch_decode_with_kv_cache", _WRITES),
+    context=fmha_v2.FMHA_V2_OP,
+    ragged=FA3_RAGGED.run_op,
+    mla_decode=MLA_RUN,
+    merge_state_in_place=MERGE_STATE_IN_PLACE,
+    fixup=FIXUP,
+    decode_workspace=_xqa_workspace,
+    prefill_workspace=fmha_v2.WORKSPACE,
+    # GpuBackend.prepare compiles.
+    prepare=lambda _: None,
+)
+
+
+SMALL = bucket(
+    DType.BFLOAT16,
+    64,
     heads=((2, 1), (4, 2), (16, 8)),
     page_sizes=(16,),
     # What SGLang hands over, and one module of fmha_v2, which takes an hour of one core to compile.
@@ -71,7 +91,7 @@ def _mla_modules(bucket: Bucket) -> tuple[Module, ...]:
     prefill = msgspec.structs.replace(
         bucket, head_dim_qk=bucket.latent.nope + bucket.latent.rope, head_dim_vo=bucket.latent.vo, latent=None
     )
-    decode = mla_wrapper.modules_of(bucket, BACKEND)
+    decode = mla.modules_of(bucket, MLA_BACKEND)
     return (*decode, *prefill_modules(prefill, FA3_RAGGED.backend), MERGE_MODULE)
 
 
@@ -138,7 +158,7 @@ _MLA = GpuBackend(
     ),
     modules_of=_mla_modules,
     theoretical=_mla_noise,
-    own=((SOURCE,),),
+    own=((FIXUP_SOURCE,),),
 )
 
 _MHA_AS_SERVED = as_served(

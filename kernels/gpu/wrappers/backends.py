@@ -1,49 +1,107 @@
-"""The backends over FlashInfer's prefill and decode wrappers."""
+"""The backends over FlashInfer's prefill and decode wrappers, and the modules that these load (jit/attention)."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+import torch
 
-from attnfuzz.kernels.gpu.arch import Arch
-from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.wrappers.modules import decode_modules, prefill_modules
+from attnfuzz.kernels.backend import Bench, Session
+from attnfuzz.kernels.gpu.build_record import Module
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
+from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.gpu.wrappers.paged import DECODE, FA2_PAGED, FA3_PAGED
 from attnfuzz.kernels.gpu.wrappers.paged_session import PagedWrapperSession
-from attnfuzz.kernels.gpu.wrappers.ragged import FA2_RAGGED, FA3_RAGGED
-from attnfuzz.kernels.gpu.wrappers.ragged_session import RaggedSession
+from attnfuzz.kernels.gpu.wrappers.ragged import FA2_RAGGED, FA3_RAGGED, RaggedSession
+from attnfuzz.kernels.gpu.wrappers.wrapper import WrapperKind
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import SPECULATIVE, KvView, Mode, QueryView
+from attnfuzz.reference.case import SPECULATIVE, Case, KvView, Mode, QueryView
 from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import ROUNDOFF, NoiseModel
 
-_LAYOUTS = (KvLayout.NHD, KvLayout.HND)
-_HEADS = ((1, 1), (4, 2), (3, 3), (7, 1), (8, 1), (16, 2))
-_PAGE_SIZES = (1, 5, 16, 64)
+_NO_POSITIONS = 0
+"""PosEncodingMode.NONE."""
 
-_PLAIN = Bucket(
-    dtype=DType.BFLOAT16,
-    kv_dtype=DType.BFLOAT16,
-    head_dim_qk=64,
-    head_dim_vo=64,
-    heads=_HEADS,
-    page_sizes=_PAGE_SIZES,
-    layouts=_LAYOUTS,
+
+def prefill_modules(bucket: Bucket, backend: str) -> tuple[Module, ...]:
+    """Those of BatchPrefillWith{Paged,Ragged}KVCacheWrapper with fa2 or fa3."""
+    return _each_variant(bucket, f"{backend.upper()} prefill", partial(_prefill_spec, backend))
+
+
+def decode_modules(bucket: Bucket) -> tuple[Module, ...]:
+    """Those of BatchDecodeWithPagedKVCacheWrapper on CUDA cores."""
+    return _each_variant(bucket, "batch decode", _decode_spec)
+
+
+def _each_variant(bucket: Bucket, kind: str, spec: Callable[..., Any]) -> tuple[Module, ...]:
+    """A module for each combination of window or none and soft cap or none, which are compiled in."""
+    windows = sorted({left >= 0 for left in bucket.windows})
+    caps = sorted({cap > 0 for cap in bucket.soft_caps})
+    dtypes = (bucket.dtype.torch_dtype, bucket.kv_dtype.torch_dtype)
+    dims = (bucket.head_dim_qk, bucket.head_dim_vo)
+    return tuple(
+        Module(
+            name=f"{kind} {_words(bucket)}{', window' * window}{', soft cap' * cap}",
+            spec=partial(spec, dtypes, dims, window, cap),
+        )
+        for window in windows
+        for cap in caps
+    )
+
+
+def _words(bucket: Bucket) -> str:
+    kv = "" if bucket.kv_dtype is bucket.dtype else f" over {bucket.kv_dtype.value} KV"
+    same = bucket.head_dim_qk == bucket.head_dim_vo
+    dims = f"{bucket.head_dim_qk}" if same else f"{bucket.head_dim_qk} and {bucket.head_dim_vo}"
+    return f"{bucket.dtype.value}{kv}, head dim {dims}"
+
+
+def _prefill_spec(
+    backend: str, dtypes: tuple[torch.dtype, torch.dtype], dims: tuple[int, int], window: bool, cap: bool
+) -> Any:
+    from flashinfer.jit.attention import modules  # noqa: PLC0415 - makes a CUDA context
+
+    # FA2's module for K and V of the same strides, where a release has two (0.7.2): all views here have the same.
+    primary = getattr(modules, "_gen_batch_prefill_primary_module", modules.gen_batch_prefill_module)
+    generate = primary if backend == "fa2" else modules.gen_batch_prefill_module
+    return generate(backend, *_described(dtypes, dims), window, cap, False)
+
+
+def _decode_spec(dtypes: tuple[torch.dtype, torch.dtype], dims: tuple[int, int], window: bool, cap: bool) -> Any:
+    from flashinfer.jit.attention.modules import gen_batch_decode_module  # noqa: PLC0415 - makes a CUDA context
+
+    return gen_batch_decode_module(*_described(dtypes, dims), window, cap)
+
+
+_Described = tuple[torch.dtype, torch.dtype, torch.dtype, torch.dtype, int, int, int]
+
+
+def _described(dtypes: tuple[torch.dtype, torch.dtype], dims: tuple[int, int]) -> _Described:
+    """What both are told: the dtypes of q, of KV, of the output and of indices, head dims, positions."""
+    query, kv = dtypes
+    return (query, kv, query, torch.int32, *dims, _NO_POSITIONS)
+
+
+_PLAIN = bucket(
+    DType.BFLOAT16,
+    64,
+    heads=((1, 1), (4, 2), (3, 3), (7, 1), (8, 1), (16, 2)),
+    page_sizes=(1, 5, 16, 64),
+    layouts=(KvLayout.NHD, KvLayout.HND),
 )
 _WIDE = msgspec.structs.replace(_PLAIN, head_dim_qk=128, head_dim_vo=128, heads=((1, 1), (4, 1), (6, 2)))
-_WINDOWS = (0, 7, 63, 200)
-_WINDOWED = msgspec.structs.replace(_WIDE, windows=_WINDOWS)
+_WINDOWED = msgspec.structs.replace(_WIDE, windows=(0, 7, 63, 200))
 _EIGHT_BITS = msgspec.structs.replace(_WINDOWED, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT8_E4M3)
 _CAPPED = msgspec.structs.replace(_WIDE, soft_caps=(30.0, 2.0))
 # Both docstrings of run promise sinks, of whatever backend.
 _WITH_SINKS = msgspec.structs.replace(_PLAIN, heads=((1, 1), (4, 2)), page_sizes=(16,), sinks=(True,))
 _LATENT_PREFILL = msgspec.structs.replace(_PLAIN, head_dim_qk=192, head_dim_vo=128, heads=((1, 1), (4, 4)))
 
-_ALL_MODES = tuple(Mode)
 _PREFILL_MODES = (Mode.EXTEND, Mode.CHUNKED_PREFILL)
 
 _CONTRACT = Contract(lse=LseBase.TWO)
@@ -72,7 +130,7 @@ def _decode_noise(dtype: DType) -> NoiseModel:
     )
 
 
-def _paged(modes: tuple[Mode, ...], graph_modes: tuple[Mode, ...], *buckets: Bucket) -> Capability:
+def _capability(modes: tuple[Mode, ...], graph_modes: tuple[Mode, ...], *buckets: Bucket) -> Capability:
     return Capability(
         device=Device.CUDA,
         buckets=buckets,
@@ -85,62 +143,62 @@ def _paged(modes: tuple[Mode, ...], graph_modes: tuple[Mode, ...], *buckets: Buc
     )
 
 
-_HOPPER = frozenset({Arch.HOPPER})
-_EVERYWHERE = frozenset(Arch)
+def _backend(
+    name: str,
+    session: Callable[[Any, Case, Bench], Session],
+    form: WrapperKind,
+    capability: Capability,
+    theoretical: Callable[[DType], NoiseModel],
+    modules_of: Callable[[Bucket], tuple[Module, ...]] | None = None,
+) -> GpuBackend:
+    """A backend of a session on a wrapper. FA3 is for Hopper alone."""
+    return GpuBackend(
+        name=name,
+        archs=frozenset({Arch.HOPPER} if form.backend == "fa3" else Arch),
+        capability=capability,
+        contract=_CONTRACT,
+        session=partial(session, form),
+        kernels=(form.plan_op, form.run_op),
+        modules_of=modules_of or partial(prefill_modules, backend=form.backend),
+        theoretical=theoretical,
+    )
 
 
 def _fa3_ragged(name: str, layout: KvLayout) -> GpuBackend:
     """A backend for each layout: in HND most calls end their process, which would hide what NHD has to show."""
     buckets = (msgspec.structs.replace(bucket, layouts=(layout,)) for bucket in (_PLAIN, _WINDOWED, _LATENT_PREFILL))
-    return GpuBackend(
-        name=name,
-        archs=_HOPPER,
-        capability=_paged(_PREFILL_MODES, (), *buckets),
-        contract=_CONTRACT,
-        session=partial(RaggedSession, FA3_RAGGED),
-        kernels=(FA3_RAGGED.plan_op, FA3_RAGGED.run_op),
-        modules_of=partial(prefill_modules, backend="fa3"),
-        theoretical=_fa3_noise,
-    )
+    return _backend(name, RaggedSession, FA3_RAGGED, _capability(_PREFILL_MODES, (), *buckets), _fa3_noise)
 
 
 WRAPPER_BACKENDS: Final = (
-    GpuBackend(
-        name="fa2_paged",
-        archs=_EVERYWHERE,
-        capability=_paged(_ALL_MODES, SPECULATIVE, _PLAIN, _EIGHT_BITS, _CAPPED, _WITH_SINKS),
-        contract=_CONTRACT,
-        session=partial(PagedWrapperSession, FA2_PAGED),
-        kernels=(FA2_PAGED.plan_op, FA2_PAGED.run_op),
-        modules_of=partial(prefill_modules, backend="fa2"),
-        theoretical=_fa2_noise,
+    _backend(
+        "fa2_paged",
+        PagedWrapperSession,
+        FA2_PAGED,
+        _capability(tuple(Mode), SPECULATIVE, _PLAIN, _EIGHT_BITS, _CAPPED, _WITH_SINKS),
+        _fa2_noise,
     ),
-    GpuBackend(
-        name="fa3_paged",
-        archs=_HOPPER,
-        capability=_paged(_ALL_MODES, SPECULATIVE, _PLAIN, _WINDOWED, _WITH_SINKS),
-        contract=_CONTRACT,
-        session=partial(PagedWrapperSession, FA3_PAGED),
-        kernels=(FA3_PAGED.plan_op, FA3_PAGED.run_op),
-        modules_of=partial(prefill_modules, backend="fa3"),
-        theoretical=_fa3_noise,
+    _backend(
+        "fa3_paged",
+        PagedWrapperSession,
+        FA3_PAGED,
+        _capability(tuple(Mode), SPECULATIVE, _PLAIN, _WINDOWED, _WITH_SINKS),
+        _fa3_noise,
     ),
-    GpuBackend(
-        name="fa2_ragged",
-        archs=_EVERYWHERE,
-        capability=_paged(_PREFILL_MODES, (), _PLAIN, _EIGHT_BITS, _CAPPED, _LATENT_PREFILL),
-        contract=_CONTRACT,
-        session=partial(RaggedSession, FA2_RAGGED),
-        kernels=(FA2_RAGGED.plan_op, FA2_RAGGED.run_op),
-        modules_of=partial(prefill_modules, backend="fa2"),
-        theoretical=_fa2_noise,
+    _backend(
+        "fa2_ragged",
+        RaggedSession,
+        FA2_RAGGED,
+        _capability(_PREFILL_MODES, (), _PLAIN, _EIGHT_BITS, _CAPPED, _LATENT_PREFILL),
+        _fa2_noise,
     ),
     _fa3_ragged("fa3_ragged", KvLayout.NHD),
     _fa3_ragged("fa3_ragged_hnd", KvLayout.HND),
-    GpuBackend(
-        name="batch_decode",
-        archs=_EVERYWHERE,
-        capability=_paged(
+    _backend(
+        "batch_decode",
+        PagedWrapperSession,
+        DECODE,
+        _capability(
             (Mode.DECODE,),
             (Mode.DECODE,),
             # Groups of 1, 2, 3, 4, 6, 8 and 16 are compiled (DISPATCH_GQA_GROUP_SIZE, utils.cuh).
@@ -148,10 +206,7 @@ WRAPPER_BACKENDS: Final = (
             _EIGHT_BITS,
             _WITH_SINKS,
         ),
-        contract=_CONTRACT,
-        session=partial(PagedWrapperSession, DECODE),
-        kernels=(DECODE.plan_op, DECODE.run_op),
-        modules_of=decode_modules,
-        theoretical=_decode_noise,
+        _decode_noise,
+        decode_modules,
     ),
 )

@@ -1,15 +1,69 @@
 """FlashInfer's wrappers for a paged KV cache, of which each has other names for the same things."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Bench
-from attnfuzz.kernels.gpu.wrappers.pages import PageLists
+from attnfuzz.kernels.backend import Bench, Fill
 from attnfuzz.kernels.gpu.wrappers.wrapper import Wrapper, WrapperKind
+from attnfuzz.kernels.lengths import int32, running_sum
+from attnfuzz.kernels.plan import PageTable, Row, table_rows
 from attnfuzz.reference.case import Case
+
+
+@dataclass(frozen=True)
+class PageLists:
+    """What a wrapper is planned on: tensors int32 on one device, in FlashInfer's words (docs/tutorials/kv_layout).
+
+    qo_indptr and kv_indptr [batch + 1]: request b has the query rows from qo_indptr[b] and the entries of kv_indices
+    from kv_indptr[b] on, up to those of b + 1. last_page_len [batch]: tokens on a request's last page, 0 if it has no
+    page, as vLLM says it (FlashInferMetadataBuilder); flashinfer.page.get_seq_lens adds it to what full pages hold.
+    """
+
+    qo_indptr: torch.Tensor
+    kv_indptr: torch.Tensor
+    kv_indices: torch.Tensor
+    last_page_len: torch.Tensor
+
+    @classmethod
+    def of(cls, case: Case, table: PageTable, rows: Sequence[Row]) -> "PageLists":
+        """Those of a batch, on the host, in tensors of exactly its size. A padded row has the dummy page throughout."""
+        counts = [table.pages_for(row.kv_len) for row in rows]
+        # Each row as wide as its own pages: what a table has beyond them is not in a list.
+        lines = [table_rows(table, [row], count) for row, count in zip(rows, counts, strict=True)]
+        owned = [page for line in lines for page in line.flatten().tolist()]
+        size = case.geometry.page_size
+        return cls(
+            qo_indptr=int32(running_sum(row.q_len for row in rows)),
+            kv_indptr=int32(running_sum(counts)),
+            kv_indices=int32(owned),
+            last_page_len=int32([last_page_len(row.kv_len, size) for row in rows]),
+        )
+
+    def placed(self, bench: Bench) -> "PageLists":
+        """The same in guarded memory."""
+        return PageLists(**{name: bench.memory.copy(name, values) for name, values in vars(self).items()})
+
+    @classmethod
+    def reserve(cls, bench: Bench, batch: int, ids: torch.Tensor) -> "PageLists":
+        """Buffers of a graph, into which every plan is copied. `ids` are what kv_indices holds before the first."""
+
+        def zeros(name: str, size: int) -> torch.Tensor:
+            return bench.memory.tensor(name, (size,), torch.int32, fill=Fill.ZEROS)
+
+        return cls(
+            qo_indptr=zeros("qo_indptr_buf", batch + 1),
+            kv_indptr=zeros("kv_indptr_buf", batch + 1),
+            kv_indices=bench.memory.copy("kv_indices_buf", ids),
+            last_page_len=zeros("last_page_len_buf", batch),
+        )
+
+
+def last_page_len(kv_len: int, page_size: int) -> int:
+    """Tokens on the last of the pages that hold `kv_len` tokens."""
+    return (kv_len - 1) % page_size + 1 if kv_len else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +111,14 @@ DECODE = PagedForm(
 """Without use_tensor_cores: the kernel on CUDA cores."""
 
 
-class PagedWrapper:
+class PagedWrapper(Wrapper):
     """A wrapper for a case's layer, whose logits are multiplied by `sm_scale`; for graphs if there are `buffers`."""
 
     def __init__(
         self, form: PagedForm, case: Case, bench: Bench, sm_scale: float, buffers: PageLists | None = None
     ) -> None:
         geometry = case.geometry
-        self._form = form
+        super().__init__(form, case, bench, geometry.kv_layout.value, None if buffers is None else vars(buffers))
         self._layer: dict[str, Any] = {
             "num_qo_heads": geometry.q_heads,
             "num_kv_heads": geometry.kv_heads,
@@ -77,30 +131,20 @@ class PagedWrapper:
             "kv_data_type": geometry.kv_dtype.torch_dtype,
             **form.fixed,
         }
-        self._wrapper = Wrapper(form, case, bench, geometry.kv_layout.value, None if buffers is None else vars(buffers))
 
-    @property
-    def roundings(self) -> int:
-        """As in Wrapper."""
-        return self._wrapper.roundings
+    def reserve_for(self, lists: PageLists) -> bool:
+        """Make room as `reserve` does, for a batch whose lists lie on the host."""
+        return self.reserve({**self._lists(lists), **self._layer})
 
-    def reserve(self, lists: PageLists) -> bool:
-        """As in Wrapper, for a batch whose lists lie on the host."""
-        return self._wrapper.reserve({**self._lists(lists), **self._layer})
-
-    def plan(self, lists: PageLists, placed: PageLists) -> None:
+    def plan_batch(self, lists: PageLists, placed: PageLists) -> None:
         """Plan a batch, whose lists lie on the host and in guarded memory."""
-        self._wrapper.plan(self._lists(placed), self._layer, self._lists(lists))
+        self.plan(self._lists(placed), self._layer, self._lists(lists))
 
     def plan_another_layer(self, lists: PageLists, placed: PageLists) -> None:
         """Plan the batch for a layer with other logits, and without a causal mask where a plan can say so."""
         others = {"causal": False} if "causal" in self._layer else {}
         layer = {**self._layer, **others, "sm_scale": 2 * self._layer["sm_scale"]}
-        self._wrapper.plan(self._lists(placed), layer, self._lists(lists))
-
-    def run(self, **arguments: Any) -> None:
-        """Launch on what was planned."""
-        self._wrapper.run(arguments)
+        self.plan(self._lists(placed), layer, self._lists(lists))
 
     def _lists(self, lists: PageLists) -> dict[str, torch.Tensor]:
         return {theirs: getattr(lists, ours) for ours, theirs in self._form.lists.items()}

@@ -11,10 +11,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output
-from attnfuzz.kernels.gpu.wrappers.paged import PagedForm, PagedWrapper
-from attnfuzz.kernels.gpu.wrappers.pages import PageLists
-from attnfuzz.kernels.graphs import Captured, capture
-from attnfuzz.kernels.paged_session import PagedSession
+from attnfuzz.kernels.gpu.wrappers.paged import PagedForm, PagedWrapper, PageLists
+from attnfuzz.kernels.paged_session import Captured, PagedSession, capture
 from attnfuzz.kernels.plan import Row
 from attnfuzz.kernels.queries import place_queries
 from attnfuzz.kernels.results import Results
@@ -50,7 +48,7 @@ class PagedWrapperSession(PagedSession):
         wrapper = self._wrapper()
         if wrapper is self._kept:
             wrapper.plan_another_layer(lists, placed)
-        wrapper.plan(lists, placed)
+        wrapper.plan_batch(lists, placed)
         if wrapper is self._kept:
             self._run_another_layer(wrapper, rows, queries)
         query = place_queries(self._case, self._bench, queries)
@@ -105,11 +103,11 @@ class PagedWrapperSession(PagedSession):
         wrapper = PagedWrapper(self._form, case, bench, self._sm_scale, buffers)
         lists = PageLists.of(case, self._table, rows)
         placed = lists.placed(bench)
-        wrapper.plan(lists, placed)
+        wrapper.plan_batch(lists, placed)
         # A graph's addresses are final. Only a wrapper that has been planned knows the most rows that it may be asked.
-        moved = [wrapper.reserve(PageLists.of(case, self._table, batch)) for batch in batches]
+        moved = [wrapper.reserve_for(PageLists.of(case, self._table, batch)) for batch in batches]
         if any(moved):
-            wrapper.plan(lists, placed)
+            wrapper.plan_batch(lists, placed)
         shape = (step.padded_tokens, case.geometry.q_heads, case.geometry.head_dim_qk)
         warm = place_queries(case, bench, torch.zeros(shape, dtype=case.geometry.dtype.torch_dtype))
         self._launch(
@@ -129,7 +127,7 @@ class PagedWrapperSession(PagedSession):
     def _replay(self, step: Step, queries: torch.Tensor) -> Output:
         graph, rows = self._graphs[_key(step)], Row.padded(step)
         lists = PageLists.of(self._case, self._table, rows)
-        graph.wrapper.plan(lists, lists.placed(self._bench))
+        graph.wrapper.plan_batch(lists, lists.placed(self._bench))
         graph.captured.replay(self._bench, queries)
         output = self._output(step, rows, graph.captured.query, graph.captured.results)
         return self._rounded(output, graph.wrapper)

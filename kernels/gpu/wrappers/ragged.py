@@ -1,13 +1,20 @@
-"""FlashInfer's wrapper for keys and values that lie packed, one request after another."""
+"""Prefill on FlashInfer's wrapper for keys and values that lie packed, one request after another."""
 
-from dataclasses import dataclass
+import math
+from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Bench
+from attnfuzz.kernels.backend import Bench, Output
 from attnfuzz.kernels.gpu.wrappers.wrapper import Wrapper, WrapperKind
-from attnfuzz.reference.case import Case
+from attnfuzz.kernels.lengths import place_int32, running_sum
+from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
+from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.reference.case import Case, KvView, Step, Workspace
 from attnfuzz.reference.geometry import KvLayout
+
+_Keys = tuple[torch.Tensor, torch.Tensor]
 
 
 def _ragged(backend: str, *, splits: bool) -> WrapperKind:
@@ -26,75 +33,102 @@ FA2_RAGGED = _ragged("fa2", splits=True)
 FA3_RAGGED = _ragged("fa3", splits=False)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RaggedLayer:
-    """What a plan is told of a layer; `sm_scale` multiplies the logits."""
+class RaggedSession:
+    """One wrapper for each step if workspaces are FRESH, else one for the session, which plans another layer first.
 
-    q_heads: int
-    kv_heads: int
-    head_dim_qk: int
-    head_dim_vo: int
-    dtype: torch.dtype
-    kv_dtype: torch.dtype
-    sm_scale: float
-    causal: bool = True
-    window_left: int = -1
-    soft_cap: float = 0.0
+    K and V lie by themselves; PAIRED as halves of one tensor [tokens, 2, heads, dim]; TOKEN_MAJOR as [tokens, heads,
+    dim] whatever the layout, V with a gap after each head, as where it is a slice of what MLA projects K and V from.
+    k_scale and v_scale are those of 8-bit caches (docstring of run), so that no other cache is scaled.
+    """
 
+    def __init__(self, form: WrapperKind, case: Case, bench: Bench) -> None:
+        geometry = case.geometry
+        self._form, self._case, self._bench, self._geometry = form, case, bench, geometry
+        self._tokens = SlotTokens.cached(case, device=bench.device)
+        quantised = geometry.kv_dtype.itemsize == 1
+        self._k_scale = case.scales.k if quantised else None
+        self._v_scale = case.scales.v if quantised else None
+        self._sm_scale = case.scales.softmax / math.sqrt(geometry.head_dim_qk)
+        self._layer: dict[str, Any] = {
+            "num_qo_heads": geometry.q_heads,
+            "num_kv_heads": geometry.kv_heads,
+            "head_dim_qk": geometry.head_dim_qk,
+            "head_dim_vo": geometry.head_dim_vo,
+            "causal": True,
+            "window_left": geometry.window_left,
+            "logits_soft_cap": geometry.soft_cap,
+            "sm_scale": self._sm_scale,
+            "q_data_type": geometry.dtype.torch_dtype,
+            "kv_data_type": geometry.kv_dtype.torch_dtype,
+        }
+        self._kept: Wrapper | None = None
 
-class RaggedWrapper:
-    """A wrapper in guarded memory. It tells no workspace size, so that its workspaces have the recommended one."""
-
-    def __init__(self, form: WrapperKind, case: Case, bench: Bench, kv_layout: KvLayout = KvLayout.NHD) -> None:
-        self._wrapper = Wrapper(form, case, bench, kv_layout.value)
-
-    @property
-    def roundings(self) -> int:
-        """As in Wrapper."""
-        return self._wrapper.roundings
-
-    def plan(self, qo_indptr: torch.Tensor, kv_indptr: torch.Tensor, layer: RaggedLayer) -> None:
-        """Plan a batch: request b has the query rows from qo_indptr[b] up to qo_indptr[b + 1], and keys likewise.
-
-        Both are int32 [batch + 1] in guarded memory; the kernel reads them there.
-        """
-        self._wrapper.plan(
-            {"qo_indptr": qo_indptr, "kv_indptr": kv_indptr},
-            {
-                "num_qo_heads": layer.q_heads,
-                "num_kv_heads": layer.kv_heads,
-                "head_dim_qk": layer.head_dim_qk,
-                "head_dim_vo": layer.head_dim_vo,
-                "causal": layer.causal,
-                "window_left": layer.window_left,
-                "logits_soft_cap": layer.soft_cap,
-                "sm_scale": layer.sm_scale,
-                "q_data_type": layer.dtype,
-                "kv_data_type": layer.kv_dtype,
-            },
+    def forward(self, index: int) -> Output:
+        """Run one step."""
+        step = self._case.steps[index]
+        queries = draw_queries(self._case, index, step.padded_tokens, self._geometry.head_dim_qk)
+        keys = self._place_keys(step)
+        wrapper = self._planned(step)
+        if wrapper is self._kept:
+            # Servers run what was planned once for every layer.
+            self._run(wrapper, step, queries.flip(-1), keys, prefix="another_")
+        query, results = self._run(wrapper, step, queries, keys)
+        results[step.tokens :].clear()
+        return Output(
+            out=results.out,
+            lse=results.lse,
+            attended=self._tokens.attended(step, query, packed_rows(step)),
+            bmm1_scale=self._sm_scale * (self._k_scale or 1.0),
+            bmm2_scale=self._v_scale or 1.0,
+            # The kernel's, and that of v_scale, which is multiplied with the output.
+            roundings=wrapper.roundings + ((self._v_scale or 1.0) != 1),
         )
 
-    def run(
-        self,
-        *,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        out: torch.Tensor,
-        lse: torch.Tensor,
-        k_scale: float | None = None,
-        v_scale: float | None = None,
-    ) -> None:
-        """Launch on what was planned. The scales are those of 8-bit keys and values, None for others."""
-        self._wrapper.run(
-            {
-                "q": q,
-                "k": k,
-                "v": v,
-                "k_scale": k_scale,
-                "v_scale": v_scale,
-                "out": out,
-                "lse": lse,
-                "return_lse": True,
-            }
+    def _planned(self, step: Step) -> Wrapper:
+        lengths = {
+            "qo_indptr": [request.q_len for request in step.requests],
+            "kv_indptr": [request.kv_len for request in step.requests],
+        }
+        # The kernel reads them where they are.
+        lists = {name: place_int32(self._bench, name, running_sum(of_each)) for name, of_each in lengths.items()}
+        wrapper = self._kept or Wrapper(self._form, self._case, self._bench, self._geometry.kv_layout.value)
+        if self._case.workspace is not Workspace.FRESH:
+            self._kept = wrapper
+            wrapper.plan(lists, self._layer | {"causal": False, "sm_scale": 2 * self._sm_scale})
+        wrapper.plan(lists, self._layer)
+        return wrapper
+
+    def _run(
+        self, wrapper: Wrapper, step: Step, queries: torch.Tensor, keys: _Keys, prefix: str = ""
+    ) -> tuple[torch.Tensor, Results]:
+        """Launch on the rows that were planned, since wrappers reject a query of more; the query as it was placed."""
+        query = place_queries(self._case, self._bench, queries)
+        results = Results.place(self._case, self._bench, step.padded_tokens, self._geometry.head_dim_vo, prefix=prefix)
+        planned = results[: step.tokens]
+        wrapper.run(
+            q=query[: step.tokens],
+            k=keys[0],
+            v=keys[1],
+            k_scale=self._k_scale,
+            v_scale=self._v_scale,
+            out=planned.out,
+            lse=planned.lse,
+            return_lse=True,
         )
+        return query, results
+
+    def _place_keys(self, step: Step) -> _Keys:
+        """K and V of all requests, packed, with the layout and the strides that the case asks for."""
+        key, value = self._tokens.packed(step)
+        memory, view, (_, heads, dim) = self._bench.memory, self._case.views.kv, value.shape
+        head_major = self._geometry.kv_layout is KvLayout.HND
+        if view is KvView.PAIRED:
+            both = memory.copy("key_and_value", torch.stack((key, value), dim=1))
+            key, value = both[:, 0], both[:, 1]
+        elif view is KvView.TOKEN_MAJOR:
+            row = dim + self._geometry.head_dim_qk
+            key, value = memory.copy("key", key), memory.copy("value", value, stride=(heads * row, row, 1))
+        else:
+            order = (1, 0, 2) if head_major else (0, 1, 2)
+            return memory.copy("key", key.permute(order)), memory.copy("value", value.permute(order))
+        return (key.transpose(0, 1), value.transpose(0, 1)) if head_major else (key, value)

@@ -23,7 +23,7 @@ from attnfuzz.harness.backends.registry import (
 )
 from attnfuzz.kernels.engine import EngineError
 from attnfuzz.kernels.gpu import visible
-from attnfuzz.kernels.gpu.as_served import name_as_served
+from attnfuzz.kernels.gpu.variants import name_as_served
 from attnfuzz.kernels.sglang.errors import ReleaseError
 from attnfuzz.reference.device import Device
 

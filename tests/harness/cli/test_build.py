@@ -10,10 +10,9 @@ import pytest
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.kernels.gpu import build_record, modules, nvcc, toolkit
-from attnfuzz.kernels.gpu.build_record import Built
+from attnfuzz.kernels.gpu.build_record import Built, Module
 from attnfuzz.kernels.gpu.compilation import BuildLine
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.module import Module
 
 Attnfuzz = Callable[..., Any]
 

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,11 +32,11 @@ def on_cpu() -> tvm_ffi.Module:
     files = [Path(__file__).parents[2] / "fakes" / "attention_on_cpu.cpp", *EXPORTS, *here]
 
     def compiled(folder: str) -> str:
-        with library_cache.environment(CXX=build.compiler()):
-            library: str = tvm_ffi.cpp.build(
-                "attention_on_cpu", cpp_files=[str(file) for file in files], build_directory=folder
-            )
-            return library
+        build_here = partial(
+            tvm_ffi.cpp.build, "attention_on_cpu", cpp_files=[str(file) for file in files], build_directory=folder
+        )
+        command = build.compiler()
+        return library_cache.compiled("attention_on_cpu", command, {"CXX": command}, build_here, lambda _: None)
 
     key = library_cache.key([*files, *SOURCES], build.compiler())
     return tvm_ffi.load_module(str(library_cache.stored(f"attention_on_cpu-{key}", compiled)))

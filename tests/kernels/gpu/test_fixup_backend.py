@@ -12,9 +12,9 @@ from attnfuzz.harness.inside import execute
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels import fixup
 from attnfuzz.kernels.backend import Backend, Op
-from attnfuzz.kernels.gpu import fixup_backend
-from attnfuzz.kernels.gpu.fixup import FIXUP
-from attnfuzz.kernels.gpu.fixup_backend import CUDA_FIXUP
+from attnfuzz.kernels.gpu.direct import states
+from attnfuzz.kernels.gpu.direct.states import CUDA_FIXUP
+from attnfuzz.kernels.gpu.states import FIXUP
 from attnfuzz.reference.case import Case, Mode, Outputs, QueryView, Views
 from attnfuzz.reference.device import Device
 
@@ -31,7 +31,7 @@ def with_kernel(monkeypatch: pytest.MonkeyPatch) -> Callable[[Fixup], None]:
         on_cpu: Backend = replace(
             CUDA_FIXUP, capability=msgspec.structs.replace(CUDA_FIXUP.capability, device=Device.CPU), own=()
         )
-        monkeypatch.setattr(fixup_backend, "FIXUP", Op(FIXUP.name, function, FIXUP.writes))
+        monkeypatch.setattr(states, "FIXUP", Op(FIXUP.name, function, FIXUP.writes))
         monkeypatch.setattr(execute, "backend_of", lambda _: on_cpu)
 
     return put

@@ -7,9 +7,9 @@ import pytest
 
 from attnfuzz.kernels.backend import Unsupported
 from attnfuzz.kernels.gpu import modules
-from attnfuzz.kernels.gpu.arch import Arch
+from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.module import Module
+from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode, Request, Step

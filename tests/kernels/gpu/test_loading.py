@@ -6,16 +6,15 @@ from pathlib import Path
 import pytest
 import tvm_ffi
 
-from attnfuzz.kernels.gpu import build_record, loading
-from attnfuzz.kernels.gpu.build_record import Built
-from attnfuzz.kernels.gpu.module import Module
+from attnfuzz.kernels.gpu import build_record, modules
+from attnfuzz.kernels.gpu.build_record import Built, Module
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_loaded() -> Iterator[None]:
-    loading._library.cache_clear()
+    modules._library.cache_clear()
     yield
-    loading._library.cache_clear()
+    modules._library.cache_clear()
 
 
 def module(name: str) -> Module:
@@ -38,10 +37,10 @@ def test_what_is_compiled_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(build_record, "read", lambda _: known)
     monkeypatch.setattr(tvm_ffi, "load_module", load_module)
     for _ in range(2):
-        loading.load(map(module, ("there", "rejected", "never compiled")))
+        modules.load(map(module, ("there", "rejected", "never compiled")))
     assert loaded == ["/cache/there.so"]
     # What can't be loaded is left to whoever launches it.
-    loading.load([module("gone"), module("there")])
+    modules.load([module("gone"), module("there")])
     assert loaded == ["/cache/there.so", "/cache/gone.so"]
 
 
@@ -55,7 +54,7 @@ def test_flashinfer_asks_nobody_about_what_its_cache_has(monkeypatch: pytest.Mon
     library = tmp_path / "some_kernel" / "some_kernel.so"
     library.parent.mkdir()
     library.touch()
-    loading.trust_the_cache()
+    modules.trust_the_cache()
     spec = core.JitSpecNvcc("some_kernel", [], None, None, None, None)
     assert spec.build_and_load() == f"loaded from {library}"
 
@@ -63,5 +62,5 @@ def test_flashinfer_asks_nobody_about_what_its_cache_has(monkeypatch: pytest.Mon
 def test_what_was_compiled_ahead_of_time_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     environment = pytest.importorskip("flashinfer.jit.env", reason="asks the installed FlashInfer")
     monkeypatch.setattr(environment, "FLASHINFER_AOT_DIR", tmp_path)
-    loading.trust_the_cache()
+    modules.trust_the_cache()
     assert tmp_path == environment.FLASHINFER_AOT_DIR

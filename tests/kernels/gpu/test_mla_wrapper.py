@@ -11,8 +11,7 @@ from small_cases import step
 
 from attnfuzz.kernels.backend import Bench, Unsupported
 from attnfuzz.kernels.gpu import flashinfer_op
-from attnfuzz.kernels.gpu.direct.mla import BUCKET
-from attnfuzz.kernels.gpu.mla_wrapper import MlaBatch, MlaWrapper, StaticSize, workspace_bytes
+from attnfuzz.kernels.gpu.direct.mla import MLA_BUCKET, MlaBatch, MlaWrapper, StaticSize, workspace_bytes
 from attnfuzz.kernels.paged_kv import DUMMY_PAGE, PagedKv
 from attnfuzz.kernels.plan import Row
 from attnfuzz.kernels.results import Results
@@ -21,7 +20,7 @@ from attnfuzz.reference.geometry import Latent
 
 pytest.importorskip("flashinfer", reason="calls are bound to the installed signatures")
 
-_GEOMETRY = msgspec.structs.replace(BUCKET.simplest, page_size=16)
+_GEOMETRY = msgspec.structs.replace(MLA_BUCKET.simplest, page_size=16)
 
 
 class _Fake(MlaWrapper):

@@ -11,9 +11,8 @@ import pytest
 from fake_specs import module
 
 from attnfuzz.kernels.gpu import build_record, modules
-from attnfuzz.kernels.gpu.build_record import ARCH_LIST, WORKSPACE_BASE, Built
+from attnfuzz.kernels.gpu.build_record import ARCH_LIST, WORKSPACE_BASE, Built, Module
 from attnfuzz.kernels.gpu.compilation import first_error
-from attnfuzz.kernels.gpu.module import Module
 from attnfuzz.kernels.library_cache import BuildFailed
 
 pytestmark = pytest.mark.slow

@@ -7,13 +7,13 @@ import pytest
 import tvm_ffi.libinfo
 
 from attnfuzz.kernels.defects import stray
-from attnfuzz.kernels.gpu import fixup, guards, toolkit
+from attnfuzz.kernels.gpu import guards, states, toolkit
 from attnfuzz.kernels.gpu.any_gpu import ops as any_gpu
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "source", [any_gpu.KERNEL, fixup.SOURCE, guards.SOURCE, stray.SOURCE], ids=lambda source: source.stem
+    "source", [any_gpu.KERNEL, states.FIXUP_SOURCE, guards.SOURCE, stray.SOURCE], ids=lambda source: source.stem
 )
 def test_a_source_compiles_without_warnings(source: Path, tmp_path: Path) -> None:
     reason = toolkit.missing()

@@ -9,7 +9,7 @@ import torch
 from fake_nvml import B200, H200, L4, OTHER_H200
 
 from attnfuzz.kernels.gpu import visible
-from attnfuzz.kernels.gpu.arch import Arch
+from attnfuzz.kernels.gpu.visible import Arch
 
 HOPPER = frozenset({Arch.HOPPER})
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attnfuzz.kernels.gpu import xqa
+from attnfuzz.kernels.gpu.direct import xqa
 
 
 @pytest.mark.parametrize(("q_lens", "longest"), [([4, 4], 4), ([3, 0, 1], 3), ([40, 2], 40), ([], 4)])

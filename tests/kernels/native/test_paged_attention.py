@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnfuzz.kernels.native import ops
-from attnfuzz.kernels.native.workspace import workspace_bytes
+from attnfuzz.kernels.native.ops import workspace_bytes
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 RELATIVE = {torch.float32: 1e-6, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attnfuzz.kernels.native import build, ops
-from attnfuzz.kernels.native.workspace import workspace_bytes
+from attnfuzz.kernels.native.ops import workspace_bytes
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 
 SIGSEGV = 11

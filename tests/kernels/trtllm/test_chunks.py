@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnfuzz.kernels.trtllm.chunks import chunk_prefixes
+from attnfuzz.kernels.trtllm.prefill import chunk_prefixes
 
 
 def test_chunks_of_four_requests_of_unequal_prefixes() -> None:

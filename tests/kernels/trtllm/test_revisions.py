@@ -9,7 +9,7 @@ from small_cases import HEADS, LATENTS, drawn, run, step
 from attnfuzz.harness.backends.registry import fixed
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind, Verdict
-from attnfuzz.kernels.trtllm.chunks import chunk_prefixes
+from attnfuzz.kernels.trtllm.prefill import chunk_prefixes
 from attnfuzz.reference.case import Case, Launch, Mode, Outputs, Step
 from attnfuzz.reference.relation import Relation
 

@@ -12,7 +12,7 @@ pytest.importorskip("flashinfer", reason="the modules are FlashInfer's")
 
 _SPECIFIED = """
 import json
-from attnfuzz.kernels.gpu.direct.backends import DIRECT_BACKENDS
+from attnfuzz.kernels.gpu.catalogue import DIRECT_BACKENDS
 modules = {module.name: module for backend in DIRECT_BACKENDS for module in backend.modules()}
 print(json.dumps({name: module.spec().name for name, module in modules.items()}))
 """

@@ -7,8 +7,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.kernels.gpu.wrappers.backends import WRAPPER_BACKENDS
-from attnfuzz.kernels.gpu.wrappers.modules import decode_modules, prefill_modules
+from attnfuzz.kernels.gpu.wrappers.backends import WRAPPER_BACKENDS, decode_modules, prefill_modules
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout

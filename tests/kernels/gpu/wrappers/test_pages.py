@@ -7,10 +7,9 @@ from msgspec.structs import replace
 from small_cases import HEADS, drawn, step
 
 from attnfuzz.kernels.backend import Bench
-from attnfuzz.kernels.gpu.wrappers.pages import PageLists, last_page_len
-from attnfuzz.kernels.page_table import PageTable
+from attnfuzz.kernels.gpu.wrappers.paged import PageLists, last_page_len
 from attnfuzz.kernels.paged_kv import DUMMY_PAGE, PagedKv
-from attnfuzz.kernels.plan import Row
+from attnfuzz.kernels.plan import PageTable, Row
 from attnfuzz.reference.case import Case, Mode
 
 BenchOf = Callable[[Case], Bench]

@@ -10,7 +10,7 @@ from recorder import Launched
 from small_cases import drawn, run, step
 
 from attnfuzz.kernels.backend import Bench
-from attnfuzz.kernels.gpu.wrappers.workspaces import RECOMMENDED
+from attnfuzz.kernels.gpu.wrappers.wrapper import RECOMMENDED
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.reference.case import (
     Case,

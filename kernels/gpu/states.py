@@ -1,20 +1,26 @@
-"""The repair of rows whose request has no keys, as a CUDA kernel of this project: one launch, no synchronisation."""
+"""Ops on attention states, (out, LSE): FlashInfer's merge, and this project's repair of rows without keys.
+
+The repair is a CUDA kernel of one launch, without synchronisation.
+"""
 
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.gpu import nvcc
+from attnfuzz.kernels.gpu.build_record import Module
+from attnfuzz.kernels.gpu.flashinfer_op import flashinfer_op
 
-SOURCE = Path(__file__).with_name("fixup.cu")
+FIXUP_SOURCE = Path(__file__).with_name("fixup.cu")
 
 
 @cache
 def _kernel() -> Callable[..., None]:
-    kernel: Callable[..., None] = nvcc.load(SOURCE).fixup_zero_kv_rows
+    kernel: Callable[..., None] = nvcc.load(FIXUP_SOURCE).fixup_zero_kv_rows
     return kernel
 
 
@@ -37,3 +43,15 @@ def fixup_zero_kv_rows(
 
 
 FIXUP = Op("fixup_zero_kv_rows", fixup_zero_kv_rows, frozenset({"out", "lse"}))
+
+
+MERGE_STATE_IN_PLACE = flashinfer_op("flashinfer.cascade", "merge_state_in_place", frozenset({"v", "s"}))
+
+
+def _spec() -> Any:
+    from flashinfer.jit import cascade  # noqa: PLC0415 - it creates a CUDA context
+
+    return cascade.gen_cascade_module()
+
+
+MERGE_MODULE = Module("merging of attention states", _spec)

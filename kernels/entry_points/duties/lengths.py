@@ -1,20 +1,72 @@
-"""KV lengths are lengths, none longer than stated; packed keys lie where lengths and offsets say."""
+"""Query rows and keys are shared out among requests, one behind the other, none longer than stated.
+
+Packed keys lie where lengths and offsets say.
+"""
 
 from collections.abc import Iterator
 
 from attnfuzz.kernels.entry_points.attention import Attention
-from attnfuzz.kernels.entry_points.duties.wording import and_others, listed
-from attnfuzz.kernels.entry_points.entry_point import Breach
+from attnfuzz.kernels.entry_points.entry_point import Breach, and_others, listed
 from attnfuzz.kernels.entry_points.forms import tensor_of
 from attnfuzz.kernels.entry_points.spans import integers
 
+_ROWS = "FlashInfer docstring of q_len_per_req: query has batch_size * q_len_per_req rows"
+_CUM_Q = (
+    "FlashInfer docstring of cum_seq_lens_q (MLA decode): it starts with 0, ends at query.size(0) and is monotonically "
+    "non-decreasing"
+)
+_LONGEST_Q = "FlashInfer docstrings of max_q_len: max sequence length for query; under-estimation is invalid"
 _UNSIGNED = "FlashInfer docstring of seq_lens: a uint32 1D tensor"
-_LONGEST = "FlashInfer docstrings of max_seq_len and max_kv_len: max sequence length for kv_cache"
-_CUMULATIVE = "FlashInfer docstrings of cum_seq_lens_kv: cumulative sequence length for kv_cache or key/value"
+_LONGEST_KV = "FlashInfer docstrings of max_seq_len and max_kv_len: max sequence length for kv_cache"
+_CUM_KV = "FlashInfer docstrings of cum_seq_lens_kv: cumulative sequence length for kv_cache or key/value"
 _MIRRORS = "FlashInfer, _validate_cpu_seq_lens, and docstring of q_seq_lens_cpu: a trusted mirror"
 
 
-def breaches(call: Attention) -> Iterator[Breach]:
+def queries(call: Attention) -> Iterator[Breach]:
+    """Rows that make no whole request, cumulative lengths that are none, and requests beyond the stated maximum.
+
+    Rows behind the last request are padding, which nobody has to answer.
+    """
+    rows = call.query_rows
+    if call.cum_q is None:
+        if call.q_len and "q_len_per_req" in call.batch_from and rows % call.q_len:
+            text = (
+                f"query has {rows} rows, no multiple of q_len_per_req {call.q_len}: the last {rows % call.q_len} of "
+                "them are left unwritten"
+            )
+            yield Breach(call.batch_from, text, _ROWS)
+    else:
+        yield from _cumulative_q(call, call.cum_q)
+    if call.max_q is not None:
+        long = [request for request, span in enumerate(call.spans) if span.q_len > call.max_q.value]
+        if long:
+            text = (
+                f"request {long[0]} has {call.spans[long[0]].q_len} queries, but {call.max_q.name} is "
+                f"{call.max_q.value}{and_others(long)}: queries beyond the maximum may be left out"
+            )
+            yield Breach((call.max_q.name, call.cum_q or call.query), text, _LONGEST_Q, long[0])
+
+
+def _cumulative_q(call: Attention, name: str) -> Iterator[Breach]:
+    ends, rows = integers(call.arguments[name])[: call.batch + 1], call.query_rows
+    if ends and ends[0] != 0:
+        yield Breach((name,), f"{name} starts at {ends[0]}: it is no sum of q lengths", _CUM_Q, 0)
+    falls = [request for request in range(len(ends) - 1) if ends[request + 1] < ends[request]]
+    if falls:
+        at = falls[0]
+        text = f"{name} falls from {ends[at]} to {ends[at + 1]} at request {at}{and_others(falls)}"
+        yield Breach((name,), f"{text}: it has a q length below 0", _CUM_Q, at)
+    beyond = [request for request in range(len(ends) - 1) if ends[request + 1] > rows]
+    if beyond:
+        at = beyond[0]
+        text = (
+            f"{name} puts request {at} in rows {ends[at]} to {ends[at + 1] - 1}, but {call.query} has {rows} rows"
+            f"{and_others(beyond)}: they are read past the end of {call.query}, and written past that of out"
+        )
+        yield Breach((name, call.query), text, _CUM_Q, at)
+
+
+def keys(call: Attention) -> Iterator[Breach]:
     """Lengths below 0 or beyond the stated maximum, offsets of other lengths, and keys that are not there.
 
     No length is too short: 0 is legal, and so are fewer keys than queries, whose first rows then see none.
@@ -28,7 +80,7 @@ def breaches(call: Attention) -> Iterator[Breach]:
         )
         yield Breach(("seq_lens",), text, _UNSIGNED, negative[0])
     yield from _packed(call)
-    yield from _cumulative(call)
+    yield from _cumulative_kv(call)
     yield from _mirrors(call)
     long = [request for request, span in enumerate(call.spans) if span.kv_len > call.max_kv.value]
     if long:
@@ -36,7 +88,7 @@ def breaches(call: Attention) -> Iterator[Breach]:
             f"seq_lens[{long[0]}] is {call.spans[long[0]].kv_len}, but {call.max_kv.name} is {call.max_kv.value}"
             f"{and_others(long)}: grids and scratch follow from the stated maximum"
         )
-        yield Breach(("seq_lens", call.max_kv.name), text, _LONGEST, long[0])
+        yield Breach(("seq_lens", call.max_kv.name), text, _LONGEST_KV, long[0])
 
 
 def _packed(call: Attention) -> Iterator[Breach]:
@@ -57,16 +109,16 @@ def _packed(call: Attention) -> Iterator[Breach]:
             f"{span.first_key + span.kv_len - 1}, but {listed(names)} {'have' if len(names) > 1 else 'has'} "
             f"{rows}{and_others(outside)}: they are read out of bounds"
         )
-        yield Breach(("cum_seq_lens_kv", "seq_lens", *names), text, _CUMULATIVE, outside[0])
+        yield Breach(("cum_seq_lens_kv", "seq_lens", *names), text, _CUM_KV, outside[0])
 
 
-def _cumulative(call: Attention) -> Iterator[Breach]:
+def _cumulative_kv(call: Attention) -> Iterator[Breach]:
     """Cumulative KV lengths that are not those of the lengths."""
     if call.cum_kv is None:
         return
     ends = integers(call.arguments[call.cum_kv])
     if ends and ends[0] != 0:
-        yield Breach((call.cum_kv,), f"{call.cum_kv} starts at {ends[0]}: it is no sum of lengths", _CUMULATIVE, 0)
+        yield Breach((call.cum_kv,), f"{call.cum_kv} starts at {ends[0]}: it is no sum of lengths", _CUM_KV, 0)
     told = min(len(ends) - 1, len(call.spans))
     differing = [b for b in range(told) if call.spans[b].inside and ends[b + 1] - ends[b] != call.spans[b].kv_len]
     if differing:
@@ -75,7 +127,7 @@ def _cumulative(call: Attention) -> Iterator[Breach]:
             f"{call.cum_kv} gives request {at} {ends[at + 1] - ends[at]} keys, seq_lens[{at}] is "
             f"{call.spans[at].kv_len}{and_others(differing)}: which of them counts is the kernel's choice"
         )
-        yield Breach((call.cum_kv, "seq_lens"), text, _CUMULATIVE, at)
+        yield Breach((call.cum_kv, "seq_lens"), text, _CUM_KV, at)
 
 
 def _mirrors(call: Attention) -> Iterator[Breach]:

@@ -1,47 +1,78 @@
-"""Attention computed in parts of the KV, on the host by torch, and merged by FlashInfer's cascade kernels.
+"""Backends whose kernels work on attention states, (out, LSE): FlashInfer's merges, and this project's fixup.
 
-How the parts are merged follows from the mode: a chunked prefill and a verify merge in place, one part after another,
-as servers do with prefixes, a verify under a mask of the rows that have any keys in the part; an extend merges into new
-tensors; all others merge all parts at once, as split KV does.
+The states are computed on the host in fp64, a request at a time: a dozen small launches for each request are what jobs
+that share a GPU wait for most.
+
+How parts of the KV are merged follows from the mode: a chunked prefill and a verify merge in place, one part after
+another, as servers do with prefixes, a verify under a mask of the rows that have any keys in the part; an extend merges
+into new tensors; all others merge all parts at once, as split KV does.
+
+Before a fixup, requests without keys are not attended to, as ragged kernels do (SGLang PR #22688). What their rows hold
+in the end is the kernel's doing alone, and so is whatever it wrote elsewhere.
 """
 
 import math
+from itertools import pairwise
 from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Attended, Bench, Op, Output
+from attnfuzz.kernels.backend import Attended, Bench, Fill, Op, Output
 from attnfuzz.kernels.gpu import flashinfer_op
-from attnfuzz.kernels.gpu.arch import Arch
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.merge import MERGE_MODULE, MERGE_STATE_IN_PLACE
-from attnfuzz.kernels.gpu.plain_attention import attend_into
-from attnfuzz.kernels.queries import draw_queries, packed_rows
+from attnfuzz.kernels.gpu.states import FIXUP, FIXUP_SOURCE, MERGE_MODULE, MERGE_STATE_IN_PLACE
+from attnfuzz.kernels.gpu.visible import Arch
+from attnfuzz.kernels.lengths import longest, place_int32, running_sum
+from attnfuzz.kernels.queries import draw_queries, packed_rows, query_strides
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.kernels.torch_sdpa import visible
+from attnfuzz.kernels.transfers import write
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Mode, Step
+from attnfuzz.reference.case import Case, Mode, QueryView, Step
 from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import NoiseModel
 
-_MODULE: Final = "flashinfer.cascade"
+EVERY_KEY = slice(None)
+
+
+def attend_into(out: torch.Tensor, lse: torch.Tensor, entry: Attended, scale: float, keys: slice = EVERY_KEY) -> None:
+    """Write causal attention in fp64 to some of a request's keys, and its LSE in base 2: 0 and -inf where none is seen.
+
+    `entry` lies on the host; out [q_len, q_heads, ...] and lse [q_len, q_heads] on any device, of any float dtype. The
+    last query is aligned to the last of all keys.
+    """
+    group = entry.query.shape[1] // entry.key.shape[1]
+    key, value = (
+        tokens[keys].double().repeat_interleave(group, dim=1).transpose(0, 1) for tokens in (entry.key, entry.value)
+    )
+    mask = visible(len(entry.query), len(entry.key), -1)[:, keys]
+    logits = entry.query.double().transpose(0, 1) @ key.transpose(1, 2) * scale
+    logits.masked_fill_(~mask, -torch.inf)
+    logsumexp = logits.logsumexp(dim=2, keepdim=True)
+    weights = torch.where(mask, (logits - logsumexp).exp(), 0.0)
+    write(out, (weights @ value).transpose(0, 1))
+    write(lse, (logsumexp.squeeze(2) / math.log(2)).transpose(0, 1))
+
+
+_CASCADE: Final = "flashinfer.cascade"
 _MOST_PARTS: Final = 6
 
 
 def merge_state(*, out: torch.Tensor, lse: torch.Tensor, **states: torch.Tensor) -> None:
     """merge_state of v_a, s_a, v_b and s_b; FlashInfer allocates what it returns, which is copied to `out`, `lse`."""
-    merged, logsumexp = flashinfer_op.call(_MODULE, "merge_state", **states)
+    merged, logsumexp = flashinfer_op.call(_CASCADE, "merge_state", **states)
     out.copy_(merged)
     lse.copy_(logsumexp)
 
 
 def merge_states(*, out: torch.Tensor, lse: torch.Tensor, **states: torch.Tensor) -> None:
     """merge_states of v [tokens, parts, heads, dim] and s [tokens, parts, heads], likewise."""
-    merged, logsumexp = flashinfer_op.call(_MODULE, "merge_states", **states)
+    merged, logsumexp = flashinfer_op.call(_CASCADE, "merge_states", **states)
     out.copy_(merged)
     lse.copy_(logsumexp)
 
@@ -147,4 +178,58 @@ CASCADE_MERGE: Final = GpuBackend(
     modules_of=lambda _: (MERGE_MODULE,),
     # The parts are computed in fp64; the kernels scale and add them in fp32, with exp2 approximated (cascade.cuh).
     theoretical=lambda _: NoiseModel.fp32_arithmetic(),
+)
+
+
+class FixupSession:
+    """One launch of the kernel for each step, over out and lse that are strided as the case's queries are."""
+
+    def __init__(self, case: Case, bench: Bench) -> None:
+        self._case, self._bench = case, bench
+        self._tokens = SlotTokens.cached(case)
+        self._scale = case.scales.softmax / math.sqrt(case.geometry.head_dim_qk)
+
+    def forward(self, index: int) -> Output:
+        """Run one step."""
+        case, memory, step = self._case, self._bench.memory, self._case.steps[index]
+        geometry, rows = case.geometry, step.padded_tokens
+        query = draw_queries(case, index, rows, geometry.head_dim_qk)
+        shape = (rows, geometry.q_heads, geometry.head_dim_vo)
+        stride = query_strides(case, geometry.q_heads, geometry.head_dim_vo)
+        out = memory.tensor("out", shape, geometry.dtype.torch_dtype, stride=stride, fill=Fill.OUTPUT)
+        lse = memory.tensor("lse", shape[:2], torch.float32, fill=Fill.OUTPUT)
+        attended = self._tokens.attended(step, query, packed_rows(step))
+        # Padding is one more request without keys.
+        q_lens = [*(request.q_len for request in step.requests), rows - step.tokens]
+        for entry, (first, last) in zip(attended, pairwise(running_sum(q_lens)), strict=False):
+            if len(entry.key):
+                attend_into(out[first:last], lse[first:last], entry, self._scale)
+        self._bench.launcher.launch(
+            FIXUP,
+            out=out,
+            lse=lse,
+            kv_lens=place_int32(self._bench, "kv_lens", [*(request.kv_len for request in step.requests), 0]),
+            cum_seq_lens=place_int32(self._bench, "cum_seq_lens", running_sum(q_lens)),
+            max_seq_len=longest(q_lens) + case.max_len_slack,
+        )
+        return Output(out=out, lse=lse, attended=attended, bmm1_scale=self._scale, bmm2_scale=1.0)
+
+
+CUDA_FIXUP = GpuBackend(
+    name="cuda_fixup",
+    archs=frozenset(Arch),
+    capability=Capability(
+        device=Device.CUDA,
+        modes=tuple(Mode),
+        unequal_head_dims=True,
+        padding=True,
+        query_views=tuple(QueryView),
+    ),
+    contract=Contract(lse=LseBase.TWO),
+    session=FixupSession,
+    kernels=(FIXUP,),
+    # The kernel computes nothing, and fp64 attention errs less than fp32 does.
+    theoretical=lambda _: NoiseModel.fp32_arithmetic(),
+    needs=(),
+    own=((FIXUP_SOURCE,),),
 )

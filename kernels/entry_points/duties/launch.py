@@ -1,0 +1,58 @@
+"""Workspaces are large enough and begin with zero semaphores, factors are finite, and a window is a number of keys."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+from attnfuzz.kernels.entry_points.attention import Attention
+from attnfuzz.kernels.entry_points.entry_point import Breach
+
+_SIZE = "attnfuzz.kernels.native.ops; FlashInfer, xqa_batch_decode_with_kv_cache: 8 MiB for semaphores"
+_ZERO = "FlashInfer docstrings of workspace_buffer: zero-initialized on first use (MLA decode, XQA)"
+
+
+def workspace(call: Attention) -> Iterator[Breach]:
+    """A workspace that is too small, and semaphores that are not zero, where it is known what the kernel uses."""
+    need = call.workspace()
+    if need is None:
+        return
+    buffer = call.arguments["workspace_buffer"]
+    if buffer.nbytes < need.total:
+        text = (
+            f"workspace_buffer has {buffer.nbytes} bytes, the call uses {need.total}: the kernel writes "
+            f"{need.total - buffer.nbytes} past its end"
+        )
+        yield Breach(("workspace_buffer",), text, _SIZE)
+    if buffer.is_meta or not buffer.is_contiguous():
+        return
+    semaphores = buffer.flatten().view(torch.uint8)[: need.semaphores]
+    if semaphores.any():
+        first = int(semaphores.nonzero()[0])
+        text = (
+            f"workspace_buffer has a semaphore that is not zero, in byte {first} of {need.semaphores}: some split of "
+            "the keys is taken for the last one, and the rows behind it are merged too early or never"
+        )
+        yield Breach(("workspace_buffer",), text, _ZERO)
+
+
+_SCALES = "FlashInfer docstrings: fused scale for bmm1 and bmm2 input"
+_WINDOW = "FlashInfer docstring of window_left: -1 is the full length of the sequence"
+
+
+def factors(call: Attention) -> Iterator[Breach]:
+    """Factors that make every result NaN, and windows below -1."""
+    for name in ("bmm1_scale", "bmm2_scale"):
+        scale = _number(call.arguments.get(name))
+        if not math.isfinite(scale):
+            yield Breach((name,), f"{name} is {scale}: no row is a number", _SCALES)
+    if call.window_left < -1:
+        text = f"window_left is {call.window_left}: neither no window (-1) nor a number of keys"
+        yield Breach(("window_left",), text, _WINDOW)
+
+
+def _number(value: object) -> float:
+    """A scale as a number, 1 for what has no content to judge."""
+    if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_meta:
+        return float(value.item())
+    return float(value) if isinstance(value, int | float) else 1.0

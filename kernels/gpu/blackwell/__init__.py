@@ -1,1 +1,0 @@
-"""The TRT-LLM backends on Blackwell: FlashInfer's own entry points over TRT-LLM's generated kernels."""

@@ -1,0 +1,245 @@
+"""torch's attention on the GPU: each fused kernel of scaled_dot_product_attention by itself, and flex_attention.
+
+flex_attention is uncompiled, on torch's plain operations: compiling it takes longer than a worker that may die can wait
+for. A step is one call of it: requests lie one after another, and the mask keeps them apart, which is how its authors
+have it attend to ragged batches ("document masking", PyTorch blog, "FlexAttention: The Flexibility of PyTorch with the
+Performance of FlashAttention", 2024).
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+from attnfuzz.kernels.backend import Op, Unsupported
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
+from attnfuzz.kernels.gpu.visible import Arch
+from attnfuzz.kernels.lengths import place_int32
+from attnfuzz.kernels.torch_sdpa import SdpaSession, attend_into
+from attnfuzz.reference.bucket import Bucket
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Mode, QueryView, Request, Step
+from attnfuzz.reference.contract import Contract
+from attnfuzz.reference.device import Device
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.noise import NoiseModel
+
+
+def attend_with(kernel: str, *, lower_right: bool = False, **arguments: Any) -> None:
+    """attend_into on the kernel that SDPBackend calls `kernel`.
+
+    `lower_right` aligns the last query to the last key, in torch's own notation instead of a mask
+    (torch.nn.attention.bias.causal_lower_right).
+    """
+    from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: PLC0415 - only where there is a GPU
+    from torch.nn.attention.bias import causal_lower_right  # noqa: PLC0415
+
+    if lower_right:
+        arguments["attn_mask"] = causal_lower_right(arguments["query"].shape[2], arguments["key"].shape[2])
+    try:
+        with sdpa_kernel([getattr(SDPBackend, kernel)]):
+            attend_into(**arguments)
+    except RuntimeError as error:
+        if "No available kernel" in str(error):
+            raise Unsupported(f"torch has no {kernel} kernel for this call") from error
+        raise
+
+
+def _op(kernel: str) -> Op:
+    return Op(f"scaled_dot_product_attention[{kernel}]", partial(attend_with, kernel), frozenset({"out"}))
+
+
+FLASH: Final = _op("FLASH_ATTENTION")
+EFFICIENT: Final = _op("EFFICIENT_ATTENTION")
+CUDNN: Final = _op("CUDNN_ATTENTION")
+
+
+class UnmaskedSession(SdpaSession):
+    """For kernels that take no mask: the causal one is named, and there are no others."""
+
+    def _masked(self, request: Request) -> dict[str, Any]:
+        square = request.q_len == request.kv_len
+        return {"is_causal": square, "lower_right": not square}
+
+
+class FlashSession(UnmaskedSession):
+    """FlashAttention-2 as torch has it."""
+
+    op: Op = FLASH
+
+
+class EfficientSession(SdpaSession):
+    """The memory-efficient kernels, under a mask where the problem is not square."""
+
+    op: Op = EFFICIENT
+
+
+class CudnnSession(SdpaSession):
+    """cuDNN's, likewise."""
+
+    op: Op = CUDNN
+
+
+def dense_buckets(
+    dtypes: tuple[DType, ...], dims: tuple[int, ...], *, grouped: bool, windows: bool
+) -> tuple[Bucket, ...]:
+    """Grouped heads work "only for Flash_attention and math kernel" (docstring of scaled_dot_product_attention)."""
+    return tuple(
+        bucket(
+            dtype,
+            dim,
+            heads=((1, 1), (3, 3), (4, 2), (6, 1)) if grouped else ((1, 1), (3, 3)),
+            page_sizes=(16,),
+            layouts=(KvLayout.HND,),
+            windows=(-1, 0, 5, 200) if windows else (-1,),
+        )
+        for dtype in dtypes
+        for dim in dims
+    )
+
+
+# ATen, transformers/cuda/sdp_utils.cpp: FlashAttention-2 and cuDNN on [sm80, sm121], the others from sm50 on.
+_ARCHS: Final = frozenset(Arch)
+
+
+def _backend(
+    name: str, session: type[SdpaSession], buckets: tuple[Bucket, ...], theory: Callable[[DType], NoiseModel]
+) -> GpuBackend:
+    masked = not issubclass(session, UnmaskedSession)
+    return GpuBackend(
+        name=name,
+        archs=_ARCHS,
+        capability=Capability(
+            device=Device.CUDA,
+            buckets=buckets,
+            modes=tuple(Mode),
+            # torch warns of CausalBias that its lower right variant gives NaN where there are more queries than keys
+            # (torch/nn/attention/bias.py).
+            kv_shorter_than_q=masked,
+            query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
+        ),
+        contract=Contract(),
+        session=session,
+        kernels=(session.op,),
+        theoretical=theory,
+        needs=(),
+    )
+
+
+_HALVES: Final = (DType.BFLOAT16, DType.FLOAT16)
+SDPA_FLASH: Final = _backend(
+    "sdpa_flash",
+    FlashSession,
+    dense_buckets(_HALVES, (64, 8, 72, 256), grouped=True, windows=False),
+    # FlashAttention-2 sums the weights in fp32 and rounds them for the second product (ATen, flash_fwd_kernel.h).
+    lambda dtype: NoiseModel.rounded_probabilities(dtype.torch_dtype),
+)
+SDPA_EFFICIENT: Final = _backend(
+    "sdpa_efficient",
+    EfficientSession,
+    dense_buckets((*_HALVES, DType.FLOAT32), (64, 8, 72, 256), grouped=False, windows=True),
+    lambda _: NoiseModel.unknown_kernel(),
+)
+SDPA_CUDNN: Final = _backend(
+    "sdpa_cudnn",
+    CudnnSession,
+    dense_buckets(_HALVES, (64, 128), grouped=False, windows=True),
+    lambda _: NoiseModel.unknown_kernel(),
+)
+
+
+_NO_REQUEST: Final = -1
+
+
+def attend_flexibly(
+    *,
+    out: torch.Tensor,
+    request_of_query: torch.Tensor,
+    own_key: torch.Tensor,
+    request_of_key: torch.Tensor,
+    position: torch.Tensor,
+    window_left: int,
+    **arguments: Any,
+) -> None:
+    """Write flex_attention to `out` [1, heads, rows, dim]: causal, within requests.
+
+    int32 [rows]: the request of each query, -1 for padding, and the position of its own key in that request. int32
+    [keys]: the request of each key, and its position there.
+    """
+    from torch.nn.attention import flex_attention as flex  # noqa: PLC0415 - it imports the compiler
+
+    def seen(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        del batch, head
+        own, at = own_key[query], position[key]
+        causal = torch.logical_and(request_of_query[query] == request_of_key[key], at <= own)
+        return torch.logical_and(causal, at >= own - window_left) if window_left >= 0 else causal
+
+    rows, keys = arguments["query"].shape[2], arguments["key"].shape[2]
+    mask = flex.create_block_mask(seen, None, None, rows, keys, device=str(out.device))
+    # Otherwise it is traced anew for every shape, which takes seconds.
+    with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*without torch.compile")
+        out.copy_(flex.flex_attention(**arguments, block_mask=mask))
+
+
+FLEX: Final = Op("flex_attention", attend_flexibly, frozenset({"out"}), "torch.nn.attention.flex_attention")
+
+
+class FlexSession(SdpaSession):
+    """One call per step; K and V of all requests lie one after another. Without any key there is no call."""
+
+    op: Op = FLEX
+
+    def forward(self, index: int) -> Output:
+        """Run one step.
+
+        cuBLASLt may split the product with V over the keys, and adds up parts that are rounded to 16 bits: its
+        splitKreduce_kernel, as torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction allows by default.
+        """
+        return replace(super().forward(index), roundings=2)
+
+    def _compute(self, step: Step, query: torch.Tensor, out: torch.Tensor) -> None:
+        if any(request.kv_len for request in step.requests) and step.padded_tokens:
+            key, value = self._tokens.packed(step)
+            key, value = self._bench.memory.copy("key", key), self._bench.memory.copy("value", value)
+            masked = {"window_left": self._case.geometry.window_left, **self._within_requests(step)}
+            self._attend(query, key, value, out, masked)
+        else:
+            out.zero_()
+
+    def _within_requests(self, step: Step) -> dict[str, torch.Tensor]:
+        """The arguments that say whose each query and each key is, and where it lies there."""
+        padding = [_NO_REQUEST] * (step.padded_tokens - step.tokens)
+        queries = [(b, r.kv_len - r.q_len + i) for b, r in enumerate(step.requests) for i in range(r.q_len)]
+        keys = [(b, i) for b, r in enumerate(step.requests) for i in range(r.kv_len)]
+        columns = {
+            "request_of_query": [request for request, _ in queries] + padding,
+            "own_key": [own for _, own in queries] + padding,
+            "request_of_key": [request for request, _ in keys],
+            "position": [position for _, position in keys],
+        }
+        return {name: place_int32(self._bench, name, values) for name, values in columns.items()}
+
+
+FLEX_ATTENTION: Final = GpuBackend(
+    name="flex_attention",
+    archs=frozenset(Arch),
+    capability=Capability(
+        device=Device.CUDA,
+        buckets=dense_buckets(
+            (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32), (64, 16, 128), grouped=True, windows=True
+        ),
+        modes=tuple(Mode),
+        query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
+    ),
+    contract=Contract(),
+    session=FlexSession,
+    kernels=(FLEX,),
+    # The logits of 16-bit inputs may be kept in 16 bits between torch's operations.
+    theoretical=lambda _: NoiseModel.unknown_kernel(),
+    needs=(),
+)
