@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Op, Unsupported
+from attnfuzz.kernels.backend import Op, Output, Unsupported
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
 from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.lengths import place_int32
