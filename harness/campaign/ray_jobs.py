@@ -29,7 +29,7 @@ class RayError(UserError):
     """There is no cluster to run on; the message is one line that says what to do."""
 
 
-class Ended(msgspec.Struct, frozen=True):
+class ActorEnded(msgspec.Struct, frozen=True):
     """From an actor, last: its job process ended. The fields are those of `JobEnded`."""
 
     text: str
@@ -48,14 +48,14 @@ class JobActor:
         """The version of this project on the node."""
         return attnfuzz.__version__
 
-    def run(self, task: Slice) -> Iterator[AnyMessage | Ended]:
-        """Run a slice; what comes last is SliceDone or Ended."""
+    def run(self, task: Slice) -> Iterator[AnyMessage | ActorEnded]:
+        """Run a slice; what comes last is SliceDone or ActorEnded."""
         self._process.send(task)
         for message in self._messages:
             yield message
             if isinstance(message, SliceDone):
                 return
-        yield Ended(text=self._process.last_words(self._number), killed=self._process.was_killed)
+        yield ActorEnded(text=self._process.last_words(self._number), killed=self._process.was_killed)
 
 
 class RayJobs:
@@ -189,7 +189,7 @@ class RayJobs:
         except self._ray.exceptions.RayError as error:
             self._ray.kill(actor)
             raise JobEnded(job, f"the node of job {job} went away: {error}", killed=True) from error
-        if isinstance(message, Ended):
+        if isinstance(message, ActorEnded):
             self._ray.kill(actor)
             raise JobEnded(job, message.text, killed=message.killed)
         if isinstance(message, SliceDone):
