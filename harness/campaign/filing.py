@@ -69,7 +69,7 @@ class Filing:
     def file(self, caught: Caught) -> FindingFiled | AlreadyFiled:
         """File what a job caught, unless another road led to the same bug before."""
         case, observation = caught.case, caught.observation
-        finding = Finding(case=case, first=caught.first, observation=observation, report="")
+        finding = Finding(case=case, first=caught.first, observation=observation, report="", needs=caught.needs)
         if finding.name in self.knowledge.names:
             return AlreadyFiled(at=self.clock(), fingerprint=caught.fingerprint, name=finding.name)
         script = self.export(case) if self._has_time(observation) else None
@@ -83,6 +83,7 @@ class Filing:
             observation=observation,
             path=str(path),
             report=finding.report,
+            needs=finding.needs,
             state=state,
             known=self.ledger.reason(caught.fingerprint, case, finding.name),
         )
@@ -115,6 +116,8 @@ class Filing:
             case=record.case,
             observation=observation,
             path=str(record.path),
+            needs=record.needs,
+            cause=record.cause,
             state=state,
             runs=rechecked.runs,
             times=int(now is not None),

@@ -20,6 +20,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """A confirmed failure: `case` is the smallest that shows it, `first` as it was drawn.
 
     `report` is for people; `script` shows the failure without this project, None if no such script can be made.
+    `needs` are the features that it needs, by name; `cause` is the finding that stands for its cause, "" if that is
+    this one.
     """
 
     case: Case
@@ -27,6 +29,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     observation: Observation
     report: str
     script: str | None = None
+    needs: tuple[str, ...] = ()
+    cause: str = ""
 
     @property
     def name(self) -> str:

@@ -22,6 +22,7 @@ from attnfuzz.harness.search.messages import (
     SliceDone,
     Suspect,
 )
+from attnfuzz.harness.search.needs import needs_of
 from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.remembered import Remembered
@@ -198,7 +199,7 @@ class Hunt:
             by_chance=pinned.fingerprint.kind in STATISTICAL,
             capability=self._capability,
             # Candidates of a large case take time to make, so that making them has to end when the time is over.
-            stop=lambda: pinned.spent,
+            stop=lambda: pinned.reduced,
             budget=self._task.shrink.runs,
         )
         for case in dict.fromkeys((smallest, pinned.first)):
@@ -212,6 +213,7 @@ class Hunt:
                         case=case,
                         observation=observation,
                         verdict=pinned.verdict(case),
+                        needs=needs_of(pinned, case, self._capability),
                     )
                 )
                 return

@@ -152,13 +152,17 @@ class Suspect(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Caught(Message, frozen=True, kw_only=True, tag=True):
-    """The suspect with this fingerprint came back in a fresh worker; `case` is the smallest that fails like it."""
+    """The suspect with this fingerprint came back in a fresh worker; `case` is the smallest that fails like it.
+
+    `needs` are the features that the failure of `case` needs, by name, as far as the budget lasted to find out.
+    """
 
     fingerprint: Fingerprint
     first: Case
     case: Case
     observation: Observation
     verdict: Verdict
+    needs: tuple[str, ...] = ()
 
 
 class Lost(Message, frozen=True, kw_only=True, tag=True):

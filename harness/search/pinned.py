@@ -12,6 +12,9 @@ from attnfuzz.reference.case_file import AnyCase
 
 C = TypeVar("C", bound=AnyCase)
 
+NEEDS_SHARE = 0.2
+"""The part of the budget that is for finding out which features the smallest case needs."""
+
 
 class Pinned(Generic[C]):
     """The failure with `fingerprint` of the case `first`, a fault being the same wherever it lands.
@@ -38,6 +41,7 @@ class Pinned(Generic[C]):
         self._aside = aside
         self._runs_left = budget.runs
         self._deadline = time.monotonic() + budget.seconds
+        self._reserve = ShrinkBudget(runs=int(budget.runs * NEEDS_SHARE), seconds=budget.seconds * NEEDS_SHARE)
 
     def fails(self, case: C) -> bool:
         """Whether `case` is known to fail like the first one."""
@@ -60,3 +64,8 @@ class Pinned(Generic[C]):
     def spent(self) -> bool:
         """Whether nothing will be run any more."""
         return self._runs_left <= 0 or time.monotonic() >= self._deadline
+
+    @property
+    def reduced(self) -> bool:
+        """Whether the part of the budget that is for making the case smaller is spent."""
+        return self._runs_left <= self._reserve.runs or time.monotonic() >= self._deadline - self._reserve.seconds
