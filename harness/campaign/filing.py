@@ -69,8 +69,16 @@ class Filing:
     def file(self, caught: Caught) -> FindingFiled | AlreadyFiled:
         """File what a job caught, unless another road led to the same bug before."""
         case, observation = caught.case, caught.observation
-        finding = Finding(case=case, first=caught.first, observation=observation, report="", needs=caught.needs)
-        if finding.name in self.knowledge.names:
+        finding = Finding(
+            case=case,
+            first=caught.first,
+            observation=observation,
+            report="",
+            needs=caught.needs,
+            # One that another job's finding came before is not on file.
+            cause=self.knowledge.cause_of(caught.cause),
+        )
+        if finding.name in self.knowledge.findings:
             return AlreadyFiled(at=self.clock(), fingerprint=caught.fingerprint, name=finding.name)
         script = self.export(case) if self._has_time(observation) else None
         finding = replace(finding, report=self.render(case, caught.verdict), script=script)
@@ -84,9 +92,16 @@ class Filing:
             path=str(path),
             report=finding.report,
             needs=finding.needs,
+            cause=finding.cause,
             state=state,
-            known=self.ledger.reason(caught.fingerprint, case, finding.name),
+            known=self._known(caught.fingerprint, case, finding.name, finding.cause),
         )
+
+    def _known(self, fingerprint: Fingerprint, case: Case, name: str, cause: str) -> str | None:
+        """Why a failure is known to the ledger: it is itself, or the finding that stands for its cause is."""
+        own = self.ledger.reason(fingerprint, case, name)
+        above = self.knowledge.findings.get(cause) or self.past.get(cause)
+        return own or (above and self.ledger.reason(above.fingerprint, above.case, above.name))
 
     def _has_time(self, observation: Observation) -> bool:
         """Whether a script can be made by the end: the case is run for it."""
@@ -121,7 +136,7 @@ class Filing:
             state=state,
             runs=rechecked.runs,
             times=int(now is not None),
-            known=self.ledger.reason(fingerprint, record.case, record.name),
+            known=self._known(fingerprint, record.case, record.name, record.cause if alike else ""),
         )
 
     def give_up(self, name: str) -> None:

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import msgspec
 
-from attnfuzz.harness.backends.registry import as_file_name
+from attnfuzz.harness.search.known import finding_name
 from attnfuzz.harness.verdict.failures import Observation
-from attnfuzz.harness.verdict.fingerprint import fine
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.foreign import read_bytes
@@ -35,7 +34,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """The folder's name, the same for all findings that share a fine fingerprint."""
-        return f"{as_file_name(self.case.backend)}-{self.observation.kind}-{fine(self.case, self.observation)}"
+        return finding_name(self.case, self.observation)
 
     @property
     def files(self) -> dict[str, bytes]:

@@ -11,6 +11,8 @@ from attnfuzz.harness.reduce import reduce_to_cause
 from attnfuzz.harness.sandbox.case_runner import CaseRunner
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, comes_back, recheck
 from attnfuzz.harness.search.examples import run_examples
+from attnfuzz.harness.search.explained import Explained, explain
+from attnfuzz.harness.search.known import KnownCause, finding_name
 from attnfuzz.harness.search.messages import (
     AnyMessage,
     Caught,
@@ -32,6 +34,9 @@ from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 
+SYMPTOM = ShrinkBudget(runs=150, seconds=3.0)
+"""What making a failure smaller may cost once a known cause explains it."""
+
 
 class _TimeIsUp(BaseException):
     """Ends the search. Not an Exception, so that Hypothesis does not take it for a failure and shrink it."""
@@ -47,7 +52,10 @@ class Hunt:
     The first new failure is pinned: from then on only its fingerprint counts as failing, so that shrinking ends in
     the bug that it began with. Other failures that turn up meanwhile are set aside, and are reduced after it.
 
-    Reducing keeps to what `capability` covers, if one is given. `novelty` says which cases are interesting; none are
+    A failure that the cause of a known one explains is a symptom of that, and is not made small with the same effort.
+
+    Reducing keeps to what `capability` covers, if one is given, and what runs on other backends to what `elsewhere`
+    gives for them. `novelty` says which cases are interesting; none are
     without it. Failing examples are kept in `remembered`.
     """
 
@@ -58,6 +66,7 @@ class Hunt:
         tell: Callable[[AnyMessage], None],
         *,
         capability: Capability | None = None,
+        elsewhere: Callable[[str], Capability | None] = lambda _: None,
         novelty: Novelty | None = None,
         remembered: Remembered | None = None,
     ) -> None:
@@ -65,6 +74,8 @@ class Hunt:
         self._runner = CountingRunner(runner, tell)
         self._tell = tell
         self._capability = capability
+        self._elsewhere = elsewhere
+        self._causes = {cause.name: cause for cause in task.causes}
         self._novelty = novelty
         self._remembered = remembered
         self._passed_over = set(task.known)
@@ -187,12 +198,16 @@ class Hunt:
             self._runner.shrinking = False
             self._tell(Lost(fingerprint=fingerprint))
             return None
+        return self._pin(fingerprint, case, verdict)
+
+    def _pin(self, fingerprint: Fingerprint, case: Case, verdict: Verdict) -> Pinned[Case]:
         return Pinned(
             fingerprint, case, verdict, run=self._runner.verdict, budget=self._budget(), aside=self._set_aside
         )
 
     def _settle(self, pinned: Pinned[Case]) -> None:
         """Make a failure small, and hand over the smallest case that comes back; the first one did."""
+        pinned, cause = self._explained(pinned)
         smallest = reduce_to_cause(
             pinned.first,
             pinned.fails,
@@ -206,17 +221,51 @@ class Hunt:
             observation = pinned.observation(case)
             assert observation is not None
             if case == pinned.first or comes_back(self._runner, case, observation):
-                self._tell(
-                    Caught(
-                        fingerprint=pinned.fingerprint,
-                        first=pinned.first,
-                        case=case,
-                        observation=observation,
-                        verdict=pinned.verdict(case),
-                        needs=needs_of(pinned, case, self._capability),
-                    )
-                )
+                self._tell_caught(pinned, case, observation, cause)
                 return
+
+    def _explained(self, pinned: Pinned[Case]) -> tuple[Pinned[Case], KnownCause | None]:
+        """The failure to make small, and the known cause that explains it; less is spent on it if there is one."""
+        explained = explain(pinned, tuple(self._causes.values()), self._allowed)
+        if explained.case != pinned.first:
+            observation, verdict = pinned.observation(explained.case), pinned.verdict(explained.case)
+            assert observation is not None
+            if not comes_back(self._runner, explained.case, observation):
+                explained = Explained(None, pinned.first)
+            else:
+                pinned = self._pin(pinned.fingerprint, explained.case, verdict)
+        if explained.cause is not None:
+            pinned.limit(SYMPTOM)
+        return pinned, explained.cause
+
+    def _allowed(self, case: Case) -> bool:
+        own = case.backend == self._task.backend
+        capability = self._capability if own else self._elsewhere(case.backend)
+        return capability is None or capability.why_not(case) is None
+
+    def _tell_caught(
+        self, pinned: Pinned[Case], case: Case, observation: Observation, cause: KnownCause | None
+    ) -> None:
+        needs = needs_of(pinned, case, self._allowed)
+        fingerprint = pinned.fingerprint
+        if cause is None:
+            name = finding_name(case, observation)
+            cause_name = ""
+            self._causes.setdefault(name, KnownCause(name=name, case=case, fingerprint=fingerprint, needs=needs))
+        else:
+            cause_name = cause.name
+            self._causes[cause_name] = replace(cause, shown_as=(*cause.shown_as, fingerprint))
+        self._tell(
+            Caught(
+                fingerprint=fingerprint,
+                first=pinned.first,
+                case=case,
+                observation=observation,
+                verdict=pinned.verdict(case),
+                needs=needs,
+                cause=cause_name,
+            )
+        )
 
     def _settle_others(self) -> None:
         while self._aside and not self._time_is_up():

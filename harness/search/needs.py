@@ -1,17 +1,14 @@
 """The features that a failure needs, found within the budget for shrinking it."""
 
+from collections.abc import Callable
+
 from attnfuzz.harness.reduce.ablation import features_in, needed
 from attnfuzz.harness.search.pinned import Pinned
-from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 
 
-def needs_of(pinned: Pinned[Case], case: Case, capability: Capability | None) -> tuple[str, ...]:
+def needs_of(pinned: Pinned[Case], case: Case, allowed: Callable[[Case], bool]) -> tuple[str, ...]:
     """Return the names of the features that the failure of `case` needs, as far as the budget lasts to find out."""
-
-    def allowed(variant: Case) -> bool:
-        return capability is None or capability.why_not(variant) is None
-
     clues_first = sorted(features_in(case), key=lambda each: (not each.clue, each.name))
     return tuple(
         feature.name
