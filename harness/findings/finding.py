@@ -20,7 +20,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     `report` is for people; `script` shows the failure without this project, None if no such script can be made.
     `needs` are the features that it needs, by name; `cause` is the finding that stands for its cause, "" if that is
-    this one.
+    this one. It stands `apart` from another with the same kind, kernel and features, which needs others of them.
     """
 
     case: Case
@@ -30,11 +30,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     script: str | None = None
     needs: tuple[str, ...] = ()
     cause: str = ""
+    apart: bool = False
 
     @property
     def name(self) -> str:
-        """The folder's name, the same for all findings that share a fine fingerprint."""
-        return finding_name(self.case, self.observation)
+        """The folder's name, the same for all findings that share a fine fingerprint and do not stand apart."""
+        return finding_name(self.case, self.observation, self.needs if self.apart else ())
 
     @property
     def files(self) -> dict[str, bytes]:

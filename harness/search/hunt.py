@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.reduce import reduce_to_cause
 from attnfuzz.harness.sandbox.case_runner import CaseRunner
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, comes_back, recheck
+from attnfuzz.harness.search.beneath import SHARE, explaining, without
 from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.harness.search.explained import Explained, explain
 from attnfuzz.harness.search.known import KnownCause, finding_name
@@ -79,6 +80,8 @@ class Hunt:
         self._novelty = novelty
         self._remembered = remembered
         self._passed_over = set(task.known)
+        self._beside: set[Fingerprint] = set()
+        self._laid_bare = 0
         self._gaps: set[Fingerprint] = set()
         self._started = time.monotonic()
         self._handed_at = self._started if task.handed_at is None else task.handed_at
@@ -156,7 +159,8 @@ class Hunt:
         try:
             if self._pinned is None:
                 failed = self._search(case)
-            observation = self._pinned.observation(case) if self._pinned else None
+            # What fails may be a variant of the case that was drawn.
+            observation = self._pinned.observation(self._pinned.first) if self._pinned else None
         except Exception as error:
             raise _Broken(error) from error
         if observation is not None:
@@ -190,9 +194,31 @@ class Hunt:
         worst = verdict.failures[0]
         fingerprint = Fingerprint.of(case.backend, worst)
         if fingerprint in self._passed_over:
-            return None
+            return self._beneath(fingerprint, case, verdict)
         self._passed_over.add(fingerprint)
-        self._tell(Suspect(fingerprint=fingerprint, case=case, observation=worst))
+        return self._confirmed(fingerprint, case, verdict)
+
+    def _beneath(self, fingerprint: Fingerprint, case: Case, verdict: Verdict) -> Pinned[Case] | None:
+        """What a failure that is passed over hides: none of its causes shows in the case, or it fails without them."""
+        causes = [cause for cause in self._causes.values() if cause.shows_as(fingerprint)]
+        present = explaining(causes, case)
+        if present is None or fingerprint in self._beside:
+            return None
+        if not present:
+            self._beside.add(fingerprint)
+            return self._confirmed(fingerprint, case, verdict, beside=True)
+        if self._laid_bare >= SHARE * self._runner.total.searched:
+            return None
+        self._laid_bare += 1
+        variant = without(case, present, self._allowed, turn=self._laid_bare)
+        return None if variant is None else self._suspect(variant, self._runner.verdict(variant))
+
+    def _confirmed(
+        self, fingerprint: Fingerprint, case: Case, verdict: Verdict, *, beside: bool = False
+    ) -> Pinned[Case] | None:
+        """The worst failure of `case`, if it comes back in a fresh worker."""
+        worst = verdict.failures[0]
+        self._tell(Suspect(fingerprint=fingerprint, case=case, observation=worst, beside=beside))
         self._runner.shrinking = True
         if not comes_back(self._runner, case, worst):
             self._runner.shrinking = False
@@ -264,6 +290,7 @@ class Hunt:
                 verdict=pinned.verdict(case),
                 needs=needs,
                 cause=cause_name,
+                beside=fingerprint in self._beside,
             )
         )
 

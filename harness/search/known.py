@@ -1,5 +1,8 @@
 """The causes that a campaign knows, as its slices are handed them."""
 
+import hashlib
+from collections.abc import Collection
+
 import msgspec
 
 from attnfuzz.harness.backends.registry import as_file_name
@@ -24,7 +27,7 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def clues(self) -> frozenset[Feature]:
         """The features that it needs, but for circumstances, which differ from case to case."""
-        return frozenset(FEATURES[name] for name in self.needs if name in FEATURES and FEATURES[name].clue)
+        return clues_among(self.needs)
 
     @property
     def symptoms(self) -> tuple[Fingerprint, ...]:
@@ -40,6 +43,15 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
         return self.clues <= features_in(case)
 
 
-def finding_name(case: Case, observation: Observation) -> str:
-    """Return the name of a finding's folder, the same for all findings that share a fine fingerprint."""
-    return f"{as_file_name(case.backend)}-{observation.kind}-{fine(case, observation)}"
+def clues_among(needs: Collection[str]) -> frozenset[Feature]:
+    """Return the features with these names, but for circumstances, and for what another release calls features."""
+    return frozenset(FEATURES[name] for name in needs if name in FEATURES and FEATURES[name].clue)
+
+
+def finding_name(case: Case, observation: Observation, apart: tuple[str, ...] = ()) -> str:
+    """Return the name of a finding's folder, the same for all findings that share a fine fingerprint.
+
+    `apart` are the features that one needs and another with the same fine fingerprint does not.
+    """
+    name = f"{as_file_name(case.backend)}-{observation.kind}-{fine(case, observation)}"
+    return f"{name}-{hashlib.sha256(chr(0).join(apart).encode()).hexdigest()[:4]}" if apart else name

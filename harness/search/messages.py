@@ -147,19 +147,23 @@ class Rechecked(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Suspect(Message, frozen=True, kw_only=True, tag=True):
-    """A new kind of failure, as it was drawn. One that is `left_over` waits for another slice: this one has no time."""
+    """A new kind of failure, as it was drawn. One that is `left_over` waits for another slice: this one has no time.
+
+    One is `beside` others with its fingerprint, which are known, if their causes don't show in its case.
+    """
 
     fingerprint: Fingerprint
     case: Case
     observation: Observation
     left_over: bool = False
+    beside: bool = False
 
 
 class Caught(Message, frozen=True, kw_only=True, tag=True):
     """The suspect with this fingerprint came back in a fresh worker; `case` is the smallest that fails like it.
 
     `needs` are the features that the failure of `case` needs, by name, as far as the budget lasted to find out.
-    `cause` names the finding whose cause explains it, "" if none is known to.
+    `cause` names the finding whose cause explains it, "" if none is known to. `beside` is as in `Suspect`.
     """
 
     fingerprint: Fingerprint
@@ -169,6 +173,7 @@ class Caught(Message, frozen=True, kw_only=True, tag=True):
     verdict: Verdict
     needs: tuple[str, ...] = ()
     cause: str = ""
+    beside: bool = False
 
 
 class Lost(Message, frozen=True, kw_only=True, tag=True):
