@@ -284,7 +284,8 @@ class Campaign:
     def _take_suspect(self, run: UnderWay, message: Suspect | Lost | Caught) -> Iterator[Event]:
         """Tell of a suspect, or settle it, unless another job had its bug filed meanwhile."""
         fingerprint = message.fingerprint
-        filed = self._knowledge.is_filed(fingerprint)
+        suspect = message if isinstance(message, Suspect) else run.suspects.pop(fingerprint)
+        filed = self._knowledge.is_filed(fingerprint) and not suspect.beside
         match message:
             case Suspect(case=case, observation=observation, left_over=left_over):
                 run.suspects[fingerprint] = message
@@ -297,11 +298,9 @@ class Campaign:
                         left_over=left_over,
                     )
             case Lost():
-                suspect = run.suspects.pop(fingerprint)
                 if not filed:
                     yield self._filing.keep(suspect, NOT_COME_BACK)
             case Caught():
-                del run.suspects[fingerprint]
                 if not filed:
                     yield from self._file(message)
 

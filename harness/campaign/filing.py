@@ -21,6 +21,7 @@ from attnfuzz.harness.findings.finding import Finding
 from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.search.known import clues_among
 from attnfuzz.harness.search.messages import Caught, Rechecked, Suspect
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint, fine
@@ -69,9 +70,20 @@ class Filing:
     def file(self, caught: Caught) -> FindingFiled | AlreadyFiled:
         """File what a job caught, unless another road led to the same bug before."""
         case, observation = caught.case, caught.observation
-        finding = Finding(case=case, first=caught.first, observation=observation, report="")
-        if finding.name in self.knowledge.names:
-            return AlreadyFiled(at=self.clock(), fingerprint=caught.fingerprint, name=finding.name)
+        finding = Finding(
+            case=case,
+            first=caught.first,
+            observation=observation,
+            report="",
+            needs=caught.needs,
+            # One that another job's finding came before is not on file.
+            cause=self.knowledge.cause_of(caught.cause),
+        )
+        if caught.beside:
+            finding = replace(finding, apart=finding.name in self.knowledge.findings)
+        name = self._on_file(finding, caught)
+        if name is not None:
+            return AlreadyFiled(at=self.clock(), fingerprint=caught.fingerprint, name=name)
         script = self.export(case) if self._has_time(observation) else None
         finding = replace(finding, report=self.render(case, caught.verdict), script=script)
         path, state = self.archive.file(finding, caught.fingerprint)
@@ -83,9 +95,29 @@ class Filing:
             observation=observation,
             path=str(path),
             report=finding.report,
+            needs=finding.needs,
+            cause=finding.cause,
             state=state,
-            known=self.ledger.reason(caught.fingerprint, case, finding.name),
+            known=self._known(caught.fingerprint, case, finding.name, finding.cause),
         )
+
+    def _on_file(self, finding: Finding, caught: Caught) -> str | None:
+        """The name of the finding that a failure turned out to be.
+
+        One that is beside others is none of these, unless another job found it at the same time.
+        """
+        if not caught.beside:
+            return finding.name if finding.name in self.knowledge.findings else None
+        alike = (each for each in self.knowledge.findings.values() if each.fingerprint == caught.fingerprint)
+        return next((each.name for each in alike if clues_among(each.needs) == clues_among(caught.needs)), None)
+
+    def _known(self, fingerprint: Fingerprint, case: Case, name: str, cause: str) -> str | None:
+        """Why a failure is known to the ledger: it is itself, or the finding that stands for its cause is."""
+        own = self.ledger.reason(fingerprint, case, name)
+        above = self.knowledge.findings.get(cause) or self.past.get(cause)
+        if own is not None or above is None:
+            return own
+        return self.ledger.reason(above.fingerprint, above.case, above.name)
 
     def _has_time(self, observation: Observation) -> bool:
         """Whether a script can be made by the end: the case is run for it."""
@@ -115,10 +147,12 @@ class Filing:
             case=record.case,
             observation=observation,
             path=str(record.path),
+            needs=record.needs,
+            cause=record.cause,
             state=state,
             runs=rechecked.runs,
             times=int(now is not None),
-            known=self.ledger.reason(fingerprint, record.case, record.name),
+            known=self._known(fingerprint, record.case, record.name, record.cause if alike else ""),
         )
 
     def give_up(self, name: str) -> None:

@@ -1,10 +1,13 @@
 """What a campaign's engine knows, folded from its events alone: to go on after a kill is to fold those in the log."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from attnfuzz.harness.campaign.causes import causes_of
 from attnfuzz.harness.campaign.events import (
     AlreadyFiled,
+    AnyFinding,
+    CausesMerged,
     Event,
     FindingChecked,
     FindingFiled,
@@ -15,6 +18,7 @@ from attnfuzz.harness.campaign.events import (
     UnconfirmedKept,
 )
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import SliceKind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
@@ -25,6 +29,9 @@ NOT_COME_BACK = "it did not come back in a fresh worker"
 JOB_KILLED = "the job that ran it was killed each time"
 OUT_OF_TIME = "the campaign ended before it was confirmed"
 
+MOST_CAUSES = 50
+"""Known causes that a slice is handed, those in its backend first: a campaign may find hundreds."""
+
 UNSETTLED = frozenset({JOB_KILLED, OUT_OF_TIME})
 """Reasons that say nothing about the failure: it may be real."""
 
@@ -32,15 +39,15 @@ UNSETTLED = frozenset({JOB_KILLED, OUT_OF_TIME})
 class Knowledge:
     """A handler of events that remembers what the search must not do again.
 
-    `names` are those of the findings that fail in this campaign, `checked` those of past ones that were run again,
-    `gaps` the gaps that were told, and `replayed` the seeds of the slices of kept cases that ended. `drawing` says
-    whether cases were drawn already, which begins when all kept ones are handed out. `pending` are the
-    suspects that are neither filed nor lost; one that was kept only because the campaign ended is one of them.
-    `times_seen` says how often each was met, the times when it was run once more included.
+    `findings` are those that fail in this campaign, by name, `checked` past ones that were run again, `gaps` the gaps
+    that were told, and `replayed` the seeds of the slices of kept cases that ended. `drawing` says whether cases were
+    drawn already, which begins when all kept ones are handed out. `pending` are the suspects that are neither filed nor
+    lost; one that was kept only because the campaign ended is one of them. `times_seen` says how often each was met,
+    the times when it was run once more included.
     """
 
     def __init__(self) -> None:
-        self.names: set[str] = set()
+        self.findings: dict[str, AnyFinding] = {}
         self.checked: set[str] = set()
         self.gaps: set[Fingerprint] = set()
         self.replayed: set[int] = set()
@@ -48,6 +55,8 @@ class Knowledge:
         self.pending: dict[tuple[Fingerprint, Case], SuspectSeen] = {}
         self.times_seen: Counter[tuple[Fingerprint, Case]] = Counter()
         self._filed: dict[Fingerprint, None] = {}
+        self._also_seen_as: dict[str, list[Fingerprint]] = {}
+        self._merged: dict[str, str] = {}
         self._lost: Counter[Fingerprint] = Counter()
 
     def __call__(self, event: Event) -> None:
@@ -56,14 +65,19 @@ class Knowledge:
             case SuspectSeen(fingerprint=fingerprint, case=case):
                 self.pending[fingerprint, case] = event
                 self.times_seen[fingerprint, case] += 1
-            case FindingFiled(fingerprint=fingerprint, name=name) | AlreadyFiled(fingerprint=fingerprint, name=name):
-                self.names.add(name)
+            case FindingFiled(fingerprint=fingerprint, name=name):
+                self.findings[name] = event
+                self._file(fingerprint)
+            case AlreadyFiled(fingerprint=fingerprint, name=name):
+                self._also_seen_as.setdefault(name, []).append(fingerprint)
                 self._file(fingerprint)
             case FindingChecked(fingerprint=fingerprint, name=name, state=state):
                 self.checked.add(name)
                 if state is not State.FIXED:
-                    self.names.add(name)
+                    self.findings[name] = event
                     self._file(fingerprint)
+            case CausesMerged(name=name, cause=cause):
+                self._merged[name] = cause
             case UnconfirmedKept(fingerprint=fingerprint, case=case, reason=reason) if reason != OUT_OF_TIME:
                 self._settle([(fingerprint, case)])
                 self._lost[fingerprint] += 1
@@ -78,6 +92,44 @@ class Knowledge:
         """What the search of `backend` goes past: what is filed, and what failed to come back `ATTEMPTS` times."""
         given_up = (fingerprint for fingerprint, times in self._lost.items() if times >= ATTEMPTS)
         return tuple(f for f in dict.fromkeys((*self._filed, *given_up)) if f.backend == backend)
+
+    @property
+    def causes(self) -> list[KnownCause]:
+        """The causes of what fails in this campaign."""
+        return [self._known(cause.findings) for cause in causes_of(list(self.findings.values()), self._merged)]
+
+    def causes_near(self, backend: str) -> tuple[KnownCause, ...]:
+        """The causes that may show in `backend`, those that did first."""
+
+        def elsewhere(cause: KnownCause) -> bool:
+            return all(each.backend != backend for each in cause.symptoms)
+
+        return tuple(sorted(self.causes, key=elsewhere)[:MOST_CAUSES])
+
+    def cause_of(self, name: str) -> str:
+        """The finding that stands for the cause of the finding `name`; "" if that is not known to fail."""
+        causes = causes_of(list(self.findings.values()), self._merged)
+        group = next((each.findings for each in causes if any(name == finding.name for finding in each.findings)), ())
+        return self._first(group).name if group else ""
+
+    def _known(self, findings: Sequence[AnyFinding]) -> KnownCause:
+        first = self._first(findings)
+        shown_as = (
+            fingerprint
+            for finding in findings
+            for fingerprint in (finding.fingerprint, *self._also_seen_as.get(finding.name, ()))
+        )
+        return KnownCause(
+            name=first.name,
+            case=first.case,
+            fingerprint=first.fingerprint,
+            needs=first.needs,
+            shown_as=tuple(dict.fromkeys(shown_as)),
+        )
+
+    def _first(self, findings: Sequence[AnyFinding]) -> AnyFinding:
+        """The finding that the others were explained by."""
+        return next((each for each in findings if not each.cause and each.name not in self._merged), findings[0])
 
     def is_filed(self, fingerprint: Fingerprint) -> bool:
         """Whether a failure with this fingerprint is on file, as one that fails now."""

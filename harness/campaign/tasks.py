@@ -79,7 +79,8 @@ class Tasks:
         seconds = min((limit for limit in limits if limit is not None), default=None)
         known = self.passed_over(task.backend)
         shrink_seconds = None if left is None else max(0.0, self.limits.shrunk - at)
-        task = replace(task, known=known, seconds=seconds, shrink=shrink, shrink_seconds=shrink_seconds)
+        causes = self.knowledge.causes_near(task.backend)
+        task = replace(task, known=known, causes=causes, seconds=seconds, shrink=shrink, shrink_seconds=shrink_seconds)
         return UnderWay(task, since=at, again=again)
 
     def _last(self, at: float, under_way: Collection[UnderWay]) -> UnderWay | None:

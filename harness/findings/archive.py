@@ -109,6 +109,8 @@ class Archive:
             fingerprint=fingerprint,
             observation=finding.observation,
             sightings=with_sighting(before, self._sighting(failed=True)),
+            needs=finding.needs,
+            cause=finding.cause,
         )
         files = finding.files | {ENVIRONMENT: _pretty(self._environment), HISTORY: _pretty(history)}
         _write_folder(path, files)

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import msgspec
 
-from attnfuzz.harness.backends.registry import as_file_name
+from attnfuzz.harness.search.known import finding_name
 from attnfuzz.harness.verdict.failures import Observation
-from attnfuzz.harness.verdict.fingerprint import fine
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.foreign import read_bytes
@@ -20,6 +19,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """A confirmed failure: `case` is the smallest that shows it, `first` as it was drawn.
 
     `report` is for people; `script` shows the failure without this project, None if no such script can be made.
+    `needs` are the features that it needs, by name; `cause` is the finding that stands for its cause, "" if that is
+    this one. It stands `apart` from another with the same kind, kernel and features, which needs others of them.
     """
 
     case: Case
@@ -27,11 +28,14 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     observation: Observation
     report: str
     script: str | None = None
+    needs: tuple[str, ...] = ()
+    cause: str = ""
+    apart: bool = False
 
     @property
     def name(self) -> str:
-        """The folder's name, the same for all findings that share a fine fingerprint."""
-        return f"{as_file_name(self.case.backend)}-{self.observation.kind}-{fine(self.case, self.observation)}"
+        """The folder's name, the same for all findings that share a fine fingerprint and do not stand apart."""
+        return finding_name(self.case, self.observation, self.needs if self.apart else ())
 
     @property
     def files(self) -> dict[str, bytes]:

@@ -31,19 +31,24 @@ class Sighting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """What finding.json holds. `sightings` come in the order of the campaigns, at most one for each."""
+    """What finding.json holds. `sightings` come in the order of the campaigns, at most one for each.
+
+    `needs` and `cause` are as in `Finding`; older releases wrote neither.
+    """
 
     format: Literal["attnfuzz-finding"] = "attnfuzz-finding"
     version: Literal[1] = 1
     fingerprint: Fingerprint
     observation: Observation
     sightings: tuple[Sighting, ...]
+    needs: tuple[str, ...] = ()
+    cause: str = ""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """A finding on file in the folder `path`: the smallest case that is known, how it failed, and its history.
 
-    `fingerprint` is what the failure was before it was shrunk.
+    `fingerprint` is what the failure was before it was shrunk. `needs` and `cause` are as in `Finding`.
     """
 
     name: str
@@ -52,6 +57,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: Fingerprint
     observation: Observation
     sightings: tuple[Sighting, ...]
+    needs: tuple[str, ...] = ()
+    cause: str = ""
 
     @property
     def state(self) -> State:
@@ -112,6 +119,8 @@ def read_record(path: Path) -> Record:
         fingerprint=history.fingerprint,
         observation=history.observation,
         sightings=history.sightings,
+        needs=history.needs,
+        cause=history.cause,
     )
 
 

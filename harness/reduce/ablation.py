@@ -124,7 +124,7 @@ def _scaled(scale: str, name: str) -> Feature:
 _CLUES = (
     Feature("window", _but("window", "none"), geometry_with(window_left=-1)),
     Feature("keys outside of the window", frozenset({"window=cuts keys off"}), removals.no_window),
-    Feature("window of one key", frozenset({"window=a query's own key"}), removals.no_window),
+    Feature("window of one key", frozenset({"window=a query's own key"}), removals.wider_window),
     Feature("sinks", _but("sinks", "none"), geometry_with(sinks=False)),
     Feature("soft cap", _but("soft cap", "none"), geometry_with(soft_cap=0.0)),
     Feature("fp8 KV", _but("KV dtype", "that of the queries"), removals.no_fp8),

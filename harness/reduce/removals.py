@@ -38,6 +38,14 @@ def no_window(case: Case) -> Iterator[Case]:
     yield replace(case, geometry=replace(case.geometry, window_left=max(case.slot_lengths().values(), default=0)))
 
 
+def wider_window(case: Case) -> Iterator[Case]:
+    """A window of two keys; then of half of the keys; then none."""
+    longest = max(case.slot_lengths().values(), default=0)
+    for window in (1, longest // 2):
+        yield replace(case, geometry=replace(case.geometry, window_left=window))
+    yield from no_window(case)
+
+
 def no_fp8(case: Case) -> Iterator[Case]:
     """A KV cache of the queries' dtype, with the scales of the cache; then without them."""
     plain = replace(case, geometry=replace(case.geometry, kv_dtype=case.geometry.dtype))

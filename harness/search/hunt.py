@@ -10,7 +10,10 @@ from msgspec.structs import replace
 from attnfuzz.harness.reduce import reduce_to_cause
 from attnfuzz.harness.sandbox.case_runner import CaseRunner
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, comes_back, recheck
+from attnfuzz.harness.search.beneath import SHARE, explaining, without
 from attnfuzz.harness.search.examples import run_examples
+from attnfuzz.harness.search.explained import Explained, explain
+from attnfuzz.harness.search.known import KnownCause, finding_name
 from attnfuzz.harness.search.messages import (
     AnyMessage,
     Caught,
@@ -22,6 +25,7 @@ from attnfuzz.harness.search.messages import (
     SliceDone,
     Suspect,
 )
+from attnfuzz.harness.search.needs import needs_of
 from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.remembered import Remembered
@@ -30,6 +34,9 @@ from attnfuzz.harness.verdict.failures import FAILURES, Failure, Observation, Ve
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
+
+SYMPTOM = ShrinkBudget(runs=150, seconds=3.0)
+"""What making a failure smaller may cost once a known cause explains it."""
 
 
 class _TimeIsUp(BaseException):
@@ -46,8 +53,11 @@ class Hunt:
     The first new failure is pinned: from then on only its fingerprint counts as failing, so that shrinking ends in
     the bug that it began with. Other failures that turn up meanwhile are set aside, and are reduced after it.
 
+    A failure that the cause of a known one explains is a symptom of that, and is not made small with the same effort.
     `explained` adds to the verdict on a case what explains its failures: it is asked once for each that is caught.
-    Reducing keeps to what `capability` covers, if one is given. `novelty` says which cases are interesting; none are
+
+    Reducing keeps to what `capability` covers, if one is given, and what runs on other backends to what `elsewhere`
+    gives for them. `novelty` says which cases are interesting; none are
     without it. Failing examples are kept in `remembered`.
     """
 
@@ -58,18 +68,23 @@ class Hunt:
         tell: Callable[[AnyMessage], None],
         *,
         capability: Capability | None = None,
+        elsewhere: Callable[[str], Capability | None] = lambda _: None,
         novelty: Novelty | None = None,
         remembered: Remembered | None = None,
         explained: Callable[[Case, Verdict], Verdict] = lambda _, verdict: verdict,
     ) -> None:
-        self._explained = explained
+        self._in_words = explained
         self._task = task
         self._runner = CountingRunner(runner, tell)
         self._tell = tell
         self._capability = capability
+        self._elsewhere = elsewhere
+        self._causes = {cause.name: cause for cause in task.causes}
         self._novelty = novelty
         self._remembered = remembered
         self._passed_over = set(task.known)
+        self._beside: set[Fingerprint] = set()
+        self._laid_bare = 0
         self._gaps: set[Fingerprint] = set()
         self._started = time.monotonic()
         self._handed_at = self._started if task.handed_at is None else task.handed_at
@@ -147,7 +162,8 @@ class Hunt:
         try:
             if self._pinned is None:
                 failed = self._search(case)
-            observation = self._pinned.observation(case) if self._pinned else None
+            # What fails may be a variant of the case that was drawn.
+            observation = self._pinned.observation(self._pinned.first) if self._pinned else None
         except Exception as error:
             raise _Broken(error) from error
         if observation is not None:
@@ -181,46 +197,108 @@ class Hunt:
         worst = verdict.failures[0]
         fingerprint = Fingerprint.of(case.backend, worst)
         if fingerprint in self._passed_over:
-            return None
+            return self._beneath(fingerprint, case, verdict)
         self._passed_over.add(fingerprint)
-        self._tell(Suspect(fingerprint=fingerprint, case=case, observation=worst))
+        return self._confirmed(fingerprint, case, verdict)
+
+    def _beneath(self, fingerprint: Fingerprint, case: Case, verdict: Verdict) -> Pinned[Case] | None:
+        """What a failure that is passed over hides: none of its causes shows in the case, or it fails without them."""
+        causes = [cause for cause in self._causes.values() if cause.shows_as(fingerprint)]
+        present = explaining(causes, case)
+        if present is None or fingerprint in self._beside:
+            return None
+        if not present:
+            self._beside.add(fingerprint)
+            return self._confirmed(fingerprint, case, verdict, beside=True)
+        if self._laid_bare >= SHARE * self._runner.total.searched:
+            return None
+        self._laid_bare += 1
+        variant = without(case, present, self._allowed, turn=self._laid_bare)
+        return None if variant is None else self._suspect(variant, self._runner.verdict(variant))
+
+    def _confirmed(
+        self, fingerprint: Fingerprint, case: Case, verdict: Verdict, *, beside: bool = False
+    ) -> Pinned[Case] | None:
+        """The worst failure of `case`, if it comes back in a fresh worker."""
+        worst = verdict.failures[0]
+        self._tell(Suspect(fingerprint=fingerprint, case=case, observation=worst, beside=beside))
         self._runner.shrinking = True
         if not comes_back(self._runner, case, worst):
             self._runner.shrinking = False
             self._tell(Lost(fingerprint=fingerprint))
             return None
+        return self._pin(fingerprint, case, verdict)
+
+    def _pin(self, fingerprint: Fingerprint, case: Case, verdict: Verdict) -> Pinned[Case]:
         return Pinned(
             fingerprint, case, verdict, run=self._runner.verdict, budget=self._budget(), aside=self._set_aside
         )
 
     def _settle(self, pinned: Pinned[Case]) -> None:
         """Make a failure small, and hand over the smallest case that comes back; the first one did."""
+        pinned, cause = self._explained(pinned)
         smallest = reduce_to_cause(
             pinned.first,
             pinned.fails,
             by_chance=pinned.fingerprint.kind in STATISTICAL,
             capability=self._capability,
             # Candidates of a large case take time to make, so that making them has to end when the time is over.
-            stop=lambda: pinned.spent,
+            stop=lambda: pinned.reduced,
             budget=self._task.shrink.runs,
         )
         for case in dict.fromkeys((smallest, pinned.first)):
             observation = pinned.observation(case)
             assert observation is not None
             if case == pinned.first or comes_back(self._runner, case, observation):
-                verdict = pinned.verdict(case)
-                if self._budget().seconds > 0:
-                    verdict = self._explained(case, verdict)
-                self._tell(
-                    Caught(
-                        fingerprint=pinned.fingerprint,
-                        first=pinned.first,
-                        case=case,
-                        observation=pinned.fingerprint.among(verdict.failures) or observation,
-                        verdict=verdict,
-                    )
-                )
+                self._tell_caught(pinned, case, observation, cause)
                 return
+
+    def _explained(self, pinned: Pinned[Case]) -> tuple[Pinned[Case], KnownCause | None]:
+        """The failure to make small, and the known cause that explains it; less is spent on it if there is one."""
+        explained = explain(pinned, tuple(self._causes.values()), self._allowed)
+        if explained.case != pinned.first:
+            observation, verdict = pinned.observation(explained.case), pinned.verdict(explained.case)
+            assert observation is not None
+            if not comes_back(self._runner, explained.case, observation):
+                explained = Explained(None, pinned.first)
+            else:
+                pinned = self._pin(pinned.fingerprint, explained.case, verdict)
+        if explained.cause is not None:
+            pinned.limit(SYMPTOM)
+        return pinned, explained.cause
+
+    def _allowed(self, case: Case) -> bool:
+        own = case.backend == self._task.backend
+        capability = self._capability if own else self._elsewhere(case.backend)
+        return capability is None or capability.why_not(case) is None
+
+    def _tell_caught(
+        self, pinned: Pinned[Case], case: Case, observation: Observation, cause: KnownCause | None
+    ) -> None:
+        needs = needs_of(pinned, case, self._allowed)
+        fingerprint, verdict = pinned.fingerprint, pinned.verdict(case)
+        if self._budget().seconds > 0:
+            verdict = self._in_words(case, verdict)
+            observation = fingerprint.among(verdict.failures) or observation
+        if cause is None:
+            name = finding_name(case, observation)
+            cause_name = ""
+            self._causes.setdefault(name, KnownCause(name=name, case=case, fingerprint=fingerprint, needs=needs))
+        else:
+            cause_name = cause.name
+            self._causes[cause_name] = replace(cause, shown_as=(*cause.shown_as, fingerprint))
+        self._tell(
+            Caught(
+                fingerprint=fingerprint,
+                first=pinned.first,
+                case=case,
+                observation=observation,
+                verdict=verdict,
+                needs=needs,
+                cause=cause_name,
+                beside=fingerprint in self._beside,
+            )
+        )
 
     def _settle_others(self) -> None:
         while self._aside and not self._time_is_up():

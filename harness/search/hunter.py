@@ -47,6 +47,7 @@ class Hunter:
             self._runner,
             self._tell,
             capability=resolve(task.backend).capability,
+            elsewhere=lambda name: resolve(name).capability,
             novelty=self._novelty,
             remembered=self._remembered,
             explained=self._runner.explained,

@@ -6,6 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.tiers import ALPHA, Tier
@@ -62,6 +63,8 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
     """To a job: search `backend` for failures that are not `known`, for so many examples or seconds.
 
+    `causes` are those of the failures that are known, in this backend or in one that shares a kernel with it.
+
     `index` is its number among the slices of its backend that draw; others have none.
 
     With `replays`, judge these cases in this order and draw none. `lean` is what is drawn more often than otherwise.
@@ -76,6 +79,7 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     examples: int
     known: tuple[Fingerprint, ...] = ()
+    causes: tuple[KnownCause, ...] = ()
     seconds: float | None = None
     shrink: ShrinkBudget = ShrinkBudget()
     first_only: bool = False
@@ -143,22 +147,33 @@ class Rechecked(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Suspect(Message, frozen=True, kw_only=True, tag=True):
-    """A new kind of failure, as it was drawn. One that is `left_over` waits for another slice: this one has no time."""
+    """A new kind of failure, as it was drawn. One that is `left_over` waits for another slice: this one has no time.
+
+    One is `beside` others with its fingerprint, which are known, if their causes don't show in its case.
+    """
 
     fingerprint: Fingerprint
     case: Case
     observation: Observation
     left_over: bool = False
+    beside: bool = False
 
 
 class Caught(Message, frozen=True, kw_only=True, tag=True):
-    """The suspect with this fingerprint came back in a fresh worker; `case` is the smallest that fails like it."""
+    """The suspect with this fingerprint came back in a fresh worker; `case` is the smallest that fails like it.
+
+    `needs` are the features that the failure of `case` needs, by name, as far as the budget lasted to find out.
+    `cause` names the finding whose cause explains it, "" if none is known to. `beside` is as in `Suspect`.
+    """
 
     fingerprint: Fingerprint
     first: Case
     case: Case
     observation: Observation
     verdict: Verdict
+    needs: tuple[str, ...] = ()
+    cause: str = ""
+    beside: bool = False
 
 
 class Lost(Message, frozen=True, kw_only=True, tag=True):

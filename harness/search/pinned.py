@@ -12,6 +12,9 @@ from attnfuzz.reference.case_file import AnyCase
 
 C = TypeVar("C", bound=AnyCase)
 
+NEEDS_SHARE = 0.2
+"""The part of the budget that is for finding out which features the smallest case needs."""
+
 
 class Pinned(Generic[C]):
     """The failure with `fingerprint` of the case `first`, a fault being the same wherever it lands.
@@ -38,6 +41,7 @@ class Pinned(Generic[C]):
         self._aside = aside
         self._runs_left = budget.runs
         self._deadline = time.monotonic() + budget.seconds
+        self._reserve = ShrinkBudget(runs=int(budget.runs * NEEDS_SHARE), seconds=budget.seconds * NEEDS_SHARE)
 
     def fails(self, case: C) -> bool:
         """Whether `case` is known to fail like the first one."""
@@ -45,12 +49,23 @@ class Pinned(Generic[C]):
 
     def observation(self, case: C) -> Observation | None:
         """The failure of `case` that has the fingerprint, if it is known to fail like the first one."""
+        verdict = self.judged(case)
+        return None if verdict is None else self.fingerprint.among(verdict.failures)
+
+    def judged(self, case: C) -> Verdict | None:
+        """The verdict on `case`; None if it was not run before, and the budget is spent."""
         key = identity(case)
         if key not in self._verdicts and not self.spent:
             self._runs_left -= 1
             self._verdicts[key] = self._run(case)
             self._aside(case, self._verdicts[key])
-        return self.fingerprint.among(self._verdicts.get(key, Verdict()).failures)
+        return self._verdicts.get(key)
+
+    def limit(self, budget: ShrinkBudget) -> None:
+        """Have at most `budget` left from now on, with a part of it for what the smallest case needs."""
+        self._runs_left = min(self._runs_left, budget.runs)
+        self._deadline = min(self._deadline, time.monotonic() + budget.seconds)
+        self._reserve = ShrinkBudget(runs=int(budget.runs * NEEDS_SHARE), seconds=budget.seconds * NEEDS_SHARE)
 
     def verdict(self, case: C) -> Verdict:
         """The verdict on a case that was run."""
@@ -60,3 +75,8 @@ class Pinned(Generic[C]):
     def spent(self) -> bool:
         """Whether nothing will be run any more."""
         return self._runs_left <= 0 or time.monotonic() >= self._deadline
+
+    @property
+    def reduced(self) -> bool:
+        """Whether the part of the budget that is for making the case smaller is spent."""
+        return self._runs_left <= self._reserve.runs or time.monotonic() >= self._deadline - self._reserve.seconds

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from attnfuzz.harness.sandbox.case_runner import CaseRunner
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Slice
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
@@ -65,19 +66,22 @@ class FakeJudge:
 
 
 class FakeJobs:
-    """Jobs in this process, one slice after the other, on a FakeJudge."""
+    """Jobs in this process, one slice after the other, on a fake judge of the cases of `strategy`."""
 
-    def __init__(self, judge: FakeJudge, count: int = 1) -> None:
+    def __init__(
+        self, judge: CaseRunner[Case], count: int = 1, *, strategy: SearchStrategy[Case] | None = None
+    ) -> None:
         self.count = count
         self.slices: list[Slice] = []
         self._judge = judge
+        self._strategy = fake_cases() if strategy is None else strategy
         self._messages: deque[tuple[int, AnyMessage]] = deque()
 
     def start(self, job: int, task: Slice) -> None:
         """Run the slice to its end."""
         self.slices.append(task)
         hunt = Hunt(task, self._judge, lambda message: self._messages.append((job, message)))
-        self._messages.append((job, hunt.run(fake_cases())))
+        self._messages.append((job, hunt.run(self._strategy)))
 
     def next_message(self, timeout: float) -> tuple[int, AnyMessage] | None:
         """The next message."""

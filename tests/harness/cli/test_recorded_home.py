@@ -87,7 +87,7 @@ def test_what_the_search_must_not_do_again_is_known(home: Home) -> None:
     for event in events:
         knowledge(event)
         schedule(event)
-    assert knowledge.names == {OF_OTHER}
+    assert knowledge.findings.keys() == {OF_OTHER}
     assert knowledge.replayed == {7871564472491636069, 11852817123776690000}
     assert knowledge.drawing
     assert [(key.kind, key.place) for key, _ in knowledge.pending] == [(Kind.ILLEGAL_ACCESS, "k_cache")]

@@ -245,3 +245,14 @@ def _filed_until_killed(patch: pytest.MonkeyPatch, home: Path, moment: int) -> b
     except Killed:
         return False
     return True
+
+
+def test_needs_and_cause_are_kept_and_missing_from_old_findings(tmp_path: Path) -> None:
+    path, _ = archive(tmp_path).file(replace(found(), needs=("sinks",), cause="another"), FINGERPRINT)
+    (record,) = archive(tmp_path, "night 2").past(["fake"])
+    assert (record.needs, record.cause) == (("sinks",), "another")
+    history = json.loads((path / "finding.json").read_text())
+    del history["needs"], history["cause"]
+    (path / "finding.json").write_text(json.dumps(history))
+    (record,) = archive(tmp_path, "night 2").past(["fake"])
+    assert (record.needs, record.cause) == ((), "")

@@ -1,0 +1,90 @@
+"""A judge whose kernels have faults, each of which needs features of a case and shows in some modes and kinds."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+from msgspec.structs import replace
+from small_cases import HEADS, step
+
+from attnfuzz.harness.reduce.ablation import features_in
+from attnfuzz.harness.search.hunt import Hunt
+from attnfuzz.harness.search.messages import AnyMessage, Caught, Slice
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.reference.case import Case, Mode
+
+MODES = (Mode.DECODE, Mode.EXTEND)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A planted mistake: a step in one of `modes` fails as each of `kinds` if the case has the features in `needs`."""
+
+    needs: Collection[str] = ()
+    modes: Collection[Mode] = MODES
+    kinds: Sequence[Kind] = (Kind.UNWRITTEN,)
+
+    def of(self, case: Case) -> list[Observation]:
+        """How `case` fails because of it."""
+        if not set(self.needs) <= names_in(case):
+            return []
+        return [
+            Observation(kind=kind, place="out", message="wrong", step=0, mode=each.mode.value, kernel="attend")
+            for kind in self.kinds
+            for each in case.steps
+            if each.mode in self.modes
+        ]
+
+
+def names_in(case: Case) -> set[str]:
+    """The names of the features that a case has."""
+    return {feature.name for feature in features_in(case)}
+
+
+def featured(*, mode: Mode = Mode.EXTEND, window: int = -1, sinks: bool = False, soft_cap: float = 0.0) -> Case:
+    """A case of the backend "fake" with two requests and these features."""
+    geometry = replace(HEADS, window_left=window, sinks=sinks, soft_cap=soft_cap)
+    lengths = ((1, 40), (1, 9)) if mode is Mode.DECODE else ((3, 40), (5, 9))
+    return Case(backend="fake", geometry=geometry, steps=(step(mode, *lengths),), seed=0)
+
+
+def featured_cases() -> SearchStrategy[Case]:
+    """Cases with and without each of the features."""
+    return st.builds(
+        featured,
+        mode=st.sampled_from(MODES),
+        window=st.sampled_from((-1, 3)),
+        sinks=st.booleans(),
+        soft_cap=st.sampled_from((0.0, 30.0)),
+    )
+
+
+class FaultyJudge:
+    """A judge of a kernel with `faults`: `judged` are the cases that it ran."""
+
+    def __init__(self, *faults: Fault) -> None:
+        self._faults = faults
+        self.judged: list[Case] = []
+
+    def verdict(self, case: Case) -> Verdict:
+        """Judge without running anything."""
+        self.judged.append(case)
+        seen = [observation for fault in self._faults for observation in fault.of(case)]
+        return Verdict(observations=tuple(dict.fromkeys(seen)), rows=1)
+
+    def renew(self) -> None:
+        """Answer as before: these faults come back."""
+
+
+def hunted(judge: FaultyJudge, **task: object) -> list[AnyMessage]:
+    """What a slice tells of cases with and without features."""
+    told: list[AnyMessage] = []
+    options: dict[str, object] = {"backend": "fake", "index": 0, "seed": 1, "examples": 60, **task}
+    Hunt(Slice(**options), judge, told.append).run(featured_cases())  # type: ignore[arg-type]
+    return told
+
+
+def caught(told: Sequence[AnyMessage]) -> list[Caught]:
+    """What came back, of what was told."""
+    return [message for message in told if isinstance(message, Caught)]

@@ -1,0 +1,107 @@
+"""A campaign groups its findings by cause, and finds one cause behind another."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fake_campaign import begin, of, plan
+from fake_causes import Fault, FaultyJudge, featured, featured_cases
+from fake_search import FakeJobs
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+from msgspec.structs import replace
+
+from attnfuzz.harness.campaign.events import Event, FindingFiled, SliceFinished
+from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.findings.ledger import Entry, Ledger
+from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.reference.case import Case, KvView, Mode, QueryView, Views
+
+
+def events_of(
+    out: Path,
+    *faults: Fault,
+    strategy: SearchStrategy[Case] | None = None,
+    ledger: Ledger | None = None,
+    campaign: str = "1",
+) -> list[Event]:
+    jobs = FakeJobs(FaultyJudge(*faults), strategy=featured_cases() if strategy is None else strategy)
+    asked = plan(out, examples=1500)
+    return list(begin(asked, jobs, ledger=ledger, campaign=campaign).events())
+
+
+def needs_of_causes(events: Sequence[Event]) -> list[tuple[str, ...]]:
+    return sorted(cause.needs for cause in Standing.of(events).causes)
+
+
+def test_kinds_and_modes_of_one_fault_are_one_cause(tmp_path: Path) -> None:
+    kinds = (Kind.UNWRITTEN, Kind.NOT_FINITE)
+    standing = Standing.of(events_of(tmp_path, Fault(needs=("sinks",), kinds=kinds)))
+    (cause,) = standing.causes
+    assert cause.needs == ("sinks",)
+    assert {finding.fingerprint.mode for finding in cause.findings} == {"decode", "extend"}
+    assert {finding.cause for finding in cause.findings} == {"", cause.name}
+
+
+def test_two_faults_of_one_kind_stay_apart(tmp_path: Path) -> None:
+    faults = Fault(needs=("sinks",), modes=(Mode.DECODE,)), Fault(needs=("soft cap",), modes=(Mode.EXTEND,))
+    assert needs_of_causes(events_of(tmp_path, *faults)) == [("sinks",), ("soft cap",)]
+
+
+def test_a_fault_of_all_cases_takes_no_other_for_its_own(tmp_path: Path) -> None:
+    faults = Fault(modes=(Mode.DECODE,)), Fault(needs=("sinks",), modes=(Mode.EXTEND,))
+    assert needs_of_causes(events_of(tmp_path, *faults)) == [(), ("sinks",)]
+
+
+def test_a_fault_of_all_cases_is_one_cause_in_all_modes(tmp_path: Path) -> None:
+    assert needs_of_causes(events_of(tmp_path, Fault())) == [()]
+
+
+def test_the_ledger_knows_the_symptoms_of_a_cause_that_it_knows(tmp_path: Path) -> None:
+    fault = Fault(needs=("sinks",))
+    (first, *_) = Standing.of(events_of(tmp_path / "before", fault)).filed
+    ledger = Ledger([Entry(backend="fake", finding=first.name, reason="known")])
+    (cause,) = Standing.of(events_of(tmp_path / "after", fault, ledger=ledger)).causes
+    assert len(cause.findings) > 1
+    assert cause.known == "known"
+
+
+def test_causes_are_known_on_the_next_night(tmp_path: Path) -> None:
+    fault = Fault(needs=("sinks",))
+    (before,) = Standing.of(events_of(tmp_path, fault)).causes
+    (after,) = Standing.of(events_of(tmp_path, fault, campaign="2")).causes
+    assert {each.name for each in after.findings} == {each.name for each in before.findings}
+
+
+def test_a_second_fault_of_the_same_kind_kernel_and_mode_is_found(tmp_path: Path) -> None:
+    faults = Fault(needs=("sinks",), modes=(Mode.DECODE,)), Fault(needs=("soft cap",), modes=(Mode.DECODE,))
+    events = events_of(tmp_path, *faults)
+    assert needs_of_causes(events) == [("sinks",), ("soft cap",)]
+    assert len({finding.fingerprint for finding in of(FindingFiled, events)}) == 1
+
+
+def test_a_second_fault_that_shows_with_the_first_alone_is_found(tmp_path: Path) -> None:
+    """No drawn case has a soft cap without sinks."""
+    soft_caps = st.one_of(st.just(0.0), st.integers(10, 500).map(float))
+    strategy = st.builds(featured, mode=st.just(Mode.DECODE), sinks=st.just(True), soft_cap=soft_caps)
+    faults = Fault(needs=("sinks",)), Fault(needs=("soft cap",))
+    assert needs_of_causes(events_of(tmp_path, *faults, strategy=strategy)) == [("sinks",), ("soft cap",)]
+
+
+def test_findings_with_the_same_traits_and_other_needs_have_other_names(tmp_path: Path) -> None:
+    """Strides of queries and of the KV cache are both views to a finding's name."""
+    views = st.builds(
+        lambda query, kv: replace(featured(mode=Mode.DECODE), views=Views(query=query, kv=kv)),
+        st.sampled_from(QueryView),
+        st.sampled_from(KvView),
+    )
+    events = events_of(tmp_path, Fault(needs=("query view",)), Fault(needs=("KV view",)), strategy=views)
+    assert needs_of_causes(events) == [("KV view",), ("query view",)]
+    assert len({finding.path for finding in of(FindingFiled, events)}) == 2
+
+
+def test_looking_beneath_known_failures_costs_a_tenth_of_the_search_at_most(tmp_path: Path) -> None:
+    judge = FaultyJudge(Fault(needs=("sinks",)))
+    jobs = FakeJobs(judge, strategy=featured_cases().filter(lambda case: case.geometry.sinks))
+    events = list(begin(plan(tmp_path, examples=1500), jobs).events())
+    last = of(SliceFinished, events)[-1]
+    assert last.examples < last.cases <= 1.1 * last.examples + 1
