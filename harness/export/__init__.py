@@ -4,9 +4,9 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.calls.trace import Untraceable
 from attnfuzz.harness.export.script import render_script
-from attnfuzz.harness.export.target import DEADLY, CannotExport, Target
+from attnfuzz.harness.export.target import CannotExport, Target
 from attnfuzz.harness.sandbox.check import Runner, shared_runner
-from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.failures import DEATHS, Kind, Observation
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.calls import Buffer, CallCase, Drawn
 from attnfuzz.reference.case_file import AnyCase, case_id
@@ -67,7 +67,7 @@ def export_script(case: AnyCase, runner: Runner | None = None, *, target: Target
 
 def _lean(calls: CallCase, seen: Observation, runner: Runner) -> CallCase:
     """The calls with normal numbers for contents if they die of the same then, else as they are."""
-    if seen.kind not in DEADLY:
+    if seen.kind not in DEATHS:
         return calls
     buffers = tuple(_redrawn(buffer, seed) for seed, buffer in enumerate(calls.buffers))
     redrawn = replace(calls, buffers=buffers, answer=None)

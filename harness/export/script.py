@@ -5,10 +5,10 @@ import jinja2
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.export.body import body_of, reached_by
 from attnfuzz.harness.export.python_source import in_docstring, quoted, source, standard_imports
-from attnfuzz.harness.export.target import DEADLY, CannotExport, Target, flashinfer_parts, native_parts
+from attnfuzz.harness.export.target import CannotExport, Target, flashinfer_parts, native_parts
 from attnfuzz.harness.files.templates import environment_of
 from attnfuzz.harness.memory.poison import poison_bytes
-from attnfuzz.harness.verdict.failures import Observation
+from attnfuzz.harness.verdict.failures import DEATHS, Observation
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.reference.calls import CallCase, named_views
 from attnfuzz.reference.contract import LseBase
@@ -25,7 +25,7 @@ def render_script(case_id: str, calls: CallCase, seen: Observation | None, targe
 
     """
     backend = resolve(calls.backend)
-    deadly = seen is not None and seen.kind in DEADLY
+    deadly = seen is not None and seen.kind in DEATHS
     guarded = seen is None or deadly
     if target is Target.FLASHINFER:
         calls, parts = flashinfer_parts(case_id, calls, backend, seen, guarded=guarded)

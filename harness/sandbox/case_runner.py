@@ -1,8 +1,10 @@
-"""The one protocol of what runs and judges cases."""
+"""The protocols of what runs and judges cases."""
 
+from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from attnfuzz.harness.verdict.failures import Verdict
+from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
 
 CaseT_contra = TypeVar("CaseT_contra", bound=AnyCase, contravariant=True)
@@ -17,4 +19,17 @@ class CaseRunner(Protocol[CaseT_contra]):
 
     def renew(self) -> None:
         """Have the next case run by a worker that has run nothing."""
+        ...
+
+
+class RepeatingRunner(CaseRunner[Case], Protocol):
+    """A runner that can bring about the conditions under which a case failed."""
+
+    @property
+    def history(self) -> tuple[Case, ...]:
+        """The cases that the worker of the last case had run before it, in order."""
+        ...
+
+    def together(self, cases: Sequence[Case]) -> list[Verdict]:
+        """Run cases at the same time, each in a worker of its own."""
         ...
