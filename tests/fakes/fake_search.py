@@ -1,7 +1,7 @@
 """Cases, a strategy and a judge that cost microseconds, so that the search is tested without running kernels."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -58,6 +58,15 @@ class FakeJudge:
         self._renewed = False
         (self.confirmed if again else self.judged).append(case)
         return Verdict(observations=self._fails(kv_lens(case)) if not again or self._comes_back(case) else (), rows=1)
+
+    @property
+    def history(self) -> tuple[Case, ...]:
+        """Nothing is kept between cases."""
+        return ()
+
+    def together(self, cases: Sequence[Case]) -> list[Verdict]:
+        """Judge cases one after the other."""
+        return [self.verdict(case) for case in cases]
 
     def renew(self) -> None:
         """Take the next case for one that is to come back."""
