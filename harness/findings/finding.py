@@ -7,6 +7,7 @@ import msgspec
 from attnfuzz.harness.backends.registry import as_file_name
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.fingerprint import fine
+from attnfuzz.harness.verdict.recurrence import Recurrence
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.foreign import read_bytes
@@ -19,7 +20,8 @@ SCRIPT = "repro.py"
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """A confirmed failure: `case` is the smallest that shows it, `first` as it was drawn.
 
-    `report` is for people; `script` shows the failure without this project, None if no such script can be made.
+    `report` is for people; `script` shows the failure without this project, None if no such script can be made. One
+    that comes and goes has a `recurrence`; `history` are the cases that are to run before it.
     """
 
     case: Case
@@ -27,6 +29,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     observation: Observation
     report: str
     script: str | None = None
+    recurrence: Recurrence | None = None
+    history: tuple[Case, ...] = ()
 
     @property
     def name(self) -> str:
@@ -41,7 +45,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
             "first.json": case_file.encode(self.first),
             REPORT: f"{self.report}\n".encode(),
         }
+        files |= {earlier_case(number): case_file.encode(case) for number, case in enumerate(self.history)}
         return files if self.script is None else files | {SCRIPT: self.script.encode()}
+
+
+def earlier_case(number: int) -> str:
+    """The name of the file with a case that is to run before the finding's own."""
+    return f"before-{number:03}.json"
 
 
 def text_beside(folder: Path, name: str) -> str | None:

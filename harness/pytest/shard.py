@@ -16,14 +16,14 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE
 from attnfuzz.harness.findings.finding import Finding
 from attnfuzz.harness.findings.ledger import Ledger
-from attnfuzz.harness.sandbox.case_runner import CaseRunner
+from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.sandbox.check import CASES, render_failure
 from attnfuzz.harness.search.examples import derive_seed, drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, Lost, Slice
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference import case_file
-from attnfuzz.reference.case import Case, Guard
+from attnfuzz.reference.case import Guard
 
 
 class _Claim(msgspec.Struct, frozen=True):
@@ -103,7 +103,7 @@ class Shard:
     seconds: float = math.inf
     guard: str | None = None
 
-    def failures(self, runner: CaseRunner[Case], *, ledger: Ledger, claims: Claims) -> list[ShardFailure]:
+    def failures(self, runner: RepeatingRunner, *, ledger: Ledger, claims: Claims) -> list[ShardFailure]:
         """Search the shard in slices, as a campaign does; what was found, but for what other shards show.
 
         Those are passed over, like what was found before and what did not come back.
@@ -145,6 +145,8 @@ class Shard:
 def _claimed(caught: Caught, ledger: Ledger, claims: Claims) -> list[ShardFailure]:
     """What was caught, with its case saved, unless another shard shows it."""
     report = render_failure(caught.case, caught.verdict)
+    if caught.recurrence is not None:
+        report = f"{caught.recurrence.words}\n\n{report}"
     finding = Finding(case=caught.case, first=caught.first, observation=caught.observation, report=report)
     if not claims.claim(caught.fingerprint, finding.name):
         return []
