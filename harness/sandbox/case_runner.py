@@ -1,5 +1,6 @@
 """The protocols of what runs and judges cases."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
@@ -33,3 +34,20 @@ class RepeatingRunner(CaseRunner[Case], Protocol):
     def together(self, cases: Sequence[Case]) -> list[Verdict]:
         """Run cases at the same time, each in a worker of its own."""
         ...
+
+
+class OneByOne(ABC):
+    """A base of runners that keep no history, and that run cases one after the other."""
+
+    @abstractmethod
+    def verdict(self, case: Case) -> Verdict:
+        """Run `case` and judge it."""
+
+    @property
+    def history(self) -> tuple[Case, ...]:
+        """Nothing is on record."""
+        return ()
+
+    def together(self, cases: Sequence[Case]) -> list[Verdict]:
+        """Run cases, none of them beside another."""
+        return [self.verdict(case) for case in cases]

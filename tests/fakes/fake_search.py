@@ -1,11 +1,12 @@
 """Cases, a strategy and a judge that cost microseconds, so that the search is tested without running kernels."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from attnfuzz.harness.sandbox.case_runner import OneByOne
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Slice
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
@@ -38,7 +39,7 @@ def fake_cases() -> SearchStrategy[Case]:
     return st.lists(st.integers(0, 200), min_size=1, max_size=6).map(lambda lengths: decode(*lengths))
 
 
-class FakeJudge:
+class FakeJudge(OneByOne):
     """A judge whose kernels fail as `fails` says of the kv lengths.
 
     Once a fresh worker was asked for, the next case fails only where `comes_back`, whatever its seed.
@@ -58,15 +59,6 @@ class FakeJudge:
         self._renewed = False
         (self.confirmed if again else self.judged).append(case)
         return Verdict(observations=self._fails(kv_lens(case)) if not again or self._comes_back(case) else (), rows=1)
-
-    @property
-    def history(self) -> tuple[Case, ...]:
-        """Nothing is kept between cases."""
-        return ()
-
-    def together(self, cases: Sequence[Case]) -> list[Verdict]:
-        """Judge cases one after the other."""
-        return [self.verdict(case) for case in cases]
 
     def renew(self) -> None:
         """Take the next case for one that is to come back."""

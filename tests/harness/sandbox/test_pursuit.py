@@ -17,13 +17,14 @@ from attnfuzz.reference.case import Case, Guard, Pace
 SUSPECT = decode(77)
 TRIGGER = decode(13)
 UNWRITTEN = observed(Kind.UNWRITTEN)
+FULL = Budget(4000, 40.0)
 FAULT = observed(Kind.ILLEGAL_ACCESS, "query")
 
 Fails = Callable[["FakeWorkers", Case], bool]
 
 
 class FakeWorkers:
-    """A runner whose suspect fails as `fails` says. `ran` are the cases of the worker at work; each case takes 10 ms."""
+    """A runner whose suspect fails as `fails` says. `ran` are the cases of the worker at work; a case takes 10 ms."""
 
     def __init__(self, fails: Fails, observation: Observation = UNWRITTEN) -> None:
         self.ran: list[Case] = []
@@ -63,7 +64,7 @@ def pursue(
     history: Sequence[Case] = (),
     *,
     observation: Observation = UNWRITTEN,
-    budget: Budget = Budget(4000, 40.0),
+    budget: Budget = FULL,
     late: bool = False,
 ) -> Pursued:
     return Pursuit(
@@ -138,7 +139,7 @@ def test_a_device_that_can_begin_late_does(late: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.ILLEGAL_ACCESS, Kind.MISALIGNED, Kind.WORKER_DIED, Kind.HANG])
-@pytest.mark.parametrize("budget", [Budget(4000, 40.0), Budget(0, 0.0)])
+@pytest.mark.parametrize("budget", [FULL, Budget(0, 0.0)])
 def test_a_death_that_never_comes_back_is_filed_as_seen_once(kind: Kind, budget: Budget) -> None:
     pursued = pursue(FakeWorkers(lambda *_: False), observation=observed(kind), budget=budget)
     assert pursued.is_finding
@@ -172,7 +173,7 @@ def test_what_chance_can_produce_is_not_repeated_with_the_same_values() -> None:
 @pytest.mark.parametrize(("rate", "steady"), [(1.0, True), (0.3, False)])
 def test_what_came_back_by_chance_is_not_steady(rate: float, steady: bool) -> None:
     workers = FakeWorkers(at_random(rate))
-    pursuit = Pursuit(workers, SUSPECT, UNWRITTEN, (), Budget(4000, 40.0), came_back=True, clock=lambda: workers.now)
+    pursuit = Pursuit(workers, SUSPECT, UNWRITTEN, (), FULL, came_back=True, clock=lambda: workers.now)
     assert pursuit.is_steady() is steady
 
 
