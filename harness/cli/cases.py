@@ -290,8 +290,9 @@ def _result(outcome: VariantOutcome) -> str:
 def export(*, path: Path, target: Target | None, issue: bool, output: Path | None) -> None:
     """Write a stand-alone script that shows what a case does: it needs torch, and nothing of attnfuzz."""
     case = case_at(path)
+    known = recurring_at(path)
     try:
-        exporter = Exporter(case)
+        exporter = Exporter(case) if known is None else known.exporter(case)
         text = _issue(case, exporter, target) if issue else exporter.script(target or Target.NATIVE)
     except CannotExport as error:
         raise BadInput(f"{path} can't be exported: {error}") from error

@@ -8,15 +8,14 @@ from rich.console import Console
 from rich.text import Text
 
 from attnfuzz.harness.cli.terminal import Exit, print_line, tell
+from attnfuzz.harness.export import Exporter
 from attnfuzz.harness.findings.record import Record, RecordError, read_history, read_record
 from attnfuzz.harness.sandbox.again import Shown, show_again
 from attnfuzz.harness.sandbox.check import Runner, render_failure
-from attnfuzz.harness.verdict.recurrence import SHOWN, Recurrence, percent
+from attnfuzz.harness.verdict.recurrence import MOST_SECONDS, SHOWN, Recurrence, percent
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference.case import Case
-
-MOST_SECONDS = 300.0
-"""How long a replay goes on without --times."""
+from attnfuzz.reference.case_file import AnyCase
 
 
 class Recurring:
@@ -39,9 +38,13 @@ class Recurring:
             runner, case, self._record.observation, self.recurrence, before, seconds=MOST_SECONDS, times=times
         )
 
+    def exporter(self, case: AnyCase) -> Exporter:
+        """What makes scripts of it. Raises CannotExport."""
+        return Exporter(case, failed=self._record.observation, recurrence=self.recurrence)
+
     @property
     def _plan(self) -> str:
-        limit = f"or for {MOST_SECONDS:g} s; --times sets another number."
+        limit = f"or for {MOST_SECONDS} s; --times sets another number."
         if self.recurrence.seen_once:
             return f"Running it several times, {limit}"
         runs = count(self.recurrence.runs_to_show, "time")

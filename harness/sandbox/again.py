@@ -10,9 +10,6 @@ from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.recurrence import Recurrence
 from attnfuzz.reference.case import Case
 
-SEEN_ONCE_RUNS = 200
-"""Runs of a failure that was filed as seen once: no number of them would refute it."""
-
 
 class Shown(NamedTuple):
     """How often the case failed in so many `runs` of those `wanted`, and the first verdict that did, if one did."""
@@ -44,8 +41,7 @@ def show_again(
 
     With `times`, it is run that often whether it fails or not.
     """
-    default = SEEN_ONCE_RUNS if recurrence.seen_once else recurrence.runs_to_show
-    wanted = default if times is None else times
+    wanted = recurrence.runs_to_show if times is None else times
     tries = Tries(runner, recurrence.way, case, observation, history=history, load=recurrence.load, first_seed=0)
     until = clock() + seconds
     tries.begin()

@@ -15,6 +15,11 @@ SHOWN = 0.99
 
 MOST_RUNS = 20_000
 """Runs that are made to show a failure, however rare it is."""
+MOST_SECONDS = 300
+"""How long such runs go on."""
+
+SEEN_ONCE_RUNS = 200
+"""Runs of a failure that was filed as seen once: no number of them would refute it."""
 
 # What a file of a finding may say: it may be damaged, or somebody else's.
 Runs = Annotated[int, Meta(ge=0, le=1 << 40)]
@@ -71,7 +76,7 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def runs_to_show(self) -> int:
         """Runs that show it with a probability of `SHOWN` at the low end of the interval, `MOST_RUNS` at most."""
-        return runs_to_show(self.interval[0])
+        return SEEN_ONCE_RUNS if self.seen_once else runs_to_show(self.interval[0])
 
     @property
     def words(self) -> str:

@@ -7,10 +7,10 @@ import pytest
 from fake_search import decode, kv_lens, observed
 from msgspec.structs import replace
 
-from attnfuzz.harness.sandbox.again import SEEN_ONCE_RUNS, show_again
+from attnfuzz.harness.sandbox.again import show_again
 from attnfuzz.harness.sandbox.pursuit import Budget, Pursued, Pursuit
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
-from attnfuzz.harness.verdict.recurrence import Recurrence, Way, is_known
+from attnfuzz.harness.verdict.recurrence import SEEN_ONCE_RUNS, Recurrence, Way, is_known
 from attnfuzz.harness.workers.death import KILLED
 from attnfuzz.reference.case import Case, Guard, Pace
 
