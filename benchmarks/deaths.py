@@ -9,8 +9,7 @@ import click
 from measurement import Decorator, count_option, known_backend, quantile, sample, seconds_of, seed_option, show
 
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.search.tally import DEATHS
-from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.harness.verdict.failures import DEATHS, Kind
 from attnfuzz.reference.case import Case
 
 HEALTHY_CASES = 20

@@ -9,6 +9,7 @@ import click
 from measurement import backends_option, count_option, show
 
 from attnfuzz.harness.campaign.schedule import slices_of
+from attnfuzz.harness.sandbox.case_runner import OneByOne
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.search.examples import drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
@@ -69,7 +70,7 @@ class _FirstFinding(Exception):
     """Carries the first finding out of the search, and ends that."""
 
 
-class _Campaign:
+class _Campaign(OneByOne):
     """A campaign's own slices, one after the other, until the first finding.
 
     Hypothesis begins every search with the same case, whatever the seed. That is passed over: the seeds would not be

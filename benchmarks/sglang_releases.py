@@ -15,6 +15,7 @@ from attnfuzz.harness.defects.search import NO_SHRINKING
 from attnfuzz.harness.releases.replaying import CANNOT_BE_JUDGED, reason_of
 from attnfuzz.harness.releases.wanted import fingerprint_anywhere
 from attnfuzz.harness.reported.bugs import Bug, load_bugs
+from attnfuzz.harness.sandbox.case_runner import OneByOne
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.search.examples import drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
@@ -98,7 +99,7 @@ def _timed(backend: str, count: int, seed: int) -> list[str]:
     ]
 
 
-class _Difference:
+class _Difference(OneByOne):
     """Judges by what a release fails with and the fixed one does not, so that other bugs count as passing.
 
     Hypothesis begins every search with the same case, whatever the seed: it counts as passing, since the seeds would

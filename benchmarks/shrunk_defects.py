@@ -18,6 +18,7 @@ from measurement import count_option, json_option, quantile, seed_option, show
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.defects.search import Search
 from attnfuzz.harness.reduce.ablation import CLUES, needed
+from attnfuzz.harness.sandbox.case_runner import OneByOne
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.search.examples import drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
@@ -92,7 +93,7 @@ class Measured:
         ]
 
 
-class _Counted:
+class _Counted(OneByOne):
     """A runner that counts what it runs."""
 
     def __init__(self, runner: Runner) -> None:

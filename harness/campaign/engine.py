@@ -19,7 +19,7 @@ from attnfuzz.harness.campaign.events import (
     SuspectSeen,
     Trouble,
 )
-from attnfuzz.harness.campaign.filing import Export, Filing, Render
+from attnfuzz.harness.campaign.filing import Export, ExportRecurring, Filing, Render
 from attnfuzz.harness.campaign.growth import Growth
 from attnfuzz.harness.campaign.jobs import JobEnded, Jobs
 from attnfuzz.harness.campaign.knowledge import JOB_KILLED, NOT_COME_BACK, OUT_OF_TIME, Knowledge
@@ -64,7 +64,8 @@ class Campaign:
 
     What it decides follows from its own events: with those of the log as `past_events`, it goes on where it was killed,
     and runs the suspects that were left over first. `torn_bytes` are what was cut off that log. `render` makes a
-    verdict readable, `export` a script of a case. Raises OSError when the findings can't be read.
+    verdict readable, `export` a script of a case, and `export_recurring` one of a failure that comes and goes. Raises
+    OSError when the findings can't be read.
 
     A fingerprint that is on file is passed over, and so is one that failed to come back several times. What is still a
     suspect at the end is kept as unconfirmed.
@@ -85,6 +86,7 @@ class Campaign:
         stop: threading.Event,
         render: Render,
         export: Export,
+        export_recurring: ExportRecurring = lambda _: None,
         choose_lean: ChooseLean = lean_to_unreached,
     ) -> None:
         self._plan = plan
@@ -117,6 +119,7 @@ class Campaign:
             clock=self._clock,
             render=render,
             export=export,
+            export_recurring=export_recurring,
             until=self._limits.ended,
         )
         replays = self._replays()
@@ -297,9 +300,9 @@ class Campaign:
                         observation=observation,
                         left_over=left_over,
                     )
-            case Lost():
+            case Lost(tried=tried):
                 if not filed:
-                    yield self._filing.keep(suspect, NOT_COME_BACK)
+                    yield self._filing.keep(suspect, NOT_COME_BACK, tried)
             case Caught():
                 if not filed:
                     yield from self._file(message)

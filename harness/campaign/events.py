@@ -15,6 +15,7 @@ from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.search.messages import Count, Seconds, SliceKind, Tally
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.harness.verdict.recurrence import Recurrence
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Guard
 from attnfuzz.strategies.coverage import Pair
@@ -132,7 +133,7 @@ class FindingFiled(FailureEvent, frozen=True, kw_only=True, tag=True):
     `name` tells findings apart; `fingerprint` is what it was before shrinking. `needs` are the features that it needs,
     by name (`attnfuzz.harness.reduce.ablation.FEATURES`). `cause` is the finding that stands for its cause, "" if that
     is this one. `known` is the ledger's reason, if it has one. `state` is NEW, or RETURNED where an earlier campaign
-    saw it fixed.
+    saw it fixed. `recurrence` is how often it comes back, if it does not always.
     """
 
     name: str
@@ -142,6 +143,7 @@ class FindingFiled(FailureEvent, frozen=True, kw_only=True, tag=True):
     cause: str = ""
     state: State = State.NEW
     known: str | None = None
+    recurrence: Recurrence | None = None
 
 
 class AlreadyFiled(Event, frozen=True, kw_only=True, tag=True):

@@ -25,10 +25,12 @@ from attnfuzz.harness.search.known import clues_among
 from attnfuzz.harness.search.messages import Caught, Rechecked, Suspect
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint, fine
+from attnfuzz.harness.verdict.recurrence import Recurrence
 from attnfuzz.reference.case import Case
 
 Render = Callable[[Case, Verdict], str]
 Export = Callable[[Case], str | None]
+ExportRecurring = Callable[[Caught], str | None]
 
 
 SECONDS_PER_SCRIPT = 3.0
@@ -42,9 +44,9 @@ SECONDS_TO_HANG = 65.0
 class Filing:
     """Files what a campaign's `knowledge` does not have yet.
 
-    `render` makes a verdict readable, `export` a script of a case. `past` are the findings that wait to be run again,
-    by name: they count as failing until they pass. After `until`, on `clock`, no script is made. Everything here raises
-    OSError when a file can't be written.
+    `render` makes a verdict readable, `export` a script of a case, `export_recurring` one of a failure that comes and
+    goes. `past` are the findings that wait to be run again, by name: they count as failing until they pass. After
+    `until`, on `clock`, no script is made. Everything here raises OSError when a file can't be written.
     """
 
     archive: Archive
@@ -54,6 +56,7 @@ class Filing:
     clock: Callable[[], float]
     render: Render
     export: Export
+    export_recurring: ExportRecurring = lambda _: None
     until: float = math.inf
 
     def __post_init__(self) -> None:
@@ -78,14 +81,15 @@ class Filing:
             needs=caught.needs,
             # One that another job's finding came before is not on file.
             cause=self.knowledge.cause_of(caught.cause),
+            recurrence=caught.recurrence,
+            history=caught.history,
         )
         if caught.beside:
             finding = replace(finding, apart=finding.name in self.knowledge.findings)
         name = self._on_file(finding, caught)
         if name is not None:
             return AlreadyFiled(at=self.clock(), fingerprint=caught.fingerprint, name=name)
-        script = self.export(case) if self._has_time(observation) else None
-        finding = replace(finding, report=self.render(case, caught.verdict), script=script)
+        finding = replace(finding, report=self._report(caught), script=self._script(caught))
         path, state = self.archive.file(finding, caught.fingerprint)
         return FindingFiled(
             at=self.clock(),
@@ -99,6 +103,7 @@ class Filing:
             cause=finding.cause,
             state=state,
             known=self._known(caught.fingerprint, case, finding.name, finding.cause),
+            recurrence=caught.recurrence,
         )
 
     def _on_file(self, finding: Finding, caught: Caught) -> str | None:
@@ -119,6 +124,16 @@ class Filing:
             return own
         return self.ledger.reason(above.fingerprint, above.case, above.name)
 
+    def _report(self, caught: Caught) -> str:
+        text = self.render(caught.case, caught.verdict)
+        return text if caught.recurrence is None else f"{caught.recurrence.words}\n\n{text}"
+
+    def _script(self, caught: Caught) -> str | None:
+        if not self._has_time(caught.observation):
+            return None
+        recurrence = caught.recurrence
+        return self.export(caught.case) if recurrence is None else self.export_recurring(caught)
+
     def _has_time(self, observation: Observation) -> bool:
         """Whether a script can be made by the end: the case is run for it."""
         return self.clock() + (SECONDS_TO_HANG if observation.kind is Kind.HANG else SECONDS_PER_SCRIPT) < self.until
@@ -130,6 +145,10 @@ class Filing:
         if rechecked.unsupported is not None:
             # Neither fixed nor open: nobody knows.
             text = f"finding {record.name} can't be run any more: {rechecked.unsupported}"
+            yield Trouble(at=self.clock(), text=text)
+            return
+        if rechecked.inconclusive:
+            text = f"finding {record.name} comes and goes: it passed {rechecked.runs:,} runs, too few to call it fixed"
             yield Trouble(at=self.clock(), text=text)
             return
         now = _likest(record, rechecked.observations)
@@ -159,10 +178,11 @@ class Filing:
         """No longer wait for a past finding to be run again."""
         self._waiting.discard(name)
 
-    def keep(self, suspect: Suspect | SuspectSeen, reason: str) -> UnconfirmedKept:
-        """Keep a failure that is no finding, because of `reason`."""
+    def keep(self, suspect: Suspect | SuspectSeen, reason: str, tried: Recurrence | None = None) -> UnconfirmedKept:
+        """Keep a failure that is no finding, because of `reason`, and in spite of what was tried."""
         case, observation = suspect.case, suspect.observation
-        report = f"Unconfirmed: {reason}.\n\n{self.render(case, Verdict(observations=(observation,)))}"
+        again = "" if tried is None else f" {tried.words}"
+        report = f"Unconfirmed: {reason}.{again}\n\n{self.render(case, Verdict(observations=(observation,)))}"
         finding = Finding(case=case, first=case, observation=observation, report=report)
         path = self.archive.keep_unconfirmed(finding, suspect.fingerprint)
         return UnconfirmedKept(

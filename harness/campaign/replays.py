@@ -40,7 +40,16 @@ class Replays:
         self._done = done
         self._checked = checked
         self._left: dict[int, int] = {}
-        findings = [Replay(case=record.case, finding=record.name) for record in past]
+        findings = [
+            Replay(
+                case=record.case,
+                finding=record.name,
+                failed=(record.observation,),
+                recurrence=record.recurrence,
+                history=record.before,
+            )
+            for record in past
+        ]
         cases = {replay.case for replay in findings}
         self._findings = deque(
             task

@@ -17,12 +17,12 @@ from attnfuzz.harness.campaign.ray_jobs import RayJobs
 from attnfuzz.harness.campaign.resume import Past
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.corpus import Corpus, open_database
-from attnfuzz.harness.export import CannotExport, export_script
+from attnfuzz.harness.export import CannotExport, Exporter, export_script
 from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.sandbox.check import render_failure
-from attnfuzz.harness.search.messages import JobSetup
+from attnfuzz.harness.search.messages import Caught, JobSetup
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 
@@ -97,6 +97,7 @@ def carry_out(
             stop=stop or threading.Event(),
             render=render_failure,
             export=_export,
+            export_recurring=_export_recurring,
         )
         with EventLog(home.log(campaign), torn_bytes=torn_bytes) as log:
             all_handlers: tuple[Handler, ...] = (log, standing, *handlers)
@@ -124,5 +125,13 @@ def _export(case: Case) -> str | None:
     """The stand-alone script of a case; None for kernels whose source can't be carried along."""
     try:
         return export_script(case)
+    except CannotExport:
+        return None
+
+
+def _export_recurring(caught: Caught) -> str | None:
+    """The same for a failure that comes and goes: its calls are made again and again."""
+    try:
+        return Exporter(caught.case, failed=caught.observation, recurrence=caught.recurrence).script()
     except CannotExport:
         return None

@@ -63,10 +63,10 @@ class ShrinkingTime:
                 self._settle(list(self._began), at)
 
     def budget(self, at: float) -> ShrinkBudget:
-        """What a slice that starts now may spend on shrinking a failure, in Hypothesis and once more in the reducer."""
+        """What a slice that starts now may spend on shrinking a failure, or on finding out how often it comes back."""
         under_way = sum(at - began for began in self._began.values())
         left = self._jobs * (GRANTED_SECONDS + SHARE * at) - self._spent - under_way
-        seconds = min(self._most, left / self._jobs / 2)
+        seconds = min(self._most, left / self._jobs)
         return ShrinkBudget(runs=FULL.runs, seconds=seconds) if seconds >= LEAST_SECONDS else NOTHING
 
     def _settle(self, suspects: list[tuple[Fingerprint, Case]], at: float) -> None:

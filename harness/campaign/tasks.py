@@ -17,7 +17,9 @@ from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.turns import Running
 from attnfuzz.harness.campaign.under_way import SuspectKey, UnderWay
 from attnfuzz.harness.search.messages import Replay, Slice, SliceKind
+from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.reference.case import Case
 from attnfuzz.strategies.coverage import Pair, choose_lean, possible_pairs
 from attnfuzz.strategies.lean import Lean
 
@@ -116,7 +118,10 @@ class Tasks:
         return tuple(key for key in waiting if key[0].backend == waiting[0][0].backend)[:REPLAYS_PER_SLICE]
 
     def _once_more(self, suspects: Iterable[SuspectKey]) -> Slice:
-        replays = [Replay(case=case) for case in dict.fromkeys(case for _, case in suspects)]
+        failed: dict[Case, tuple[Observation, ...]] = {}
+        for key in suspects:
+            failed[key[1]] = (*failed.get(key[1], ()), self.knowledge.pending[key].observation)
+        replays = [Replay(case=case, failed=observations) for case, observations in failed.items()]
         return replay_slice(replays[0].case.backend, SliceKind.ONCE_MORE, replays, seed=self.plan.seed)
 
     def _drawn(self, at: float, under_way: Collection[UnderWay], untold: Mapping[str, int]) -> Slice | None:

@@ -15,11 +15,13 @@ from rich.text import Text
 
 from attnfuzz.harness.campaign.plan import ALPHA, spent_per_output
 from attnfuzz.harness.cli.given import EngineTree, PathTo, case_at, contract_option, counted, duration, tree_option
+from attnfuzz.harness.cli.replaying import print_shown, recurring_at
 from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, new_table, print_line, tell
 from attnfuzz.harness.export import CannotExport, Exporter, Target
 from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.report.markdown import render_issue
 from attnfuzz.harness.sandbox.check import Runner, render_failure
+from attnfuzz.harness.sandbox.tries import FRESH_SEEDS
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.shrink import CaseRejected, Shrunk, shrink
 from attnfuzz.harness.triage import Blame, Triage, VariantOutcome
@@ -30,6 +32,7 @@ from attnfuzz.harness.verdict.describe import describe_any
 from attnfuzz.harness.verdict.printable import printable
 from attnfuzz.harness.verdict.wording import count, left_unjudged
 from attnfuzz.reference import case_file
+from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
 
 _STYLES = {Blame.CALLER: "bold red", Blame.KERNEL: "bold red", Blame.UNCLEAR: "bold yellow", Blame.NONE: "bold green"}
@@ -44,12 +47,12 @@ def _elsewhere_options(verb: str, hint: str = "") -> Callable[..., Any]:
     return lambda command: backend(tree(command))
 
 
-def _runner(case: AnyCase, contract: str) -> Runner:
-    """A runner that judges as a campaign of this one case would.
+def _runner(case: AnyCase, contract: str, seeds: int = 1) -> Runner:
+    """A runner that judges as a campaign of this one case would, run with so many value seeds.
 
     With less alpha, what a longer campaign found by a hair would pass.
     """
-    return Runner([case.backend], contract=contract, alpha=spent_per_output(ALPHA, cases=1), progress=tell)
+    return Runner([case.backend], contract=contract, alpha=spent_per_output(ALPHA, cases=seeds), progress=tell)
 
 
 def _rejected(case: AnyCase, reason: object) -> BadInput:
@@ -59,25 +62,41 @@ def _rejected(case: AnyCase, reason: object) -> BadInput:
 @click.command()
 @_path_argument
 @_elsewhere_options("Run the case on", ", such as one with a fix")
-@click.option("--times", type=counted(), default=1, show_default=True, help="Run it so many times.")
+@click.option(
+    "--times",
+    type=counted(),
+    help="Run it so many times.  [default: 1; for a finding that comes and goes, until it fails, as often as its rate "
+    "asks for]",
+)
 @contract_option
-def replay(*, path: Path, backend: str | None, tree: EngineTree | None, times: int, contract: str) -> Exit:
+def replay(*, path: Path, backend: str | None, tree: EngineTree | None, times: int | None, contract: str) -> Exit:
     """Run a case again, in a process that may die.
+
+    A finding that comes and goes is run under the conditions that it was filed with (after the cases that it needs, or
+    beside others), until it has failed or would have with 99% probability.
 
     Exits with 0 if it passes now, 1 if it still fails (once is enough), 2 if it could not be run.
     """
     console = Terminal()
     case = case_at(path, backend, tree)
+    recurring = recurring_at(path)
+    if recurring is not None and isinstance(case, Case):
+        with _runner(case, contract, seeds=FRESH_SEEDS) as runner:
+            shown = recurring.show(case, runner, times)
+        if shown.unsupported is not None:
+            raise _rejected(case, shown.unsupported)
+        return print_shown(console, path, case, shown)
+    times = times or 1
     with _runner(case, contract) as runner:
         verdicts = [runner.verdict(case) for _ in range(times)]
         failed = [verdict for verdict in verdicts if verdict.failures]
-        shown = runner.explained(case, failed[0]) if failed else None
+        explained = runner.explained(case, failed[0]) if failed else None
     for verdict in verdicts:
         if verdict.unsupported is not None:
             raise _rejected(case, verdict.unsupported)
     again = f" {len(failed) or times} of {count(times, 'time')}" if times > 1 else ""
-    if shown is not None:
-        console.print(Text(render_failure(case, shown).rstrip()))
+    if explained is not None:
+        console.print(Text(render_failure(case, explained).rstrip()))
         console.print()
         print_line(console, f"{path} still fails on {case.backend}{again}.", "bold red")
         return Exit.FOUND
@@ -272,8 +291,9 @@ def _result(outcome: VariantOutcome) -> str:
 def export(*, path: Path, target: Target | None, issue: bool, output: Path | None) -> None:
     """Write a stand-alone script that shows what a case does: it needs torch, and nothing of attnfuzz."""
     case = case_at(path)
+    known = recurring_at(path)
     try:
-        exporter = Exporter(case)
+        exporter = Exporter(case) if known is None else known.exporter(case)
         text = _issue(case, exporter, target) if issue else exporter.script(target or Target.NATIVE)
     except CannotExport as error:
         raise BadInput(f"{path} can't be exported: {error}") from error

@@ -4,11 +4,13 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.calls.trace import Untraceable
 from attnfuzz.harness.export.script import render_script
-from attnfuzz.harness.export.target import DEADLY, CannotExport, Target
+from attnfuzz.harness.export.target import CannotExport, Target
 from attnfuzz.harness.sandbox.check import Runner, shared_runner
-from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.failures import DEATHS, Kind, Observation
+from attnfuzz.harness.verdict.recurrence import Recurrence
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.calls import Buffer, CallCase, Drawn
+from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase, case_id
 
 __all__ = ["CannotExport", "Exporter", "Target", "export_script"]
@@ -21,12 +23,23 @@ _JUDGED_BY_ANSWER = frozenset(
 class Exporter:
     """A case that was run once more, of which scripts can be made.
 
-    `seen` is its worst failure, None if it passes; `calls` are those in which it ended, None if nothing was launched.
+    `seen` is its worst failure, None if it passes; `calls` are those in which it ended, None if nothing was launched. A
+    case that `failed` and has a `recurrence` may pass this time.
     """
 
-    def __init__(self, case: AnyCase, runner: Runner | None = None) -> None:
+    def __init__(
+        self,
+        case: AnyCase,
+        runner: Runner | None = None,
+        *,
+        failed: Observation | None = None,
+        recurrence: Recurrence | None = None,
+    ) -> None:
         """Run it. Raises CannotExport for a call that can't be written down."""
         runner = runner or shared_runner()
+        if recurrence is not None and failed is not None and isinstance(case, Case):
+            # It may pass now: then the calls are those of the step that failed.
+            case = replace(case, steps=case.steps[: failed.step + 1] or case.steps)
         calls: CallCase | None
         if isinstance(case, CallCase):
             verdict, calls = runner.verdict(case), case
@@ -36,7 +49,8 @@ class Exporter:
             except Untraceable as obstacle:
                 raise CannotExport(str(obstacle)) from obstacle
         self._case, self._unsupported = case, verdict.unsupported
-        self.seen: Observation | None = next(iter(verdict.failures), None)
+        self.seen: Observation | None = next(iter(verdict.failures), failed)
+        self._recurrence = recurrence
         self.calls = _lean(calls, self.seen, runner) if calls is not None and self.seen is not None else calls
 
     def script(self, target: Target = Target.NATIVE) -> str:
@@ -49,6 +63,8 @@ class Exporter:
         seen, calls = self.seen, self.calls
         if calls is None:
             raise CannotExport(f"no kernel was launched{f' ({self._unsupported})' if self._unsupported else ''}")
+        if self._recurrence is not None and self._recurrence.history:
+            raise CannotExport("it fails after other cases alone, whose calls a script does not make: replay it")
         if seen is not None and seen.tier == Tier.T6:
             raise CannotExport("two runs differ, and each is right by itself: the calls of one do not show it")
         if seen is not None and seen.kind is Kind.CONTRACT_BROKEN:
@@ -57,7 +73,7 @@ class Exporter:
             raise CannotExport(
                 f"{calls.backend} changes what its kernels return: their calls alone do not show the failure"
             )
-        return render_script(case_id(self._case), calls, seen, target)
+        return render_script(case_id(self._case), calls, seen, target, self._recurrence)
 
 
 def export_script(case: AnyCase, runner: Runner | None = None, *, target: Target = Target.NATIVE) -> str:
@@ -67,7 +83,7 @@ def export_script(case: AnyCase, runner: Runner | None = None, *, target: Target
 
 def _lean(calls: CallCase, seen: Observation, runner: Runner) -> CallCase:
     """The calls with normal numbers for contents if they die of the same then, else as they are."""
-    if seen.kind not in DEADLY:
+    if seen.kind not in DEATHS:
         return calls
     buffers = tuple(_redrawn(buffer, seed) for seed, buffer in enumerate(calls.buffers))
     redrawn = replace(calls, buffers=buffers, answer=None)

@@ -5,10 +5,11 @@ import jinja2
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.export.body import body_of, reached_by
 from attnfuzz.harness.export.python_source import in_docstring, quoted, source, standard_imports
-from attnfuzz.harness.export.target import DEADLY, CannotExport, Target, flashinfer_parts, native_parts
+from attnfuzz.harness.export.target import CannotExport, Target, flashinfer_parts, native_parts
 from attnfuzz.harness.files.templates import environment_of
 from attnfuzz.harness.memory.poison import poison
-from attnfuzz.harness.verdict.failures import Observation
+from attnfuzz.harness.verdict.failures import DEATHS, Observation
+from attnfuzz.harness.verdict.recurrence import MOST_SECONDS, Recurrence, Way
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.reference.calls import CallCase, named_views
 from attnfuzz.reference.contract import LseBase
@@ -17,15 +18,23 @@ MAX_BYTES = 64 << 20
 """Of all contents that a script has to carry as text."""
 
 
-def render_script(case_id: str, calls: CallCase, seen: Observation | None, target: Target) -> str:
+def render_script(
+    case_id: str,
+    calls: CallCase,
+    seen: Observation | None,
+    target: Target,
+    recurrence: Recurrence | None = None,
+) -> str:
     """A script that makes `calls`, and says whether what was `seen` when the case of that id ran shows.
+
+    With a `recurrence`, it makes them again and again, until it shows or would have.
 
     Raises:
         CannotExport: the target lacks a kernel, or there is too much to carry.
 
     """
     backend = resolve(calls.backend)
-    deadly = seen is not None and seen.kind in DEADLY
+    deadly = seen is not None and seen.kind in DEATHS
     guarded = seen is None or deadly
     if target is Target.FLASHINFER:
         calls, parts = flashinfer_parts(case_id, calls, backend, seen, guarded=guarded)
@@ -50,6 +59,10 @@ def render_script(case_id: str, calls: CallCase, seen: Observation | None, targe
         child=parts.more["native"],
         poison=_poison(calls, parts.left_out),
         read_only=_read_only(calls, backend, parts.left_out),
+        repeats=1 if recurrence is None else max(2, recurrence.runs_to_show),
+        repeat_seconds=MOST_SECONDS,
+        # Each is made once by the calls.
+        buffers=body.text.count(" = memory("),
         **parts.more,
     )
     what = f"{seen.kind}: {seen.place}" if seen else "Nothing wrong"
@@ -57,7 +70,11 @@ def render_script(case_id: str, calls: CallCase, seen: Observation | None, targe
     return _template("script.py.j2").render(
         title=in_docstring(f"{what}, in calls that {calls.backend} made{where}."),
         seen=seen,
-        about=(*parts.about, "Exit code: 0 nothing is wrong, 1 the fault shows, 2 it could not run."),
+        about=(
+            *parts.about,
+            *_repeated(recurrence),
+            "Exit code: 0 nothing is wrong, 1 the fault shows, 2 it could not run.",
+        ),
         notes=calls.notes,
         imports=standard_imports(rest + "\nsys"),
         packages=parts.packages,
@@ -65,6 +82,16 @@ def render_script(case_id: str, calls: CallCase, seen: Observation | None, targe
         device=parts.device if "DEVICE" in rest else None,
         rest=rest,
     )
+
+
+def _repeated(recurrence: Recurrence | None) -> list[str]:
+    """What to say of a failure that comes and goes."""
+    if recurrence is None:
+        return []
+    beside = ""
+    if recurrence.way is Way.LOAD:
+        beside = f" Start {recurrence.load} of this script at the same time."
+    return [recurrence.words, f"The calls are made until it fails, for {MOST_SECONDS} s at most.{beside}"]
 
 
 def _poison(calls: CallCase, left_out: frozenset[str]) -> dict[str, bytes]:

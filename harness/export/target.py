@@ -52,10 +52,6 @@ class CannotExport(UserError):
     """A case that no stand-alone script can be made of; the message says why."""
 
 
-DEADLY = frozenset({Kind.ILLEGAL_ACCESS, Kind.MISALIGNED, Kind.HANG, Kind.WORKER_DIED})
-"""Failures after which nothing is left to look at."""
-
-
 @dataclass(frozen=True)
 class Parts:
     """What a target puts into a script.

@@ -67,7 +67,9 @@ class Archive:
         for record in records:
             # What this campaign saw itself, before it was killed, is not past.
             seen = tuple(each for each in record.sightings if each.campaign != self._campaign)
-            if seen and record.case.backend in backends:
+            # What was seen once is not refuted by running it again: it stays as it is.
+            seen_once = record.recurrence is not None and record.recurrence.seen_once
+            if seen and record.case.backend in backends and not seen_once:
                 past.append(msgspec.structs.replace(record, sightings=seen))
         return sorted(past, key=lambda record: (record.state is State.FIXED, record.name))
 
@@ -111,6 +113,7 @@ class Archive:
             sightings=with_sighting(before, self._sighting(failed=True)),
             needs=finding.needs,
             cause=finding.cause,
+            recurrence=finding.recurrence,
         )
         files = finding.files | {ENVIRONMENT: _pretty(self._environment), HISTORY: _pretty(history)}
         _write_folder(path, files)

@@ -6,6 +6,7 @@ import msgspec
 
 from attnfuzz.harness.search.known import finding_name
 from attnfuzz.harness.verdict.failures import Observation
+from attnfuzz.harness.verdict.recurrence import Recurrence
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.foreign import read_bytes
@@ -20,7 +21,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     `report` is for people; `script` shows the failure without this project, None if no such script can be made.
     `needs` are the features that it needs, by name; `cause` is the finding that stands for its cause, "" if that is
-    this one. It stands `apart` from another with the same kind, kernel and features, which needs others of them.
+    this one. It stands `apart` from another with the same kind, kernel and features, which needs others of them. One
+    that comes and goes has a `recurrence`; `history` are the cases that are to run before it.
     """
 
     case: Case
@@ -31,6 +33,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     needs: tuple[str, ...] = ()
     cause: str = ""
     apart: bool = False
+    recurrence: Recurrence | None = None
+    history: tuple[Case, ...] = ()
 
     @property
     def name(self) -> str:
@@ -45,7 +49,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
             "first.json": case_file.encode(self.first),
             REPORT: f"{self.report}\n".encode(),
         }
+        files |= {earlier_case(number): case_file.encode(case) for number, case in enumerate(self.history)}
         return files if self.script is None else files | {SCRIPT: self.script.encode()}
+
+
+def earlier_case(number: int) -> str:
+    """The name of the file with a case that is to run before the finding's own."""
+    return f"before-{number:03}.json"
 
 
 def text_beside(folder: Path, name: str) -> str | None:

@@ -6,10 +6,11 @@ from typing import Literal
 
 import msgspec
 
-from attnfuzz.harness.findings.finding import CASE
+from attnfuzz.harness.findings.finding import CASE, earlier_case
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.harness.verdict.recurrence import Recurrence
 from attnfuzz.reference import case_file, foreign
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.user_error import UserError
@@ -33,7 +34,8 @@ class Sighting(msgspec.Struct, frozen=True, kw_only=True):
 class History(msgspec.Struct, frozen=True, kw_only=True):
     """What finding.json holds. `sightings` come in the order of the campaigns, at most one for each.
 
-    `needs` and `cause` are as in `Finding`; older releases wrote neither.
+    `needs` and `cause` are as in `Finding`; older releases wrote neither. `recurrence` is how often the failure comes
+    back, if it does not always.
     """
 
     format: Literal["attnfuzz-finding"] = "attnfuzz-finding"
@@ -43,12 +45,14 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     sightings: tuple[Sighting, ...]
     needs: tuple[str, ...] = ()
     cause: str = ""
+    recurrence: Recurrence | None = None
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """A finding on file in the folder `path`: the smallest case that is known, how it failed, and its history.
 
-    `fingerprint` is what the failure was before it was shrunk. `needs` and `cause` are as in `Finding`.
+    `fingerprint` is what the failure was before it was shrunk. `needs` and `cause` are as in `Finding`. `recurrence` is
+    how often it comes back, if it does not always, and `before` the cases that are to run before its own.
     """
 
     name: str
@@ -59,6 +63,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     sightings: tuple[Sighting, ...]
     needs: tuple[str, ...] = ()
     cause: str = ""
+    recurrence: Recurrence | None = None
+    before: tuple[Case, ...] = ()
 
     @property
     def state(self) -> State:
@@ -106,12 +112,8 @@ def _same(a: Sighting, b: Sighting) -> bool:
 def read_record(path: Path) -> Record:
     """The finding in the folder `path`. Raises RecordError."""
     history = read_history(path)
-    try:
-        case = case_file.load(path / CASE)
-    except case_file.CaseFileError as error:
-        raise RecordError(str(error)) from None
-    if not isinstance(case, Case):
-        raise RecordError(f"{path / CASE} is made of literal calls, which are replayed and not searched: move it away")
+    needed = 0 if history.recurrence is None else history.recurrence.history
+    case, *before = (_case_at(path / name) for name in (CASE, *map(earlier_case, range(needed))))
     return Record(
         name=path.name,
         path=path,
@@ -121,7 +123,19 @@ def read_record(path: Path) -> Record:
         sightings=history.sightings,
         needs=history.needs,
         cause=history.cause,
+        recurrence=history.recurrence,
+        before=tuple(before),
     )
+
+
+def _case_at(path: Path) -> Case:
+    try:
+        case = case_file.load(path)
+    except case_file.CaseFileError as error:
+        raise RecordError(str(error)) from None
+    if not isinstance(case, Case):
+        raise RecordError(f"{path} is made of literal calls, which are replayed and not searched: move it away")
+    return case
 
 
 def read_history(path: Path) -> History:

@@ -16,7 +16,7 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE
 from attnfuzz.harness.findings.finding import Finding
 from attnfuzz.harness.findings.ledger import Ledger
-from attnfuzz.harness.sandbox.case_runner import CaseRunner
+from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.sandbox.check import CASES, render_failure
 from attnfuzz.harness.search.examples import derive_seed, drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
@@ -106,7 +106,7 @@ class Shard:
 
     def failures(
         self,
-        runner: CaseRunner[Case],
+        runner: RepeatingRunner,
         *,
         ledger: Ledger,
         claims: Claims,
@@ -155,6 +155,8 @@ class Shard:
 def _claimed(caught: Caught, ledger: Ledger, claims: Claims) -> list[ShardFailure]:
     """What was caught, with its case saved, unless another shard shows it."""
     report = render_failure(caught.case, caught.verdict)
+    if caught.recurrence is not None:
+        report = f"{caught.recurrence.words}\n\n{report}"
     finding = Finding(case=caught.case, first=caught.first, observation=caught.observation, report=report)
     if not claims.claim(caught.fingerprint, finding.name):
         return []

@@ -15,13 +15,12 @@ from attnfuzz.harness.releases.outcomes import Ending
 from attnfuzz.harness.releases.replaying import CANNOT_BE_JUDGED, reason_of, replayed
 from attnfuzz.harness.releases.results import Cell, FailureRow, Searched, SweepResults, with_resemblances
 from attnfuzz.harness.releases.wanted import Wanted, file_name, found
-from attnfuzz.harness.sandbox.case_runner import CaseRunner
+from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.kernels.engine import Engine
 from attnfuzz.reference import case_file
-from attnfuzz.reference.case import Case
 
 
-class StartableRunner(CaseRunner[Case], Protocol):
+class StartableRunner(RepeatingRunner, Protocol):
     """A runner that says beforehand whether a backend can be run."""
 
     def start(self, backend: str) -> None:
@@ -139,7 +138,7 @@ class Sweep:
                     self._tell(f"{release} {cell.ending}: {wanted.name}{f', {cell.line}' if cell.line else ''}")
         return tuple(able.values())
 
-    def _cell(self, wanted: Wanted, release: str, backend: str | None, runner: CaseRunner[Case]) -> Cell:
+    def _cell(self, wanted: Wanted, release: str, backend: str | None, runner: RepeatingRunner) -> Cell:
         if backend is None:
             reason = self._unable[self._engine.backend(release, wanted.kind)]
             return Cell(ending=Ending.CANNOT_BE_HAD, line=reason)

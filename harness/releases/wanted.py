@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.findings.finding import case_path
 from attnfuzz.harness.findings.record import HISTORY, Record, read_history
 from attnfuzz.harness.reported.bugs import Bug
-from attnfuzz.harness.sandbox.case_runner import CaseRunner
+from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint, fine
 from attnfuzz.harness.verdict.wording import headline
@@ -62,7 +62,7 @@ def fingerprint_anywhere(observation: Observation) -> Fingerprint:
     return Fingerprint.of("", observation).anywhere
 
 
-def reported(bugs: Iterable[Bug], engine: Engine, kinds: Collection[str], runner: CaseRunner[Case]) -> list[Wanted]:
+def reported(bugs: Iterable[Bug], engine: Engine, kinds: Collection[str], runner: RepeatingRunner) -> list[Wanted]:
     """The reports of the engine that a case shows on this machine: as a release has it, if one is known to.
 
     Where a report is about a fault or an exception, `runner` finds out where our own backend has it.
@@ -85,7 +85,7 @@ def reported(bugs: Iterable[Bug], engine: Engine, kinds: Collection[str], runner
     ]
 
 
-def _where_ours(bug: Bug, runner: CaseRunner[Case]) -> str:
+def _where_ours(bug: Bug, runner: RepeatingRunner) -> str:
     """Where our own backend fails with a bug, "" if that does not matter."""
     if not isinstance(bug.case, Case) or _PLACED.isdisjoint(bug.kinds):
         return ""

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.backends.registry import builtin, fixed, resolve
 from attnfuzz.harness.reduce.geometry import on_pages
 from attnfuzz.harness.reduce.lengths import with_drafts
-from attnfuzz.harness.sandbox.case_runner import CaseRunner
+from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.search.examples import drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, ShrinkBudget, Slice
@@ -52,7 +52,7 @@ def shown_on(
     backend: str,
     case: Case,
     kinds: Collection[Kind],
-    runner: CaseRunner[Case],
+    runner: RepeatingRunner,
     *,
     after: str = "",
     examples: int = EXAMPLES,
@@ -76,7 +76,7 @@ def shown_on(
     return Shown(f"neither its case nor one of {examples} drawn ones fails as reported", nearest, None)
 
 
-def _shown(remark: str, before: Verdict, case: Case, runner: CaseRunner[Case], after: str) -> Shown:
+def _shown(remark: str, before: Verdict, case: Case, runner: RepeatingRunner, after: str) -> Shown:
     after = after or without_bug(case)
     return Shown(remark, before, runner.verdict(replace(case, backend=after)), after)
 
@@ -97,7 +97,7 @@ def _fails(verdict: Verdict, kinds: Collection[Kind]) -> bool:
     return any(failure.kind in kinds for failure in verdict.failures)
 
 
-def _drawn(backend: str, near: Case, kinds: Collection[Kind], runner: CaseRunner[Case], examples: int) -> Caught | None:
+def _drawn(backend: str, near: Case, kinds: Collection[Kind], runner: RepeatingRunner, examples: int) -> Caught | None:
     """The first drawn case that fails as reported, made small."""
     lean = Lean(tuple(sorted(features_of(near))))
     can, strategy = resolve(backend).capability, drawn_cases(backend, lean=lean)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 import msgspec
+from msgspec.structs import replace
 
 from attnfuzz.harness.backends import registry
 from attnfuzz.harness.backends.engines import engine_of
@@ -80,6 +81,7 @@ class Runner:
         self._timeout = timeout
         self._progress = progress
         self._ready: set[str] = set()
+        self._last: Workers | None = None
         for name in backends:
             self._prepare(name)
         self._teams = Teams(device_index)
@@ -116,6 +118,32 @@ class Runner:
 
         """
         return self._run(case, backend or case.backend)
+
+    @property
+    def history(self) -> tuple[Case, ...]:
+        """The cases that the worker of the last case had run before it, in order: about the last 1,000 of them."""
+        if self._last is None:
+            return ()
+        tasks = (msgspec.json.decode(request, type=Task) for request in self._last.history)
+        return tuple(replace(task.case, backend=task.backend) for task in tasks if isinstance(task.case, Case))
+
+    def together(self, cases: Sequence[Case]) -> list[Verdict]:
+        """Run cases of one backend at the same time, each in a worker of its own. Raises as `verdict`."""
+        name = cases[0].backend
+        backend = self._prepare(name)
+        for case in cases:
+            case_file.validate_any(case)
+            reason = why_not(backend, case)
+            if reason is not None:
+                return [Verdict(unsupported=f"{name} does not support {reason}")] * len(cases)
+        workers, patience = self._workers(team_of(name)), self._patience(name)
+        tasks = [self._task(case, name) for case in cases]
+        answers = workers.run_together(tasks, timeout=patience)
+        for index, answer in enumerate(answers):
+            if isinstance(answer, Death) and answer.killed_from_outside:
+                # Many workers take much memory: only a death that comes back in a worker alone is the case's.
+                answers[index] = self._answer(workers, tasks[index], patience)
+        return [_judged(answer) for answer in answers]
 
     def trace(self, case: Case) -> tuple[Verdict, CallCase | None]:
         """Run a case, and give the literal calls of the step in which it ended; None if it launched nothing.
@@ -155,7 +183,13 @@ class Runner:
         reason = why_not(backend, case)
         if reason is not None:
             return Verdict(unsupported=f"{name} does not support {reason}")
-        task = msgspec.json.encode(
+        self._last = self._workers(team_of(name))
+        longer = (TRACE_SECONDS if trace else 0.0) + (EXPLAIN_SECONDS if explained else 0.0)
+        task = self._task(case, name, trace, explained=explained)
+        return _judged(self._answer(self._last, task, self._patience(name) + longer))
+
+    def _task(self, case: AnyCase, name: str, trace: str | None = None, *, explained: bool = False) -> bytes:
+        return msgspec.json.encode(
             Task(
                 case=case,
                 backend=name,
@@ -166,15 +200,6 @@ class Runner:
                 explain=explained,
             )
         )
-        longer = (TRACE_SECONDS if trace else 0.0) + (EXPLAIN_SECONDS if explained else 0.0)
-        answer = self._answer(self._workers(team_of(name)), task, self._patience(name) + longer)
-        if isinstance(answer, Death):
-            return Verdict(observations=(explain(answer),))
-        try:
-            return foreign.decode_json(answer, Verdict)
-        except msgspec.DecodeError:
-            words = "what its worker answered is no verdict"
-            return Verdict(observations=(Observation(kind=Kind.WORKER_DIED, place=words, message=words),))
 
     def _patience(self, name: str) -> float:
         """The seconds after which a case on a backend hangs."""
@@ -219,6 +244,17 @@ def _alike(one: Verdict, other: Verdict) -> bool:
     return [(each.kind, each.place, each.step) for each in one.failures] == [
         (each.kind, each.place, each.step) for each in other.failures
     ]
+
+
+def _judged(answer: bytes | Death) -> Verdict:
+    """The verdict in a worker's answer."""
+    if isinstance(answer, Death):
+        return Verdict(observations=(explain(answer),))
+    try:
+        return foreign.decode_json(answer, Verdict)
+    except msgspec.DecodeError:
+        words = "what its worker answered is no verdict"
+        return Verdict(observations=(Observation(kind=Kind.WORKER_DIED, place=words, message=words),))
 
 
 def why_not(backend: Backend, case: AnyCase) -> str | None:

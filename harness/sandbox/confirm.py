@@ -24,7 +24,7 @@ def comes_back(runner: CaseRunner[Case], case: Case, observation: Observation) -
     """
     runner.renew()
     cases = _with_fresh_seeds(case) if observation.kind in STATISTICAL else iter((case,))
-    return any(_alike(again, observation) for fresh in cases for again in runner.verdict(fresh).observations)
+    return any(alike(again, observation) for fresh in cases for again in runner.verdict(fresh).observations)
 
 
 def recheck(runner: CaseRunner[Case], case: Case) -> tuple[int, Verdict]:
@@ -45,6 +45,7 @@ def _with_fresh_seeds(case: Case) -> Iterator[Case]:
     return (replace(case, seed=case.seed + offset) for offset in range(1, FRESH_SEEDS + 1))
 
 
-def _alike(again: Observation, first: Observation) -> bool:
+def alike(again: Observation, first: Observation) -> bool:
+    """Whether a failure is one that was seen before: of its kind, and in its place unless that is chance."""
     same = again.kind is first.kind and again.gap is first.gap
     return same and (again.place == first.place or first.kind in FAULTS)

@@ -8,8 +8,10 @@ from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
 from attnfuzz.harness.reduce import reduce_to_cause
-from attnfuzz.harness.sandbox.case_runner import CaseRunner
-from attnfuzz.harness.sandbox.confirm import STATISTICAL, comes_back, recheck
+from attnfuzz.harness.sandbox.again import show_again
+from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
+from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike, comes_back, recheck
+from attnfuzz.harness.sandbox.pursuit import Budget, Pursued, Pursuit
 from attnfuzz.harness.search.beneath import SHARE, explaining, without
 from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.harness.search.explained import Explained, explain
@@ -20,6 +22,7 @@ from attnfuzz.harness.search.messages import (
     Gap,
     Lost,
     Rechecked,
+    Replay,
     ShrinkBudget,
     Slice,
     SliceDone,
@@ -34,6 +37,13 @@ from attnfuzz.harness.verdict.failures import FAILURES, Failure, Observation, Ve
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.device import Device
+
+RUNS_PER_SHRINKING_RUN = 4
+"""Runs of one case for each run that shrinking may take: those of a failure that does not always come back."""
+
+RECHECK_SECONDS = 60.0
+"""What it may take to show again a finding of an earlier campaign that comes and goes."""
 
 SYMPTOM = ShrinkBudget(runs=150, seconds=3.0)
 """What making a failure smaller may cost once a known cause explains it."""
@@ -64,7 +74,7 @@ class Hunt:
     def __init__(
         self,
         task: Slice,
-        runner: CaseRunner[Case],
+        runner: RepeatingRunner,
         tell: Callable[[AnyMessage], None],
         *,
         capability: Capability | None = None,
@@ -89,7 +99,8 @@ class Hunt:
         self._started = time.monotonic()
         self._handed_at = self._started if task.handed_at is None else task.handed_at
         self._pinned: Pinned[Case] | None = None
-        self._aside: dict[Fingerprint, tuple[Case, Verdict]] = {}
+        self._history: tuple[Case, ...] = ()
+        self._aside: dict[Fingerprint, tuple[Case, Verdict, tuple[Case, ...]]] = {}
         self._unsupported: Counter[str] = Counter()
         self._replayed = 0
 
@@ -116,23 +127,34 @@ class Hunt:
                 return
             self._replayed += 1
             if replay.finding is not None:
-                runs, verdict = recheck(self._runner, replay.case)
-                seen = verdict.failures
-                self._tell(
-                    Rechecked(
-                        finding=replay.finding,
-                        observations=seen,
-                        runs=runs,
-                        unsupported=verdict.unsupported,
-                    )
-                )
+                self._tell(self._rechecked(replay, replay.finding))
                 continue
             verdict = self._runner.verdict(replay.case)
             self._note(replay.case, verdict)
-            pinned = self._suspect(replay.case, verdict)
-            if pinned is not None:
-                self._settle(pinned)
-                self._runner.shrinking = False
+            # One that fails no more may come and go.
+            passing = [each for each in replay.failed if not any(alike(seen, each) for seen in verdict.observations)]
+            for each in [verdict] if verdict.failures else [Verdict(observations=(seen,)) for seen in passing]:
+                pinned = self._suspect(replay.case, each, self._runner.history)
+                if pinned is not None:
+                    self._settle(pinned)
+                    self._runner.shrinking = False
+
+    def _rechecked(self, replay: Replay, finding: str) -> Rechecked:
+        """How the case of a finding fails now."""
+        if replay.recurrence is None:
+            runs, verdict = recheck(self._runner, replay.case)
+            return Rechecked(finding=finding, observations=verdict.failures, runs=runs, unsupported=verdict.unsupported)
+        (failed,) = replay.failed
+        shown = show_again(
+            self._runner, replay.case, failed, replay.recurrence, replay.history, seconds=RECHECK_SECONDS
+        )
+        return Rechecked(
+            finding=finding,
+            observations=() if shown.verdict is None else shown.verdict.failures,
+            runs=shown.runs,
+            unsupported=shown.unsupported,
+            inconclusive=not shown.conclusive,
+        )
 
     def _draw(self, strategy: SearchStrategy[Case]) -> None:
         task = self._task
@@ -176,7 +198,7 @@ class Hunt:
             raise _TimeIsUp
         verdict = self._runner.search(case)
         self._note(case, verdict)
-        self._pinned = self._suspect(case, verdict)
+        self._pinned = self._suspect(case, verdict, self._runner.history if verdict.failures else ())
         return bool(verdict.failures)
 
     def _note(self, case: Case, verdict: Verdict) -> None:
@@ -190,12 +212,15 @@ class Hunt:
         if news is not None:
             self._tell(news)
 
-    def _suspect(self, case: Case, verdict: Verdict) -> Pinned[Case] | None:
-        """The failure of `case` to shrink: its worst, if that is new and comes back in a fresh worker."""
+    def _suspect(self, case: Case, verdict: Verdict, history: tuple[Case, ...]) -> Pinned[Case] | None:
+        """The failure of `case` to shrink: its worst, if that is new and comes back in a fresh worker.
+
+        One that does not is run again in other ways, after the cases of `history` among them.
+        """
         if not verdict.failures:
             return None
-        worst = verdict.failures[0]
-        fingerprint = Fingerprint.of(case.backend, worst)
+        self._history = history
+        fingerprint = Fingerprint.of(case.backend, verdict.failures[0])
         if fingerprint in self._passed_over:
             return self._beneath(fingerprint, case, verdict)
         self._passed_over.add(fingerprint)
@@ -214,7 +239,7 @@ class Hunt:
             return None
         self._laid_bare += 1
         variant = without(case, present, self._allowed, turn=self._laid_bare)
-        return None if variant is None else self._suspect(variant, self._runner.verdict(variant))
+        return None if variant is None else self._suspect(variant, self._runner.verdict(variant), self._runner.history)
 
     def _confirmed(
         self, fingerprint: Fingerprint, case: Case, verdict: Verdict, *, beside: bool = False
@@ -223,15 +248,49 @@ class Hunt:
         worst = verdict.failures[0]
         self._tell(Suspect(fingerprint=fingerprint, case=case, observation=worst, beside=beside))
         self._runner.shrinking = True
+        budget = self._budget()
         if not comes_back(self._runner, case, worst):
+            pursued = self._pursuit(case, worst, budget).outcome()
             self._runner.shrinking = False
-            self._tell(Lost(fingerprint=fingerprint))
+            self._tell_pursued(fingerprint, case, pursued)
             return None
         return self._pin(fingerprint, case, verdict)
 
     def _pin(self, fingerprint: Fingerprint, case: Case, verdict: Verdict) -> Pinned[Case]:
         return Pinned(
             fingerprint, case, verdict, run=self._runner.verdict, budget=self._budget(), aside=self._set_aside
+        )
+
+    def _pursuit(
+        self, case: Case, observation: Observation, budget: ShrinkBudget, *, came_back: bool = False
+    ) -> Pursuit:
+        runs = RUNS_PER_SHRINKING_RUN * budget.runs
+        late = self._capability is not None and self._capability.device is Device.CUDA
+        return Pursuit(
+            self._runner,
+            case,
+            observation,
+            self._history,
+            Budget(runs, budget.seconds),
+            late=late,
+            came_back=came_back,
+        )
+
+    def _tell_pursued(self, fingerprint: Fingerprint, first: Case, pursued: Pursued) -> None:
+        if not pursued.is_finding:
+            self._tell(Lost(fingerprint=fingerprint, tried=pursued.recurrence))
+            return
+        self._tell(
+            Caught(
+                fingerprint=fingerprint,
+                first=first,
+                case=pursued.case,
+                observation=pursued.observation,
+                verdict=pursued.verdict,
+                recurrence=pursued.recurrence,
+                history=pursued.history,
+                beside=fingerprint in self._beside,
+            )
         )
 
     def _settle(self, pinned: Pinned[Case]) -> None:
@@ -250,6 +309,10 @@ class Hunt:
             observation = pinned.observation(case)
             assert observation is not None
             if case == pinned.first or comes_back(self._runner, case, observation):
+                pursuit = self._pursuit(case, observation, self._budget(), came_back=True)
+                if not pursuit.is_steady():
+                    self._tell_pursued(pinned.fingerprint, pinned.first, pursuit.outcome())
+                    return
                 self._tell_caught(pinned, case, observation, cause)
                 return
 
@@ -303,11 +366,11 @@ class Hunt:
     def _settle_others(self) -> None:
         while self._aside and not self._time_is_up():
             fingerprint = next(iter(self._aside))
-            case, verdict = self._aside.pop(fingerprint)
-            pinned = self._suspect(case, verdict)
+            case, verdict, history = self._aside.pop(fingerprint)
+            pinned = self._suspect(case, verdict, history)
             if pinned is not None:
                 self._settle(pinned)
-        for fingerprint, (case, verdict) in self._aside.items():
+        for fingerprint, (case, verdict, _) in self._aside.items():
             if fingerprint not in self._passed_over:
                 # No time is left to confirm it, and it must not go unheard.
                 worst = verdict.failures[0]
@@ -317,7 +380,7 @@ class Hunt:
         if verdict.failures and not self._task.first_only:
             fingerprint = Fingerprint.of(case.backend, verdict.failures[0])
             if fingerprint not in self._passed_over:
-                self._aside.setdefault(fingerprint, (case, verdict))
+                self._aside.setdefault(fingerprint, (case, verdict, self._runner.history))
 
     def _tell_gap(self, case: Case, observation: Observation) -> None:
         fingerprint = Fingerprint.of(case.backend, observation)

@@ -9,6 +9,7 @@ from msgspec import Meta
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.harness.verdict.recurrence import Recurrence
 from attnfuzz.harness.verdict.tiers import ALPHA, Tier
 from attnfuzz.reference.case import Case, Guard
 from attnfuzz.strategies.coverage import Pair
@@ -42,7 +43,7 @@ class ShrinkBudget(msgspec.Struct, frozen=True):
     """What shrinking one failure may cost: runs of a case, and seconds."""
 
     runs: int = 1000
-    seconds: float = 20.0
+    seconds: float = 40.0
 
 
 class SliceKind(StrEnum):
@@ -54,10 +55,17 @@ class SliceKind(StrEnum):
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
-    """A kept case to run again. `finding` names the finding that it is the case of, if it is one's."""
+    """A kept case to run again. `finding` names the finding that it is the case of, if it is one's.
+
+    `failed` is how the case of a finding, or of suspects, failed before. A finding that comes and goes has its
+    `recurrence` and `history`.
+    """
 
     case: Case
     finding: str | None = None
+    failed: tuple[Observation, ...] = ()
+    recurrence: Recurrence | None = None
+    history: tuple[Case, ...] = ()
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,12 +146,14 @@ class Rechecked(Message, frozen=True, kw_only=True, tag=True):
     """A finding's case was run again: how it fails now, worst first; not at all, if there is no observation.
 
     It was run until it failed, with fresh value seeds too: `runs` times in all. `unsupported` is why it could not be.
+    `inconclusive`: it comes and goes, and there was no time for as many runs as would show it.
     """
 
     finding: str
     observations: tuple[Observation, ...]
     runs: int
     unsupported: str | None = None
+    inconclusive: bool = False
 
 
 class Suspect(Message, frozen=True, kw_only=True, tag=True):
@@ -163,7 +173,9 @@ class Caught(Message, frozen=True, kw_only=True, tag=True):
     """The suspect with this fingerprint came back in a fresh worker; `case` is the smallest that fails like it.
 
     `needs` are the features that the failure of `case` needs, by name, as far as the budget lasted to find out.
-    `cause` names the finding whose cause explains it, "" if none is known to. `beside` is as in `Suspect`.
+    `cause` names the finding whose cause explains it, "" if none is known to. `beside` is as in `Suspect`. One that
+    comes and goes has a `recurrence`; `history` are the cases that are to run before it. A death may have been seen
+    just once.
     """
 
     fingerprint: Fingerprint
@@ -174,12 +186,15 @@ class Caught(Message, frozen=True, kw_only=True, tag=True):
     needs: tuple[str, ...] = ()
     cause: str = ""
     beside: bool = False
+    recurrence: Recurrence | None = None
+    history: tuple[Case, ...] = ()
 
 
 class Lost(Message, frozen=True, kw_only=True, tag=True):
-    """The suspect with this fingerprint did not come back in a fresh worker."""
+    """The suspect with this fingerprint did not come back, in whatever way it was run again: `tried` says in which."""
 
     fingerprint: Fingerprint
+    tried: Recurrence | None = None
 
 
 class Gap(Message, frozen=True, kw_only=True, tag=True):

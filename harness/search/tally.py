@@ -1,16 +1,15 @@
 """Counts what a runner runs, and tells it now and then, so that a long shrink shows as progress too."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec import structs
 
-from attnfuzz.harness.sandbox.case_runner import CaseRunner
+from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.search.messages import Tally
-from attnfuzz.harness.verdict.failures import Kind, Verdict
+from attnfuzz.harness.verdict.failures import DEATHS, Verdict
 from attnfuzz.reference.case import Case
 
-DEATHS = frozenset({Kind.ILLEGAL_ACCESS, Kind.MISALIGNED, Kind.HANG, Kind.WORKER_DIED})
 SECONDS_PER_TALLY = 0.25
 
 
@@ -20,7 +19,7 @@ class CountingRunner:
     `total` is the sum of what it ran. `shrinking` is for the caller to set; each tally says what it was.
     """
 
-    def __init__(self, runner: CaseRunner[Case], tell: Callable[[Tally], None]) -> None:
+    def __init__(self, runner: RepeatingRunner, tell: Callable[[Tally], None]) -> None:
         self._runner = runner
         self._tell = tell
         self._news = self.total = Tally()
@@ -39,6 +38,18 @@ class CountingRunner:
         """Have the next case run by a worker that has run nothing."""
         self._runner.renew()
 
+    @property
+    def history(self) -> tuple[Case, ...]:
+        """The cases that the worker of the last case had run before it."""
+        return self._runner.history
+
+    def together(self, cases: Sequence[Case]) -> list[Verdict]:
+        """Run cases at the same time."""
+        verdicts = self._runner.together(cases)
+        for verdict in verdicts:
+            self._count(verdict, drawn=False)
+        return verdicts
+
     def flush(self) -> None:
         """Tell what has not been told."""
         news, self._news = self._news, Tally()
@@ -48,6 +59,10 @@ class CountingRunner:
 
     def _run(self, case: Case, *, drawn: bool) -> Verdict:
         verdict = self._runner.verdict(case)
+        self._count(verdict, drawn=drawn)
+        return verdict
+
+    def _count(self, verdict: Verdict, *, drawn: bool) -> None:
         ran = Tally(
             searched=int(drawn),
             cases=1,
@@ -60,4 +75,3 @@ class CountingRunner:
         self._news += ran
         if time.monotonic() - self._told_at >= SECONDS_PER_TALLY:
             self.flush()
-        return verdict

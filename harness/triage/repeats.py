@@ -4,9 +4,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from attnfuzz.harness.search.tally import DEATHS
 from attnfuzz.harness.triage.result import Repetition, Variant, VariantOutcome
-from attnfuzz.harness.verdict.failures import FAULTS, Kind, Verdict
+from attnfuzz.harness.verdict.failures import DEATHS, FAULTS, Kind, Verdict
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase

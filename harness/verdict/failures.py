@@ -40,6 +40,9 @@ class Kind(StrEnum):
 FAULTS = frozenset({Kind.ILLEGAL_ACCESS, Kind.MISALIGNED})
 """Kinds whose place is chance: which tensor a wild access comes closest to."""
 
+DEATHS = FAULTS | {Kind.HANG, Kind.WORKER_DIED}
+"""Kinds of failures that end the worker."""
+
 
 class RowAddress(msgspec.Struct, frozen=True):
     """A row of an output: the index of the request in its step, of the token in the request, and of the query head."""

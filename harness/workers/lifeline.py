@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Mapping
 
 import msgspec
@@ -42,6 +43,8 @@ class Lifeline:
 
     def __init__(self, setup: Setup, environment: Mapping[str, str]) -> None:
         self.proven = False
+        # Workers that run at the same time are waited for in threads.
+        self._lock = threading.Lock()
         self._log = os.memfd_create("attnfuzz-nursery-output")
         # A packet socket keeps messages apart, and passes descriptors with them.
         self._control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -71,20 +74,22 @@ class Lifeline:
 
     def fork(self, channel: int, journal: int, output: int) -> None:
         """Ask for a worker on these descriptors. It reports on its channel; nothing is awaited here."""
-        self._send(Fork(), channel, journal, output)
+        with self._lock:
+            self._send(Fork(), channel, journal, output)
 
     def reap(self, pid: int) -> int | None:
         """The status, as waitpid gives it, of a worker that ended; None if the nursery itself is gone."""
         try:
-            self._send(Reap(pid))
-            answer = self._receive()
+            with self._lock:
+                self._send(Reap(pid))
+                answer = self._receive()
         except (NurseryError, OSError):
             return None
         return answer.status if isinstance(answer, Reaped) else None
 
     def bury(self, pid: int) -> None:
         """Have a worker that is about to end forgotten, without waiting for it."""
-        with contextlib.suppress(NurseryError):
+        with self._lock, contextlib.suppress(NurseryError):
             self._send(Bury(pid))
 
     def failure(self, words: str = "") -> NurseryError:

@@ -10,11 +10,13 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Self
 
 from attnfuzz.harness.workers import channel, gpu_core
 from attnfuzz.harness.workers.channel import ChannelClosed, MessageKind, NoMessage, PrintedOutput
+from attnfuzz.harness.workers.history import RequestHistory
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.lifeline import CannotStart, Lifeline, NurseryError
 from attnfuzz.harness.workers.nursery import Hook, Setup
@@ -56,6 +58,7 @@ class Worker:
     """One worker process, forked from the nursery behind `lifeline`. It is ready when it first says so.
 
     `fresh` says whether it has not been asked anything yet, `spent` whether it must not be asked anything more.
+    `history` has the requests that it was asked.
     """
 
     def __init__(self, lifeline: Lifeline) -> None:
@@ -67,6 +70,7 @@ class Worker:
         self._pidfd: int | None = None
         self._recorder = False
         self.fresh, self.spent = True, False
+        self.history = RequestHistory()
         self._poll = select.poll()
         for descriptor in (self._channel.fileno(), self._output.fd):
             self._poll.register(descriptor, select.POLLIN)
@@ -242,8 +246,9 @@ class Workers:
     arguments is a tuple, they come after its name). `spares` workers
     stand ready behind the one at work, so that a death costs no start. `begin` names a function that each worker calls
     with `arguments` before it is ready; `environment` is what the environment of workers has beside this process's. One
-    request runs at a time. A process that was forked off this one gets workers of its own. `restarts` is the number of
-    workers that died of their requests.
+    request runs at a time, but for `run_together`. A process that was forked off this one gets workers of its own.
+    `restarts` is the number of workers that died of their requests, `history` are the requests that the worker of the
+    last `run` had been asked before it, in order.
     """
 
     def __init__(
@@ -268,9 +273,11 @@ class Workers:
         self._environment = environment
         self._spares = spares
         self._team: deque[Worker] = deque()
+        self._crowd: list[Worker] = []
         self._lifeline: Lifeline | None = None
         self._owner = os.getpid()
         self.restarts = 0
+        self.history: tuple[bytes, ...] = ()
         self._recruit()
 
     def __enter__(self) -> Self:
@@ -291,6 +298,8 @@ class Workers:
 
         """
         worker = self._ready()
+        self.history = worker.history.requests
+        worker.history.add(request)
         try:
             result = worker.ask(request, timeout=timeout)
         except HandlerError:
@@ -309,8 +318,36 @@ class Workers:
             self._replace(worker)
         return result
 
+    def run_together(self, requests: Sequence[bytes], *, timeout: float) -> list[bytes | Death]:
+        """Run requests at the same time, each in a worker of its own, and return the results in the same order.
+
+        These workers are kept for further calls until `renew` or `close`. Raises as `run`.
+        """
+        self._gather(len(requests))
+        crowd = self._crowd[: len(requests)]
+        try:
+            with ThreadPoolExecutor(len(crowd)) as threads:
+                asked = [
+                    threads.submit(worker.ask, request, timeout=timeout)
+                    for worker, request in zip(crowd, requests, strict=True)
+                ]
+                results = [each.result() for each in asked]
+        except BaseException:
+            self._disperse()
+            raise
+        for worker, result in zip(crowd, results, strict=True):
+            if isinstance(result, Death):
+                self._crowd.remove(worker)
+                worker.forget()
+                self.restarts += 1
+            elif worker.spent:
+                self._crowd.remove(worker)
+                worker.dispose()
+        return results
+
     def renew(self) -> None:
         """Let the next request go to a worker that has not been asked anything."""
+        self._disperse()
         worker = self._ready()
         if not worker.fresh:
             self._replace(worker)
@@ -323,6 +360,26 @@ class Workers:
         self._team.remove(worker)
         worker.dispose()
         self._recruit()
+
+    def _gather(self, count: int) -> None:
+        """Have at least so many workers in the crowd, all of them ready."""
+        words = ""
+        for _ in range(_ATTEMPTS):
+            lifeline = self._nursery()
+            # All of them begin before one is waited for.
+            self._crowd += [Worker(lifeline) for _ in range(count - len(self._crowd))]
+            for worker in [worker for worker in self._crowd if worker.gone()]:
+                words = worker.last_words()
+                self._crowd.remove(worker)
+                worker.dispose()
+            if len(self._crowd) >= count:
+                return
+        raise self._nursery().failure(words)
+
+    def _disperse(self) -> None:
+        for worker in self._crowd:
+            worker.dispose()
+        self._crowd.clear()
 
     def _ready(self) -> Worker:
         if self._owner != os.getpid():
@@ -367,9 +424,10 @@ class Workers:
         return self._lifeline
 
     def _hang_up(self) -> None:
-        for worker in self._team:
+        for worker in (*self._team, *self._crowd):
             worker.forget()
         self._team.clear()
+        self._crowd.clear()
         if self._lifeline is not None:
             if self._owner == os.getpid():
                 self._lifeline.close()

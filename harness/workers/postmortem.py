@@ -11,6 +11,9 @@ from attnfuzz.harness.workers.gpu_core import Core
 from attnfuzz.harness.workers.journal import Fault, LaunchRecord
 from attnfuzz.harness.workers.sticky import Sticky, sticky_of
 
+KILLED = "killed by SIGKILL from outside, most likely out of memory"
+"""The cause of a death that may not be the fault of what the worker ran."""
+
 
 class Death(msgspec.Struct, frozen=True, kw_only=True):
     """A worker's end during a request.
@@ -56,7 +59,7 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
         if self.hang:
             return f"no reply within {self.seconds:g} s"
         if self.killed_from_outside:
-            return "killed by SIGKILL from outside, most likely out of memory"
+            return KILLED
         if self.sticky is not None:
             return str(self.sticky)
         if self.exit_code == channel.LOST:

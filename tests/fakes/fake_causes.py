@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from small_cases import HEADS, step
 
 from attnfuzz.harness.reduce.ablation import features_in
+from attnfuzz.harness.sandbox.case_runner import OneByOne
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, Slice
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
@@ -60,7 +61,7 @@ def featured_cases() -> SearchStrategy[Case]:
     )
 
 
-class FaultyJudge:
+class FaultyJudge(OneByOne):
     """A judge of a kernel with `faults`: `judged` are the cases that it ran."""
 
     def __init__(self, *faults: Fault) -> None:

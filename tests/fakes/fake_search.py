@@ -6,7 +6,7 @@ from collections.abc import Callable
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from attnfuzz.harness.sandbox.case_runner import CaseRunner
+from attnfuzz.harness.sandbox.case_runner import OneByOne, RepeatingRunner
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Slice
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
@@ -39,7 +39,7 @@ def fake_cases() -> SearchStrategy[Case]:
     return st.lists(st.integers(0, 200), min_size=1, max_size=6).map(lambda lengths: decode(*lengths))
 
 
-class FakeJudge:
+class FakeJudge(OneByOne):
     """A judge whose kernels fail as `fails` says of the kv lengths.
 
     Once a fresh worker was asked for, the next case fails only where `comes_back`, whatever its seed.
@@ -68,9 +68,7 @@ class FakeJudge:
 class FakeJobs:
     """Jobs in this process, one slice after the other, on a fake judge of the cases of `strategy`."""
 
-    def __init__(
-        self, judge: CaseRunner[Case], count: int = 1, *, strategy: SearchStrategy[Case] | None = None
-    ) -> None:
+    def __init__(self, judge: RepeatingRunner, count: int = 1, *, strategy: SearchStrategy[Case] | None = None) -> None:
         self.count = count
         self.slices: list[Slice] = []
         self._judge = judge

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from random_kills import Killer, children
 
+from attnfuzz.harness.sandbox.case_runner import OneByOne
 from attnfuzz.harness.sandbox.check import RUNS_IF_KILLED, Runner
 from attnfuzz.harness.sandbox.teams import Team
 from attnfuzz.harness.search.hunt import Hunt
@@ -27,7 +28,7 @@ def workers_of(runner: Runner) -> list[int]:
     return [] if lifeline is None else children(lifeline._process.pid)
 
 
-class HarassedRunner:
+class HarassedRunner(OneByOne):
     """Kills up to two workers, at work or not, around each case; three in a row would be the case's fault."""
 
     def __init__(self, runner: Runner) -> None:

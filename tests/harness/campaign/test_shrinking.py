@@ -27,7 +27,7 @@ def test_no_more_than_its_share_of_the_time_is_spent() -> None:
     shrinking, at, spent = ShrinkingTime(jobs=1), 0.0, 0.0
     while at < 4000.0:
         budget = shrinking.budget(at)
-        took = 2 * budget.seconds
+        took = budget.seconds
         shrinking(seen(at))
         shrinking(settled(at + took))
         spent += took
@@ -95,4 +95,4 @@ def test_the_time_between_a_kill_and_the_next_try_counts_once() -> None:
             at=20.0, fingerprint=FINGERPRINT, case=decode(1), observation=observed(), path="", reason="lost"
         )
     )
-    assert shrinking.budget(20.0).seconds == min(FULL.seconds, (GRANTED_SECONDS + 5.0 - 20.0) / 2)
+    assert shrinking.budget(20.0).seconds == min(FULL.seconds, GRANTED_SECONDS + 5.0 - 20.0)

@@ -21,6 +21,7 @@ from attnfuzz.harness.pytest import check as check_module
 from attnfuzz.harness.pytest import in_hypothesis
 from attnfuzz.harness.pytest.check import check
 from attnfuzz.harness.sandbox import check as sandbox
+from attnfuzz.harness.sandbox.case_runner import OneByOne
 from attnfuzz.harness.sandbox.check import CannotRun, Runner
 from attnfuzz.harness.verdict.failures import FAILURES, Failure, Kind, Verdict
 from attnfuzz.reference import case_file
@@ -36,7 +37,7 @@ SLOW_DRAWS = 0.12
 """Ten of these are too slow for Hypothesis' health check."""
 
 
-class Judged:
+class Judged(OneByOne):
     """Stands for the process's Runner: fails on KV of this length, or `once`. Its first case takes `seconds`."""
 
     def __init__(self) -> None:

@@ -16,6 +16,7 @@ from attnfuzz.harness.releases.replaying import Replayed, reason_of, replayed
 from attnfuzz.harness.releases.results import Searched, SweepError, SweepPlan, SweepResults, read_results, write_results
 from attnfuzz.harness.releases.sweep import StartableRunner, Sweep
 from attnfuzz.harness.releases.wanted import Wanted, fingerprint_anywhere
+from attnfuzz.harness.sandbox.case_runner import OneByOne
 from attnfuzz.harness.sandbox.check import CannotRun
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
@@ -37,7 +38,7 @@ def release_of(backend: str) -> str:
     return backend.removeprefix("fake==").removesuffix(f":{KIND}")
 
 
-class FakeJudge:
+class FakeJudge(OneByOne):
     """Judges by the release of a case's backend, and writes down what it was asked."""
 
     def __init__(self, verdicts: dict[str, Verdict | Exception], unable: dict[str, Exception]) -> None:

@@ -20,6 +20,7 @@ from attnfuzz.harness.releases.wanted import (
     reported,
 )
 from attnfuzz.harness.reported.bugs import load_bugs
+from attnfuzz.harness.sandbox.case_runner import OneByOne
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.kernels.sglang.engine import ENGINE
@@ -31,7 +32,7 @@ FAULT = Observation(kind=Kind.ILLEGAL_ACCESS, place="seq_lens", message="read", 
 MISMATCH = Observation(kind=Kind.OUTPUT_MISMATCH, place="out", message="1 instead of 2", mode="decode", kernel="attend")
 
 
-class Judge:
+class Judge(OneByOne):
     """Gives every case the same verdict."""
 
     def __init__(self, *seen: Observation) -> None:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.backends.registry import builtin, resolve
 from attnfuzz.harness.reported.bugs import load_bugs
 from attnfuzz.harness.reported.counterparts import cases_like, shown_on, without_bug
+from attnfuzz.harness.sandbox.case_runner import OneByOne
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.reference.case import Case, Scales
 from attnfuzz.reference.validity import validate
@@ -31,7 +32,7 @@ def reported(name: str) -> Case:
 
 
 @dataclass
-class Judge:
+class Judge(OneByOne):
     """Judges by a rule those that have the bug, and passes what has not; keeps what it was given."""
 
     rule: Callable[[Case], Verdict]

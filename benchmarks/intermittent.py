@@ -1,0 +1,109 @@
+"""Faults that come and go: found, filed, the rate that is said against the true one, and the exit codes of replays.
+
+Each is planted in a CPU backend of ours and searched by a campaign of one job. The true rate of a finding is measured
+by running its case under its conditions much more often. A replay is what `attnfuzz replay FINDING` runs.
+"""
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from measurement import count_option, seed_option, show
+
+from attnfuzz.harness.campaign.home import Home
+from attnfuzz.harness.campaign.plan import Plan
+from attnfuzz.harness.campaign.run import run
+from attnfuzz.harness.cli.replaying import recurring_at
+from attnfuzz.harness.findings.archive import read_records
+from attnfuzz.harness.findings.record import Record
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.recurrence import percent
+
+BACKENDS = Path(__file__).parents[1] / "tests" / "fakes" / "intermittent_backend.py"
+
+PLANTED = (
+    "RANDOM_1_NAN",
+    "RANDOM_17_NAN",
+    "RANDOM_17_WRONG",
+    "RANDOM_17_FAULT",
+    "RANDOM_100_NAN",
+    "RANDOM_1000_NAN",
+    "RANDOM_1000_FAULT",
+    "EVERY_17_NAN",
+    "EVERY_17_FAULT",
+    "EVERY_100_NAN",
+    "AFTER_1_NAN",
+)
+
+
+@dataclass(frozen=True)
+class _Filed:
+    """A campaign's home, and the findings and unconfirmed failures in it."""
+
+    home: Home
+    findings: list[Record]
+    unconfirmed: int
+    seconds: float
+
+
+@click.command()
+@click.option("--planted", multiple=True, default=PLANTED, show_default=True, metavar="NAME", help="What to plant.")
+@count_option("--examples", 1000, "Cases that each campaign draws.")
+@count_option("--campaigns", 1, "Campaigns of each.")
+@count_option("--replays", 20, "Replays of each finding.")
+@count_option("--runs", 1000, "Runs that measure the true rate, at most.")
+@seed_option
+def main(*, planted: tuple[str, ...], examples: int, campaigns: int, replays: int, runs: int, seed: int) -> None:
+    """Plant faults that come and go, and measure what becomes of them."""
+    rows = []
+    for name in planted:
+        for number in range(campaigns):
+            rows += _measured(name, examples, seed + number, replays, runs)
+    columns = ("planted", "s", "filed", "lost", "seen", "said", "true", "cases before", "replays that exit 1")
+    show("Faults that come and go", columns, rows)
+
+
+def _measured(name: str, examples: int, seed: int, replays: int, runs: int) -> list[list[str]]:
+    folder = Path(tempfile.mkdtemp(prefix="intermittent-"))
+    try:
+        filed = _campaign(f"{BACKENDS}:{name}", folder, examples, seed)
+        return [[name, f"{filed.seconds:.0f}", *cells] for cells in _rows(filed, replays, runs)]
+    finally:
+        shutil.rmtree(folder)
+
+
+def _campaign(backend: str, folder: Path, examples: int, seed: int) -> _Filed:
+    ended = run(Plan(backends=(backend,), out=folder, examples=examples, seed=seed))
+    home = Home(folder)
+    return _Filed(home, read_records(home.findings)[0], len(ended.standing.unconfirmed), ended.standing.at)
+
+
+def _rows(filed: _Filed, replays: int, runs: int) -> list[list[str]]:
+    count = [str(len(filed.findings)), str(filed.unconfirmed)]
+    if not filed.findings:
+        return [[*count, "", "", "", "", ""]]
+    return [[*count, *_finding(record, replays, runs)] for record in filed.findings]
+
+
+def _finding(record: Record, replays: int, runs: int) -> list[str]:
+    recurring = recurring_at(record.path)
+    with Runner([record.case.backend]) as runner:
+        if recurring is None:
+            failed = sum(bool(runner.verdict(record.case).failures) for _ in range(replays))
+            return ["always", "100%", "", "0", f"{failed} of {replays}"]
+        known = recurring.recurrence
+        shown = sum(recurring.show(record.case, runner, None).failed > 0 for _ in range(replays))
+        # A run after a history takes as long as all of its cases.
+        truth = recurring.show(record.case, runner, max(1, runs // (1 + known.history)))
+    low, high = known.interval
+    said = (
+        "seen once" if known.seen_once else f"{percent(known.failed / known.runs)} ({percent(low)} to {percent(high)})"
+    )
+    true = f"{percent(truth.failed / truth.runs)} of {truth.runs}"
+    return [f"{known.failed} of {known.runs} {known.way.name}", said, true, str(known.history), f"{shown} of {replays}"]
+
+
+if __name__ == "__main__":
+    main()

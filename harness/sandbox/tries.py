@@ -1,0 +1,93 @@
+"""Runs of one case in one way, counted: how often its failure comes back."""
+
+import os
+from collections.abc import Sequence
+from itertools import cycle, islice
+
+from msgspec.structs import replace
+
+from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
+from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike
+from attnfuzz.harness.verdict.failures import Observation, Verdict
+from attnfuzz.harness.verdict.recurrence import Recurrence, Trial, Way
+from attnfuzz.reference.case import Case
+
+MOST_LOAD = 8
+
+LOAD = max(2, min(len(os.sched_getaffinity(0)), MOST_LOAD))
+"""Workers that run a case at the same time: one for each core, within bounds."""
+
+FRESH_SEEDS = 64
+"""Value seeds that take turns where chance can produce a failure."""
+
+
+class Tries:
+    """Runs of `case` in one `way`, and how many of them failed like `observation`.
+
+    Each is in a worker that ran the one before, but for Way.HISTORY: there each begins a worker, which runs `history`
+    first. What chance can produce is run with value seeds in turns, from the `first_seed`-th on: the same would only
+    repeat a false alarm. `shown` is the first case that failed, with its observation and verdict.
+    """
+
+    def __init__(
+        self,
+        runner: RepeatingRunner,
+        way: Way,
+        case: Case,
+        observation: Observation,
+        *,
+        history: Sequence[Case] = (),
+        load: int = LOAD,
+        first_seed: int = 1,
+    ) -> None:
+        self.way, self.case, self.observation = way, case, observation
+        self.history = tuple(history) if way is Way.HISTORY else ()
+        self.load = load if way is Way.LOAD else 1
+        self.runs = self.failed = 0
+        self.unsupported: str | None = None
+        self.shown: tuple[Case, Observation, Verdict] | None = None
+        self._runner = runner
+        seeds = range(first_seed, first_seed + FRESH_SEEDS) if observation.kind in STATISTICAL else (0,)
+        self._cases = cycle([replace(case, seed=(case.seed + offset) % (1 << 63)) for offset in seeds])
+
+    def begin(self) -> None:
+        """Have the next run start in a worker that has run nothing."""
+        self._runner.renew()
+
+    def run(self) -> None:
+        """Run the case once, or once in each of several workers."""
+        cases = list(islice(self._cases, self.load))
+        for case, verdict in zip(cases, self._verdicts(cases), strict=True):
+            if verdict.unsupported is not None:
+                self.unsupported = verdict.unsupported
+                return
+            self.runs += 1
+            found = next((each for each in verdict.observations if alike(each, self.observation)), None)
+            if found is not None:
+                self.failed += 1
+                self.shown = self.shown or (case, found, verdict)
+
+    def _verdicts(self, cases: list[Case]) -> list[Verdict]:
+        if self.way is Way.LOAD:
+            return self._runner.together(cases)
+        if self.way is Way.HISTORY:
+            self._runner.renew()
+            for earlier in self.history:
+                self._runner.verdict(earlier)
+        return [self._runner.verdict(case) for case in cases]
+
+    @property
+    def trial(self) -> Trial:
+        """What was tried, in numbers."""
+        return Trial(self.way, self.runs, self.failed)
+
+    def recurrence(self, tried: tuple[Trial, ...] = ()) -> Recurrence:
+        """The rate that was seen, and the conditions."""
+        return Recurrence(
+            way=self.way,
+            runs=self.runs,
+            failed=self.failed,
+            load=self.load,
+            history=len(self.history),
+            tried=tried,
+        )

@@ -1,0 +1,130 @@
+"""How often a failure comes back that does not always: the rate, its interval, and under what conditions."""
+
+import math
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+_Z = 1.96
+"""Standard deviations on either side of a 95% interval."""
+
+SHOWN = 0.99
+"""The probability with which runs that are to show a failure do so."""
+
+MOST_RUNS = 20_000
+"""Runs that are made to show a failure, however rare it is."""
+MOST_SECONDS = 300
+"""How long such runs go on."""
+
+SEEN_ONCE_RUNS = 200
+"""Runs of a failure that was filed as seen once: no number of them would refute it."""
+
+# What a file of a finding may say: it may be damaged, or somebody else's.
+Runs = Annotated[int, Meta(ge=0, le=1 << 40)]
+Size = Annotated[int, Meta(ge=0, le=100_000)]
+
+
+class Way(StrEnum):
+    """How a case is run again that did not fail again in a fresh worker."""
+
+    ALONE = "repeated in one worker"
+    HISTORY = "in a fresh worker, after the cases that its worker had run before"
+    LOAD = "in several workers at the same time"
+    GUARD = "repeated with the other edge of tensors guarded"
+    LATE = "repeated on a device that begins late"
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """What was tried in one way: so many runs, so many of which failed."""
+
+    way: Way
+    runs: Runs
+    failed: Runs = 0
+
+    @property
+    def words(self) -> str:
+        """The trial in half a line."""
+        return f"{self.failed:,} of {self.runs:,} runs failed {self.way}"
+
+
+class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
+    """A failure that comes and goes: it `failed` in so many of `runs`, made as `way` says.
+
+    `failed` is 0 for a failure that was seen once and never again. `load` is the number of workers that ran the case at
+    the same time, and `history` the number of cases that a fresh worker ran before it. `tried` has all that was tried.
+    """
+
+    way: Way
+    runs: Runs
+    failed: Runs
+    load: Size = 1
+    history: Size = 0
+    tried: tuple[Trial, ...] = ()
+
+    @property
+    def seen_once(self) -> bool:
+        """Whether it never came back."""
+        return self.failed == 0
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95% confidence interval of the rate."""
+        return interval(self.failed, self.runs)
+
+    @property
+    def runs_to_show(self) -> int:
+        """Runs that show it with a probability of `SHOWN` at the low end of the interval, `MOST_RUNS` at most."""
+        return SEEN_ONCE_RUNS if self.seen_once else runs_to_show(self.interval[0])
+
+    @property
+    def words(self) -> str:
+        """The rate and the conditions in a line or two."""
+        if self.seen_once:
+            return f"Seen once: it did not come back. {self._all_tried}"
+        low, high = self.interval
+        before = ""
+        if self.way is Way.HISTORY:
+            before = f" It needs a fresh worker and {self.history} cases before it."
+        elif self.way is Way.LOAD:
+            before = f" It was run by {self.load} workers at a time."
+        return (
+            f"It comes and goes: {self.failed:,} of {self.runs:,} runs failed ({percent(self.failed / self.runs)}; 95% "
+            f"confidence interval {percent(low)} to {percent(high)}), {self.way}.{before}"
+        )
+
+    @property
+    def _all_tried(self) -> str:
+        tried = [trial.words for trial in self.tried if trial.runs]
+        return f"{'; '.join(tried)}." if tried else "There was no time to run it again."
+
+
+def interval(failed: int, runs: int) -> tuple[float, float]:
+    """Wilson's 95% score interval for a rate."""
+    if not runs:
+        return 0.0, 1.0
+    rate, weight = failed / runs, _Z * _Z / runs
+    centre = (rate + weight / 2) / (1 + weight)
+    reach = _Z * math.sqrt(rate * (1 - rate) / runs + weight / (4 * runs)) / (1 + weight)
+    return (0.0 if not failed else max(0.0, centre - reach)), (1.0 if failed == runs else min(1.0, centre + reach))
+
+
+def is_known(failed: int, runs: int) -> bool:
+    """Whether the rate is known to a factor of 2."""
+    low, high = interval(failed, runs)
+    return failed > 0 and 2 * low >= failed / runs >= high / 2
+
+
+def runs_to_show(rate: float, shown: float = SHOWN) -> int:
+    """Runs of which at least one fails with probability `shown`, `MOST_RUNS` at most."""
+    if rate >= 1:
+        return 1
+    if rate <= 0:
+        return MOST_RUNS
+    return min(MOST_RUNS, math.ceil(math.log1p(-shown) / math.log1p(-rate)))
+
+
+def percent(rate: float) -> str:
+    """A rate in percent, with two digits that count."""
+    return f"{100 * rate:.2g}%" if rate < 0.995 else "100%"

@@ -1,0 +1,81 @@
+"""Scripts of failures that come and go: they make their calls until the fault shows, or would have."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fake_search import observed
+from harness_cases import decode_case
+from run_scripts import outcomes
+
+from attnfuzz.harness.export import CannotExport, Exporter, Target
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.recurrence import SEEN_ONCE_RUNS, Recurrence, Way
+
+FAKES = Path(__file__).parents[2] / "fakes"
+CASE = decode_case("torch_sdpa", 6, 9, padded=2)
+MISMATCH = observed()
+FAULT = observed(Kind.ILLEGAL_ACCESS, "query")
+AT_TIMES = Recurrence(way=Way.ALONE, runs=136, failed=8)
+ONCE = Recurrence(way=Way.ALONE, runs=500, failed=0)
+
+
+def script(runner: Runner, failed: Observation, recurrence: Recurrence, **target: Target) -> str:
+    return Exporter(CASE, runner, failed=failed, recurrence=recurrence).script(**target)
+
+
+def planted(text: str, mistake: str) -> str:
+    """The script with a mistake at the 17th time that its calls are made."""
+    start = "def run():\n"
+    assert start in text
+    return text.replace(
+        start, f"TIMES = []\n\n\n{start}    TIMES.append(1)\n    if len(TIMES) == 17:\n        {mistake}\n"
+    )
+
+
+@pytest.mark.slow
+def test_scripts_repeat_their_calls_in_one_process(runner: Runner, tmp_path: Path) -> None:
+    # What a script does to memory and processes shows in a process of its own alone.
+    mismatch, fault = script(runner, MISMATCH, AT_TIMES), script(runner, FAULT, ONCE)
+    scripts = {
+        "passes": mismatch,
+        "once": fault,
+        "wrong": planted(mismatch, "return True"),
+        "dies": planted(fault, "__import__('ctypes').string_at(16, 1)"),
+    }
+    paths = {name: tmp_path / f"{name}.py" for name in scripts}
+    for name, text in scripts.items():
+        paths[name].write_text(text)
+    code = (
+        f"import sys, torch; sys.path.append({str(FAKES)!r}); from run_scripts import run_each; run_each(sys.argv[1:])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-I", "-c", code, *map(str, paths.values())], capture_output=True, text=True, check=True
+    )
+    ended = outcomes(paths, ran.stdout)
+    runs = AT_TIMES.runs_to_show
+    assert {name: code for name, (code, _) in ended.items()} == {"passes": 0, "once": 0, "wrong": 1, "dies": 1}
+    assert f"made the calls {runs} times, of up to {runs}" in ended["passes"][1]
+    assert f"made the calls {SEEN_ONCE_RUNS} times" in ended["once"][1]
+    assert f"made the calls 17 times, of up to {runs}" in ended["wrong"][1]
+    assert "died of SIGSEGV" in ended["dies"][1]
+
+
+def test_a_script_says_how_often_it_fails_and_that_it_repeats(runner: Runner) -> None:
+    text = script(runner, MISMATCH, Recurrence(way=Way.LOAD, runs=136, failed=8, load=4))
+    assert "8 of 136 runs failed" in text
+    assert "Start 4 of this script at the same time." in text
+
+
+def test_what_needs_other_cases_first_has_no_script(runner: Runner) -> None:
+    with pytest.raises(CannotExport, match="after other cases"):
+        script(runner, MISMATCH, Recurrence(way=Way.HISTORY, runs=4, failed=4, history=1))
+
+
+@pytest.mark.parametrize("target", list(Target))
+def test_a_script_repeats_only_what_comes_and_goes(runner: Runner, target: Target) -> None:
+    case = decode_case("trtllm_mha", 6, 9, padded=2)
+    assert "repeated()" not in Exporter(case, runner).script(target)
+    assert "repeated()" in Exporter(case, runner, failed=MISMATCH, recurrence=AT_TIMES).script(target)
