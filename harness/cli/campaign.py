@@ -69,7 +69,7 @@ def resume_campaign(
 def _run(plan: Plan, home: Home, ledger: Ledger, *, past: Past | None) -> Exit:
     console = Terminal()
     _open(console, plan, past)
-    _, standing, written = _carry_out(console, plan, home, ledger, past=past, tell=partial(summarise, console))
+    _, standing, written = _carry_out(console, plan, home, ledger, past=past, tell=partial(summarise, console, home))
     return _concluded(console, home, standing, written)
 
 
@@ -79,7 +79,7 @@ def _report_again(home: Home, past: Past) -> Exit:
     text = f"Campaign {past.campaign} is finished; its reports are written again. Begin another without --resume."
     console.print(text, soft_wrap=True)
     standing = Standing.of(past.events)
-    summarise(console, standing)
+    summarise(console, home, standing)
     return _concluded(console, home, standing, _written(home, past.campaign, standing))
 
 

@@ -78,7 +78,7 @@ def status(*events: Event, width: int = 80, at: float = 30) -> list[str]:
 
 def summary(*events: Event, width: int = 120) -> list[str]:
     pipe = console(width=width)
-    summarise(pipe, Standing.of(events))
+    summarise(pipe, None, Standing.of(events))
     return written(pipe)
 
 

@@ -75,7 +75,7 @@ def test_the_summary_begins_with_the_verdict_and_lists_findings_by_state() -> No
 
 def test_a_known_finding_has_its_reason_and_no_report() -> None:
     text = render_markdown(Standing.of([started("fake"), filed(CASE, known="upstream"), finished()]))
-    assert "| new, known: upstream |" in text
+    assert "| known: upstream |" in text
     assert "<details>" not in text
 
 
