@@ -178,6 +178,7 @@ def _settings(old: CampaignStarted, new: CampaignStarted) -> list[str]:
         "budget": "the longer one reaches and finds more",
         "jobs": "cases per second are not comparable",
         "leaning": "coverage is not comparable",
+        "end": "the one that goes on reaches and finds more",
     }
     before, after = _words(old), _words(new)
     return [
@@ -197,6 +198,7 @@ def _words(started: CampaignStarted) -> dict[str, str]:
         "budget": clock(started.seconds or 0) if examples is None else f"{examples:,} examples each",
         "jobs": str(started.jobs),
         "leaning": "on" if started.leaning else "off",
+        "end": "at the first finding" if started.until_finding else "with the budget",
     }
 
 
