@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from campaign_events import MISMATCH, checked, filed, finished, started
+from campaign_events import MISMATCH, checked, filed, finished, started, without_sinks
 from harness_cases import decode_case
 from msgspec.structs import replace
 
@@ -146,6 +146,33 @@ def test_every_finding_is_there_with_its_picture_and_the_line_that_replays_it() 
         assert f"attnfuzz replay out/findings/{name}" in article
     assert "what is new" in page
     assert re.search(r"<dt>known</dt><dd>upstream knows", page)
+
+
+def test_a_cause_is_one_article_with_its_symptoms_as_a_table() -> None:
+    found = without_sinks(CASE, replace(CASE, backend="torch_sdpa"))
+    page = render_html(standing_of(*found, finished()), scripts={"sinks"})
+    assert parsed(page).ids.count("sinks") == 1
+    assert page.count("<article") == 1
+    article = page.partition("<article")[2].partition("</article>")[0]
+    for text in ("<dt>needs</dt><dd>sinks", "8 symptoms", "python out/findings/sinks/repro.py", "findings/sinks-7"):
+        assert text in article
+
+
+def test_a_page_begins_with_all_causes_in_a_table() -> None:
+    page = render_html(standing_of(*without_sinks(CASE), *BUSY))
+    verdict, _, rest = page.partition("</header>")
+    assert "1 fixed" in verdict
+    table = rest.partition("</table>")[0]
+    assert re.findall(r'href="#(.*?)"', table) == [
+        "sinks",
+        "new-one",
+        "returned-one",
+        "open-one",
+        "fixed-one",
+        "known-one",
+    ]
+    assert "as if the sink were left out" in table
+    assert not re.search(r"<dl|notice", table)
 
 
 def test_findings_are_ordered_by_what_they_ask_of_people() -> None:
