@@ -158,13 +158,14 @@ def _print_cause(console: Console, view: CauseView) -> None:
     if view.facts:
         console.print()
         console.print(about)
-    if view.symptoms:
-        table = new_table("failure", "backend", "modes")
-        for group in view.symptom_groups[:_MOST_SYMPTOMS]:
+    groups = view.symptom_groups
+    if len(groups) > 1:
+        table = new_table("failure", "backends", "modes")
+        for group in groups[:_MOST_SYMPTOMS]:
             table.add_row(*(Text(in_a_line(cell)) for cell in group))
         console.print()
         console.print(table)
-        if (more := len(view.symptom_groups) - _MOST_SYMPTOMS) > 0:
+        if (more := len(groups) - _MOST_SYMPTOMS) > 0:
             console.print(Text(f"and {more} more: see the report"))
     print_line(console, "".join(f"\n  {line}" for line in view.reproducers) + "\n")
 

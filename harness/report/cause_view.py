@@ -33,10 +33,10 @@ _MOST_VERSIONS = 4
 
 
 class SymptomGroup(NamedTuple):
-    """The symptoms of a cause that differ in their modes alone: what fails, in which backend, in which modes."""
+    """The symptoms of a cause in which the same fails, in the same modes of each of the backends."""
 
     what: str
-    backend: str
+    backends: str
     modes: str
 
 
@@ -98,12 +98,15 @@ class CauseView:
     @property
     def symptom_groups(self) -> list[SymptomGroup]:
         """The symptoms that fail, in few lines."""
-        groups: dict[tuple[str, str], list[str]] = {}
+        modes: dict[tuple[str, str], list[str]] = {}
         for each in self.cause.findings if self.symptoms else ():
             seen = each.observation
             what = f"{seen.kind} at {seen.place}" if seen.place else str(seen.kind)
-            groups.setdefault((what, each.case.backend), []).append(seen.mode or "-")
-        return [SymptomGroup(*key, ", ".join(dict.fromkeys(modes))) for key, modes in groups.items()]
+            modes.setdefault((what, each.case.backend), []).append(seen.mode or "-")
+        backends: dict[tuple[str, str], list[str]] = {}
+        for (what, backend), those in modes.items():
+            backends.setdefault((what, ", ".join(sorted(set(those)))), []).append(backend)
+        return [SymptomGroup(what, ", ".join(those), in_modes) for (what, in_modes), those in backends.items()]
 
     @property
     def facts(self) -> list[tuple[str, str]]:

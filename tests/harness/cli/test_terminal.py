@@ -207,9 +207,9 @@ def test_a_cause_says_what_it_needs_and_where_it_shows(width: int) -> None:
         f"backends  {BEFORE}, torch_sdpa",
         "modes     decode, verify",
         "",
-        f"{'failure':21}  {'backend':23}  modes",
-        f"OutputMismatch at out  {BEFORE}  decode, verify",
-        f"LseMismatch at lse     {BEFORE}  decode, verify",
+        f"{'failure':21}  {'backends':35}  modes",
+        f"OutputMismatch at out  {BEFORE}, torch_sdpa  decode, verify",
+        f"LseMismatch at lse     {BEFORE}, torch_sdpa  decode, verify",
     ]
     assert "  attnfuzz replay out/findings/sinks" in lines
     assert max(map(len, lines)) <= width
