@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from attnfuzz.harness.campaign.events import AnyFinding
 from attnfuzz.harness.findings.state import State
 
-_WORST_FIRST = (State.NEW, State.RETURNED, State.OPEN, State.FIXED)
+_EARLIEST_FIRST = (State.OPEN, State.RETURNED, State.NEW, State.FIXED)
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,12 @@ class Cause:
 
     @property
     def state(self) -> State:
-        """The first of new, returned, open and fixed that one of its findings has."""
-        return min((finding.state for finding in self.findings), key=_WORST_FIRST.index)
+        """The first of open, returned, new and fixed that a finding has, of those not known if there are any.
+
+        A cause that was seen before is not new because it shows in another mode.
+        """
+        unknown = [finding for finding in self.findings if finding.known is None]
+        return min((finding.state for finding in unknown or self.findings), key=_EARLIEST_FIRST.index)
 
 
 def causes_of(findings: Sequence[AnyFinding], merged: Mapping[str, str]) -> list[Cause]:

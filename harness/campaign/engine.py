@@ -180,7 +180,7 @@ class Campaign:
         if failure is not None:
             yield JobFailed(at=self._clock(), job=failure.number, text=failure.text)
         yield from self._keep_pending()
-        if failure is None and not self._stop.is_set():
+        if failure is None and not self._cut_short:
             yield from self._tell_undone()
             for remark in remarks_on(self._ledger, self._standing, self._past):
                 yield LedgerRemark(at=self._clock(), entry=remark.entry, title=remark.title, text=remark.text)
@@ -220,7 +220,12 @@ class Campaign:
 
     def _over(self) -> bool:
         """Whether nothing is waited for any more."""
-        return self._stop.is_set() or self._clock() >= self._limits.ended
+        return self._cut_short or self._clock() >= self._limits.ended
+
+    @property
+    def _cut_short(self) -> bool:
+        """Whether the campaign ends before its budget is used up: it was stopped, or has the finding that it is for."""
+        return self._stop.is_set() or (self._plan.until_finding and bool(self._standing.unexpected))
 
     def _cut_off(self) -> Iterator[Event]:
         """Count what the slices that still run have told; their jobs are about to be ended."""
@@ -236,6 +241,8 @@ class Campaign:
 
     def _start_slices(self) -> Iterator[Event]:
         """Hand a slice to each job that has none, while there are any."""
+        if self._cut_short:
+            return
         for job in range(self._jobs.count):
             if job in self._running:
                 continue

@@ -65,6 +65,7 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
     alpha: Annotated[float, Meta(ge=LEAST_ALPHA, lt=1)]
     guard: Guard | None = None
     leaning: bool = True
+    until_finding: bool = False
     database: Name | None = None
     ledger: Name | None = None
     folder: Name | None = None

@@ -52,6 +52,7 @@ class Plan:
     `alpha` is the number of false alarms that is expected of it if all backends are correct, before confirmation.
     `leaning`: what is drawn leans to what was not reached. `database` is a folder or a redis:// URL for Hypothesis'
     examples; `ledger` the file of known findings; `ray` the cluster on which jobs run, None for processes here.
+    `until_finding`: it also ends once a failure that the ledger does not know is filed, or one on file fails again.
     `begun` is when it was asked for, by the monotonic clock.
     """
 
@@ -69,6 +70,7 @@ class Plan:
     database: str | None = None
     ledger: Path | None = None
     ray: str | None = None
+    until_finding: bool = False
     begun: float = field(default_factory=time.monotonic, compare=False)
 
     @property

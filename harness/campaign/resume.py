@@ -36,6 +36,7 @@ def opening(plan: Plan, *, campaign: str, jobs: int, environment: Mapping[str, s
         alpha=plan.alpha,
         guard=plan.guard,
         leaning=plan.leaning,
+        until_finding=plan.until_finding,
         # The campaign may be gone on with from another folder.
         database=None if plan.database is None else _absolute(without_password(plan.database)),
         ledger=None if plan.ledger is None else str(plan.ledger.absolute()),
@@ -84,10 +85,12 @@ def plan_again(
     ray: str | None,
     database: str | None,
     ledger: Path | None,
+    until_finding: bool = False,
     begun: float,
 ) -> Plan:
     """Return the plan of the campaign as it was begun, with these `jobs`, `database` and `ledger` if they are given.
 
+    It goes on `until_finding` if it was begun so, too.
     `begun` is when it was asked for again. A log has no passwords, so a database that wants one has to be given again.
     Raises HomeError if something that the campaign needs is not where it was.
     """
@@ -106,6 +109,7 @@ def plan_again(
         alpha=started.alpha,
         preset=started.preset,
         leaning=started.leaning,
+        until_finding=until_finding or started.until_finding,
         database=database or _database(started.database, home),
         ledger=ledger or _ledger(started.ledger, home),
         ray=ray,

@@ -17,7 +17,7 @@ from attnfuzz.harness.campaign.ray_jobs import RayJobs
 from attnfuzz.harness.campaign.resume import Past
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.corpus import Corpus, open_database
-from attnfuzz.harness.export import CannotExport, Exporter, export_script
+from attnfuzz.harness.export import CannotExport, Exporter
 from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.findings.ledger import Ledger
@@ -122,9 +122,9 @@ def _jobs(plan: Plan) -> AbstractContextManager[Jobs]:
 
 
 def _export(case: Case) -> str | None:
-    """The stand-alone script of a case; None for kernels whose source can't be carried along."""
+    """A stand-alone script of a case, with its kernels' source or FlashInfer's functions; None if neither will do."""
     try:
-        return export_script(case)
+        return next(Exporter(case).scripts(), None)
     except CannotExport:
         return None
 

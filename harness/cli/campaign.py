@@ -49,7 +49,13 @@ def run_campaign(plan: Plan) -> tuple[str, Standing]:
 
 
 def resume_campaign(
-    folder: Path, *, jobs: int | None, ray: str | None, database: str | None, ledger: Path | None
+    folder: Path,
+    *,
+    jobs: int | None,
+    ray: str | None,
+    database: str | None,
+    ledger: Path | None,
+    until_finding: bool = False,
 ) -> Exit:
     """Go on with the last campaign of the home in `folder`. Raises as `start_campaign`.
 
@@ -62,14 +68,23 @@ def resume_campaign(
         past = last_campaign(home)
         if past.finished:
             return _report_again(home, past)
-        plan = plan_again(past, home, jobs=jobs, ray=ray, database=database, ledger=ledger, begun=command_began())
+        plan = plan_again(
+            past,
+            home,
+            jobs=jobs,
+            ray=ray,
+            database=database,
+            ledger=ledger,
+            until_finding=until_finding,
+            begun=command_began(),
+        )
         return _run(plan, home, check_plan(plan, tell), past=past)
 
 
 def _run(plan: Plan, home: Home, ledger: Ledger, *, past: Past | None) -> Exit:
     console = Terminal()
     _open(console, plan, past)
-    _, standing, written = _carry_out(console, plan, home, ledger, past=past, tell=partial(summarise, console))
+    _, standing, written = _carry_out(console, plan, home, ledger, past=past, tell=partial(summarise, console, home))
     return _concluded(console, home, standing, written)
 
 
@@ -79,7 +94,7 @@ def _report_again(home: Home, past: Past) -> Exit:
     text = f"Campaign {past.campaign} is finished; its reports are written again. Begin another without --resume."
     console.print(text, soft_wrap=True)
     standing = Standing.of(past.events)
-    summarise(console, standing)
+    summarise(console, home, standing)
     return _concluded(console, home, standing, _written(home, past.campaign, standing))
 
 
@@ -133,7 +148,7 @@ def _open(console: Console, plan: Plan, past: Past | None) -> None:
     budget = f"{plan.examples:,} examples each" if plan.examples is not None else clock(plan.seconds or 0)
     console.print(
         f"Fuzzing {', '.join(plan.backends)}: {budget}, {count(plan.jobs, 'job')}, seed {plan.seed}, "
-        f"alpha {plan.alpha:g}.",
+        f"alpha {plan.alpha:g}{', until the first finding' if plan.until_finding else ''}.",
         soft_wrap=True,
     )
     for name in plan.backends:

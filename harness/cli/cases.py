@@ -308,11 +308,6 @@ def _issue(case: AnyCase, exporter: Exporter, target: Target | None) -> str:
     """The text, with the script for `target`, or for any that it can be made for."""
     if exporter.seen is None:
         raise CannotExport("it passes, there is nothing to report")
-    scripts: list[str] = []
-    for each in Target if target is None else [target]:
-        try:
-            scripts.append(exporter.script(each))
-        except CannotExport:
-            # What can't be shown by itself can still be reported.
-            continue
+    # What no script shows can still be reported.
+    scripts = list(exporter.scripts(None if target is None else [target]))
     return render_issue(case, exporter.seen, environment(), scripts)

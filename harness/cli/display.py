@@ -1,28 +1,35 @@
 """What a campaign looks like: a status that follows it on a terminal, lines elsewhere, and its end."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.live import Live
 from rich.rule import Rule
+from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.campaign import events
+from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.cli.status import Status, coverage, recent_rate, score_table
-from attnfuzz.harness.cli.terminal import print_line
+from attnfuzz.harness.cli.status import GAP, Status, coverage, recent_rate, score_table
+from attnfuzz.harness.cli.terminal import new_table, print_line
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.report.cause_view import KNOWN, CauseView, cause_views
+from attnfuzz.harness.report.files import scripts_in
 from attnfuzz.harness.report.verdict import Level, ledger_lines, verdict
-from attnfuzz.harness.verdict.printable import printable
-from attnfuzz.harness.verdict.wording import clock, count, headline, replay_line
+from attnfuzz.harness.verdict.printable import in_a_line, printable
+from attnfuzz.harness.verdict.wording import clock, count, headline_of, replay_line
 
 FIRST_MINUTE = 60.0
 SECONDS_PER_LINE_AT_FIRST = 10.0
 SECONDS_PER_LINE = 60.0
 
 _WIDTH_OF_A_RULE = 80
+_MOST_SYMPTOMS = 12
+"""Rows of a cause's table of symptoms."""
+
 _MOST_MESSAGES = 5
 """"Unsupported" messages of a backend that are listed."""
 
@@ -87,9 +94,12 @@ def say(console: Console, event: events.Event) -> None:
     """Print the line for an event that is about a failure, or about what surrounds the campaign."""
     match event:
         case events.FindingFiled() | events.FindingChecked():
-            line = Text.assemble(_label(event), f": {_headline(event)}")
+            same = f", same cause as {in_a_line(event.cause)}" if event.cause else ""
+            line = Text.assemble(_label(event), f": {headline_of(event)}{same}")
+        case events.CausesMerged():
+            line = Text(f"Same cause: {in_a_line(event.name)} and {in_a_line(event.cause)}")
         case events.SuspectSeen() | events.UnconfirmedKept() | events.GapSeen():
-            line = Text(f"{_LABELS[type(event)]}: {_headline(event)}")
+            line = Text(f"{_LABELS[type(event)]}: {headline_of(event)}")
         case events.Trouble():
             line = Text(f"Trouble: {printable(event.text)}")
         case events.JobRestarted():
@@ -114,27 +124,50 @@ def _label(finding: events.AnyFinding) -> tuple[str, str]:
 _LABELS = {events.SuspectSeen: "Suspect", events.UnconfirmedKept: "Unconfirmed", events.GapSeen: "Gap"}
 
 
-def _headline(event: events.AnyFinding | events.SuspectSeen | events.UnconfirmedKept | events.GapSeen) -> str:
-    return headline(event.case.backend, event.observation)
+def summarise(console: Console, home: Home | None, standing: Standing) -> None:
+    """Print the causes that the ledger does not know, with lines that run them, then the scores, then the result.
 
-
-def summarise(console: Console, standing: Standing) -> None:
-    """Print what fails unexpectedly, with a line that replays it, then the scores, then the result in one line."""
-    unexpected = standing.unexpected
+    `home` is where the findings lie, to see whether they have scripts.
+    """
+    views = cause_views(standing, scripts_in(home))
+    unexpected = [view for view in views if view.triage is not None]
     width = console.width if console.is_terminal else min(console.width, _WIDTH_OF_A_RULE)
-    for number, finding in enumerate(unexpected, start=1):
-        title = f"Finding {number} of {len(unexpected)}, {finding.state}"
+    for number, view in enumerate(unexpected, start=1):
+        several = f": {count(view.failures, 'failure')}" if view.symptoms else ""
+        title = f"{'Cause' if several else 'Finding'} {number} of {len(unexpected)}, {view.status}{several}"
         console.print(Rule(title, style="red", characters="-"), width=width)
-        console.print(Text(printable(_at_length(finding))))
-        print_line(console, f"\n  {replay_line(finding.path)}\n")
+        _print_cause(console, view)
     if unexpected:
         console.print(Rule(style="red", characters="-"), width=width)
     console.print(score_table(standing, width=console.width, live=False))
-    for line in _others(standing):
+    for line in _others(standing, views):
         print_line(console, line)
     result = verdict(standing)
     seed = f" (seed {standing.started.seed})" if standing.started else ""
     console.print(Text(f"{result.text}{seed}.", "bold green" if result.level is Level.GOOD else "bold red"))
+
+
+def _print_cause(console: Console, view: CauseView) -> None:
+    """Print the smallest case at length, what else is known, the symptoms, and the lines that run it."""
+    console.print(Text(printable(_at_length(view.finding))))
+    about = Table.grid(padding=(0, GAP, 0, 0))
+    about.add_column(no_wrap=True)
+    about.add_column(overflow="fold")
+    for name, value in view.facts:
+        about.add_row(name, Text(value))
+    if view.facts:
+        console.print()
+        console.print(about)
+    groups = view.symptom_groups
+    if len(groups) > 1:
+        table = new_table("failure", "backends", "modes")
+        for group in groups[:_MOST_SYMPTOMS]:
+            table.add_row(*(Text(in_a_line(cell)) for cell in group))
+        console.print()
+        console.print(table)
+        if (more := len(groups) - _MOST_SYMPTOMS) > 0:
+            console.print(Text(f"and {more} more: see the report"))
+    print_line(console, "".join(f"\n  {line}" for line in view.reproducers) + "\n")
 
 
 def _at_length(finding: events.AnyFinding) -> str:
@@ -142,20 +175,21 @@ def _at_length(finding: events.AnyFinding) -> str:
     if isinstance(finding, events.FindingFiled):
         return finding.report.rstrip()
     times = f"{finding.times} of {count(finding.runs, 'time')}"
-    return f"{_headline(finding)}\nit was found before, and was run again: failed {times}"
+    return f"{headline_of(finding)}\nit was found before, and was run again: failed {times}"
 
 
-def _others(standing: Standing) -> Iterator[str]:
-    """What is no unexpected finding, a line each."""
-    for finding in standing.findings:
-        if finding.known is not None:
-            yield f"Known: {_headline(finding)}: {finding.known}. {replay_line(finding.path)}"
-    for fixed in standing.fixed:
-        yield f"Fixed: {_headline(fixed)}: it passes now. {replay_line(fixed.path)}"
+def _others(standing: Standing, views: Sequence[CauseView]) -> Iterator[str]:
+    """What needs nothing done, or is no finding; a line each."""
+    for view in views:
+        replay = replay_line(view.finding.path)
+        if view.status == KNOWN:
+            yield f"Known: {view.title}: {view.cause.known}. {replay}"
+        elif view.status == State.FIXED:
+            yield f"Fixed: {view.title}: it passes now. {replay}"
     for kept in standing.unconfirmed:
-        yield f"Unconfirmed: {_headline(kept)}: {kept.reason}. Kept in {kept.path}"
+        yield f"Unconfirmed: {headline_of(kept)}: {kept.reason}. Kept in {kept.path}"
     for gap in standing.gaps:
-        yield f"Gap: {_headline(gap)}: {gap.observation.message}"
+        yield f"Gap: {headline_of(gap)}: {gap.observation.message}"
     for backend, score in standing.scores.items():
         for message, times in score.unsupported.most_common(_MOST_MESSAGES):
             yield f"Unsupported by {backend}, {count(times, 'time')}: {message}"

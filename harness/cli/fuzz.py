@@ -12,7 +12,7 @@ from attnfuzz.reference.case import Guard
 
 DEFAULT_LEDGER = Path(DEFAULT_NAME)
 
-GOES_WITH_RESUME = {"jobs", "ray", "database", "ledger"}
+GOES_WITH_RESUME = {"jobs", "ray", "database", "ledger", "until_finding"}
 
 
 @click.command()
@@ -45,6 +45,11 @@ GOES_WITH_RESUME = {"jobs", "ray", "database", "ledger"}
     type=given.PathTo(exists=True, dir_okay=False),
     help=f"File of known findings.  [default: {DEFAULT_NAME}, if it is there]",
 )
+@click.option(
+    "--until-finding",
+    is_flag=True,
+    help="Stop at the first failure that the ledger does not know, once it is minimized and filed.",
+)
 @click.option("--ray", metavar="ADDRESS|local", help="Run the jobs as actors of a Ray cluster.")
 @click.option(
     "--resume",
@@ -69,6 +74,7 @@ def fuzz(
     no_leaning: bool,
     database: str | None,
     ledger: Path | None,
+    until_finding: bool,
     ray: str | None,
     resume: Path | None,
 ) -> None:
@@ -79,7 +85,10 @@ def fuzz(
     """
     if resume is not None:
         given.check_alone(ctx, "a campaign", but=GOES_WITH_RESUME)
-        ctx.exit(resume_campaign(resume, jobs=jobs, ray=ray, database=database, ledger=ledger))
+        again = resume_campaign(
+            resume, jobs=jobs, ray=ray, database=database, ledger=ledger, until_finding=until_finding
+        )
+        ctx.exit(again)
     if examples is not None and seconds is not None:
         raise click.UsageError("--examples and --time are both budgets: give one of them")
     if len(backends) > MOST_BACKENDS:
@@ -104,6 +113,7 @@ def fuzz(
                 database=database,
                 ledger=ledger or (DEFAULT_LEDGER if DEFAULT_LEDGER.exists() else None),
                 ray=ray,
+                until_finding=until_finding,
                 begun=command_began(),
             )
         )

@@ -15,7 +15,7 @@ from attnfuzz.harness.findings.finding import REPORT, case_path, text_beside
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.verdict.printable import in_a_line
-from attnfuzz.harness.verdict.wording import count, date, headline, replay_line
+from attnfuzz.harness.verdict.wording import count, date, headline_of, replay_line
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 
@@ -53,9 +53,7 @@ def show_finding(name: str, out: Path) -> None:
     """Show one finding: its report, and what each campaign saw of it. A part of its name is enough."""
     record = find_by_name(_records(Home(out)), name, str(out))
     console = Terminal()
-    console.print(
-        Text.assemble((record.state, _STYLES[record.state]), "  ", headline(record.case.backend, record.observation))
-    )
+    console.print(Text.assemble((record.state, _STYLES[record.state]), "  ", headline_of(record)))
     for seen in record.sightings:
         versions = ", ".join(f"{name} {text}" for name, text in seen.environment.items() if name in _VERSIONS)
         line = f"  {date(seen.time)}  {'failed' if seen.failed else 'passed'}  {versions}".rstrip()

@@ -13,12 +13,13 @@ from rich.text import Text
 from attnfuzz.harness.cli.given import PathTo, find_by_name
 from attnfuzz.harness.cli.terminal import Terminal, echo, new_table, print_line, tell
 from attnfuzz.harness.defects.results import read_score
+from attnfuzz.harness.report.cause_view import title_of, view_of
 from attnfuzz.harness.report.compare import BackendChange, Comparison, compare
 from attnfuzz.harness.report.files import Reports, Source, locate
 from attnfuzz.harness.report.markdown import render_comparison
 from attnfuzz.harness.report.verdict import verdict
 from attnfuzz.harness.verdict.printable import in_a_line, printable
-from attnfuzz.harness.verdict.wording import count, headline, replay_line
+from attnfuzz.harness.verdict.wording import count, replay_line
 
 _file = PathTo(dir_okay=False)
 _path = PathTo()
@@ -32,7 +33,12 @@ _path = PathTo()
 @click.option("--junit", type=_file, help="JUnit XML,")
 @click.option("--markdown", type=_file, help="a summary, or with two folders the comparison, for GitHub,")
 @click.option(
-    "--issue", "issues", type=(str, _file), multiple=True, metavar="FINDING FILE", help="a finding as an issue's text."
+    "--issue",
+    "issues",
+    type=(str, _file),
+    multiple=True,
+    metavar="FINDING FILE",
+    help="a finding's cause as an issue's text.",
 )
 @click.option("--defects", type=_file, help="Show the planted-defect score that attnfuzz defects run --json wrote.")
 def report(
@@ -68,7 +74,8 @@ def report(
         if file is not None
     ]
     for name, file in issues:
-        asked.append((file, partial(reports.issue, find_by_name(standing.findings, name, str(path)))))
+        finding = find_by_name(standing.findings, name, str(path))
+        asked.append((file, partial(reports.issue, view_of(reports.causes, finding))))
     for trouble in reports.troubles:
         tell(f"Warning: {in_a_line(trouble)}")
     echo(f"{verdict(standing).text}.")
@@ -101,18 +108,17 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     print_line(console, f"{comparison.before} → {comparison.after}", "bold")
     for caveat in comparison.caveats:
         print_line(console, f"Note: {caveat}.", "yellow")
-    for title, findings, style in (
+    for title, causes, style in (
         ("Appeared", comparison.appeared, "red"),
         ("Fixed", comparison.fixed, "green"),
         ("Not seen again", comparison.unseen, ""),
         ("Still there", comparison.still, ""),
     ):
-        for finding in findings:
-            print_line(
-                console,
-                f"{title}: {headline(finding.case.backend, finding.observation)}\n  {replay_line(finding.path)}",
-                style,
-            )
+        for cause in causes:
+            new = comparison.grown.get(cause.name, 0) if cause in comparison.still else 0
+            more = f" ({count(new, 'failure')} not seen before)" if new else ""
+            line = f"{title}: {title_of(cause)}{more}\n  {replay_line(cause.findings[0].path)}"
+            print_line(console, line, style)
     if comparison.nothing is not None:
         print_line(console, comparison.nothing, "" if comparison.left_out else "green")
     for change in comparison.environment:

@@ -1,7 +1,11 @@
 """Stand-alone scripts: a failure without this project, for whoever owns the kernel."""
 
+import contextlib
+from collections.abc import Iterable, Iterator
+
 from msgspec.structs import replace
 
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.calls.trace import Untraceable
 from attnfuzz.harness.export.script import render_script
 from attnfuzz.harness.export.target import CannotExport, Target
@@ -12,6 +16,7 @@ from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.calls import Buffer, CallCase, Drawn
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase, case_id
+from attnfuzz.reference.device import Device
 
 __all__ = ["CannotExport", "Exporter", "Target", "export_script"]
 
@@ -74,6 +79,16 @@ class Exporter:
                 f"{calls.backend} changes what its kernels return: their calls alone do not show the failure"
             )
         return render_script(case_id(self._case), calls, seen, target, self._recurrence)
+
+    def scripts(self, targets: Iterable[Target] | None = None) -> Iterator[str]:
+        """Yield the scripts for `targets` that one can be made for, by default for all.
+
+        The calls of a backend on a GPU are FlashInfer's first: kernels on a CPU do not show what one on a GPU does.
+        """
+        on_gpu = resolve(self._case.backend).capability.device is Device.CUDA
+        for target in targets or sorted(Target, key=lambda target: (target is Target.FLASHINFER) != on_gpu):
+            with contextlib.suppress(CannotExport):
+                yield self.script(target)
 
 
 def export_script(case: AnyCase, runner: Runner | None = None, *, target: Target = Target.NATIVE) -> str:

@@ -157,6 +157,8 @@ def flashinfer_parts(
     own = []
     for op in sorted({call.op for call in calls.calls}):
         module = backend.ops[op].module
+        if module is not None and module.startswith("flashinfer.") and not op.isidentifier():
+            raise CannotExport(f"{op} is a method of a wrapper, which scripts can't call yet")
         if module is not None and module.startswith("flashinfer."):
             imported.setdefault(module, []).append(op)
         elif module is None and any(hasattr(source, op) for source in _OWN):

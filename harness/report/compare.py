@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import family
+from attnfuzz.harness.campaign.causes import Cause
 from attnfuzz.harness.campaign.events import AnyFinding, CampaignStarted
 from attnfuzz.harness.campaign.standing import Score, Standing
 from attnfuzz.harness.verdict.fingerprint import fine
@@ -71,19 +72,21 @@ class BackendChange:
 class Comparison:
     """Two campaigns, called `before` and `after` by their names.
 
-    `caveats` say, each in a sentence, what can't be compared, and why. Findings are those of `backends`: `appeared` and
-    `still` as the later campaign saw them, `fixed` and `unseen` those that it did not see, of which it ran the fixed
-    ones again; `left_out` counts those of other backends. `rates` are cases per second in all.
+    `caveats` say, each in a sentence, what can't be compared, and why. Causes are those of failures of `backends`:
+    `appeared` and `still` as the later campaign saw them, `fixed` and `unseen` those of which it saw no failure, and
+    ran all of the fixed ones again. `grown` counts the failures of those that are still there which only the later one
+    saw, by the cause's name; `left_out` the findings of other backends. `rates` are cases per second in all.
     """
 
     before: str
     after: str
     caveats: tuple[str, ...]
     environment: tuple[ChangedValue, ...]
-    appeared: tuple[AnyFinding, ...]
-    still: tuple[AnyFinding, ...]
-    fixed: tuple[AnyFinding, ...]
-    unseen: tuple[AnyFinding, ...]
+    appeared: tuple[Cause, ...]
+    still: tuple[Cause, ...]
+    fixed: tuple[Cause, ...]
+    unseen: tuple[Cause, ...]
+    grown: Mapping[str, int]
     backends: tuple[BackendChange, ...]
     rates: tuple[float, float]
     left_out: int = 0
@@ -105,19 +108,22 @@ def compare(before: Standing, after: Standing) -> Comparison:
         for name, partner in partners.items()
     ]
     names = {partner: name for name, partner in partners.items()}
-    was = _keyed(before.findings, names)
-    now = _keyed(after.findings, {name: name for name in partners})
-    passes = _keyed(after.fixed, {name: name for name in partners})
-    gone = {key: finding for key, finding in was.items() if key not in now}
+    own = {name: name for name in partners}
+    was, now = _failures(before.causes, names), _failures(after.causes, own)
+    before_keys, now_keys = frozenset().union(*was.values()), frozenset().union(*now.values())
+    passes = frozenset(_key(finding, own) for finding in after.fixed if finding.case.backend in own)
+    gone = {cause: keys for cause, keys in was.items() if not keys & now_keys}
+    still = {cause: keys for cause, keys in now.items() if keys & before_keys}
     return Comparison(
         before=old.campaign,
         after=new.campaign,
         caveats=(*_endings(before, after), *_settings(old, new), *_unpaired(before, after, partners)),
         environment=changes(before.environment, after.environment),
-        appeared=tuple(finding for key, finding in now.items() if key not in was),
-        still=tuple(finding for key, finding in now.items() if key in was),
-        fixed=tuple(finding for key, finding in gone.items() if key in passes),
-        unseen=tuple(finding for key, finding in gone.items() if key not in passes),
+        appeared=tuple(cause for cause in now if cause not in still),
+        still=tuple(still),
+        fixed=tuple(cause for cause, keys in gone.items() if keys <= passes),
+        unseen=tuple(cause for cause, keys in gone.items() if not keys <= passes),
+        grown={cause.name: new for cause, keys in still.items() if (new := len(keys - before_keys))},
         backends=tuple(backends),
         rates=(before.rate(before.cases), after.rate(after.cases)),
         left_out=sum(
@@ -145,13 +151,15 @@ def _partners(before: Iterable[str], after: Iterable[str]) -> dict[str, str]:
     return {name: partners[name] for name in new if name in partners}
 
 
-def _keyed(findings: Iterable[AnyFinding], names: Mapping[str, str]) -> dict[str, AnyFinding]:
-    """The findings of backends in `names`, by what makes them the same: all but which version of a backend it was."""
-    return {
-        fine(replace(finding.case, backend=names[finding.case.backend]), finding.observation): finding
-        for finding in findings
-        if finding.case.backend in names
-    }
+def _failures(causes: Iterable[Cause], names: Mapping[str, str]) -> dict[Cause, frozenset[str]]:
+    """The causes of findings of backends in `names`, reduced to those, with the keys of their findings."""
+    own = ([finding for finding in cause.findings if finding.case.backend in names] for cause in causes)
+    return {Cause(tuple(found)): frozenset(_key(each, names) for each in found) for found in own if found}
+
+
+def _key(finding: AnyFinding, names: Mapping[str, str]) -> str:
+    """What makes a finding the same in both campaigns: all but which version of a backend it is of."""
+    return fine(replace(finding.case, backend=names[finding.case.backend]), finding.observation)
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[ChangedValue, ...]:
@@ -170,6 +178,7 @@ def _settings(old: CampaignStarted, new: CampaignStarted) -> list[str]:
         "budget": "the longer one reaches and finds more",
         "jobs": "cases per second are not comparable",
         "leaning": "coverage is not comparable",
+        "end": "the one that goes on reaches and finds more",
     }
     before, after = _words(old), _words(new)
     return [
@@ -189,6 +198,7 @@ def _words(started: CampaignStarted) -> dict[str, str]:
         "budget": clock(started.seconds or 0) if examples is None else f"{examples:,} examples each",
         "jobs": str(started.jobs),
         "leaning": "on" if started.leaning else "off",
+        "end": "at the first finding" if started.until_finding else "with the budget",
     }
 
 

@@ -1,13 +1,12 @@
 """Campaigns on disk: which one a path means, and its reports as files beside its log."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from attnfuzz.harness.backends.registry import as_file_name
-from attnfuzz.harness.campaign.events import AnyFinding
 from attnfuzz.harness.campaign.home import LOG_NAME, Home
 from attnfuzz.harness.campaign.log import LogError, read_log
 from attnfuzz.harness.campaign.standing import Standing
@@ -17,6 +16,7 @@ from attnfuzz.harness.findings.archive import read_records
 from attnfuzz.harness.findings.finding import SCRIPT, text_beside
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.report.cause_view import CauseView, cause_views
 from attnfuzz.harness.report.html import render_html
 from attnfuzz.harness.report.junit import render_junit
 from attnfuzz.harness.report.markdown import render_issue, render_markdown
@@ -92,7 +92,7 @@ def locate(path: Path, campaign: str | None = None) -> Source:
 
 @dataclass(frozen=True)
 class Written:
-    """The files that were written; `issues` has one for each new or returned finding that the ledger does not know."""
+    """The files that were written; `issues` has one for each new or returned cause that the ledger does not know."""
 
     html: Path
     junit: Path
@@ -102,7 +102,10 @@ class Written:
 
 @dataclass(frozen=True)
 class Reports:
-    """What the reports of one campaign are drawn from; `troubles` has a line for each finding that can't be read."""
+    """What the reports of one campaign are drawn from; `troubles` has a line for each finding that can't be read.
+
+    `scripts` are the names of the findings that have a stand-alone script.
+    """
 
     standing: Standing
     earlier: Standing | None
@@ -110,38 +113,46 @@ class Reports:
     defects: DefectScore | None = None
     records: Sequence[Record] = ()
     troubles: Sequence[str] = ()
+    scripts: Collection[str] = ()
 
     @classmethod
     def of(cls, source: Source, standing: Standing, defects: DefectScore | None = None) -> "Reports":
         """The reports of the campaign in `source`, which stands so."""
         records, troubles = ([], []) if source.home is None else read_records(source.home.findings)
-        return cls(standing, source.earlier(), source.home, defects, records, troubles)
+        return cls(standing, source.earlier(), source.home, defects, records, troubles, scripts_in(source.home))
+
+    @property
+    def causes(self) -> list[CauseView]:
+        """The causes that the reports are about."""
+        return cause_views(self.standing, self.scripts)
 
     def html(self) -> bytes:
         """The page that opens from disk."""
-        page = render_html(self.standing, earlier=self.earlier, defects=self.defects, records=self.records)
-        return page.encode()
+        return render_html(
+            self.standing, earlier=self.earlier, defects=self.defects, records=self.records, scripts=self.scripts
+        ).encode()
 
     def junit(self) -> bytes:
         """The XML that CI systems read."""
-        return render_junit(self.standing)
+        return render_junit(self.standing, self.scripts)
 
     def markdown(self) -> bytes:
         """The summary of a step."""
-        return render_markdown(self.standing, self.earlier).encode()
+        return render_markdown(self.standing, self.earlier, self.scripts).encode()
 
-    def issue(self, finding: AnyFinding) -> bytes:
+    def issue(self, cause: CauseView) -> bytes:
         """The text of an issue."""
-        script = None
+        finding, script = cause.finding, None
         if self.home is not None:
             # In this home, wherever it lay when the log was written.
             script = text_beside(self.home.findings / as_file_name(finding.name), SCRIPT)
         scripts = [] if script is None else [script]
-        return render_issue(finding.case, finding.observation, self.standing.environment, scripts).encode()
+        text = render_issue(finding.case, finding.observation, self.standing.environment, scripts, cause)
+        return text.encode()
 
     def write_all(self, folder: Path) -> Written:
-        """Write all of them into `folder`, and an issue for each finding that is new or returned."""
-        news = [each for each in self.standing.unexpected if each.state in {State.NEW, State.RETURNED}]
+        """Write all of them into `folder`, and an issue for each cause that is new or returned."""
+        news = [each for each in self.causes if each.status in {State.NEW, State.RETURNED}]
 
         def write(name: str, content: Callable[[], bytes]) -> Path:
             write_durably(folder / name, content())
@@ -152,8 +163,15 @@ class Reports:
             junit=write("junit.xml", self.junit),
             markdown=write("summary.md", self.markdown),
             # A log may be somebody else's, and name anything.
-            issues=tuple(write(f"issues/{as_file_name(each.name)}.md", partial(self.issue, each)) for each in news),
+            issues=tuple(
+                write(f"issues/{as_file_name(each.cause.name)}.md", partial(self.issue, each)) for each in news
+            ),
         )
+
+
+def scripts_in(home: Home | None) -> frozenset[str]:
+    """The names of the findings in `home` that have a stand-alone script."""
+    return frozenset() if home is None else frozenset(path.parent.name for path in home.findings.glob(f"*/{SCRIPT}"))
 
 
 def write_reports(home: Home, campaign: str, standing: Standing) -> Written:

@@ -1,6 +1,6 @@
 """A campaign as one HTML file that opens from disk: it loads nothing, and runs nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 import jinja2
@@ -11,14 +11,14 @@ from attnfuzz.harness.campaign.standing import SECONDS_PER_SAMPLE, Standing, Tim
 from attnfuzz.harness.defects.results import DefectScore
 from attnfuzz.harness.files.templates import environment_of
 from attnfuzz.harness.findings.record import Record
+from attnfuzz.harness.report.cause_view import cause_groups, cause_views, status_of
 from attnfuzz.harness.report.charts import COLOURS, Margin, Series, line_chart, margin_chart, share_bar
 from attnfuzz.harness.report.compare import changes
 from attnfuzz.harness.report.coverage import Coverage, named
-from attnfuzz.harness.report.finding_view import finding_groups
 from attnfuzz.harness.report.verdict import ledger_lines, verdict
 from attnfuzz.harness.verdict.printable import printable, shortened
 from attnfuzz.harness.verdict.tiers import Tier
-from attnfuzz.harness.verdict.wording import clock, count, date, headline, replay_line
+from attnfuzz.harness.verdict.wording import clock, count, date, headline_of
 
 _MOST_LISTED = 100
 """Rows of a table of what may come in any number: unconfirmed failures, gaps, restarts."""
@@ -30,11 +30,12 @@ def render_html(
     earlier: Standing | None = None,
     defects: DefectScore | None = None,
     records: Sequence[Record] = (),
+    scripts: Collection[str] = (),
 ) -> str:
     """The report of a campaign.
 
     `earlier` is the campaign before it, whose environment is compared; `defects` a measurement of the judge's power;
-    `records` what is on file of its findings.
+    `records` what is on file of its findings, and `scripts` the names of those that have a stand-alone script.
     """
     then = None if earlier is None else earlier.started
     changed = () if earlier is None else changes(earlier.environment, standing.environment)
@@ -47,14 +48,16 @@ def render_html(
     ]
     environment = markup_environment()
     environment.filters.update(
-        clock=clock, count=count, date=date, shortened=shortened, named=named, replay_line=replay_line
+        clock=clock, count=count, date=date, shortened=shortened, named=named, printable=printable
     )
-    environment.globals.update(headline=headline, ledger_lines=ledger_lines, colours=COLOURS, most=_MOST_LISTED)
+    environment.globals.update(
+        headline_of=headline_of, status_of=status_of, ledger_lines=ledger_lines, colours=COLOURS, most=_MOST_LISTED
+    )
     return environment.get_template("report.html.j2").render(
         standing=standing,
         verdict=verdict(standing),
         facts=_facts(standing),
-        groups=finding_groups(standing, {record.name: record for record in records}),
+        groups=cause_groups(standing, cause_views(standing, scripts), {record.name: record for record in records}),
         margins=_margins(standing),
         coverages=[Coverage.of(backend, can.get(backend), score.pairs) for backend, score in standing.scores.items()],
         growth=line_chart("Pairs of features reached against examples", growth, lambda x: f"{x:,.0f}"),
@@ -114,6 +117,7 @@ def _settings(started: CampaignStarted) -> list[tuple[str, str]]:
     particular = {
         "guard": started.guard,
         "leaning": None if started.leaning else "off",
+        "until": "the first finding" if started.until_finding else None,
         "database": started.database,
         "ledger": started.ledger,
     }

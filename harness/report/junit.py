@@ -1,16 +1,16 @@
-"""A campaign as JUnit XML: a suite per backend, a test for the search and one for each finding."""
+"""A campaign as JUnit XML: a suite per backend, a test for the search and one for each cause."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.report.finding_view import report_of
+from attnfuzz.harness.report.cause_view import KNOWN, CauseView, cause_views, status_of
 from attnfuzz.harness.report.html import markup_environment
 from attnfuzz.harness.report.verdict import verdict
-from attnfuzz.harness.verdict.wording import clock, count, headline, replay_line
+from attnfuzz.harness.verdict.wording import clock, count, headline_of, replay_line
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,15 @@ class Suite:
         return sum(test.outcome == outcome for test in self.tests)
 
 
-def render_junit(standing: Standing) -> bytes:
-    """The campaign as JUnit XML, in UTF-8. It must have started."""
+def render_junit(standing: Standing, scripts: Collection[str] = ()) -> bytes:
+    """The campaign as JUnit XML, in UTF-8. It must have started.
+
+    `scripts` are the names of the findings that have a stand-alone script.
+    """
     started = standing.started
     assert started is not None
-    suites = [_campaign(standing), *(_backend(standing, backend) for backend in standing.scores)]
+    causes = cause_views(standing, scripts)
+    suites = [_campaign(standing), *(_backend(standing, backend, causes) for backend in standing.scores)]
     # Readers take a time without a zone for UTC.
     timestamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(started.time))
     template = markup_environment().get_template("junit.xml.j2")
@@ -70,36 +74,49 @@ def _campaign(standing: Standing) -> Suite:
     return Suite("attnfuzz", (ended, *remarks))
 
 
-def _backend(standing: Standing, backend: str) -> Suite:
+def _backend(standing: Standing, backend: str, causes: Sequence[CauseView]) -> Suite:
     score = standing.scores[backend]
     out = (
         f"{count(score.tally.cases, 'case')}, {count(score.tally.searched, 'example')} drawn, "
         f"{count(len(score.pairs), 'pair')} of features reached, {count(score.tally.deaths, 'worker')} died"
     )
+    for cause in causes:
+        if backend in cause.backends and cause.finding.case.backend != backend:
+            out += f"\nit also shows {cause.cause.name}, which is a test of {cause.finding.case.backend}"
     search = Test("search", out=out, seconds=sum(score.tally.phases.values()))
     if not score.tally.cases:
         search = replace(search, outcome="skipped", reason="the campaign never came to it")
-    return Suite(backend, (search, *_findings(standing, backend), *_unsettled(standing, backend)))
+    return Suite(backend, (search, *map(_cause, _of(backend, causes)), *_unsettled(standing, backend)))
 
 
-def _findings(standing: Standing, backend: str) -> Iterator[Test]:
-    for finding in [*standing.findings, *standing.fixed]:
-        if finding.case.backend != backend:
-            continue
-        replay = replay_line(finding.path)
-        if finding.state is State.FIXED:
-            yield Test(finding.name, out=f"passes now\n{replay}")
-        elif finding.known is not None:
-            yield Test(finding.name, "skipped", f"known: {finding.known}", out=replay)
-        else:
-            yield Test(
-                finding.name,
-                "failure",
-                f"{finding.state}: {headline(backend, finding.observation)}",
-                kind=finding.observation.kind.value,
-                text=report_of(finding),
-                out=f"{replay}\nseen {clock(finding.at)} into the campaign",
-            )
+def _of(backend: str, causes: Sequence[CauseView]) -> list[CauseView]:
+    """The causes whose smallest case is one of `backend`: each is a test of one suite."""
+    return [cause for cause in causes if cause.finding.case.backend == backend]
+
+
+def _cause(view: CauseView) -> Test:
+    name, finding = view.cause.name, view.finding
+    out = "\n".join(view.reproducers)
+    if view.status == State.FIXED:
+        return Test(name, out=f"passes now\n{out}")
+    if view.status == KNOWN:
+        return Test(name, "skipped", f"known: {view.cause.known}", out=out)
+    return Test(
+        name,
+        "failure",
+        f"{view.status}: {view.title}",
+        kind=finding.observation.kind.value,
+        text="\n".join([view.report, *_more(view)]),
+        out=f"{out}\nseen {clock(finding.at)} into the campaign",
+    )
+
+
+def _more(view: CauseView) -> Iterator[str]:
+    """What is known of the cause beyond the report of its smallest case, and its symptoms."""
+    for name, value in view.facts:
+        yield f"{name}: {value}"
+    for symptom in view.symptoms:
+        yield f"- {status_of(symptom)}: {headline_of(symptom)}: {replay_line(symptom.path)}"
 
 
 def _unsettled(standing: Standing, backend: str) -> Iterator[Test]:
@@ -108,7 +125,7 @@ def _unsettled(standing: Standing, backend: str) -> Iterator[Test]:
             yield Test(
                 f"unconfirmed {Path(suspect.path).name}",
                 "failure",
-                f"not confirmed: {headline(backend, suspect.observation)}",
+                f"not confirmed: {headline_of(suspect)}",
                 kind=suspect.observation.kind.value,
                 text=f"{suspect.observation.message}\n{suspect.reason}",
                 out=replay_line(suspect.path),

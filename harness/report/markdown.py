@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 
 import jinja2
@@ -10,12 +10,13 @@ import jinja2
 import attnfuzz
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.files.templates import environment_of
+from attnfuzz.harness.report.cause_view import CauseView, cause_views, status_of, title_of
 from attnfuzz.harness.report.compare import Comparison, compare
 from attnfuzz.harness.report.verdict import ledger_lines, verdict
 from attnfuzz.harness.verdict.describe import describe_any
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.printable import printable, shortened
-from attnfuzz.harness.verdict.wording import clock, count, headline, replay_line
+from attnfuzz.harness.verdict.wording import clock, count, headline, headline_of, replay_line
 from attnfuzz.reference.case_file import AnyCase, encode
 
 MOST_CHARACTERS = 300
@@ -91,7 +92,7 @@ def template(name: str) -> jinja2.Template:
     environment.filters.update(
         clock=clock, code=code, count=count, escape=escape, fenced=fenced, one_line=one_line, replay_line=replay_line
     )
-    environment.globals.update(headline=headline)
+    environment.globals.update(headline=headline, headline_of=headline_of, title_of=title_of, status_of=status_of)
     return environment.get_template(name)
 
 
@@ -99,10 +100,14 @@ def _longest_run(text: str) -> int:
     return max(map(len, _BACKTICKS.findall(text)), default=0)
 
 
-def render_markdown(standing: Standing, earlier: Standing | None = None) -> str:
-    """The campaign as markdown, with what changed since an earlier one; always less than 1 MiB."""
+def render_markdown(standing: Standing, earlier: Standing | None = None, scripts: Collection[str] = ()) -> str:
+    """The campaign as markdown, with what changed since an earlier one; always less than 1 MiB.
+
+    `scripts` are the names of the findings that have a stand-alone script.
+    """
     return template("summary.md.j2").render(
         standing=standing,
+        causes=cause_views(standing, scripts),
         started=standing.started,
         verdict=verdict(standing),
         ledger=ledger_lines(standing.remarks),
@@ -116,8 +121,14 @@ def render_comparison(comparison: Comparison) -> str:
     return template("comparison.md.j2").render(comparison=comparison, **_LIMITS)
 
 
-def render_issue(case: AnyCase, seen: Observation, environment: Mapping[str, str], scripts: Sequence[str] = ()) -> str:
-    """An issue as markdown, its title as the first heading.
+def render_issue(
+    case: AnyCase,
+    seen: Observation,
+    environment: Mapping[str, str],
+    scripts: Sequence[str] = (),
+    cause: CauseView | None = None,
+) -> str:
+    """An issue as markdown, its title as the first heading; with what else is known of the `cause` that it is about.
 
     `scripts` show the failure without attnfuzz, the best first. The first that GitHub has room for is shown; if none
     is, the command that writes it.
@@ -127,6 +138,7 @@ def render_issue(case: AnyCase, seen: Observation, environment: Mapping[str, str
     return template("issue.md.j2").render(
         backend=case.backend,
         seen=seen,
+        cause=cause,
         attnfuzz=attnfuzz.__version__,
         case=describe_any(case),
         case_json=case_json if len(case_json) <= MOST_CHARACTERS_OF_CASE else None,
@@ -136,6 +148,7 @@ def render_issue(case: AnyCase, seen: Observation, environment: Mapping[str, str
         environment=environment,
         script=script,
         too_long=bool(scripts) and script is None,
+        **_LIMITS,
     )
 
 

@@ -9,6 +9,7 @@ from attnfuzz.harness.campaign.events import LedgerRemark
 from attnfuzz.harness.campaign.knowledge import JOB_KILLED, OUT_OF_TIME
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.report.cause_view import KNOWN, cause_views
 from attnfuzz.harness.verdict.wording import clock, count
 
 _FEW = 3
@@ -46,20 +47,27 @@ def verdict(standing: Standing) -> CampaignVerdict:
 
 
 def _findings(standing: Standing) -> str:
-    """The findings by state, then the suspects: 2 new findings, 1 open, 1 fixed, 1 suspect not confirmed (3 known)."""
-    states = Counter(finding.state for finding in standing.unexpected)
-    states[State.FIXED] = len(standing.fixed)
+    """The causes by state, then the suspects: 2 new causes, 1 open (5 failures), 1 fixed, 1 suspect (3 known).
+
+    They are called findings where each of them is one.
+    """
+    views = cause_views(standing)
+    states = Counter(view.status for view in views)
     failing = [(states[state], state) for state in (State.NEW, State.RETURNED, State.OPEN) if states[state]]
     parts = [f"{number:,} {state}" for number, state in failing] or ["No findings"]
     if failing:
-        parts[0] += " finding" if failing[0][0] == 1 else " findings"
+        failures = sum(view.failures for view in views if view.status != KNOWN)
+        several = failures > sum(number for number, _ in failing)
+        noun = "cause" if several else "finding"
+        parts[0] += f" {noun}" if failing[0][0] == 1 else f" {noun}s"
+        parts[-1] += f" ({count(failures, 'failure')})" if several else ""
     if states[State.FIXED]:
         parts.append(f"{states[State.FIXED]:,} fixed")
     reasons = Counter(suspect.reason for suspect in standing.unsettled)
     for reason, why in {OUT_OF_TIME: "for want of time", JOB_KILLED: "because the job was killed each time"}.items():
         if reasons[reason]:
             parts.append(f"{count(reasons[reason], 'suspect')} not confirmed {why}")
-    known = len(standing.findings) - len(standing.unexpected)
+    known = states[KNOWN]
     return ", ".join(parts) + (f" ({known:,} known)" if known else "")
 
 

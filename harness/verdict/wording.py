@@ -2,9 +2,23 @@
 
 import shlex
 import time
+from typing import Protocol
 
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.printable import in_a_line
+from attnfuzz.reference.case import Case
+
+
+class CaseThatFailed(Protocol):
+    """An event or a record of a failure: how `case` failed."""
+
+    @property
+    def case(self) -> Case:
+        """The case."""
+
+    @property
+    def observation(self) -> Observation:
+        """Its failure."""
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:
@@ -40,6 +54,11 @@ def headline(backend: str, observation: Observation) -> str:
     place = f" at {observation.place}" if observation.place else ""
     mode = f", {observation.mode}" if observation.mode else ""
     return in_a_line(f"{observation.kind}{place} in {backend}{mode}")
+
+
+def headline_of(failed: CaseThatFailed) -> str:
+    """A failure on record in half a line."""
+    return headline(failed.case.backend, failed.observation)
 
 
 def replay_line(path: str) -> str:

@@ -1,5 +1,7 @@
 """Events of campaigns that never ran, for tests of what is made of them."""
 
+from msgspec.structs import replace
+
 from attnfuzz.harness.backends.registry import names, resolve
 from attnfuzz.harness.campaign.events import (
     CampaignFinished,
@@ -59,6 +61,8 @@ def filed(
     state: State = State.NEW,
     known: str | None = None,
     report: str = "a report",
+    needs: tuple[str, ...] = (),
+    cause: str = "",
 ) -> FindingFiled:
     """A finding that the campaign filed."""
     return FindingFiled(
@@ -69,13 +73,42 @@ def filed(
         observation=observation,
         path=f"out/findings/{name}",
         report=report,
+        needs=needs,
+        cause=cause,
         state=state,
         known=known,
     )
 
 
+def without_sinks(*cases: Case, name: str = "sinks", needs: tuple[str, ...] = ("sinks",)) -> list[FindingFiled]:
+    """Findings of one cause: the output and the LSE of each case are as if there were no sink, in two modes."""
+    explained = f"{MISMATCH.message}\nas if the sink were left out"
+    seen = [
+        replace(MISMATCH, message=explained, kind=kind, place=place, mode=mode)
+        for mode in ("decode", "verify")
+        for kind, place in ((Kind.OUTPUT_MISMATCH, "out"), (Kind.LSE_MISMATCH, "lse"))
+    ]
+    found = [(case, each) for case in cases for each in seen]
+    return [
+        filed(
+            case,
+            f"{name}-{number}" if number else name,
+            observation=observation,
+            needs=needs,
+            cause=name if number else "",
+        )
+        for number, (case, observation) in enumerate(found)
+    ]
+
+
 def checked(
-    case: Case, state: State, name: str = "an-old-finding", *, observation: Observation = MISMATCH
+    case: Case,
+    state: State,
+    name: str = "an-old-finding",
+    *,
+    observation: Observation = MISMATCH,
+    needs: tuple[str, ...] = (),
+    cause: str = "",
 ) -> FindingChecked:
     """A finding of an earlier campaign that was run again."""
     return FindingChecked(
@@ -85,6 +118,8 @@ def checked(
         case=case,
         observation=observation,
         path=f"out/findings/{name}",
+        needs=needs,
+        cause=cause,
         state=state,
         runs=3,
         times=0 if state is State.FIXED else 3,

@@ -36,6 +36,7 @@ def plan(
     backends: tuple[str, ...] = ("fake",),
     jobs: int = 1,
     seed: int = 1,
+    until_finding: bool = False,
 ) -> Plan:
     """What tests ask of a campaign. It leans nowhere: the backend "fake" has no case space."""
     return Plan(
@@ -48,6 +49,7 @@ def plan(
         guard=None,
         out=out,
         leaning=False,
+        until_finding=until_finding,
     )
 
 

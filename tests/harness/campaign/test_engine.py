@@ -4,8 +4,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from fake_campaign import FakeCorpus, ScriptedJobs, begin, of, plan
+from fake_campaign import FakeCorpus, ScriptedJobs, begin, logged, of, plan
 from fake_search import FakeJobs, FakeJudge, decode, kv_lens, observed
+from msgspec.structs import replace
 
 from attnfuzz.harness.campaign import engine, under_way
 from attnfuzz.harness.campaign.closing import NO_LONGER
@@ -28,12 +29,14 @@ from attnfuzz.harness.campaign.events import (
     Trouble,
     UnconfirmedKept,
 )
+from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.knowledge import ATTEMPTS
 from attnfuzz.harness.campaign.plan import Plan
+from attnfuzz.harness.campaign.resume import Past, opening, plan_again
 from attnfuzz.harness.corpus import Why
 from attnfuzz.harness.findings.ledger import Entry, Ledger
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.search.messages import Interesting, Rechecked, SliceDone, Tally, Troubled
+from attnfuzz.harness.search.messages import Interesting, Rechecked, SliceDone, SliceKind, Tally, Troubled
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case_file import case_id
@@ -291,6 +294,58 @@ def test_an_entry_does_not_excuse_a_known_finding_that_fails_in_another_way(tmp_
     crashes = FakeJudge(lambda lengths: (observed(Kind.ILLEGAL_ACCESS, "kv"),) if max(lengths) >= 100 else ())
     (checked,) = of(FindingChecked, night(tmp_path, "2", crashes, known))
     assert (checked.state, checked.observation.kind, checked.known) == (State.OPEN, Kind.ILLEGAL_ACCESS, None)
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_a_campaign_until_a_finding_ends_when_one_is_filed(tmp_path: Path, jobs: int) -> None:
+    asked = plan(tmp_path, examples=10_000, jobs=jobs, until_finding=True)
+    events = run(FakeJobs(FakeJudge(fails_on_long), count=jobs), asked)
+    (filed,) = of(FindingFiled, events)
+    assert kv_lens(filed.case) == [100]
+    assert not of(SliceStarted, events[events.index(filed) :])
+    assert sum(event.examples for event in of(SliceFinished, events)) < 10_000
+    (finished,) = of(CampaignFinished, events)
+    assert not finished.interrupted
+    assert not of(Trouble, events), "what was not done is no trouble: it was not asked for"
+
+
+def test_a_campaign_until_a_finding_ends_when_an_old_one_fails_again(tmp_path: Path) -> None:
+    night(tmp_path, "1", FakeJudge(fails_on_long))
+    asked = plan(tmp_path, until_finding=True)
+    events = list(begin(asked, FakeJobs(FakeJudge(fails_on_long)), campaign="2").events())
+    assert [event.state for event in of(FindingChecked, events)] == [State.OPEN]
+    assert not [event for event in of(SliceStarted, events) if event.kind is SliceKind.DRAWN]
+
+
+def test_a_campaign_until_a_finding_goes_on_past_what_the_ledger_knows(tmp_path: Path) -> None:
+    known = Ledger([Entry(backend="fake", kind=Kind.OUTPUT_MISMATCH, reason="rounding")])
+    jobs = FakeJobs(FakeJudge(fails_on_long))
+    events = list(begin(plan(tmp_path, until_finding=True), jobs, ledger=known).events())
+    assert len(of(FindingFiled, events)) == 1
+    assert sum(event.examples for event in of(SliceFinished, events)) == 600
+
+
+def test_a_campaign_until_a_finding_that_was_killed_after_it_ends_at_once(tmp_path: Path) -> None:
+    asked = plan(tmp_path, until_finding=True)
+    events = run(FakeJobs(FakeJudge(fails_on_long)), asked)
+    killed = logged(events[: events.index(of(FindingFiled, events)[0]) + 1])
+    rest = list(begin(asked, FakeJobs(FakeJudge(fails_on_long)), past_events=killed).events())
+    assert not of(SliceStarted, rest)
+    assert isinstance(rest[-1], CampaignFinished)
+
+
+def test_a_campaign_goes_on_until_a_finding_if_it_was_begun_so(tmp_path: Path) -> None:
+    def again(*, begun: bool, asked: bool) -> bool:
+        start = opening(plan(tmp_path, until_finding=begun), campaign="1", jobs=1, environment={})
+        past = Past("1", [replace(start, backends=("torch_sdpa",))], torn_bytes=0)
+        home, none = Home(tmp_path), None
+        return plan_again(
+            past, home, jobs=none, ray=none, database=none, ledger=none, until_finding=asked, begun=0.0
+        ).until_finding
+
+    assert again(begun=True, asked=False)
+    assert again(begun=False, asked=True)
+    assert not again(begun=False, asked=False)
 
 
 def test_a_job_that_says_nothing_is_killed_and_started_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

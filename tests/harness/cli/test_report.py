@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from campaign_events import MISMATCH, checked, filed, finished, started
+from campaign_events import MISMATCH, checked, filed, finished, started, without_sinks
 from fake_search import decode
 from msgspec.structs import replace
 from refusals import refused
@@ -235,6 +235,15 @@ def test_a_campaign_leaves_its_reports_and_the_summary_of_the_runner(
     assert summary.read_bytes() == b"what another command said\n" + written.markdown.read_bytes()
     assert [path.name for path in written.issues] == ["the-finding.md"]
     assert "print('it fails')" in written.issues[0].read_text()
+
+
+def test_a_cause_has_one_issue(attnfuzz: Attnfuzz, home: Home) -> None:
+    log = campaign(home, "20260503", *without_sinks(CASE, needs=("sinks", "window")))
+    (issue,) = write_reports(home, "20260503", Standing.of(read_log(log))).issues
+    assert issue.name == "sinks.md"
+    assert "The case passes without sinks, or without window." in issue.read_text()
+    assert attnfuzz("report", str(log), "--issue", "sinks-3", "i.md").code == 0
+    assert Path("i.md").read_text() == issue.read_text()
 
 
 def test_known_and_open_findings_get_no_issue(home: Home) -> None:

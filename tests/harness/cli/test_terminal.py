@@ -3,12 +3,13 @@
 import io
 
 import pytest
-from campaign_events import checked, filed, finished, started
+from campaign_events import checked, filed, finished, started, without_sinks
 from fake_search import decode, observed
 from msgspec.structs import replace
 from rich.console import Console
 
 from attnfuzz.harness.campaign.events import (
+    CausesMerged,
     CoverageGrew,
     Event,
     GapSeen,
@@ -78,7 +79,7 @@ def status(*events: Event, width: int = 80, at: float = 30) -> list[str]:
 
 def summary(*events: Event, width: int = 120) -> list[str]:
     pipe = console(width=width)
-    summarise(pipe, Standing.of(events))
+    summarise(pipe, None, Standing.of(events))
     return written(pipe)
 
 
@@ -192,6 +193,38 @@ def test_a_finding_ends_with_its_replay_line_unbroken() -> None:
         assert "the report" in lines
         assert f"  attnfuzz replay out/findings/{'x' * 70}" in lines
         assert lines[-1] == "1 new finding in 1,234 cases over 9 s (seed 7)."
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_cause_says_what_it_needs_and_where_it_shows(width: int) -> None:
+    found = without_sinks(CASE, replace(CASE, backend="torch_sdpa"))
+    lines = summary(STARTED, PROGRESS, *found, FINISHED, width=width)
+    assert " Cause 1 of 1, new: 8 failures " in lines[0]
+    assert [line.rstrip() for line in lines[1:10]] == [
+        "a report",
+        "",
+        "needs     sinks",
+        f"backends  {BEFORE}, torch_sdpa",
+        "modes     decode, verify",
+        "",
+        f"{'failure':21}  {'backends':35}  modes",
+        f"OutputMismatch at out  {BEFORE}, torch_sdpa  decode, verify",
+        f"LseMismatch at lse     {BEFORE}, torch_sdpa  decode, verify",
+    ]
+    assert "  attnfuzz replay out/findings/sinks" in lines
+    assert max(map(len, lines)) <= width
+    assert lines[-1] == "1 new cause (8 failures) in 1,234 cases over 9 s (seed 7)."
+
+
+def test_a_failure_of_a_cause_that_is_on_file_says_so() -> None:
+    pipe = console()
+    first, second, *_ = without_sinks(CASE)
+    show(pipe, STARTED, first, second, CausesMerged(at=61.0, name="one", cause="two"))
+    assert [line for line in written(pipe) if "Coverage" not in line] == [
+        f"60 s: Finding: OutputMismatch at out in {BEFORE}, decode",
+        f"60 s: Finding: LseMismatch at lse in {BEFORE}, decode, same cause as sinks",
+        "61 s: Same cause: one and two",
+    ]
 
 
 def test_an_open_finding_says_how_often_it_failed() -> None:

@@ -5,14 +5,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
-from harness_cases import LATENT, chunked_case, decode_case, draft_extend_case
+from harness_cases import CALLS, LATENT, chunked_case, decode_case, draft_extend_case
 from msgspec.structs import replace
 from run_scripts import outcomes
 
-from attnfuzz.harness.export import CannotExport, Target, export_script
+from attnfuzz.harness.export import CannotExport, Exporter, Target, export_script
+from attnfuzz.harness.export.script import render_script
 from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.reference import case_file
 from attnfuzz.reference.calls import Buffer, CallCase, View
 from attnfuzz.reference.case import Guard, Outputs
@@ -131,6 +135,24 @@ def test_what_flashinfer_lacks_can_not_be_exported_for_it(runner: Runner) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("backend", "first"), [("xqa", Target.FLASHINFER), ("trtllm_mha", Target.NATIVE)])
+def test_the_calls_of_a_gpu_are_shown_with_flashinfer_first(
+    monkeypatch: pytest.MonkeyPatch, backend: str, first: Target
+) -> None:
+    monkeypatch.setattr(Exporter, "script", lambda _, target: f"for {target}")
+    never_run = cast("Runner", SimpleNamespace(trace=lambda _: (Verdict(), None)))
+    exporter = Exporter(decode_case(backend), never_run)
+    assert next(exporter.scripts()) == f"for {first}"
+    assert len(list(exporter.scripts())) == len(Target)
+
+
+def test_the_methods_of_a_wrapper_can_not_be_exported() -> None:
+    run = "BatchPrefillWithPagedKVCacheWrapper.run"
+    calls = replace(CALLS, backend="fa2_paged", calls=(replace(CALLS.calls[0], op=run),))
+    with pytest.raises(CannotExport, match=f"{run} is a method of a wrapper"):
+        render_script("id", calls, None, Target.FLASHINFER)
+
+
 def test_a_script_that_lacks_a_package_does_not_pretend_to_show_a_fault(runner: Runner, tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(exported(case_file.load(MALFORMED), runner))

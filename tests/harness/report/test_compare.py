@@ -1,6 +1,6 @@
 """What changed between two campaigns."""
 
-from campaign_events import checked, filed, finished, started
+from campaign_events import checked, filed, finished, started, without_sinks
 from fake_search import decode
 from msgspec.structs import replace
 
@@ -38,6 +38,24 @@ def test_findings_appear_stay_are_fixed_or_are_not_seen_again() -> None:
         "fixed": ["is-fixed"],
         "unseen": ["vanishes"],
     }
+
+
+def test_causes_are_compared_and_not_their_symptoms() -> None:
+    old = night(*without_sinks(ONE), filed(EMPTY, "gone", cause="sinks"))
+    new = night(*without_sinks(ONE, SEVERAL))
+    comparison = compare(old, new)
+    assert names(comparison) == {"appeared": [], "still": ["sinks"], "fixed": [], "unseen": []}
+    assert comparison.grown == {"sinks": 2}
+    assert "and 7 more failures (`sinks`): 2 failures not seen before\n" in render_comparison(comparison)
+    assert names(compare(night(), new))["appeared"] == ["sinks"]
+    assert names(compare(new, night()))["unseen"] == ["sinks"]
+
+
+def test_a_cause_is_fixed_if_all_of_its_failures_were_run_again_and_pass() -> None:
+    old = night(filed(ONE, "one"), filed(SEVERAL, "two", cause="one"))
+    one, two = checked(ONE, State.FIXED, "one"), checked(SEVERAL, State.FIXED, "two", cause="one")
+    assert names(compare(old, night(one)))["unseen"] == ["one"]
+    assert names(compare(old, night(one, two)))["fixed"] == ["one"]
 
 
 def test_two_versions_of_a_backend_are_compared_with_each_other() -> None:

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from campaign_events import MISMATCH, checked, filed, finished, started
+from campaign_events import MISMATCH, checked, filed, finished, started, without_sinks
 from harness_cases import decode_case
 from msgspec.structs import replace
 
@@ -28,7 +28,7 @@ from attnfuzz.harness.defects.results import DefectScore
 from attnfuzz.harness.defects.search import SearchOutcome
 from attnfuzz.harness.findings.record import Record, Sighting
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.report.finding_view import MOST_DRAWN
+from attnfuzz.harness.report.cause_view import MOST_DRAWN
 from attnfuzz.harness.report.html import render_html
 from attnfuzz.harness.search.messages import Tally
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
@@ -132,7 +132,7 @@ def test_a_page_is_well_formed_and_says_the_verdict_first() -> None:
     text = words(page)
     verdict = "1 new finding, 1 returned, 1 open, 1 fixed (1 known) in 100 cases over 1:00:00"
     assert verdict in text
-    assert text.index(verdict) < text.index("Findings") < text.index("Margins") < text.index("Coverage")
+    assert text.index(verdict) < text.index("Causes") < text.index("Margins") < text.index("Coverage")
     ids = parsed(page).ids
     assert len(ids) == len(set(ids))
 
@@ -145,7 +145,34 @@ def test_every_finding_is_there_with_its_picture_and_the_line_that_replays_it() 
         assert "wrong-token" in article
         assert f"attnfuzz replay out/findings/{name}" in article
     assert "what is new" in page
-    assert "In the ledger: upstream knows" in page
+    assert re.search(r"<dt>known</dt><dd>upstream knows", page)
+
+
+def test_a_cause_is_one_article_with_its_symptoms_as_a_table() -> None:
+    found = without_sinks(CASE, replace(CASE, backend="torch_sdpa"))
+    page = render_html(standing_of(*found, finished()), scripts={"sinks"})
+    assert parsed(page).ids.count("sinks") == 1
+    assert page.count("<article") == 1
+    article = page.partition("<article")[2].partition("</article>")[0]
+    for text in ("<dt>needs</dt><dd>sinks", "8 symptoms", "python out/findings/sinks/repro.py", "findings/sinks-7"):
+        assert text in article
+
+
+def test_a_page_begins_with_all_causes_in_a_table() -> None:
+    page = render_html(standing_of(*without_sinks(CASE), *BUSY))
+    verdict, _, rest = page.partition("</header>")
+    assert "1 fixed" in verdict
+    table = rest.partition("</table>")[0]
+    assert re.findall(r'href="#(.*?)"', table) == [
+        "sinks",
+        "new-one",
+        "returned-one",
+        "open-one",
+        "fixed-one",
+        "known-one",
+    ]
+    assert "as if the sink were left out" in table
+    assert not re.search(r"<dl|notice", table)
 
 
 def test_findings_are_ordered_by_what_they_ask_of_people() -> None:
@@ -177,7 +204,8 @@ def test_nothing_is_loaded_and_nothing_runs() -> None:
     page = busy_page()
     checker = parsed(page)
     assert not checker.tags & {"script", "link", "img", "iframe", "object", "embed", "base", "audio", "video"}
-    assert not [name for name, _ in checker.attributes if name in {"src", "href", "xlink:href", "srcset", "action"}]
+    loading = {"src", "href", "xlink:href", "srcset", "action"}
+    assert not [value for name, value in checker.attributes if name in loading and not value.startswith("#")]
     assert not re.findall(r"@import|url\((?!#)", page)
     assert not re.findall(r"https?://", page)
 

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from campaign_events import MISMATCH, checked, filed, finished, kept, started
+from campaign_events import MISMATCH, checked, filed, finished, kept, started, without_sinks
 from fake_search import decode
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 from msgspec.structs import replace
@@ -38,6 +38,18 @@ def test_a_finding_is_a_failure_with_its_report_and_the_line_that_replays_it() -
     assert "attnfuzz replay out/findings/new-one" in case.system_out
     # No example was drawn, so that the search can't be said to have passed.
     assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (2, 1, 0, 1)
+
+
+def test_a_cause_is_one_test_with_its_symptoms_in_the_text() -> None:
+    first, *others = without_sinks(CASE, replace(CASE, backend="other"))
+    read = JUnitXml.fromstring(render_junit(Standing.of([started("fake", "other"), first, *others, finished()])))
+    by_name = {suite.name: suite for suite in read}
+    (failure,) = cases(by_name["fake"])["sinks"].result
+    assert failure.message == "new: OutputMismatch at out in fake, decode, and 7 more failures"
+    assert "needs: sinks\nbackends: fake, other\nmodes: decode, verify" in failure.text
+    assert "- new: LseMismatch at lse in other, verify: attnfuzz replay out/findings/sinks-7" in failure.text
+    assert read.failures == 1
+    assert "it also shows sinks, which is a test of fake" in cases(by_name["other"])["search"].system_out
 
 
 def test_a_backend_that_was_never_searched_did_not_pass() -> None:

@@ -1,7 +1,7 @@
 """The summary of a step and the text of an issue, as GitHub shows them."""
 
 import pytest
-from campaign_events import MISMATCH, checked, filed, finished, started
+from campaign_events import MISMATCH, checked, filed, finished, started, without_sinks
 from fake_search import decode
 from harness_cases import CALLS
 from markdown_it import MarkdownIt
@@ -20,6 +20,7 @@ from attnfuzz.harness.campaign.events import (
 )
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.report.cause_view import cause_views
 from attnfuzz.harness.report.markdown import code, escape, fenced, render_issue, render_markdown
 from attnfuzz.harness.search.messages import Tally
 from attnfuzz.harness.verdict.failures import Kind
@@ -73,9 +74,22 @@ def test_the_summary_begins_with_the_verdict_and_lists_findings_by_state() -> No
     assert "OutputMismatch at out in fake, decode" in rows[0]
 
 
+def test_a_cause_is_one_row_with_its_symptoms_below() -> None:
+    events = [started("fake", "other"), *without_sinks(CASE, replace(CASE, backend="other")), finished()]
+    text = render_markdown(Standing.of(events), scripts={"sinks"})
+    (row,) = [line for line in text.splitlines() if "attnfuzz replay" in line]
+    assert row.startswith("| new | OutputMismatch at out in fake, decode, and 7 more failures |")
+    assert row.split(" | ")[-2] == "sinks"
+    assert text.count("<details>") == 1
+    assert "- modes: decode, verify" in text
+    assert "- `python out/findings/sinks/repro.py`" in text
+    assert "| LseMismatch at lse | fake, other | decode, verify |" in text
+    assert html(text).count("<table>") == 3
+
+
 def test_a_known_finding_has_its_reason_and_no_report() -> None:
     text = render_markdown(Standing.of([started("fake"), filed(CASE, known="upstream"), finished()]))
-    assert "| new, known: upstream |" in text
+    assert "| known: upstream |" in text
     assert "<details>" not in text
 
 
@@ -131,6 +145,17 @@ def test_an_issue_has_all_that_upstream_needs() -> None:
     assert "- torch: `2.9`" in text
     saved = text.split("```json\n")[1].split("```")[0]
     assert case_file.decode(saved.encode()) == CASE
+
+
+def test_an_issue_of_a_cause_says_what_it_needs_and_where_else_it_shows() -> None:
+    (view,) = cause_views(Standing.of([started("fake"), *without_sinks(CASE, needs=("sinks", "window"))]))
+    text = render_issue(CASE, MISMATCH, {}, cause=view)
+    assert "The case passes without sinks, or without window." in text
+    assert "## Where else it shows\n" in text
+    assert "| LseMismatch at lse | fake | decode, verify |" in text
+    assert "<table>" in html(text)
+    (alone,) = cause_views(Standing.of([started("fake"), filed(CASE)]))
+    assert render_issue(CASE, MISMATCH, {}, cause=alone) == render_issue(CASE, MISMATCH, {})
 
 
 def test_an_issue_without_a_script_leaves_the_case() -> None:

@@ -1,7 +1,7 @@
 """The line that is read first says what there is to do; those on the ledger are few."""
 
 import pytest
-from campaign_events import checked, filed, finished, kept, started
+from campaign_events import checked, filed, finished, kept, started, without_sinks
 from harness_cases import decode_case
 from msgspec.structs import replace
 
@@ -38,6 +38,14 @@ def test_findings_are_counted_by_state() -> None:
     ]
     text = "2 new findings, 1 returned, 1 open, 1 fixed (1 known) in 1,234 cases over 1:00:00"
     assert verdict_of(*events) == (text, Level.BAD)
+
+
+def test_failures_of_one_cause_are_counted_as_one() -> None:
+    (first, *others) = without_sinks(CASE)
+    assert verdict_of(first, *others, finished())[0].startswith("1 new cause (4 failures) in ")
+    more = [checked(CASE, State.OPEN, "o"), checked(CASE, State.FIXED, "f"), filed(CASE, "k", known="upstream knows")]
+    text = "1 new cause, 1 open (5 failures), 1 fixed (1 known) in 1,234 cases over 1:00:00"
+    assert verdict_of(first, *others, *more, finished()) == (text, Level.BAD)
 
 
 def test_one_finding_is_one_finding() -> None:

@@ -1,0 +1,279 @@
+"""A cause as every report shows it: what fails, what that needs, where it shows, whose fault it is, what runs it."""
+
+import shlex
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from attnfuzz.harness.campaign.causes import Cause, causes_of
+from attnfuzz.harness.campaign.events import AnyFinding, FindingChecked, FindingFiled
+from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.findings.finding import SCRIPT
+from attnfuzz.harness.findings.record import Record, Sighting
+from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.report.compare import changes
+from attnfuzz.harness.report.drawing import draw_case
+from attnfuzz.harness.verdict.describe import describe
+from attnfuzz.harness.verdict.failures import REACHED_BY
+from attnfuzz.harness.verdict.printable import in_a_line, shortened
+from attnfuzz.harness.verdict.wording import clock, count, date, headline_of, replay_line
+
+MOST_DRAWN = 40
+"""Causes that are drawn: pictures of more would make a file that no browser likes."""
+
+KNOWN = "known"
+"""The status of what the ledger knows, instead of a state."""
+
+_MOST_CHARACTERS = 20_000
+_MOST_VERSIONS = 4
+
+
+class SymptomGroup(NamedTuple):
+    """The symptoms of a cause in which the same fails, in the same modes of each of the backends."""
+
+    what: str
+    backends: str
+    modes: str
+
+
+@dataclass(frozen=True)
+class CauseView:
+    """What reports say of one cause. `finding` stands for it, with its smallest case; `passing` passes by now.
+
+    `has_script` says whether the folder of `finding` has a stand-alone script.
+    """
+
+    cause: Cause
+    passing: tuple[AnyFinding, ...] = ()
+    has_script: bool = False
+
+    @property
+    def finding(self) -> AnyFinding:
+        """The finding that stands for it."""
+        return self.cause.findings[0]
+
+    @property
+    def status(self) -> str:
+        """Its state, or `KNOWN`."""
+        fixed = self.cause.state is State.FIXED
+        return KNOWN if self.cause.known is not None and not fixed else str(self.cause.state)
+
+    @property
+    def failures(self) -> int:
+        """The number of findings that show it now; none if it is fixed."""
+        return 0 if self.cause.state is State.FIXED else len(self.cause.findings)
+
+    @property
+    def title(self) -> str:
+        """The cause in half a line."""
+        return title_of(self.cause)
+
+    @property
+    def explanation(self) -> str:
+        """What the judge takes for the reason, or else what happens; one line."""
+        first, *others = self.finding.observation.message.splitlines() or [""]
+        reasons = [line for line in others if not line.startswith(REACHED_BY)] if self.finding.observation.tier else []
+        return reasons[0] if reasons else first
+
+    @property
+    def backends(self) -> list[str]:
+        """The backends in which it shows."""
+        return list(dict.fromkeys(each.case.backend for each in self.cause.findings))
+
+    @property
+    def modes(self) -> list[str]:
+        """The modes in which it shows."""
+        return list(dict.fromkeys(each.observation.mode for each in self.cause.findings if each.observation.mode))
+
+    @property
+    def symptoms(self) -> list[AnyFinding]:
+        """Everything that shows it or did; empty for a single finding, which needs no table."""
+        every = [*self.cause.findings, *self.passing]
+        return every if len(every) > 1 else []
+
+    @property
+    def symptom_groups(self) -> list[SymptomGroup]:
+        """The symptoms that fail, in few lines."""
+        modes: dict[tuple[str, str], list[str]] = {}
+        for each in self.cause.findings if self.symptoms else ():
+            seen = each.observation
+            what = f"{seen.kind} at {seen.place}" if seen.place else str(seen.kind)
+            modes.setdefault((what, each.case.backend), []).append(seen.mode or "-")
+        backends: dict[tuple[str, str], list[str]] = {}
+        for (what, backend), those in modes.items():
+            backends.setdefault((what, ", ".join(sorted(set(those)))), []).append(backend)
+        return [SymptomGroup(what, ", ".join(those), in_modes) for (what, in_modes), those in backends.items()]
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """What is known of it beyond the failure itself, as names and values."""
+        facts = []
+        if self.cause.needs:
+            facts.append(("needs", ", ".join(self.cause.needs)))
+        if self.symptoms:
+            facts.append(("backends", ", ".join(self.backends)))
+            facts.append(("modes", ", ".join(self.modes)))
+        if self.status == KNOWN and self.cause.known is not None:
+            facts.append(("known", self.cause.known))
+        return [(name, in_a_line(value)) for name, value in facts if value]
+
+    @property
+    def reproducers(self) -> list[str]:
+        """The lines to paste that run its smallest case again, without attnfuzz if a script was made."""
+        lines = [replay_line(self.finding.path)]
+        if self.has_script:
+            lines.append(in_a_line(f"python {shlex.quote(str(Path(self.finding.path) / SCRIPT))}"))
+        return lines
+
+    @property
+    def triage(self) -> str | None:
+        """The line to paste that finds out whose fault it is; None where that is known, or where it passes."""
+        if self.status in {KNOWN, State.FIXED}:
+            return None
+        return in_a_line(f"attnfuzz triage {shlex.quote(self.finding.path)}")
+
+    @property
+    def report(self) -> str:
+        """The finding that stands for it, at length."""
+        return report_of(self.finding)
+
+
+def title_of(cause: Cause) -> str:
+    """A cause in half a line: the failure that stands for it, and how many more there are."""
+    more = len(cause.findings) - 1
+    return headline_of(cause.findings[0]) + (f", and {count(more, 'more failure', 'more failures')}" if more else "")
+
+
+def status_of(finding: AnyFinding) -> str:
+    """A finding's state, or `KNOWN`."""
+    return KNOWN if finding.known is not None else str(finding.state)
+
+
+def cause_views(standing: Standing, scripts: Collection[str] = ()) -> list[CauseView]:
+    """The causes of all findings of a campaign: what fails as in `standing.causes`, then what is fixed.
+
+    `scripts` are the names of the findings that have a stand-alone script.
+    """
+    causes = causes_of([*standing.findings, *standing.fixed], standing.merged)
+    return [_view(cause.findings, scripts) for cause in causes]
+
+
+def _view(findings: tuple[AnyFinding, ...], scripts: Collection[str]) -> CauseView:
+    failing = tuple(each for each in findings if each.state is not State.FIXED)
+    passing = tuple(each for each in findings if each.state is State.FIXED)
+    cause = Cause(failing or passing)
+    return CauseView(cause, passing if failing else (), cause.name in scripts)
+
+
+def view_of(views: Collection[CauseView], finding: AnyFinding) -> CauseView:
+    """Return the view of the cause that a finding shows."""
+    return next(view for view in views if finding in (*view.cause.findings, *view.passing))
+
+
+@dataclass(frozen=True)
+class DrawnCause:
+    """A cause as a page shows it. `circumstances` is a clause each; `drawing` is None after the first 40."""
+
+    view: CauseView
+    circumstances: list[str]
+    drawing: Markup | None
+
+    @property
+    def report(self) -> str:
+        """The failure at length, as far as a page has room for it."""
+        return shortened(self.view.report, _MOST_CHARACTERS)
+
+    @property
+    def settled(self) -> bool:
+        """Whether it needs no attention."""
+        return self.view.status in {KNOWN, State.FIXED}
+
+
+@dataclass(frozen=True)
+class CauseGroup:
+    """The causes of one status, below a heading that says what it means."""
+
+    title: str
+    meaning: str
+    causes: list[DrawnCause]
+
+
+_MEANINGS = {
+    State.NEW: "seen for the first time in this campaign",
+    State.RETURNED: "fails again, after a campaign in which it passed",
+    State.OPEN: "seen before, and fails still",
+    State.FIXED: "failed in an earlier campaign, and passes now",
+    KNOWN: "in the ledger, with a reason",
+}
+
+
+def cause_groups(standing: Standing, views: Collection[CauseView], records: Mapping[str, Record]) -> list[CauseGroup]:
+    """All causes of a campaign, those that need attention first; groups without any are left out.
+
+    `records` has what is on file of their findings, by name, as far as there is anything.
+    """
+    left = MOST_DRAWN
+    result = []
+    for status, meaning in _MEANINGS.items():
+        chosen = [view for view in views if view.status == status]
+        if chosen:
+            draw = partial(_drawn, standing, records)
+            drawn = [draw(view, in_full=index < left) for index, view in enumerate(chosen)]
+            result.append(CauseGroup(status.capitalize(), meaning, drawn))
+            left = max(left - len(chosen), 0)
+    return result
+
+
+def _drawn(standing: Standing, records: Mapping[str, Record], view: CauseView, *, in_full: bool) -> DrawnCause:
+    finding = view.finding
+    circumstances = [*_circumstances(finding), *_seen(standing, records.get(finding.name))]
+    return DrawnCause(view, circumstances, draw_case(finding.case, finding.observation) if in_full else None)
+
+
+def report_of(finding: AnyFinding) -> str:
+    """A finding at length: its report, or what is known of one that was only run again."""
+    if isinstance(finding, FindingFiled):
+        return finding.report.strip()
+    return f"{finding.observation.kind}: {finding.observation.message}\n\n{describe(finding.case)}"
+
+
+def _circumstances(finding: AnyFinding) -> Iterator[str]:
+    observation = finding.observation
+    if observation.kernel:
+        yield f"in {observation.kernel}"
+    if observation.tier:
+        yield f"tier {observation.tier}"
+    if observation.margin is not None:
+        yield f"{observation.margin:.3g} times the bound"
+    if isinstance(finding, FindingChecked):
+        yield f"failed {finding.times} of {count(finding.runs, 'time')} when it was run again"
+    else:
+        yield f"found {clock(finding.at)} into the campaign"
+    if finding.case.relation is not None:
+        yield f"run once more and compared: {finding.case.relation.words}"
+
+
+def _seen(standing: Standing, record: Record | None) -> list[str]:
+    """When and on what an old finding first and last failed, before or in this campaign."""
+    if record is None or standing.started is None:
+        return []
+    failed = [each for each in record.sightings if each.failed and each.campaign < standing.started.campaign]
+    if not failed:
+        return []
+    first, last = failed[0], failed[-1]
+    facts = [f"first failed {_when(first, standing)}"]
+    if last is not first:
+        facts.append(f"last failed before {_when(last, standing)}")
+    return facts
+
+
+def _when(sighting: Sighting, standing: Standing) -> str:
+    other = [
+        f"{change.name} {change.before or 'none'}" for change in changes(sighting.environment, standing.environment)
+    ]
+    on = f", on {', '.join(other[:_MOST_VERSIONS])}" if other else ""
+    return f"{date(sighting.time)}{on}"

@@ -1,0 +1,95 @@
+"""What a report says of a cause is the same everywhere: it comes from one view."""
+
+import pytest
+from campaign_events import MISMATCH, checked, filed, started, without_sinks
+from harness_cases import decode_case
+from msgspec.structs import replace
+
+from attnfuzz.harness.campaign.events import CausesMerged, Event
+from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.report.cause_view import CauseView, cause_views, view_of
+from attnfuzz.harness.verdict.failures import REACHED_BY
+
+FAKE, OTHER = decode_case("fake"), decode_case("other")
+SINKS = without_sinks(FAKE, OTHER)
+
+
+def views(*events: Event) -> list[CauseView]:
+    return cause_views(Standing.of([started("fake", "other"), *events]), scripts={"sinks"})
+
+
+def test_a_cause_gathers_where_it_shows_and_what_it_needs() -> None:
+    (view,) = views(*SINKS)
+    assert view.title == "OutputMismatch at out in fake, decode, and 7 more failures"
+    assert view.facts == [("needs", "sinks"), ("backends", "fake, other"), ("modes", "decode, verify")]
+    assert view.explanation == "as if the sink were left out"
+    assert view.reproducers == ["attnfuzz replay out/findings/sinks", "python out/findings/sinks/repro.py"]
+    assert view.triage == "attnfuzz triage out/findings/sinks"
+    assert [each.name for each in view.symptoms] == [each.name for each in SINKS]
+
+
+def test_symptoms_that_differ_in_modes_or_backends_alone_are_one_row() -> None:
+    (view,) = views(*SINKS)
+    assert view.symptom_groups == [
+        ("OutputMismatch at out", "fake, other", "decode, verify"),
+        ("LseMismatch at lse", "fake, other", "decode, verify"),
+    ]
+    (view,) = views(*SINKS[:-1])
+    assert view.symptom_groups == [
+        ("OutputMismatch at out", "fake, other", "decode, verify"),
+        ("LseMismatch at lse", "fake", "decode, verify"),
+        ("LseMismatch at lse", "other", "decode"),
+    ]
+
+
+def test_a_single_finding_needs_no_table() -> None:
+    (view,) = views(filed(FAKE, "one"))
+    assert (view.title, view.failures) == ("OutputMismatch at out in fake, decode", 1)
+    assert not view.facts
+    assert not view.symptoms
+    assert not view.symptom_groups
+    assert view.reproducers == ["attnfuzz replay out/findings/one"]
+
+
+def test_causes_that_turned_out_to_be_one_are_one() -> None:
+    one, two = filed(FAKE, "one"), filed(OTHER, "two")
+    assert len(views(one, two)) == 2
+    (view,) = views(one, two, CausesMerged(at=61.0, name="two", cause="one"))
+    assert view.backends == ["fake", "other"]
+    assert view_of([view], two) is view
+
+
+def test_a_cause_of_which_a_symptom_passes_is_not_fixed() -> None:
+    (view,) = views(checked(FAKE, State.OPEN, "one"), checked(FAKE, State.FIXED, "two", cause="one"))
+    assert (view.status, view.failures) == ("open", 1)
+    assert [(each.name, each.state) for each in view.symptoms] == [("one", State.OPEN), ("two", State.FIXED)]
+    (fixed,) = views(checked(FAKE, State.FIXED, "one"), checked(FAKE, State.FIXED, "two", cause="one"))
+    assert (fixed.status, fixed.failures, fixed.triage) == ("fixed", 0, None)
+
+
+def test_a_cause_that_was_seen_before_is_not_new_because_of_another_symptom() -> None:
+    (view,) = views(checked(FAKE, State.OPEN, "one"), filed(FAKE, "two", cause="one"))
+    assert view.status == "open"
+
+
+def test_a_cause_is_known_if_all_of_its_findings_are() -> None:
+    known = [replace(each, known="upstream knows") for each in SINKS]
+    (view,) = views(*known)
+    assert (view.status, view.facts[-1], view.triage) == ("known", ("known", "upstream knows"), None)
+    (view,) = views(*known[:-1], SINKS[-1])
+    assert (view.status, view.finding.name) == ("new", SINKS[-1].name)
+
+
+@pytest.mark.parametrize(
+    ("message", "tier", "explanation"),
+    [
+        (f"wrong\n{REACHED_BY}a page\nas if doubled", "T1", "as if doubled"),
+        (f"wrong\n{REACHED_BY}a page", "T1", "wrong"),
+        ("raised\na line of a traceback", "", "raised"),
+        ("", "", ""),
+    ],
+)
+def test_the_explanation_is_the_judges_or_else_what_happens(message: str, tier: str, explanation: str) -> None:
+    (view,) = views(filed(FAKE, observation=replace(MISMATCH, message=message, tier=tier)))
+    assert view.explanation == explanation
