@@ -53,23 +53,30 @@ class _Filed:
 @count_option("--examples", 1000, "Cases that each campaign draws.")
 @count_option("--campaigns", 1, "Campaigns of each.")
 @count_option("--replays", 20, "Replays of each finding.")
+@count_option("--findings", 3, "Findings of each campaign that are measured.")
 @count_option("--runs", 1000, "Runs that measure the true rate, at most.")
 @seed_option
-def main(*, planted: tuple[str, ...], examples: int, campaigns: int, replays: int, runs: int, seed: int) -> None:
+def main(
+    *, planted: tuple[str, ...], examples: int, campaigns: int, replays: int, findings: int, runs: int, seed: int
+) -> None:
     """Plant faults that come and go, and measure what becomes of them."""
     rows = []
     for name in planted:
         for number in range(campaigns):
-            rows += _measured(name, examples, seed + number, replays, runs)
+            found = _measured(name, examples, seed + number, (replays, findings, runs))
+            for row in found:
+                # A benchmark of hours says what it has so far.
+                click.echo("  ".join(row), err=True)
+            rows += found
     columns = ("planted", "s", "filed", "lost", "seen", "said", "true", "cases before", "replays that exit 1")
     show("Faults that come and go", columns, rows)
 
 
-def _measured(name: str, examples: int, seed: int, replays: int, runs: int) -> list[list[str]]:
+def _measured(name: str, examples: int, seed: int, counts: tuple[int, int, int]) -> list[list[str]]:
     folder = Path(tempfile.mkdtemp(prefix="intermittent-"))
     try:
         filed = _campaign(f"{BACKENDS}:{name}", folder, examples, seed)
-        return [[name, f"{filed.seconds:.0f}", *cells] for cells in _rows(filed, replays, runs)]
+        return [[name, f"{filed.seconds:.0f}", *cells] for cells in _rows(filed, *counts)]
     finally:
         shutil.rmtree(folder)
 
@@ -80,11 +87,11 @@ def _campaign(backend: str, folder: Path, examples: int, seed: int) -> _Filed:
     return _Filed(home, read_records(home.findings)[0], len(ended.standing.unconfirmed), ended.standing.at)
 
 
-def _rows(filed: _Filed, replays: int, runs: int) -> list[list[str]]:
+def _rows(filed: _Filed, replays: int, findings: int, runs: int) -> list[list[str]]:
     count = [str(len(filed.findings)), str(filed.unconfirmed)]
     if not filed.findings:
         return [[*count, "", "", "", "", ""]]
-    return [[*count, *_finding(record, replays, runs)] for record in filed.findings]
+    return [[*count, *_finding(record, replays, runs)] for record in filed.findings[:findings]]
 
 
 def _finding(record: Record, replays: int, runs: int) -> list[str]:

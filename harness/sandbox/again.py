@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
-from attnfuzz.harness.sandbox.tries import Tries
+from attnfuzz.harness.sandbox.tries import Tries, seeds_of
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.recurrence import Recurrence
 from attnfuzz.reference.case import Case
@@ -42,7 +42,9 @@ def show_again(
     With `times`, it is run that often whether it fails or not.
     """
     wanted = recurrence.runs_to_show if times is None else times
-    tries = Tries(runner, recurrence.way, case, observation, history=history, load=recurrence.load, first_seed=0)
+    tries = Tries(
+        runner, recurrence.way, case, observation, history=history, load=recurrence.load, seeds=seeds_of(observation, 0)
+    )
     until = clock() + seconds
     tries.begin()
     while tries.runs < wanted and tries.unsupported is None and not (tries.failed and times is None):

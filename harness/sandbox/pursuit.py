@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
-from attnfuzz.harness.sandbox.tries import LOAD, Tries
+from attnfuzz.harness.sandbox.tries import LOAD, OWN_SEED, Tries
 from attnfuzz.harness.verdict.failures import DEATHS, Kind, Observation, Verdict
 from attnfuzz.harness.verdict.recurrence import Recurrence, Trial, Way, is_known, runs_to_show
 from attnfuzz.harness.workers.postmortem import KILLED
@@ -98,7 +98,7 @@ class Pursuit:
         """
         if self._observation.kind is Kind.HANG or self._spent:
             return True
-        tries = Tries(self._runner, Way.ALONE, self._case, self._observation, first_seed=0)
+        tries = Tries(self._runner, Way.ALONE, self._case, self._observation, seeds=OWN_SEED)
         tries.begin()
         for _ in range(STEADY_RUNS):
             tries.run()

@@ -20,13 +20,24 @@ LOAD = max(2, min(len(os.sched_getaffinity(0)), MOST_LOAD))
 FRESH_SEEDS = 64
 """Value seeds that take turns where chance can produce a failure."""
 
+OWN_SEED = (0,)
+"""The offset of a case's own seed."""
+
+
+def seeds_of(observation: Observation, first: int) -> Sequence[int]:
+    """Offsets of the seeds that runs take in turns, from `first` on; a failure that is exact is run with its own.
+
+    What chance can produce would come back with the seed that it had, as a false alarm does.
+    """
+    return range(first, first + FRESH_SEEDS) if observation.kind in STATISTICAL else OWN_SEED
+
 
 class Tries:
     """Runs of `case` in one `way`, and how many of them failed like `observation`.
 
     Each is in a worker that ran the one before, but for Way.HISTORY: there each begins a worker, which runs `history`
-    first. What chance can produce is run with value seeds in turns, from the `first_seed`-th on: the same would only
-    repeat a false alarm. `shown` is the first case that failed, with its observation and verdict.
+    first. The runs have value seeds in turns, by default fresh ones (`seeds_of`). `shown` is the first case that
+    failed, with its observation and verdict.
     """
 
     def __init__(
@@ -38,7 +49,7 @@ class Tries:
         *,
         history: Sequence[Case] = (),
         load: int = LOAD,
-        first_seed: int = 1,
+        seeds: Sequence[int] | None = None,
     ) -> None:
         self.way, self.case, self.observation = way, case, observation
         self.history = tuple(history) if way is Way.HISTORY else ()
@@ -47,8 +58,8 @@ class Tries:
         self.unsupported: str | None = None
         self.shown: tuple[Case, Observation, Verdict] | None = None
         self._runner = runner
-        seeds = range(first_seed, first_seed + FRESH_SEEDS) if observation.kind in STATISTICAL else (0,)
-        self._cases = cycle([replace(case, seed=(case.seed + offset) % (1 << 63)) for offset in seeds])
+        offsets = seeds_of(observation, 1) if seeds is None else seeds
+        self._cases = cycle([replace(case, seed=(case.seed + offset) % (1 << 63)) for offset in offsets])
 
     def begin(self) -> None:
         """Have the next run start in a worker that has run nothing."""

@@ -23,7 +23,8 @@ SEEN_ONCE_RUNS = 200
 
 # What a file of a finding may say: it may be damaged, or somebody else's.
 Runs = Annotated[int, Meta(ge=0, le=1 << 40)]
-Size = Annotated[int, Meta(ge=0, le=100_000)]
+Load = Annotated[int, Meta(ge=1, le=64)]
+Cases = Annotated[int, Meta(ge=0, le=10_000)]
 
 
 class Way(StrEnum):
@@ -59,9 +60,14 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
     way: Way
     runs: Runs
     failed: Runs
-    load: Size = 1
-    history: Size = 0
+    load: Load = 1
+    history: Cases = 0
     tried: tuple[Trial, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what no runs can give."""
+        if self.failed > self.runs:
+            raise ValueError(f"{self.failed} of {self.runs} runs can't have failed")
 
     @property
     def seen_once(self) -> bool:

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 
+import msgspec
 import pytest
 from fake_search import decode, kv_lens, observed
 from msgspec.structs import replace
@@ -177,6 +178,11 @@ def test_what_came_back_by_chance_is_not_steady(rate: float, steady: bool) -> No
     assert pursuit.is_steady() is steady
 
 
+def test_a_mismatch_of_some_values_that_always_fails_with_its_own_is_steady() -> None:
+    workers = FakeWorkers(lambda _, case: case.seed == SUSPECT.seed, observed())
+    assert Pursuit(workers, SUSPECT, observed(), (), FULL, came_back=True, clock=lambda: workers.now).is_steady()
+
+
 def test_what_came_back_once_is_a_finding_that_failed_once() -> None:
     workers = FakeWorkers(lambda *_: False)
     pursuit = Pursuit(workers, SUSPECT, UNWRITTEN, (), Budget(50, 40.0), came_back=True, clock=lambda: workers.now)
@@ -216,3 +222,13 @@ def test_a_replay_of_what_was_seen_once_ends() -> None:
     recurrence = Recurrence(way=Way.ALONE, runs=1000, failed=0)
     shown = show_again(FakeWorkers(lambda *_: False), SUSPECT, FAULT, recurrence, seconds=60)
     assert (shown.runs, shown.failed) == (SEEN_ONCE_RUNS, 0)
+
+
+@pytest.mark.parametrize(
+    "damage", [{"failed": 9}, {"runs": -1}, {"load": 0}, {"load": 100_000}, {"history": 1 << 40}, {"way": "at night"}]
+)
+def test_a_damaged_record_is_refused(damage: dict[str, object]) -> None:
+    whole = {"way": Way.ALONE, "runs": 8, "failed": 1}
+    msgspec.convert(whole, Recurrence)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(whole | damage, Recurrence)

@@ -1,0 +1,75 @@
+"""`attnfuzz replay` and `export` of findings that come and go."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_archive import archive
+from fake_search import observed
+from harness_cases import decode_case
+
+from attnfuzz.harness.findings.finding import Finding
+from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.harness.verdict.recurrence import SEEN_ONCE_RUNS, Recurrence, Trial, Way
+from attnfuzz.reference.case import Case
+
+# Backends of a user's file run in workers alone.
+pytestmark = pytest.mark.slow
+
+Attnfuzz = Callable[..., Any]
+INTERMITTENT = Path(__file__).parents[2] / "fakes" / "intermittent_backend.py"
+ROW_OF_NAN = observed(Kind.NOT_FINITE)
+FAULT = observed(Kind.ILLEGAL_ACCESS, "query")
+
+
+def filed(home: Path, name: str, recurrence: Recurrence, *before: Case, failure: Observation = ROW_OF_NAN) -> str:
+    case = decode_case(f"{INTERMITTENT}:{name}")
+    finding = Finding(case=case, first=case, observation=failure, report="", recurrence=recurrence, history=before)
+    return str(archive(home).file(finding, Fingerprint.of(case.backend, failure))[0])
+
+
+def test_a_finding_of_each_17th_launch_is_repeated_until_it_fails(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+    path = filed(tmp_path, "EVERY_17_NAN", Recurrence(way=Way.ALONE, runs=136, failed=8))
+    ran = attnfuzz("replay", path)
+    assert ran.code == 1
+    assert "8 of 136 runs failed (5.9%; 95% confidence interval 3% to 11%)" in ran.err
+    assert "1 of 17 runs failed" in ran.out
+    assert attnfuzz("replay", f"{path}/case.json").code == 0, "a case alone is run once"
+    often = attnfuzz("replay", path, "--times", "40")
+    assert (often.code, "2 of 40 runs failed" in often.out) == (1, True)
+    fixed = attnfuzz("replay", path, "--backend", f"{INTERMITTENT}:EVERY_1000000_NAN")
+    assert fixed.code == 0
+    assert "none of 151 runs failed" in fixed.out
+
+
+def test_a_finding_that_needs_another_case_runs_it_first(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+    before = decode_case(f"{INTERMITTENT}:AFTER_1_NAN", *range(1, 9))
+    path = filed(tmp_path, "AFTER_1_NAN", Recurrence(way=Way.HISTORY, runs=4, failed=4, history=1), before)
+    ran = attnfuzz("replay", path)
+    assert ran.code == 1
+    assert "1 of 1 run failed" in ran.out
+
+
+def test_a_finding_that_needs_load_is_run_beside_others(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+    path = filed(tmp_path, "EVERY_4_NAN", Recurrence(way=Way.LOAD, runs=100, failed=25, load=2))
+    ran = attnfuzz("replay", path)
+    assert ran.code == 1
+    assert "2 of 8 runs failed" in ran.out
+
+
+def test_a_finding_seen_once_says_so_and_what_was_tried(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+    once = Recurrence(way=Way.ALONE, runs=96, failed=0, tried=(Trial(Way.ALONE, 64), Trial(Way.GUARD, 32)))
+    path = filed(tmp_path, "EVERY_1000000_FAULT", once, failure=FAULT)
+    ran = attnfuzz("replay", path)
+    assert ran.code == 0
+    assert "Seen once: it did not come back. 0 of 64 runs failed repeated in one worker; " in ran.err
+    assert f"none of {SEEN_ONCE_RUNS} runs failed" in ran.out
+
+
+def test_a_finding_without_the_cases_before_it_can_not_be_replayed(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+    path = filed(tmp_path, "AFTER_1_NAN", Recurrence(way=Way.HISTORY, runs=4, failed=4, history=1))
+    ran = attnfuzz("replay", path)
+    assert ran.code == 2
+    assert "before-000.json" in ran.err

@@ -1,0 +1,110 @@
+"""What a hunt makes of failures that come and go: caught with a rate, caught as seen once, or lost."""
+
+from collections.abc import Sequence
+
+import pytest
+from fake_search import FakeJudge, decode, fake_cases, kv_lens, observed
+
+from attnfuzz.harness.search.hunt import Hunt
+from attnfuzz.harness.search.messages import (
+    AnyMessage,
+    Caught,
+    Lost,
+    Rechecked,
+    Replay,
+    ShrinkBudget,
+    Slice,
+    Suspect,
+)
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.harness.verdict.recurrence import Recurrence, Way
+from attnfuzz.reference.case import Case
+
+FAULT = observed(Kind.ILLEGAL_ACCESS, "query")
+UNWRITTEN = observed(Kind.UNWRITTEN)
+NOTHING = ShrinkBudget(runs=0, seconds=0.0)
+SMALL = ShrinkBudget(runs=100, seconds=40.0)
+
+
+class Counting(FakeJudge):
+    """Fails at these runs of a long case, counted from 1; 0 is each of them."""
+
+    def __init__(self, failure: Observation, *at: int, every: int = 0) -> None:
+        super().__init__(lambda _: ())
+        self.long = 0
+        self._failure, self._at, self._every = failure, at, every
+
+    def verdict(self, case: Case) -> Verdict:
+        if max(kv_lens(case)) < 100:
+            return Verdict()
+        self.long += 1
+        fails = self.long in self._at or (self._every and self.long % self._every == 0)
+        return Verdict(observations=(self._failure,) if fails else ())
+
+
+def hunt(judge: FakeJudge, replays: Sequence[Replay] = (), shrink: ShrinkBudget = SMALL) -> list[AnyMessage]:
+    told: list[AnyMessage] = []
+    task = Slice(backend="fake", index=0, seed=1, examples=100, shrink=shrink, replays=tuple(replays))
+    Hunt(task, judge, told.append).run(fake_cases())
+    return told
+
+
+def settled(told: Sequence[AnyMessage]) -> list[Caught | Lost]:
+    return [message for message in told if isinstance(message, Caught | Lost)]
+
+
+@pytest.mark.parametrize("shrink", [SMALL, NOTHING])
+def test_a_fault_that_never_comes_back_is_caught_as_seen_once(shrink: ShrinkBudget) -> None:
+    told = hunt(Counting(FAULT, 1), shrink=shrink)
+    (found,) = settled(told)
+    assert isinstance(found, Caught)
+    assert found.recurrence is not None
+    assert found.recurrence.seen_once
+    assert found.observation == FAULT
+    assert [type(each) for each in told if isinstance(each, Suspect | Caught)] == [Suspect, Caught]
+
+
+def test_another_failure_that_never_comes_back_is_lost_with_what_was_tried() -> None:
+    (found,) = settled(hunt(Counting(UNWRITTEN, 1)))
+    assert isinstance(found, Lost)
+    assert found.tried is not None
+    assert found.tried.seen_once
+    assert {Way.ALONE, Way.LOAD, Way.GUARD} <= {trial.way for trial in found.tried.tried}
+
+
+def test_a_failure_of_each_17th_run_is_caught_with_its_rate() -> None:
+    (found,) = settled(hunt(Counting(UNWRITTEN, every=17)))
+    assert isinstance(found, Caught)
+    assert found.recurrence is not None
+    assert found.recurrence.interval[0] <= 1 / 17 <= found.recurrence.interval[1]
+
+
+def test_one_that_came_back_by_luck_is_caught_with_its_rate() -> None:
+    # It fails as it is drawn and as it is confirmed, and then no more but at times.
+    (found,) = settled(hunt(Counting(UNWRITTEN, 1, 2, every=17)))
+    assert isinstance(found, Caught)
+    assert found.recurrence is not None
+    assert found.recurrence.failed < found.recurrence.runs
+
+
+def test_one_that_always_fails_has_no_rate() -> None:
+    (found,) = settled(hunt(Counting(UNWRITTEN, every=1)))
+    assert isinstance(found, Caught)
+    assert found.recurrence is None
+
+
+def test_a_death_that_was_left_over_and_passes_now_is_caught_as_seen_once() -> None:
+    (found,) = settled(hunt(Counting(FAULT), [Replay(case=decode(150), failed=(FAULT,))]))
+    assert isinstance(found, Caught)
+    assert found.recurrence is not None
+    assert found.recurrence.seen_once
+
+
+@pytest.mark.parametrize(("judge", "fails"), [(Counting(UNWRITTEN, every=17), True), (Counting(UNWRITTEN), False)])
+def test_a_finding_that_comes_and_goes_is_not_called_fixed_after_one_run(judge: FakeJudge, fails: bool) -> None:
+    recurrence = Recurrence(way=Way.ALONE, runs=136, failed=8)
+    kept = Replay(case=decode(150), finding="it", failed=(UNWRITTEN,), recurrence=recurrence)
+    (checked,) = [message for message in hunt(judge, [kept]) if isinstance(message, Rechecked)]
+    assert bool(checked.observations) is fails
+    assert checked.runs == (17 if fails else recurrence.runs_to_show)
+    assert not checked.inconclusive
