@@ -1,9 +1,11 @@
 """`attnfuzz findings` and `attnfuzz corpus`: what a home keeps from night to night."""
 
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
+from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.campaign.home import Home
@@ -35,15 +37,37 @@ def findings() -> None:
 @findings.command("list")
 @_out_option
 def list_findings(out: Path) -> None:
-    """List the findings: their states, and when they failed first and last."""
+    """List the findings by cause: their states, and when they failed first and last.
+
+    Below the finding that stands for a cause are the others that show it.
+    """
     table = new_table("state", "first seen", "last seen", "finding", whole=("state", "first seen", "last seen"))
-    for record in _records(Home(out)):
-        state = Text(record.state, style=_STYLES[record.state])
-        table.add_row(state, date(record.first_seen.time), date(record.last_seen.time), in_a_line(record.name))
-    if table.row_count:
-        Terminal().print(table)
-    else:
+    causes = _by_cause(_records(Home(out)))
+    for first, *others in causes:
+        _list(table, first, needs=f" (needs {', '.join(first.needs)})" if first.needs else "")
+        for record in others:
+            _list(table, record, indent="  ")
+    if not causes:
         tell(f"{out} has no findings.")
+        return
+    console = Terminal()
+    console.print(table)
+    if table.row_count > len(causes):
+        console.print(f"{count(len(causes), 'cause')}, {count(table.row_count, 'finding')}.")
+
+
+def _by_cause(records: Iterable[Record]) -> list[list[Record]]:
+    """The records of each cause, the one that stands for it first."""
+    causes: dict[str, list[Record]] = {}
+    for record in records:
+        causes.setdefault(record.cause or record.name, []).append(record)
+    return [sorted(group, key=lambda record: record.name != cause) for cause, group in causes.items()]
+
+
+def _list(table: Table, record: Record, *, indent: str = "", needs: str = "") -> None:
+    state = Text(record.state, style=_STYLES[record.state])
+    name = in_a_line(f"{indent}{record.name}{needs}")
+    table.add_row(state, date(record.first_seen.time), date(record.last_seen.time), name)
 
 
 @findings.command("show")
@@ -54,6 +78,10 @@ def show_finding(name: str, out: Path) -> None:
     record = find_by_name(_records(Home(out)), name, str(out))
     console = Terminal()
     console.print(Text.assemble((record.state, _STYLES[record.state]), "  ", headline_of(record)))
+    if record.needs:
+        console.print(Text(in_a_line(f"  needs {', '.join(record.needs)}")))
+    if record.cause:
+        console.print(Text(in_a_line(f"  same cause as {record.cause}")), soft_wrap=True)
     for seen in record.sightings:
         versions = ", ".join(f"{name} {text}" for name, text in seen.environment.items() if name in _VERSIONS)
         line = f"  {date(seen.time)}  {'failed' if seen.failed else 'passed'}  {versions}".rstrip()

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from fake_archive import FINGERPRINT, archive, found
+from msgspec.structs import replace
 
 from attnfuzz.harness.campaign.home import Home
+from attnfuzz.harness.verdict.failures import Kind
 
 Run = Callable[..., Any]
 
@@ -27,6 +29,22 @@ def test_a_list_tells_states_and_dates(attnfuzz: Run, name: str) -> None:
     (_, line) = ran.out.splitlines()[:2]
     assert line.split()[:3] == ["fixed", "1970-01-01", "00:00"]
     assert name[:20] in ran.out
+
+
+def test_findings_of_a_cause_are_listed_below_the_one_that_stands_for_it(attnfuzz: Run, tmp_path: Path) -> None:
+    night = archive(tmp_path / "attnfuzz-out", "night 1")
+    cause = replace(found(kind=Kind.OUTPUT_MISMATCH), needs=("sinks", "window"))
+    symptom = replace(found(kind=Kind.EMPTY_ROW), needs=("sinks", "window"), cause=cause.name)
+    for each in (symptom, cause, found(kind=Kind.HANG)):
+        night.file(each, FINGERPRINT)
+    lines = attnfuzz("findings", "list").out.splitlines()
+    names = [line.partition("UTC  ")[2].partition("UTC  ")[2] for line in lines if " UTC " in line]
+    kinds = [name.rpartition("-")[0] for name in names]
+    assert kinds == ["fake-OutputMismatch", "  fake-EmptyRow", "fake-Hang"]
+    assert "needs sinks" in " ".join("\n".join(lines).split())
+    assert lines[-1] == "2 causes, 3 findings."
+    shown = attnfuzz("findings", "show", symptom.name).out.splitlines()
+    assert shown[1:3] == ["  needs sinks, window", f"  same cause as {cause.name}"]
 
 
 def test_a_torn_finding_is_a_warning(attnfuzz: Run, name: str, tmp_path: Path) -> None:
