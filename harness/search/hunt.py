@@ -17,9 +17,11 @@ from attnfuzz.harness.search.known import KnownCause, finding_name
 from attnfuzz.harness.search.messages import (
     AnyMessage,
     Caught,
+    Comparison,
     Gap,
     Lost,
     Rechecked,
+    SameCauses,
     ShrinkBudget,
     Slice,
     SliceDone,
@@ -91,8 +93,10 @@ class Hunt:
         self._replayed = 0
 
     def run(self, strategy: SearchStrategy[Case]) -> SliceDone:
-        """Search the cases of `strategy`, or run the slice's replays. Raises what the runner raises: it is broken."""
-        if self._task.replays:
+        """Search the cases of `strategy`, or do what else the slice asks for. Raises what the runner raises."""
+        if self._task.comparison is not None:
+            self._compare(self._task.comparison)
+        elif self._task.replays:
             self._replay()
         else:
             self._draw(strategy)
@@ -130,6 +134,18 @@ class Hunt:
             if pinned is not None:
                 self._settle(pinned)
                 self._runner.shrinking = False
+
+    def _compare(self, pair: Comparison) -> None:
+        """Find out whether two causes are one: what either predicts of the other is run."""
+        self._runner.shrinking = True
+        for cause, other in ((pair.cause, pair.other), (pair.other, pair.cause)):
+            verdict = self._runner.verdict(other.case)
+            if other.fingerprint.among(verdict.failures) is None:
+                return
+            explained = explain(self._pin(other.fingerprint, other.case, verdict), (cause,), self._allowed)
+            if explained.cause is not None:
+                self._tell(SameCauses(name=other.name, cause=cause.name))
+                return
 
     def _draw(self, strategy: SearchStrategy[Case]) -> None:
         task = self._task
