@@ -46,7 +46,7 @@ class Measured:
     @property
     def pair(self) -> bool:
         """Whether there are two defects."""
-        return self.backend.count("+") > 1
+        return len(self.backend.split("+")) > 2
 
     @property
     def outcome(self) -> str:

@@ -3,8 +3,9 @@
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
-from attnfuzz.kernels.function_backend import FunctionBackend
+from attnfuzz.kernels.function_backend import PAGED, FunctionBackend
 from attnfuzz.reference.noise import NoiseModel
 
 
@@ -44,3 +45,7 @@ def attend(
 
 RIGHT = FunctionBackend(attend, noise_model=NoiseModel.fp32_arithmetic())
 WITHOUT_CAUSAL_MASK = FunctionBackend(without_causal_mask, noise_model=NoiseModel.fp32_arithmetic())
+WITHOUT_WINDOW = FunctionBackend(
+    attend, capability=replace(PAGED, windows=True), noise_model=NoiseModel.fp32_arithmetic()
+)
+"""As if a correct function were called without its keyword window_left."""

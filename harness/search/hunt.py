@@ -7,7 +7,8 @@ from collections.abc import Callable
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce import reduce_to_cause
+from attnfuzz.harness.reduce import SameCause
+from attnfuzz.harness.reduce.ablation import Feature
 from attnfuzz.harness.sandbox.case_runner import CaseRunner
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, comes_back, recheck
 from attnfuzz.harness.search.beneath import SHARE, explaining, without
@@ -250,21 +251,29 @@ class Hunt:
     def _settle(self, pinned: Pinned[Case]) -> None:
         """Make a failure small, and hand over the smallest case that comes back; the first one did."""
         pinned, cause = self._explained(pinned)
-        smallest = reduce_to_cause(
+        smallest, clues = self._smallest(pinned)
+        for case in dict.fromkeys((smallest, pinned.first)):
+            observation = pinned.observation(case)
+            assert observation is not None
+            if case == pinned.first or comes_back(self._runner, case, observation):
+                self._tell_caught(pinned, case, clues, cause)
+                return
+
+    def _smallest(self, pinned: Pinned[Case]) -> tuple[Case, frozenset[Feature]]:
+        """The smallest case that fails for the same cause, and the clues that it needs as the first one does."""
+        if pinned.reduced:
+            return pinned.first, frozenset()
+        by_chance = pinned.fingerprint.kind in STATISTICAL
+        cause = SameCause.of(pinned.first, pinned.fails, allowed=self._allowed, by_chance=by_chance)
+        clues = frozenset() if pinned.spent else cause.features
+        smallest = cause.smallest(
             pinned.first,
-            pinned.fails,
-            by_chance=pinned.fingerprint.kind in STATISTICAL,
             capability=self._capability,
             # Candidates of a large case take time to make, so that making them has to end when the time is over.
             stop=lambda: pinned.reduced,
             budget=self._task.shrink.runs,
         )
-        for case in dict.fromkeys((smallest, pinned.first)):
-            observation = pinned.observation(case)
-            assert observation is not None
-            if case == pinned.first or comes_back(self._runner, case, observation):
-                self._tell_caught(pinned, case, observation, cause)
-                return
+        return smallest, clues
 
     def _explained(self, pinned: Pinned[Case]) -> tuple[Pinned[Case], KnownCause | None]:
         """The failure to make small, and the known cause that explains it; less is spent on it if there is one."""
@@ -286,9 +295,11 @@ class Hunt:
         return capability is None or capability.why_not(case) is None
 
     def _tell_caught(
-        self, pinned: Pinned[Case], case: Case, observation: Observation, cause: KnownCause | None
+        self, pinned: Pinned[Case], case: Case, clues: frozenset[Feature], cause: KnownCause | None
     ) -> None:
-        needs = needs_of(pinned, case, self._allowed)
+        observation = pinned.observation(case)
+        assert observation is not None
+        needs = needs_of(pinned, case, self._allowed, clues=clues)
         fingerprint = pinned.fingerprint
         if cause is None:
             name = finding_name(case, observation)
