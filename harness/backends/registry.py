@@ -18,6 +18,7 @@ from attnfuzz.harness.backends.load import load as load_backend
 from attnfuzz.harness.backends.rehearsal import rehearse
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.defects.catalogue import planted
+from attnfuzz.kernels.defects.pairs import pair
 from attnfuzz.kernels.engine import Engine
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.visible import visible
@@ -169,7 +170,7 @@ def _own(name: str) -> Backend:
     """A backend of this project, or of an engine's release."""
     if (engine := engine_of(name)) is not None:
         return engine.resolve(name)
-    found = builtin().get(name) or planted().get(name)
+    found = builtin().get(name) or planted().get(name) or pair(name)
     if found is None:
         raise UnknownBackend(_unknown(name))
     return found

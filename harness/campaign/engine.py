@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from attnfuzz.harness.campaign.closing import Undone, remarks_on
+from attnfuzz.harness.campaign.comparisons import Comparisons
 from attnfuzz.harness.campaign.events import (
     AnyEvent,
     CampaignFinished,
@@ -42,6 +43,7 @@ from attnfuzz.harness.search.messages import (
     Interesting,
     Lost,
     Rechecked,
+    SameCauses,
     Slice,
     SliceDone,
     Suspect,
@@ -131,6 +133,7 @@ class Campaign:
             schedule=self._schedule,
             shrinking=self._shrinking,
             replays=replays,
+            comparisons=Comparisons(self._knowledge, seed=plan.seed),
             passed_over=self._filing.passed_over,
             choose_lean=choose_lean,
             limits=self._limits,
@@ -275,6 +278,8 @@ class Campaign:
                 yield from self._filing.check(message)
             case Suspect() | Lost() | Caught():
                 yield from self._take_suspect(run, message)
+            case SameCauses():
+                yield from self._filing.merge(message)
             case Gap(fingerprint=fingerprint, case=case, observation=observation):
                 if fingerprint not in self._knowledge.gaps:
                     yield GapSeen(at=self._clock(), fingerprint=fingerprint, case=case, observation=observation)

@@ -171,10 +171,14 @@ class FindingChecked(FailureEvent, frozen=True, kw_only=True, tag=True):
 
 
 class CausesMerged(Event, frozen=True, kw_only=True, tag=True):
-    """What the cause of finding `cause` predicts was run, and explains the finding `name` and all of its cause."""
+    """What the cause of finding `cause` predicts was run, and explains the finding `name` and all of its cause.
+
+    `known` is the ledger's reason for the finding `cause`, if it has one.
+    """
 
     name: str
     cause: str
+    known: str | None = None
 
 
 class UnconfirmedKept(FailureEvent, frozen=True, kw_only=True, tag=True):

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.campaign.events import (
     AlreadyFiled,
+    CausesMerged,
     Event,
     FindingChecked,
     FindingFiled,
@@ -22,7 +23,7 @@ from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.search.known import clues_among
-from attnfuzz.harness.search.messages import Caught, Rechecked, Suspect
+from attnfuzz.harness.search.messages import Caught, Rechecked, SameCauses, Suspect
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint, fine
 from attnfuzz.harness.verdict.recurrence import Recurrence
@@ -173,6 +174,16 @@ class Filing:
             times=int(now is not None),
             known=self._known(fingerprint, record.case, record.name, record.cause if alike else ""),
         )
+
+    def merge(self, same: SameCauses) -> Iterator[CausesMerged]:
+        """Note that one cause explains another, unless they are one already."""
+        name, cause = self.knowledge.cause_of(same.name), self.knowledge.cause_of(same.cause)
+        if not name or not cause or name == cause:
+            return
+        for finding in self.knowledge.findings.values():
+            if self.knowledge.cause_of(finding.name) == name:
+                self.archive.explained(finding.name, cause)
+        yield CausesMerged(at=self.clock(), name=name, cause=cause, known=self.knowledge.findings[cause].known)
 
     def give_up(self, name: str) -> None:
         """No longer wait for a past finding to be run again."""

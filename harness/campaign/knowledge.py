@@ -43,7 +43,8 @@ class Knowledge:
     that were told, and `replayed` the seeds of the slices of kept cases that ended. `drawing` says whether cases were
     drawn already, which begins when all kept ones are handed out. `pending` are the suspects that are neither filed nor
     lost; one that was kept only because the campaign ended is one of them. `times_seen` says how often each was met,
-    the times when it was run once more included.
+    the times when it was run once more included. `compared` are the seeds of the slices that compared causes, and
+    `seconds_compared` is what they took.
     """
 
     def __init__(self) -> None:
@@ -51,6 +52,8 @@ class Knowledge:
         self.checked: set[str] = set()
         self.gaps: set[Fingerprint] = set()
         self.replayed: set[int] = set()
+        self.compared: set[int] = set()
+        self.seconds_compared = 0.0
         self.drawing = False
         self.pending: dict[tuple[Fingerprint, Case], SuspectSeen] = {}
         self.times_seen: Counter[tuple[Fingerprint, Case]] = Counter()
@@ -85,6 +88,9 @@ class Knowledge:
                 self.gaps.add(fingerprint)
             case SliceStarted(kind=SliceKind.DRAWN):
                 self.drawing = True
+            case SliceFinished(kind=SliceKind.COMPARED, seed=seed, seconds=seconds):
+                self.compared.add(seed)
+                self.seconds_compared += seconds
             case SliceFinished(kind=SliceKind.KEPT | SliceKind.ONCE_MORE, seed=seed):
                 self.replayed.add(seed)
 

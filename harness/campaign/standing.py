@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from attnfuzz.harness.campaign.causes import Cause, causes_of
 from attnfuzz.harness.campaign.events import (
     AlreadyFiled,
@@ -216,8 +218,10 @@ class Standing:
                 self.checked.append(event)
                 if state is not State.FIXED:
                     self._confirmed(fingerprint)
-            case CausesMerged(name=name, cause=cause):
+            case CausesMerged(name=name, cause=cause, known=known):
                 self.merged[name] = cause
+                if known is not None:
+                    self._know(cause, known)
             case UnconfirmedKept(fingerprint=fingerprint, case=case):
                 self.unconfirmed = [
                     each for each in self.unconfirmed if (each.fingerprint, each.case) != (fingerprint, case)
@@ -238,6 +242,13 @@ class Standing:
         self.unconfirmed = [
             each for each in self.unconfirmed if each.fingerprint != fingerprint or each.reason not in UNSETTLED
         ]
+
+    def _know(self, name: str, known: str) -> None:
+        """Give all findings with the cause of this one the ledger's reason for it."""
+        group = next((each.findings for each in self.causes if name in {one.name for one in each.findings}), ())
+        names = {finding.name for finding in group if finding.known is None}
+        self.filed = [replace(each, known=known) if each.name in names else each for each in self.filed]
+        self.checked = [replace(each, known=known) if each.name in names else each for each in self.checked]
 
     def _sample(self) -> TimelinePoint:
         return TimelinePoint(self.at, self.cases, self.deaths, self.pairs, len(self.filed))

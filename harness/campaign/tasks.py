@@ -8,6 +8,7 @@ from functools import lru_cache
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.campaign.comparisons import COMPARISON, Comparisons
 from attnfuzz.harness.campaign.knowledge import Knowledge
 from attnfuzz.harness.campaign.plan import Limits, Plan
 from attnfuzz.harness.campaign.replays import REPLAYS_PER_SLICE, Replays, replay_slice
@@ -50,6 +51,7 @@ class Tasks:
     schedule: Schedule
     shrinking: ShrinkingTime
     replays: Replays
+    comparisons: Comparisons
     passed_over: Callable[[str], tuple[Fingerprint, ...]]
     choose_lean: ChooseLean
     limits: Limits
@@ -69,11 +71,14 @@ class Tasks:
         else:
             kept_until = None if left is None or self.plan.seconds is None else self.plan.seconds * REPLAYS_SHARE
             found = self.replays.next_slice(None if kept_until is None else kept_until - at)
-            drawn = found or self._drawn(at, under_way, untold)
+            compared = self.comparisons.next_slice(at, under_way)
+            drawn = (
+                found or compared or self._drawn(at, under_way, untold) or self.comparisons.next_slice(None, under_way)
+            )
             if drawn is None:
                 return None
             task = drawn
-        shrink = self.shrinking.budget(at)
+        shrink = COMPARISON if task.kind is SliceKind.COMPARED else self.shrinking.budget(at)
         if any(self.knowledge.times_seen[key] > 1 for key in again):
             # Shrinking it took longer than it is left alone: better filed as it is than never.
             shrink = NOTHING

@@ -101,6 +101,13 @@ class Archive:
         write_durably(path / HISTORY, _pretty(msgspec.structs.replace(history, sightings=sightings)))
         return state_after(sightings)
 
+    def explained(self, name: str, cause: str) -> None:
+        """Note that the cause of the finding `name` is that of the finding `cause`. Raises OSError."""
+        path = self._findings / name
+        with contextlib.suppress(RecordError):
+            history = msgspec.structs.replace(read_history(path), cause=cause)
+            write_durably(path / HISTORY, _pretty(history))
+
     def _write(self, parent: Path, finding: Finding, fingerprint: Fingerprint) -> tuple[Path, History]:
         """Write the finding's folder in `parent` anew; returns its path and history."""
         path = parent / finding.name

@@ -60,6 +60,22 @@ class SameCause:
             and not self._fails_without(case)
         )
 
+    def smallest(
+        self,
+        case: Case,
+        *,
+        capability: Capability | None = None,
+        stop: Callable[[], bool] = lambda: False,
+        budget: int = 500,
+    ) -> Case:
+        """Return the smallest case that edits lead to from `case`, and that fails for this cause; as `reduce` else."""
+
+        def same_cause(candidate: Case) -> bool:
+            # A check that was cut short has shown nothing.
+            return self.shows_in(candidate) and not stop()
+
+        return reduce(case, same_cause, capability=capability, stop=stop, budget=budget)
+
     def _fails_without(self, case: Case) -> bool:
         """Whether a case fails without one of the features."""
         return any(
@@ -89,9 +105,4 @@ def reduce_to_cause(
     if stop():
         return case
     cause = SameCause.of(case, fails, allowed=allowed, by_chance=by_chance)
-
-    def same_cause(candidate: Case) -> bool:
-        # A check that was cut short has shown nothing.
-        return cause.shows_in(candidate) and not stop()
-
-    return reduce(case, same_cause, capability=capability, stop=stop, budget=budget)
+    return cause.smallest(case, capability=capability, stop=stop, budget=budget)

@@ -150,7 +150,8 @@ class _Test:
 def moved(case: Case, to: Case, fingerprint: Fingerprint) -> Iterator[Case]:
     """Yield `case` where `to` fails with this fingerprint: in its backend and mode, and replayed if `to` is.
 
-    Last with the sizes and dtypes of `to`, for backends that share no others.
+    Then with the circumstances of `to`, which decide whether a stray access meets a guard or a NaN, and last with its
+    sizes and dtypes, for backends that share no others.
     """
     there = replace(case, backend=to.backend)
     if fingerprint.mode in set(Mode) and all(step.mode != fingerprint.mode for step in there.steps):
@@ -158,6 +159,8 @@ def moved(case: Case, to: Case, fingerprint: Fingerprint) -> Iterator[Case]:
     yield there
     if _replays(to) and not _replays(there) and (replayed := captured(there)) is not None:
         yield replayed
+    pages = replace(there.pages, spare=to.pages.spare)
+    yield replace(there, guard=to.guard, values=to.values, outputs=to.outputs, pages=pages, seed=to.seed)
     own = case.geometry
     if case.backend != to.backend:
         features = {"window_left": own.window_left, "sinks": own.sinks, "soft_cap": own.soft_cap}

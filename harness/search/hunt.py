@@ -7,7 +7,8 @@ from collections.abc import Callable
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce import reduce_to_cause
+from attnfuzz.harness.reduce import SameCause
+from attnfuzz.harness.reduce.ablation import Feature
 from attnfuzz.harness.sandbox.again import show_again
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike, comes_back, recheck
@@ -19,10 +20,12 @@ from attnfuzz.harness.search.known import KnownCause, finding_name
 from attnfuzz.harness.search.messages import (
     AnyMessage,
     Caught,
+    Comparison,
     Gap,
     Lost,
     Rechecked,
     Replay,
+    SameCauses,
     ShrinkBudget,
     Slice,
     SliceDone,
@@ -105,8 +108,10 @@ class Hunt:
         self._replayed = 0
 
     def run(self, strategy: SearchStrategy[Case]) -> SliceDone:
-        """Search the cases of `strategy`, or run the slice's replays. Raises what the runner raises: it is broken."""
-        if self._task.replays:
+        """Search the cases of `strategy`, or do what else the slice asks for. Raises what the runner raises."""
+        if self._task.comparison is not None:
+            self._compare(self._task.comparison)
+        elif self._task.replays:
             self._replay()
         else:
             self._draw(strategy)
@@ -155,6 +160,18 @@ class Hunt:
             unsupported=shown.unsupported,
             inconclusive=not shown.conclusive,
         )
+
+    def _compare(self, pair: Comparison) -> None:
+        """Find out whether two causes are one: what either predicts of the other is run."""
+        self._runner.shrinking = True
+        for cause, other in ((pair.cause, pair.other), (pair.other, pair.cause)):
+            verdict = self._runner.verdict(other.case)
+            if other.fingerprint.among(verdict.failures) is None:
+                return
+            explained = explain(self._pin(other.fingerprint, other.case, verdict), (cause,), self._allowed)
+            if explained.cause is not None:
+                self._tell(SameCauses(name=other.name, cause=cause.name))
+                return
 
     def _draw(self, strategy: SearchStrategy[Case]) -> None:
         task = self._task
@@ -296,15 +313,7 @@ class Hunt:
     def _settle(self, pinned: Pinned[Case]) -> None:
         """Make a failure small, and hand over the smallest case that comes back; the first one did."""
         pinned, cause = self._explained(pinned)
-        smallest = reduce_to_cause(
-            pinned.first,
-            pinned.fails,
-            by_chance=pinned.fingerprint.kind in STATISTICAL,
-            capability=self._capability,
-            # Candidates of a large case take time to make, so that making them has to end when the time is over.
-            stop=lambda: pinned.reduced,
-            budget=self._task.shrink.runs,
-        )
+        smallest, clues = self._smallest(pinned)
         for case in dict.fromkeys((smallest, pinned.first)):
             observation = pinned.observation(case)
             assert observation is not None
@@ -313,8 +322,24 @@ class Hunt:
                 if not pursuit.is_steady():
                     self._tell_pursued(pinned.fingerprint, pinned.first, pursuit.outcome())
                     return
-                self._tell_caught(pinned, case, observation, cause)
+                self._tell_caught(pinned, case, clues, cause)
                 return
+
+    def _smallest(self, pinned: Pinned[Case]) -> tuple[Case, frozenset[Feature]]:
+        """The smallest case that fails for the same cause, and the clues that it needs as the first one does."""
+        if pinned.reduced:
+            return pinned.first, frozenset()
+        by_chance = pinned.fingerprint.kind in STATISTICAL
+        cause = SameCause.of(pinned.first, pinned.fails, allowed=self._allowed, by_chance=by_chance)
+        clues = frozenset() if pinned.spent else cause.features
+        smallest = cause.smallest(
+            pinned.first,
+            capability=self._capability,
+            # Candidates of a large case take time to make, so that making them has to end when the time is over.
+            stop=lambda: pinned.reduced,
+            budget=self._task.shrink.runs,
+        )
+        return smallest, clues
 
     def _explained(self, pinned: Pinned[Case]) -> tuple[Pinned[Case], KnownCause | None]:
         """The failure to make small, and the known cause that explains it; less is spent on it if there is one."""
@@ -336,9 +361,11 @@ class Hunt:
         return capability is None or capability.why_not(case) is None
 
     def _tell_caught(
-        self, pinned: Pinned[Case], case: Case, observation: Observation, cause: KnownCause | None
+        self, pinned: Pinned[Case], case: Case, clues: frozenset[Feature], cause: KnownCause | None
     ) -> None:
-        needs = needs_of(pinned, case, self._allowed)
+        observation = pinned.observation(case)
+        assert observation is not None
+        needs = needs_of(pinned, case, self._allowed, clues=clues)
         fingerprint, verdict = pinned.fingerprint, pinned.verdict(case)
         if self._budget().seconds > 0:
             verdict = self._in_words(case, verdict)

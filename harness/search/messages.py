@@ -47,11 +47,12 @@ class ShrinkBudget(msgspec.Struct, frozen=True):
 
 
 class SliceKind(StrEnum):
-    """What a slice runs: cases that it draws, cases that were kept, or suspects that no other slice settled."""
+    """What a slice runs: cases that it draws, cases that were kept, suspects that no other slice settled, or causes."""
 
     DRAWN = "drawn"
     KEPT = "kept"
     ONCE_MORE = "once more"
+    COMPARED = "compared"
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +69,13 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     history: tuple[Case, ...] = ()
 
 
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two causes that may be one: `cause` explains `other`, or the other way round."""
+
+    cause: KnownCause
+    other: KnownCause
+
+
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
     """To a job: search `backend` for failures that are not `known`, for so many examples or seconds.
 
@@ -75,10 +83,10 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
 
     `index` is its number among the slices of its backend that draw; others have none.
 
-    With `replays`, judge these cases in this order and draw none. `lean` is what is drawn more often than otherwise.
-    With `first_only`, what else turns up while the first failure is shrunk is ignored. Nothing is shrunk after
-    `shrink_seconds`. These and `seconds` count from `handed_at`, a time of this machine's monotonic clock, or from when
-    the slice begins if that is not given.
+    With `replays`, judge these cases in this order and draw none. With a `comparison`, do nothing but that. `lean` is
+    what is drawn more often than otherwise. With `first_only`, what else turns up while the first failure is shrunk is
+    ignored. Nothing is shrunk after `shrink_seconds`. These and `seconds` count from `handed_at`, a time of this
+    machine's monotonic clock, or from when the slice begins if that is not given.
     """
 
     backend: str
@@ -92,6 +100,7 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     shrink: ShrinkBudget = ShrinkBudget()
     first_only: bool = False
     replays: tuple[Replay, ...] = ()
+    comparison: Comparison | None = None
     lean: Lean = Lean()
     shrink_seconds: float | None = None
     handed_at: float | None = None
@@ -197,6 +206,13 @@ class Lost(Message, frozen=True, kw_only=True, tag=True):
     tried: Recurrence | None = None
 
 
+class SameCauses(Message, frozen=True, kw_only=True, tag=True):
+    """The cause of the finding `cause` explains the finding `name`."""
+
+    name: str
+    cause: str
+
+
 class Gap(Message, frozen=True, kw_only=True, tag=True):
     """Something that only the strict contract forbids."""
 
@@ -224,4 +240,4 @@ class SliceDone(Message, frozen=True, kw_only=True, tag=True):
     unsupported: dict[str, int]
 
 
-AnyMessage = Tally | Interesting | Rechecked | Suspect | Caught | Lost | Gap | Troubled | SliceDone
+AnyMessage = Tally | Interesting | Rechecked | Suspect | Caught | Lost | SameCauses | Gap | Troubled | SliceDone

@@ -3,18 +3,25 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from fake_campaign import begin, of, plan
+from fake_archive import archive
+from fake_campaign import begin, logged, of, plan
 from fake_causes import Fault, FaultyJudge, featured, featured_cases
 from fake_search import FakeJobs
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
-from attnfuzz.harness.campaign.events import Event, FindingFiled, SliceFinished
+from attnfuzz.harness.campaign.comparisons import Comparisons
+from attnfuzz.harness.campaign.events import CausesMerged, Event, FindingFiled, SliceFinished
+from attnfuzz.harness.campaign.knowledge import Knowledge
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.ledger import Entry, Ledger
+from attnfuzz.harness.search.messages import SliceKind
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.reference.case import Case, KvView, Mode, QueryView, Views
+
+SEED_OF_TWO_MODES = 2
+"""With it, two jobs that begin at the same time meet a fault in two modes first."""
 
 
 def events_of(
@@ -23,10 +30,20 @@ def events_of(
     strategy: SearchStrategy[Case] | None = None,
     ledger: Ledger | None = None,
     campaign: str = "1",
+    jobs: int = 1,
+    seed: int = 1,
 ) -> list[Event]:
-    jobs = FakeJobs(FaultyJudge(*faults), strategy=featured_cases() if strategy is None else strategy)
-    asked = plan(out, examples=1500)
-    return list(begin(asked, jobs, ledger=ledger, campaign=campaign).events())
+    strategy = featured_cases() if strategy is None else strategy
+    fakes = FakeJobs(FaultyJudge(*faults), jobs, strategy=strategy)
+    asked = plan(out, examples=1000, jobs=jobs, seed=seed)
+    return list(begin(asked, fakes, ledger=ledger, campaign=campaign).events())
+
+
+def lone_comparisons(events: Sequence[Event]) -> Comparisons:
+    knowledge = Knowledge()
+    for event in logged(events):
+        knowledge(event)
+    return Comparisons(knowledge, seed=1)
 
 
 def needs_of_causes(events: Sequence[Event]) -> list[tuple[str, ...]]:
@@ -105,3 +122,29 @@ def test_looking_beneath_known_failures_costs_a_tenth_of_the_search_at_most(tmp_
     events = list(begin(plan(tmp_path, examples=1500), jobs).events())
     last = of(SliceFinished, events)[-1]
     assert last.examples < last.cases <= 1.1 * last.examples + 1
+
+
+def test_jobs_that_file_one_cause_at_the_same_time_have_it_merged(tmp_path: Path) -> None:
+    events = events_of(tmp_path, Fault(needs=("sinks",)), jobs=2, seed=SEED_OF_TWO_MODES)
+    assert needs_of_causes(events) == [("sinks",)]
+    merged = of(CausesMerged, events)
+    assert merged
+    causes = {each.name: each.cause for each in archive(tmp_path, "2").past(["fake"])}
+    assert all(causes[each.name] == each.cause for each in merged)
+
+
+def test_causes_that_differ_are_compared_once_also_after_a_kill(tmp_path: Path) -> None:
+    faults = Fault(needs=("sinks",)), Fault(needs=("soft cap",))
+    events = events_of(tmp_path, *faults, jobs=3)
+    assert needs_of_causes(events) == [("sinks",), ("soft cap",)]
+    assert [each.kind for each in of(SliceFinished, events)].count(SliceKind.COMPARED) >= 1
+    assert lone_comparisons(events).next_slice(None, ()) is None
+    before = [each for each in events if not (isinstance(each, SliceFinished) and each.kind is SliceKind.COMPARED)]
+    assert lone_comparisons(before).next_slice(None, ()) is not None
+
+
+def test_a_merged_cause_is_known_to_the_ledger_if_that_knows_what_explains_it(tmp_path: Path) -> None:
+    events = events_of(tmp_path, Fault(needs=("sinks",)), jobs=2, seed=SEED_OF_TWO_MODES)
+    merged = of(CausesMerged, events)[0]
+    again = [replace(each, known="why") if each is merged else each for each in events]
+    assert all(finding.known == "why" for finding in Standing.of(again).findings if finding.name == merged.name)

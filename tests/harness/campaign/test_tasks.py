@@ -11,6 +11,7 @@ from fake_search import FakeJobs, FakeJudge, decode, observed
 from msgspec import structs
 
 from attnfuzz.harness.campaign import tasks
+from attnfuzz.harness.campaign.comparisons import Comparisons
 from attnfuzz.harness.campaign.events import (
     Event,
     SliceFinished,
@@ -78,6 +79,7 @@ def chooser(asked: Plan, events: Collection[Event]) -> Tasks:
         schedule=schedule,
         shrinking=ShrinkingTime(asked.jobs),
         replays=Replays(asked.backends, past=[], kept=lambda _: (), seed=asked.seed),
+        comparisons=Comparisons(knowledge, seed=asked.seed),
         passed_over=lambda _: (),
         choose_lean=lean,
         limits=Limits.of(asked.seconds),

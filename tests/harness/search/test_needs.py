@@ -1,8 +1,14 @@
 """The features that a failure needs are found after it was made small, within its budget."""
 
-from fake_causes import Fault, FaultyJudge, caught, hunted, names_in
+from fake_causes import Fault, FaultyJudge, caught, featured, hunted, names_in
 
+from attnfuzz.harness.reduce.ablation import FEATURES
 from attnfuzz.harness.search.messages import ShrinkBudget
+from attnfuzz.harness.search.needs import needs_of
+from attnfuzz.harness.search.pinned import Pinned
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
+
+BOTH = featured(window=3, sinks=True)
 
 
 def test_a_failure_needs_the_features_without_which_it_passes() -> None:
@@ -28,3 +34,17 @@ def test_finding_out_what_is_needed_has_a_part_of_the_budget() -> None:
     (found, *_) = caught(hunted(judge, shrink=ShrinkBudget(runs=20, seconds=60)))
     assert len(set(judge.judged)) < 60 + 20
     assert "sinks" in names_in(found.case)
+
+
+def test_what_was_kept_while_the_case_was_made_small_is_needed_when_the_budget_is_spent() -> None:
+    judge = FaultyJudge(Fault(needs=("sinks", "window")))
+    pinned = Pinned(
+        Fingerprint.of("fake", judge.verdict(BOTH).failures[0]),
+        BOTH,
+        judge.verdict(BOTH),
+        run=judge.verdict,
+        budget=ShrinkBudget(runs=0, seconds=0),
+        aside=lambda _case, _verdict: None,
+    )
+    assert needs_of(pinned, BOTH, lambda _: True) == ()
+    assert needs_of(pinned, BOTH, lambda _: True, clues={FEATURES["sinks"]}) == ("sinks",)

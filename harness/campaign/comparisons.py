@@ -1,0 +1,78 @@
+"""Pairs of causes that may be one: jobs that find one at the same time know nothing of each other's.
+
+Hunting compares a failure with the causes that are known by then. A cause that is found later may explain it, too, and
+findings of older releases say nothing of what they need.
+"""
+
+from collections.abc import Collection, Iterator
+from itertools import combinations
+
+from attnfuzz.harness.campaign.events import FindingFiled
+from attnfuzz.harness.campaign.knowledge import Knowledge
+from attnfuzz.harness.campaign.under_way import UnderWay
+from attnfuzz.harness.search.examples import derive_seed
+from attnfuzz.harness.search.known import KnownCause
+from attnfuzz.harness.search.messages import Comparison, ShrinkBudget, Slice, SliceKind
+
+SHARE = 0.05
+"""The part of the time that comparing may take, while there is something else to do."""
+
+GRANTED_SECONDS = 5.0
+"""What comparing may take on top of that."""
+
+MOST_PAIRS = 200
+"""A campaign with many causes compares the likeliest pairs alone."""
+
+COMPARISON = ShrinkBudget(runs=150, seconds=5.0)
+"""What comparing two causes may cost, for each of the two."""
+
+
+class Comparisons:
+    """Hands out slices that compare two causes, one of which was filed in this campaign.
+
+    The causes share a kernel or a feature that they need. Which pairs were compared is folded from the events: the seed
+    of a slice follows from the names of its pair.
+    """
+
+    def __init__(self, knowledge: Knowledge, *, seed: int) -> None:
+        self._knowledge = knowledge
+        self._seed = seed
+
+    def next_slice(self, at: float | None, under_way: Collection[UnderWay]) -> Slice | None:
+        """The next slice, None if there is none or if comparing took its share by now; None for `at` sets no limit."""
+        knowledge = self._knowledge
+        if at is not None and knowledge.seconds_compared > GRANTED_SECONDS + SHARE * at:
+            return None
+        done = knowledge.compared | {run.task.seed for run in under_way}
+        if len(done) >= MOST_PAIRS:
+            return None
+        pairs = sorted(_pairs(knowledge), key=lambda pair: -_likeness(*pair))
+        return next((task for pair in pairs if (task := self._slice(*pair)).seed not in done), None)
+
+    def _slice(self, cause: KnownCause, other: KnownCause) -> Slice:
+        # Which of the two was known first may differ when a campaign goes on.
+        names = sorted((cause.name, other.name))
+        return Slice(
+            backend=other.case.backend,
+            kind=SliceKind.COMPARED,
+            seed=derive_seed(self._seed, "compared", *names),
+            examples=0,
+            comparison=Comparison(cause=cause, other=other),
+            first_only=True,
+        )
+
+
+def _pairs(knowledge: Knowledge) -> Iterator[tuple[KnownCause, KnownCause]]:
+    """The pairs of causes that may be one."""
+    for pair in combinations(knowledge.causes, 2):
+        new = any(isinstance(knowledge.findings[cause.name], FindingFiled) for cause in pair)
+        if new and _likeness(*pair):
+            yield pair
+
+
+def _likeness(cause: KnownCause, other: KnownCause) -> int:
+    """How much there is that two causes share: kernels, backends and needed features; 0 if no kernel and no feature."""
+    kernels = {each.kernel for each in cause.symptoms} & {each.kernel for each in other.symptoms}
+    needs = cause.clues & other.clues
+    same_backend = cause.case.backend == other.case.backend
+    return 2 * len(needs) + bool(kernels) + same_backend if kernels or needs else 0
