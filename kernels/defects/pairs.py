@@ -3,11 +3,10 @@
 from dataclasses import replace
 from functools import cache
 
-from attnfuzz.kernels.native.defective import defective
-
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.defects.catalogue import DEFECTS
 from attnfuzz.kernels.defects.defect import Defect
+from attnfuzz.kernels.defects.native import defective
 from attnfuzz.kernels.trtllm.backends import TRTLLM_BACKENDS, TrtllmBackend
 
 
