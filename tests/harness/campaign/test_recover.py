@@ -223,7 +223,7 @@ def test_a_suspect_whose_job_is_killed_each_time_is_given_up(tmp_path: Path) -> 
     told: list[Event] = []
     for event in begin(plan(tmp_path), jobs, stop=stop).events():
         told.append(event)
-        if len(of(JobRestarted, told)) == MOST_CUT_OFFS:
+        if len(of(SliceStarted, told)) == MOST_CUT_OFFS + 1:
             stop.set()
     assert [event.reason for event in of(UnconfirmedKept, told)] == [JOB_KILLED]
     assert [bool(task.replays) for task in jobs.slices] == [False, *[True] * (MOST_CUT_OFFS - 1), False]
