@@ -9,6 +9,7 @@ from attnfuzz.harness.campaign.jobs import Jobs
 from attnfuzz.harness.campaign.schedule import slices_of
 from attnfuzz.harness.search.messages import AnyMessage, Caught, Lost, ShrinkBudget, Slice, SliceDone, Tally
 from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.recurrence import Recurrence
 from attnfuzz.kernels.defects.catalogue import backend_name
 from attnfuzz.kernels.defects.defect import Defect
 
@@ -93,7 +94,7 @@ class Search:
         match message:
             case Tally():
                 self.cases += message.cases
-            case Lost():
+            case Lost() | Caught(recurrence=Recurrence(seen_once=True)):
                 self._unconfirmed += 1
             case Caught() if self.caught is None:
                 self.caught = message

@@ -42,9 +42,6 @@ class Exporter:
     ) -> None:
         """Run it. Raises CannotExport for a call that can't be written down."""
         runner = runner or shared_runner()
-        if recurrence is not None and failed is not None and isinstance(case, Case):
-            # It may pass now: then the calls are those of the step that failed.
-            case = replace(case, steps=case.steps[: failed.step + 1] or case.steps)
         calls: CallCase | None
         if isinstance(case, CallCase):
             verdict, calls = runner.verdict(case), case
@@ -56,6 +53,9 @@ class Exporter:
         self._case, self._unsupported = case, verdict.unsupported
         self.seen: Observation | None = next(iter(verdict.failures), failed)
         self._recurrence = recurrence
+        # The calls of a run that passes are those of its last step.
+        last = len(case.steps) - 1 if isinstance(case, Case) else -1
+        self._other_step = not verdict.failures and failed is not None and failed.step not in (-1, last)
         self.calls = _lean(calls, self.seen, runner) if calls is not None and self.seen is not None else calls
 
     def script(self, target: Target = Target.NATIVE) -> str:
@@ -68,6 +68,8 @@ class Exporter:
         seen, calls = self.seen, self.calls
         if calls is None:
             raise CannotExport(f"no kernel was launched{f' ({self._unsupported})' if self._unsupported else ''}")
+        if self._other_step:
+            raise CannotExport("it passed this time, and fails before its last step, whose calls a script makes")
         if self._recurrence is not None and self._recurrence.history:
             raise CannotExport("it fails after other cases alone, whose calls a script does not make: replay it")
         if seen is not None and seen.tier == Tier.T6:

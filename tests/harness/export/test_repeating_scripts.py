@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fake_search import observed
 from harness_cases import decode_case
+from msgspec.structs import replace
 from run_scripts import outcomes
 
 from attnfuzz.harness.export import CannotExport, Exporter, Target
@@ -72,6 +73,14 @@ def test_a_script_says_how_often_it_fails_and_that_it_repeats(runner: Runner) ->
 def test_what_needs_other_cases_first_has_no_script(runner: Runner) -> None:
     with pytest.raises(CannotExport, match="after other cases"):
         script(runner, MISMATCH, Recurrence(way=Way.HISTORY, runs=4, failed=4, history=1))
+
+
+def test_what_failed_before_the_last_step_has_no_script_once_it_passes(runner: Runner) -> None:
+    first, second = decode_case("torch_sdpa", 6, 9, padded=2), decode_case("torch_sdpa", 7, 10, padded=2)
+    two = replace(first, steps=(*first.steps, *second.steps))
+    assert Exporter(two, runner, failed=replace(MISMATCH, step=1), recurrence=AT_TIMES).script()
+    with pytest.raises(CannotExport, match="before its last step"):
+        Exporter(two, runner, failed=MISMATCH, recurrence=AT_TIMES).script()
 
 
 @pytest.mark.parametrize("target", list(Target))

@@ -49,7 +49,7 @@ def test_a_death_has_the_history_of_the_worker_that_died(own_runner: Runner, def
     assert own_runner.verdict(deadly).failures
     assert own_runner.history == (case,)
     own_runner.verdict(case)
-    assert len(own_runner.history) == 0
+    assert not own_runner.history
 
 
 def test_cases_run_at_the_same_time_have_their_verdicts_in_order(own_runner: Runner, defective: str) -> None:
