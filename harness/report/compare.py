@@ -123,7 +123,7 @@ def compare(before: Standing, after: Standing) -> Comparison:
         still=tuple(still),
         fixed=tuple(cause for cause, keys in gone.items() if keys <= passes),
         unseen=tuple(cause for cause, keys in gone.items() if not keys <= passes),
-        grown={cause.name: new for cause, keys in still.items() if (new := len(keys - before_keys))},
+        grown={cause.name: more for cause, keys in still.items() if (more := len(keys - before_keys))},
         backends=tuple(backends),
         rates=(before.rate(before.cases), after.rate(after.cases)),
         left_out=sum(
