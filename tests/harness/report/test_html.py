@@ -316,6 +316,8 @@ def test_a_backend_that_had_no_turn_is_not_passed_over_in_silence() -> None:
     silent = words(render_html(standing_of(finished())))
     assert "Nothing was searched in trtllm_mha" in silent
     assert "Nothing was searched" not in words(busy_page())
+    sought = replace(started("trtllm_mha"), until_finding=True)
+    assert "Nothing was searched" not in words(render_html(Standing.of([sought, filed(CASE), finished()])))
 
 
 def test_the_end_of_a_campaign_makes_no_peak_of_cases_per_second() -> None:
