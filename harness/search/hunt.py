@@ -286,7 +286,8 @@ class Hunt:
             else:
                 pinned = self._pin(pinned.fingerprint, explained.case, verdict)
         if explained.cause is not None:
-            pinned.limit(SYMPTOM)
+            seconds = min(SYMPTOM.seconds, self._budget().seconds)
+            pinned.limit(replace(SYMPTOM, seconds=seconds))
         return pinned, explained.cause
 
     def _allowed(self, case: Case) -> bool:
@@ -299,7 +300,9 @@ class Hunt:
     ) -> None:
         observation = pinned.observation(case)
         assert observation is not None
-        needs = needs_of(pinned, case, self._allowed, clues=clues)
+        # Explaining it has shown that it needs what the cause needs.
+        known = clues if cause is None else clues | cause.clues
+        needs = needs_of(pinned, case, self._allowed, clues=known)
         fingerprint = pinned.fingerprint
         if cause is None:
             name = finding_name(case, observation)
