@@ -17,7 +17,7 @@ from attnfuzz.harness.search.messages import Comparison, ShrinkBudget, Slice, Sl
 SHARE = 0.05
 """The part of the time that comparing may take, while there is something else to do."""
 
-GRANTED_SECONDS = 5.0
+GRANTED_SECONDS = 20.0
 """What comparing may take on top of that."""
 
 MOST_PAIRS = 200
@@ -71,8 +71,15 @@ def _pairs(knowledge: Knowledge) -> Iterator[tuple[KnownCause, KnownCause]]:
 
 
 def _likeness(cause: KnownCause, other: KnownCause) -> int:
-    """How much there is that two causes share: kernels, backends and needed features; 0 if no kernel and no feature."""
-    kernels = {each.kernel for each in cause.symptoms} & {each.kernel for each in other.symptoms}
-    needs = cause.clues & other.clues
+    """How likely it is that two causes are one; 0 if neither can explain the other.
+
+    A cause can explain a case that has the features which it needs; one that needs none, a case in the same kernel.
+    """
+    same_kernel = any(each.kernel == its.kernel for each in cause.symptoms for its in other.symptoms)
     same_backend = cause.case.backend == other.case.backend
-    return 2 * len(needs) + bool(kernels) + same_backend if kernels or needs else 0
+    shared = len(cause.clues & other.clues)
+    explicable = [
+        one for one, its in ((cause, other), (other, cause)) if one.may_show_in(its.case) and (one.clues or same_kernel)
+    ]
+    near = shared or same_kernel
+    return 2 * shared + 2 * same_kernel + same_backend + len(explicable) if near and explicable else 0

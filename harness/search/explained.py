@@ -26,6 +26,9 @@ from attnfuzz.reference.case import Case, Launch, Mode
 MOST_CAUSES = 12
 """Known causes that are tried on one failure, the likeliest first."""
 
+SHARE = 0.4
+"""The part of the budget for shrinking a failure after which no further cause is tried on it."""
+
 SEEDS = 2
 """Value seeds with which a case that is predicted to fail is run."""
 
@@ -58,7 +61,7 @@ def explain(pinned: Pinned[Case], causes: Sequence[KnownCause], allowed: Allowed
     """Find the cause that explains a pinned failure, within the failure's budget."""
     case = pinned.first
     for cause in _likeliest(causes, pinned.fingerprint):
-        if pinned.reduced:
+        if pinned.left <= 1 - SHARE:
             break
         if not cause.may_show_in(case):
             continue

@@ -352,7 +352,8 @@ class Hunt:
             else:
                 pinned = self._pin(pinned.fingerprint, explained.case, verdict)
         if explained.cause is not None:
-            pinned.limit(SYMPTOM)
+            seconds = min(SYMPTOM.seconds, self._budget().seconds)
+            pinned.limit(replace(SYMPTOM, seconds=seconds))
         return pinned, explained.cause
 
     def _allowed(self, case: Case) -> bool:
@@ -365,7 +366,8 @@ class Hunt:
     ) -> None:
         observation = pinned.observation(case)
         assert observation is not None
-        needs = needs_of(pinned, case, self._allowed, clues=clues)
+        known = clues if cause is None else clues | cause.clues
+        needs = needs_of(pinned, case, self._allowed, clues=known)
         fingerprint, verdict = pinned.fingerprint, pinned.verdict(case)
         if self._budget().seconds > 0:
             verdict = self._in_words(case, verdict)

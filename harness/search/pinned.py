@@ -39,9 +39,7 @@ class Pinned(Generic[C]):
         self._verdicts: dict[Hashable, Verdict] = {identity(first): verdict}
         self._run = run
         self._aside = aside
-        self._runs_left = budget.runs
-        self._deadline = time.monotonic() + budget.seconds
-        self._reserve = ShrinkBudget(runs=int(budget.runs * NEEDS_SHARE), seconds=budget.seconds * NEEDS_SHARE)
+        self.limit(budget)
 
     def fails(self, case: C) -> bool:
         """Whether `case` is known to fail like the first one."""
@@ -62,21 +60,29 @@ class Pinned(Generic[C]):
         return self._verdicts.get(key)
 
     def limit(self, budget: ShrinkBudget) -> None:
-        """Have at most `budget` left from now on, with a part of it for what the smallest case needs."""
-        self._runs_left = min(self._runs_left, budget.runs)
-        self._deadline = min(self._deadline, time.monotonic() + budget.seconds)
-        self._reserve = ShrinkBudget(runs=int(budget.runs * NEEDS_SHARE), seconds=budget.seconds * NEEDS_SHARE)
+        """Have this budget from now on."""
+        self._budget = budget
+        self._runs_left = budget.runs
+        self._deadline = time.monotonic() + budget.seconds
 
     def verdict(self, case: C) -> Verdict:
         """The verdict on a case that was run."""
         return self._verdicts[identity(case)]
 
     @property
+    def left(self) -> float:
+        """The part of the budget that is left, of runs or seconds, whichever is less; 0 if nothing will be run."""
+        seconds = self._deadline - time.monotonic()
+        if self._runs_left <= 0 or seconds <= 0:
+            return 0.0
+        return min(self._runs_left / self._budget.runs, seconds / self._budget.seconds)
+
+    @property
     def spent(self) -> bool:
         """Whether nothing will be run any more."""
-        return self._runs_left <= 0 or time.monotonic() >= self._deadline
+        return not self.left
 
     @property
     def reduced(self) -> bool:
         """Whether the part of the budget that is for making the case smaller is spent."""
-        return self._runs_left <= self._reserve.runs or time.monotonic() >= self._deadline - self._reserve.seconds
+        return self.left <= NEEDS_SHARE

@@ -64,6 +64,11 @@ def test_two_faults_of_one_kind_stay_apart(tmp_path: Path) -> None:
     assert needs_of_causes(events_of(tmp_path, *faults)) == [("sinks",), ("soft cap",)]
 
 
+def test_a_fault_that_needs_more_than_a_known_one_is_none_of_its_symptoms(tmp_path: Path) -> None:
+    faults = Fault(needs=("sinks",), modes=(Mode.DECODE,)), Fault(needs=("sinks", "soft cap"), modes=(Mode.EXTEND,))
+    assert needs_of_causes(events_of(tmp_path, *faults)) == [("sinks",), ("sinks", "soft cap")]
+
+
 def test_a_fault_of_all_cases_takes_no_other_for_its_own(tmp_path: Path) -> None:
     faults = Fault(modes=(Mode.DECODE,)), Fault(needs=("sinks",), modes=(Mode.EXTEND,))
     assert needs_of_causes(events_of(tmp_path, *faults)) == [(), ("sinks",)]
@@ -134,9 +139,9 @@ def test_jobs_that_file_one_cause_at_the_same_time_have_it_merged(tmp_path: Path
 
 
 def test_causes_that_differ_are_compared_once_also_after_a_kill(tmp_path: Path) -> None:
-    faults = Fault(needs=("sinks",)), Fault(needs=("soft cap",))
-    events = events_of(tmp_path, *faults, jobs=3)
-    assert needs_of_causes(events) == [("sinks",), ("soft cap",)]
+    faults = Fault(needs=("sinks",), modes=(Mode.DECODE,)), Fault(needs=("sinks", "soft cap"), modes=(Mode.EXTEND,))
+    events = events_of(tmp_path, *faults)
+    assert needs_of_causes(events) == [("sinks",), ("sinks", "soft cap")]
     assert [each.kind for each in of(SliceFinished, events)].count(SliceKind.COMPARED) >= 1
     assert lone_comparisons(events).next_slice(None, ()) is None
     before = [each for each in events if not (isinstance(each, SliceFinished) and each.kind is SliceKind.COMPARED)]
