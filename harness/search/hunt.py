@@ -39,7 +39,7 @@ from attnfuzz.harness.search.tally import CountingRunner
 from attnfuzz.harness.verdict.failures import FAILURES, Failure, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.case import Case, Pace
 from attnfuzz.reference.device import Device
 
 RUNS_PER_SHRINKING_RUN = 4
@@ -47,6 +47,9 @@ RUNS_PER_SHRINKING_RUN = 4
 
 RECHECK_SECONDS = 60.0
 """What it may take to show again a finding of an earlier campaign that comes and goes."""
+
+PROMPT_RUNS = 60
+"""Runs on a prompt device, at most, before a failure that comes and goes on a late one is said to need it."""
 
 SYMPTOM = ShrinkBudget(runs=150, seconds=3.0)
 """What making a failure smaller may cost once a known cause explains it."""
@@ -306,9 +309,20 @@ class Hunt:
                 verdict=pursued.verdict,
                 recurrence=pursued.recurrence,
                 history=pursued.history,
+                needs=self._needs_late(pursued),
                 beside=fingerprint in self._beside,
             )
         )
+
+    def _needs_late(self, pursued: Pursued) -> tuple[str, ...]:
+        """The feature "late device", if a failure that comes and goes does not come where the device is prompt."""
+        if pursued.case.pace is Pace.PROMPT or pursued.recurrence.seen_once:
+            return ()
+        prompt = replace(pursued.case, pace=Pace.PROMPT)
+        for _ in range(min(pursued.recurrence.runs_to_show, PROMPT_RUNS)):
+            if any(alike(seen, pursued.observation) for seen in self._runner.verdict(prompt).observations):
+                return ()
+        return ("late device",)
 
     def _settle(self, pinned: Pinned[Case]) -> None:
         """Make a failure small, and hand over the smallest case that comes back; the first one did."""

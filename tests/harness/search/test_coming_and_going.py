@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 from fake_search import FakeJudge, decode, fake_cases, kv_lens, observed
+from msgspec.structs import replace
 
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import (
@@ -18,7 +19,7 @@ from attnfuzz.harness.search.messages import (
 )
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.recurrence import Recurrence, Way
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.case import Case, Pace
 
 FAULT = observed(Kind.ILLEGAL_ACCESS, "query")
 UNWRITTEN = observed(Kind.UNWRITTEN)
@@ -108,3 +109,19 @@ def test_a_finding_that_comes_and_goes_is_not_called_fixed_after_one_run(judge: 
     assert bool(checked.observations) is fails
     assert checked.runs == (17 if fails else recurrence.runs_to_show)
     assert not checked.inconclusive
+
+
+@pytest.mark.parametrize(("prompt_too", "needs"), [(False, ("late device",)), (True, ())])
+def test_what_comes_and_goes_needs_a_late_device_if_it_never_comes_on_a_prompt_one(
+    *, prompt_too: bool, needs: tuple[str, ...]
+) -> None:
+    class Late(Counting):
+        def verdict(self, case: Case) -> Verdict:
+            return super().verdict(case) if prompt_too or case.pace is Pace.LATE else Verdict()
+
+    drawn = replace(decode(150), pace=Pace.LATE)
+    judge = Late(UNWRITTEN, every=2)
+    replays = [Replay(case=drawn, failed=(UNWRITTEN,))]
+    (found,) = settled(hunt(judge, replays))
+    assert isinstance(found, Caught)
+    assert found.needs == needs
