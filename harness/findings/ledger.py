@@ -145,7 +145,8 @@ def _wrong_value(name: str, value: object, kind: Any) -> Iterable[str]:
     try:
         converted = msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        yield f"{name}: {str(error)[:1].lower()}{str(error)[1:]}"
+        # That a key may be left out is no hint for one that is given.
+        yield f"{name}: {str(error)[:1].lower()}{str(error)[1:]}".replace(" | null`", "`")
         return
     if isinstance(converted, str) and not converted.strip():
         yield f"{name} is empty: {_REQUIRED.get(name, 'leave it out')}"

@@ -110,20 +110,19 @@ def compare(before: Standing, after: Standing) -> Comparison:
     names = {partner: name for name, partner in partners.items()}
     own = {name: name for name in partners}
     was, now = _failures(before.causes, names), _failures(after.causes, own)
-    before_keys, now_keys = frozenset().union(*was.values()), frozenset().union(*now.values())
+    before_keys, now_keys = (frozenset().union(*(keys for _, keys in failures)) for failures in (was, now))
     passes = frozenset(_key(finding, own) for finding in after.fixed if finding.case.backend in own)
-    gone = {cause: keys for cause, keys in was.items() if not keys & now_keys}
-    still = {cause: keys for cause, keys in now.items() if keys & before_keys}
+    gone = [(cause, keys) for cause, keys in was if not keys & now_keys]
     return Comparison(
         before=old.campaign,
         after=new.campaign,
         caveats=(*_endings(before, after), *_settings(old, new), *_unpaired(before, after, partners)),
         environment=changes(before.environment, after.environment),
-        appeared=tuple(cause for cause in now if cause not in still),
-        still=tuple(still),
-        fixed=tuple(cause for cause, keys in gone.items() if keys <= passes),
-        unseen=tuple(cause for cause, keys in gone.items() if not keys <= passes),
-        grown={cause.name: more for cause, keys in still.items() if (more := len(keys - before_keys))},
+        appeared=tuple(cause for cause, keys in now if not keys & before_keys),
+        still=tuple(cause for cause, keys in now if keys & before_keys),
+        fixed=tuple(cause for cause, keys in gone if keys <= passes),
+        unseen=tuple(cause for cause, keys in gone if not keys <= passes),
+        grown={cause.name: len(keys - before_keys) for cause, keys in now if keys & before_keys and keys - before_keys},
         backends=tuple(backends),
         rates=(before.rate(before.cases), after.rate(after.cases)),
         left_out=sum(
@@ -151,10 +150,10 @@ def _partners(before: Iterable[str], after: Iterable[str]) -> dict[str, str]:
     return {name: partners[name] for name in new if name in partners}
 
 
-def _failures(causes: Iterable[Cause], names: Mapping[str, str]) -> dict[Cause, frozenset[str]]:
+def _failures(causes: Iterable[Cause], names: Mapping[str, str]) -> list[tuple[Cause, frozenset[str]]]:
     """The causes of findings of backends in `names`, reduced to those, with the keys of their findings."""
     own = ([finding for finding in cause.findings if finding.case.backend in names] for cause in causes)
-    return {Cause(tuple(found)): frozenset(_key(each, names) for each in found) for found in own if found}
+    return [(Cause(tuple(found)), frozenset(_key(each, names) for each in found)) for found in own if found]
 
 
 def _key(finding: AnyFinding, names: Mapping[str, str]) -> str:

@@ -107,7 +107,8 @@ def test_other_failures_are_let_go() -> None:
     assert searched.caught is not None
     assert searched.caught.observation.kind is Kind.ILLEGAL_ACCESS
     assert any(LONG // 2 <= max(kv_lens(case)) < LONG for case in judge.judged)
-    assert all(max(kv_lens(case)) >= LONG for case in judge.confirmed)
+    # What has another value seed may be a variant that is run to see which features the failure needs.
+    assert all(max(kv_lens(case)) >= LONG for case in judge.confirmed if case.seed == 0)
 
 
 def test_searches_take_turns_on_all_jobs() -> None:
