@@ -138,7 +138,7 @@ class JournalingLauncher:
     `kernel` is the entry point launched last in a step, `raised` what it raised, `observations` what the checks of the
     step's launches found, `broken` what was reported of them before they ran, `way` how a server comes to make them,
     if the backend says, `kernel_seconds` the time spent in kernels. `launched` are the launches of a step if it is a
-    list, None if nobody looks at them. What launches were given stays alive until they were seen through, unless a
+    list, None if they are not looked at. What launches were given stays alive until they were seen through, unless a
     `gate` keeps the device behind: a server that runs ahead drops what it needs no more. `run` goes on record as
     `LaunchRecord.run`. A `tracer` is shown every launch, `stopwatch` sees launches to their end, and `new_graph` makes
     the graph of a capture. `failed_launch` says what the device's runtime keeps of a launch that failed, "" if there

@@ -142,7 +142,7 @@ _CLUES = (
     Feature("used workspace", _but("workspace", Workspace.FRESH), case_with(workspace=Workspace.FRESH)),
     Feature("late device", _but("pace", Pace.PROMPT), case_with(pace=Pace.PROMPT)),
     Feature("stated maxima", _but("stated maxima", "exact"), case_with(max_len_slack=0)),
-    Feature("relation", _but("relation", "none"), case_with(relation=None)),
+    Feature("relation", _but("relation", "none"), removals.no_relation),
     Feature("replay", _but("launch", "eager"), removals.no_graphs),
     Feature("padding", _but("padding", "none"), removals.no_padding),
     Feature("ragged queries", frozenset({"q lens=ragged"}), removals.equal_q_lens),

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from attnfuzz.harness.reduce.cuts import graph_of, map_requests, tidy, with_requests
+from attnfuzz.harness.reduce.relation import run_only_the_other
 from attnfuzz.harness.reduce.steps import as_eager, with_surplus
 from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
 
@@ -129,6 +130,12 @@ def no_empty_kv(case: Case) -> Iterator[Case]:
 def no_short_kv(case: Case) -> Iterator[Case]:
     """At least as many keys as query tokens for each request that has keys."""
     yield map_requests(case, lambda each: replace(each, kv_len=max(each.kv_len, each.q_len) if each.kv_len else 0))
+
+
+def no_relation(case: Case) -> Iterator[Case]:
+    """The first run alone; then the other."""
+    yield replace(case, relation=None)
+    yield from run_only_the_other(case)
 
 
 def slots_in_order(case: Case) -> Iterator[Case]:

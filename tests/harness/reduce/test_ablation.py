@@ -12,6 +12,8 @@ from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.reduce.transfers import in_mode, transfers
 from attnfuzz.reference.case import Case, Launch, Mode, PageOrder, Pages, Request, Scales, Workspace
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.related import related
+from attnfuzz.reference.relation import Relation
 
 CAPTURE = step(Mode.TARGET_VERIFY, stride=2, rows=3, launch=Launch.CAPTURE)
 REPLAY = step(Mode.TARGET_VERIFY, (2, 9), (2, 2), stride=2, rows=3, launch=Launch.REPLAY)
@@ -48,6 +50,20 @@ def padded(case: Case) -> bool:
 )
 def test_a_feature_is_needed_if_the_case_passes_without_it(fails: Callable[[Case], bool], expected: set[str]) -> None:
     assert names(CASE, fails) == expected
+
+
+def test_a_failure_of_the_related_run_alone_needs_no_relation() -> None:
+    enlarged = replace(drawn_extend(), relation=Relation.PADDING_ENLARGED)
+
+    def fails(case: Case) -> bool:
+        return padded(case if case.relation is None else related(case).case)
+
+    assert fails(enlarged)
+    assert "relation" not in names(enlarged, fails)
+
+
+def drawn_extend() -> Case:
+    return replace(CASE, steps=(step(Mode.DRAFT_EXTEND_V2, (1, 9), stride=1, rows=1),), workspace=Workspace.FRESH)
 
 
 def test_a_window_is_tried_without_effect_too() -> None:
