@@ -12,7 +12,7 @@ from attnfuzz.harness.campaign.knowledge import Knowledge
 from attnfuzz.harness.campaign.under_way import UnderWay
 from attnfuzz.harness.search.examples import derive_seed
 from attnfuzz.harness.search.known import KnownCause
-from attnfuzz.harness.search.messages import Comparison, ShrinkBudget, Slice, SliceKind
+from attnfuzz.harness.search.messages import CausePair, ShrinkBudget, Slice, SliceKind
 
 SHARE = 0.05
 """The part of the time that comparing may take, while there is something else to do."""
@@ -57,7 +57,7 @@ class Comparisons:
             kind=SliceKind.COMPARED,
             seed=derive_seed(self._seed, "compared", *names),
             examples=0,
-            comparison=Comparison(cause=cause, other=other),
+            comparison=CausePair(cause=cause, other=other),
             first_only=True,
         )
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from attnfuzz.harness.cli.terminal import Exit, print_line, tell
 from attnfuzz.harness.export import Exporter
 from attnfuzz.harness.findings.record import Record, RecordError, read_history, read_record
-from attnfuzz.harness.sandbox.again import Shown, show_again
+from attnfuzz.harness.sandbox.again import ShownAgain, show_again
 from attnfuzz.harness.sandbox.check import Runner, render_failure
 from attnfuzz.harness.verdict.recurrence import MOST_SECONDS, SHOWN, Recurrence, percent
 from attnfuzz.harness.verdict.wording import count
@@ -25,7 +25,7 @@ class Recurring:
         self.recurrence = recurrence
         self._record = record
 
-    def show(self, case: Case, runner: Runner, times: int | None) -> Shown:
+    def show(self, case: Case, runner: Runner, times: int | None) -> ShownAgain:
         """Run `case`, the finding's on whatever backend, until it fails, or `times` times."""
         found_on = self._record.case.backend
         before = [
@@ -60,7 +60,7 @@ def recurring_at(path: Path) -> Recurring | None:
     return None if recurrence is None else Recurring(read_record(path), recurrence)
 
 
-def print_shown(console: Console, path: Path, case: Case, shown: Shown) -> Exit:
+def print_shown(console: Console, path: Path, case: Case, shown: ShownAgain) -> Exit:
     """Print how often it failed. Returns the exit code: once is enough."""
     runs = count(shown.runs, "run")
     if shown.verdict is not None:

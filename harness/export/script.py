@@ -9,7 +9,7 @@ from attnfuzz.harness.export.target import CannotExport, Target, flashinfer_part
 from attnfuzz.harness.files.templates import environment_of
 from attnfuzz.harness.memory.poison import poison
 from attnfuzz.harness.verdict.failures import DEATHS, Observation
-from attnfuzz.harness.verdict.recurrence import MOST_SECONDS, Recurrence, Way
+from attnfuzz.harness.verdict.recurrence import MOST_SECONDS, Recurrence, Rerun
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.reference.calls import CallCase, named_views
 from attnfuzz.reference.contract import LseBase
@@ -89,7 +89,7 @@ def _repeated(recurrence: Recurrence | None) -> list[str]:
     if recurrence is None:
         return []
     beside = ""
-    if recurrence.way is Way.LOAD:
+    if recurrence.way is Rerun.LOAD:
         beside = f" Start {recurrence.load} of this script at the same time."
     return [recurrence.words, f"The calls are made until it fails, for {MOST_SECONDS} s at most.{beside}"]
 

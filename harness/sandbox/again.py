@@ -11,7 +11,7 @@ from attnfuzz.harness.verdict.recurrence import Recurrence
 from attnfuzz.reference.case import Case
 
 
-class Shown(NamedTuple):
+class ShownAgain(NamedTuple):
     """How often the case failed in so many `runs` of those `wanted`, and the first verdict that did, if one did."""
 
     runs: int
@@ -36,7 +36,7 @@ def show_again(
     seconds: float,
     times: int | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> Shown:
+) -> ShownAgain:
     """Run a case until it fails like `observation`, as often as its rate asks for, but no longer than `seconds`.
 
     With `times`, it is run that often whether it fails or not.
@@ -52,4 +52,4 @@ def show_again(
         if clock() >= until and times is None:
             break
     verdict = None if tries.shown is None else tries.shown[2]
-    return Shown(tries.runs, wanted, tries.failed, verdict, tries.unsupported)
+    return ShownAgain(tries.runs, wanted, tries.failed, verdict, tries.unsupported)

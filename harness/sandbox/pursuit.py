@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.sandbox.tries import LOAD, OWN_SEED, Tries
 from attnfuzz.harness.verdict.failures import DEATHS, Kind, Observation, Verdict
-from attnfuzz.harness.verdict.recurrence import Recurrence, Trial, Way, is_known, runs_to_show
+from attnfuzz.harness.verdict.recurrence import Recurrence, Rerun, Trial, is_known, runs_to_show
 from attnfuzz.harness.workers.postmortem import KILLED
 from attnfuzz.reference.case import Case, Guard, Pace
 
@@ -30,7 +30,7 @@ _CONVINCED = 0.95
 """Probability with which a history that suffices shows it, as far as the rate is known when it is cut."""
 
 
-class Budget(NamedTuple):
+class Effort(NamedTuple):
     """What a pursuit may cost: runs of the case, and seconds."""
 
     runs: int
@@ -70,7 +70,7 @@ class Pursuit:
         case: Case,
         observation: Observation,
         history: Sequence[Case],
-        budget: Budget,
+        budget: Effort,
         *,
         late: bool = False,
         came_back: bool = False,
@@ -83,13 +83,13 @@ class Pursuit:
         self._until = self._began + budget.seconds
         other = Guard.LEFT if case.guard is Guard.RIGHT else Guard.RIGHT
         self._ways = [
-            Tries(runner, Way.ALONE, case, observation),
-            Tries(runner, Way.HISTORY, case, observation, history=history),
-            Tries(runner, Way.LOAD, case, observation, load=load),
-            Tries(runner, Way.GUARD, replace(case, guard=other), observation),
+            Tries(runner, Rerun.ALONE, case, observation),
+            Tries(runner, Rerun.HISTORY, case, observation, history=history),
+            Tries(runner, Rerun.LOAD, case, observation, load=load),
+            Tries(runner, Rerun.GUARD, replace(case, guard=other), observation),
         ]
         if late and case.pace is not Pace.LATE:
-            self._ways.append(Tries(runner, Way.LATE, replace(case, pace=Pace.LATE), observation))
+            self._ways.append(Tries(runner, Rerun.LATE, replace(case, pace=Pace.LATE), observation))
 
     def is_steady(self) -> bool:
         """Whether the case, which came back, fails in each of a few more runs. A hang is taken to: it costs too much.
@@ -98,7 +98,7 @@ class Pursuit:
         """
         if self._observation.kind is Kind.HANG or self._spent:
             return True
-        tries = Tries(self._runner, Way.ALONE, self._case, self._observation, seeds=OWN_SEED)
+        tries = Tries(self._runner, Rerun.ALONE, self._case, self._observation, seeds=OWN_SEED)
         tries.begin()
         for _ in range(STEADY_RUNS):
             tries.run()
@@ -112,7 +112,7 @@ class Pursuit:
         found = self._first_to_fail()
         if found is None:
             return self._never()
-        if found.way is Way.HISTORY and found.history:
+        if found.way is Rerun.HISTORY and found.history:
             found = self._cut(found)
         while not is_known(found.failed, found.runs) and not self._spent:
             self._run(found)
@@ -123,7 +123,9 @@ class Pursuit:
     def _never(self) -> Pursued:
         verdict = Verdict(observations=(self._observation,))
         runs = sum(tries.runs for tries in self._ways)
-        recurrence = Recurrence(way=Way.ALONE, runs=runs + self._came_back, failed=self._came_back, tried=self._tried())
+        recurrence = Recurrence(
+            way=Rerun.ALONE, runs=runs + self._came_back, failed=self._came_back, tried=self._tried()
+        )
         return Pursued(self._case, self._observation, verdict, (), recurrence)
 
     def _tried(self, *more: Tries) -> tuple[Trial, ...]:
@@ -174,7 +176,7 @@ class Pursuit:
 
         def suffices(cases: tuple[Case, ...]) -> bool:
             nonlocal best
-            tries = Tries(self._runner, Way.HISTORY, self._case, self._observation, history=cases)
+            tries = Tries(self._runner, Rerun.HISTORY, self._case, self._observation, history=cases)
             if not self._shows(tries, runs, until):
                 return False
             best = tries

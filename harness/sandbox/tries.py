@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike
 from attnfuzz.harness.verdict.failures import Observation, Verdict
-from attnfuzz.harness.verdict.recurrence import Recurrence, Trial, Way
+from attnfuzz.harness.verdict.recurrence import Recurrence, Rerun, Trial
 from attnfuzz.reference.case import Case
 
 MOST_LOAD = 8
@@ -35,7 +35,7 @@ def seeds_of(observation: Observation, first: int) -> Sequence[int]:
 class Tries:
     """Runs of `case` in one `way`, and how many of them failed like `observation`.
 
-    Each is in a worker that ran the one before, but for Way.HISTORY: there each begins a worker, which runs `history`
+    Each is in a worker that ran the one before, but for Rerun.HISTORY: there each begins a worker, which runs `history`
     first. The runs have value seeds in turns, by default fresh ones (`seeds_of`). `shown` is the first case that
     failed, with its observation and verdict.
     """
@@ -43,7 +43,7 @@ class Tries:
     def __init__(
         self,
         runner: RepeatingRunner,
-        way: Way,
+        way: Rerun,
         case: Case,
         observation: Observation,
         *,
@@ -52,8 +52,8 @@ class Tries:
         seeds: Sequence[int] | None = None,
     ) -> None:
         self.way, self.case, self.observation = way, case, observation
-        self.history = tuple(history) if way is Way.HISTORY else ()
-        self.load = load if way is Way.LOAD else 1
+        self.history = tuple(history) if way is Rerun.HISTORY else ()
+        self.load = load if way is Rerun.LOAD else 1
         self.runs = self.failed = 0
         self.unsupported: str | None = None
         self.shown: tuple[Case, Observation, Verdict] | None = None
@@ -79,9 +79,9 @@ class Tries:
                 self.shown = self.shown or (case, found, verdict)
 
     def _verdicts(self, cases: list[Case]) -> list[Verdict]:
-        if self.way is Way.LOAD:
+        if self.way is Rerun.LOAD:
             return self._runner.together(cases)
-        if self.way is Way.HISTORY:
+        if self.way is Rerun.HISTORY:
             self._runner.renew()
             for earlier in self.history:
                 self._runner.verdict(earlier)

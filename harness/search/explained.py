@@ -47,7 +47,7 @@ _PLACES = {"padded rows": frozenset({"padding", "replay"}), "empty rows": _SEEN_
 """The same for places."""
 
 
-class Explained(NamedTuple):
+class Attribution(NamedTuple):
     """What became of a failure: the known `cause` that explains it, if one does, and the case to go on with.
 
     That is another than before if the failure shows without the features of a cause, too: something else is beneath.
@@ -57,7 +57,7 @@ class Explained(NamedTuple):
     case: Case
 
 
-def explain(pinned: Pinned[Case], causes: Sequence[KnownCause], allowed: Allowed) -> Explained:
+def explain(pinned: Pinned[Case], causes: Sequence[KnownCause], allowed: Allowed) -> Attribution:
     """Find the cause that explains a pinned failure, within the failure's budget."""
     case = pinned.first
     for cause in _likeliest(causes, pinned.fingerprint):
@@ -70,8 +70,8 @@ def explain(pinned: Pinned[Case], causes: Sequence[KnownCause], allowed: Allowed
         if failing is not None:
             case = failing
         elif test.passes_without and test.predicted:
-            return Explained(cause, case)
-    return Explained(None, case)
+            return Attribution(cause, case)
+    return Attribution(None, case)
 
 
 def _likeliest(causes: Sequence[KnownCause], fingerprint: Fingerprint) -> list[KnownCause]:

@@ -12,15 +12,15 @@ from attnfuzz.harness.reduce.ablation import Feature
 from attnfuzz.harness.sandbox.again import show_again
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike, comes_back, recheck
-from attnfuzz.harness.sandbox.pursuit import Budget, Pursued, Pursuit
+from attnfuzz.harness.sandbox.pursuit import Effort, Pursued, Pursuit
 from attnfuzz.harness.search.beneath import SHARE, explaining, without
 from attnfuzz.harness.search.examples import run_examples
-from attnfuzz.harness.search.explained import Explained, explain
+from attnfuzz.harness.search.explained import Attribution, explain
 from attnfuzz.harness.search.known import KnownCause, finding_name
 from attnfuzz.harness.search.messages import (
     AnyMessage,
     Caught,
-    Comparison,
+    CausePair,
     Gap,
     Lost,
     Rechecked,
@@ -164,7 +164,7 @@ class Hunt:
             inconclusive=not shown.conclusive,
         )
 
-    def _compare(self, pair: Comparison) -> None:
+    def _compare(self, pair: CausePair) -> None:
         """Find out whether two causes are one: what either predicts of the other is run."""
         self._runner.shrinking = True
         for cause, other in ((pair.cause, pair.other), (pair.other, pair.cause)):
@@ -291,7 +291,7 @@ class Hunt:
             case,
             observation,
             self._history,
-            Budget(runs, budget.seconds),
+            Effort(runs, budget.seconds),
             late=late,
             came_back=came_back,
         )
@@ -362,7 +362,7 @@ class Hunt:
             observation, verdict = pinned.observation(explained.case), pinned.verdict(explained.case)
             assert observation is not None
             if not comes_back(self._runner, explained.case, observation):
-                explained = Explained(None, pinned.first)
+                explained = Attribution(None, pinned.first)
             else:
                 pinned = self._pin(pinned.fingerprint, explained.case, verdict)
         if explained.cause is not None:

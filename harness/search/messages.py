@@ -69,7 +69,7 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     history: tuple[Case, ...] = ()
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class CausePair(msgspec.Struct, frozen=True, kw_only=True):
     """Two causes that may be one: `cause` explains `other`, or the other way round."""
 
     cause: KnownCause
@@ -100,7 +100,7 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     shrink: ShrinkBudget = ShrinkBudget()
     first_only: bool = False
     replays: tuple[Replay, ...] = ()
-    comparison: Comparison | None = None
+    comparison: CausePair | None = None
     lean: Lean = Lean()
     shrink_seconds: float | None = None
     handed_at: float | None = None

@@ -27,7 +27,7 @@ Load = Annotated[int, Meta(ge=1, le=64)]
 Cases = Annotated[int, Meta(ge=0, le=10_000)]
 
 
-class Way(StrEnum):
+class Rerun(StrEnum):
     """How a case is run again that did not fail again in a fresh worker."""
 
     ALONE = "repeated in one worker"
@@ -40,7 +40,7 @@ class Way(StrEnum):
 class Trial(msgspec.Struct, frozen=True):
     """What was tried in one way: so many runs, so many of which failed."""
 
-    way: Way
+    way: Rerun
     runs: Runs
     failed: Runs = 0
 
@@ -57,7 +57,7 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
     the same time, and `history` the number of cases that a fresh worker ran before it. `tried` has all that was tried.
     """
 
-    way: Way
+    way: Rerun
     runs: Runs
     failed: Runs
     load: Load = 1
@@ -91,9 +91,9 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
             return f"Seen once: it did not come back. {self._all_tried}"
         low, high = self.interval
         before = ""
-        if self.way is Way.HISTORY:
+        if self.way is Rerun.HISTORY:
             before = f" It needs a fresh worker and {self.history} cases before it."
-        elif self.way is Way.LOAD:
+        elif self.way is Rerun.LOAD:
             before = f" It was run by {self.load} workers at a time."
         return (
             f"It comes and goes: {self.failed:,} of {self.runs:,} runs failed ({percent(self.failed / self.runs)}; 95% "

@@ -12,7 +12,7 @@ from harness_cases import decode_case
 from attnfuzz.harness.findings.finding import Finding
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.harness.verdict.recurrence import SEEN_ONCE_RUNS, Recurrence, Trial, Way
+from attnfuzz.harness.verdict.recurrence import SEEN_ONCE_RUNS, Recurrence, Rerun, Trial
 from attnfuzz.reference.case import Case
 
 # Backends of a user's file run in workers alone.
@@ -31,7 +31,7 @@ def filed(home: Path, name: str, recurrence: Recurrence, *before: Case, failure:
 
 
 def test_a_finding_of_each_17th_launch_is_repeated_until_it_fails(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
-    path = filed(tmp_path, "EVERY_17_NAN", Recurrence(way=Way.ALONE, runs=136, failed=8))
+    path = filed(tmp_path, "EVERY_17_NAN", Recurrence(way=Rerun.ALONE, runs=136, failed=8))
     ran = attnfuzz("replay", path)
     assert ran.code == 1
     assert "8 of 136 runs failed (5.9%; 95% confidence interval 3% to 11%)" in ran.err
@@ -46,21 +46,21 @@ def test_a_finding_of_each_17th_launch_is_repeated_until_it_fails(attnfuzz: Attn
 
 def test_a_finding_that_needs_another_case_runs_it_first(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     before = decode_case(f"{INTERMITTENT}:AFTER_1_NAN", *range(1, 9))
-    path = filed(tmp_path, "AFTER_1_NAN", Recurrence(way=Way.HISTORY, runs=4, failed=4, history=1), before)
+    path = filed(tmp_path, "AFTER_1_NAN", Recurrence(way=Rerun.HISTORY, runs=4, failed=4, history=1), before)
     ran = attnfuzz("replay", path)
     assert ran.code == 1
     assert "1 of 1 run failed" in ran.out
 
 
 def test_a_finding_that_needs_load_is_run_beside_others(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
-    path = filed(tmp_path, "EVERY_4_NAN", Recurrence(way=Way.LOAD, runs=100, failed=25, load=2))
+    path = filed(tmp_path, "EVERY_4_NAN", Recurrence(way=Rerun.LOAD, runs=100, failed=25, load=2))
     ran = attnfuzz("replay", path)
     assert ran.code == 1
     assert "2 of 8 runs failed" in ran.out
 
 
 def test_a_finding_seen_once_says_so_and_what_was_tried(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
-    once = Recurrence(way=Way.ALONE, runs=96, failed=0, tried=(Trial(Way.ALONE, 64), Trial(Way.GUARD, 32)))
+    once = Recurrence(way=Rerun.ALONE, runs=96, failed=0, tried=(Trial(Rerun.ALONE, 64), Trial(Rerun.GUARD, 32)))
     path = filed(tmp_path, "EVERY_1000000_FAULT", once, failure=FAULT)
     ran = attnfuzz("replay", path)
     assert ran.code == 0
@@ -69,7 +69,7 @@ def test_a_finding_seen_once_says_so_and_what_was_tried(attnfuzz: Attnfuzz, tmp_
 
 
 def test_a_finding_without_the_cases_before_it_can_not_be_replayed(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
-    path = filed(tmp_path, "AFTER_1_NAN", Recurrence(way=Way.HISTORY, runs=4, failed=4, history=1))
+    path = filed(tmp_path, "AFTER_1_NAN", Recurrence(way=Rerun.HISTORY, runs=4, failed=4, history=1))
     ran = attnfuzz("replay", path)
     assert ran.code == 2
     assert "before-000.json" in ran.err

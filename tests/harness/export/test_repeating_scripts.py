@@ -13,14 +13,14 @@ from run_scripts import outcomes
 from attnfuzz.harness.export import CannotExport, Exporter, Target
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind, Observation
-from attnfuzz.harness.verdict.recurrence import SEEN_ONCE_RUNS, Recurrence, Way
+from attnfuzz.harness.verdict.recurrence import SEEN_ONCE_RUNS, Recurrence, Rerun
 
 FAKES = Path(__file__).parents[2] / "fakes"
 CASE = decode_case("torch_sdpa", 6, 9, padded=2)
 MISMATCH = observed()
 FAULT = observed(Kind.ILLEGAL_ACCESS, "query")
-AT_TIMES = Recurrence(way=Way.ALONE, runs=136, failed=8)
-ONCE = Recurrence(way=Way.ALONE, runs=500, failed=0)
+AT_TIMES = Recurrence(way=Rerun.ALONE, runs=136, failed=8)
+ONCE = Recurrence(way=Rerun.ALONE, runs=500, failed=0)
 
 
 def script(runner: Runner, failed: Observation, recurrence: Recurrence, **target: Target) -> str:
@@ -65,14 +65,14 @@ def test_scripts_repeat_their_calls_in_one_process(runner: Runner, tmp_path: Pat
 
 
 def test_a_script_says_how_often_it_fails_and_that_it_repeats(runner: Runner) -> None:
-    text = script(runner, MISMATCH, Recurrence(way=Way.LOAD, runs=136, failed=8, load=4))
+    text = script(runner, MISMATCH, Recurrence(way=Rerun.LOAD, runs=136, failed=8, load=4))
     assert "8 of 136 runs failed" in text
     assert "Start 4 of this script at the same time." in text
 
 
 def test_what_needs_other_cases_first_has_no_script(runner: Runner) -> None:
     with pytest.raises(CannotExport, match="after other cases"):
-        script(runner, MISMATCH, Recurrence(way=Way.HISTORY, runs=4, failed=4, history=1))
+        script(runner, MISMATCH, Recurrence(way=Rerun.HISTORY, runs=4, failed=4, history=1))
 
 
 def test_what_failed_before_the_last_step_has_no_script_once_it_passes(runner: Runner) -> None:

@@ -8,11 +8,11 @@ from fake_search import decode
 from msgspec.structs import replace
 
 from attnfuzz.harness.findings.record import RecordError, read_record
-from attnfuzz.harness.verdict.recurrence import Recurrence, Trial, Way
+from attnfuzz.harness.verdict.recurrence import Recurrence, Rerun, Trial
 
 BEFORE = (decode(3), decode(4))
-AFTER_TWO = Recurrence(way=Way.HISTORY, runs=9, failed=8, history=2, tried=(Trial(Way.ALONE, 32, 0),))
-ONCE = Recurrence(way=Way.ALONE, runs=500, failed=0)
+AFTER_TWO = Recurrence(way=Rerun.HISTORY, runs=9, failed=8, history=2, tried=(Trial(Rerun.ALONE, 32, 0),))
+ONCE = Recurrence(way=Rerun.ALONE, runs=500, failed=0)
 
 
 def test_a_finding_keeps_its_rate_and_the_cases_before_it(tmp_path: Path) -> None:

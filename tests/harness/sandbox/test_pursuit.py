@@ -9,16 +9,16 @@ from fake_search import decode, kv_lens, observed
 from msgspec.structs import replace
 
 from attnfuzz.harness.sandbox.again import show_again
-from attnfuzz.harness.sandbox.pursuit import Budget, Pursued, Pursuit
+from attnfuzz.harness.sandbox.pursuit import Effort, Pursued, Pursuit
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
-from attnfuzz.harness.verdict.recurrence import SEEN_ONCE_RUNS, Recurrence, Way, is_known
+from attnfuzz.harness.verdict.recurrence import SEEN_ONCE_RUNS, Recurrence, Rerun, is_known
 from attnfuzz.harness.workers.postmortem import KILLED
 from attnfuzz.reference.case import Case, Guard, Pace
 
 SUSPECT = decode(77)
 TRIGGER = decode(13)
 UNWRITTEN = observed(Kind.UNWRITTEN)
-FULL = Budget(4000, 40.0)
+FULL = Effort(4000, 40.0)
 FAULT = observed(Kind.ILLEGAL_ACCESS, "query")
 
 Fails = Callable[["FakeWorkers", Case], bool]
@@ -65,7 +65,7 @@ def pursue(
     history: Sequence[Case] = (),
     *,
     observation: Observation = UNWRITTEN,
-    budget: Budget = FULL,
+    budget: Effort = FULL,
     late: bool = False,
 ) -> Pursued:
     return Pursuit(
@@ -90,7 +90,7 @@ def test_a_rare_failure_is_filed_with_what_the_budget_allows() -> None:
 
 def test_what_shows_at_every_17th_run_of_a_process_is_found_by_repeating() -> None:
     pursued = pursue(FakeWorkers(lambda workers, _: len(workers.ran) % 17 == 0))
-    assert pursued.recurrence.way is Way.ALONE
+    assert pursued.recurrence.way is Rerun.ALONE
     assert pursued.recurrence.failed / pursued.recurrence.runs == pytest.approx(1 / 17, rel=0.3)
 
 
@@ -99,7 +99,7 @@ def test_what_needs_another_case_before_it_has_that_case_alone_for_a_history() -
     history = [decode(length) for length in range(100, 140)]
     pursued = pursue(workers, [*history[:25], TRIGGER, *history[25:]])
     assert pursued.history == (TRIGGER,)
-    assert pursued.recurrence.way is Way.HISTORY
+    assert pursued.recurrence.way is Rerun.HISTORY
     assert pursued.recurrence.history == 1
     assert pursued.recurrence.failed == pursued.recurrence.runs
 
@@ -124,13 +124,13 @@ def test_a_history_is_cut_although_the_failure_does_not_always_follow_from_it() 
 
 def test_what_needs_load_is_shown_beside_other_workers() -> None:
     pursued = pursue(FakeWorkers(lambda workers, _: workers.beside > 2 and workers.chance.random() < 0.1))
-    assert (pursued.recurrence.way, pursued.recurrence.load) == (Way.LOAD, 4)
+    assert (pursued.recurrence.way, pursued.recurrence.load) == (Rerun.LOAD, 4)
 
 
 def test_what_needs_the_other_guard_is_filed_with_that_guard() -> None:
     pursued = pursue(FakeWorkers(lambda _, case: case.guard is Guard.LEFT))
     assert pursued.case == replace(SUSPECT, guard=Guard.LEFT)
-    assert pursued.recurrence.way is Way.GUARD
+    assert pursued.recurrence.way is Rerun.GUARD
 
 
 @pytest.mark.parametrize("late", [True, False])
@@ -140,8 +140,8 @@ def test_a_device_that_can_begin_late_does(late: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.ILLEGAL_ACCESS, Kind.MISALIGNED, Kind.WORKER_DIED, Kind.HANG])
-@pytest.mark.parametrize("budget", [FULL, Budget(0, 0.0)])
-def test_a_death_that_never_comes_back_is_filed_as_seen_once(kind: Kind, budget: Budget) -> None:
+@pytest.mark.parametrize("budget", [FULL, Effort(0, 0.0)])
+def test_a_death_that_never_comes_back_is_filed_as_seen_once(kind: Kind, budget: Effort) -> None:
     pursued = pursue(FakeWorkers(lambda *_: False), observation=observed(kind), budget=budget)
     assert pursued.is_finding
     assert pursued.recurrence.seen_once
@@ -150,7 +150,7 @@ def test_a_death_that_never_comes_back_is_filed_as_seen_once(kind: Kind, budget:
 
 def test_what_was_tried_is_said() -> None:
     words = pursue(FakeWorkers(lambda *_: False), [TRIGGER], late=True).recurrence.words
-    assert all(f"runs failed {way}" in words for way in Way)
+    assert all(f"runs failed {way}" in words for way in Rerun)
 
 
 @pytest.mark.parametrize("observation", [UNWRITTEN, observed(Kind.WORKER_DIED, KILLED)])
@@ -160,8 +160,8 @@ def test_another_failure_that_never_comes_back_is_none(observation: Observation)
 
 def test_a_budget_ends_it() -> None:
     by_count, by_time = FakeWorkers(lambda *_: False), FakeWorkers(lambda *_: False)
-    pursue(by_count, budget=Budget(100, 1e9))
-    pursue(by_time, budget=Budget(1_000_000, 2.0))
+    pursue(by_count, budget=Effort(100, 1e9))
+    pursue(by_time, budget=Effort(1_000_000, 2.0))
     assert by_count.runs <= 104
     assert by_time.now < 2.1
 
@@ -185,7 +185,7 @@ def test_a_mismatch_of_some_values_that_always_fails_with_its_own_is_steady() ->
 
 def test_what_came_back_once_is_a_finding_that_failed_once() -> None:
     workers = FakeWorkers(lambda *_: False)
-    pursuit = Pursuit(workers, SUSPECT, UNWRITTEN, (), Budget(50, 40.0), came_back=True, clock=lambda: workers.now)
+    pursuit = Pursuit(workers, SUSPECT, UNWRITTEN, (), Effort(50, 40.0), came_back=True, clock=lambda: workers.now)
     assert not pursuit.is_steady()
     pursued = pursuit.outcome()
     assert pursued.is_finding
@@ -205,21 +205,21 @@ def test_a_replay_fails_in_95_of_100(rate: float) -> None:
 
 def test_a_replay_runs_the_history_first() -> None:
     workers = FakeWorkers(lambda workers, _: TRIGGER in workers.ran)
-    recurrence = Recurrence(way=Way.HISTORY, runs=4, failed=4, history=1)
+    recurrence = Recurrence(way=Rerun.HISTORY, runs=4, failed=4, history=1)
     shown = show_again(workers, SUSPECT, UNWRITTEN, recurrence, [TRIGGER], seconds=60)
     assert (shown.runs, shown.failed, shown.conclusive) == (1, 1, True)
 
 
 def test_a_replay_that_is_out_of_time_says_so() -> None:
     workers = FakeWorkers(lambda *_: False)
-    recurrence = Recurrence(way=Way.ALONE, runs=1000, failed=1)
+    recurrence = Recurrence(way=Rerun.ALONE, runs=1000, failed=1)
     shown = show_again(workers, SUSPECT, UNWRITTEN, recurrence, seconds=1.0, clock=lambda: workers.now)
     assert not shown.conclusive
     assert shown.runs < 105
 
 
 def test_a_replay_of_what_was_seen_once_ends() -> None:
-    recurrence = Recurrence(way=Way.ALONE, runs=1000, failed=0)
+    recurrence = Recurrence(way=Rerun.ALONE, runs=1000, failed=0)
     shown = show_again(FakeWorkers(lambda *_: False), SUSPECT, FAULT, recurrence, seconds=60)
     assert (shown.runs, shown.failed) == (SEEN_ONCE_RUNS, 0)
 
@@ -228,7 +228,7 @@ def test_a_replay_of_what_was_seen_once_ends() -> None:
     "damage", [{"failed": 9}, {"runs": -1}, {"load": 0}, {"load": 100_000}, {"history": 1 << 40}, {"way": "at night"}]
 )
 def test_a_damaged_record_is_refused(damage: dict[str, object]) -> None:
-    whole = {"way": Way.ALONE, "runs": 8, "failed": 1}
+    whole = {"way": Rerun.ALONE, "runs": 8, "failed": 1}
     msgspec.convert(whole, Recurrence)
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(whole | damage, Recurrence)

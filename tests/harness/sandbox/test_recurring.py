@@ -8,9 +8,9 @@ from harness_cases import decode_case
 from msgspec.structs import replace
 
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.sandbox.pursuit import Budget, Pursuit
+from attnfuzz.harness.sandbox.pursuit import Effort, Pursuit
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.harness.verdict.recurrence import Way
+from attnfuzz.harness.verdict.recurrence import Rerun
 from attnfuzz.reference.case import Case
 
 # Processes are what is tested: what a worker has run, what several do at the same time.
@@ -82,7 +82,7 @@ def pursued(runner: Runner, name: str, kind: Kind, *history: Case, place: str = 
         for found in verdict.failures
         if found.kind is kind and found.place == place
     )
-    return Pursuit(runner, case, observation, history, Budget(2000, 30.0))
+    return Pursuit(runner, case, observation, history, Effort(2000, 30.0))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def pursued(runner: Runner, name: str, kind: Kind, *history: Case, place: str = 
 def test_what_fails_at_each_17th_launch_has_that_rate(own_runner: Runner, name: str, kind: Kind, place: str) -> None:
     own_runner.renew()
     recurrence = pursued(own_runner, f"EVERY_17_{name}", kind, place=place).outcome().recurrence
-    assert recurrence.way is Way.ALONE
+    assert recurrence.way is Rerun.ALONE
     assert recurrence.interval[0] <= 1 / 17 <= recurrence.interval[1]
 
 

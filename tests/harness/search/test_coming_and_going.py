@@ -18,7 +18,7 @@ from attnfuzz.harness.search.messages import (
     Suspect,
 )
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
-from attnfuzz.harness.verdict.recurrence import Recurrence, Way
+from attnfuzz.harness.verdict.recurrence import Recurrence, Rerun
 from attnfuzz.reference.case import Case, Pace
 
 FAULT = observed(Kind.ILLEGAL_ACCESS, "query")
@@ -70,7 +70,7 @@ def test_another_failure_that_never_comes_back_is_lost_with_what_was_tried() -> 
     assert isinstance(found, Lost)
     assert found.tried is not None
     assert found.tried.seen_once
-    assert {Way.ALONE, Way.LOAD, Way.GUARD} <= {trial.way for trial in found.tried.tried}
+    assert {Rerun.ALONE, Rerun.LOAD, Rerun.GUARD} <= {trial.way for trial in found.tried.tried}
 
 
 def test_a_failure_of_each_17th_run_is_caught_with_its_rate() -> None:
@@ -103,7 +103,7 @@ def test_a_death_that_was_left_over_and_passes_now_is_caught_as_seen_once() -> N
 
 @pytest.mark.parametrize(("judge", "fails"), [(Counting(UNWRITTEN, every=17), True), (Counting(UNWRITTEN), False)])
 def test_a_finding_that_comes_and_goes_is_not_called_fixed_after_one_run(judge: FakeJudge, fails: bool) -> None:
-    recurrence = Recurrence(way=Way.ALONE, runs=136, failed=8)
+    recurrence = Recurrence(way=Rerun.ALONE, runs=136, failed=8)
     kept = Replay(case=decode(150), finding="it", failed=(UNWRITTEN,), recurrence=recurrence)
     (checked,) = [message for message in hunt(judge, [kept]) if isinstance(message, Rechecked)]
     assert bool(checked.observations) is fails
