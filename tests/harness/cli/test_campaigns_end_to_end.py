@@ -43,6 +43,8 @@ def _end_workers() -> None:
         shared_runner.cache_clear()
 
 
+# A minute; test_killed_campaign.py kills campaigns at random moments, too.
+@pytest.mark.long
 def test_a_campaign_that_is_killed_twice_loses_nothing_and_counts_nothing_twice(
     attnfuzz: Attnfuzz,
 ) -> None:
