@@ -69,7 +69,7 @@ def escape(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """`text` as a code span on one line, which may stand in a table too: GitHub mentions nobody from inside of one."""
+    """`text` as a code span on one line, which may stand in a table too: GitHub mentions no user from inside of one."""
     line = one_line(text) or " "
     fence = "`" * (_longest_run(line) + 1)
     space = " " if line[0] in "` " or line[-1] in "` " else ""

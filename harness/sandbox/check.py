@@ -56,7 +56,7 @@ class Runner:
     """Judges cases in isolated workers.
 
     `backends` are prepared before workers start, others at their first case. `contract` is "declared" or "strict",
-    `alpha` the probability that a correct step is called wrong, the tiers in `without` are not heard, and `progress` is
+    `alpha` the probability that a correct step is called wrong, the tiers in `without` are skipped, and `progress` is
     told of compilations. `device_index` says which GPU is this one's, among several (`Teams`).
     """
 

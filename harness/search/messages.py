@@ -18,7 +18,7 @@ from attnfuzz.strategies.lean import Lean
 MOST_SECONDS = 10 * 366 * 86400.0
 """Ten years: a longer campaign is a slip of the pen."""
 
-# A log may say so much and no more: it may be damaged, or somebody else's.
+# Bounds on what a log may hold: it may be damaged, or foreign.
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
 Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
 
@@ -26,7 +26,7 @@ Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
 class JobSetup(msgspec.Struct, frozen=True, kw_only=True):
     """To a job, first: what all of its slices share.
 
-    `alpha` is the probability that a correct output is called wrong. The tiers in `without` are not heard. `database`
+    `alpha` is the probability that a correct output is called wrong. The tiers in `without` are skipped. `database`
     is a folder or a redis:// URL for Hypothesis' examples. `job` is the job's number, by which it takes its GPU.
     """
 
