@@ -47,7 +47,8 @@ test-sglang: $(READY)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,sglang]'
 	$(BIN)/pytest -n 2 -m sglang tests/sglang
 
-# What releases ask without being told, after it was looked at: records a run of the tests, in which nothing is refused.
+# Pins the reviewed questions of releases that their mocks do not answer: records them in a run of the tests, which
+# refuses none.
 pin-sglang: $(READY)
 	rm -rf build/asked
 	mkdir -p build/asked
