@@ -7,7 +7,7 @@ INSTALLED := build/installed
 SECONDS_OF_FUZZING ?= 60
 
 .DELETE_ON_ERROR:
-.PHONY: fuzz test quick test-long test-cluster test-gpu test-sglang pin-sglang lint types imports clean
+.PHONY: fuzz test quick test-long test-cluster test-gpu test-sglang pin-sglang docs lint types imports clean
 
 fuzz: $(READY)
 	@echo "== 1/2  The fixed backends, for $(SECONDS_OF_FUZZING) s: they must pass."
@@ -53,6 +53,12 @@ pin-sglang: $(READY)
 	mkdir -p build/asked
 	ATTNFUZZ_SGLANG_ASKED=$(CURDIR)/build/asked $(BIN)/pytest -n 2 -m sglang tests/sglang
 	$(BIN)/python -m attnfuzz.kernels.sglang.repin build/asked
+
+# Into build/site, which opens from disk. Nothing in it is loaded from elsewhere.
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: $(READY)
+	$(BIN)/mkdocs build --quiet --strict
+	@echo "Open build/site/index.html"
 
 lint: $(READY)
 	$(BIN)/ruff check

@@ -1,6 +1,6 @@
 """The ledger: a file in a user's repository that says which failures are known, and why they are lived with.
 
-An entry names at least a backend, a reason, and a kind or features. docs/ledger.md says the rest.
+An entry names at least a backend, a reason, and a kind or features. docs/guides/ledger.md says the rest.
 """
 
 import difflib
