@@ -91,7 +91,7 @@ class _FurtherRun:
             at = judgement.worst.get(failure.place) if elsewhere else failure.at
             if at is not None and at[0] < len(evidence.sees):
                 rows = sampled_rows(evidence, at, failure.aspect, _call(launches), failed=False)
-                failure.inquiry.hear(self.stake, rows, elsewhere=elsewhere)
+                failure.inquiry.test(self.stake, rows, elsewhere=elsewhere)
 
 
 def _call(launches: Sequence[Launched]) -> PagedCall | None:

@@ -1,4 +1,4 @@
-"""Claims about which keys the mask lets through: each is a rule that gives any row its keys."""
+"""Claims about the mask: each is a rule that gives any row its visible keys."""
 
 from collections.abc import Callable, Iterator
 
@@ -7,10 +7,10 @@ from attnfuzz.harness.judge.explain.wrong_row import Alternative, WrongRow
 from attnfuzz.reference.mistake import Mistake
 
 _TILES = (8, 16, 32, 64, 128)
-"""Keys that kernels mask or skip at once."""
+"""Numbers of keys that kernels mask or skip at once."""
 
 Keys = Callable[[WrongRow], range]
-"""The keys that a row sees if a mask is wrong, out of those of its request."""
+"""The keys of its request that a row sees under a wrong mask."""
 
 
 def masks(row: WrongRow) -> Iterator[Claim]:
