@@ -40,10 +40,7 @@ class CallInCase:
 
 
 def answer_to(asked: CallInCase, shelf: BufferShelf) -> tuple[CallAnswer, list[str]]:
-    """Return the answer, its keys and values put on the shelf, and notes on omitted rows.
-
-    Raises Unanswerable.
-    """
+    """Return the answer, its keys and values put on the shelf, and notes on omitted rows. Raises Unanswerable."""
     out, query = _rows_of(asked.views["out"], 3), _rows_of(asked.views["query"], 3)
     _check(asked, query, out, shelf)
     attended = _Attended(asked, query, shelf)

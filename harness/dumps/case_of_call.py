@@ -74,10 +74,7 @@ def importable() -> list[str]:
 
 
 def backend_of(call: RecordedCall, name: str | None) -> Backend:
-    """The backend called `name`, or this project's backend that makes such calls.
-
-    Raises DumpError if it has no such kernel, UnknownBackend, BackendFileError.
-    """
+    """The backend called `name`, or this project's. Raises DumpError, UnknownBackend, BackendFileError."""
     if call.self_id is not None:
         raise DumpError(
             f"{call.folder}: {call.function} is a method of an object, and needs a GPU: no backend here has it; import "
@@ -111,7 +108,9 @@ def check_arguments(call: RecordedCall, backend: Backend) -> None:
         if isinstance(value, OtherValue | str):
             given = value.type_name if isinstance(value, OtherValue) else value
             raise DumpError(f"{where}: {name} is {given}, which no native kernel gives; import another call")
-    others = {name: value for name, value in call.arguments.items() if name not in parameters and not _omitted(value)}
+    # Other values can't be in a case: the kernel's default applies.
+    given = {name: value for name, value in call.arguments.items() if not isinstance(value, OtherValue | torch.dtype)}
+    others = {name: value for name, value in given.items() if name not in parameters}
     if others and call.function not in ACCEPTED:
         raise DumpError(f"{where} has no argument {next(iter(others))}; import another call")
     try:
@@ -140,8 +139,3 @@ def _check_type(where: str, name: str, wanted: Any, call: RecordedCall) -> None:
         given = value.type_name if isinstance(value, OtherValue) else type(value).__name__
         given = "a tensor" if isinstance(value, ForeignTensor) else given
         raise DumpError(f"{where}: {name} must be {needs}, but was recorded as {given}; import another call")
-
-
-def _omitted(value: Any) -> bool:
-    """Whether a value can't be in a case, so that the kernel's default applies."""
-    return isinstance(value, OtherValue | torch.dtype)

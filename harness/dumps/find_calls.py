@@ -81,7 +81,7 @@ def _in_order(root: Path, calls: list[RecordedCall]) -> list[RecordedCall]:
     """
     path = file_in(root, root / _SESSION)
     logged = {} if path is None else _logged(path)
-    places = [logged.get(_place(root, call.folder)) for call in calls]
+    places = [logged.get(call.folder.relative_to(root).as_posix()) for call in calls]
 
     def by_name(call: RecordedCall) -> tuple[int, str, int, str, int]:
         folder = call.folder if call.snapshot is None else call.folder.parent.parent
@@ -106,10 +106,6 @@ def _logged(path: Path) -> Mapping[str, int]:
     return lines
 
 
-def _place(root: Path, folder: Path) -> str:
-    return folder.relative_to(root).as_posix()
-
-
 def chosen_call(
     calls: Sequence[RecordedCall], number: int | None, runs: Callable[[RecordedCall], bool] = lambda _: True
 ) -> int:
@@ -131,10 +127,7 @@ def chosen_call(
 def with_earlier(
     calls: Sequence[RecordedCall], index: int, earlier: int, runs: Callable[[RecordedCall], bool] = lambda _: True
 ) -> list[RecordedCall]:
-    """Call `index` after the last `earlier` calls of its process for which `runs` is True.
-
-    Raises DumpError if there are fewer.
-    """
+    """Call `index` after its process's last `earlier` calls for which `runs` is True. Raises DumpError."""
     before = [call for call in calls[:index] if call.process == calls[index].process and runs(call)]
     if earlier > len(before):
         raise DumpError(

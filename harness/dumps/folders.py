@@ -1,7 +1,4 @@
-"""A dump's files: paths that never leave its folder, and JSON lines.
-
-The writing process may have died midway.
-"""
+"""A dump's files: paths that never leave its folder, and JSON lines. The writing process may have died midway."""
 
 import json
 import stat

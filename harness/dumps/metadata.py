@@ -1,7 +1,4 @@
-"""FlashInfer's metadata of a call: `metadata.jsonl` of log level 10, flashinfer/api_logging.py.
-
-A dump numbers positional arguments, and quotes the signature that names them.
-"""
+"""FlashInfer's metadata of a call: `metadata.jsonl` of log level 10, flashinfer/api_logging.py."""
 
 import importlib
 import inspect

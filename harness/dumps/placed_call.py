@@ -25,10 +25,7 @@ _LOOKED_AT = 8 << 20
 
 
 def used_bytes(op: Op, arguments: Mapping[str, Any]) -> int | None:
-    """The workspace that a call uses according to its entry point, in bytes; None if its kernel is not ours.
-
-    Raises NoCompiler, BuildFailed: the kernels are asked.
-    """
+    """The bytes of workspace that a call uses, None if its kernel is not ours. Raises NoCompiler, BuildFailed."""
     if op.function.__module__ != ops.__name__:
         return None
     build.load()
@@ -48,10 +45,7 @@ class CaseWorkspaces:
         self._cut: dict[int, View] = {}
 
     def place(self, name: str, source: ForeignTensor) -> tuple[View, list[str]]:
-        """Place a workspace as uint8; return it with notes on changes. Raises DumpError.
-
-        Cut workspaces of equal size are taken to be one: servers share one among all calls.
-        """
+        """Place a workspace as uint8, cut ones of equal size as one; return it with notes. Raises DumpError."""
         nbytes = math.prod(source.shape) * source.dtype.itemsize
         if self._used is None or nbytes <= self._used:
             return self._shelf.keep(name, _as_bytes(source.read())), []
@@ -72,10 +66,7 @@ def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class PlacedCall:
-    """One call in a case: `notes` describe changes. Its buffers are named `prefix` + argument.
-
-    `judges_lse` is True if the backend's kernels return an LSE to judge.
-    """
+    """One call in a case: its buffers are named `prefix` + argument; with `judges_lse`, its LSE is judged."""
 
     def __init__(
         self, asked: Understood, shelf: BufferShelf, workspaces: CaseWorkspaces, prefix: str, *, judges_lse: bool

@@ -83,10 +83,7 @@ ROOMY = 8
 
 @dataclass(frozen=True)
 class CutPool:
-    """The tensors of a KV cache as arguments, the writes before the call, and notes on changes.
-
-    `parts` has one view per parameter.
-    """
+    """The tensors of a KV cache as arguments, a view per parameter, the writes before the call, and notes."""
 
     parameters: tuple[Parameter, ...]
     parts: tuple[View, ...]
@@ -153,7 +150,8 @@ def _gathered(
     pool = torch.empty((pages.pages, *source.shape[1:]), dtype=dtype.bits)
     if pages.kept:
         pool[: len(pages.kept)] = source.rows(torch.tensor(pages.kept)).view(dtype.bits)
-    pool.movedim(slot_axis, 1)[~covered] = _poison(dtype)
+    element = bytearray(poison(dtype.torch_dtype).content(dtype.itemsize))
+    pool.movedim(slot_axis, 1)[~covered] = torch.frombuffer(element, dtype=dtype.bits)
     return pool.view(dtype.torch_dtype)
 
 
@@ -167,10 +165,6 @@ def _poisoned_spare(shelf: BufferShelf, view: View) -> Buffer:
         offset=(view.shape[0] - 1) * view.stride[0],
         bits=pack(poison(dtype.torch_dtype).content(inner * dtype.itemsize)),
     )
-
-
-def _poison(dtype: DType) -> torch.Tensor:
-    return torch.frombuffer(bytearray(poison(dtype.torch_dtype).content(dtype.itemsize)), dtype=dtype.bits)
 
 
 def _stride(name: str, shape: tuple[int, ...], source: ForeignTensor) -> tuple[tuple[int, ...], str]:

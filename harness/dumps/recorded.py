@@ -55,10 +55,7 @@ class ForeignTensor:
         return self.load().contiguous()
 
     def rows(self, indices: torch.Tensor) -> torch.Tensor:
-        """Read entries of the first axis at `indices` [n] int64, which must be in range, and no others.
-
-        Raises DumpError.
-        """
+        """Read entries of the first axis at `indices` [n] int64, in range, and no others. Raises DumpError."""
         # As bits: torch can't index some dtypes, uint32 among them.
         bits = _BITS.get(self.dtype.itemsize, self.dtype)
         return self.load().view(bits).index_select(0, indices).view(self.dtype)

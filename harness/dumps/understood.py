@@ -64,14 +64,10 @@ def form_of(call: RecordedCall, *names: str) -> str:
     for name in names:
         value = call.arguments.get(name)
         members = value if isinstance(value, tuple) else (value,)
-        forms = [f"{_named(each.dtype)} {list(each.shape)}" for each in members if isinstance(each, ForeignTensor)]
+        forms = [f"{each.dtype} {list(each.shape)}" for each in members if isinstance(each, ForeignTensor)]
         if forms:
-            return " and ".join(forms)
+            return " and ".join(forms).replace("torch.", "")
     return ""
-
-
-def _named(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 @dataclass(frozen=True)
@@ -103,9 +99,6 @@ def understood(call: RecordedCall) -> Understood:
 
 
 def breaches_of(call: RecordedCall) -> tuple[Breach, ...]:
-    """The preconditions that a call breaks; none for an unknown function.
-
-    Raises DumpError.
-    """
+    """The preconditions that a call breaks; none for an unknown function. Raises DumpError."""
     entry = ENTRY_POINTS.get(call.function)
     return () if entry is None else entry.breaches(pictured(call))

@@ -83,10 +83,7 @@ class Exporter:
         return render_script(case_id(self._case), calls, seen, target, self._recurrence)
 
     def scripts(self, targets: Iterable[Target] | None = None) -> Iterator[str]:
-        """Yield the scripts that can be made for `targets`, by default for all.
-
-        For a GPU backend, FlashInfer's comes first: CPU kernels don't show a GPU kernel's fault.
-        """
+        """Yield the scripts that can be made for `targets`, by default for all, FlashInfer's first on a GPU."""
         on_gpu = resolve(self._case.backend).capability.device is Device.CUDA
         for target in targets or sorted(Target, key=lambda target: (target is Target.FLASHINFER) != on_gpu):
             with contextlib.suppress(CannotExport):

@@ -40,10 +40,7 @@ MOST_NUMBERS = 256
 
 
 class ScriptContents:
-    """The contents of one script. `packed` has the bits of long ones by name, as text.
-
-    Expressions call functions of the script: normal(size, seed), filled((count, value), ...) and packed(name).
-    """
+    """The contents of one script as expressions of its functions; `packed` has the bits of long ones, as text."""
 
     def __init__(self, outputs: Outputs) -> None:
         self._outputs = outputs

@@ -68,10 +68,7 @@ def standard_imports(text: str) -> list[str]:
 
 
 def inlined(modules: Iterable[ModuleType], wanted: Iterable[str], renames: dict[str, str]) -> str:
-    """Source of the top-level names `wanted` and of names that they use, from `modules`.
-
-    `renames` replaces text in it, such as a call into a module that is not included.
-    """
+    """Source of the top-level names `wanted` of `modules`, and of names they use, with texts replaced by `renames`."""
     definitions = [definition for module in modules for definition in _definitions(module)]
     used = {name: names for defined, names, _ in definitions for name in defined}
     needed: set[str] = set()

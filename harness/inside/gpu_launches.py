@@ -41,10 +41,7 @@ class CudaGraph(RecordedGraph):
         ]
 
     def finish(self) -> None:
-        """Capture the launches. Raises errors of a kernel's host code, and RuntimeError if it can't be captured.
-
-        The capture is thread-local: other threads, like autograd's, may use the device.
-        """
+        """Capture the launches, thread-locally. Raises kernels' host errors, and RuntimeError on a failed capture."""
         error = self._capture()
         if error is not None:
             self._launcher.raised = error

@@ -54,10 +54,7 @@ class LaunchError(RuntimeError):
 
 
 class RecordedGraph:
-    """A CUDA graph's semantics on the CPU: scalars are frozen at capture, tensors are live at replay.
-
-    Its launcher records every launch of a capture, then calls `finish`.
-    """
+    """A CUDA graph's semantics on the CPU: scalars are frozen at capture, tensors are live at replay."""
 
     def __init__(self, launcher: "JournalingLauncher") -> None:
         self._launcher = launcher
@@ -93,10 +90,7 @@ class Gate(Protocol):
 
 
 class Stopwatch:
-    """Times launches and waits for them; here, kernels that have run when their call returns.
-
-    `at_once` is True for such kernels.
-    """
+    """Times launches and waits for them. `at_once`: kernels have run when their call returns."""
 
     at_once = True
 

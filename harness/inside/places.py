@@ -89,10 +89,7 @@ _ALIGNMENT = 8
 
 
 def on_host(output: Output) -> Pending[Output]:
-    """Copy an output's tensors to host memory, strides and shared storage included.
-
-    The copies follow all work queued before this call. Large keys and values stay where they are.
-    """
+    """Copy an output's tensors to host memory after all queued work, strides and storage kept, large keys excepted."""
     tensors = [output.out, output.lse, output.sinks, *(entry.query for entry in output.attended)]
     keys = [each for entry in output.attended for each in (entry.key, entry.value)]
     if sum(each.nbytes for each in keys) < transfers.STAYS:

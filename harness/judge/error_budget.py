@@ -74,10 +74,7 @@ class ErrorBudget:
 
     @cached_property
     def alike(self) -> torch.Tensor:
-        """Degree to which a row's weights round alike: 1 if they are equal, 0 if not; [T, Hq].
-
-        Rounding errors decorrelate once weights spread over a few steps of the grid, 2 u_P wide.
-        """
+        """Degree to which weights round alike: 1 if equal, 0 once spread over a few grid steps of 2 u_P; [T, Hq]."""
         return torch.exp(-0.5 * (self.moments.gap / (4 * self.noise.probabilities)) ** 2)
 
     @property

@@ -192,10 +192,7 @@ class Evidence:
 
     @cached_property
     def comparable(self) -> torch.Tensor:
-        """Mask of the LSEs to compare: finite, of rows that see a key, or a sink if it must count; bool [T, Hq].
-
-        There must be an LSE.
-        """
+        """Mask of the LSEs to compare: finite, of rows that see a key, or a sink if it must count; bool [T, Hq]."""
         assert self.lse is not None
         comparable = torch.isfinite(self.lse) & torch.isfinite(self.budget.answer.lse)
         return comparable if self.contract.empty_rows is Holds.ZERO else comparable & self.sees.unsqueeze(-1)

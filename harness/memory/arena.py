@@ -83,10 +83,7 @@ _LEAST = 1 << 30
 
 
 class Slab:
-    """Up to `capacity` bytes of pages, of which the first or last ones are open for a tensor.
-
-    `buffer` spans the whole capacity, whether open or not.
-    """
+    """`buffer` spans `capacity` bytes of pages, of which the first or last ones are open for a tensor."""
 
     __slots__ = ("address", "buffer", "capacity", "opened", "start")
 
@@ -124,10 +121,7 @@ class Arena:
         self.close()
 
     def take(self, nbytes: int, guard: Guard) -> Slab:
-        """Take a slab with the pages for `nbytes` open, at the end where the guard is.
-
-        It holds bytes of its last use. Raises OutOfMemory.
-        """
+        """Take a slab with the pages for `nbytes` open at the guard's end, not cleared. Raises OutOfMemory."""
         pages = -(-nbytes // PAGE)
         needed = pages * PAGE
         capacity = size_class(pages) * PAGE

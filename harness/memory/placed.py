@@ -18,10 +18,7 @@ from attnfuzz.reference.case import Guard, Outputs
 
 
 class Room(NamedTuple):
-    """A tensor's place: `flat` are exactly its elements, among `opened` accessible bytes from `start` on.
-
-    `slab` is the memory's own record of it.
-    """
+    """A tensor's place: `flat` are exactly its elements, among `opened` accessible bytes from `start` on."""
 
     flat: torch.Tensor
     start: int

@@ -50,10 +50,7 @@ class Seal:
         self._allocations, self._compare = allocations, compare
 
     def broken(self) -> Pending[list[tuple[str, int]]]:
-        """The tensors changed so far, each with its first differing element (counted in memory).
-
-        On a GPU, by anything queued so far.
-        """
+        """The tensors changed so far, on a GPU by queued work too, each with its first differing element in memory."""
         return self._compare().then(self._names)
 
     def _names(self, differences: list[Difference]) -> list[tuple[str, int]]:

@@ -57,10 +57,7 @@ SlabT = TypeVar("SlabT", bound=_Sized)
 
 
 class Shelf(Generic[SlabT]):
-    """Idle slabs by capacity, last in, first out.
-
-    Warm slabs still hold memory. Beyond `budget` bytes of it, the longest idle ones must give theirs up.
-    """
+    """Idle slabs by capacity, last in, first out; at most `budget` bytes of them stay warm (hold memory)."""
 
     def __init__(self, budget: int) -> None:
         self._budget = budget

@@ -53,10 +53,7 @@ class Recorder(MetaPathFinder):
 
 
 def main(parent: str, script: str, record: str, site: str, *modules: str) -> None:
-    """Run the script and exit with its code, or with CANNOT_RUN if a failing import ends it.
-
-    An exception that ends it is printed as the result, unless the script prints its own.
-    """
+    """Run the script and exit with its code, printing an exception; CANNOT_RUN if a failing import ends it."""
     # An orphaned script must not keep a GPU busy.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):

@@ -13,10 +13,7 @@ NEVER = "-"
 
 
 class Ending(StrEnum):
-    """How a script or a case ended with a version, or why it was not run.
-
-    A different failure says nothing about the known fault, which it may hide.
-    """
+    """How a script or a case ended with a version; a different failure may hide the known one."""
 
     PASSES = "passes"
     FAILS = "fails"

@@ -35,10 +35,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def replayed(wanted: Wanted, backend: str, runner: CaseRunner[Case]) -> Replayed:
-    """Run the case on `backend` in a fresh worker, with fresh values too.
-
-    Raises the runner's errors if the backend can't be run.
-    """
+    """Run the case on `backend` in a fresh worker, with fresh values too. Raises the runner's errors."""
     otherwise: Observation | None = None
     reason = ""
     passed = False

@@ -1,7 +1,4 @@
-"""Sweep all releases in order: run the known failures in each, search each, and run new failures in all.
-
-A release that can't be run becomes a row with the reason, and the rest goes on.
-"""
+"""Sweep all releases in order: run the known failures in each, search each, and run new failures in all."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -88,7 +85,8 @@ class Sweep:
         """Run it; yield the results after each release. Ends early if a search is interrupted."""
         for release in self._asked.releases:
             able = self._replay(release, self._known)
-            if able and self._asked.searches and not self._is_searched(release):
+            before = self._searched.get(release)
+            if able and self._asked.searches and not (before and before.complete):
                 self._searched[release] = self._searched_for(able)
                 if self._searched[release].interrupted:
                     yield self.results
@@ -106,9 +104,6 @@ class Sweep:
             return self._search(backends)
         except CANNOT_BE_JUDGED as error:
             return Searched(examples=0, cases=0, campaign="", failure=f"the search failed: {reason_of(error)}")
-
-    def _is_searched(self, release: str) -> bool:
-        return release in self._searched and self._searched[release].complete
 
     def _found(self) -> list[Wanted]:
         return found(read_records(self._findings)[0], self._backends)

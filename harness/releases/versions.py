@@ -30,16 +30,13 @@ def versions_in(text: str, released: Callable[[], Sequence[Version]]) -> list[Ve
         low = _version(first)
         known = released()
         high = _newest(known) if last == LATEST else _version(last)
-        within = [version for version in known if low <= version <= high and _wanted(version, (low, high))]
+        between = (version for version in known if low <= version <= high)
+        within = [version for version in between if version in (low, high) or not version.is_prerelease]
         if not within:
             have = f"there are {known[0]} to {known[-1]}" if known else "there are none"
             raise NoSuchVersions(f"no version is in {part.strip()}: {have}; the older end comes first")
         found.update(within)
     return sorted(found)
-
-
-def _wanted(version: Version, ends: Sequence[Version]) -> bool:
-    return version in ends or not version.is_prerelease
 
 
 def _newest(released: Sequence[Version]) -> Version:

@@ -94,20 +94,14 @@ def _where_ours(bug: Bug, runner: RepeatingRunner) -> str:
 
 
 def _where(failure: Observation) -> str:
-    """The place that distinguishes failures of a kind: a fault's kernel, an exception's type, else "".
-
-    After a wrong number, other kernels have been launched.
-    """
+    """The place that distinguishes failures of a kind: a fault's kernel, an exception's type, else ""."""
     if failure.kind in FAULTS:
         return failure.kernel
     return failure.place if failure.kind is Kind.RAISED else ""
 
 
 def given(path: Path, engine: Engine, kinds: Collection[str]) -> Wanted:
-    """The failure of a user's file or a finding's folder: the recorded one, or any if there is no record.
-
-    Raises CaseFileError, RecordError, NotOfTheEngine.
-    """
+    """The recorded failure of a user's file or finding, or any. Raises CaseFileError, RecordError, NotOfTheEngine."""
     case = case_file.load(case_path(path))
     if not isinstance(case, Case):
         raise NotOfTheEngine(f"{path} is made of literal calls, which no release plans: give a case made of steps")

@@ -16,10 +16,7 @@ PADDED = 2
 
 @dataclass(frozen=True)
 class BatchRow:
-    """Row `index` of the padded batch: a request's, or (None) padding with `padding` query rows.
-
-    `index` is -1 for padding tokens behind all rows.
-    """
+    """Row `index` of the padded batch, -1 behind all rows: a request's, or padding with `padding` query rows."""
 
     index: int
     request: Request | None

@@ -42,10 +42,7 @@ class SymptomGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class CauseView:
-    """A cause in a report. `finding` represents it, with the smallest case; `passing` findings pass by now.
-
-    `has_script`: the folder of `finding` has a stand-alone script.
-    """
+    """A cause in a report: the `finding` with the smallest case, `passing` ones, and whether it has a script."""
 
     cause: Cause
     passing: tuple[AnyFinding, ...] = ()
@@ -154,10 +151,7 @@ def status_of(finding: AnyFinding) -> str:
 
 
 def cause_views(standing: Standing, scripts: Collection[str] = ()) -> list[CauseView]:
-    """The causes of all findings of a campaign: failing ones as in `standing.causes`, then fixed ones.
-
-    `scripts` are the names of the findings that have a stand-alone script.
-    """
+    """The causes of all findings of a campaign: failing ones as in `standing.causes`, then fixed ones."""
     causes = causes_of([*standing.findings, *standing.fixed], standing.merged)
     return [_view(cause.findings, scripts) for cause in causes]
 
@@ -212,10 +206,7 @@ _MEANINGS = {
 
 
 def cause_groups(standing: Standing, views: Collection[CauseView], records: Mapping[str, Record]) -> list[CauseGroup]:
-    """All causes of a campaign, those that need attention first; groups without any are left out.
-
-    `records` are the filed records of their findings, by name.
-    """
+    """All causes of a campaign by status, those that need attention first; `records` are by finding's name."""
     left = MOST_DRAWN
     result = []
     for status, meaning in _MEANINGS.items():

@@ -26,10 +26,7 @@ _NAMED = 6
 
 @dataclass(frozen=True)
 class Coverage:
-    """Pairs of features of `backend`: reached, unreached, or impossible with a reason.
-
-    If the backend's capability is `unknown`, nothing is unreached or impossible.
-    """
+    """Pairs of features of `backend`: reached, unreached, impossible with a reason; reached only if `unknown`."""
 
     backend: str
     reached: frozenset[Pair]
@@ -82,10 +79,7 @@ def block_of(pair: Pair) -> Block:
 
 
 def heat_map(coverage: Coverage) -> Markup:
-    """Draw the lower triangle of all pairs of features. Each path joins the equal cells of one block.
-
-    One element per cell would take megabytes.
-    """
+    """Draw the lower triangle of all pairs of features, one path per block: one per cell would take megabytes."""
     begins = _begins()
     ends = {axis: begins[features[-1]] + _CELL for axis, features in axes().items()}
     size = max(ends.values())

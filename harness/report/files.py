@@ -102,10 +102,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Reports:
-    """The input of one campaign's reports; `troubles` has a line per unreadable finding.
-
-    `scripts` are the names of the findings that have a stand-alone script.
-    """
+    """The input of one campaign's reports; `scripts` are the names of findings with a stand-alone script."""
 
     standing: Standing
     earlier: Standing | None

@@ -42,10 +42,7 @@ class Suite:
 
 
 def render_junit(standing: Standing, scripts: Collection[str] = ()) -> bytes:
-    """The campaign as JUnit XML, in UTF-8. It must have started.
-
-    `scripts` are the names of the findings that have a stand-alone script.
-    """
+    """The started campaign as JUnit XML in UTF-8; `scripts` are the names of findings with a stand-alone script."""
     started = standing.started
     assert started is not None
     causes = cause_views(standing, scripts)
@@ -86,12 +83,9 @@ def _backend(standing: Standing, backend: str, causes: Sequence[CauseView]) -> S
     search = Test("search", out=out, seconds=sum(score.tally.phases.values()))
     if not score.tally.cases:
         search = replace(search, outcome="skipped", reason="the campaign never came to it")
-    return Suite(backend, (search, *map(_cause, _of(backend, causes)), *_unsettled(standing, backend)))
-
-
-def _of(backend: str, causes: Sequence[CauseView]) -> list[CauseView]:
-    """The causes whose smallest case is of `backend`: each is a test in one suite."""
-    return [cause for cause in causes if cause.finding.case.backend == backend]
+    # Each cause is a test in one suite, that of its smallest case.
+    own = (_cause(cause) for cause in causes if cause.finding.case.backend == backend)
+    return Suite(backend, (search, *own, *_unsettled(standing, backend)))
 
 
 def _cause(view: CauseView) -> Test:

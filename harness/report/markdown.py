@@ -101,10 +101,7 @@ def _longest_run(text: str) -> int:
 
 
 def render_markdown(standing: Standing, earlier: Standing | None = None, scripts: Collection[str] = ()) -> str:
-    """Render the campaign as markdown, with changes since an earlier one; always below 1 MiB.
-
-    `scripts` are the names of the findings that have a stand-alone script.
-    """
+    """Render the campaign as markdown, with changes since an earlier one; always below 1 MiB."""
     return template("summary.md.j2").render(
         standing=standing,
         causes=cause_views(standing, scripts),

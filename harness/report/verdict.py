@@ -47,10 +47,7 @@ def verdict(standing: Standing) -> CampaignVerdict:
 
 
 def _findings(standing: Standing) -> str:
-    """The causes by state, then the suspects: 2 new causes, 1 open (5 failures), 1 fixed, 1 suspect (3 known).
-
-    Causes are called findings if each has one.
-    """
+    """The causes by state, then the suspects: 2 new causes, 1 open (5 failures), 1 fixed, 1 suspect (3 known)."""
     views = cause_views(standing)
     states = Counter(view.status for view in views)
     failing = [(states[state], state) for state in (State.NEW, State.RETURNED, State.OPEN) if states[state]]

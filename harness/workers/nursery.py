@@ -77,10 +77,7 @@ class Reaped(msgspec.Struct, tag=True, frozen=True):
 
 
 class Failed(msgspec.Struct, tag=True, frozen=True):
-    """The nursery can't start: an import or a preload hook raised.
-
-    `advice` is a line for the user, if it is an error that a user can fix.
-    """
+    """An import or a preload hook raised; `advice` is a line for an error that the user can fix, else ""."""
 
     trace: str
     advice: str = ""
@@ -127,7 +124,7 @@ def _prepare(setup: Setup) -> tuple[worker.Handler, worker.Begin]:
         function, *arguments = (hook,) if isinstance(hook, str) else hook
         _resolve(function)(*arguments)
     handler = _resolve(setup.handler)
-    begin = partial(_resolve(setup.begin), *setup.arguments) if setup.begin is not None else _nothing
+    begin = partial(_resolve(setup.begin), *setup.arguments) if setup.begin is not None else lambda: None
     threads = _threads()
     if len(threads) > len(before):
         loaded = (*(hook if isinstance(hook, str) else " ".join(hook) for hook in setup.preload), setup.handler)
@@ -142,10 +139,6 @@ def _prepare(setup: Setup) -> tuple[worker.Handler, worker.Begin]:
 def _threads() -> list[str]:
     """The names of the threads of this process, the main one included."""
     return sorted((task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir())
-
-
-def _nothing() -> None:
-    """Do nothing: the default for `begin`."""
 
 
 def _fault_recorder() -> worker.FaultRecorder | None:

@@ -139,10 +139,7 @@ def _last_launch(entry: bytes) -> LaunchRecord | None:
 
 
 def _on_gpu(core: Core | None, launch: LaunchRecord | None) -> Fault | None:
-    """A GPU fault from its core dump; None without one, or if the recorded thread's address is valid.
-
-    That may be another thread of the warp than the faulting one.
-    """
+    """A GPU fault from its core dump; None without one, or if its address is valid: another thread's."""
     if core is None or core.address is None:
         return None
     inside = any(not tensor.distance(core.address) for tensor in (launch.tensors if launch else ()) if tensor.nbytes)

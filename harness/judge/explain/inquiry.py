@@ -122,7 +122,7 @@ class Inquiry:
             return None
         best = max(trial.rank for trial in left)
         first, *others = [trial for trial in left if trial.rank == best]
-        words = _words(first)
+        words = first.claim.words + first.scope.words + ("; but the LSE does not agree" if first.lse_right else "")
         mistakes = [first.claim.mistake]
         different = [trial for trial in others if trial.claim.mistake not in mistakes]
         if different:
@@ -216,8 +216,3 @@ def _lse_right(claim: Claim, rows: Sequence[SampledRow]) -> bool:
         if alternative is not None:
             agree.append(lse_agrees(each.row, alternative))
     return False in agree and True not in agree
-
-
-def _words(trial: _Trial) -> str:
-    words = trial.claim.words + trial.scope.words
-    return f"{words}; but the LSE does not agree" if trial.lse_right else words

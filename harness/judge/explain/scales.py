@@ -24,11 +24,11 @@ Factor = Callable[[Problem], float]
 def no_keys(row: WrongRow) -> Iterator[Claim]:
     """No key was added up."""
     del row
-    yield Claim(Mistake.NO_KEYS, "as if no key were seen: the row is all zero", _zero, POSITIONS)
 
+    def zero(each: WrongRow) -> Alternative:
+        return replace(each.truth, out=torch.zeros_like(each.truth.out), lse=-torch.inf)
 
-def _zero(row: WrongRow) -> Alternative:
-    return replace(row.truth, out=torch.zeros_like(row.truth.out), lse=-torch.inf)
+    yield Claim(Mistake.NO_KEYS, "as if no key were seen: the row is all zero", zero, POSITIONS)
 
 
 def output_factors(row: WrongRow) -> Iterator[Claim]:

@@ -155,10 +155,7 @@ class CudaArena:
         return self._space.page
 
     def take(self, nbytes: int) -> CudaSlab:
-        """Take a mapped slab of at least `nbytes`, with bytes of its last use; `bytes_in` arranges its return.
-
-        Raises OutOfMemory.
-        """
+        """Take a mapped slab of at least `nbytes`, not cleared; `bytes_in` arranges its return. Raises OutOfMemory."""
         self.settle()
         capacity = size_class(-(-nbytes // self.page)) * self.page
         slab = self._shelf.take(capacity) or CudaSlab(self._spacing.place(capacity), capacity)
