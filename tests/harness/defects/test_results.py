@@ -38,7 +38,7 @@ def test_survivors_are_named_once() -> None:
 def test_a_file_that_is_no_score_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "other.json"
     path.write_bytes(content)
-    with pytest.raises(DefectScoreError, match=r"^.*other.json is not what attnfuzz defects run --json writes: .*$"):
+    with pytest.raises(DefectScoreError, match=r"^.*other.json is not a file of attnfuzz defects run --json: .*$"):
         read_score(path)
 
 
