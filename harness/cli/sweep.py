@@ -11,6 +11,7 @@ from attnfuzz.harness.backends.engines import engine_named, engine_names
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.plan import ALPHA, Plan, spent_per_output
 from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.cli.answers import Swept, SweptFailure, SweptRelease
 from attnfuzz.harness.cli.campaign import run_campaign
 from attnfuzz.harness.cli.commands.releases import EXAMPLES
 from attnfuzz.harness.cli.given import EngineTree, Trees, tree_of
@@ -19,7 +20,15 @@ from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, answer, deta
 from attnfuzz.harness.files.durable import write_durably
 from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.releases.replaying import MOST_CASES
-from attnfuzz.harness.releases.results import RESULTS, Searched, SweepPlan, SweepResults, read_results, write_results
+from attnfuzz.harness.releases.results import (
+    RESULTS,
+    FailureRow,
+    Searched,
+    SweepPlan,
+    SweepResults,
+    read_results,
+    write_results,
+)
 from attnfuzz.harness.releases.sweep import Sweep
 from attnfuzz.harness.releases.versions import versions_in
 from attnfuzz.harness.releases.wanted import Wanted, given, reported
@@ -98,7 +107,7 @@ def _run(results: SweepResults, out: Path) -> Exit:
     except KeyboardInterrupt:
         results, interrupted = going.results, True
         _write(results, engine, out)
-    answer(results)
+    answer(_swept(results, engine, interrupted=interrupted))
     print_sweep(details(), Terminal(), results, engine)
     print_line(details(), f"Table: {out / MARKDOWN}, {out / RESULTS}")
     if interrupted:
@@ -140,6 +149,35 @@ def _failure(standing: Standing) -> str:
         lines = [line for line in standing.failure.text.splitlines() if line.strip()]
         return f"the search failed: {next(iter([*lines[-2:-1], *lines]), 'it did not say why')}"
     return f"{count(len(standing.unsettled), 'suspect')} not confirmed" if standing.unsettled else ""
+
+
+def _swept(results: SweepResults, engine: Engine, *, interrupted: bool) -> Swept:
+    releases = []
+    for release in results.asked.releases:
+        backends = {engine.backend(release, kind) for kind in results.asked.kinds}
+        searched = results.searched.get(release)
+        unable = {backend: reason for backend, reason in results.unable.items() if backend in backends}
+        drawn = None if searched is None else searched.examples
+        releases.append(SweptRelease(release=release, drawn=drawn, unable=unable))
+    return Swept(
+        engine=engine.name,
+        interrupted=interrupted,
+        releases=tuple(releases),
+        failures=tuple(map(_swept_failure, results.rows)),
+    )
+
+
+def _swept_failure(row: FailureRow) -> SweptFailure:
+    return SweptFailure(
+        name=row.wanted.name,
+        title=row.wanted.title,
+        backend=row.wanted.kind,
+        outcomes={release: cell.ending for release, cell in row.cells.items()},
+        began=row.course.began,
+        ended=row.course.ended,
+        found_in=row.wanted.found,
+        cases={release: cell.case for release, cell in row.cells.items() if cell.case},
+    )
 
 
 def _write(results: SweepResults, engine: Engine, out: Path) -> None:
