@@ -11,10 +11,10 @@ SECONDS_OF_FUZZING ?= 60
 
 fuzz: $(READY)
 	@echo "== 1/2  The fixed backends, for $(SECONDS_OF_FUZZING) s: they must pass."
-	$(BIN)/attnfuzz fuzz --time $(SECONDS_OF_FUZZING)s --jobs 2 --out attnfuzz-out/fixed
+	$(BIN)/attnfuzz fuzz --time $(SECONDS_OF_FUZZING)s --jobs 2 --home attnfuzz-out/fixed
 	@echo
 	@echo "== 2/2  trtllm_mha as it was before its fix in SGLang PR 21649: the bug must be found."
-	@$(BIN)/attnfuzz fuzz --backend trtllm_mha@21649-before --examples 2000 --until-finding --out attnfuzz-out/21649-before; \
+	@$(BIN)/attnfuzz fuzz --backend trtllm_mha@21649-before --examples 2000 --until-finding --home attnfuzz-out/21649-before; \
 	status=$$?; echo; \
 	case $$status in \
 	0) echo "== The known bug was missed."; exit 1;; \
