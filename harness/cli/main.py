@@ -22,6 +22,7 @@ from attnfuzz.harness.cli.import_dump import import_dump
 from attnfuzz.harness.cli.report import report
 from attnfuzz.harness.cli.sweep import sweep
 from attnfuzz.harness.cli.terminal import Exit, legible, tell
+from attnfuzz.harness.workers.system import require_linux
 from attnfuzz.reference.user_error import UserError
 
 
@@ -29,6 +30,7 @@ from attnfuzz.reference.user_error import UserError
 @click.version_option(attnfuzz.__version__, prog_name="attnfuzz")
 def cli() -> None:
     """Fuzz the attention kernels of LLM serving engines."""
+    require_linux()
 
 
 for command in (
