@@ -12,6 +12,7 @@ import click
 import attnfuzz
 from attnfuzz.harness.cli.commands import campaigns, cases, homes, machine, power, releases
 from attnfuzz.harness.cli.terminal import Exit, legible, warn
+from attnfuzz.harness.workers.system import require_linux
 from attnfuzz.reference.user_error import UserError
 
 
@@ -19,6 +20,7 @@ from attnfuzz.reference.user_error import UserError
 @click.version_option(attnfuzz.__version__, prog_name="attnfuzz")
 def cli() -> None:
     """Fuzz the attention kernels of LLM serving engines."""
+    require_linux()
 
 
 for command in (
