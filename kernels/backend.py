@@ -45,19 +45,15 @@ class Memory(Protocol):
         fill: Fill = Fill.POISON,
     ) -> torch.Tensor:
         """A tensor called `name`. `stride` (in elements) may leave gaps, which stay poison and belong to no tensor."""
-        ...
 
     def copy(self, name: str, value: torch.Tensor, *, stride: Sequence[int] | None = None) -> torch.Tensor:
         """A guarded tensor with the values, shape and dtype of `value`."""
-        ...
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether `tensor`, which has elements, lies in this memory."""
-        ...
 
     def renew(self, tensor: torch.Tensor) -> None:
         """Restore a static output before it is written again: its sentinel, or nothing for stale numbers."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -81,7 +77,6 @@ class Graph(Protocol):
 
     def replay(self) -> None:
         """Run the launches again, with the scalars of the capture and the present contents of the tensors."""
-        ...
 
 
 class Launcher(Protocol):
@@ -92,23 +87,18 @@ class Launcher(Protocol):
 
     def launch(self, op: Op, /, **arguments: Any) -> Any:
         """Call `op`. In a capture, the call is recorded instead, and None is returned."""
-        ...
 
     def reached_by(self, words: str) -> None:
         """Describe a server's path to the following launches of this step, for the text of failures in it."""
-        ...
 
     def report(self, place: str, text: str) -> None:
         """Report that the next launch breaks a precondition of its function: in the arguments `place`, as `text`."""
-        ...
 
     def capture(self) -> AbstractContextManager[Graph]:
         """Record every launch inside the `with` block, for replays after it."""
-        ...
 
     def capture_all(self) -> AbstractContextManager[Graph]:
         """Capture all GPU work of the `with` block, both launches and torch's own operations."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -157,7 +147,6 @@ class Session(Protocol):
 
     def forward(self, index: int) -> Output | None:
         """Run step `index` of the case; None for a capture, which computes nothing."""
-        ...
 
 
 class Backend(Protocol):
@@ -166,35 +155,27 @@ class Backend(Protocol):
     @property
     def name(self) -> str:
         """The name for users, such as trtllm_mha@21649-before."""
-        ...
 
     @property
     def capability(self) -> Capability:
         """The supported cases."""
-        ...
 
     @property
     def contract(self) -> Contract:
         """The promises beyond the right numbers."""
-        ...
 
     def noise(self, dtype: DType) -> NoiseModel:
         """The error of a correct run on queries of `dtype`; NoiseModel.unknown_kernel() is a safe answer."""
-        ...
 
     @property
     def ops(self) -> Mapping[str, Op]:
         """Its kernels by name, for cases made of literal calls."""
-        ...
 
     def missing(self) -> str | None:
         """Return the reason that this machine can't run it and the remedy, in one line; None if it can."""
-        ...
 
     def prepare(self, progress: Callable[[str], None]) -> None:
         """Compile or load the needs of every session, reporting slow steps to `progress`. Called before any session."""
-        ...
 
     def open(self, case: Case, bench: Bench) -> Session:
         """Open a session on a case that `capability` covers."""
-        ...

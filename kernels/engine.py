@@ -35,55 +35,42 @@ class Engine(Protocol):
 
     def owns(self, backend: str) -> bool:
         """Whether a backend's name, valid or not, belongs to this engine."""
-        ...
 
     def resolve(self, backend: str) -> Backend:
         """Return the backend of that name. Imports no release. Raises EngineError."""
-        ...
 
     def team(self, backend: str) -> str:
         """Return the release in a backend's name: its workers can run no other."""
-        ...
 
     def preload(self, team: str, device: Device) -> tuple[str, ...]:
         """Return the code that imports a release before workers are forked: "module:function", then its arguments."""
-        ...
 
     def without_release(self, backend: str) -> str:
         """Return a backend's name without its release, equal for all releases."""
-        ...
 
     def on_device(self, backend: str, device: Device) -> str:
         """Return the name of the same backend on a device."""
-        ...
 
     def of_tree(self, tree: Path, backends: Sequence[str]) -> tuple[str, ...]:
         """Return the names of these backends in a source tree, or those of all its backends if none are given.
 
         A name without a release gets the tree; others stay. Raises EngineError if every name has a release.
         """
-        ...
 
     def in_tree(self, backend: str, tree: Path) -> str:
         """Return the name, in a source tree, of a backend of any release. Raises EngineError."""
-        ...
 
     def untried(self, backend: str) -> bool:
         """Whether a backend's release has not been tried with this project, so that its start may fail."""
-        ...
 
     def released(self) -> Sequence[Version]:
         """Return all available versions, the oldest first. Raises EngineError."""
-        ...
 
     def backend(self, release: str, kind: str) -> str:
         """Return the name of the backend that is this kind of a release."""
-        ...
 
     def kind_of(self, backend: str) -> str | None:
         """Return the kind of a backend of this engine or of this project; None if releases have no equivalent."""
-        ...
 
     def overview(self) -> str:
         """Describe in a few lines the names of its backends and the releases on this machine."""
-        ...

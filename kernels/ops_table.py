@@ -27,7 +27,6 @@ class DecodeWorkspace(Protocol):
         self, *, batch: int, q_len: int, q_heads: int, kv_heads: int, head_dim_vo: int, max_seq_len: int
     ) -> WorkspaceBytes:
         """For MLA, `kv_heads` is 1 and `head_dim_vo` the rank."""
-        ...
 
 
 @dataclass(frozen=True)

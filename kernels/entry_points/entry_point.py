@@ -80,28 +80,22 @@ class EntryPoint(Protocol):
     @property
     def name(self) -> str:
         """Its name, equal to that of its Op."""
-        ...
 
     @property
     def module(self) -> str | None:
         """The FlashInfer module of the function, None for a function of this project."""
-        ...
 
     def parameters(self, arguments: Arguments) -> tuple[Parameter, ...]:
         """The tensors of a call, in the order of the arguments. Raises ValueError for impossible ones."""
-        ...
 
     def spans(self, arguments: Arguments) -> tuple[RequestSpan, ...]:
         """The requests that the kernel derives from a call's arguments; none for a kernel without requests."""
-        ...
 
     def breaches(self, arguments: Arguments) -> tuple[Breach, ...]:
         """The preconditions that a call breaks, the most explanatory one first."""
-        ...
 
     def workspace(self, arguments: Arguments) -> WorkspaceBytes | None:
         """The workspace that a call uses, None if unknown. Raises ValueError as `parameters` does."""
-        ...
 
 
 def and_others(requests: Sequence[int]) -> str:
