@@ -68,6 +68,13 @@ class Engine(Protocol):
         """Return the name of a backend of any release, as a source tree has it. Raises EngineError."""
         ...
 
+    def origin(self, backend: str) -> str | None:
+        """Return the same backend of the known release that a source tree comes from; None for a release.
+
+        Raises EngineError for a tree that is none.
+        """
+        ...
+
     def untried(self, backend: str) -> bool:
         """Whether a backend is of a release that has not been tried, so that its start may fail."""
         ...
