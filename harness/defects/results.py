@@ -87,13 +87,8 @@ class DefectScore(msgspec.Struct, frozen=True, kw_only=True):
         return list(dict.fromkeys(search.defect for search in self.searches if search.kill is None))
 
 
-def write_score(path: Path, score: DefectScore) -> None:
-    """Write `score` as indented JSON. Raises OSError."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(score)) + b"\n")
-
-
 def read_score(path: Path) -> DefectScore:
-    """Read a file of `write_score`.
+    """Return the measurement that `attnfuzz defects run --json FILE` wrote.
 
     Raises:
         DefectScoreError: the file can't be read, or is not one.
@@ -104,4 +99,4 @@ def read_score(path: Path) -> DefectScore:
     except OSError as error:
         raise DefectScoreError(f"cannot read {path}: {error.strerror or error}") from error
     except msgspec.DecodeError as error:
-        raise DefectScoreError(f"{path} is not a file of attnfuzz defects run --json: {reason(error)}") from error
+        raise DefectScoreError(f"{path} was not written by attnfuzz defects run --json: {reason(error)}") from error

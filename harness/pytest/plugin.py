@@ -160,6 +160,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make a test per shard of each backend."""
     if "attn_fuzz" not in metafunc.fixturenames:
         return
+    from attnfuzz.harness.workers.system import WrongSystem, require_linux
+
+    with _refusing("attn_fuzz", WrongSystem):
+        require_linux()
     config = metafunc.config
     backends = _backends(config)
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
@@ -219,8 +223,9 @@ def _check_options(config: pytest.Config) -> None:
     _budget(config)
     if (seed := config.getoption("--attn-seed")) is not None and not 0 <= seed < 1 << 63:
         raise pytest.UsageError("--attn-seed must not be negative, and have at most 63 bits")
-    trees = (f"--attn-{engine}" for engine in engine_names())
-    if any(config.getoption(option) for option in ("--attn-backend", "--attn-device", *trees)):
+    if any(map(config.getoption, ("--attn-backend", "--attn-device"))) or any(
+        _tree(config, engine) for engine in engine_names()
+    ):
         _check_backends(_backends(config))
     if (ledger := config.getoption("--attn-ledger")) is not None:
         from attnfuzz.harness.findings.ledger import Ledger, LedgerError
@@ -247,8 +252,7 @@ def _backends(config: pytest.Config) -> tuple[str, ...]:
     """The backends to fuzz, each once. Raises UsageError."""
     named, device = config.getoption("--attn-backend"), config.getoption("--attn-device")
     for engine in engine_names():
-        tree = config.getoption(f"--attn-{engine}")
-        if tree is not None:
+        if (tree := _tree(config, engine)) is not None:
             named = _of_tree(engine, tree, named or ())
     if device is None:
         return tuple(dict.fromkeys(named or DEFAULT_BACKENDS))
@@ -259,6 +263,12 @@ def _backends(config: pytest.Config) -> tuple[str, ...]:
     names = named or (DEFAULT_BACKENDS_ON_GPU if device == "cuda" else DEFAULT_BACKENDS)
     with _refusing(f"--attn-device {device}", UserError):
         return tuple(dict.fromkeys(on_device(name, Device(device)) for name in names))
+
+
+def _tree(config: pytest.Config, engine: str) -> Path | None:
+    """Return the source tree that was given. Before pytest 9, engines on `pythonpath` come too late for an option."""
+    tree: Path | None = config.getoption(f"--attn-{engine}", None)
+    return tree
 
 
 def _of_tree(engine: str, tree: Path, named: Sequence[str]) -> tuple[str, ...]:

@@ -134,7 +134,7 @@ def read_results(folder: Path) -> SweepResults:
         for wanted in (*results.asked.given, *(row.wanted for row in results.rows)):
             validate(wanted.case)
     except OSError as error:
-        raise SweepError(f"cannot read {path}: {error.strerror}. Name the --out folder of a sweep") from None
+        raise SweepError(f"cannot read {path}: {error.strerror}. Name the --home of a sweep") from None
     except (msgspec.DecodeError, ImpossibleCase) as error:
         raise SweepError(f"{path} is no sweep of this attnfuzz ({reason(error)}): begin another") from None
     return results

@@ -74,17 +74,17 @@ def locate(path: Path, campaign: str | None = None) -> Source:
 
     """
     if not path.exists():
-        raise NoCampaignError(f"{path} does not exist: name the --out folder of a campaign, or a log of one")
+        raise NoCampaignError(f"{path} does not exist: name a home, or the folder or log of a campaign")
     home = Home(path)
     if path.is_dir() and (ids := home.ids()):
         if campaign is not None and campaign not in ids:
             raise NoCampaignError(f"{path} has no campaign {campaign!r}: the last ones are {', '.join(ids[-3:])}")
         return Source(home.log(campaign or ids[-1]), home)
     if campaign is not None:
-        raise NoCampaignError(f"{path} has no campaigns/: --campaign chooses from an --out folder")
+        raise NoCampaignError(f"{path} has no campaigns/: name a home")
     log = path / LOG_NAME if path.is_dir() else path
     if not log.is_file():
-        raise NoCampaignError(f"{path} holds no campaign: name the --out folder of one, or a log ({LOG_NAME})")
+        raise NoCampaignError(f"{path} holds no campaign: name a home, or the folder or log ({LOG_NAME}) of a campaign")
     above = log.parent.parent
     inside = log.name == LOG_NAME and above == Home(above.parent).campaigns
     return Source(log, Home(above.parent) if inside else None)

@@ -126,6 +126,9 @@ def cases(backend: str) -> "SearchStrategy[Case]":
     """
     from hypothesis import strategies as st
 
+    from attnfuzz.harness.workers.system import require_linux
+
+    require_linux()
     from attnfuzz.harness.backends.registry import resolve
     from attnfuzz.harness.sandbox.check import shared_runner
     from attnfuzz.strategies.cases import cases as draw_cases
@@ -145,6 +148,9 @@ def check(case: "Case") -> None:
     Within a Hypothesis test, the error is about the smallest case that fails for the same cause.
     """
     __tracebackhide__ = True
+    from attnfuzz.harness.workers.system import require_linux
+
+    require_linux()
     from attnfuzz.harness.pytest.in_hypothesis import untimed
 
     with untimed():

@@ -20,6 +20,11 @@ from attnfuzz.harness.workers.pool import HandlerError, Worker, Workers
 from attnfuzz.harness.workers.postmortem import Death, explain
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _processes() -> None:
+    """None are forked: here a nursery starts as it does for users."""
+
+
 def reply(workers: Workers, request: str, timeout: float = 30) -> str:
     answer = workers.run(request.encode(), timeout=timeout)
     assert isinstance(answer, bytes), answer
