@@ -60,6 +60,13 @@ class Engine(Protocol):
     def in_tree(self, backend: str, tree: Path) -> str:
         """Return the name, in a source tree, of a backend of any release. Raises EngineError."""
 
+    def origin(self, backend: str) -> str | None:
+        """Return the same backend of the known release that a source tree comes from; None for a release.
+
+        Raises EngineError for a tree that is none.
+        """
+        ...
+
     def untried(self, backend: str) -> bool:
         """Whether a backend's release has not been tried with this project, so that its start may fail."""
 

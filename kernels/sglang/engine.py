@@ -88,6 +88,18 @@ class Sglang:
         kind = backend.rpartition(":")[2]
         return str(Named.parse(f"{where}{naming.TREE}{tree.resolve()}:{kind}"))
 
+    def origin(self, backend: str) -> str | None:
+        """Return the same backend of the newest pinned release that is no newer than a source tree; None for a release.
+
+        Raises BadName, or ReleaseError for a tree that is none.
+        """
+        named = Named.parse(backend)
+        if named.tree is None:
+            return None
+        reached = release_of(named.release).version
+        before = max((each for each in map(Version, wheel.pinned()) if each <= reached), default=None)
+        return None if before is None else str(replace(named, release=f"{naming.RELEASED}{before}"))
+
     def untried(self, backend: str) -> bool:
         """Whether a backend is of a version without a pinned wheel, or of a source tree."""
         return str(Named.parse(backend).version) not in wheel.pinned()
