@@ -18,14 +18,14 @@ EXCEPTIONS = {
 }
 
 CEILINGS = {
-    "harness": (64, 402),
+    "harness": (64, 403),
     "kernels": (0, 0),
     "reference": (0, 0),
     "strategies": (0, 0),
     "benchmarks": (0, 0),
     "bugs": (0, 0),
     "scripts": (0, 0),
-    "docs": (56, 206),
+    "docs": (36, 129),
     "conftest.py": (0, 0),
     "Makefile": (0, 0),
     "README.md": (0, 1),
