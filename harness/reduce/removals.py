@@ -15,7 +15,7 @@ from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
 Removal = Callable[[Case], Iterator[Case]]
 
 _TRIED_ALONE = 4
-"""Requests or steps that are tried alone. A failure that needs one of many shows in one of these, or is rare."""
+"""Requests or steps tried alone: a failure that needs one of many shows in one of these, or is rare."""
 
 
 def geometry_with(**plain: Any) -> Removal:
