@@ -6,16 +6,45 @@ import io
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
 import attnfuzz
 from attnfuzz.harness.cli.commands import campaigns, cases, homes, machine, power, releases
+from attnfuzz.harness.cli.options import InOrder
 from attnfuzz.harness.cli.terminal import Exit, legible, warn
 from attnfuzz.reference.user_error import UserError
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class ReaderGone(Exception):
+    """The reader of standard output has closed it: it has read enough, as head does."""
+
+
+@contextlib.contextmanager
+def _reader_may_go() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise ReaderGone from error
+
+
+class PipedGroup(InOrder):
+    """A group that raises ReaderGone for a broken pipe, at which click would exit with 1: "something was found"."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Parse the arguments of the group."""
+        with _reader_may_go():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        with _reader_may_go():
+            return super().invoke(ctx)
+
+
+@click.group(cls=PipedGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(attnfuzz.__version__, prog_name="attnfuzz")
 def cli() -> None:
     """Fuzz the attention kernels of LLM serving engines."""
@@ -58,14 +87,14 @@ def _exit_code() -> int:
             stream.reconfigure(errors="replace")
     try:
         return int(cli.main(prog_name="attnfuzz", standalone_mode=False) or Exit.CLEAN)
+    except ReaderGone:
+        # Output that is still buffered has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.CLOSED
     except click.ClickException as error:
         shown = io.StringIO()
         error.show(file=shown)
         _say(legible(shown.getvalue()))
-    except BrokenPipeError:
-        # The reader has read enough, as head does. What is still buffered has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.CLOSED
     except (click.Abort, KeyboardInterrupt):
         _say("Interrupted.")
         return Exit.INTERRUPTED
