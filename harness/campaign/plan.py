@@ -21,7 +21,7 @@ MOST_OUTPUTS_PER_CASE = 16
 """Steps of a drawn case that have an output, and as many again where it is asked a second time: at most 8 of each."""
 
 MOST_CASES_PER_SECOND = 500
-"""What one job gets through, at most: ten times what is measured on drawn cases (README, "fast enough")."""
+"""What one job gets through, at most: ten times what is measured on drawn cases (docs/explanation/performance.md)."""
 
 SLICES_PER_SHARE = 4
 """How often a backend has its turn, at least, while it uses up an even share of the time."""

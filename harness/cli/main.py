@@ -15,6 +15,7 @@ import attnfuzz
 from attnfuzz.harness.cli.commands import campaigns, cases, homes, machine, power, releases
 from attnfuzz.harness.cli.options import InOrder
 from attnfuzz.harness.cli.terminal import Exit, legible, warn
+from attnfuzz.harness.workers.system import require_linux
 from attnfuzz.reference.user_error import UserError
 
 
@@ -48,6 +49,7 @@ class PipedGroup(InOrder):
 @click.version_option(attnfuzz.__version__, prog_name="attnfuzz")
 def cli() -> None:
     """Fuzz the attention kernels of LLM serving engines."""
+    require_linux()
 
 
 for command in (

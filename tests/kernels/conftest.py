@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from forked_python import forked_processes
 from recorder import Launched, Recorder
 
 from attnfuzz.harness.backends.registry import load
@@ -58,5 +59,14 @@ def launches_of(bench_of: Callable[..., Bench]) -> Callable[[Case], list[Launche
 @pytest.fixture(scope="session")
 def runner() -> Iterator[Runner]:
     """Judges cases in workers."""
-    with Runner() as runner:
+    with forked_processes():
+        runner = Runner()
+    with runner:
         yield runner
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _processes() -> Iterator[None]:
+    """Nurseries are forked off a process that has imported torch: each file of a user's backend takes one."""
+    with forked_processes():
+        yield
