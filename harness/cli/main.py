@@ -18,6 +18,9 @@ from attnfuzz.harness.cli.terminal import Exit, legible, warn
 from attnfuzz.harness.workers.system import require_linux
 from attnfuzz.reference.user_error import UserError
 
+_COMPLETION = "_ATTNFUZZ_COMPLETE"
+"""The variable in which a shell asks for completion."""
+
 
 class ReaderGone(Exception):
     """The reader of standard output has closed it: it has read enough, as head does."""
@@ -79,6 +82,9 @@ def main() -> None:
 
     Both exit with 2: codes 0 and 1 are those that a command returns, and whatever ends it earlier gives another.
     """
+    if _COMPLETION in os.environ:
+        # click answers the shell's question and exits; no command is run.
+        cli.main(prog_name="attnfuzz", complete_var=_COMPLETION)
     sys.exit(_exit_code())
 
 
