@@ -133,8 +133,8 @@ def _fixable(error: BaseException) -> str | None:
 
 
 _ADVICE = {
-    errno.ENOSPC: "free some space, or name another folder with --home; what was filed before is kept",
-    errno.EDQUOT: "free some of your quota, or name another folder with --home; what was filed before is kept",
+    errno.ENOSPC: "free some space, or name another folder with --home; findings so far are kept",
+    errno.EDQUOT: "free some of your quota, or name another folder with --home; findings so far are kept",
     errno.EIO: "it can't be read or written: name another path",
     errno.EACCES: "change the permissions, or name another path",
     errno.EROFS: "name a path that can be written to",

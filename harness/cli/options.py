@@ -108,7 +108,7 @@ def output_option(meaning: str, *, folder: bool = False) -> Callable[..., Any]:
 
 
 class FalseAlarms(click.FloatRange):
-    """An expected number of false alarms. Far below the least, what a single row may spend is lost to underflow."""
+    """An expected number of false alarms. Far below the minimum, the share of a single row underflows."""
 
     def __init__(self) -> None:
         super().__init__(min=LEAST_ALPHA, max=1, max_open=True)
@@ -231,7 +231,7 @@ ALWAYS = ("json", "quiet", "verbose")
 """Options that go with any other."""
 
 
-def check_alone(ctx: click.Context, what: str, but: Collection[str] = ()) -> None:
+def check_alone(ctx: click.Context, resumed: str, but: Collection[str] = ()) -> None:
     """Raise UsageError for a parameter beside --resume that would be ignored: all but --home and those in `but`."""
     for given in ctx.command.params:
         name = given.name or ""
@@ -240,4 +240,6 @@ def check_alone(ctx: click.Context, what: str, but: Collection[str] = ()) -> Non
             and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
         ):
             shown = given.opts[0] if isinstance(given, click.Option) else given.human_readable_name
-            raise click.UsageError(f"--resume goes on with {what} as it was begun: leave {shown} out, or begin another")
+            raise click.UsageError(
+                f"--resume continues {resumed} with its own options: leave {shown} out, or begin another"
+            )

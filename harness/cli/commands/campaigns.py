@@ -14,7 +14,7 @@ _FILE = options.PathTo(dir_okay=False)
 
 
 @click.command()
-@options.backends_option("What to test")
+@options.backends_option("A backend to test")
 @click.option("--examples", type=options.counted(), help="Cases to draw for each backend.")
 @click.option("--time", "seconds", type=options.duration, help="Time to search in all, like 90s, 10m or 1h30m.")
 @click.option(

@@ -16,7 +16,7 @@ _path_argument = click.argument("path", type=options.PathTo(exists=True), metava
 
 
 def _elsewhere_options(verb: str, hint: str = "") -> Callable[..., Any]:
-    """Return --backend and the engines' trees: what to run the case on instead, as `backend` and `tree`."""
+    """Return --backend and the engines' trees: where to run the case instead, as `backend` and `trees`."""
     backend = click.option("--backend", metavar="NAME", help=f"{verb} another backend{hint}.")
     tree = options.tree_option(f"{verb} this source tree of {{engine}}, whichever release the case is from.")
     return lambda command: backend(tree(command))

@@ -1,4 +1,4 @@
-"""`attnfuzz backends`, `build` and `calibrate`: what this machine can run, and how precisely."""
+"""`attnfuzz backends`, `build` and `calibrate`: the backends, kernels and noise models of this machine."""
 
 from typing import Any
 

@@ -64,7 +64,7 @@ def bisect(**given: Any) -> Exit:
     "kinds",
     multiple=True,
     metavar="NAME",
-    help="What to test of each release; may be given several times.  [default: all that can be tested]",
+    help="A backend to test in each release; may be given several times.  [default: all that can be tested]",
 )
 @click.option(
     "--examples",
@@ -95,7 +95,7 @@ def sweep(ctx: click.Context, /, *, resume: bool, **given: Any) -> Exit:
     """Run known failures in releases, and search them for new ones.
 
     Shows in which release each failure began and ended. ENGINE is like sglang, VERSIONS are like 0.5.9..latest, or
-    0.5.9,0.5.11. What is found in one release is run in all. The table is also written to sweep.md and sweep.json,
+    0.5.9,0.5.11. A failure found in one release is run in all. The table is also written to sweep.md and sweep.json,
     after each release.
 
     Exits with 0 if no release fails, 1 if one does, 2 if none could be run, 130 after Ctrl-C.
