@@ -5,16 +5,19 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 INSTALLED := build/installed
 SECONDS_OF_FUZZING ?= 60
+QUICK := -n 2 -m "not slow and not cluster and not long and not sglang"
 
 .DELETE_ON_ERROR:
+.PHONY: help fmt docs lowest matrix dist
 .PHONY: fuzz test quick test-long test-cluster test-gpu test-sglang pin-sglang lint types imports clean
 
+## A minute of fuzzing that must pass, and a known bug that must be found.
 fuzz: $(READY)
 	@echo "== 1/2  The fixed backends, for $(SECONDS_OF_FUZZING) s: they must pass."
-	$(BIN)/attnfuzz fuzz --time $(SECONDS_OF_FUZZING)s --jobs 2 --out attnfuzz-out/fixed
+	$(BIN)/attnfuzz fuzz --time $(SECONDS_OF_FUZZING)s --jobs 2 --home attnfuzz-out/fixed
 	@echo
 	@echo "== 2/2  trtllm_mha as it was before its fix in SGLang PR 21649: the bug must be found."
-	@$(BIN)/attnfuzz fuzz --backend trtllm_mha@21649-before --examples 2000 --until-finding --out attnfuzz-out/21649-before; \
+	@$(BIN)/attnfuzz fuzz --backend trtllm_mha@21649-before --examples 2000 --until-finding --home attnfuzz-out/21649-before; \
 	status=$$?; echo; \
 	case $$status in \
 	0) echo "== The known bug was missed."; exit 1;; \
@@ -22,27 +25,36 @@ fuzz: $(READY)
 	*) exit $$status;; \
 	esac
 
+## List what make can do.
+help:
+	@awk '/^## / { text = substr($$0, 4) } /^[a-z-]+:/ && text { sub(":.*", ""); printf "  make %-13s %s\n", $$0, text; text = "" }' \
+	$(firstword $(MAKEFILE_LIST))
+
+## Lint, types, imports and all tests that need no GPU, cluster or download: what every change must pass.
 test: lint types imports $(READY)
 	$(BIN)/pytest -n 2
 
-# Under a minute, to work with: tests that start no process and draw few cases.
+## The loop, in under a minute: tests that start no process and draw few cases.
 quick: $(READY)
-	$(BIN)/pytest -n 2 -m "not slow and not cluster and not long and not sglang"
+	$(BIN)/pytest $(QUICK)
 
-# Minutes each: workers and jobs that are killed at random, campaigns that are killed and resumed.
+## Minutes each: workers and jobs that are killed at random, campaigns that are killed and resumed.
 test-long: $(READY)
 	$(BIN)/pytest -n 2 -m long
 
-# On an NVIDIA GPU; `make test` skips them where there is none. scripts/gpu.sh does this and more without a network.
+# scripts/gpu.sh does this and more without a network.
+## Tests that need an NVIDIA GPU, which make test skips where there is none.
 test-gpu: $(READY)
 	$(BIN)/pytest -n 4 -rs tests/gpu
 
-# On a Ray cluster of several nodes on this machine. Ray takes some 400 MB, so it is installed for this alone.
+# Ray takes some 400 MB, so it is installed for this alone.
+## Tests on a Ray cluster of several nodes on this machine.
 test-cluster: $(READY)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,ray]'
 	$(BIN)/pytest -m cluster tests/cluster
 
-# Releases of SGLang, which are downloaded once, without what they depend on. Triton alone takes 1 GB.
+# Releases are downloaded once, without what they depend on. Triton alone takes 1 GB.
+## Tests on releases of SGLang.
 test-sglang: $(READY)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,sglang]'
 	$(BIN)/pytest -n 2 -m sglang tests/sglang
@@ -54,10 +66,41 @@ pin-sglang: $(READY)
 	ATTNFUZZ_SGLANG_ASKED=$(CURDIR)/build/asked $(BIN)/pytest -n 2 -m sglang tests/sglang
 	$(BIN)/python -m attnfuzz.kernels.sglang.repin build/asked
 
+## The documentation, into build/site; it opens from disk, and nothing in it is loaded from elsewhere.
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: $(READY)
+	$(BIN)/mkdocs build --quiet --strict
+	@echo "Open build/site/index.html"
+
+## The quick tests with the lowest version of every dependency, in build/versions.
+lowest:
+	scripts/versions.sh lowest
+
+## The quick tests with the newest versions, for each Python from 3.11 to 3.14 that is here and torch's two newest releases.
+matrix:
+	scripts/versions.sh newest $(PYTHONS)
+
+## Build sdist and wheel into dist, check them, and run the quick tests in what the sdist unpacks to.
+dist: $(READY)
+	rm -rf dist build
+	$(BIN)/pip install --quiet --constraint constraints.txt build twine
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
+	mkdir -p build/sdist
+	tar -xzf dist/*.tar.gz -C build/sdist --strip-components 1
+	cd build/sdist && PYTHONPATH=$(CURDIR)/build/sdist/src $(CURDIR)/$(BIN)/pytest $(QUICK)
+
+## Format, and fix what ruff can fix.
+fmt: $(READY)
+	$(BIN)/ruff check --fix-only --quiet
+	$(BIN)/ruff format
+
+## What ruff says.
 lint: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
+## What mypy says.
 # On a copy as users get it: mypy follows neither the symlinks nor an editable install's import hook.
 types: MYPY = $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml
 types: TESTS = $(CURDIR)/tests
@@ -68,6 +111,7 @@ types: $(READY)
 	cd $(INSTALLED) && MYPYPATH=. $(MYPY) --package attnfuzz
 	cd $(INSTALLED) && MYPYPATH=.:$(TESTS):$(TESTS)/fakes:$(BENCHMARKS) $(MYPY) --explicit-package-bases $(TESTS) $(BENCHMARKS) $(CURDIR)/conftest.py
 
+## Who may import whom.
 imports: $(READY)
 	$(BIN)/lint-imports
 
@@ -78,5 +122,6 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+## Remove what was built, installed and found.
 clean:
 	rm -rf $(VENV) build dist attnfuzz-out .attnfuzz .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

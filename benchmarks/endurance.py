@@ -15,7 +15,7 @@ from measurement import backends_option, count_option, show
 from attnfuzz.harness.campaign.events import CampaignStarted, Progress
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.log import LogError, read_log
-from attnfuzz.harness.cli.given import duration
+from attnfuzz.harness.cli.options import duration
 
 FIRST_SECONDS = 60.0
 """What the last quarter is compared with; with less than a quarter of the time, if that is shorter."""
@@ -109,7 +109,7 @@ class _Rates:
 
 
 def _command(home: Home, backends: Sequence[str], seconds: float, jobs: int, database: str | None) -> list[str]:
-    options = ["--time", f"{seconds:.0f}s", "--jobs", str(jobs), "--out", str(home.path)]
+    options = ["--time", f"{seconds:.0f}s", "--jobs", str(jobs), "--home", str(home.path)]
     options += [word for name in backends for word in ("--backend", name)]
     options += ["--database", database] if database else []
     return [sys.executable, "-m", "attnfuzz.harness.cli.main", "fuzz", *options]

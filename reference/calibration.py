@@ -132,7 +132,7 @@ def load(path: Path) -> Calibration:
     try:
         content = foreign.decode_json(foreign.read_bytes(path))
     except OSError as error:
-        raise CalibrationError(f"calibration {path}: {error.strerror}; attnfuzz calibrate --out makes one") from error
+        raise CalibrationError(f"calibration {path}: {error.strerror}; attnfuzz calibrate -o makes one") from error
     except msgspec.DecodeError as error:
         raise CalibrationError(f"calibration {path} is not JSON ({error}): calibrate again") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:

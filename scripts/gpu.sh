@@ -64,7 +64,7 @@ bench() {
 
 campaign() {
   attnfuzz fuzz $(repeated --backend $QUICK) \
-    --time "${MINUTES}m" --jobs "${JOBS:-12}" --seed "$SEED" --out "$HOME_OF_ALL/campaign"
+    --time "${MINUTES}m" --jobs "${JOBS:-12}" --seed "$SEED" --home "$HOME_OF_ALL/campaign"
 }
 
 case ${1:-} in

@@ -1,4 +1,4 @@
-"""The workflows for GitHub Actions: by its own schema, and by rules that the schema can't state."""
+"""What GitHub reads: by its own schemas, and by rules for workflows that a schema can't state."""
 
 import re
 import subprocess
@@ -13,7 +13,17 @@ ROOT = Path(__file__).resolve().parents[1]
 WORKFLOWS = [*sorted((ROOT / ".github/workflows").glob("*.yml")), ROOT / "docs/examples/nightly.yml"]
 
 workflows = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-nights = pytest.mark.parametrize("path", WORKFLOWS[1:], ids=lambda path: path.parent.name)
+nights = pytest.mark.parametrize(
+    "path", [path for path in WORKFLOWS if path.stem == "nightly"], ids=lambda path: path.parent.name
+)
+RELEASE = ROOT / ".github/workflows/release.yml"
+FILES = {
+    "vendor.github-workflows": WORKFLOWS,
+    "vendor.dependabot": [ROOT / ".github/dependabot.yml"],
+    "vendor.github-issue-forms": [
+        ROOT / f".github/ISSUE_TEMPLATE/{form}.yml" for form in ("bug", "false-alarm", "backend")
+    ],
+}
 
 
 def jobs(path: Path) -> dict[str, Any]:
@@ -22,9 +32,10 @@ def jobs(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_they_follow_githubs_schema() -> None:
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows"]
-    ran = subprocess.run([*command, *map(str, WORKFLOWS)], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("schema", FILES)
+def test_they_follow_githubs_schema(schema: str) -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema]
+    ran = subprocess.run([*command, *map(str, FILES[schema])], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
@@ -76,3 +87,18 @@ def test_what_is_restored_is_what_was_saved(path: Path) -> None:
     )
     assert restore["path"] == save["path"]
     assert save["key"].startswith(restore["restore-keys"])
+
+
+def test_a_release_is_tested_before_it_is_published() -> None:
+    release = jobs(RELEASE)
+    assert release["build"]["needs"] == "test"
+    assert release["publish"]["needs"] == "build"
+    assert "make test" in [step.get("run") for step in release["test"]["steps"]]
+
+
+def test_what_publishes_runs_no_code_and_has_no_other_right() -> None:
+    publish = jobs(RELEASE)["publish"]
+    assert publish["permissions"] == {"id-token": "write"}
+    assert publish["environment"] == "pypi"
+    assert all("run" not in step for step in publish["steps"])
+    assert [name for name, job in jobs(RELEASE).items() if "id-token" in job["permissions"]] == ["publish"]

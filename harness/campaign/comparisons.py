@@ -73,13 +73,17 @@ def _pairs(knowledge: Knowledge) -> Iterator[tuple[KnownCause, KnownCause]]:
 def _likeness(cause: KnownCause, other: KnownCause) -> int:
     """How likely it is that two causes are one; 0 if neither can explain the other.
 
-    A cause can explain a case that has the features which it needs; one that needs none, a case in the same kernel.
+    A cause can explain a case that has the features by which it is known. One without clues can explain a case in the
+    same kernel, or one that the same mistake explains.
     """
-    same_kernel = any(each.kernel == its.kernel for each in cause.symptoms for its in other.symptoms)
+    same_kernel = not cause.kernels.isdisjoint(other.kernels)
     same_backend = cause.case.backend == other.case.backend
+    same_mistake = not set(cause.mistakes).isdisjoint(other.mistakes)
     shared = len(cause.clues & other.clues)
     explicable = [
-        one for one, its in ((cause, other), (other, cause)) if one.may_show_in(its.case) and (one.clues or same_kernel)
+        one
+        for one, its in ((cause, other), (other, cause))
+        if one.may_show_in(its.case) and (one.clues or same_kernel or same_mistake)
     ]
-    near = shared or same_kernel
-    return 2 * shared + 2 * same_kernel + same_backend + len(explicable) if near and explicable else 0
+    near = shared or same_kernel or same_mistake
+    return 2 * (shared + same_kernel + same_mistake) + same_backend + len(explicable) if near and explicable else 0

@@ -91,13 +91,13 @@ class Home:
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise HomeError(f"{self.path / 'lock'} is no regular file: remove it, or give another --out")
+                raise HomeError(f"{self.path / 'lock'} is no regular file: remove it, or give another --home")
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 owner = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
                 raise HomeError(
-                    f"{self.path} is in use by another campaign (process {owner}): wait for it, or give another --out"
+                    f"{self.path} is in use by another campaign (process {owner}): wait for it, or give another --home"
                 ) from None
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

@@ -131,6 +131,7 @@ class Knowledge:
             fingerprint=first.fingerprint,
             needs=first.needs,
             shown_as=tuple(dict.fromkeys(shown_as)),
+            mistakes=first.observation.mistakes,
         )
 
     def _first(self, findings: Sequence[AnyFinding]) -> AnyFinding:

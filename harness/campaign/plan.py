@@ -6,9 +6,13 @@ import re
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from attnfuzz.harness.search.messages import MOST_SECONDS
-from attnfuzz.reference.case import Guard
+from attnfuzz.harness.search.limits import MOST_SECONDS
+
+if TYPE_CHECKING:
+    # The command line declares its options with these bounds, before anything imports torch.
+    from attnfuzz.reference.case import Guard
 
 ALPHA = 1e-3
 """The false alarms that a campaign expects unless it is told otherwise: one in a thousand campaigns."""
@@ -17,7 +21,7 @@ MOST_OUTPUTS_PER_CASE = 16
 """Steps of a drawn case that have an output, and as many again where it is asked a second time: at most 8 of each."""
 
 MOST_CASES_PER_SECOND = 500
-"""What one job gets through, at most: ten times what is measured on drawn cases (README, "fast enough")."""
+"""What one job gets through, at most: ten times what is measured on drawn cases (docs/explanation/performance.md)."""
 
 SLICES_PER_SHARE = 4
 """How often a backend has its turn, at least, while it uses up an even share of the time."""
@@ -63,7 +67,7 @@ class Plan:
     seed: int = 0
     jobs: int = 1
     contract: str = "declared"
-    guard: Guard | None = None
+    guard: "Guard | None" = None
     alpha: float = ALPHA
     preset: str = "quick"
     leaning: bool = True

@@ -91,14 +91,21 @@ class Tasks:
         return UnderWay(task, since=at, again=again)
 
     def _last(self, at: float, under_way: Collection[UnderWay]) -> UnderWay | None:
-        """Suspects to confirm, and to file as they are, now that nothing is searched any more."""
+        """When nothing is searched any more: suspects to confirm and file as they are, then causes to compare."""
         again = self._left_over(under_way) if at < self.limits.ended else ()
         if not again:
-            return None
+            return self._compared(at, under_way)
         task = self._once_more(again)
         known = self.passed_over(task.backend)
         task = replace(task, known=known, seconds=self.limits.ended - at, shrink=NOTHING)
         return UnderWay(task, since=at, again=again)
+
+    def _compared(self, at: float, under_way: Collection[UnderWay]) -> UnderWay | None:
+        task = self.comparisons.next_slice(None, under_way) if at < self.limits.shrunk else None
+        if task is None:
+            return None
+        seconds = self.limits.shrunk - at
+        return UnderWay(replace(task, seconds=seconds, shrink=COMPARISON, shrink_seconds=seconds), since=at)
 
     def cut_off(self, run: UnderWay) -> list[SuspectKey]:
         """A job was killed while it ran a slice, whose suspects are handed out again.

@@ -1,27 +1,18 @@
-"""The `attnfuzz` command: its group, and what becomes of errors and exit codes."""
+"""The `attnfuzz` command: its group, and the handling of errors and exit codes."""
 
 import contextlib
 import errno
 import io
+import os
 import sys
 import traceback
 
 import click
 
 import attnfuzz
-from attnfuzz.harness.cli.backends import backends
-from attnfuzz.harness.cli.bisect import bisect
-from attnfuzz.harness.cli.bugs import bugs
-from attnfuzz.harness.cli.build import build
-from attnfuzz.harness.cli.calibrate import calibrate
-from attnfuzz.harness.cli.cases import export, replay, shrink_case, triage
-from attnfuzz.harness.cli.defects import defects
-from attnfuzz.harness.cli.fuzz import fuzz
-from attnfuzz.harness.cli.home import corpus, findings
-from attnfuzz.harness.cli.import_dump import import_dump
-from attnfuzz.harness.cli.report import report
-from attnfuzz.harness.cli.sweep import sweep
-from attnfuzz.harness.cli.terminal import Exit, legible, tell
+from attnfuzz.harness.cli.commands import campaigns, cases, homes, machine, power, releases
+from attnfuzz.harness.cli.terminal import Exit, legible, warn
+from attnfuzz.harness.workers.system import require_linux
 from attnfuzz.reference.user_error import UserError
 
 
@@ -29,25 +20,27 @@ from attnfuzz.reference.user_error import UserError
 @click.version_option(attnfuzz.__version__, prog_name="attnfuzz")
 def cli() -> None:
     """Fuzz the attention kernels of LLM serving engines."""
+    require_linux()
 
 
 for command in (
-    fuzz,
-    report,
-    replay,
-    import_dump,
-    triage,
-    shrink_case,
-    export,
-    bisect,
-    sweep,
-    findings,
-    corpus,
-    bugs,
-    defects,
-    backends,
-    build,
-    calibrate,
+    campaigns.fuzz,
+    campaigns.report,
+    campaigns.compare,
+    cases.replay,
+    cases.import_dump,
+    cases.triage,
+    cases.shrink,
+    cases.export,
+    releases.bisect,
+    releases.sweep,
+    homes.findings,
+    homes.corpus,
+    power.bugs,
+    power.defects,
+    machine.backends,
+    machine.build,
+    machine.calibrate,
 ):
     cli.add_command(command)
 
@@ -71,6 +64,10 @@ def _exit_code() -> int:
         shown = io.StringIO()
         error.show(file=shown)
         _say(legible(shown.getvalue()))
+    except BrokenPipeError:
+        # The reader has read enough, as head does. What is still buffered has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.CLOSED
     except (click.Abort, KeyboardInterrupt):
         _say("Interrupted.")
         return Exit.INTERRUPTED
@@ -85,7 +82,7 @@ def _exit_code() -> int:
 def _say(text: str) -> None:
     # Standard error may be closed by now: the exit code stays the same.
     with contextlib.suppress(OSError):
-        tell(text.rstrip("\n"))
+        warn(text.rstrip("\n"))
 
 
 def _fixable(error: BaseException) -> str | None:
@@ -101,15 +98,15 @@ def _fixable(error: BaseException) -> str | None:
 
 
 _ADVICE = {
-    errno.ENOSPC: "free some space, or name another folder with --out; what was filed before is kept",
-    errno.EDQUOT: "free some of your quota, or name another folder with --out; what was filed before is kept",
+    errno.ENOSPC: "free some space, or name another folder with --home; what was filed before is kept",
+    errno.EDQUOT: "free some of your quota, or name another folder with --home; what was filed before is kept",
     errno.EIO: "it can't be read or written: name another path",
     errno.EACCES: "change the permissions, or name another path",
     errno.EROFS: "name a path that can be written to",
     errno.ENOTDIR: "name a folder, not a file",
     errno.EEXIST: "name a folder, not a file",
     errno.EISDIR: "name a file, not a folder",
-    errno.ENOENT: "make the folder first, or name another path",
+    errno.ENOENT: "create the folder first, or name another path",
 }
 
 

@@ -153,12 +153,15 @@ _CLUES = (
     Feature("several chunks", _but("chunks", "no prefix", "one"), removals.one_chunk),
 )
 
-_CIRCUMSTANCES = (
+_VISIBILITY = (
     Feature("values", _but("values", ValueFamily.NORMAL), case_with(values=ValueFamily.NORMAL), clue=False),
     Feature("left guard", _but("guard", Guard.RIGHT), case_with(guard=Guard.RIGHT), clue=False),
+    Feature("stale outputs", _but("outputs", Outputs.POISONED), case_with(outputs=Outputs.POISONED), clue=False),
+)
+
+_SHAPE = (
     Feature("several requests", _but("batch", "1"), removals.one_request, clue=False),
     Feature("several steps", _but("steps", "one"), removals.one_step, clue=False),
-    Feature("stale outputs", _but("outputs", Outputs.POISONED), case_with(outputs=Outputs.POISONED), clue=False),
     Feature("grouped heads", _but("group", "1"), removals.no_groups, clue=False),
     Feature("several KV heads", _but("KV heads", "1"), removals.one_kv_head, clue=False),
     Feature("V dim", _but("V dim", "as K's"), removals.equal_head_dims, clue=False),
@@ -170,8 +173,11 @@ _CIRCUMSTANCES = (
     ),
 )
 
-FEATURES: Mapping[str, Feature] = MappingProxyType({each.name: each for each in (*_CLUES, *_CIRCUMSTANCES)})
+FEATURES: Mapping[str, Feature] = MappingProxyType({each.name: each for each in (*_CLUES, *_SHAPE, *_VISIBILITY)})
 """All features by name."""
+
+SHAPE: frozenset[Feature] = frozenset(_SHAPE)
+"""Those about how many there are of something."""
 
 CLUES: frozenset[Feature] = frozenset(_CLUES)
 """Those that are about the cause of a failure."""

@@ -40,6 +40,14 @@ def with_requests(step: Step, requests: tuple[Request, ...]) -> Step:
     return replace(changed, padded_tokens=changed.tokens + step.padded_tokens - step.tokens)
 
 
+def with_q_len(request: Request, q_len: int) -> Request:
+    """`request` with another number of query tokens after the same prefix; one without a prefix keeps its keys few."""
+    if request.kv_len >= request.q_len:
+        return replace(request, q_len=q_len, kv_len=request.kv_len - request.q_len + q_len if request.kv_len else 0)
+    # Fewer keys than queries, or none: so they stay, if a key is left.
+    return replace(request, q_len=q_len, kv_len=min(request.kv_len, max(1, q_len - 1)))
+
+
 def map_requests(case: Case, change: Callable[[Request], Request]) -> Case:
     """`case` with every request changed in the same way."""
     steps = tuple(with_requests(step, tuple(change(request) for request in step.requests)) for step in case.steps)

@@ -9,6 +9,8 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.reduce import SameCause
 from attnfuzz.harness.reduce.ablation import Feature
+from attnfuzz.harness.reduce.possible import possible
+from attnfuzz.harness.reduce.relation import run_only_the_other
 from attnfuzz.harness.sandbox.again import show_again
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike, comes_back, recheck
@@ -36,7 +38,7 @@ from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.remembered import Remembered
 from attnfuzz.harness.search.tally import CountingRunner
-from attnfuzz.harness.verdict.failures import FAILURES, Failure, Observation, Verdict
+from attnfuzz.harness.verdict.failures import FAILURES, Failure, Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Pace
@@ -50,6 +52,9 @@ RECHECK_SECONDS = 60.0
 
 PROMPT_RUNS = 60
 """Runs on a prompt device, at most, before a failure that comes and goes on a late one is said to need it."""
+
+RELATIVE = frozenset({Kind.METAMORPHIC_MISMATCH, Kind.REPLAY_DIVERGED, Kind.NONDETERMINISTIC})
+"""Kinds of failures that compare two runs."""
 
 SYMPTOM = ShrinkBudget(runs=150, seconds=3.0)
 """What making a failure smaller may cost once a known cause explains it."""
@@ -171,7 +176,8 @@ class Hunt:
             verdict = self._runner.verdict(other.case)
             if other.fingerprint.among(verdict.failures) is None:
                 return
-            explained = explain(self._pin(other.fingerprint, other.case, verdict), (cause,), self._allowed)
+            pinned = self._pin(other.fingerprint, other.case, verdict)
+            explained = explain(pinned, (cause,), self._allowed, mistakes=other.mistakes)
             if explained.cause is not None:
                 self._tell(SameCauses(name=other.name, cause=cause.name))
                 return
@@ -239,12 +245,24 @@ class Hunt:
         """
         if not verdict.failures:
             return None
+        alone = self._related_alone(case, verdict)
+        if alone is not None:
+            case, verdict = alone
         self._history = history
         fingerprint = Fingerprint.of(case.backend, verdict.failures[0])
         if fingerprint in self._passed_over:
             return self._beneath(fingerprint, case, verdict)
         self._passed_over.add(fingerprint)
         return self._confirmed(fingerprint, case, verdict)
+
+    def _related_alone(self, case: Case, verdict: Verdict) -> tuple[Case, Verdict] | None:
+        """The related run of a case as a case of its own, if the two runs differ because that one is wrong."""
+        if case.relation is None or verdict.failures[0].kind not in RELATIVE:
+            return None
+        for other in run_only_the_other(case):
+            if possible(other) and self._allowed(other) and (judged := self._runner.verdict(other)).failures:
+                return other, judged
+        return None
 
     def _beneath(self, fingerprint: Fingerprint, case: Case, verdict: Verdict) -> Pinned[Case] | None:
         """What a failure that is passed over hides: none of its causes shows in the case, or it fails without them."""

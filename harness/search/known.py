@@ -6,16 +6,17 @@ from collections.abc import Collection
 import msgspec
 
 from attnfuzz.harness.backends.registry import as_file_name
-from attnfuzz.harness.reduce.ablation import FEATURES, Feature, features_in
+from attnfuzz.harness.reduce.ablation import FEATURES, SHAPE, Feature, features_in
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint, fine
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.mistake import Mistake
 
 
 class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
     """The cause of the finding `name`: `case` is its smallest, which fails as `fingerprint` and needs the features.
 
-    `shown_as` are the fingerprints of all findings that have this cause.
+    `shown_as` are the fingerprints of all findings that have this cause, `mistakes` those that explain its case.
     """
 
     name: str
@@ -23,11 +24,22 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: Fingerprint
     needs: tuple[str, ...] = ()
     shown_as: tuple[Fingerprint, ...] = ()
+    mistakes: tuple[Mistake, ...] = ()
 
     @property
     def clues(self) -> frozenset[Feature]:
         """The features that it needs, but for circumstances, which differ from case to case."""
         return clues_among(self.needs)
+
+    @property
+    def marks(self) -> frozenset[Feature]:
+        """The features by which its failures are known: its clues, or, if it has none, the shape that it needs."""
+        return self.clues or frozenset(FEATURES[name] for name in self.needs if name in FEATURES) & SHAPE
+
+    @property
+    def kernels(self) -> frozenset[str]:
+        """The entry points in which it shows."""
+        return frozenset(each.kernel for each in self.symptoms)
 
     @property
     def symptoms(self) -> tuple[Fingerprint, ...]:
@@ -40,7 +52,7 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
 
     def may_show_in(self, case: Case) -> bool:
         """Whether a case has the features that it needs."""
-        return self.clues <= features_in(case)
+        return self.marks <= features_in(case)
 
 
 def clues_among(needs: Collection[str]) -> frozenset[Feature]:

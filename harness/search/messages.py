@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from attnfuzz.harness.search.known import KnownCause
+from attnfuzz.harness.search.limits import MOST_SECONDS
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.recurrence import Recurrence
@@ -14,9 +15,6 @@ from attnfuzz.harness.verdict.tiers import ALPHA, Tier
 from attnfuzz.reference.case import Case, Guard
 from attnfuzz.strategies.coverage import Pair
 from attnfuzz.strategies.lean import Lean
-
-MOST_SECONDS = 10 * 366 * 86400.0
-"""Ten years: a longer campaign is a slip of the pen."""
 
 # Bounds on what a log may hold: it may be damaged, or foreign.
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]

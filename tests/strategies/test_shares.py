@@ -24,6 +24,8 @@ from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.validity import products
 
+pytestmark = pytest.mark.draws
+
 
 def share(cases: Iterable[Case], holds: Callable[[Case], bool]) -> float:
     """The share of the cases for which `holds`."""

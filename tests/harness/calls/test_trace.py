@@ -116,7 +116,7 @@ def test_what_a_backend_writes_to_rows_after_its_calls_is_not_theirs_to_answer_f
 
 
 def test_a_call_that_can_not_be_written_down_says_why(runner: Runner, defective: str) -> None:
-    with pytest.raises(Untraceable, match=r"a call of attend can't be written down: options is torch\.float32"):
+    with pytest.raises(Untraceable, match=r"a call of attend can't be serialized: options is torch\.float32"):
         runner.trace(decode_case(f"{defective}:OPTIONS"))
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from fake_archive import archive
 from fake_campaign import begin, logged, of, plan
 from fake_causes import Fault, FaultyJudge, featured, featured_cases
@@ -129,6 +130,7 @@ def test_looking_beneath_known_failures_costs_a_tenth_of_the_search_at_most(tmp_
     assert last.examples < last.cases <= 1.1 * last.examples + 1
 
 
+@pytest.mark.draws
 def test_jobs_that_file_one_cause_at_the_same_time_have_it_merged(tmp_path: Path) -> None:
     events = events_of(tmp_path, Fault(needs=("sinks",)), jobs=2, seed=SEED_OF_TWO_MODES)
     assert needs_of_causes(events) == [("sinks",)]
@@ -148,6 +150,7 @@ def test_causes_that_differ_are_compared_once_also_after_a_kill(tmp_path: Path) 
     assert lone_comparisons(before).next_slice(None, ()) is not None
 
 
+@pytest.mark.draws
 def test_a_merged_cause_is_known_to_the_ledger_if_that_knows_what_explains_it(tmp_path: Path) -> None:
     events = events_of(tmp_path, Fault(needs=("sinks",)), jobs=2, seed=SEED_OF_TWO_MODES)
     merged = of(CausesMerged, events)[0]

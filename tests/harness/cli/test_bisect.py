@@ -93,7 +93,7 @@ def test_versions_are_installed_by_pip_and_one_that_can_not_be_had_is_told(attnf
     assert ran.code == 1
     assert "Installing flashinfer-python 0.6.8 (once).\n0.6.8 passes\n" in ran.err
     assert "0.6.9 can't be had: No matching distribution found for flashinfer-python==0.6.9\n" in ran.err
-    assert "First fails in 0.6.10 (0.6.8 passes; of 0.6.9 nothing is known); fixed in 0.7.0" in ran.out
+    assert "First fails in 0.6.10 (0.6.8 passes; 0.6.9 could not be judged); fixed in 0.7.0" in ran.out
     assert (tmp_path / "cache" / "sites").is_dir()
 
 

@@ -63,7 +63,7 @@ def test_a_finding_and_calls_are_shrunk_where_they_are_asked_for(
     monkeypatch.chdir(folder)
     ran = attnfuzz("shrink", ".")
     assert f"{small.name} is there already" in ran.err.replace("\n", "")
-    assert attnfuzz("shrink", ".", "-o", "../smaller.json", "--runs", "1").code == 1
+    assert attnfuzz("shrink", ".", "-o", "../smaller.json", "--max-runs", "1").code == 1
     assert isinstance(case_file.load(tmp_path / "smaller.json"), CallCase)
 
 
@@ -87,7 +87,7 @@ def test_no_file_is_written_over_unasked(attnfuzz: Callable[..., Any], failing: 
     assert "failing.small.json is there already" in ran.err
     assert mine.read_text() == "mine"
     assert attnfuzz("shrink", failing.name, "-o", failing.name).code == 2
-    assert attnfuzz("shrink", failing.name, "--force", "--runs", "1").code == 1
+    assert attnfuzz("shrink", failing.name, "--force", "--max-runs", "1").code == 1
     assert case_file.load(mine)
 
 
@@ -103,8 +103,8 @@ def test_what_passes_is_left_alone(attnfuzz: Callable[..., Any], failing: Path) 
     ("options", "words"),
     [
         (("nothing.json",), "does not exist"),
-        (("failing.json", "-o", "absent/small.json"), "absent is no folder"),
-        (("failing.json", "--runs", "0"), "--runs"),
+        (("failing.json", "-o", "absent/small.json"), "absent is not a folder"),
+        (("failing.json", "--max-runs", "0"), "--max-runs"),
         (("failing.json", "--time", "soon"), "'soon' is no duration"),
         (("failing.json", "--backend", "trtllm_mah"), "unknown backend"),
         (("failing.json", "--backend", "torch_sdpa"), "torch_sdpa does not support"),

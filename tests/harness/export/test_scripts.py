@@ -178,7 +178,7 @@ def test_an_exception_that_was_not_seen_only_means_that_the_script_could_not_run
 def test_rows_without_a_right_answer_are_compared_with_nothing(ran: dict[str, tuple[int, str]]) -> None:
     code, output = ran["no right answer"]
     assert code == 0, output
-    assert "request 1: no right answer, since what it attends to is not finite" in output
+    assert "request 1: no right answer, since its keys or values are not finite" in output
 
 
 @pytest.mark.slow
@@ -275,7 +275,7 @@ def test_kernels_of_others_can_not_be_exported(runner: Runner, defective: str) -
 @pytest.mark.parametrize(
     ("defect", "words"),
     [
-        ("POSTPROCESSED", "changes what its kernels return"),
+        ("POSTPROCESSED", "changes its kernels' results"),
         ("OPTIONS", r"options is torch\.float32"),
         ("PLANNER", "no kernel was launched"),
     ],

@@ -1,0 +1,51 @@
+#!/bin/sh
+# The tests of `make quick` with other versions than those of constraints.txt, each set in a virtual environment of its
+# own in build/versions, which is removed afterwards:
+#   scripts/versions.sh lowest [PYTHON]       the lowest version of everything that pyproject.toml names
+#   scripts/versions.sh newest [PYTHON...]    the newest, for each of these (or python3.11 to 3.14) and each of TORCHES
+# uv resolves and installs; it takes indexes from the environment. UV_TORCH_BACKEND=cpu installs torch's CPU builds.
+set -euf
+cd "$(dirname "$0")/.."
+HOME_OF_ALL=$PWD/build/versions
+TORCHES=${TORCHES-"2.14.* 2.15.*"}
+QUICK="not slow and not cluster and not long and not sglang and not draws"
+
+tried() { # tried PYTHON RESOLUTION [TORCH]: one line of the table, and the log beside it
+  python=$1 resolution=$2 torch=${3:-} versions=
+  name=$(basename "$python")-$resolution${torch:+-torch-$torch}
+  env=$HOME_OF_ALL/env log=$HOME_OF_ALL/$name.log
+  rm -rf "$env"
+  result="can't be installed"
+  if "$UV" venv --quiet --python "$python" "$env" >"$log" 2>&1 &&
+    "$UV" pip install --quiet --python "$env/bin/python" --resolution "$resolution" ${torch:+"torch==$torch"} \
+      --editable '.[dev]' >>"$log" 2>&1; then
+    result="fails"
+    "$env/bin/python" -m pytest -q -n "${JOBS:-1}" -m "$QUICK" >>"$log" 2>&1 && result="passes"
+    versions=$("$env/bin/python" -c 'import platform, torch; print(f"Python {platform.python_version()}, torch {torch.__version__}: ")')
+  fi
+  echo "$name: $result (${versions:-}$(tail -n 1 "$log")), $log"
+  rm -rf "$env"
+  [ "$result" = passes ] || failed=1
+}
+
+UV=${UV:-$(command -v uv || true)}
+mkdir -p "$HOME_OF_ALL"
+if [ -z "$UV" ]; then
+  python3 -m venv "$HOME_OF_ALL/uv"
+  "$HOME_OF_ALL/uv/bin/pip" install --quiet uv
+  UV=$HOME_OF_ALL/uv/bin/uv
+fi
+failed=0
+what=${1:-}
+[ $# -eq 0 ] || shift
+case $what in
+  lowest) tried "${1:-python3.11}" lowest-direct "${TORCH:-}" ;;
+  newest)
+    [ $# -gt 0 ] || set -- $(for minor in 11 12 13 14; do "python3.$minor" -c 'import sys; print(sys.executable)' 2>/dev/null || true; done)
+    for python; do
+      for torch in $TORCHES; do tried "$python" highest "$torch"; done
+    done
+    ;;
+  *) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 2 ;;
+esac
+exit $failed
