@@ -1,4 +1,4 @@
-"""How fast the case space is covered: pairs of features reached after so many examples, drawn and not run."""
+"""Speed of coverage of the case space: pairs of features reached by a number of examples, drawn and not run."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ def main(*, backends: tuple[str, ...], examples: int, json_file: Path | None, se
             for words, row in numbers[backend].items()
         ]
         columns = (f"{len(possible):,} possible", *(f"{mark:,}" for mark in marks), "reached")
-        show(f"{backend}: pairs of features that are still missing after so many examples", columns, rows)
+        show(f"{backend}: possible pairs of features that are still missing, by number of examples", columns, rows)
     if json_file is not None:
         json_file.write_text(json.dumps(numbers, indent=2))
 

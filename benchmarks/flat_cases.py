@@ -1,6 +1,6 @@
-"""Cases as one would draw them first: every field by itself, over the same vocabulary, and what is not legal dropped.
+"""Naive draws of cases: every field independently, over the same vocabulary, and illegal cases dropped.
 
-Once with Hypothesis, once uniformly: what `benchmarks/coverage.py` compares the strategies of attnfuzz with.
+Once with Hypothesis, once uniformly: the baselines of `benchmarks/coverage.py` for the strategies of attnfuzz.
 """
 
 import random
@@ -54,7 +54,7 @@ class Source(Protocol):
         """One of the options."""
 
     def several(self, most: int, one: Callable[["Source"], T]) -> list[T]:
-        """1 to `most` of what `one` draws."""
+        """1 to `most` draws of `one`."""
 
 
 class Uniform:
@@ -72,7 +72,7 @@ class Uniform:
         return self._random.choice(options)
 
     def several(self, most: int, one: Callable[[Source], T]) -> list[T]:
-        """1 to `most` of what `one` draws."""
+        """1 to `most` draws of `one`."""
         return [one(self) for _ in range(self.integer(1, most))]
 
 
@@ -91,7 +91,7 @@ class Drawn:
         return self._draw(st.sampled_from(options))
 
     def several(self, most: int, one: Callable[[Source], T]) -> list[T]:
-        """1 to `most` of what `one` draws."""
+        """1 to `most` draws of `one`."""
         return self._draw(st.lists(st.composite(lambda draw: one(Drawn(draw)))(), min_size=1, max_size=most))
 
 
@@ -115,7 +115,7 @@ def legal(case: Case, can: Capability) -> bool:
 
 
 def flat_case(source: Source, can: Capability, backend: str) -> Case:
-    """A case whose fields have nothing to do with each other, but for what its types ask. It may be illegal."""
+    """A case whose fields are independent except for the constraints of their types. It may be illegal."""
     return Case(
         backend=backend,
         geometry=_geometry(source, can),

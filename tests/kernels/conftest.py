@@ -63,3 +63,10 @@ def runner() -> Iterator[Runner]:
         runner = Runner()
     with runner:
         yield runner
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _processes() -> Iterator[None]:
+    """Nurseries are forked off a process that has imported torch: each file of a user's backend takes one."""
+    with forked_processes():
+        yield

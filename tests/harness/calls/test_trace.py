@@ -9,6 +9,7 @@ import pytest
 from harness_cases import chunked_case, decode_case, draft_extend_case
 from hypothesis import HealthCheck, given, seed, settings
 from msgspec.structs import replace
+from repetition import examples
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.calls.trace import Untraceable, assemble
@@ -45,12 +46,13 @@ def traced(runner: Runner, case: Case) -> tuple[Verdict, CallCase]:
 
 
 @pytest.mark.slow
+@examples(8, 25)
 @pytest.mark.parametrize("backend", [*BACKENDS, *REVISIONS])
-def test_calls_of_drawn_cases_end_as_their_step_did(runner: Runner, backend: str) -> None:
+def test_calls_of_drawn_cases_end_as_their_step_did(runner: Runner, backend: str, count: int) -> None:
     answered = set()
 
     @seed(2024)
-    @settings(max_examples=25, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=count, database=None, deadline=None, suppress_health_check=list(HealthCheck))
     @given(cases(resolve(backend).capability, backend))
     def find(case: Case) -> None:
         verdict, calls = runner.trace(case)

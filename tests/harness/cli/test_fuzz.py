@@ -34,7 +34,7 @@ def test_a_correct_backend_is_clean(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
 @pytest.fixture
 def finding(attnfuzz: Attnfuzz) -> tuple[str, Any]:
     """The path of a finding of the backend as it was before a fix, and how the campaign ended."""
-    ran = attnfuzz("fuzz", "--backend", BEFORE, "--examples", "100", "--seed", "4")
+    ran = attnfuzz("fuzz", "--backend", BEFORE, "--examples", "100", "--until-finding", "--seed", "4")
     line = next(line for line in ran.out.splitlines() if line.startswith("  attnfuzz replay "))
     return line.split()[-1], ran
 

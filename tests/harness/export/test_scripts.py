@@ -1,7 +1,6 @@
 """Exported scripts: they run without attnfuzz, show what failed, and find nothing wrong with what is right."""
 
 import ast
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -95,15 +94,13 @@ def ran(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> dict[str, t
     paths = {name: folder / f"{index}.py" for index, name in enumerate(scripts)}
     for name, text in scripts.items():
         paths[name].write_text(text)
-    # One process that imports torch, and one cache for the kernels: a script takes no time to speak of then.
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    # One process that imports torch, and the user's cache for the kernels: a script takes no time to speak of then.
     run = subprocess.run(
         [sys.executable, "-I", "-c", WITHOUT_ATTNFUZZ, str(FAKES), *map(str, paths.values())],
         capture_output=True,
         text=True,
         check=False,
         cwd=folder,
-        env=env | {"XDG_CACHE_HOME": str(folder)},
     )
     assert run.returncode == 0, run.stderr
     return outcomes(paths, run.stdout)
