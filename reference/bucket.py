@@ -99,23 +99,7 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
         yield "{} queries".format, geometry.dtype, (self.dtype,)
         yield "a {} KV cache".format, geometry.kv_dtype, (self.kv_dtype,)
         yield "KV layout {}".format, geometry.kv_layout, self.layouts
-        yield _window, geometry.window_left, self.windows
-        yield _sinks, geometry.sinks, self.sinks
-        yield _soft_cap, geometry.soft_cap, self.soft_caps
-        yield _latent, geometry.latent, (self.latent,)
-
-
-def _window(left: int) -> str:
-    return f"a window of {left + 1} keys" if left >= 0 else "no window"
-
-
-def _sinks(present: bool) -> str:
-    return "attention sinks" if present else "no attention sinks"
-
-
-def _soft_cap(cap: float) -> str:
-    return f"a soft cap of {cap:g}" if cap else "no soft cap"
-
-
-def _latent(latent: Latent | None) -> str:
-    return f"latents of {latent.rank} + {latent.rope}" if latent else "no latents"
+        yield lambda n: f"a window of {n + 1} keys" if n >= 0 else "no window", geometry.window_left, self.windows
+        yield lambda has: "attention sinks" if has else "no attention sinks", geometry.sinks, self.sinks
+        yield lambda cap: f"a soft cap of {cap:g}" if cap else "no soft cap", geometry.soft_cap, self.soft_caps
+        yield lambda it: f"latents of {it.rank} + {it.rope}" if it else "no latents", geometry.latent, (self.latent,)

@@ -97,10 +97,6 @@ def _append_request(case: Case) -> Case:
     return replace(case, steps=steps, chunk_capacity=capacity)
 
 
-def _enlarge_padding(case: Case) -> Case:
-    return replace(case, steps=tuple(_padded(step, _ROWS_ADDED) for step in case.steps))
-
-
 def _padded(step: Step, rows: int) -> Step:
     """Pad a step by `rows` more requests; by tokens where padding adds no requests."""
     whole = step.mode.uniform or step.launch is not Launch.EAGER
@@ -128,17 +124,15 @@ def _change_chunks(case: Case) -> Case:
     return replace(case, chunk_capacity=capacity)
 
 
-def _change_splits(case: Case) -> Case:
-    return replace(case, max_len_slack=0 if case.max_len_slack else _SLACK)
-
-
 _CHANGES: dict[Relation, Callable[[Case], Case]] = {
     Relation.SAME_CALL: lambda case: case,
     Relation.PAGES_RELABELLED: _relabel_pages,
     Relation.BATCH_PERMUTED: _permute_batch,
     Relation.REQUEST_APPENDED: _append_request,
-    Relation.PADDING_ENLARGED: _enlarge_padding,
+    Relation.PADDING_ENLARGED: lambda case: replace(
+        case, steps=tuple(_padded(step, _ROWS_ADDED) for step in case.steps)
+    ),
     Relation.REPLAY_AS_EAGER: _replay_eagerly,
     Relation.CHUNKS_CHANGED: _change_chunks,
-    Relation.SPLITS_CHANGED: _change_splits,
+    Relation.SPLITS_CHANGED: lambda case: replace(case, max_len_slack=0 if case.max_len_slack else _SLACK),
 }

@@ -77,14 +77,6 @@ def draw_runs(
     return recipe(Chance(runs, mixed(_ROLE_SALT[role], seed), device), heads, dim)
 
 
-def _normal(chance: Chance, heads: int, dim: int) -> torch.Tensor:
-    return chance.normal(heads, dim)
-
-
-def _peaked_queries(chance: Chance, heads: int, dim: int) -> torch.Tensor:
-    return chance.normal(heads, dim).add_(1.0)
-
-
 def _peaked_keys(chance: Chance, heads: int, dim: int) -> torch.Tensor:
     drawn = chance.normal(heads * dim + 1)
     position = chance.position % _PEAK_EVERY
@@ -97,10 +89,6 @@ def _constant(chance: Chance, heads: int, dim: int) -> torch.Tensor:
     return chance.spread(chance.of_runs().normal(heads, dim))
 
 
-def _small(chance: Chance, heads: int, dim: int) -> torch.Tensor:
-    return chance.normal(heads, dim).mul_(_SMALL)
-
-
 def _tags(chance: Chance, heads: int, dim: int) -> torch.Tensor:
     # Tags begin at random offsets, so that slots differ at the same position.
     begin = chance.spread((chance.of_runs().share(1) * (dim * _AMPLITUDES)).to(torch.int64))
@@ -111,23 +99,24 @@ def _tags(chance: Chance, heads: int, dim: int) -> torch.Tensor:
     return tags.scatter_(-1, ((token + head) % dim).unsqueeze(-1), amplitude.unsqueeze(-1))
 
 
-def _large(chance: Chance, heads: int, dim: int) -> torch.Tensor:
-    return chance.normal(heads, dim).mul_(_LARGE)
-
-
-def _zeros(chance: Chance, heads: int, dim: int) -> torch.Tensor:
-    return torch.zeros(chance.tokens, heads, dim, device=chance.device)
-
-
 _Recipe = Callable[[Chance, int, int], torch.Tensor]
 
+
+def _times(factor: float) -> _Recipe:
+    return lambda chance, heads, dim: chance.normal(heads, dim).mul_(factor)
+
+
 _RECIPES: dict[ValueFamily, tuple[_Recipe, _Recipe, _Recipe]] = {
-    ValueFamily.NORMAL: (_normal, _normal, _normal),
-    ValueFamily.PEAKED: (_peaked_queries, _peaked_keys, _normal),
-    ValueFamily.CONSTANT: (_normal, _constant, _constant),
-    ValueFamily.ONE_HOT: (_small, _normal, _tags),
-    ValueFamily.LARGE_LOGITS: (_large, _large, _normal),
-    ValueFamily.ZEROS: (_zeros, _normal, Chance.sign),
+    ValueFamily.NORMAL: (Chance.normal, Chance.normal, Chance.normal),
+    ValueFamily.PEAKED: (lambda chance, *shape: chance.normal(*shape).add_(1.0), _peaked_keys, Chance.normal),
+    ValueFamily.CONSTANT: (Chance.normal, _constant, _constant),
+    ValueFamily.ONE_HOT: (_times(_SMALL), Chance.normal, _tags),
+    ValueFamily.LARGE_LOGITS: (_times(_LARGE), _times(_LARGE), Chance.normal),
+    ValueFamily.ZEROS: (
+        lambda chance, *shape: torch.zeros(chance.tokens, *shape, device=chance.device),
+        Chance.normal,
+        Chance.sign,
+    ),
     ValueFamily.PROBE: (probe_queries, probe_keys, probe_values),
 }
 """Recipes of queries, keys and values."""

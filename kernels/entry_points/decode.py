@@ -60,7 +60,7 @@ class PagedDecode(AttentionEntryPoint):
 
     @property
     def _takes_batch_from_cumulative(self) -> bool:
-        """Whether this is XQA's entry point; the other one does so only if `q_len_per_req`, by default 1, is None."""
+        """Whether `cumulative` determines the batch regardless of `q_len_per_req`: in XQA's entry point."""
         return self.cumulative == "q_cu_seq_lens"
 
     def _layout(self, arguments: Arguments) -> str:

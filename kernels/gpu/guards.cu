@@ -140,7 +140,7 @@ void in_parts(const tvm::ffi::Bytes& packed, const char* action, Launch launch) 
     uint64_t largest = 1;
     for (size_t i = 0; i < size; ++i) largest = std::max(largest, part.run[i].nbytes);
     const uint64_t blocks = std::min(kMaxBlocks, (largest + kBytesOfBlock - 1) / kBytesOfBlock);
-    // Forget the error of an earlier launch, which must not count as this one's. `failed_launch` reports it before.
+    // Forget the error of an earlier launch, which must not count as this one's: `failed_launch` would have reported it.
     static_cast<void>(cudaGetLastError());
     launch(dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(size)), part, first);
     check(cudaGetLastError(), action);

@@ -12,6 +12,7 @@ rows come from the fixup alone, and so do any writes elsewhere.
 """
 
 import math
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -63,23 +64,18 @@ _CASCADE: Final = "flashinfer.cascade"
 _MOST_PARTS: Final = 6
 
 
-def merge_state(*, out: torch.Tensor, lse: torch.Tensor, **states: torch.Tensor) -> None:
-    """merge_state of v_a, s_a, v_b and s_b; copies FlashInfer's own allocations to `out` and `lse`."""
-    merged, logsumexp = flashinfer_op.call(_CASCADE, "merge_state", **states)
-    out.copy_(merged)
-    lse.copy_(logsumexp)
-
-
-def merge_states(*, out: torch.Tensor, lse: torch.Tensor, **states: torch.Tensor) -> None:
-    """merge_states of v [tokens, parts, heads, dim] and s [tokens, parts, heads]; copies like `merge_state`."""
-    merged, logsumexp = flashinfer_op.call(_CASCADE, "merge_states", **states)
+def merge_into(name: str, *, out: torch.Tensor, lse: torch.Tensor, **states: torch.Tensor) -> None:
+    """Call one of FlashInfer's merges, and copy its own allocations to `out` and `lse`."""
+    merged, logsumexp = flashinfer_op.call(_CASCADE, name, **states)
     out.copy_(merged)
     lse.copy_(logsumexp)
 
 
 _INTO: Final = frozenset({"out", "lse"})
-MERGE_STATE: Final = Op("merge_state", merge_state, _INTO)
-MERGE_STATES: Final = Op("merge_states", merge_states, _INTO)
+MERGE_STATE: Final = Op("merge_state", partial(merge_into, "merge_state"), _INTO)
+"""Of v_a, s_a, v_b and s_b."""
+MERGE_STATES: Final = Op("merge_states", partial(merge_into, "merge_states"), _INTO)
+"""Of v [tokens, parts, heads, dim] and s [tokens, parts, heads]."""
 
 
 class CascadeSession:

@@ -95,11 +95,6 @@ def _mla_modules(bucket: Bucket) -> tuple[Module, ...]:
     return (*decode, *prefill_modules(prefill, FA3_RAGGED.backend), MERGE_MODULE)
 
 
-def _mha_noise(dtype: DType) -> NoiseModel:
-    """The noise of an unknown kernel (XQA); fmha_v2 rounds `bmm2_scale` to the queries' dtype (fmha_v2_run.cu)."""
-    return msgspec.structs.replace(NoiseModel.unknown_kernel(), bias=ROUNDOFF[dtype.torch_dtype])
-
-
 def _mla_noise(dtype: DType) -> NoiseModel:
     """The noise of weights rounded to the queries' dtype, at worst before they are summed."""
     rounded = NoiseModel.rounded_probabilities(dtype.torch_dtype)
@@ -130,7 +125,8 @@ _MHA = GpuBackend(
     session=partial(HopperMhaSession, HOPPER),
     kernels=(HOPPER.decode, HOPPER.context),
     modules_of=_mha_modules,
-    theoretical=_mha_noise,
+    # XQA's is unknown, too.
+    theoretical=fmha_v2.noise,
 )
 
 _MLA = GpuBackend(

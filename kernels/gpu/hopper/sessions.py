@@ -83,7 +83,7 @@ class HopperMhaSession(MhaSession):
         return {name: value for name, value in common.items() if name not in ("lse", "return_lse")}
 
     def _decode_arguments(self, step: Step, plan: BatchMetadata, common: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of XQA, which derives its batch from the queries; they include their causal mask."""
+        """The arguments of XQA, which derives its batch from the queries and needs a causal mask for all drafts."""
         arguments = super()._decode_arguments(step, plan, common)
         stride = step.tokens_per_request
         if stride > 1:
