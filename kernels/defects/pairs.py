@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import cache
 
 from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.defects import kernels
 from attnfuzz.kernels.defects.catalogue import DEFECTS
 from attnfuzz.kernels.defects.defect import Defect
 from attnfuzz.kernels.defects.native import defective
@@ -28,11 +29,19 @@ def _with_both(correct: TrtllmBackend, defects: list[Defect], name: str) -> Back
     if any(type(each) is not type(correct) for each in planted):
         # Kernels with another noise model.
         return None
-    native = [defect.name for defect, each in zip(defects, planted, strict=True) if each.table is not correct.table]
+    native = [defect.name for defect in defects if defect in kernels.DEFECTS]
+    changes = [
+        defect
+        for defect, each in zip(defects, planted, strict=True)
+        if each.session is correct.session and defect.name not in native
+    ]
     sessions = [each.session for each in planted if each.session is not correct.session]
     parts = [part for session in sessions for part in vars(session) if not part.startswith("__")]
     if len(set(parts)) < len(parts):
         # Both override the same method or part.
         return None
     session = type("Session", tuple(sessions), {}) if sessions else correct.session
-    return replace(correct, name=name, table=defective(*native) if native else correct.table, session=session)
+    both = replace(correct, name=name, table=defective(*native) if native else correct.table, session=session)
+    for change in changes:
+        both = change.plant(both)
+    return both
