@@ -62,7 +62,8 @@ class Op:
 
     `writes` names the arguments that it may write; all others must stay unchanged, bit for bit. `module` is the
     FlashInfer module of the function, None for a function of this project. An op that is `own` is code of the backend
-    itself: its faults are recorded like any other's, but traces have only its writes, not its calls.
+    itself: its faults are recorded like any other's, but traces have only its writes, not its calls. One that `plans`
+    prepares launches and writes no results.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Op:
     writes: frozenset[str]
     module: str | None = None
     own: bool = False
+    plans: bool = False
 
 
 class Graph(Protocol):

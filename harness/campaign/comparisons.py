@@ -83,7 +83,7 @@ def _likeness(cause: KnownCause, other: KnownCause) -> int:
     explicable = [
         one
         for one, its in ((cause, other), (other, cause))
-        if one.may_show_in(its.case) and (one.clues or same_kernel or same_mistake)
+        if one.marks_in(its.case) is not None and (one.clues or same_kernel or same_mistake)
     ]
     near = shared or same_kernel or same_mistake
     return 2 * (shared + same_kernel + same_mistake) + same_backend + len(explicable) if near and explicable else 0

@@ -105,7 +105,9 @@ class Tasks:
         if task is None:
             return None
         seconds = self.limits.shrunk - at
-        return UnderWay(replace(task, seconds=seconds, shrink=COMPARISON, shrink_seconds=seconds), since=at)
+        causes = self.knowledge.causes_near(task.backend)
+        task = replace(task, causes=causes, seconds=seconds, shrink=COMPARISON, shrink_seconds=seconds)
+        return UnderWay(task, since=at)
 
     def cut_off(self, run: UnderWay) -> list[SuspectKey]:
         """Record that a job was killed while it ran a slice, whose suspects are handed out again.

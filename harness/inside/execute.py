@@ -219,7 +219,7 @@ class Execution:
                 positions=other.positions[first],
                 geometry=geometry,
                 contract=self._contract,
-                report=partial(Observation, step=first, mode=mode, kernel=self._launcher.kernel),
+                report=partial(Observation, step=first, mode=mode, kernel=self._launcher.answering),
                 strict=self._strict,
                 tiers=self._tiers,
             )
@@ -312,7 +312,7 @@ class Execution:
             tiers=self._tiers,
             step=index,
             mode=mode,
-            kernel=self._launcher.kernel,
+            kernel=self._launcher.answering,
             keep=self._has_related(),
         )
         if self._look is not None:

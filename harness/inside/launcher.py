@@ -129,13 +129,13 @@ class _Unseen:
 class JournalingLauncher:
     """Launches kernels for one case. Their effects are known after `see_through`.
 
-    Of the current step, `kernel` is the entry point launched last, `raised` its exception, `observations` the findings
-    of launch checks, `broken` the reported breaches of preconditions, `way` how a server comes to make the launches, if
-    the backend says, and `launched` its launches, None if they are not kept. `kernel_seconds` is the time spent in
-    kernels. Arguments stay alive until their launch is awaited, unless a `gate` keeps the device behind: a server that
-    runs ahead drops tensors it no longer needs. `run` is journaled as `LaunchRecord.run`. A `tracer` gets every launch,
-    `stopwatch` awaits launches, and `new_graph` makes the graph of a capture. `failed_launch` returns and clears the
-    runtime's error of a failed launch, "" if none.
+    Of the current step, `kernel` is the entry point launched last, `answering` the last that is no plan, `raised` its
+    exception, `observations` the findings of launch checks, `broken` the reported breaches of preconditions, `way` how
+    a server comes to make the launches, if the backend says, and `launched` its launches, None if they are not kept.
+    `kernel_seconds` is the time spent in kernels. Arguments stay alive until their launch is awaited, unless a `gate`
+    keeps the device behind: a server that runs ahead drops tensors it no longer needs. `run` is journaled as
+    `LaunchRecord.run`. A `tracer` gets every launch, `stopwatch` awaits launches, and `new_graph` makes the graph of a
+    capture. `failed_launch` returns and clears the runtime's error of a failed launch, "" if none.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class JournalingLauncher:
         self.gate: Gate | None = None
         self._sealed = 0
         self.run = self.way = ""
-        self.kernel = ""
+        self.kernel = self.answering = ""
         self.raised: Exception | None = None
         self.observations: list[Observation] = []
         self.broken: list[Observation] = []
@@ -173,8 +173,8 @@ class JournalingLauncher:
     def begin_step(self, index: int, mode: str) -> None:
         """Start a step."""
         self._step, self._mode, self._call = index, mode, -1
-        self.kernel, self.raised, self.observations, self.broken, self._reported = "", None, [], [], []
-        self.way = ""
+        self.raised, self.observations, self.broken, self._reported = None, [], [], []
+        self.kernel = self.answering = self.way = ""
         if self.launched is not None:
             self.launched = []
         if self._tracer is not None:
@@ -302,6 +302,8 @@ class JournalingLauncher:
         """
         self._call += len(launches)
         self.kernel = " + ".join(dict.fromkeys(label(op.name) for op, _ in launches))
+        if not self.answering or not all(op.plans for op, _ in launches):
+            self.answering = self.kernel
         reported: list[tuple[str, str]] = []
         if not all(op.own for op, _ in launches):
             # Contracts belong to entry points, not to a backend's own code before them.

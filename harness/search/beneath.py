@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 
-from attnfuzz.harness.reduce.ablation import Feature, ablations
+from attnfuzz.harness.reduce.ablation import Feature, ablations, features_in
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.reference.case import Case
 
@@ -20,7 +20,7 @@ def explaining(causes: Collection[KnownCause], case: Case) -> Sequence[KnownCaus
     """
     if not causes or len(causes) >= MOST_TOGETHER or not all(cause.clues for cause in causes):
         return None
-    return [cause for cause in causes if cause.may_show_in(case)]
+    return [cause for cause in causes if cause.clues <= features_in(case)]
 
 
 def without(case: Case, causes: Sequence[KnownCause], allowed: Callable[[Case], bool], *, turn: int) -> Case | None:
@@ -29,7 +29,7 @@ def without(case: Case, causes: Sequence[KnownCause], allowed: Callable[[Case], 
     `turn` rotates the choice of features: a failure beneath may need some of them too.
     """
     for cause in causes:
-        if cause.may_show_in(case):
+        if cause.clues <= features_in(case):
             clues = sorted(cause.clues)
             variant = _without(case, clues[turn % len(clues)], allowed)
             if variant is None:

@@ -16,15 +16,18 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.ablation import CLUES, FRESH_SEEDS, Ablation, Feature, ablations, features_in
+from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, FRESH_SEEDS, Ablation, Feature, ablations, features_in
+from attnfuzz.harness.reduce.cuts import map_requests
 from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.reduce.transfers import captured, in_mode
-from attnfuzz.harness.search.known import KnownCause
+from attnfuzz.harness.search.known import KnownCause, seen_with
 from attnfuzz.harness.search.pinned import Pinned
-from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation
+from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case, Launch, Mode
 from attnfuzz.reference.mistake import Mistake
+from attnfuzz.reference.related import related
+from attnfuzz.reference.relation import Relation
 
 MOST_CAUSES = 12
 """Most known causes tried on one failure, the likeliest first."""
@@ -64,16 +67,28 @@ class Attribution(NamedTuple):
 
 
 def explain(
-    pinned: Pinned[Case], causes: Sequence[KnownCause], allowed: Allowed, *, mistakes: Collection[Mistake] = ()
+    pinned: Pinned[Case],
+    causes: Sequence[KnownCause],
+    allowed: Allowed,
+    *,
+    mistakes: Collection[Mistake] = (),
+    beside: Collection[KnownCause] = (),
 ) -> Attribution:
-    """Find the cause that explains a pinned failure, within the failure's budget; `mistakes` explain it."""
+    """Find the cause that explains a pinned failure, within the failure's budget.
+
+    `mistakes` explain the failure. A case may also fail as causes `beside` do, which are known.
+    """
     case = pinned.first
     for cause in _likeliest(causes, pinned.fingerprint):
         if pinned.left <= 1 - SHARE:
             break
-        if not cause.may_show_in(case):
+        marks = cause.marks_in(case)
+        if marks is None:
             continue
-        test = _Test(cause, case, pinned, allowed, same_mistake=not set(mistakes).isdisjoint(cause.mistakes))
+        others = [each for each in (*causes, *beside) if each.name != cause.name]
+        test = _Test(
+            cause, marks, case, pinned, allowed, others, same_mistake=not set(mistakes).isdisjoint(cause.mistakes)
+        )
         failing = test.failing_without()
         if failing is not None:
             case = failing
@@ -97,45 +112,58 @@ class _Test:
     """Runs that test whether `cause` explains the failure of `case`."""
 
     def __init__(
-        self, cause: KnownCause, case: Case, pinned: Pinned[Case], allowed: Allowed, *, same_mistake: bool
+        self,
+        cause: KnownCause,
+        marks: frozenset[Feature],
+        case: Case,
+        pinned: Pinned[Case],
+        allowed: Allowed,
+        others: Sequence[KnownCause],
+        *,
+        same_mistake: bool,
     ) -> None:
         self._cause = cause
+        self._others = others
+        self._marks = marks
         self._case = case
         self._pinned = pinned
         self._allowed = allowed
         self._same_mistake = same_mistake
+        self._shown = seen_with(pinned.fingerprint)
         self.passes_without = True
 
     def failing_without(self) -> Case | None:
         """A variant without a feature that marks the cause, that still fails in the same way; None if there is none.
 
-        Sets `passes_without`: whether all variants were run, and each passed; without a clue, altogether.
+        Sets `passes_without`: whether all variants were run, and each passed. Without a clue of the cause it has to
+        pass altogether, but for the symptoms of other causes.
         """
-        removed = list(self._without(self._case, self._cause.marks))
-        self.passes_without = len(removed) == len(self._cause.marks)
+        removed = list(self._without(self._case, self._marks))
+        self.passes_without = len(removed) == len(self._marks)
         for variant in (variant for _, variants in removed for variant in variants):
             for again in _reseeded(variant, FRESH_SEEDS + 1):
                 verdict = self._pinned.judged(again)
-                if verdict is None or verdict.unsupported is not None or (verdict.failures and self._cause.clues):
+                if verdict is None or verdict.unsupported is not None or self._fails_unknown(again, verdict):
                     self.passes_without = False
                 if self._pinned.fails(again):
                     return again
         return None
 
+    def _fails_unknown(self, case: Case, verdict: Verdict) -> bool:
+        """Whether a case without a clue of the cause fails as no other cause does."""
+        seen = (Fingerprint.of(case.backend, each) for each in verdict.failures if self._marks & CLUES)
+        return any(not any(other.shows_as(each) for other in self._others) for each in seen)
+
     @property
     def predicted(self) -> bool:
         """Whether the cause predicts the failure where it shows."""
-        if self._cause.clues or self._same_mistake:
+        if self._marks & CLUES or self._same_mistake:
             return self._fails_here() or self._fails_there()
         if self._pinned.fingerprint.kernel not in self._cause.kernels:
             return False
-        return (bool(self._seen_with) or self._fails_here()) and self._fails_there()
-
-    @property
-    def _seen_with(self) -> frozenset[str]:
-        """The names of the features without which this kind of failure can't be seen."""
-        own = self._pinned.fingerprint
-        return _SEEN_WITH.get(own.kind, frozenset()) | _PLACES.get(own.place, frozenset())
+        # The cause's case has no relation.
+        related = FEATURES["relation"] in self._shown
+        return (related or self._fails_here()) and self._fails_there()
 
     def _fails_here(self) -> bool:
         """Whether the cause's case fails like this one where this one does."""
@@ -143,12 +171,13 @@ class _Test:
 
     def _fails_there(self) -> bool:
         """Whether this case, made plain, fails as the cause does, or as the cause's case does in its place."""
-        cause = self._cause
-        shown = frozenset(feature for feature in CLUES if feature.name in self._seen_with) - cause.marks
-        plain = self._plain(self._case, cause.marks | shown)
-        if (features_in(plain) & CLUES) - cause.marks - shown:
+        shown = self._shown - self._marks
+        plain = self._plain(self._case, self._marks | shown)
+        if (features_in(plain) & CLUES) - self._marks - shown:
             return False
-        return any(self._fails_like_the_cause(bare) for bare in self._bare(plain, shown))
+        # Without a mark, failing alike as it is says nothing.
+        bare = (case for case in self._bare(plain, shown) if self._marks or not shown or case != plain)
+        return any(map(self._fails_like_the_cause, bare))
 
     def _plain(self, case: Case, kept: frozenset[Feature]) -> Case:
         """The case without the clues that are not `kept`, as far as it still fails in the same way.
@@ -163,7 +192,7 @@ class _Test:
         return case
 
     def _still_fails(self, case: Case) -> bool:
-        if not self._seen_with and self._pinned.fingerprint.kind not in FAULTS:
+        if not self._shown and self._pinned.fingerprint.kind not in FAULTS:
             return self._pinned.fails(case)
         verdict = self._pinned.judged(case)
         return verdict is not None and bool(verdict.failures)
@@ -183,9 +212,7 @@ class _Test:
             fingerprint = Fingerprint.of(case.backend, failure)
             if cause.shows_as(fingerprint):
                 return True
-            if fingerprint.place in _PLACES or fingerprint.kind in _SEEN_WITH:
-                continue
-            if self._some_fails(moved(cause.case, case, fingerprint), fingerprint):
+            if not seen_with(fingerprint) and self._some_fails(moved(cause.case, case, fingerprint), fingerprint):
                 return True
         return self._some_fails(moved(case, cause.case, cause.fingerprint), cause.fingerprint)
 
@@ -207,15 +234,15 @@ class _Test:
 
         Under the clues of one cause, a wrong number and a NaN are the same kind.
         """
-        wrong = bool(self._cause.clues) and {fingerprint.kind, failure.kind} <= _WRONG
+        wrong = bool(self._marks & CLUES) and {fingerprint.kind, failure.kind} <= _WRONG
         return fingerprint.among((replace(failure, kind=fingerprint.kind) if wrong else failure,)) is not None
 
 
 def moved(case: Case, to: Case, fingerprint: Fingerprint) -> Iterator[Case]:
     """Yield `case` where `to` fails with this fingerprint: in its backend and mode, and replayed if `to` is.
 
-    Then with the circumstances of `to`, which decide whether a stray access meets a guard or a NaN, and last with its
-    sizes and dtypes, for backends that share no others.
+    Then with what lets the failure be seen at its place; with the circumstances of `to`, which decide whether a stray
+    access meets a guard or a NaN; and last with its sizes and dtypes, for backends that share no others.
     """
     there = replace(case, backend=to.backend)
     if fingerprint.mode in set(Mode) and all(step.mode != fingerprint.mode for step in there.steps):
@@ -223,12 +250,22 @@ def moved(case: Case, to: Case, fingerprint: Fingerprint) -> Iterator[Case]:
     yield there
     if _replays(to) and not _replays(there) and (replayed := captured(there)) is not None:
         yield replayed
+    yield from _visible(there, fingerprint.place)
     pages = replace(there.pages, spare=to.pages.spare)
     yield replace(there, guard=to.guard, values=to.values, outputs=to.outputs, pages=pages, seed=to.seed)
     own = case.geometry
     if case.backend != to.backend:
         features = {"window_left": own.window_left, "sinks": own.sinks, "soft_cap": own.soft_cap}
         yield replace(there, geometry=replace(to.geometry, **features))
+
+
+def _visible(case: Case, place: str) -> Iterator[Case]:
+    """Yield variants of a case that have rows without keys, or rows of padding, where a failure shows in those."""
+    if place == "padded rows":
+        yield related(replace(case, relation=Relation.PADDING_ENLARGED)).case
+    elif place == "empty rows":
+        yield map_requests(case, lambda each: replace(each, kv_len=0))
+        yield map_requests(case, lambda each: replace(each, q_len=max(2, each.q_len), kv_len=max(1, each.q_len - 1)))
 
 
 def _replays(case: Case) -> bool:

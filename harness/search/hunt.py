@@ -173,7 +173,8 @@ class Hunt:
             if other.fingerprint.among(verdict.failures) is None:
                 return
             pinned = self._pin(other.fingerprint, other.case, verdict)
-            explained = explain(pinned, (cause,), self._allowed, mistakes=other.mistakes)
+            beside = [each for each in self._causes.values() if each.name != other.name]
+            explained = explain(pinned, (cause,), self._allowed, mistakes=other.mistakes, beside=beside)
             if explained.cause is not None:
                 self._tell(SameCauses(name=other.name, cause=cause.name))
                 return

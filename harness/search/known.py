@@ -7,7 +7,7 @@ import msgspec
 
 from attnfuzz.harness.backends.registry import as_file_name
 from attnfuzz.harness.reduce.ablation import FEATURES, SHAPE, Feature, features_in
-from attnfuzz.harness.verdict.failures import Observation
+from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint, fine
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.mistake import Mistake
@@ -31,10 +31,15 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
         """The features that it needs, except circumstances, which differ between cases."""
         return clues_among(self.needs)
 
-    @property
-    def marks(self) -> frozenset[Feature]:
-        """The features that mark its failures: its clues, or if it has none, the shape that it needs."""
-        return self.clues or frozenset(FEATURES[name] for name in self.needs if name in FEATURES) & SHAPE
+    def marks_in(self, case: Case) -> frozenset[Feature] | None:
+        """Return the features that mark its failures, as far as `case` has them; None if it may not show there.
+
+        They are its clues, or if it has none, the shape that it needs. A case may lack those clues without which the
+        kind of failure can't be seen: it may be seen there in another way.
+        """
+        own = features_in(case)
+        marks = self.clues or frozenset(FEATURES[name] for name in self.needs if name in FEATURES) & SHAPE
+        return next((each for each in (marks, marks - seen_with(self.fingerprint)) if each <= own), None)
 
     @property
     def kernels(self) -> frozenset[str]:
@@ -50,9 +55,23 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
         """Whether one of its findings has this fingerprint; a fault matches at any place."""
         return fingerprint.anywhere in {each.anywhere for each in self.symptoms}
 
-    def may_show_in(self, case: Case) -> bool:
-        """Whether a case has the features that it needs."""
-        return self.marks <= features_in(case)
+
+_SEEN_WITH: dict[Kind | str, Collection[str]] = {
+    Kind.EMPTY_ROW: ("empty KV", "fewer keys than queries"),
+    Kind.PADDING_LEAK: ("padding", "replay"),
+    Kind.REPLAY_DIVERGED: ("padding", "replay", "relation"),
+    Kind.NONDETERMINISTIC: ("relation",),
+    Kind.METAMORPHIC_MISMATCH: ("relation",),
+    "empty rows": ("empty KV", "fewer keys than queries"),
+    "padded rows": ("padding", "replay"),
+}
+"""Features without which a kind of failure can't be seen, or one at a place, whatever its cause."""
+
+
+def seen_with(fingerprint: Fingerprint) -> frozenset[Feature]:
+    """Return the features of which failures with this fingerprint have one, whatever their cause."""
+    names = (name for seen in (fingerprint.kind, fingerprint.place) for name in _SEEN_WITH.get(seen, ()))
+    return frozenset(FEATURES[name] for name in names)
 
 
 def clues_among(needs: Collection[str]) -> frozenset[Feature]:

@@ -58,7 +58,9 @@ def _buffer(name: str) -> str:
     return f"{name}_buf"
 
 
-MLA_PLAN = Op(f"{_WRAPPER}.plan", _plan, frozenset({"float_workspace_buffer", *map(_buffer, _LISTS)}), _MODULE)
+MLA_PLAN = Op(
+    f"{_WRAPPER}.plan", _plan, frozenset({"float_workspace_buffer", *map(_buffer, _LISTS)}), _MODULE, plans=True
+)
 """It copies to the device, and the lists of a batch into a graph's buffers."""
 MLA_RUN = Op(f"{_WRAPPER}.run", run, frozenset({"out", "lse", "float_workspace_buffer"}), _MODULE)
 """Takes query [tokens, heads, rank + rope], kv_cache [pages, page, rank + rope], out [tokens, heads, rank],

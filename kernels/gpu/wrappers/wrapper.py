@@ -85,7 +85,7 @@ class WrapperKind:
     @property
     def plan_op(self) -> Op:
         """Its plan: it copies to the device, and into a graph's buffers."""
-        return Op(f"{self.name}.plan", _plan, _WORKSPACES.union(self.buffers.values()), self.module)
+        return Op(f"{self.name}.plan", _plan, _WORKSPACES.union(self.buffers.values()), self.module, plans=True)
 
     @property
     def run_op(self) -> Op:

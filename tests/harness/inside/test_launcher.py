@@ -62,6 +62,17 @@ def test_a_launch_is_on_record_before_it_runs(memory: GuardedMemory, tensors: di
     assert launcher.raised is None
 
 
+def test_a_plan_of_the_next_batch_is_not_what_answers(memory: GuardedMemory, tensors: dict[str, Any]) -> None:
+    plan = Op("plan", lambda **_: None, frozenset(), plans=True)
+    launcher = JournalingLauncher(memory, ignore)
+    launcher.begin_step(0, "decode")
+    launcher.launch(plan)
+    assert launcher.answering == "plan"
+    launcher.launch(ADD, amount=5, **tensors)
+    launcher.launch(plan)
+    assert (launcher.kernel, launcher.answering) == ("plan", "add")
+
+
 def test_a_changed_input_is_observed_and_an_output_is_not(memory: GuardedMemory, tensors: dict[str, Any]) -> None:
     def spoil(*, out: torch.Tensor, x: torch.Tensor) -> None:
         out.fill_(1)

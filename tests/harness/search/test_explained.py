@@ -38,6 +38,7 @@ def explained(
     needs: tuple[str, ...],
     *,
     mistakes: tuple[tuple[Mistake, ...], tuple[Mistake, ...]] = ((), ()),
+    beside: tuple[KnownCause, ...] = (),
 ) -> bool:
     """Whether the cause of how `known` fails, which needs these features, explains how `failing` fails."""
     first, other = judged(faulty, known), judged(faulty, failing)
@@ -56,7 +57,7 @@ def explained(
         budget=ShrinkBudget(runs=500, seconds=60),
         aside=lambda _case, _verdict: None,
     )
-    return explain(pinned, (cause,), lambda _: True, mistakes=mistakes[1]).cause is not None
+    return explain(pinned, (cause,), lambda _: True, mistakes=mistakes[1], beside=beside).cause is not None
 
 
 def lengths(case: Case) -> list[tuple[int, int]]:
@@ -181,3 +182,58 @@ def test_what_one_page_shows_in_another_way_is_no_other_cause() -> None:
 
     known, failing = one_request(Mode.EXTEND, 1, 6), one_request(Mode.CHUNKED_PREFILL, 1, 6)
     assert explained(logits_scaled, failing, known, ("several pages",))
+
+
+def rows_without_keys(case: Case) -> list[tuple[Kind, str]]:
+    """What a kernel that divides by zero does, however it comes to a row without keys."""
+    empty = any(kv_len < q_len for q_len, kv_len in lengths(case))
+    found = [(Kind.EMPTY_ROW, "empty rows")] if empty else []
+    return found + ([(Kind.NOT_FINITE, "padded rows")] if padded(case) else [])
+
+
+@pytest.mark.parametrize(
+    ("failing", "known", "needs"),
+    [
+        (one_request(Mode.EXTEND, 3, 2), one_request(Mode.EXTEND, 1, 0), "empty KV"),
+        (one_request(Mode.EXTEND, 3, 0), one_request(Mode.EXTEND, 3, 1), "fewer keys than queries"),
+        (
+            Case(backend="fake", geometry=HEADS, steps=(step(Mode.EXTEND, (2, 9), rows=4),)),
+            one_request(Mode.EXTEND, 1, 0),
+            "empty KV",
+        ),
+    ],
+)
+def test_rows_without_keys_are_one_cause_however_they_come_about(failing: Case, known: Case, needs: str) -> None:
+    assert explained(rows_without_keys, failing, known, (needs,))
+
+
+def test_requests_without_keys_say_nothing_of_those_with_few() -> None:
+    def short_alone(case: Case) -> list[tuple[Kind, str]]:
+        return [(Kind.EMPTY_ROW, "empty rows")] if any(0 < kv < q for q, kv in lengths(case)) else []
+
+    def both(case: Case) -> list[tuple[Kind, str]]:
+        empty = case.geometry.sinks and any(kv == 0 for _, kv in lengths(case))
+        return short_alone(case) or ([(Kind.EMPTY_ROW, "empty rows")] if empty else [])
+
+    short, empty = one_request(Mode.EXTEND, 3, 2), one_request(Mode.EXTEND, 1, 0, sinks=True)
+    assert not explained(both, empty, short, ("fewer keys than queries",))
+    assert not explained(both, short, empty, ("empty KV", "sinks"))
+
+
+def test_a_case_may_fail_as_another_known_cause_does_without_the_clue() -> None:
+    def strides_ignored(case: Case) -> list[tuple[Kind, str]]:
+        return [(Kind.NOT_FINITE, "out")] if case.geometry.sinks else []
+
+    def both(case: Case) -> list[tuple[Kind, str]]:
+        return [*strides_ignored(case), *rows_without_keys(case)]
+
+    failing, known = one_request(Mode.EXTEND, 3, 2, sinks=True), one_request(Mode.EXTEND, 3, 9, sinks=True)
+    assert not explained(both, failing, known, ("sinks",))
+    empty = one_request(Mode.EXTEND, 1, 0)
+    other = KnownCause(
+        name="other",
+        case=empty,
+        fingerprint=Fingerprint.of("fake", judged(rows_without_keys, empty).failures[0]),
+        needs=("empty KV",),
+    )
+    assert explained(both, failing, known, ("sinks",), beside=(other,))
