@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
-from flat_cases import Uniform, flat_case, hypothesis_cases, legal
+from flat_cases import Uniform, flat_case, hypothesis_cases
 from hypothesis.strategies import SearchStrategy
 from measurement import backends_option, count_option, json_option, seed_option, show
 
@@ -98,7 +98,7 @@ def _uniform(can: Capability, backend: str, seed: int, _reached: set[Pair]) -> S
     source = Uniform(seed)
     while True:
         case = flat_case(source, can, backend)
-        if legal(case, can):
+        if can.can_run(case):
             yield [case]
 
 

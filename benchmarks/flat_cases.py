@@ -33,7 +33,6 @@ from attnfuzz.reference.case import (
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.relation import Relation
-from attnfuzz.reference.validity import ImpossibleCase, validate
 from attnfuzz.strategies.supported import capturable, head_dims, latents
 
 _KV_HEADS, _GROUPS = (1, 2, 3, 4, 8), (1, 2, 3, 4, 5, 8, 16)
@@ -102,16 +101,7 @@ def hypothesis_cases(can: Capability, backend: str) -> SearchStrategy[Case]:
     def flat(draw: DrawFn) -> Case:
         return flat_case(Drawn(draw), can, backend)
 
-    return flat().filter(lambda case: legal(case, can))
-
-
-def legal(case: Case, can: Capability) -> bool:
-    """Whether a case can exist, and the backend supports it."""
-    try:
-        validate(case)
-    except ImpossibleCase:
-        return False
-    return can.why_not(case) is None
+    return flat().filter(can.can_run)
 
 
 def flat_case(source: Source, can: Capability, backend: str) -> Case:

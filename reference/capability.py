@@ -9,6 +9,7 @@ from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, KvLayout
 from attnfuzz.reference.related import related
+from attnfuzz.reference.validity import ImpossibleCase, validate
 
 FLOATS = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 
@@ -63,6 +64,14 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
             other = _why_not_steps(self, related(case).case)
             reason = other and f"{other} ({case.relation.words})"
         return reason
+
+    def can_run(self, case: Case) -> bool:
+        """Whether `case` is possible and supported."""
+        try:
+            validate(case)
+        except ImpossibleCase:
+            return False
+        return self.why_not(case) is None
 
 
 def _between_them(buckets: tuple[Bucket, ...]) -> dict[str, object]:

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.relation import Relation
-from attnfuzz.reference.validity import ImpossibleCase, validate
 from attnfuzz.strategies.choices import Choice, WeightedFlag
 from attnfuzz.strategies.lean import Lean
 
@@ -36,12 +35,4 @@ def applicable(case: Case, capability: Capability) -> tuple[Relation, ...]:
 
     The present relation of `case` is ignored.
     """
-    return tuple(relation for relation in Relation if _applies(replace(case, relation=relation), capability))
-
-
-def _applies(case: Case, capability: Capability) -> bool:
-    try:
-        validate(case)
-    except ImpossibleCase:
-        return False
-    return capability.why_not(case) is None
+    return tuple(relation for relation in Relation if capability.can_run(replace(case, relation=relation)))
