@@ -194,7 +194,7 @@ def triage(
         report = ask_tools(case, runner)
     found = replace(found, tools=report.said, missing=report.missing)
     answer(found)
-    print_line(Terminal(), found.conclusion, _STYLES[found.fault])
+    Terminal().print(Text(printable(found.conclusion), style=_STYLES[found.fault]))
     _show_reasons(details(), found, path)
     return Exit.FOUND if found.fails else Exit.CLEAN
 
