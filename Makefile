@@ -25,12 +25,12 @@ fuzz: $(READY)
 	*) exit $$status;; \
 	esac
 
-## List what make can do.
+## List the targets.
 help:
 	@awk '/^## / { text = substr($$0, 4) } /^[a-z-]+:/ && text { sub(":.*", ""); printf "  make %-13s %s\n", $$0, text; text = "" }' \
 	$(firstword $(MAKEFILE_LIST))
 
-## Lint, types, imports and all tests that need no GPU, cluster or download: what every change must pass.
+## Lint, types, imports and all tests that need no GPU, cluster or download: required of every change.
 test: lint types imports $(READY)
 	$(BIN)/pytest -n 2
 
@@ -57,13 +57,14 @@ test-cluster: $(READY)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,ray]'
 	$(BIN)/pytest -m cluster tests/cluster
 
-# Releases are downloaded once, without what they depend on. Triton alone takes 1 GB.
+# Releases are downloaded once, without their dependencies. Triton alone takes 1 GB.
 ## Tests on releases of SGLang.
 test-sglang: $(READY)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,sglang]'
 	$(BIN)/pytest -n 2 -m sglang tests/sglang
 
-# What releases ask without being told, after it was looked at: records a run of the tests, in which nothing is refused.
+# Pins the reviewed questions of releases that their mocks do not answer: records them in a run of the tests, which
+# refuses none.
 pin-sglang: $(READY)
 	rm -rf build/asked
 	mkdir -p build/asked
@@ -84,7 +85,7 @@ lowest:
 matrix:
 	scripts/versions.sh newest $(PYTHONS)
 
-## Build sdist and wheel into dist, check them, and run the quick tests in what the sdist unpacks to.
+## Build sdist and wheel into dist, check them, and run the quick tests in the unpacked sdist.
 dist: $(READY)
 	rm -rf dist build
 	$(BIN)/pip install --quiet --constraint constraints.txt build twine
@@ -94,17 +95,17 @@ dist: $(READY)
 	tar -xzf dist/*.tar.gz -C build/sdist --strip-components 1
 	cd build/sdist && PYTHONPATH=$(CURDIR)/build/sdist/src $(CURDIR)/$(BIN)/pytest $(QUICK)
 
-## Format, and fix what ruff can fix.
+## Format, and apply ruff's fixes.
 fmt: $(READY)
 	$(BIN)/ruff check --fix-only --quiet
 	$(BIN)/ruff format
 
-## What ruff says.
+## Run ruff.
 lint: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
-## What mypy says.
+## Run mypy.
 # On a copy as users get it: mypy follows neither the symlinks nor an editable install's import hook.
 types: MYPY = $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache
 types: TESTS = $(CURDIR)/tests
@@ -125,6 +126,6 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-## Remove what was built, installed and found.
+## Remove all builds, installations and findings.
 clean:
 	rm -rf $(VENV) build dist attnfuzz-out .attnfuzz .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -12,21 +12,27 @@ ROOT = Path(__file__).resolve().parent
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)\s]+)\)")
 
 
+def source() -> str | None:
+    """Return the address of the repository, if pyproject.toml has one."""
+    address: str | None = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"].get("urls", {}).get("Source")
+    return address
+
+
 def with_addresses(markdown: str, folder: str = "", *, but: str | None = None) -> str:
     """Return a page of `folder` with the repository's address before its relative links, but for those into `but`.
 
-    The address is the URL `Source` of pyproject.toml. Without one, a link becomes its text, and a picture is left out.
+    Without an address, a link becomes its text, and a picture is left out.
     """
-    source = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"].get("urls", {}).get("Source")
+    repository = source()
 
     def addressed(link: re.Match[str]) -> str:
         picture, text, target = link.groups()
         path = posixpath.normpath(posixpath.join(folder, target))
         if but is not None and path.startswith(but):
             return link[0]
-        if source is None:
+        if repository is None:
             return "" if picture else text
-        return f"{picture}[{text}]({source}/{'raw' if picture else 'blob'}/main/{path})"
+        return f"{picture}[{text}]({repository}/{'raw' if picture else 'blob'}/main/{path})"
 
     return _LINK.sub(addressed, markdown)
 

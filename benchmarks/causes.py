@@ -52,7 +52,7 @@ class Measured:
 
     @property
     def outcome(self) -> str:
-        """What became of the defects."""
+        """The outcome for the defects, in words."""
         if not self.pair:
             return "not found" if not self.causes else "one cause" if len(self.causes) == 1 else "split"
         words = ["merged"] if "AB" in self.causes else []
@@ -164,7 +164,7 @@ def main(
     json_file: Path | None,
     seed: int,
 ) -> None:
-    """Search backends with planted defects, and count findings, causes, and what was merged or split."""
+    """Search backends with planted defects, and count findings, causes, and wrong merges and splits."""
     chosen = backends or tuple(itertools.islice(pairs_of_defects(seed), skip, skip + pairs))
     found = []
     with Runner() as runner:

@@ -60,6 +60,13 @@ def family(name: str) -> str:
     return fixed(name) if engine is None else engine.without_release(name)
 
 
+@cache
+def origin(name: str) -> str | None:
+    """The backend of the release that a source tree comes from; None for any other backend. Raises EngineError."""
+    engine = engine_of(name)
+    return None if engine is None else engine.origin(name)
+
+
 def on_device(name: str, device: Device | None) -> str:
     """The counterpart of `name` on a device: trtllm_mha is hopper:trtllm_mha on a Hopper GPU.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from attnfuzz.harness.backends.registry import is_file, resolve
+from attnfuzz.harness.backends.registry import is_file, origin, resolve
 from attnfuzz.harness.verdict.failures import FAULTS, Kind
 from attnfuzz.harness.verdict.fingerprint import FEATURES, Fingerprint, features
 from attnfuzz.reference.case import Case, Mode
@@ -56,9 +56,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return f"{self.reason} ({self.issue})" if self.issue else self.reason
 
     def matches(self, fingerprint: Fingerprint, case: Case, name: str | None) -> bool:
-        """Whether it matches this failure, filed as `name`, if it is filed."""
+        """Whether it matches this failure, filed as `name`, if it is filed.
+
+        What is known of a release is known of a source tree that comes from it.
+        """
+        backends = {fingerprint.backend, origin(fingerprint.backend)}
         wanted = (
-            (self.backend, fingerprint.backend),
             (self.kind, fingerprint.kind),
             (self.kernel, fingerprint.kernel),
             (self.mode, fingerprint.mode),
@@ -66,7 +69,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             (self.finding, name),
         )
         agrees = all(own is None or own == its for own, its in wanted)
-        return agrees and set(self.features) <= set(features(case))
+        return self.backend in backends and agrees and set(self.features) <= set(features(case))
 
 
 class Ledger:

@@ -17,7 +17,6 @@ from attnfuzz.harness.verdict.failures import REACHED_BY, Observation, Verdict
 from attnfuzz.harness.verdict.tiers import Task, Tier
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.reference.case import Case, Launch, Mode, Step, ValueFamily
-from attnfuzz.reference.validity import ImpossibleCase, validate
 
 _MOST_SECONDS = 10.0
 """Seconds after which no further run begins."""
@@ -126,7 +125,7 @@ def _further(case: Case, backend: Backend) -> Iterator[tuple[Stake, Case]]:
     candidates += [[(Stake.LENGTHS, _longer(case, more)) for more in mores] for mores in _LONGER]
     candidates.append([(Stake.SCALES, _rescaled(case, all_of_them=all_)) for all_ in (True, False)])
     for alternatives in candidates:
-        possible = (each for each in alternatives if _can_run(each[1], backend))
+        possible = (each for each in alternatives if backend.capability.can_run(each[1]))
         if (one := next(possible, None)) is not None and one[1] != case:
             yield one
 
@@ -173,14 +172,6 @@ def _rescaled(case: Case, *, all_of_them: bool) -> Case:
     if all_of_them:
         changed = replace(changed, k=scales.k * _SCALE, v=scales.v * _SCALE)
     return replace(case, scales=changed)
-
-
-def _can_run(case: Case, backend: Backend) -> bool:
-    try:
-        validate(case)
-    except ImpossibleCase:
-        return False
-    return backend.capability.why_not(case) is None
 
 
 def _with_words(observation: Observation, failures: Sequence[_Failure]) -> Observation:

@@ -1,4 +1,4 @@
-"""What smaller means: shorter tuples and lower numbers, in the order in which to try them."""
+"""The order of shrinking: shorter tuples and lower numbers."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -28,7 +28,7 @@ def without_blocks(items: tuple[T, ...]) -> Iterator[tuple[T, ...]]:
 
 
 def with_step(case: Case, index: int, *steps: Step) -> Case:
-    """`case` with `steps` in the place of one step."""
+    """`case` with `steps` instead of one step."""
     return replace(case, steps=(*case.steps[:index], *steps, *case.steps[index + 1 :]))
 
 
@@ -55,7 +55,7 @@ def map_requests(case: Case, change: Callable[[Request], Request]) -> Case:
 
 
 def tidy(case: Case) -> Case:
-    """`case` without steps that have nothing to do, captures that nothing replays, and gaps between slots."""
+    """`case` without idle steps, captures that are not replayed, and gaps between slots."""
     wanted = {graph_of(step) for step in case.steps if step.launch is Launch.REPLAY and step.requests}
     steps = [
         step for step in case.steps if (graph_of(step) in wanted if step.launch is Launch.CAPTURE else step.tokens > 0)
@@ -70,5 +70,5 @@ def tidy(case: Case) -> Case:
 
 
 def graph_of(step: Step) -> tuple[Mode, int, int]:
-    """What tells one graph from another."""
+    """The key of a step's graph."""
     return step.mode, step.padded_tokens, step.tokens_per_request

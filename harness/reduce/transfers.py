@@ -1,7 +1,7 @@
 """Transfers: a failing case in another mode or launch, where its cause may show as well.
 
 The opposite of `ablation`: a feature without which the case passes is needed; a place where it still fails shares the
-cause. Nothing else about the case changes than what the place forces.
+cause. Only changes that the place forces are made.
 """
 
 from msgspec.structs import replace
@@ -31,8 +31,8 @@ def captured(case: Case) -> Case | None:
 def in_mode(case: Case, mode: Mode) -> Case:
     """Return `case` with every step in another mode, over the same prefixes and with padding where there was some.
 
-    A step of several query tokens is a decode of the last one; a step without a stride gets that of its longest
-    request, and requests with other numbers of tokens are raised to it where the mode is uniform.
+    A step of several query tokens becomes a decode of the last one; a step without a stride gets that of its longest
+    request, and other requests are raised to it if the mode is uniform.
     """
     return tidy(replace(case, steps=tuple(_in_mode(step, mode) for step in case.steps), relation=None))
 
@@ -42,7 +42,7 @@ def _in_mode(step: Step, mode: Mode) -> Step:
         return step
     launch = step.launch if mode.speculative else Launch.EAGER
     if not mode.speculative and step.launch is Launch.CAPTURE:
-        # Nothing to run: tidied away.
+        # Nothing to run: `tidy` drops it.
         return replace(step, mode=mode, requests=(), padded_tokens=0, tokens_per_request=0, launch=Launch.EAGER)
     longest = max((request.q_len for request in step.requests), default=step.tokens_per_request)
     stride = 1 if mode is Mode.DECODE else max(1, step.tokens_per_request or longest) if mode.speculative else 0
@@ -55,7 +55,7 @@ def _in_mode(step: Step, mode: Mode) -> Step:
 
 
 def _surplus(step: Step) -> int:
-    """The rows of padding of a step; slots of a ragged graph that its requests leave unused are none."""
+    """A step's rows of padding, without unused slots of a ragged graph."""
     if step.mode.uniform or step.launch is not Launch.EAGER:
         return (step.padded_batch - len(step.requests)) * step.tokens_per_request
     return step.padded_tokens - step.tokens

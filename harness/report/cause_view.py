@@ -77,6 +77,12 @@ class CauseView:
         return reasons[0] if reasons else first
 
     @property
+    def recurrence(self) -> str:
+        """How often it comes back, in a line or two; empty if it always does."""
+        rate = self.finding.recurrence if isinstance(self.finding, FindingFiled) else None
+        return "" if rate is None else rate.words
+
+    @property
     def backends(self) -> list[str]:
         """The backends in which it shows."""
         return list(dict.fromkeys(each.case.backend for each in self.cause.findings))
@@ -111,6 +117,8 @@ class CauseView:
         facts = []
         if self.cause.needs:
             facts.append(("needs", ", ".join(self.cause.needs)))
+        if self.recurrence:
+            facts.append(("rate", self.recurrence))
         if self.symptoms:
             facts.append(("backends", ", ".join(self.backends)))
             facts.append(("modes", ", ".join(self.modes)))

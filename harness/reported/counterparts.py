@@ -21,7 +21,6 @@ from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Pace
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.geometry import Geometry
-from attnfuzz.reference.validity import ImpossibleCase, validate
 from attnfuzz.strategies.coverage.features import features_of
 from attnfuzz.strategies.lean import Lean
 
@@ -138,7 +137,7 @@ def cases_like(case: Case, backend: str) -> list[Case]:
         moved.append(there)
         for stride in bucket.strides:
             moved += with_drafts(there, stride)
-    return [each for each in dict.fromkeys(moved) if _runs(each, can)]
+    return [each for each in dict.fromkeys(moved) if can.can_run(each)]
 
 
 def with_views_of(can: Capability, case: Case) -> Case:
@@ -172,11 +171,3 @@ def _moved(case: Case, bucket: Bucket) -> Case:
 
 def _nearest(value: T, options: tuple[T, ...]) -> T:
     return value if value in options else options[0]
-
-
-def _runs(case: Case, can: Capability) -> bool:
-    try:
-        validate(case)
-    except ImpossibleCase:
-        return False
-    return can.why_not(case) is None

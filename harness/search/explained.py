@@ -1,4 +1,4 @@
-"""Whether a known cause explains a failure: what the cause predicts is run before it is believed.
+"""Whether a known cause explains a failure: its predictions are run before it is believed.
 
 A cause explains a failure if
 - the case has the features that mark the cause, and passes altogether without each of them; and
@@ -7,7 +7,7 @@ A cause explains a failure if
   without the latter it fails as the cause does, or as the cause's case does where this failure shows.
 
 A cause without clues has to pass both halves of the second test and to show in the same kernel, or the same verified
-mistake has to explain it and the failure. Nothing is explained by likeness: causes with the same kind, kernel and mode
+mistake has to explain it and the failure. Likeness alone explains nothing: causes with the same kind, kernel and mode
 stay apart unless the runs above agree.
 """
 
@@ -27,13 +27,13 @@ from attnfuzz.reference.case import Case, Launch, Mode
 from attnfuzz.reference.mistake import Mistake
 
 MOST_CAUSES = 12
-"""Known causes that are tried on one failure, the likeliest first."""
+"""Most known causes tried on one failure, the likeliest first."""
 
 SHARE = 0.4
-"""The part of the budget for shrinking a failure after which no further cause is tried on it."""
+"""Share of a failure's shrinking budget for trying causes."""
 
 SEEDS = 2
-"""Value seeds with which a case that is predicted to fail is run."""
+"""Value seeds tried on a case that is predicted to fail."""
 
 Allowed = Callable[[Case], bool]
 
@@ -47,16 +47,16 @@ _SEEN_WITH: dict[Kind, frozenset[str]] = {
 """Features without which a kind of failure can't be seen, whatever its cause."""
 
 _WRONG = frozenset({Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH, Kind.NOT_FINITE, Kind.UNWRITTEN})
-"""Kinds that differ by what a kernel read or left where it should not: numbers of another request, zeros, NaN."""
+"""Kinds that differ only in the stray numbers a kernel read or left: another request's, zeros, NaN."""
 
 _PLACES = {"padded rows": frozenset({"padding", "replay"}), "empty rows": _SEEN_WITH[Kind.EMPTY_ROW]}
 """The same for places."""
 
 
 class Attribution(NamedTuple):
-    """What became of a failure: the known `cause` that explains it, if one does, and the case to go on with.
+    """The known `cause` that explains a failure, if any, and the case to go on with.
 
-    That is another than before if the failure shows without the features of a cause, too: something else is beneath.
+    That is a new case if the failure shows without the features of a cause too: something else is beneath.
     """
 
     cause: KnownCause | None
@@ -66,7 +66,7 @@ class Attribution(NamedTuple):
 def explain(
     pinned: Pinned[Case], causes: Sequence[KnownCause], allowed: Allowed, *, mistakes: Collection[Mistake] = ()
 ) -> Attribution:
-    """Find the cause that explains a pinned failure, within the failure's budget; `mistakes` explain it, if known."""
+    """Find the cause that explains a pinned failure, within the failure's budget; `mistakes` explain it."""
     case = pinned.first
     for cause in _likeliest(causes, pinned.fingerprint):
         if pinned.left <= 1 - SHARE:
@@ -83,7 +83,7 @@ def explain(
 
 
 def _likeliest(causes: Sequence[KnownCause], fingerprint: Fingerprint) -> list[KnownCause]:
-    """The causes in this backend or kernel: those first that show in both."""
+    """The causes in this backend or kernel, those in both first."""
 
     def unlike(cause: KnownCause) -> int:
         backend = any(each.backend == fingerprint.backend for each in cause.symptoms)
@@ -94,7 +94,7 @@ def _likeliest(causes: Sequence[KnownCause], fingerprint: Fingerprint) -> list[K
 
 
 class _Test:
-    """The runs that say whether `cause` explains how `case` fails."""
+    """Runs that test whether `cause` explains the failure of `case`."""
 
     def __init__(
         self, cause: KnownCause, case: Case, pinned: Pinned[Case], allowed: Allowed, *, same_mistake: bool
@@ -107,16 +107,16 @@ class _Test:
         self.passes_without = True
 
     def failing_without(self) -> Case | None:
-        """A variant without a feature that marks the cause, which still fails in the same way; None if none does.
+        """A variant without a feature that marks the cause, that still fails in the same way; None if there is none.
 
-        Sets `passes_without`: whether all variants were run, and each passed altogether.
+        Sets `passes_without`: whether all variants were run, and each passed; without a clue, altogether.
         """
         removed = list(self._without(self._case, self._cause.marks))
         self.passes_without = len(removed) == len(self._cause.marks)
         for variant in (variant for _, variants in removed for variant in variants):
             for again in _reseeded(variant, FRESH_SEEDS + 1):
                 verdict = self._pinned.judged(again)
-                if verdict is None or verdict.unsupported is not None or verdict.failures:
+                if verdict is None or verdict.unsupported is not None or (verdict.failures and self._cause.clues):
                     self.passes_without = False
                 if self._pinned.fails(again):
                     return again
@@ -198,15 +198,17 @@ class _Test:
             if possible(case) and self._allowed(case):
                 for again in _reseeded(case, SEEDS):
                     verdict = self._pinned.judged(again)
-                    if verdict is not None and any(_alike(fingerprint, each) for each in verdict.failures):
+                    if verdict is not None and any(self._alike(fingerprint, each) for each in verdict.failures):
                         return True
         return False
 
+    def _alike(self, fingerprint: Fingerprint, failure: Observation) -> bool:
+        """Whether a failure is at the same place of the same kernel and mode, and of the same kind.
 
-def _alike(fingerprint: Fingerprint, failure: Observation) -> bool:
-    """Whether a failure is at the same place of the same kernel and mode; a wrong number may be a NaN as well."""
-    kind = fingerprint.kind if {fingerprint.kind, failure.kind} <= _WRONG else failure.kind
-    return fingerprint.among((replace(failure, kind=kind),)) is not None
+        Under the clues of one cause, a wrong number and a NaN are the same kind.
+        """
+        wrong = bool(self._cause.clues) and {fingerprint.kind, failure.kind} <= _WRONG
+        return fingerprint.among((replace(failure, kind=fingerprint.kind) if wrong else failure,)) is not None
 
 
 def moved(case: Case, to: Case, fingerprint: Fingerprint) -> Iterator[Case]:

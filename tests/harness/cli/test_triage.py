@@ -23,10 +23,10 @@ def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_failing_case_is_explained_within_80_columns(attnfuzz: Callable[..., Any]) -> None:
     ran = attnfuzz("triage", str(CASE), "--repeat", "2")
     assert ran.code == 1
-    assert ran.out.startswith("The caller's fault: whoever made the call")
+    assert ran.out.startswith("The caller's fault: the maker of the call")
     assert "- batch_size is 3" in ran.out
     assert "fails, IllegalAccess at seq_lens" in ran.out
-    assert "compute-sanitizer was not asked: there is no GPU." in ran.out
+    assert "compute-sanitizer was not run: there is no GPU." in ran.out
     *shown, blank, smaller, script = ran.out.splitlines()
     assert max(map(len, shown)) <= 80
     assert (blank, smaller, script) == ("", f"smaller: attnfuzz shrink {CASE}", f"script:  attnfuzz export {CASE}")

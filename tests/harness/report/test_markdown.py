@@ -25,6 +25,7 @@ from attnfuzz.harness.report.markdown import code, escape, fenced, render_issue,
 from attnfuzz.harness.search.messages import Tally
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.harness.verdict.recurrence import Recurrence, Rerun
 from attnfuzz.reference import case_file
 
 CASE = decode(5)
@@ -156,6 +157,16 @@ def test_an_issue_of_a_cause_says_what_it_needs_and_where_else_it_shows() -> Non
     assert "<table>" in html(text)
     (alone,) = cause_views(Standing.of([started("fake"), filed(CASE)]))
     assert render_issue(CASE, MISMATCH, {}, cause=alone) == render_issue(CASE, MISMATCH, {})
+
+
+def test_an_issue_and_the_reports_give_the_rate_of_a_failure_that_comes_and_goes() -> None:
+    recurrence = Recurrence(way=Rerun.LOAD, runs=100, failed=3, load=8)
+    standing = Standing.of([started("fake"), replace(filed(CASE), recurrence=recurrence)])
+    (view,) = cause_views(standing)
+    rate = "3 of 100 runs failed"
+    assert rate in render_issue(CASE, MISMATCH, {}, cause=view)
+    assert rate in render_markdown(standing)
+    assert rate in dict(view.facts)["rate"]
 
 
 def test_an_issue_without_a_script_leaves_the_case() -> None:
