@@ -128,4 +128,4 @@ $(READY): pyproject.toml constraints.txt
 
 ## Remove all builds, installations and findings.
 clean:
-	rm -rf $(VENV) build dist attnfuzz-out .attnfuzz .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) build dist .coverage attnfuzz-out .attnfuzz .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
