@@ -9,7 +9,7 @@ QUICK := -n 2 -m "not slow and not cluster and not long and not sglang"
 
 .DELETE_ON_ERROR:
 .PHONY: help fmt docs lowest matrix dist
-.PHONY: fuzz test quick test-long test-cluster test-gpu test-sglang pin-sglang lint types imports clean
+.PHONY: fuzz test quick coverage test-long test-cluster test-gpu test-sglang pin-sglang lint types imports clean
 
 ## A minute of fuzzing that must pass, and a known bug that must be found.
 fuzz: $(READY)
@@ -37,6 +37,10 @@ test: lint types imports $(READY)
 ## The loop, in under a minute: tests that start no process and draw few cases.
 quick: $(READY)
 	$(BIN)/pytest $(QUICK)
+
+## Line and branch coverage of the quick tests, with the floor in pyproject.toml.
+coverage: $(READY)
+	$(BIN)/pytest $(QUICK) --cov --cov-report=term
 
 ## Minutes each: workers and jobs that are killed at random, campaigns that are killed and resumed.
 test-long: $(READY)
@@ -124,4 +128,4 @@ $(READY): pyproject.toml constraints.txt
 
 ## Remove all builds, installations and findings.
 clean:
-	rm -rf $(VENV) build dist attnfuzz-out .attnfuzz .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) build dist .coverage attnfuzz-out .attnfuzz .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

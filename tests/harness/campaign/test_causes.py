@@ -36,7 +36,7 @@ def events_of(
 ) -> list[Event]:
     strategy = featured_cases() if strategy is None else strategy
     fakes = FakeJobs(FaultyJudge(*faults), jobs, strategy=strategy)
-    asked = plan(out, examples=1000, jobs=jobs, seed=seed)
+    asked = plan(out, examples=500, jobs=jobs, seed=seed)
     return list(begin(asked, fakes, ledger=ledger, campaign=campaign).events())
 
 

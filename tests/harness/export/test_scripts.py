@@ -202,7 +202,7 @@ def test_the_calls_of_a_shrunk_report_fit_sixty_lines(runner: Runner, bug: Bug) 
 @pytest.mark.parametrize("target", list(Target))
 def test_the_memory_in_front_of_calls_that_fault_fits_forty_lines(runner: Runner, target: Target, guard: Guard) -> None:
     text = export_script(draft_extend_case("trtllm_mha@24566", guard), runner, target=target)
-    front = text[text.index("# Memory whose neighbours") : text.index("def memory(")]
+    front = text[text.index("# Memory between inaccessible pages") : text.index("def memory(")]
     assert len(front.splitlines()) <= 40
 
 
