@@ -8,16 +8,16 @@ SECONDS_OF_FUZZING ?= 60
 QUICK := -n 2 -m "not slow and not cluster and not long and not sglang"
 
 .DELETE_ON_ERROR:
-.PHONY: help fmt lowest matrix dist
+.PHONY: help fmt docs lowest matrix dist
 .PHONY: fuzz test quick test-long test-cluster test-gpu test-sglang pin-sglang lint types imports clean
 
 ## A minute of fuzzing that must pass, and a known bug that must be found.
 fuzz: $(READY)
 	@echo "== 1/2  The fixed backends, for $(SECONDS_OF_FUZZING) s: they must pass."
-	$(BIN)/attnfuzz fuzz --time $(SECONDS_OF_FUZZING)s --jobs 2 --out attnfuzz-out/fixed
+	$(BIN)/attnfuzz fuzz --time $(SECONDS_OF_FUZZING)s --jobs 2 --home attnfuzz-out/fixed
 	@echo
 	@echo "== 2/2  trtllm_mha as it was before its fix in SGLang PR 21649: the bug must be found."
-	@$(BIN)/attnfuzz fuzz --backend trtllm_mha@21649-before --examples 2000 --until-finding --out attnfuzz-out/21649-before; \
+	@$(BIN)/attnfuzz fuzz --backend trtllm_mha@21649-before --examples 2000 --until-finding --home attnfuzz-out/21649-before; \
 	status=$$?; echo; \
 	case $$status in \
 	0) echo "== The known bug was missed."; exit 1;; \
@@ -25,12 +25,12 @@ fuzz: $(READY)
 	*) exit $$status;; \
 	esac
 
-## List what make can do.
+## List the targets.
 help:
 	@awk '/^## / { text = substr($$0, 4) } /^[a-z-]+:/ && text { sub(":.*", ""); printf "  make %-13s %s\n", $$0, text; text = "" }' \
 	$(firstword $(MAKEFILE_LIST))
 
-## Lint, types, imports and all tests that need no GPU, cluster or download: what every change must pass.
+## Lint, types, imports and all tests that need no GPU, cluster or download: required of every change.
 test: lint types imports $(READY)
 	$(BIN)/pytest -n 2
 
@@ -53,18 +53,25 @@ test-cluster: $(READY)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,ray]'
 	$(BIN)/pytest -m cluster tests/cluster
 
-# Releases are downloaded once, without what they depend on. Triton alone takes 1 GB.
+# Releases are downloaded once, without their dependencies. Triton alone takes 1 GB.
 ## Tests on releases of SGLang.
 test-sglang: $(READY)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,sglang]'
 	$(BIN)/pytest -n 2 -m sglang tests/sglang
 
-# What releases ask without being told, after it was looked at: records a run of the tests, in which nothing is refused.
+# Pins the reviewed questions of releases that their mocks do not answer: records them in a run of the tests, which
+# refuses none.
 pin-sglang: $(READY)
 	rm -rf build/asked
 	mkdir -p build/asked
 	ATTNFUZZ_SGLANG_ASKED=$(CURDIR)/build/asked $(BIN)/pytest -n 2 -m sglang tests/sglang
 	$(BIN)/python -m attnfuzz.kernels.sglang.repin build/asked
+
+## The documentation, into build/site; it opens from disk, and nothing in it is loaded from elsewhere.
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: $(READY)
+	$(BIN)/mkdocs build --quiet --strict
+	@echo "Open build/site/index.html"
 
 ## The quick tests with the lowest version of every dependency, in build/versions.
 lowest:
@@ -74,7 +81,7 @@ lowest:
 matrix:
 	scripts/versions.sh newest $(PYTHONS)
 
-## Build sdist and wheel into dist, check them, and run the quick tests in what the sdist unpacks to.
+## Build sdist and wheel into dist, check them, and run the quick tests in the unpacked sdist.
 dist: $(READY)
 	rm -rf dist build
 	$(BIN)/pip install --quiet --constraint constraints.txt build twine
@@ -84,26 +91,25 @@ dist: $(READY)
 	tar -xzf dist/*.tar.gz -C build/sdist --strip-components 1
 	cd build/sdist && PYTHONPATH=$(CURDIR)/build/sdist/src $(CURDIR)/$(BIN)/pytest $(QUICK)
 
-## Format, and fix what ruff can fix.
+## Format, and apply ruff's fixes.
 fmt: $(READY)
 	$(BIN)/ruff check --fix-only --quiet
 	$(BIN)/ruff format
 
-## What ruff says.
+## Run ruff.
 lint: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
-## What mypy says.
+## Run mypy.
 # On a copy as users get it: mypy follows neither the symlinks nor an editable install's import hook.
-types: MYPY = $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml
+types: MYPY = $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache
 types: TESTS = $(CURDIR)/tests
 types: BENCHMARKS = $(CURDIR)/benchmarks
 types: $(READY)
 	rm -rf build
 	$(BIN)/pip install --quiet --no-deps --target $(INSTALLED) .
-	cd $(INSTALLED) && MYPYPATH=. $(MYPY) --package attnfuzz
-	cd $(INSTALLED) && MYPYPATH=.:$(TESTS):$(TESTS)/fakes:$(BENCHMARKS) $(MYPY) --explicit-package-bases $(TESTS) $(BENCHMARKS) $(CURDIR)/conftest.py
+	cd $(INSTALLED) && MYPYPATH=.:$(TESTS):$(TESTS)/fakes:$(BENCHMARKS) $(MYPY) --explicit-package-bases attnfuzz $(TESTS) $(BENCHMARKS) $(CURDIR)/conftest.py
 
 ## Who may import whom.
 imports: $(READY)
@@ -116,6 +122,6 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-## Remove what was built, installed and found.
+## Remove all builds, installations and findings.
 clean:
 	rm -rf $(VENV) build dist attnfuzz-out .attnfuzz .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

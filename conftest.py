@@ -1,4 +1,4 @@
-"""What all tests share: fixed draws, and the tests of `make quick`, which start no process."""
+"""Common setup of all tests: fixed draws, and the rule that tests of `make quick` start no process."""
 
 import sys
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from attnfuzz.harness.search.examples import without_constants_of_sources
 
@@ -17,21 +18,27 @@ START_PROCESSES = frozenset({"defective", "dying", "pytester", "runner", "touchi
 
 @pytest.fixture(scope="session", autouse=True)
 def _seeds_draw_the_same() -> Iterator[None]:
-    """Which modules are loaded depends on the tests that ran before, and on how they are shared out among processes."""
+    """Make draws independent of loaded modules, which depend on earlier tests and their distribution over processes."""
     with without_constants_of_sources():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Tests run in as many processes as there are cores: more threads would spin while they wait for each other."""
+    torch.set_num_threads(1)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses a fixture of START_PROCESSES as slow."""
+    """Mark tests with a fixture of START_PROCESSES as slow."""
     for item in items:
         if START_PROCESSES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Without slow tests, hold the others to what `make quick` promises: they start no process."""
+    """If slow tests are left out, watch that the others start no process."""
     # With -n, tests run in the processes of pytest-xdist, which this one starts.
     runs_tests = hasattr(config, "workerinput") or not config.getoption("numprocesses", None)
     if runs_tests and "not slow" in config.getoption("markexpr"):
@@ -46,7 +53,7 @@ def pytest_runtest_teardown() -> None:
 
 
 STARTED: list[str] = []
-"""The processes that the test at hand started, where that is watched."""
+"""The processes started by the current test, if they are watched."""
 
 
 def _note_process(event: str, arguments: tuple[Any, ...]) -> None:

@@ -18,7 +18,7 @@ from measurement import count_option, json_option, seed_option, show
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import UnknownBackend, resolve
-from attnfuzz.harness.campaign.causes import Cause
+from attnfuzz.harness.campaign.events import AnyFinding
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.run import run
 from attnfuzz.harness.campaign.standing import Standing
@@ -42,6 +42,8 @@ class Measured:
     cases: int
     seconds: float
     smallest: tuple[str, ...]
+    symptoms: tuple[tuple[str, ...], ...]
+    """Of each finding of each cause: whose it is, its kind, mode and place."""
 
     @property
     def pair(self) -> bool:
@@ -50,7 +52,7 @@ class Measured:
 
     @property
     def outcome(self) -> str:
-        """What became of the defects."""
+        """The outcome for the defects, in words."""
         if not self.pair:
             return "not found" if not self.causes else "one cause" if len(self.causes) == 1 else "split"
         words = ["merged"] if "AB" in self.causes else []
@@ -80,31 +82,32 @@ def measured(runner: Runner, backend: str, *, seconds: float | None, examples: i
 
 def _of(runner: Runner, backend: str, standing: Standing) -> Measured:
     causes = standing.causes
+    whose = {each.name: _whose(runner, backend, each.case) for cause in causes for each in cause.findings}
     return Measured(
         backend=backend,
         findings=len(standing.findings),
-        causes=tuple(_whose(runner, backend, cause) for cause in causes),
+        causes=tuple("".join(sorted({whose[each.name] for each in cause.findings} - {"?"})) or "?" for cause in causes),
         needs=tuple(" ".join(cause.needs).replace(" ", "_") or "-" for cause in causes),
         cases=standing.cases,
         seconds=round(standing.at, 1),
         smallest=tuple(encode(cause.findings[0].case).decode() for cause in causes),
+        symptoms=tuple(tuple(_symptom(whose[each.name], each) for each in cause.findings) for cause in causes),
     )
 
 
-def _whose(runner: Runner, backend: str, cause: Cause) -> str:
-    """Return "A" or "B", "AB" where findings of both are in one cause, "?" for cases that fail with both or neither."""
+def _symptom(whose: str, finding: AnyFinding) -> str:
+    fingerprint = finding.fingerprint
+    return " | ".join((whose, fingerprint.kind, fingerprint.mode, fingerprint.place, ", ".join(finding.needs)))
+
+
+def _whose(runner: Runner, backend: str, case: Case) -> str:
+    """Return "A" or "B" for a case that fails with one of the two defects alone, "?" if with both or neither."""
     correct, *planted = backend.split("+")
     if len(planted) < 2:
         return "A"
-    whose = set()
-    for finding in cause.findings:
-        failing = [
-            letter
-            for letter, each in zip("AB", planted, strict=True)
-            if _fails(runner, finding.case, f"{correct}+{each}")
-        ]
-        whose.add("".join(failing) if len(failing) == 1 else "?")
-    return "".join(sorted(whose - {"?"})) or "?"
+    letters = zip("AB", planted, strict=True)
+    failing = [letter for letter, each in letters if _fails(runner, case, f"{correct}+{each}")]
+    return failing[0] if len(failing) == 1 else "?"
 
 
 def _fails(runner: Runner, case: Case, backend: str) -> bool:
@@ -161,7 +164,7 @@ def main(
     json_file: Path | None,
     seed: int,
 ) -> None:
-    """Search backends with planted defects, and count findings, causes, and what was merged or split."""
+    """Search backends with planted defects, and count findings, causes, and wrong merges and splits."""
     chosen = backends or tuple(itertools.islice(pairs_of_defects(seed), skip, skip + pairs))
     found = []
     with Runner() as runner:

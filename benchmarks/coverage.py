@@ -1,11 +1,11 @@
-"""How fast the case space is covered: pairs of features reached after so many examples, drawn and not run."""
+"""Speed of coverage of the case space: pairs of features reached by a number of examples, drawn and not run."""
 
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
-from flat_cases import Uniform, flat_case, hypothesis_cases, legal
+from flat_cases import Uniform, flat_case, hypothesis_cases
 from hypothesis.strategies import SearchStrategy
 from measurement import backends_option, count_option, json_option, seed_option, show
 
@@ -41,7 +41,7 @@ def main(*, backends: tuple[str, ...], examples: int, json_file: Path | None, se
             for words, row in numbers[backend].items()
         ]
         columns = (f"{len(possible):,} possible", *(f"{mark:,}" for mark in marks), "reached")
-        show(f"{backend}: pairs of features that are still missing after so many examples", columns, rows)
+        show(f"{backend}: possible pairs of features that are still missing, by number of examples", columns, rows)
     if json_file is not None:
         json_file.write_text(json.dumps(numbers, indent=2))
 
@@ -98,7 +98,7 @@ def _uniform(can: Capability, backend: str, seed: int, _reached: set[Pair]) -> S
     source = Uniform(seed)
     while True:
         case = flat_case(source, can, backend)
-        if legal(case, can):
+        if can.can_run(case):
             yield [case]
 
 

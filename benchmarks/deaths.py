@@ -1,4 +1,4 @@
-"""What a death costs: from a case that kills its worker to the next verdict, and when every case kills."""
+"""Cost of a death: from a case that kills its worker to the next verdict, and when every case kills."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -16,9 +16,9 @@ HEALTHY_CASES = 20
 """Cases among which the quickest healthy one is chosen."""
 
 
-def _backend_option(name: str, default: str, what: str) -> Decorator:
+def _backend_option(name: str, default: str, text: str) -> Decorator:
     """An option for one backend, which has to exist and to run here."""
-    return click.option(name, default=default, show_default=True, metavar="NAME", callback=known_backend, help=what)
+    return click.option(name, default=default, show_default=True, metavar="NAME", callback=known_backend, help=text)
 
 
 @click.command()
@@ -32,8 +32,8 @@ def _backend_option(name: str, default: str, what: str) -> Decorator:
 def main(*, deaths: int, calm: int, starts: int, cases: int, deadly: str, healthy: str, seed: int) -> None:
     """Measure how soon after a death the next verdict comes, against a cold start.
 
-    By default the deaths are segmentation faults in real kernels. The clock starts when the deadly case is asked for,
-    so that what it does before it dies is counted too.
+    By default the deaths are segmentation faults in real kernels. The clock starts when the deadly case is submitted,
+    so that the time before its death is included.
     """
     with Runner((deadly, healthy)) as runner:
         killing = _deadly(runner, sample(deadly, cases, seed))
@@ -74,7 +74,7 @@ def _deadly(runner: Runner, cases: Iterable[Case]) -> list[Case]:
 
 
 def _quickest(runner: Runner, healthy: str, seed: int) -> Case:
-    """The case of a sample that runs quickest: what is measured is the death, not it."""
+    """The fastest case of a sample: the measurement is of the death, not of the case."""
     return min(sample(healthy, HEALTHY_CASES, seed), key=lambda case: seconds_of(partial(runner.verdict, case)))
 
 

@@ -39,8 +39,8 @@ Found = Callable[[torch.Tensor, torch.Tensor], bool]
 class DecodeBatch:
     """REQUESTS requests of one query token and `length` keys each, all query heads on one KV head, no mask.
 
-    `output` is what a correct kernel gives, LSE in base 2. `unrounded` [requests, heads, dim] is the same before it was
-    rounded to the output's dtype, in fp64. `budget` holds the exact answer and the noise model.
+    `output` is the output of a correct kernel, LSE in base 2. `unrounded` [requests, heads, dim] is the same before it
+    was rounded to the output's dtype, in fp64. `budget` holds the exact answer and the noise model.
     """
 
     length: int
@@ -67,8 +67,8 @@ class DecodeBatch:
         output = replace(self.output, out=out, lse=lse)
         rows = RealRows(output.attended, out.shape[0], out.device)
         evidence = Evidence.of(output, rows, self.budget, CONTRACT, partial(Observation, step=0))
-        heard = (hear(evidence) for tier, _, hear in STATISTICAL if tier in tiers)
-        return any(each is not None and each.failure is not None for each in heard)
+        results = (judge(evidence) for tier, _, judge in STATISTICAL if tier in tiers)
+        return any(each is not None and each.failure is not None for each in results)
 
 
 def run_correct_kernel(length: int, dtype: DType, family: ValueFamily, rows: int, seed: int) -> DecodeBatch:

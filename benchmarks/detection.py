@@ -63,7 +63,7 @@ MEASURES: tuple[tuple[str, str, Callable[[Found], float], str], ...] = (
     ("pages", "<= 1", lambda found: found.pages, "{:.0f}"),
     ("steps", "", lambda found: found.steps, "{:.0f}"),
 )
-"""What is reported of the findings, with its aim and form. Requests, pages and steps are those of the shrunk case."""
+"""Measures of the findings, each with its aim and form. Requests, pages and steps are those of the shrunk case."""
 
 
 class _FirstFinding(Exception):
@@ -101,13 +101,13 @@ class _Campaign(OneByOne):
         try:
             for task in slices_of(revision, examples=limit, seed=seed):
                 self._slice_begins = True
-                Hunt(task, self, self._heard).run(drawn_cases(revision))
+                Hunt(task, self, self._receive).run(drawn_cases(revision))
         except _FirstFinding as found:
             examples, seen = self._seen
             return Found(seed, examples, seen - start, time.perf_counter() - seen, found.args[0])
         return None
 
-    def _heard(self, message: AnyMessage) -> None:
+    def _receive(self, message: AnyMessage) -> None:
         if isinstance(message, Suspect):
             self._seen = self._examples, time.perf_counter()
         if isinstance(message, Caught):

@@ -15,10 +15,10 @@ from measurement import backends_option, count_option, show
 from attnfuzz.harness.campaign.events import CampaignStarted, Progress
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.log import LogError, read_log
-from attnfuzz.harness.cli.given import duration
+from attnfuzz.harness.cli.options import duration
 
 FIRST_SECONDS = 60.0
-"""What the last quarter is compared with; with less than a quarter of the time, if that is shorter."""
+"""The baseline of the last quarter; a quarter of the time, if that is shorter."""
 
 SECONDS_PER_LOOK = 1.0
 
@@ -37,7 +37,7 @@ class Memory:
 
     @property
     def all(self) -> float:
-        """What all of them hold."""
+        """Memory of all processes."""
         return self.main + self.jobs + self.nurseries + self.workers
 
 
@@ -72,16 +72,16 @@ def main(
         seen = [replace(memory, at=memory.at - rates.epoch) for memory in seen]
         rows = [_row(rates, seen, *interval) for interval in rates.parts(points)]
         show("Endurance", ("", "cases/s", *KINDS, "all"), rows)
-    what = f"the last quarter over the first {rates.first[1] - rates.first[0]:.0f} s"
-    print(f"cases per second, {what}: {rates.between(*rates.last) / rates.between(*rates.first):.2f}")
+    compared = f"the last quarter over the first {rates.first[1] - rates.first[0]:.0f} s"
+    print(f"cases per second, {compared}: {rates.between(*rates.last) / rates.between(*rates.first):.2f}")
     if log is None:
-        print(f"most memory, {what}: {_most(seen, *rates.last) / _most(seen, *rates.first):.2f}")
+        print(f"most memory, {compared}: {_most(seen, *rates.last) / _most(seen, *rates.first):.2f}")
 
 
 class _Rates:
     """Cases per second over the time of a campaign, from its first progress to its last. It began at `epoch`.
 
-    What is `first` and `last` of it is there to be compared.
+    `first` and `last` are the intervals to compare.
     """
 
     def __init__(self, log: Path) -> None:
@@ -99,17 +99,17 @@ class _Rates:
             raise click.ClickException("too little was run to compare rates: give more --time, or another --log")
 
     def parts(self, count: int) -> list[tuple[float, float]]:
-        """The whole time, in so many parts of the same length."""
+        """Divide the whole time into `count` equal parts."""
         edges = [self._begun + (self._ended - self._begun) * part / count for part in range(count)]
         return list(pairwise([*edges, self._ended]))
 
     def between(self, since: float, until: float) -> float:
-        """The rate after `since`, up to and with `until`: a progress tells of the time before it."""
+        """The rate from `since` to `until`: a progress event covers the time before it."""
         return sum(event.tally.cases for event in self._progress if since < event.at <= until) / (until - since)
 
 
 def _command(home: Home, backends: Sequence[str], seconds: float, jobs: int, database: str | None) -> list[str]:
-    options = ["--time", f"{seconds:.0f}s", "--jobs", str(jobs), "--out", str(home.path)]
+    options = ["--time", f"{seconds:.0f}s", "--jobs", str(jobs), "--home", str(home.path)]
     options += [word for name in backends for word in ("--backend", name)]
     options += ["--database", database] if database else []
     return [sys.executable, "-m", "attnfuzz.harness.cli.main", "fuzz", *options]

@@ -1,4 +1,4 @@
-"""How often an explanation of a planted defect is right, wrong, or not given; each defect declares what is right."""
+"""Share of right, wrong and missing explanations of planted defects; each defect declares the right ones."""
 
 import time
 from collections import Counter
@@ -25,7 +25,7 @@ RACES = 20
 
 @dataclass(frozen=True)
 class Explained:
-    """A wrong output of a defect, and whether what explains it is right; `seconds` is what that took."""
+    """A wrong output of a defect, and whether its explanation is right; `seconds` is the time that it took."""
 
     defect: Defect
     source: str

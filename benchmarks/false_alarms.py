@@ -33,7 +33,7 @@ AS_DRAWN = 20
 
 @dataclass(frozen=True)
 class Cell:
-    """What is judged together: `rows` rows of one backend, query dtype and value family."""
+    """A unit of judging: `rows` rows of one backend, query dtype and value family."""
 
     backend: str
     dtype: DType
@@ -45,7 +45,7 @@ class Cell:
 
 @dataclass
 class Tally:
-    """What judging gave. `suspects` are the cases that failed, each with its first failure."""
+    """The results of judging. `suspects` are the cases that failed, each with its first failure."""
 
     rows: int = 0
     fp8_rows: int = 0
@@ -71,11 +71,11 @@ class Tally:
 @seed_option
 @json_option
 def main(*, backends: tuple[str, ...], rows: int, cases: int, jobs: int, seed: int, json_file: Path | None) -> None:
-    """Judge what correct kernels compute, in-process and on plain memory, and count what fails.
+    """Judge outputs of correct kernels, in-process and on plain memory, and count failures.
 
     The cases are drawn by the general strategies, with their windows, sinks, scales, views, padding, graphs and merged
-    chunks, and then given many more heads, the dtype and family in question, and fresh seeds. What fails is tried again
-    in a fresh worker, and is a false alarm if that fails too.
+    chunks, and then given many more heads, the dtype and family in question, and fresh seeds. A failing case is tried
+    again in a fresh worker, and is a false alarm if it fails there too.
     """
     cells = [
         Cell(name, dtype, family, -(-rows // len(backends)), cases, seed)

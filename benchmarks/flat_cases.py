@@ -1,6 +1,6 @@
-"""Cases as one would draw them first: every field by itself, over the same vocabulary, and what is not legal dropped.
+"""Naive draws of cases: every field independently, over the same vocabulary, and illegal cases dropped.
 
-Once with Hypothesis, once uniformly: what `benchmarks/coverage.py` compares the strategies of attnfuzz with.
+Once with Hypothesis, once uniformly: the baselines of `benchmarks/coverage.py` for the strategies of attnfuzz.
 """
 
 import random
@@ -33,7 +33,6 @@ from attnfuzz.reference.case import (
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.relation import Relation
-from attnfuzz.reference.validity import ImpossibleCase, validate
 from attnfuzz.strategies.supported import capturable, head_dims, latents
 
 _KV_HEADS, _GROUPS = (1, 2, 3, 4, 8), (1, 2, 3, 4, 5, 8, 16)
@@ -54,7 +53,7 @@ class Source(Protocol):
         """One of the options."""
 
     def several(self, most: int, one: Callable[["Source"], T]) -> list[T]:
-        """1 to `most` of what `one` draws."""
+        """1 to `most` draws of `one`."""
 
 
 class Uniform:
@@ -72,7 +71,7 @@ class Uniform:
         return self._random.choice(options)
 
     def several(self, most: int, one: Callable[[Source], T]) -> list[T]:
-        """1 to `most` of what `one` draws."""
+        """1 to `most` draws of `one`."""
         return [one(self) for _ in range(self.integer(1, most))]
 
 
@@ -91,7 +90,7 @@ class Drawn:
         return self._draw(st.sampled_from(options))
 
     def several(self, most: int, one: Callable[[Source], T]) -> list[T]:
-        """1 to `most` of what `one` draws."""
+        """1 to `most` draws of `one`."""
         return self._draw(st.lists(st.composite(lambda draw: one(Drawn(draw)))(), min_size=1, max_size=most))
 
 
@@ -102,20 +101,11 @@ def hypothesis_cases(can: Capability, backend: str) -> SearchStrategy[Case]:
     def flat(draw: DrawFn) -> Case:
         return flat_case(Drawn(draw), can, backend)
 
-    return flat().filter(lambda case: legal(case, can))
-
-
-def legal(case: Case, can: Capability) -> bool:
-    """Whether a case can exist, and the backend supports it."""
-    try:
-        validate(case)
-    except ImpossibleCase:
-        return False
-    return can.why_not(case) is None
+    return flat().filter(can.can_run)
 
 
 def flat_case(source: Source, can: Capability, backend: str) -> Case:
-    """A case whose fields have nothing to do with each other, but for what its types ask. It may be illegal."""
+    """A case whose fields are independent except for the constraints of their types. It may be illegal."""
     return Case(
         backend=backend,
         geometry=_geometry(source, can),

@@ -13,7 +13,7 @@ from attnfuzz.kernels.gpu.states import FIXUP_SOURCE
 
 HEADS = DIM = 128
 ROW_BYTES = HEADS * (DIM * 2 + 4)
-"""What a token has: a row of out in bf16, and its statistics in fp32."""
+"""Bytes per token: a row of out in bf16, and its statistics in fp32."""
 
 TOKENS = (64, 256, 1024, 4096, 8192, 32768, 131072)
 

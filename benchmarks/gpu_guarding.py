@@ -1,4 +1,4 @@
-"""What guards cost on a GPU: the same cases guarded, in torch's memory, and there under memcheck."""
+"""Cost of guards on a GPU: the same cases guarded, in torch's memory, and there under memcheck."""
 
 import os
 import shutil
@@ -90,7 +90,7 @@ def _in_turn(cases: Sequence[Case], rounds: int) -> tuple[tuple[float, float], t
                 for number in range(begin, min(begin + BLOCK, len(cases))):
                     start = perf_counter()
                     kernels = _run(cases[number], way)
-                    # The first round pays for what is done once.
+                    # The first round includes one-time costs.
                     if index >= 0:
                         times[way][number].append((perf_counter() - start, kernels))
     guarded, plain = (

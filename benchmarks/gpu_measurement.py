@@ -1,4 +1,4 @@
-"""What the benchmarks on a GPU share: times in pairs, and tables of which a stop keeps what was measured."""
+"""Common code of the benchmarks on a GPU: times in pairs, and tables that keep their rows if stopped."""
 
 import json
 import threading
@@ -53,7 +53,7 @@ def machine() -> str:
 def require_gpu() -> None:
     """Raise click.ClickException if there is no GPU to measure."""
     if not visible():
-        raise click.ClickException("this machine has no NVIDIA GPU: attnfuzz backends says what it can run")
+        raise click.ClickException("this machine has no NVIDIA GPU: attnfuzz backends lists the backends for it")
     if torch.version.cuda is None:
         raise click.ClickException("PyTorch is a build without CUDA: install one with it")
 
@@ -61,7 +61,7 @@ def require_gpu() -> None:
 class Load:
     """While it is entered, how busy the visible GPUs are: the share of the time in which a kernel runs on them.
 
-    It is what NVML says (nvmlDeviceGetUtilizationRates), which looks at the last fraction of a second each time.
+    It is NVML's number (nvmlDeviceGetUtilizationRates), which covers the last fraction of a second each time.
     """
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ def in_pairs(
 
 
 def captured(work: Callable[[], object], calls: int) -> Callable[[], object]:
-    """A graph of so many calls of `work`: what they take on the GPU alone."""
+    """A graph of `calls` calls of `work`, to measure their time on the GPU alone."""
     work()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

@@ -31,7 +31,7 @@ LARGE_BATCH, LARGE_KV = 64, 4096
 
 
 class Measured(msgspec.Struct):
-    """What one job did: judged cases, those that failed, and the seconds of each phase."""
+    """Measurements of one job: judged cases, those that failed, and the seconds of each phase."""
 
     cases: int
     failed: int
@@ -44,7 +44,7 @@ class _Over(BaseException):
 
 @click.command()
 @click.option(
-    "--backend", "backends", multiple=True, metavar="NAME", help="What to measure.  [default: what runs here]"
+    "--backend", "backends", multiple=True, metavar="NAME", help="Backend to measure.  [default: all that run here]"
 )
 @click.option("--jobs", multiple=True, type=click.IntRange(min=1), default=(1, 8), show_default=True, help="Jobs.")
 @count_option("--seconds", 6, "How long each backend is measured with each number of jobs.")
@@ -111,7 +111,7 @@ class Jobs:
             process.communicate()
 
     def measure(self, backend: str) -> tuple[list[Measured], float]:
-        """What each job did with a backend, and how busy it kept the GPUs: they begin when the last one is warm."""
+        """Measurements of each job with a backend, and the GPUs' load: they begin when the last job is warm."""
         self._say(backend)
         self._hear()
         with Load() as load:
@@ -131,7 +131,7 @@ class Jobs:
             assert process.stdout is not None
             answers.append(process.stdout.readline())
             if not answers[-1]:
-                raise click.ClickException("a job died: what it said stands above")
+                raise click.ClickException("a job died: its output stands above")
         return answers
 
 
@@ -150,7 +150,7 @@ def _be_job(number: int, seconds: int, seed: int, *, large: bool) -> None:
 def _measure(
     runner: Runner, backend: str, seed: int, *, cases: int = ENOUGH, seconds: float = math.inf, large: bool
 ) -> Measured:
-    """Draw and judge so many cases, or for so long."""
+    """Draw and judge a number of cases, or for a number of seconds."""
     measured = Measured(cases=0, failed=0, seconds=dict.fromkeys(PHASES, 0.0))
     judging = 0.0
     begin = time.perf_counter()

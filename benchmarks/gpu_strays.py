@@ -1,4 +1,4 @@
-"""What sees an overrun of a GPU kernel: guarded memory, and compute-sanitizer's memcheck with and without a cache."""
+"""Detection of a GPU kernel's overrun: by guarded memory, and by compute-sanitizer's memcheck."""
 
 import json
 import os
@@ -65,7 +65,7 @@ class Access:
 
     @property
     def title(self) -> str:
-        """What a row of the table says."""
+        """The label of a row of the table."""
         return f"{self.tensor}, {self.distance}, {'write' if self.write else 'read'}"
 
 
@@ -77,7 +77,7 @@ ACCESSES = [Access(*each) for each in product(TENSORS, DISTANCES, (False, True))
 @click.option("--memory", type=click.Choice(["plain", "guarded"]), help="For its own use: make accesses there.")
 @json_option
 def main(*, only: str | None, memory: str | None, json_file: Path | None) -> None:
-    """Plant an access behind the end of each tensor of a small decode, and tell what was noticed.
+    """Plant an access behind the end of each tensor of a small decode, and report its detection.
 
     Each has a process of its own, since a fault ends it; memcheck survives them, and has one process for all.
     """
@@ -96,7 +96,7 @@ def _compare(json_file: Path | None) -> None:
     nvcc.build((stray.SOURCE,), progress=click.echo)
     nvcc.build((guards.SOURCE,), progress=click.echo)
     columns = ("", "PyTorch", "memcheck", "memcheck, uncached", "guarded")
-    table = Table("What notices a stray access", columns, json_file)
+    table = Table("Detection of a stray access", columns, json_file)
     ways = [_one_by_one("plain"), _under_memcheck({}), _under_memcheck(_UNCACHED), _one_by_one("guarded")]
     for access in ACCESSES:
         table.row(access.title, *(way.get(access, "-") for way in ways))
@@ -105,7 +105,7 @@ def _compare(json_file: Path | None) -> None:
 
 
 def _one_by_one(memory: str) -> dict[Access, str]:
-    """What was noticed of each access, by the process that makes it or by its death."""
+    """The result of each access, from the process that makes it or from its death."""
 
     def run(access: Access) -> str:
         command = [sys.executable, __file__, "--memory", memory, "--only", json.dumps(astuple(access))]
@@ -122,7 +122,7 @@ def _one_by_one(memory: str) -> dict[Access, str]:
 
 
 def _under_memcheck(environment: dict[str, str]) -> dict[Access, str]:
-    """What memcheck reported of a process that makes all accesses; nothing at all where it is not installed."""
+    """Memcheck's report on a process that makes all accesses; empty if it is not installed."""
     if shutil.which(_MEMCHECK[0]) is None:
         click.echo(f"{_MEMCHECK[0]} is not on PATH: it comes with NVIDIA's CUDA toolkit")
         return {}
@@ -147,7 +147,7 @@ def _under_memcheck(environment: dict[str, str]) -> dict[Access, str]:
 
 
 def _unguarded(accesses: Sequence[Access]) -> None:
-    """Make accesses in torch's memory, and print for each its address and what CUDA says."""
+    """Make accesses in torch's memory, and print for each its address and CUDA's error."""
     memory = PlainCudaMemory(Outputs.POISONED, torch.device("cuda", 0))
     tensors = _placed(memory)
     for access in accesses:
@@ -162,7 +162,7 @@ def _unguarded(accesses: Sequence[Access]) -> None:
 
 
 def _guarded(access: Access) -> None:
-    """Make one access as a backend's kernel would, and print what the harness noticed; a fault ends the process."""
+    """Make one access as a backend's kernel would, and print the harness's observation; a fault ends the process."""
     place = place_of(Device.CUDA)
     memory = place.memory(Guard.RIGHT, Outputs.POISONED)
     tensors = _placed(memory)

@@ -1,4 +1,4 @@
-"""What importing a dump costs against its size: a call whose KV pool is large, and whose requests need little of it."""
+"""Cost of importing a dump against its size: a call with a large KV pool, of which its requests need a small part."""
 
 import json
 import os
@@ -42,11 +42,11 @@ PAGE_BYTES = 2 * HEADS * SLOTS * DIM * 2
 @click.option("--child", type=click.Path(path_type=Path), hidden=True)
 @click.option("--contents", default=Contents.VALUES.value, hidden=True)
 def main(*, gigabytes: tuple[float, ...], child: Path | None, contents: str) -> None:
-    """Measure time and peak memory of importing calls that need 512 pages of a pool of so many gigabytes.
+    """Measure time and peak memory of importing calls that need 512 pages of a pool of several gigabytes.
 
-    The pool is a hole in a file, so that it takes no disk: what is read of it is zeros. Memory is the peak of what a
-    process that imports one call has of its own; pages of the mapped file are the kernel's, which takes them back when
-    it needs them. A process that imports nothing has the first row.
+    The pool is a hole in a file, so that it takes no disk: reads return zeros. Memory is the peak of the private memory
+    of a process that imports one call; pages of the mapped file belong to the kernel, which reclaims them when needed.
+    A process that imports nothing has the first row.
     """
     if child is not None:
         _import(child, Contents(contents))
@@ -63,7 +63,7 @@ def main(*, gigabytes: tuple[float, ...], child: Path | None, contents: str) -> 
 
 
 def _make(folder: Path, nbytes: int) -> None:
-    """A dump of a decode over a pool of so many bytes, from all over which its pages are taken."""
+    """A dump of a decode over a pool of `nbytes` bytes, with pages from all over it."""
     pages = nbytes // PAGE_BYTES
     needed = REQUESTS * PAGES_PER_REQUEST
     table = (torch.arange(needed) * (pages // needed)).view(REQUESTS, PAGES_PER_REQUEST).to(torch.int32)

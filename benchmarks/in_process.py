@@ -1,4 +1,4 @@
-"""What isolation and guards are compared with: a case run and judged right here. As a script: the case on its stdin."""
+"""The baseline of isolation and guards: a case run and judged in this process. As a script: the case on its stdin."""
 
 import sys
 

@@ -1,7 +1,7 @@
 """Faults that come and go: found, filed, the rate that is said against the true one, and the exit codes of replays.
 
 Each is planted in a CPU backend of ours and searched by a campaign of one job. The true rate of a finding is measured
-by running its case under its conditions much more often. A replay is what `attnfuzz replay FINDING` runs.
+by running its case under its conditions much more often. A replay is `attnfuzz replay FINDING`.
 """
 
 import shutil
@@ -49,7 +49,7 @@ class _Filed:
 
 
 @click.command()
-@click.option("--planted", multiple=True, default=PLANTED, show_default=True, metavar="NAME", help="What to plant.")
+@click.option("--planted", multiple=True, default=PLANTED, show_default=True, metavar="NAME", help="Fault to plant.")
 @count_option("--examples", 1000, "Cases that each campaign draws.")
 @count_option("--campaigns", 1, "Campaigns of each.")
 @count_option("--replays", 20, "Replays of each finding.")
@@ -59,13 +59,13 @@ class _Filed:
 def main(
     *, planted: tuple[str, ...], examples: int, campaigns: int, replays: int, findings: int, runs: int, seed: int
 ) -> None:
-    """Plant faults that come and go, and measure what becomes of them."""
+    """Plant intermittent faults, and measure their outcomes."""
     rows = []
     for name in planted:
         for number in range(campaigns):
             found = _measured(name, examples, seed + number, (replays, findings, runs))
             for row in found:
-                # A benchmark of hours says what it has so far.
+                # A benchmark that takes hours prints its results so far.
                 click.echo("  ".join(row), err=True)
             rows += found
     columns = ("planted", "s", "filed", "lost", "seen", "said", "true", "cases before", "replays that exit 1")

@@ -1,4 +1,4 @@
-"""What isolation and guards cost: workers against the same cases in-process, and against a fresh process per case."""
+"""Cost of isolation and guards: workers against the same cases in-process, and against a fresh process per case."""
 
 import subprocess
 import sys

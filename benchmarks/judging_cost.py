@@ -1,4 +1,4 @@
-"""What judging costs: its share of a case's time, and against a plain fp64 reference with allclose."""
+"""Cost of judging: its share of a case's time, and against a plain fp64 reference with allclose."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -120,7 +120,7 @@ def _outputs(case: Case, backend: Backend) -> Iterator[tuple[int, Output]]:
 
 
 def _plain_comparison(output: Output, geometry: Geometry) -> None:
-    """What a test without a judge does."""
+    """The comparison of a test without a judge."""
     rows = RealRows(output.attended, output.out.shape[0], output.out.device)
     answer = attend(packed_problem(output, rows, geometry))
     torch.allclose(rows.real(output.out).double(), answer.out, rtol=1e-2, atol=1e-2)

@@ -1,4 +1,4 @@
-"""What every benchmark is made of: a fixed sample of cases, a clock, and one plain table with the machine under it."""
+"""The parts of every benchmark: a fixed sample of cases, a clock, and one plain table with the machine under it."""
 
 import os
 import platform
@@ -41,7 +41,7 @@ def backends_option(default: Sequence[str] = DEFAULT_BACKENDS) -> Decorator:
         show_default=True,
         metavar="NAME",
         callback=_known,
-        help="What to measure; may be given several times.",
+        help="Backend to measure; may be given several times.",
     )
 
 
@@ -60,9 +60,9 @@ def _known(ctx: click.Context, parameter: click.Parameter, names: tuple[str, ...
     return tuple(dict.fromkeys(known_backend(ctx, parameter, name) for name in names))
 
 
-def count_option(name: str, default: int, what: str) -> Decorator:
-    """An option for how many of something to measure, at least 1."""
-    return click.option(name, type=click.IntRange(min=1), default=default, show_default=True, help=what)
+def count_option(name: str, default: int, text: str) -> Decorator:
+    """An option for a number of things to measure, at least 1."""
+    return click.option(name, type=click.IntRange(min=1), default=default, show_default=True, help=text)
 
 
 def sample(backend: str, count: int, seed: int) -> list[Case]:
@@ -86,7 +86,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def warm(runner: Runner, cases: Sequence[Case]) -> None:
-    """Run cases once unmeasured, so that no measurement pays for what is done once.
+    """Run cases once unmeasured, so that no measurement includes one-time costs.
 
     Raises click.ClickException if one fails: its time says nothing.
     """
@@ -97,7 +97,7 @@ def warm(runner: Runner, cases: Sequence[Case]) -> None:
 
 
 def show(title: str, columns: Cells, rows: Sequence[Cells]) -> None:
-    """Print a table whose first column says what was measured, and below it where and under what load."""
+    """Print a table whose first column names the measurement, and below it the machine and its load."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 3, 0, 0))
     for index, column in enumerate(columns):
         table.add_column(column, justify="right" if index else "left", overflow="fold")

@@ -1,4 +1,4 @@
-"""Errors of known size, planted in closed form in what a correct kernel gave, and rounded as it rounds."""
+"""Errors of known size, planted in closed form in a correct kernel's output, and rounded as it rounds."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ def _dropped(batch: DecodeBatch, size: float, trial: int, *, unit: int, whole_re
 
 
 def _scaled(batch: DecodeBatch, size: float, trial: int) -> Wrong:
-    """All rows times 1 + x or 1 - x. What the kernel is off by has random signs, which makes the trials differ."""
+    """Scale all rows by 1 + x or 1 - x. The kernel's own error has random signs, so that trials differ."""
     answer = batch.budget.answer.out
     generator = torch.Generator().manual_seed(trial)
     signs = torch.randint(0, 2, answer.shape[:2], generator=generator).mul_(2).sub_(1).unsqueeze(-1)

@@ -1,4 +1,4 @@
-"""What a judge is measured against: the fixed tolerances in use, given the same exact answer."""
+"""Rivals of the judge: the fixed tolerances in use, given the same exact answer."""
 
 from math import log
 

@@ -32,7 +32,7 @@ SHARE = 0.95
 
 @dataclass(frozen=True)
 class Setting:
-    """What one process measures."""
+    """The setting of one process's measurement."""
 
     length: int
     dtype: DType
@@ -54,10 +54,10 @@ Smallest = dict[str, float | None]
 @seed_option
 @json_option
 def main(*, lengths: tuple[int, ...], rows: int, trials: int, jobs: int, seed: int, json_file: Path | None) -> None:
-    """Plant errors in what correct kernels computed, and look for the smallest that is found in 95% of the trials.
+    """Plant errors in outputs of correct kernels, and look for the smallest that is found in 95% of the trials.
 
-    An error is planted in closed form: the exact answer with the error, plus what the kernel was off by before it
-    rounded, rounded to its dtype. All judges see the same outputs.
+    An error is planted in closed form: the exact answer with the error, plus the kernel's own error before rounding,
+    rounded to its dtype. All judges see the same outputs.
     """
     settings = [
         Setting(length, dtype, family, rows, trials, seed)

@@ -100,7 +100,7 @@ def _timed(backend: str, count: int, seed: int) -> list[str]:
 
 
 class _Difference(OneByOne):
-    """Judges by what a release fails with and the fixed one does not, so that other bugs count as passing.
+    """Reports failures of a release that the fixed one does not have, so that other bugs count as passing.
 
     Hypothesis begins every search with the same case, whatever the seed: it counts as passing, since the seeds would
     not be independent of each other. `examples` counts cases on the release.
@@ -112,7 +112,7 @@ class _Difference(OneByOne):
         self.begins = False
 
     def verdict(self, case: AnyCase) -> Verdict:
-        """What is wrong in the release alone."""
+        """The failures of the release alone."""
         self.examples += 1
         if self.begins:
             self.begins = False

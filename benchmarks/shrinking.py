@@ -1,4 +1,4 @@
-"""How small the reported bugs become, from steps and from calls, and what that costs."""
+"""Final size of the reported bugs, from steps and from calls, and the cost of shrinking."""
 
 import time
 from collections.abc import Iterator
@@ -69,7 +69,7 @@ def first_failing(runner: Runner, backend: str, seed: int, examples: int) -> Cas
 
 
 def starts(runner: Runner, backend: str, reported: Case, seed: int, examples: int) -> Iterator[tuple[str, AnyCase]]:
-    """What is shrunk: the reported case and the first random one, each as steps and as calls."""
+    """Cases to shrink: the reported one and the first random one, each as steps and as calls."""
     drawn = first_failing(runner, backend, seed, examples)
     for name, case in (("reported", reported), ("first random", drawn)):
         if case is None:
@@ -96,8 +96,8 @@ def main(*, reports: tuple[str, ...], rounds: int, examples: int, runs: int, see
         for name in reports:
             reported = bugs[name].case_before
             assert isinstance(reported, Case)
-            for what, case in starts(runner, reported.backend, reported, seed, examples):
-                rows.append([f"{name} {what}", *_measured(runner, case, rounds, runs)])
+            for kind, case in starts(runner, reported.backend, reported, seed, examples):
+                rows.append([f"{name} {kind}", *_measured(runner, case, rounds, runs)])
     columns = ("requests, pages, bytes", "before", "after", "runs", "seconds")
     show("Shrinking", columns, rows)
 

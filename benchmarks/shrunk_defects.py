@@ -1,6 +1,6 @@
-"""How small planted defects become, what that costs, and whether the clue to each is left.
+"""Final size of planted defects, the cost of shrinking, and whether the clue to each is left.
 
-The clue is what the class of the defect is about: a window that cuts keys off, sinks, a replayed graph. It counts as
+The clue is the subject of the defect's class: a window that cuts keys off, sinks, a replayed graph. It counts as
 lost if the first failing case has it and the smallest does not. Beside it stand the features that the first case needs
 to fail, by ablation, and those of them that the smallest does not need any more.
 """
@@ -63,7 +63,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Measured:
-    """One defect: how it failed, its size before and after, what shrinking cost, and what became of its clue."""
+    """One defect: how it failed, its size before and after, the cost of shrinking, and the fate of its clue."""
 
     defect: str
     kind: str
@@ -94,7 +94,7 @@ class Measured:
 
 
 class _Counted(OneByOne):
-    """A runner that counts what it runs."""
+    """A runner that counts its runs."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner

@@ -1,4 +1,4 @@
-"""What a second job brings, and what it costs to write everything down: cases per second, the log, the corpus."""
+"""Gain of a second job, and cost of writing everything down: cases per second, the log, the corpus."""
 
 import os
 import tempfile
@@ -31,7 +31,7 @@ from attnfuzz.harness.search.messages import AnyMessage, JobSetup
 JOBS = (1, 2)
 
 PLANNED_SECONDS = 3600.0
-"""What is measured is the beginning of an hour: a campaign of seconds would give kept cases and shrinking less."""
+"""The planned time: a campaign of seconds would give kept cases and shrinking less than the beginning of an hour."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,7 +39,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Reading:
-    """What a campaign did in `seconds`: seconds in the log's calls, in its syncs beside them, and in keeping cases."""
+    """A campaign's work in `seconds`: seconds in the log's calls, in its syncs beside them, and in keeping cases."""
 
     seconds: float
     cases: int
@@ -50,7 +50,7 @@ class Reading:
     keeping: float
 
     def __sub__(self, before: "Reading") -> "Reading":
-        """What it did since `before`."""
+        """The difference since `before`."""
         return Reading(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
 
     @property
@@ -67,8 +67,8 @@ class Reading:
 def main(*, backends: tuple[str, ...], seconds: int, rounds: int, seed: int) -> None:
     """Run campaigns with 1 and with 2 jobs in turn, each of one backend and in a new home.
 
-    A campaign is measured from the first progress that it tells after all of its jobs have judged something, and
-    stopped then. Its corpus is empty at first: more cases are kept, and more coverage is told, than later in a night.
+    A campaign is measured from the first progress event after all of its jobs have judged a case, and stopped then. Its
+    corpus is empty at first: more cases are kept, and more coverage is reported, than later in a night.
     """
     prepare(backends, print)
     for backend in backends:
@@ -81,7 +81,7 @@ def main(*, backends: tuple[str, ...], seconds: int, rounds: int, seed: int) -> 
 
 
 def _rows(columns: list[dict[str, str]]) -> list[list[str]]:
-    return [[what, *(column[what] for column in columns)] for what in columns[0]]
+    return [[label, *(column[label] for column in columns)] for label in columns[0]]
 
 
 def _column(runs: list[Reading], alone: list[Reading]) -> dict[str, str]:
@@ -104,22 +104,22 @@ def _spread(values: Iterable[float], form: str) -> str:
 
 
 class _Jobs(JobProcesses):
-    """Job processes, of which `heard` have told something since they started: those are warm."""
+    """Job processes; `active` are those that have sent a message since they started, and so are warm."""
 
     def __init__(self, count: int, setup: JobSetup) -> None:
         super().__init__(count, setup)
-        self.heard: set[int] = set()
+        self.active: set[int] = set()
 
     def next_message(self, timeout: float) -> tuple[int, AnyMessage] | None:
         """The next message, as it comes."""
         received = super().next_message(timeout)
         if received is not None:
-            self.heard.add(received[0])
+            self.active.add(received[0])
         return received
 
 
 class _Stopwatch:
-    """Adds up the `seconds` of what it times."""
+    """Adds up the `seconds` of the actions that it times."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -138,7 +138,7 @@ class _Stopwatch:
 
 
 class _Costs:
-    """The log at `path`, with stopwatches on it and on what `corpus` keeps."""
+    """The log at `path`, with stopwatches on it and on the writes of `corpus`."""
 
     def __init__(self, path: Path, corpus: Corpus) -> None:
         self._path = path
@@ -155,13 +155,13 @@ class _Costs:
         self._open.close()
 
     def read(self, at: float, cases: int, kept: int) -> Reading:
-        """What was spent up to now."""
+        """The costs so far."""
         size = self._path.stat().st_size
         return Reading(at, cases, kept, size, self._logging.seconds, self._syncs.seconds, self._keeping.seconds)
 
 
 def _outside_main(plain: Callable[[int], None], timed: Callable[[int], None]) -> Callable[[int], None]:
-    """`timed` for the log's own thread; what the main thread syncs is part of the call that it does it for."""
+    """`timed` for the log's own thread; a sync of the main thread is part of the call that makes it."""
 
     def fsync(descriptor: int) -> None:
         (plain if threading.current_thread() is threading.main_thread() else timed)(descriptor)
@@ -170,7 +170,7 @@ def _outside_main(plain: Callable[[int], None], timed: Callable[[int], None]) ->
 
 
 def _campaign(backend: str, jobs: int, *, seconds: int, seed: int) -> Reading:
-    """Run a campaign as `attnfuzz fuzz` does, without a terminal, and stop it after so many measured seconds."""
+    """Run a campaign as `attnfuzz fuzz` does, without a terminal, and stop it after `seconds` measured seconds."""
     with tempfile.TemporaryDirectory() as folder:
         home = Home(Path(folder))
         plan = Plan(
@@ -213,7 +213,7 @@ def _measured(plan: Plan, home: Home, jobs: _Jobs, seconds: int) -> Reading:
                 case Progress() if not stop.is_set():
                     cases += event.tally.cases
                     reading = costs.read(event.at, cases, kept)
-                    if begun is None and len(jobs.heard) == jobs.count:
+                    if begun is None and len(jobs.active) == jobs.count:
                         begun = reading
                     elif begun is not None and reading.seconds - begun.seconds >= seconds:
                         stop.set()

@@ -1,4 +1,4 @@
-"""What triage costs: from a reported bug's case to whose fault it is."""
+"""Cost of triage: from a reported bug's case to its culprit."""
 
 import click
 from measurement import seconds_of, show

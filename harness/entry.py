@@ -1,4 +1,4 @@
-"""What worker processes run to judge cases. The parent passes on the names of these functions and calls none.
+"""Entry points of worker processes. The parent passes on the names of these functions and calls none.
 
 This is the one module that imports `inside` for workers, inside of functions: the parent imports this one.
 """
@@ -15,21 +15,21 @@ def handle_case(request: bytes, journal: Journal) -> bytes:
 
 
 def warm() -> None:
-    """Load, before workers are forked, what all of them need."""
+    """Load, before workers are forked, everything that all need."""
     from attnfuzz.harness.inside import execute, explained  # noqa: F401, PLC0415 - in the nursery alone
 
     execute.warm()
 
 
 def preload_for_gpu() -> None:
-    """Import, before workers are forked, what those on a GPU need."""
+    """Import, before workers are forked, the needs of GPU workers."""
     from attnfuzz.harness.inside.cuda_worker import preload  # noqa: PLC0415 - in the nursery alone
 
     preload()
 
 
 def begin_on_gpu(*backends: str) -> None:
-    """Create the CUDA context of a worker, and load what `backends` need."""
+    """Create the CUDA context of a worker, and load the needs of `backends`."""
     from attnfuzz.harness.inside.cuda_worker import begin  # noqa: PLC0415 - in the worker alone
 
     begin(*backends)

@@ -1,1 +1,1 @@
-"""What is tested: backends, their planners and routers, and the native CPU kernels below them."""
+"""The code under test: backends, their planners and routers, and the native CPU kernels below them."""

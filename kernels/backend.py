@@ -1,8 +1,8 @@
-"""What a backend is: the types between the harness, which places and judges, and what is under test.
+"""The types between the harness, which places tensors and judges outputs, and the backends under test.
 
-A backend says what it supports, declares its contract, and opens a session on a case. The session is handed a Bench:
-memory to allocate from and a way to launch kernels, both the harness's. It never allocates elsewhere what a kernel
-reads or writes, and never calls a kernel by itself, so that every access is guarded and every launch is on record.
+A backend states its capability and its contract, and opens a session on a case. The session gets a Bench: the harness's
+memory and launcher. It allocates everything that a kernel reads or writes there, and launches every kernel there, so
+that every access is guarded and every launch is recorded.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,11 +21,11 @@ from attnfuzz.reference.noise import NoiseModel
 
 
 class Unsupported(Exception):
-    """A clear rejection before the launch: the kernel does not do this, and says so."""
+    """A rejection before the launch: the kernel declares that it does not support the arguments."""
 
 
 class Fill(StrEnum):
-    """What a new tensor holds: OUTPUT is the case's choice of sentinel or stale numbers, POISON must not be read."""
+    """Contents of a new tensor: OUTPUT is the case's sentinel or stale numbers, POISON must not be read."""
 
     POISON = "poison"
     ZEROS = "zeros"
@@ -44,29 +44,25 @@ class Memory(Protocol):
         stride: Sequence[int] | None = None,
         fill: Fill = Fill.POISON,
     ) -> torch.Tensor:
-        """A tensor called `name`. `stride` (in elements) may leave gaps: they stay poison and belong to nobody."""
-        ...
+        """A tensor called `name`. `stride` (in elements) may leave gaps, which stay poison and belong to no tensor."""
 
     def copy(self, name: str, value: torch.Tensor, *, stride: Sequence[int] | None = None) -> torch.Tensor:
         """A guarded tensor with the values, shape and dtype of `value`."""
-        ...
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether `tensor`, which has elements, lies in this memory."""
-        ...
 
     def renew(self, tensor: torch.Tensor) -> None:
-        """Before a static output is written again: its sentinel, or nothing where the case wants stale numbers."""
-        ...
+        """Restore a static output before it is written again: its sentinel, or nothing for stale numbers."""
 
 
 @dataclass(frozen=True)
 class Op:
     """One kernel entry point: `function` takes the arguments of FlashInfer's function of that `name`.
 
-    `writes` names the arguments that it may write; all others must come out unchanged, bit for bit. `module` is the
-    FlashInfer module that has the function, None for what only this project has. One that is `own` is code of the
-    backend itself: its faults are on record like any other's, but no trace has its calls, only what they wrote.
+    `writes` names the arguments that it may write; all others must stay unchanged, bit for bit. `module` is the
+    FlashInfer module of the function, None for a function of this project. An op that is `own` is code of the backend
+    itself: its faults are recorded like any other's, but traces have only its writes, not its calls.
     """
 
     name: str
@@ -80,40 +76,34 @@ class Graph(Protocol):
     """A recorded sequence of launches."""
 
     def replay(self) -> None:
-        """Run the launches again, with the scalars of the capture and what the tensors hold now."""
-        ...
+        """Run the launches again, with the scalars of the capture and the present contents of the tensors."""
 
 
 class Launcher(Protocol):
     """The only way to a kernel. Writes the journal, launches, and checks that inputs are unchanged.
 
-    On a GPU a launch may not be over when it returns: its harness waits for all of a step.
+    Launches on a GPU are asynchronous: the harness waits once per step.
     """
 
     def launch(self, op: Op, /, **arguments: Any) -> Any:
-        """Call `op`. While a graph captures, the call is recorded and not run, and None is returned."""
-        ...
+        """Call `op`. In a capture, the call is recorded instead, and None is returned."""
 
     def reached_by(self, words: str) -> None:
-        """Say how a server comes to make the launches that follow in this step, for the text of what fails in it."""
-        ...
+        """Describe a server's path to the following launches of this step, for the text of failures in it."""
 
     def report(self, place: str, text: str) -> None:
-        """Say that the next launch breaks what its function asks for: in the arguments `place`, as `text` says."""
-        ...
+        """Report that the next launch breaks a precondition of its function: in the arguments `place`, as `text`."""
 
     def capture(self) -> AbstractContextManager[Graph]:
-        """Record every launch inside the `with` block; the graph can be replayed after it."""
-        ...
+        """Record every launch inside the `with` block, for replays after it."""
 
     def capture_all(self) -> AbstractContextManager[Graph]:
-        """Capture all that the `with` block does on a GPU, launches and torch's own operations."""
-        ...
+        """Capture all GPU work of the `with` block, both launches and torch's own operations."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What a session works with."""
+    """The memory, launcher and device of a session."""
 
     memory: Memory
     launcher: Launcher
@@ -122,9 +112,9 @@ class Bench:
 
 @dataclass(frozen=True)
 class Attended:
-    """What one request's queries attend to: the truth, from which the reference answers.
+    """The attention due to one request's queries: ground truth, from which the reference answers.
 
-    query [q_len, q_heads, head_dim_qk] as the kernel was given it; key [kv_len, kv_heads, head_dim_qk] and value
+    query [q_len, q_heads, head_dim_qk] as passed to the kernel; key [kv_len, kv_heads, head_dim_qk] and value
     [kv_len, kv_heads, head_dim_vo] in the KV cache's dtype. `first_row` is the output row of the first query.
     """
 
@@ -136,11 +126,11 @@ class Attended:
 
 @dataclass(frozen=True)
 class Output:
-    """What a step gave: out [rows, q_heads, head_dim_vo], lse [rows, q_heads] float32 or None.
+    """The output of a step: out [rows, q_heads, head_dim_vo], lse [rows, q_heads] float32 or None.
 
     `attended` has an entry for each real request, in order; every other row is padding. `bmm1_scale` multiplies the
-    logits and `bmm2_scale` the output, as the backend was asked to. `roundings` counts how often a value was rounded
-    to the output's dtype on its way (once, plus once per merge).
+    logits and `bmm2_scale` the output, as requested of the backend. `roundings` counts the roundings of a value to the
+    output's dtype (one, plus one per merge).
     """
 
     out: torch.Tensor
@@ -153,48 +143,39 @@ class Output:
 
 
 class Session(Protocol):
-    """A backend at work on one case."""
+    """A backend running one case."""
 
     def forward(self, index: int) -> Output | None:
         """Run step `index` of the case; None for a capture, which computes nothing."""
-        ...
 
 
 class Backend(Protocol):
-    """Something that computes attention."""
+    """An implementation of attention under test."""
 
     @property
     def name(self) -> str:
-        """The name that users give, like trtllm_mha@21649-before."""
-        ...
+        """The name for users, such as trtllm_mha@21649-before."""
 
     @property
     def capability(self) -> Capability:
-        """What it supports."""
-        ...
+        """The supported cases."""
 
     @property
     def contract(self) -> Contract:
-        """What it promises."""
-        ...
+        """The promises beyond the right numbers."""
 
     def noise(self, dtype: DType) -> NoiseModel:
         """The error of a correct run on queries of `dtype`; NoiseModel.unknown_kernel() is a safe answer."""
-        ...
 
     @property
     def ops(self) -> Mapping[str, Op]:
-        """Its kernels by name, so that a case made of literal calls can be run."""
-        ...
+        """Its kernels by name, for cases made of literal calls."""
 
     def missing(self) -> str | None:
-        """Why this machine can't run it (no compiler, no GPU), as one line that says what to do; None if it can."""
-        ...
+        """Return the reason that this machine can't run it and the remedy, in one line; None if it can."""
 
     def prepare(self, progress: Callable[[str], None]) -> None:
-        """Compile or load what every session needs, telling `progress` what takes long. Called before any session."""
-        ...
+        """Compile or load the needs of every session, reporting slow steps to `progress`. Called before any session."""
 
     def open(self, case: Case, bench: Bench) -> Session:
-        """A session on a case that `capability` covers."""
-        ...
+        """Open a session on a case that `capability` covers."""

@@ -15,17 +15,17 @@ from attnfuzz.reference.user_error import UserError
 
 
 class EngineError(UserError):
-    """A release or source tree that can't be used; the message says why, and what to do."""
+    """A release or source tree that can't be used; the message states the reason and the remedy."""
 
 
 class Engine(Protocol):
-    """An engine. Each name of one of its backends says which release, or source tree, it is from.
+    """An engine. The name of each of its backends includes a release or source tree.
 
-    `name` is the engine's name in package names and options, `title` its name for people. `kinds` are the parts of a
-    release that can be run, each named as the backend of this project that does the same. A case may take `patience`
-    times as long as usual before it counts as hanging.
+    `name` is the engine's name in package names and options, `title` its display name. `kinds` are the parts of a
+    release that can be run, named like the equivalent backends of this project. `patience` multiplies the time after
+    which a case counts as hanging.
 
-    A release is written as a version, or as "@" and the path of a source tree, where only one engine is meant.
+    Where the engine is known, a release is written as a version, or as "@" and the path of a source tree.
     """
 
     name: str
@@ -34,56 +34,50 @@ class Engine(Protocol):
     patience: float
 
     def owns(self, backend: str) -> bool:
-        """Whether a backend's name is one of this engine's, right or wrong."""
-        ...
+        """Whether a backend's name, valid or not, belongs to this engine."""
 
     def resolve(self, backend: str) -> Backend:
         """Return the backend of that name. Imports no release. Raises EngineError."""
-        ...
 
     def team(self, backend: str) -> str:
-        """Return the part of a backend's name that says which release: its workers can run no other."""
-        ...
+        """Return the release in a backend's name: its workers can run no other."""
 
     def preload(self, team: str, device: Device) -> tuple[str, ...]:
-        """Return what imports a release before workers are forked: "module:function", then its arguments."""
-        ...
+        """Return the code that imports a release before workers are forked: "module:function", then its arguments."""
 
     def without_release(self, backend: str) -> str:
-        """Return what a backend has in common with the same one of other releases, as a name."""
-        ...
+        """Return a backend's name without its release, equal for all releases."""
 
     def on_device(self, backend: str, device: Device) -> str:
         """Return the name of the same backend on a device."""
-        ...
 
     def of_tree(self, tree: Path, backends: Sequence[str]) -> tuple[str, ...]:
-        """Return these names, those without a release as the source tree has them; all of the tree's if there is none.
+        """Return the names of these backends in a source tree, or those of all its backends if none are given.
 
-        Raises EngineError if none of the names is one without a release.
+        A name without a release gets the tree; others stay. Raises EngineError if every name has a release.
+        """
+
+    def in_tree(self, backend: str, tree: Path) -> str:
+        """Return the name, in a source tree, of a backend of any release. Raises EngineError."""
+
+    def origin(self, backend: str) -> str | None:
+        """Return the same backend of the known release that a source tree comes from; None for a release.
+
+        Raises EngineError for a tree that is none.
         """
         ...
 
-    def in_tree(self, backend: str, tree: Path) -> str:
-        """Return the name of a backend of any release, as a source tree has it. Raises EngineError."""
-        ...
-
     def untried(self, backend: str) -> bool:
-        """Whether a backend is of a release that has not been tried, so that its start may fail."""
-        ...
+        """Whether a backend's release has not been tried with this project, so that its start may fail."""
 
     def released(self) -> Sequence[Version]:
-        """Return all versions that can be had, the oldest first. Raises EngineError."""
-        ...
+        """Return all available versions, the oldest first. Raises EngineError."""
 
     def backend(self, release: str, kind: str) -> str:
         """Return the name of the backend that is this kind of a release."""
-        ...
 
     def kind_of(self, backend: str) -> str | None:
-        """Return the kind of a backend, of this engine or of this project; None if no release has anything like it."""
-        ...
+        """Return the kind of a backend of this engine or of this project; None if releases have no equivalent."""
 
     def overview(self) -> str:
-        """Say, in a few lines, how its backends are named and which releases are here."""
-        ...
+        """Describe in a few lines the names of its backends and the releases on this machine."""

@@ -1,6 +1,6 @@
-"""The repair of rows whose request has no keys, in plain torch: the model that every fixup kernel is tested against.
+"""The repair of rows of requests without keys, in plain torch: the reference for every fixup kernel.
 
-Ragged attention kernels may leave such rows of out and lse unwritten, and a merge would mix in what they held before
+Ragged attention kernels may leave such rows of out and lse unwritten, and a merge would mix in their previous contents
 (SGLang PR #22688, which introduced the kernel of this name and signature).
 """
 
@@ -15,12 +15,11 @@ def fixup_zero_kv_rows(
     """Write out = 0 and lse = -inf for every token of a request whose kv_len is 0; touch nothing else.
 
     out [tokens, heads, dim] float32, bfloat16 or float16; lse [tokens, heads] float32; kv_lens [batch] int32;
-    cum_seq_lens [batch + 1] int32: request b has the tokens from cum_seq_lens[b] up to cum_seq_lens[b + 1], and
-    `max_seq_len` is the most that any has (of more than that, only the first are written). Raises ValueError for
-    arguments of other shapes or dtypes.
+    cum_seq_lens [batch + 1] int32: request b has the tokens from cum_seq_lens[b] up to cum_seq_lens[b + 1]. At most
+    the first `max_seq_len` tokens of a request are written. Raises ValueError for other shapes or dtypes.
     """
     _check(out, lse, kv_lens, cum_seq_lens, max_seq_len)
-    # In 64 bits: a stated maximum may be as large as it likes.
+    # In 64 bits: the stated maximum may be arbitrarily large.
     first = cum_seq_lens[:-1].long()
     last = torch.minimum(cum_seq_lens[1:], first + max_seq_len)
     token = torch.arange(out.shape[0], device=out.device).unsqueeze(1)

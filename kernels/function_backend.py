@@ -1,22 +1,22 @@
-"""A backend out of one function: how to try a paged attention kernel of one's own.
+"""A backend made from one function, to test a paged attention kernel of one's own.
 
     def attend(*, out, query, k_cache, v_cache, block_tables, seq_lens, cum_seq_lens_q, scale, **_): ...
 
     MINE = FunctionBackend(attend)
 
-The function computes causal attention of one ragged batch, the last query of a request being aligned to its last key.
-It is called with keyword arguments, the metadata being int32:
+The function computes causal attention of one ragged batch; the last query of a request is aligned to its last key.
+It is called with keyword arguments, with metadata in int32:
 
-- query [tokens, q_heads, head_dim_qk]: the requests one after another, maybe with padding behind the last one
+- query [tokens, q_heads, head_dim_qk]: the requests one after another, possibly with padding behind the last one
 - k_cache, v_cache [pages, page_size, kv_heads, head_dim]; [pages, kv_heads, page_size, head_dim] in the layout HND
-- block_tables [batch, columns]: the pages of each request in order; what lies beyond them must not matter
+- block_tables [batch, columns]: the pages of each request in order; columns beyond them must not matter
 - seq_lens [batch]: the keys of each request, 0 included; the rest of its last page may hold NaN
 - cum_seq_lens_q [batch + 1]: request b has the query rows from cum_seq_lens_q[b] up to cum_seq_lens_q[b + 1]
 - max_q_len, max_kv_len: no request is longer than these
 - scale: the factor of the logits, 1 / sqrt(head_dim_qk) included
-- out [tokens, q_heads, head_dim_vo]: to be written; a row that sees no key is 0
+- out [tokens, q_heads, head_dim_vo]: to be written, with 0 in a row that sees no key
 
-and, each only where the capability or the contract has it: `lse` [tokens, q_heads] float32 to be written, `window_left`
+and, each only if the capability or the contract has it: `lse` [tokens, q_heads] float32 to be written, `window_left`
 (that many keys before a query's own are seen, -1 is all), `sinks` float32 [q_heads], `soft_cap` (0 is none), `v_scale`
 (the factor of the output; that of K is in `scale`), `kv_layout` ("HND" or "NHD").
 """
@@ -43,21 +43,21 @@ from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import NoiseModel
 
 PAGED = Capability(modes=tuple(Mode), layouts=(KvLayout.NHD,))
-"""What a function supports unless it says otherwise: all modes; no window, sinks, soft cap, fp8 KV or padding."""
+"""Default capability of a function: all modes; no window, sinks, soft cap, fp8 KV or padding."""
 
 UNKNOWN = NoiseModel.unknown_kernel()
 
 
 @dataclass(frozen=True)
 class FunctionBackend:
-    """A function as a backend, named like it. It is planned before padding, and rows behind its plan are cleared.
+    """A function as a backend of the same name. It is planned before padding, and rows beyond its plan are cleared.
 
     `noise_model` is the error of a correct run; the default fits tensor-core kernels, NoiseModel.fp32_arithmetic() is
-    sharper. A `calibration`, which `attnfuzz calibrate` makes and `attnfuzz.reference.calibration.load` reads, replaces
-    it for the dtypes and on the architecture that it was measured for.
+    stricter. A `calibration`, made by `attnfuzz calibrate` and read by `attnfuzz.reference.calibration.load`, replaces
+    it for its dtypes and on its architecture.
 
-    Raises TypeError for a parameter of a wrong type, and ValueError for a capability with latents or graphs, for which
-    a Backend has to be written.
+    Raises TypeError for a parameter of a wrong type, and ValueError for a capability with latents or graphs, which need
+    a Backend.
     """
 
     function: Callable[..., Any]
@@ -92,17 +92,17 @@ class FunctionBackend:
 
     @property
     def name(self) -> str:
-        """That of the function."""
+        """The function's name."""
         return self.function.__name__
 
     def noise(self, dtype: DType) -> NoiseModel:
-        """What the calibration measured here, else the same for every dtype."""
+        """The calibration's model for this machine, or `noise_model`."""
         on = visible.architecture() if self.capability.device is Device.CUDA else None
         measured = self.calibration.noise(dtype, on) if self.calibration is not None else None
         return measured or self.theory(dtype)
 
     def theory(self, dtype: DType) -> NoiseModel:
-        """The same for every dtype."""
+        """`noise_model`, for every dtype."""
         return self.noise_model
 
     @property
@@ -111,16 +111,16 @@ class FunctionBackend:
         return {self.name: Op(name=self.name, function=self.function, writes=frozenset({"out", "lse"}))}
 
     def missing(self) -> str | None:
-        """None on the CPU, where a file that can be imported can run; on a GPU, why there is none."""
+        """None on the CPU, where an imported function can run; on a GPU, the reason that there is none."""
         return visible.missing(frozenset(Arch), ()) if self.capability.device is Device.CUDA else None
 
     def prepare(self, progress: Callable[[str], None]) -> None:
-        """Compile what guards a GPU's memory, if it runs there; the function's own file has been imported."""
+        """Compile the guards of a GPU's memory, if it runs there; the function's own file has been imported."""
         if self.capability.device is Device.CUDA:
             nvcc.build((guards.SOURCE,), progress=progress)
 
     def open(self, case: Case, bench: Bench) -> "FunctionSession":
-        """A session on one case."""
+        """Open a session on one case."""
         return FunctionSession(self, case, bench)
 
 
@@ -129,7 +129,7 @@ def _kind(value: object) -> str:
 
 
 class FunctionSession(PagedSession):
-    """One launch of the function for each step."""
+    """A session that launches the function once per step."""
 
     def __init__(self, backend: FunctionBackend, case: Case, bench: Bench) -> None:
         super().__init__(case, bench)
@@ -162,7 +162,7 @@ class FunctionSession(PagedSession):
         }
 
     def _extras(self, results: Results) -> dict[str, Any]:
-        """The output, and what only some functions are asked for."""
+        """The output, and the arguments that depend on the capability and the contract."""
         can, geometry = self._backend.capability, self._case.geometry
         extras: dict[str, tuple[bool, Any]] = {
             "out": (True, results.out),

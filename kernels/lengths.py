@@ -1,4 +1,4 @@
-"""Lengths of a batch, in the forms in which kernels are told them."""
+"""Lengths of a batch, in the forms that kernels take."""
 
 import itertools
 from collections.abc import Iterable, Sequence

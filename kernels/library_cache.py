@@ -1,7 +1,7 @@
-"""Compiled kernels on the disk, cached by content: what the C++ and the CUDA builds share.
+"""A content-addressed disk cache of compiled kernels, shared by the C++ and the CUDA builds.
 
 The cache is $ATTNFUZZ_CACHE, or attnfuzz/ in $XDG_CACHE_HOME, or ~/.cache/attnfuzz. An entry's name is a hash of all
-that goes into it, so that entries never go stale and may be deleted at any time.
+its inputs, so that entries never go stale and may be deleted at any time.
 """
 
 import fcntl
@@ -23,7 +23,7 @@ _OUTPUT_LINES = 20
 
 
 class NoCompiler(UserError):
-    """There is no compiler for the kernels."""
+    """No compiler for the kernels is installed."""
 
 
 class BuildFailed(UserError):
@@ -31,7 +31,7 @@ class BuildFailed(UserError):
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels are kept."""
+    """The folder of compiled kernels."""
     own = os.environ.get("ATTNFUZZ_CACHE")
     if own:
         return Path(own)
@@ -39,7 +39,7 @@ def cache_folder() -> Path:
 
 
 def key(files: Iterable[Path], *parts: str) -> str:
-    """A hash of files and of whatever else a library depends on; tvm_ffi's version always counts."""
+    """Hash files and other inputs of a library; tvm_ffi's version is always included."""
     digest = hashlib.sha256()
     for part in (*parts, tvm_ffi.__version__):
         digest.update(part.encode() + b"\0")
@@ -49,9 +49,9 @@ def key(files: Iterable[Path], *parts: str) -> str:
 
 
 def stored(name: str, compiled: Callable[[str], str]) -> Path:
-    """The library `name` in the cache. If it is not there, `compiled` makes it in a folder and gives its path.
+    """Return the library `name` in the cache. If it is missing, `compiled` makes it in a folder and returns its path.
 
-    Any number of processes may ask at once: one compiles. Raises BuildFailed if the cache can't be written.
+    Concurrent processes compile it once. Raises BuildFailed if the cache can't be written.
     """
     folder = cache_folder()
     library = folder / f"{name}.so"
@@ -71,26 +71,26 @@ def stored(name: str, compiled: Callable[[str], str]) -> Path:
 
 
 def compiled(
-    what: str, by: str, variables: Mapping[str, str], build: Callable[[], str], progress: Callable[[str], None]
+    name: str, by: str, variables: Mapping[str, str], build: Callable[[], str], progress: Callable[[str], None]
 ) -> str:
-    """Return what `build` gives, which compiles `what` by a compiler: with these variables, and ninja on the path.
+    """Run `build`, which compiles `name` with the compiler `by`, with these variables and with ninja on the path.
 
-    `progress` is told of the beginning and the end. Raises BuildFailed.
+    Reports the beginning and the end to `progress`. Raises BuildFailed.
     """
-    progress(f"compiling {what} with {by} (about 10 s, once)")
+    progress(f"compiling {name} with {by} (about 10 s, once)")
     start = time.monotonic()
     try:
         with environment(PATH=f"{ninja.BIN_DIR}{os.pathsep}{os.environ.get('PATH', os.defpath)}", **variables):
             library = build()
     except RuntimeError as error:
-        raise BuildFailed(f"{by} could not compile {what}:\n{_essence(str(error))}") from error
-    progress(f"compiled {what} in {time.monotonic() - start:.1f} s")
+        raise BuildFailed(f"{by} could not compile {name}:\n{_essence(str(error))}") from error
+    progress(f"compiled {name} in {time.monotonic() - start:.1f} s")
     return library
 
 
 @contextmanager
 def environment(**changes: str) -> Iterator[None]:
-    """Set environment variables of this process for a while."""
+    """Set environment variables of this process temporarily."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:
@@ -104,17 +104,17 @@ def environment(**changes: str) -> Iterator[None]:
 
 
 def _essence(output: str) -> str:
-    """The first errors of a compiler's output, without the commands that gave them."""
+    """The first errors in a compiler's output, without the commands."""
     lines = output.splitlines()
     start = next((index for index, line in enumerate(lines) if "error" in line), 0)
     return "\n".join(lines[start : start + _OUTPUT_LINES])
 
 
 def folder_made_once(folder: Path, make: Callable[[Path], None]) -> Path:
-    """The folder of that name; if it is not there, `make` makes it under another one.
+    """Return `folder`; if it is missing, `make` creates it under another name.
 
-    It gets its name when it is complete, so that one whose making was interrupted is begun anew. Any number of
-    processes may ask at once: one makes it. Raises OSError if it can't be written, and what `make` raises.
+    It is renamed when complete, so that an interrupted creation starts again. Concurrent processes create it once.
+    Raises OSError if it can't be written, and the errors of `make`.
     """
     if folder.is_dir():
         return folder
@@ -122,7 +122,7 @@ def folder_made_once(folder: Path, make: Callable[[Path], None]) -> Path:
     with locked(folder.with_name(f"{folder.name}.lock")):
         if not folder.is_dir():
             draft = folder.with_name(f".draft-{folder.name}")
-            # Of a process that was killed.
+            # Left by a killed process.
             shutil.rmtree(draft, ignore_errors=True)
             try:
                 make(draft)
@@ -134,7 +134,7 @@ def folder_made_once(folder: Path, make: Callable[[Path], None]) -> Path:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `path`. The kernel drops it with the process, however that ends."""
+    """Hold an exclusive lock on `path`. The operating system releases it when the process ends."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

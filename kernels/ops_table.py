@@ -1,4 +1,4 @@
-"""The kernels that a TRT-LLM style backend launches, as one table: who implements them is all that differs."""
+"""The kernels that a TRT-LLM style backend launches, as one table per implementation."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,18 +16,17 @@ class WorkspaceBytes:
 
     @property
     def total(self) -> int:
-        """Bytes in all: the exact size; one less is a write out of bounds."""
+        """Bytes in all: the exact size, so that one byte less makes a write out of bounds."""
         return self.semaphores + self.scratch
 
 
 class DecodeWorkspace(Protocol):
-    """What one decode call uses, given the batch that it derives from its queries and the stated maximum length."""
+    """The workspace of one decode call, given the batch that it derives from its queries and the stated maximum."""
 
     def __call__(
         self, *, batch: int, q_len: int, q_heads: int, kv_heads: int, head_dim_vo: int, max_seq_len: int
     ) -> WorkspaceBytes:
         """For MLA, `kv_heads` is 1 and `head_dim_vo` the rank."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,8 @@ class OpsTable:
     decode: trtllm_batch_decode_with_kv_cache. context: trtllm_batch_context_with_kv_cache. ragged:
     trtllm_ragged_attention_deepseek. mla_decode: trtllm_batch_decode_with_kv_cache_mla. merge_state_in_place: of that
     name, in flashinfer.cascade. fixup: fixup_zero_kv_rows, this project's own. `decode_workspace` sizes the workspace
-    of decode and MLA decode, `prefill_workspace` is that of the others. `prepare` compiles or loads what the kernels
-    need, telling its argument what takes long.
+    of decode and MLA decode, `prefill_workspace` that of the others. `prepare` compiles or loads the kernels and
+    reports slow steps to its argument.
     """
 
     decode: Op

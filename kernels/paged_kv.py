@@ -1,4 +1,4 @@
-"""The server's KV cache: which pages a slot owns, what they hold, and how the pool lies in memory."""
+"""A server's KV cache: the pages of each slot, their contents, and the memory layout of the pool."""
 
 import random
 from array import array
@@ -15,16 +15,16 @@ from attnfuzz.reference.geometry import KvLayout
 
 
 class TokenSpans:
-    """Runs of tokens: each is `counts` tokens from `tokens` on, which lie in a page from a slot on.
+    """Runs of tokens: each run is `counts` tokens from `tokens` on, placed in a page from a slot on.
 
-    In columns, since large pools have hundreds of thousands of runs.
+    Stored in columns, since large pools have hundreds of thousands of runs.
     """
 
     def __init__(self) -> None:
         self.pages, self.slots, self.tokens, self.counts = (array("q") for _ in range(4))
 
     def add(self, pages: Sequence[int], first_token: int, count: int, page_size: int) -> None:
-        """Tokens that fill pages from their beginnings on, the last one as far as they reach."""
+        """Add tokens that fill pages from their beginnings, the last one partially."""
         full, rest = divmod(count, page_size)
         used = full + bool(rest)
         self.pages.extend(pages[:used])
@@ -33,19 +33,19 @@ class TokenSpans:
         self.counts.extend([page_size] * full + [rest] * bool(rest))
 
     def add_one(self, page: int, slot: int, token: int) -> None:
-        """A token by itself."""
+        """Add a single token."""
         for column, value in zip(
             (self.pages, self.slots, self.tokens, self.counts), (page, slot, token, 1), strict=True
         ):
             column.append(value)
 
     def taken(self) -> set[tuple[int, int]]:
-        """(page, slot) of all tokens."""
+        """(page, slot) of every token."""
         columns = zip(self.pages, self.slots, self.counts, strict=True)
         return {(page, at) for page, slot, count in columns for at in range(slot, slot + count)}
 
     def positions(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """For each token its page and slot [2, tokens], and which it is [tokens]: int64."""
+        """The page and slot [2, tokens] and the index [tokens] of each token: int64."""
         columns = [torch.frombuffer(column, dtype=torch.int64) for column in (self.pages, self.slots, self.tokens)]
         counts = torch.frombuffer(self.counts, dtype=torch.int64)
         page, slot, token = (column.repeat_interleave(counts) for column in columns)
@@ -54,17 +54,17 @@ class TokenSpans:
 
 
 DUMMY_PAGE = 0
-"""The page that padded rows point at, as slot 0 in SGLang's pools: finite, and no request's."""
+"""The page of padded rows, like slot 0 in SGLang's pools: finite, and owned by no request."""
 
 
 class PagedKv:
     """A pool of KV pages, and the tokens that its slots attend to.
 
-    `write` brings the pool to the state before a step: positions below a request's kv_len hold tokens, the dummy page
-    holds finite numbers, all the rest is NaN. `cache` is what kernels are handed: K and V, each [pages, kv_heads,
-    page_size, head_dim] in the layout HND or [pages, page_size, kv_heads, head_dim] in NHD; or one tensor [pages, 2,
-    ...] of both; with latents, one of keys [pages, 1, page_size, rank + rope], whose first `rank` elements are the
-    values. `pages` are the ids of the pages that each slot owns, in order; `poison_page` is the first spare one.
+    `write` sets the pool's state before a step: positions below a request's kv_len hold tokens, the dummy page holds
+    finite numbers, and the rest is NaN. `cache` is a kernel's argument: K and V, each [pages, kv_heads, page_size,
+    head_dim] in the layout HND or [pages, page_size, kv_heads, head_dim] in NHD; or one tensor [pages, 2, ...] of
+    both; with latents, keys alone [pages, 1, page_size, rank + rope], whose first `rank` elements are the values.
+    `pages` are the ids of each slot's pages, in order; `poison_page` is the first spare one.
     """
 
     finite_tails: ClassVar[bool] = False
@@ -83,7 +83,7 @@ class PagedKv:
         self._allocate(bench)
 
     def _share_prefixes(self) -> None:
-        """Give positions on a page that an earlier slot owns as well the earlier slot's tokens."""
+        """Copy an earlier slot's tokens to the positions on pages shared with it."""
         if self._case.pages.order is not PageOrder.SHARED_PREFIX:
             return
         owner: dict[int, int] = {}
@@ -99,7 +99,7 @@ class PagedKv:
                         bits[target : target + self.page_size] = bits[source : source + self.page_size]
 
     def _allocate(self, bench: Bench) -> None:
-        """Allocate the pool, and remember its tensors in token order beside the tokens that they are filled with."""
+        """Allocate the pool, and keep its tensors in token order beside the tokens that fill them."""
         geometry, view = self._case.geometry, self._case.views.kv
         dtype = geometry.kv_dtype.torch_dtype
         head_major = geometry.kv_layout is KvLayout.HND
@@ -131,16 +131,15 @@ class PagedKv:
         return tokens.permute(0, 2, 1, 3) if head_major else tokens
 
     def _separate(self, bench: Bench) -> tuple[torch.Tensor, torch.Tensor]:
-        """The pools of keys and of values where a kernel is handed both."""
+        """The pools of keys and of values for a kernel that takes both."""
         geometry = self._case.geometry
         return self._pool(bench, "k_cache", geometry.head_dim_qk), self._pool(bench, "v_cache", geometry.head_dim_vo)
 
     def write(self, step: Step, *, rejected_drafts: bool = False) -> None:
-        """Bring the pool to the state in which `step` finds it.
+        """Set the state of the pool before `step`.
 
-        With `rejected_drafts`, what a verify wrote for draft tokens that were not accepted is still there: finite
-        numbers past a request's end, as far as its last page reaches. With `finite_tails` they are wherever its slot
-        has a page.
+        With `rejected_drafts`, it still has a verify's writes for draft tokens that were not accepted: finite numbers
+        past a request's end, up to the end of its last page. With `finite_tails`, these fill all pages of a slot.
         """
         spans, page = TokenSpans(), self.page_size
         spans.add([DUMMY_PAGE], self.tokens.extra.start, page, page)
@@ -156,12 +155,12 @@ class PagedKv:
         for pool, values in self._pools:
             if self._written:
                 pool.fill_(nan)
-            # Indexed where each lies: tokens that are few are drawn on the CPU.
+            # Indexed on the device of each: a small number of tokens is drawn on the CPU.
             pool[at[0], at[1]] = to_device(values[source.to(values.device)], pool.device)
         self._written = True
 
     def _drafts(self, step: Step, taken: set[tuple[int, int]]) -> dict[tuple[int, int], int]:
-        """Where rejected drafts lie, and which token stands there: not where a shared page holds another's token."""
+        """The (page, slot) of rejected drafts and their tokens, except where a shared page holds another's token."""
         drafts = {}
         for request in step.requests:
             page_end = -(-request.kv_len // self.page_size) * self.page_size
@@ -176,7 +175,7 @@ class PagedKv:
 
 
 class FiniteTails(PagedKv):
-    """A pool in which the rest of a request's pages holds numbers too, as a server's does: of whoever had them."""
+    """A pool whose pages hold numbers past a request's end, like a server's pages after earlier requests."""
 
     finite_tails = True
 
@@ -202,7 +201,7 @@ def assign_pages(case: Case, counts: dict[int, int]) -> dict[int, list[int]]:
 
 
 def _share_pages(case: Case, counts: dict[int, int]) -> dict[int, list[int]]:
-    """Let every slot begin with the full pages that it has in common with the first one, at most half of its own."""
+    """Let slots share the full pages of the first one, for up to half of their own pages."""
     lengths = case.slot_lengths()
     pages: dict[int, list[int]] = {}
     shared: list[int] = []

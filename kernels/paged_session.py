@@ -1,4 +1,4 @@
-"""A server's paged attention, whatever kernel computes it: eager steps, graphs, and the metadata of both.
+"""A server's paged attention, independent of the kernel: eager steps, graphs, and the metadata of both.
 
 Graphs keep metadata in static buffers of the largest bucket, which a replay refreshes.
 """
@@ -33,7 +33,7 @@ class Captured(Generic[Metadata]):
     results: Results
 
     def replay(self, bench: Bench, queries: torch.Tensor) -> None:
-        """Run the graph on `queries` [rows, q_heads, head_dim_qk] and what the plan's tensors hold now."""
+        """Run the graph on `queries` [rows, q_heads, head_dim_qk] and the present contents of the plan's tensors."""
         write(self.query, queries)
         self.results.renew(bench)
         self.graph.replay()
@@ -42,7 +42,7 @@ class Captured(Generic[Metadata]):
 def capture(
     case: Case, bench: Bench, step: Step, plan: Metadata, launch: Callable[[torch.Tensor, Results], None]
 ) -> Captured[Metadata]:
-    """Record what `launch` launches on static queries and results of the step's bucket."""
+    """Record the launches of `launch` on static queries and results of the step's bucket."""
     geometry = case.geometry
     shape = (step.padded_tokens, geometry.q_heads, geometry.head_dim_qk)
     query = place_queries(case, bench, torch.zeros(shape, dtype=geometry.dtype.torch_dtype))
@@ -53,7 +53,7 @@ def capture(
 
 
 def largest_bucket(case: Case) -> int:
-    """Rows of the largest batch that the case captures: what static metadata is allocated for."""
+    """Rows of the largest batch that the case captures, which determine the size of static metadata."""
     return max(step.padded_batch for step in case.steps if step.launch is Launch.CAPTURE)
 
 
@@ -62,7 +62,7 @@ PLANNED_AFTER_PADDING = frozenset({Mode.DECODE, Mode.TARGET_VERIFY})
 
 
 class GraphedSession(ABC):
-    """What a session with a pool of pages does with a step: captures it, or runs it on what the pool then holds."""
+    """A session with a pool of pages: captures a step, or fills the pool and runs the step."""
 
     _case: Case
     _kv: PagedKv
@@ -108,7 +108,7 @@ class PagedSession(GraphedSession):
         self._static: BatchMetadata | None = None
 
     def _attend(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> None:
-        """Launch on query [rows, q_heads, head_dim_qk], of which the plan covers the first."""
+        """Launch on query [rows, q_heads, head_dim_qk], whose first rows the plan covers."""
         raise NotImplementedError
 
     def _eager(self, step: Step, queries: torch.Tensor) -> Output:
@@ -120,20 +120,20 @@ class PagedSession(GraphedSession):
         return self._output(step, rows, query, results)
 
     def _planned_rows(self, step: Step) -> list[Row]:
-        """The rows that an eager step is planned for: with padding only where it is planned after padding."""
+        """The planned rows of an eager step, with padding only in modes that are planned after padding."""
         return Row.padded(step) if step.mode in PLANNED_AFTER_PADDING else Row.real(step)
 
     def _plan(self, rows: Sequence[Row]) -> BatchMetadata:
         return plan_rows(self._case, self._bench, self._table, rows)
 
     def _output(self, step: Step, planned: Sequence[Row], query: torch.Tensor, results: Results) -> Output:
-        """What the step gave; rows that no plan covers are cleared, since servers assert on the whole output."""
+        """The step's output; rows outside the plan are cleared, since servers assert on the whole output."""
         results[sum(row.q_len for row in planned) :].clear()
         attended = self._kv.tokens.attended(step, query, packed_rows(step))
         return Output(out=results.out, lse=results.lse, attended=attended, sinks=self._sinks, **self._scales)
 
     def _static_plan(self) -> BatchMetadata:
-        """Static metadata for the largest bucket, zeros at first, which every graph of the session slices."""
+        """Static metadata for the largest bucket, initially zeros; every graph of the session slices it."""
         if self._static is None:
             batch, context, bench = largest_bucket(self._case), self._context_length(), self._bench
 
@@ -152,7 +152,7 @@ class PagedSession(GraphedSession):
         return self._static
 
     def _context_length(self) -> int:
-        """The model's context length: no request of the case is longer, nor is a padded row."""
+        """The model's context length: at least the length of every request and padded row of the case."""
         rows = [row.kv_len for step in self._case.steps for row in Row.padded(step)]
         return longest(rows) + self._case.max_len_slack
 

@@ -1,4 +1,4 @@
-"""The pip of this Python, which is to be had as a command only."""
+"""The pip of this Python. It has no API, only a command."""
 
 import importlib.util
 import subprocess
@@ -6,15 +6,15 @@ import sys
 
 
 class PipFailed(RuntimeError):
-    """pip could not do it; the message is its reason in a line."""
+    """pip failed; the message is its reason in one line."""
 
 
 class NoPip(PipFailed):
-    """There is none to be had."""
+    """pip is not installed."""
 
 
 def pip(*arguments: str) -> str:
-    """Run pip and give what it printed; $PIP_INDEX_URL and the like hold. Raises PipFailed."""
+    """Run pip and return its output; $PIP_INDEX_URL and the like apply. Raises PipFailed."""
     if importlib.util.find_spec("pip") is None:
         raise NoPip("this Python has no pip: python -m ensurepip")
     ran = subprocess.run(
@@ -30,7 +30,7 @@ def pip(*arguments: str) -> str:
 
 
 def _reason(errors: str) -> str:
-    """The last error that pip printed, or else its last line."""
+    """The last error that pip printed, or its last line."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    told = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    return next(reversed(told or lines), "")
+    reported = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    return next(reversed(reported or lines), "")

@@ -1,6 +1,6 @@
-"""Metadata of a batch: what a planner tells a kernel about lengths and pages.
+"""Metadata of a batch: a planner's lengths and pages for a kernel.
 
-A row of the page table also has what lies beyond the pages that its request owns.
+Rows of the page table extend beyond the pages of their requests.
 """
 
 import random
@@ -16,10 +16,10 @@ from attnfuzz.reference.case import Case, Mode, Step, TableTail
 
 
 class PageTable:
-    """Writes page-table rows as a server's req_to_token gives them: owned pages first, then the case's tail.
+    """Builds page-table rows like a server's req_to_token: owned pages first, then the case's tail.
 
-    `reach` is the number of pages per row that a kernel may read although the request does not own them all (queries
-    padded past the request's end): those are the dummy page, whatever the tail.
+    A kernel may read pages that the request does not own, for queries padded past its end: up to `reach` pages, a row
+    has the dummy page, whatever the tail.
     """
 
     def __init__(self, case: Case, kv: PagedKv) -> None:
@@ -40,9 +40,9 @@ class PageTable:
         return -(-columns // multiple) * multiple
 
     def rows(self, slots: Sequence[int | None], owned: Sequence[int], reach: Sequence[int], width: int) -> torch.Tensor:
-        """An int32 table [len(slots), width]: `owned[b]` pages of slot b, dummy pages up to `reach[b]`, then the tail.
+        """Build an int32 table [len(slots), width]: `owned[b]` pages of slot b, dummy pages up to `reach[b]`, the tail.
 
-        A row of slot None is a padded row: the dummy page throughout.
+        A row of slot None is a padded row: dummy pages throughout.
         """
         table = []
         for slot, own, last in zip(slots, owned, reach, strict=True):
@@ -75,8 +75,8 @@ class PageTable:
 class Row:
     """One row of a batch: a request's, or (slot None) a padded one.
 
-    `kv_len` is the length that the kernel is told, `owned` the tokens whose pages the request owns. They differ where
-    queries are padded past the end of a request.
+    `kv_len` is the length passed to the kernel, `owned` the tokens whose pages the request owns. They differ if queries
+    are padded past the end of a request.
     """
 
     slot: int | None
@@ -91,7 +91,7 @@ class Row:
 
     @classmethod
     def padding(cls, step: Step, rows: int) -> "list[Row]":
-        """Padded rows as SGLang fills them in: sequence length 1, to which a verify adds its draft tokens."""
+        """Padded rows as in SGLang: sequence length 1, to which a verify adds its draft tokens."""
         kv_len = 1 + step.tokens_per_request if step.mode is Mode.TARGET_VERIFY else 1
         return [cls(None, step.tokens_per_request, kv_len, 0)] * rows
 
@@ -103,7 +103,7 @@ class Row:
 
 
 def pad_queries(rows: Sequence[Row], stride: int) -> list[Row]:
-    """Rows whose queries are padded to `stride`, past the request's end: the last query stays with the last key."""
+    """Pad the queries of rows to `stride`, past the request's end: the last query stays with the last key."""
     return [replace(row, q_len=stride, kv_len=row.kv_len - row.q_len + stride) for row in rows]
 
 
@@ -123,7 +123,7 @@ class BatchMetadata:
 
     @property
     def batch(self) -> int:
-        """Rows that the metadata has."""
+        """Number of rows."""
         return self.cum_seq_lens_q.shape[0] - 1
 
 

@@ -1,4 +1,4 @@
-"""What a model hands over beside the KV cache: queries, attention sinks, and the factors of both products."""
+"""A model's inputs beside the KV cache: queries, attention sinks, and the factors of both products."""
 
 import math
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ HEAD_GAP = 8
 def draw_queries(
     case: Case, index: int, rows: int, head_dim: int, first_rows: Sequence[int] | None = None
 ) -> torch.Tensor:
-    """Queries of step `index` [rows, q_heads, head_dim] in the geometry's dtype, padded rows as finite as others.
+    """Queries of step `index` [rows, q_heads, head_dim] in the geometry's dtype; padded rows are finite too.
 
-    Those of each request begin at one of `first_rows`, in order; without these, requests follow each other. Captures
-    before the step do not matter.
+    The queries of each request begin at one of `first_rows`, in order; by default, requests follow each other. Earlier
+    captures do not change the numbers.
     """
     step, geometry = case.steps[index], case.geometry
     part = sum(earlier.launch is not Launch.CAPTURE for earlier in case.steps[:index])
@@ -42,7 +42,7 @@ def draw_queries(
 
 
 def query_strides(case: Case, heads: int, head_dim: int) -> tuple[int, int, int] | None:
-    """The strides of [rows, heads, head_dim] that the case's view asks for; None where they are dense."""
+    """The strides of [rows, heads, head_dim] in the case's view; None if dense."""
     match case.views.query:
         case QueryView.CONTIGUOUS:
             return None
@@ -54,22 +54,22 @@ def query_strides(case: Case, heads: int, head_dim: int) -> tuple[int, int, int]
 
 
 def place_queries(case: Case, bench: Bench, queries: torch.Tensor) -> torch.Tensor:
-    """Queries [rows, q_heads, head_dim] in guarded memory, with the strides that the case's view asks for."""
+    """Queries [rows, q_heads, head_dim] in guarded memory, with the strides of the case's view."""
     _, heads, head_dim = queries.shape
     return bench.memory.copy("query", queries, stride=query_strides(case, heads, head_dim))
 
 
 def packed_rows(step: Step) -> list[int]:
-    """First query row of each request where requests follow each other without gaps."""
+    """First query row of each request if requests follow each other without gaps."""
     return running_sum(request.q_len for request in step.requests)[:-1]
 
 
 _SINK_STREAM = 1_000_003
-"""Away from the streams of queries: there are not that many slots."""
+"""Distinct from the streams of queries: there are fewer slots."""
 
 
 def place_sinks(case: Case, bench: Bench) -> torch.Tensor | None:
-    """Sinks float32 [q_heads], each an extra logit of its head in the denominator; None where the geometry has none."""
+    """Sinks float32 [q_heads], an extra logit per head in the denominator; None if the geometry has none."""
     if not case.geometry.sinks:
         return None
     drawn = draw(ValueFamily.NORMAL, Operand.QUERY, (case.geometry.q_heads, 1, 1), seed=case.seed, stream=_SINK_STREAM)
@@ -87,6 +87,6 @@ class BmmScales(TypedDict):
 
 
 def cached_scales(case: Case, head_dim: int) -> BmmScales:
-    """The factors for attention to a KV cache, which is dequantised by the case's scales of K and V."""
+    """The factors of attention to a KV cache that is dequantised by the case's scales of K and V."""
     softmax = case.scales.softmax / math.sqrt(head_dim)
     return BmmScales(bmm1_scale=softmax * case.scales.k, bmm2_scale=case.scales.v)

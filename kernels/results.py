@@ -1,4 +1,4 @@
-"""The tensors that a step's attention is written to."""
+"""The output tensors of a step's attention."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from attnfuzz.reference.case import Case
 
 
 def place_out(case: Case, bench: Bench, rows: int, dim: int, *, prefix: str = "") -> torch.Tensor:
-    """The output [rows, q_heads, dim] alone, in the geometry's dtype, that holds what the case lets outputs hold."""
+    """An output [rows, q_heads, dim] in the geometry's dtype, initialised as the case requires."""
     shape = (rows, case.geometry.q_heads, dim)
     return bench.memory.tensor(f"{prefix}out", shape, case.geometry.dtype.torch_dtype, fill=Fill.OUTPUT)
 
@@ -24,7 +24,7 @@ class Results:
 
     @classmethod
     def place(cls, case: Case, bench: Bench, rows: int, dim: int, *, prefix: str = "") -> "Results":
-        """Results in guarded memory, named `prefix` + "out" and "lse", that hold what the case lets outputs hold."""
+        """Results in guarded memory, named `prefix` + "out" and "lse", initialised as the case requires."""
         out = place_out(case, bench, rows, dim, prefix=prefix)
         return cls(out, bench.memory.tensor(f"{prefix}lse", out.shape[:2], torch.float32, fill=Fill.OUTPUT))
 
@@ -33,11 +33,11 @@ class Results:
         return Results(self.out[rows], self.lse[rows])
 
     def clear(self) -> None:
-        """Write what attention to nothing gives: 0 and -inf."""
+        """Write the result of attention without keys: 0 and -inf."""
         self.out.zero_()
         self.lse.fill_(-math.inf)
 
     def renew(self, bench: Bench) -> None:
-        """Let them hold again what the case lets outputs hold, before they are written once more."""
+        """Restore the initial contents that the case requires, before the next write."""
         bench.memory.renew(self.out)
         bench.memory.renew(self.lse)

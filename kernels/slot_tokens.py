@@ -1,4 +1,4 @@
-"""The keys and values that a case's slots hold, drawn once for each slot's longest step."""
+"""The keys and values of a case's slots, drawn once for each slot's longest step."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -15,14 +15,14 @@ from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.values import Operand, draw_runs
 
 _NO_SLOT = (1 << 32) - 1
-"""In the place of a slot: what belongs to no request."""
+"""Slot number for values of no request."""
 
 
 def stream_of(part: int, slot: int = _NO_SLOT) -> int:
-    """The stream of random numbers for a slot's values in one part of a case: a step's queries, or a set of tokens.
+    """The random stream of a slot's values in one part of a case: a step's queries, or a set of tokens.
 
-    Each slot has streams of its own, so that what a request holds depends neither on the other requests of its batch
-    nor on their order or lengths: batches can be permuted, extended and cut down around it.
+    Each slot has its own streams, so that a request's values depend neither on the other requests of its batch nor on
+    their order or lengths: batches can be permuted, extended and cut down around it.
     """
     return part << 32 | slot
 
@@ -30,9 +30,9 @@ def stream_of(part: int, slot: int = _NO_SLOT) -> int:
 class SlotTokens:
     """Keys [n, heads, dim_k] and values [n, heads, dim_v] of all slots, one after another in the order of slots.
 
-    `spans` says where a slot's tokens lie; the tokens of `extra`, as many as asked for, follow and belong to no slot.
-    Where values are `latent`, they are the first elements of the keys. `part` tells apart several sets of tokens of
-    one case. They lie on the host, or on `device` if they are large.
+    `spans` are the ranges of the slots' tokens; `extra` more tokens follow, which belong to no slot. `latent` values
+    are the first elements of the keys. `part` distinguishes several sets of tokens of one case. The tensors lie on the
+    host, or on `device` if they are large.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class SlotTokens:
 
     @classmethod
     def cached(cls, case: Case, *, extra: int = 0, device: torch.device = HOST) -> Self:
-        """The tokens as the KV cache of the case's geometry holds them: latents where it has latents."""
+        """The tokens in the KV cache of the case's geometry: latents if it has them."""
         geometry = case.geometry
         return cls(
             case,
@@ -88,16 +88,16 @@ class SlotTokens:
         return self.value[self.spans[slot].start :][:length]
 
     def packed(self, step: Step) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of all requests of `step`, one request behind the other: [kv tokens, heads, dim] each."""
+        """Keys and values of all requests of `step`, packed: [kv tokens, heads, dim] each."""
         lengths = [(request.slot, request.kv_len) for request in step.requests]
-        # The empty beginning is all that there is without requests.
+        # The empty slice is for a step without requests.
         return (
             torch.cat([self.key[:0], *(self.keys(slot, length) for slot, length in lengths)]),
             torch.cat([self.value[:0], *(self.values(slot, length) for slot, length in lengths)]),
         )
 
     def attended(self, step: Step, query: torch.Tensor, first_rows: Sequence[int]) -> tuple[Attended, ...]:
-        """What each request of `step` attends to; its queries lie in `query` [rows, ...] from its `first_rows` on."""
+        """The attention due to each request of `step`; its queries lie in `query` [rows, ...] from `first_rows` on."""
         return tuple(
             Attended(
                 first_row=first,

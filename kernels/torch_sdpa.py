@@ -1,9 +1,9 @@
-"""torch.nn.functional.scaled_dot_product_attention as a backend: kernels that nobody here wrote.
+"""torch.nn.functional.scaled_dot_product_attention as a backend, to test kernels of an independent library.
 
-It knows neither pages nor batches of unequal lengths, so that each request is a call of its own. What it is held to is
-the docstring of scaled_dot_product_attention, whose reference code makes a row that is masked out altogether zero. A
-request without keys is no call: torch answers it with (q.sum() + k.sum() + v.sum()) * 0 (PyTorch PR #175063), which is
-NaN where the sum overflows. The revision `torch_sdpa@175063` calls it there too.
+It has neither pages nor ragged batches, so each request is a call of its own. Its contract is the docstring of
+scaled_dot_product_attention, whose reference code makes a fully masked row zero. A request without keys is not
+launched: torch answers it with (q.sum() + k.sum() + v.sum()) * 0 (PyTorch PR #175063), which is NaN where the sum
+overflows. The revision `torch_sdpa@175063` launches it.
 """
 
 import math
@@ -27,7 +27,7 @@ from attnfuzz.reference.noise import NoiseModel
 
 
 def attend_into(*, out: torch.Tensor, **arguments: Any) -> None:
-    """Write what scaled_dot_product_attention returns for `arguments` to `out` [1, heads, q_len, dim]."""
+    """Write the result of scaled_dot_product_attention for `arguments` to `out` [1, heads, q_len, dim]."""
     out.copy_(torch.nn.functional.scaled_dot_product_attention(**arguments))
 
 
@@ -40,9 +40,9 @@ SDPA = Op(
 
 
 class SdpaSession:
-    """One call per request; K and V lie densely, each in memory of its own.
+    """A session with one call per request; K and V are dense, each in its own memory.
 
-    With `call_without_keys`, a request without keys is a call as well.
+    With `call_without_keys`, requests without keys are launched too.
     """
 
     op: Op = SDPA
@@ -64,7 +64,7 @@ class SdpaSession:
         return Output(out=out, lse=None, attended=attended, bmm1_scale=self._scale, bmm2_scale=1.0)
 
     def _compute(self, step: Step, query: torch.Tensor, out: torch.Tensor) -> None:
-        """Write the step's rows of `out`, a request after another."""
+        """Write the step's rows of `out`, one request after another."""
         memory = self._bench.memory
         for first, request in zip(packed_rows(step), step.requests, strict=True):
             rows = slice(first, first + request.q_len)
@@ -78,7 +78,7 @@ class SdpaSession:
     def _attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, out: torch.Tensor, masked: dict[str, Any]
     ) -> None:
-        """Launch on tensors [tokens, heads, dim]; the arguments in `masked` say which keys a query sees."""
+        """Launch on tensors [tokens, heads, dim]; the arguments in `masked` determine the visible keys."""
         query, key, value, out = (tokens.transpose(0, 1).unsqueeze(0) for tokens in (query, key, value, out))
         self._bench.launcher.launch(
             self.op,
@@ -92,7 +92,7 @@ class SdpaSession:
         )
 
     def _masked(self, request: Request) -> dict[str, Any]:
-        """The arguments that say which keys a query sees."""
+        """The arguments that determine the keys that a query sees."""
         window = self._case.geometry.window_left
         plain = window < 0 and request.q_len == request.kv_len
         mask = None
@@ -103,7 +103,7 @@ class SdpaSession:
 
 
 def visible(q_len: int, kv_len: int, window_left: int) -> torch.Tensor:
-    """The mask bool [q_len, kv_len] of keys that a query sees, the last query being aligned to the last key."""
+    """The mask bool [q_len, kv_len] of visible keys; the last query is aligned to the last key."""
     last = torch.arange(q_len).unsqueeze(1) + kv_len - q_len
     key = torch.arange(kv_len)
     mask = key <= last
@@ -129,11 +129,11 @@ class SdpaBackend:
     contract: Contract = Contract()
 
     def noise(self, dtype: DType) -> NoiseModel:
-        """What was measured on this architecture, else the theory."""
+        """The model calibrated on this architecture, or the theory."""
         return shipped_noise(self.name, dtype, self.theory(dtype))
 
     def theory(self, dtype: DType) -> NoiseModel:
-        """That of torch's fused CPU kernel."""
+        """The model of torch's fused CPU kernel."""
         return NoiseModel.torch_sdpa_cpu(dtype.torch_dtype)
 
     @property
@@ -142,7 +142,7 @@ class SdpaBackend:
         return {SDPA.name: SDPA}
 
     def missing(self) -> str | None:
-        """Of the revision, that this release of torch has no such bug. Torch itself is always there."""
+        """For the revision, report a release of torch without its bug. Torch itself is always installed."""
         if self.call_without_keys and not sums_without_keys():
             return f"torch {torch.__version__} does not sum its inputs for attention to no keys, as 2.13.0 does"
         return None
@@ -151,7 +151,7 @@ class SdpaBackend:
         """Nothing to compile."""
 
     def open(self, case: Case, bench: Bench) -> SdpaSession:
-        """A session on one case."""
+        """Open a session on one case."""
         return SdpaSession(case, bench, call_without_keys=self.call_without_keys)
 
 

@@ -7,15 +7,15 @@ from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.reference.case import Case, Workspace
 
 NAN_BYTE = 0xFF
-"""Repeated, a NaN in every float, and a page or a request of id -1."""
+"""Repeated: a NaN in every float dtype, and -1 as a page id or request id."""
 
 
 class SharedWorkspace:
-    """Hands out the workspace of a launch in the state that the case asks for.
+    """Provides the workspace of each launch in the state that the case asks for.
 
-    FRESH is a new one of zeros for each launch, of exactly its size. REUSED is one for the whole session, replaced only
-    when a launch needs more; DIRTY likewise, with NaN in its scratch, whatever float it is read as. Only the semaphores
-    have to be zero, and only once: the kernels leave them so (FlashInfer, docstring of
+    FRESH is a new workspace of zeros for each launch, of exactly its size. REUSED is one for the whole session,
+    replaced only when a launch needs more. DIRTY is like REUSED, with a scratch that is NaN in every float dtype. Only
+    the semaphores have to be zero, and only at first use: the kernels reset them (FlashInfer, docstring of
     trtllm_batch_decode_with_kv_cache_mla).
     """
 

@@ -1,1 +1,1 @@
-"""What is right: the vocabulary, and attention computed in fp64. Imports torch, msgspec and safetensors only."""
+"""Ground truth: the vocabulary of cases, and fp64 attention. Imports torch, msgspec and safetensors only."""

@@ -1,6 +1,6 @@
-"""Attention with its log-sum-exp in fp64: the answer that every kernel is judged by. Pure torch, on any device.
+"""Attention and its log-sum-exp in fp64: the answer that every kernel is judged by. Pure torch, on any device.
 
-It is computed where the keys and values are, and given where the queries are: what is large stays where it is.
+Computed on the device of the keys and values, and returned on the device of the queries.
 """
 
 from dataclasses import replace
@@ -11,14 +11,14 @@ from attnfuzz.reference.problem import Answer, Moments, Problem
 from attnfuzz.reference.ragged import Batch, groups
 
 _BLOCK = {"cpu": 1 << 21, "cuda": 1 << 25}
-"""Logits, and elements of keys and values, that are held at once: 16 MiB in fp64, and more where launches cost."""
+"""Logits, and elements of keys and values, held at once: 16 MiB in fp64, and more on a GPU, where launches cost."""
 
 
 def attend(problem: Problem, *, moments: bool = False, block: int | None = None) -> Answer:
-    """Answer a problem up to fp64 rounding, with `moments` for a judge.
+    """Return the answer to a problem up to fp64 rounding, with `moments` for a judge.
 
-    `block` bounds the logits, and elements of keys and values, that are held at once; a few tensors of this size are
-    alive at a time, and one row of the answer per query, head and column.
+    `block` bounds the logits, and the elements of keys and values, held at once. A few tensors of this size are alive
+    at a time, plus one row of the answer per query, head and column.
     """
     tokens, q_heads, _ = problem.query.shape
     dim, here, there = problem.value.shape[2], problem.query.device, problem.key.device
@@ -42,7 +42,7 @@ def attend(problem: Problem, *, moments: bool = False, block: int | None = None)
 
 
 def _visible(problem: Problem) -> torch.Tensor:
-    """Keys that each query sees: int64 [T]."""
+    """Number of keys that each query sees, int64 [T]."""
     counts = []
     for q_len, kv_len in zip(problem.q_lens, problem.kv_lens, strict=True):
         for own in range(kv_len - q_len, kv_len):

@@ -1,4 +1,4 @@
-"""What compiled modules cover: kernels that are compiled for a geometry can't be drawn freely."""
+"""Buckets: the geometries that a set of compiled modules covers."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,10 +16,10 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
     """Geometries, query strides and modes that a backend has modules for.
 
     `heads` are pairs of query heads and KV heads. `windows` are values of `window_left` (-1: none) and `soft_caps` of
-    `soft_cap`: whether there is one at all is often a compile-time choice, which the backend's author knows. `strides`
-    are the numbers of draft tokens of the speculative modes (`Step.tokens_per_request`, decode's 1 not among them);
-    empty for a backend that takes any. `modes` are those of the backend that there are modules for; empty for all.
-    Of each, the simplest comes first, for shrinking goes there.
+    `soft_cap`: having one at all is often a compile-time choice, which the backend's author knows. `strides` are the
+    numbers of draft tokens of the speculative modes (`Step.tokens_per_request`, without decode's 1); empty for a
+    backend that takes any. `modes` are the modes of the backend that have modules; empty for all. Put the simplest
+    option of each field first: shrinking goes there.
 
     Raises ValueError for a bucket without any geometry, or with one that cannot exist.
     """
@@ -53,7 +53,7 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def simplest(self) -> Geometry:
-        """The geometry made of the first of everything."""
+        """The geometry made of the first option of each field."""
         (q_heads, kv_heads), *_ = self.heads
         return Geometry(
             q_heads=q_heads,
@@ -75,7 +75,7 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
         return all(value in options for _, value, options in self._parts(geometry))
 
     def differences(self, geometry: Geometry) -> tuple[tuple[str, str], ...]:
-        """What of a geometry this bucket lacks, and what it has in its place, in words; empty if it covers it."""
+        """Pairs (a part of the geometry that this bucket lacks, the options it has instead), in words."""
         return tuple(
             (words(value), " or ".join(map(words, options)))
             for words, value, options in self._parts(geometry)
@@ -83,7 +83,7 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def why_not_step(self, step: Step) -> str | None:
-        """What of a step over a geometry of this bucket has no module, in one clause; None if all has."""
+        """Return the part of a step over a covered geometry that has no module, as a clause; None if all have one."""
         if self.modes and step.mode not in self.modes:
             return f"mode {step.mode} over this geometry (it has modules for {', '.join(self.modes)})"
         if self.strides and step.mode.speculative and step.tokens_per_request not in {1, *self.strides}:
@@ -91,7 +91,7 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
     def _parts(self, geometry: Geometry) -> Iterator[_Part]:
-        """(how to say it, what `geometry` has, what this bucket has) of each part of a geometry."""
+        """Yield (function that words a value, the geometry's value, this bucket's options) for each part."""
         head_dims, heads = (self.head_dim_qk, self.head_dim_vo), (geometry.q_heads, geometry.kv_heads)
         yield "head dims {0[0]} and {0[1]}".format, (geometry.head_dim_qk, geometry.head_dim_vo), (head_dims,)
         yield "{0[0]} query heads on {0[1]} KV heads".format, heads, self.heads
@@ -99,23 +99,7 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
         yield "{} queries".format, geometry.dtype, (self.dtype,)
         yield "a {} KV cache".format, geometry.kv_dtype, (self.kv_dtype,)
         yield "KV layout {}".format, geometry.kv_layout, self.layouts
-        yield _window, geometry.window_left, self.windows
-        yield _sinks, geometry.sinks, self.sinks
-        yield _soft_cap, geometry.soft_cap, self.soft_caps
-        yield _latent, geometry.latent, (self.latent,)
-
-
-def _window(left: int) -> str:
-    return f"a window of {left + 1} keys" if left >= 0 else "no window"
-
-
-def _sinks(present: bool) -> str:
-    return "attention sinks" if present else "no attention sinks"
-
-
-def _soft_cap(cap: float) -> str:
-    return f"a soft cap of {cap:g}" if cap else "no soft cap"
-
-
-def _latent(latent: Latent | None) -> str:
-    return f"latents of {latent.rank} + {latent.rope}" if latent else "no latents"
+        yield lambda n: f"a window of {n + 1} keys" if n >= 0 else "no window", geometry.window_left, self.windows
+        yield lambda has: "attention sinks" if has else "no attention sinks", geometry.sinks, self.sinks
+        yield lambda cap: f"a soft cap of {cap:g}" if cap else "no soft cap", geometry.soft_cap, self.soft_caps
+        yield lambda it: f"latents of {it.rank} + {it.rope}" if it else "no latents", geometry.latent, (self.latent,)

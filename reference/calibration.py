@@ -1,7 +1,7 @@
-"""Calibrations: noise models that were measured on correct kernels, as JSON files that say how.
+"""Calibrations: noise models measured on correct kernels, as JSON files that record how.
 
-Those in `calibrations/` ship with the project. A calibration holds for the architecture that it was measured on, and
-for no other. `attnfuzz calibrate` makes them.
+Those in `calibrations/` ship with the project; `attnfuzz calibrate` makes them. A calibration holds only for the
+architecture on which it was measured.
 """
 
 import platform
@@ -22,17 +22,17 @@ FORMAT = "attnfuzz-calibration"
 VERSION = 1
 
 _LONGEST_IN_A_FILE_NAME = 100
-"""Characters of a backend's name: a file name has at most 255 bytes."""
+"""Characters of a backend's name that are kept: a file name has at most 255 bytes."""
 
 _SHIPPED = Path(__file__).parent / "calibrations"
 
 
 class CalibrationError(UserError):
-    """A file that holds no calibration; the message is one line that says what is wrong and what to do."""
+    """A file without a calibration. The message is one line with the problem and its remedy."""
 
 
 class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
-    """How something is distributed over rows."""
+    """Quantiles of a distribution over rows."""
 
     median: float
     p99: float
@@ -41,19 +41,19 @@ class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What one tier saw of rows that the fit did not see: under the theoretical model, and under the fitted one."""
+    """A tier's distribution over held-out rows, under the theoretical and the fitted model."""
 
     theory: Quantiles
     fitted: Quantiles
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """The noise model for queries of one dtype, and what it rests on.
+    """The noise model for queries of one dtype, and the data behind it.
 
-    `rows` counts (token, head) rows, of which half were fitted and half held out; `longest` is the largest kv_len among
-    them. `fitted` names the parameters that the rows could tell; the others are as in `theory`. `seen` has, of the rows
-    held out, the distribution of T1's margin, of T2's z^2, and of T4's margin, by the names of the tiers. `margins` are
-    the largest margins of the tiers there, with the fitted model.
+    `rows` counts (token, head) rows, half of them fitted and half held out; `longest` is their largest kv_len. `fitted`
+    names the parameters that the rows determine; the others are as in `theory`. `seen` maps tiers to distributions over
+    the rows held out: T1's margin, T2's z^2 and T4's margin. `margins` are the tiers' largest margins there, with the
+    fitted model.
     """
 
     rows: int
@@ -66,7 +66,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
-    """What `attnfuzz calibrate` measured of one backend, by dtype of the queries."""
+    """Measurements of one backend by `attnfuzz calibrate`, by dtype of the queries."""
 
     backend: str
     architecture: str
@@ -77,7 +77,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     dtypes: Mapping[DType, Fit]
 
     def noise(self, dtype: DType, on: str | None = None) -> NoiseModel | None:
-        """The measured model for `dtype` on an architecture, this machine's if none is given; None if there is none."""
+        """Return the model for `dtype` on an architecture (default: this machine's), or None if not measured there."""
         fit = self.dtypes.get(dtype)
         return fit.noise if fit is not None and self.architecture == (on or architecture()) else None
 
@@ -90,7 +90,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def architecture() -> str:
-    """The machine and the widest vectors that torch uses on it, like x86_64-AVX512."""
+    """The machine and torch's widest vector instructions on it, such as x86_64-AVX512."""
     return f"{platform.machine()}-{torch.backends.cpu.get_cpu_capability()}"
 
 
@@ -101,29 +101,29 @@ def _shipped(backend: str, on: str) -> Calibration | None:
 
 
 def shipped_noise(backend: str, dtype: DType, theory: NoiseModel, on: str | None = None) -> NoiseModel:
-    """The calibrated model of `backend` for `dtype` that ships for the architecture `on`, else `theory`.
+    """Return the shipped model of `backend` for `dtype` on the architecture `on` (default: this machine), or `theory`.
 
-    Revisions and defects share it. `on` is this machine's if it is not given; backends on GPUs give theirs.
+    Revisions and defects of a backend share its model.
     """
     calibration = _shipped(re.split("[@+]", backend, maxsplit=1)[0], on or architecture())
     return (calibration.noise(dtype, on) if calibration is not None else None) or theory
 
 
 def file_name(backend: str, on: str) -> str:
-    """The name of the file for `backend` on an architecture."""
+    """File name of the calibration of `backend` on an architecture."""
     safe = re.sub(r"[^-.@+A-Za-z0-9_]+", "_", Path(backend).name)
     return f"{safe[-_LONGEST_IN_A_FILE_NAME:]}-{on}.json"
 
 
 def save(path: Path, calibration: Calibration) -> None:
-    """Write a calibration, readable for people. OSError if the file can't be written."""
+    """Write a calibration as indented JSON. OSError if the file can't be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = msgspec.json.encode(_File(calibration=calibration))
     path.write_bytes(msgspec.json.format(content, indent=1) + b"\n")
 
 
 def load(path: Path) -> Calibration:
-    """Read what `save` wrote.
+    """Read a calibration.
 
     Raises:
         CalibrationError: the file is missing, damaged, foreign, or of another version.
@@ -132,7 +132,7 @@ def load(path: Path) -> Calibration:
     try:
         content = foreign.decode_json(foreign.read_bytes(path))
     except OSError as error:
-        raise CalibrationError(f"calibration {path}: {error.strerror}; attnfuzz calibrate --out makes one") from error
+        raise CalibrationError(f"calibration {path}: {error.strerror}; attnfuzz calibrate -o makes one") from error
     except msgspec.DecodeError as error:
         raise CalibrationError(f"calibration {path} is not JSON ({error}): calibrate again") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:

@@ -1,4 +1,4 @@
-"""Which cases made of literal calls can exist: what the calls ask of a kernel may be malformed, but not the case.
+"""Rules for cases made of literal calls. The calls may be malformed, but the case must be possible.
 
 Names and bounds are checked first, before any content is made or read.
 """
@@ -24,32 +24,32 @@ from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.validity import ImpossibleCase, validate_backend_name
 
 MAX_BYTES = 1 << 33
-"""Of all buffers together, and of what is written to them between calls."""
+"""Limit for all buffers and all writes between calls together."""
 
 MAX_BUFFERS = 1 << 15
 MAX_CALLS = 1 << 12
 MAX_NAME = 256
 
 MAX_INTEGER = (1 << 63) - 1
-"""Kernels take 64 bits, and so do torch's sizes and strides."""
+"""Limit of kernels' arguments and of torch's sizes and strides, which have 64 bits."""
 
 _DRAWN_ITEMSIZE = 4
 """Bytes per element while normal numbers are drawn."""
 
 _COPIES = 4
-"""How often a worker holds a case's buffers at the most: as drawn, in their dtype, placed, and sealed."""
+"""Copies of a case's buffers that a worker holds at most: as drawn, in their dtype, placed, and sealed."""
 
 _ALWAYS_FITS = 1 << 28
 
 _OP = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(\[\w+\])?", re.ASCII)
-"""A function, a method, or a function with the variant that was chosen: what a backend's `ops` are called."""
+"""Names of a backend's `ops`: a function, a method, or a function with its variant."""
 
 MAX_AXES = 64
-"""What torch has of them."""
+"""torch's limit."""
 
 
 def validate_calls(case: CallCase) -> None:
-    """Raise ImpossibleCase for the first thing that can't be: a view that leaves its buffer, a query without keys."""
+    """Raise ImpossibleCase for the first broken rule, such as a view that leaves its buffer."""
     validate_bounds(case)
     if not case.calls:
         raise ImpossibleCase("calls", (), "must be at least one")
@@ -63,7 +63,7 @@ def validate_calls(case: CallCase) -> None:
 
 
 def _buffers(case: CallCase) -> dict[str, Buffer]:
-    """The buffers by name, each with content that fits it."""
+    """Buffers by name; raises ImpossibleCase for content that does not fit its buffer."""
     buffers: dict[str, Buffer] = {}
     for buffer in case.buffers:
         if buffer.name in buffers:
@@ -118,7 +118,7 @@ def _validate_view(view: View, buffers: dict[str, Buffer]) -> None:
         raise ImpossibleCase(name, view.dtype, f"must divide the {nbytes} bytes of the buffer")
     if len(view.shape) != len(view.stride) or min((*view.shape, *view.stride, view.offset), default=0) < 0:
         raise ImpossibleCase(name, (view.shape, view.stride), "must have a stride for each size, none negative")
-    # Strides of 0 make many elements of few.
+    # A stride of 0 makes many elements of few.
     if max((math.prod(view.shape) * itemsize, *view.shape, *view.stride, view.offset)) > MAX_INTEGER:
         raise ImpossibleCase(name, (view.shape, view.stride, view.offset), "must fit 64 bits")
     if math.prod(view.shape) * itemsize > MAX_BYTES:
@@ -174,13 +174,13 @@ def _dtype(view: View, buffers: dict[str, Buffer]) -> DType:
 
 
 def is_parameter(name: str) -> bool:
-    """Whether `name` can be that of a keyword argument in Python source."""
-    # Python normalises other identifiers, perhaps to a keyword.
+    """Whether `name` can be a keyword argument in Python source."""
+    # Python normalises non-ASCII identifiers, possibly to a keyword.
     return name.isascii() and name.isidentifier() and not keyword.iskeyword(name) and len(name) <= MAX_NAME
 
 
 def validate_bounds(case: CallCase) -> None:
-    """Raise ImpossibleCase for names that are none, and for more than a machine can hold."""
+    """Raise ImpossibleCase for invalid names and for sizes that no machine can hold."""
     validate_backend_name(case.backend)
     for field, number, most in (
         ("the number of buffers", len(case.buffers), MAX_BUFFERS),
@@ -216,7 +216,7 @@ def _validate_scalar(name: str, value: Argument) -> None:
 def _validate_numbers(answer: CallAnswer) -> None:
     for name in ("window_left", "roundings"):
         value = getattr(answer, name)
-        # An import takes it from a dump, which may hold anything.
+        # Imported values come from a dump, which may hold anything.
         if not isinstance(value, int) or abs(value) > MAX_INTEGER:
             raise ImpossibleCase(f"answer: {name}", value, "must fit 64 bits")
 
@@ -249,7 +249,7 @@ def _is_text(text: str) -> bool:
 
 
 def _available_bytes() -> int:
-    """The memory that this machine has left."""
+    """Bytes of memory that are available on this machine."""
     for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
         name, _, rest = line.partition(":")
         if name == "MemAvailable":

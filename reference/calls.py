@@ -1,7 +1,7 @@
-"""Cases made of literal kernel calls: what a planner handed over, bit for bit, without the planner.
+"""Cases made of literal kernel calls: a planner's results bit for bit, without the planner.
 
-A step says what a server wants; a call says what a kernel was given, which may be malformed in ways that no step can
-express. Exported scripts, traces and hand-written reproductions are made of calls.
+A step states a server's request; a call states a kernel's arguments, which may be malformed in ways that no step can
+express. Exported scripts, traces and hand-written reproducers are made of calls.
 """
 
 import base64
@@ -18,7 +18,7 @@ _BYTES_AT_A_TIME = 1 << 20
 
 
 class Drawn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Content that is drawn anew from a seed: normal numbers of this mean and standard deviation, rounded."""
+    """Content drawn from a seed: normal numbers of this mean and standard deviation, rounded."""
 
     seed: int
     mean: float = 0.0
@@ -26,11 +26,11 @@ class Drawn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Memory of one allocation: `size` elements of `dtype`, or (in a call's `writes`) as many of them from `offset` on.
+    """One allocation of `size` elements of `dtype`; in a call's `writes`, that many elements from `offset` on.
 
     Its content is `values` (integers), `zeros`, `bits` (base64 of the zlib-compressed bytes, little-endian) or `drawn`
-    (floating point numbers). Without content it is filled as an output is. In a file, `payload` instead names an entry
-    of the safetensors file beside the case.
+    (floating point numbers). A buffer without content is filled like an output. In a file, `payload` names an entry of
+    the safetensors file beside the case.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class View(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """A tensor in a buffer: shape, strides and offset in elements; `dtype` where the tensor reads it as another one."""
+    """A tensor in a buffer: shape, strides and offset in elements, and `dtype` if it reinterprets the buffer's."""
 
     buffer: str
     shape: tuple[int, ...]
@@ -60,7 +60,7 @@ Argument = View | list[View] | int | float | str | bool | None
 class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """One launch: a kernel's entry point by FlashInfer's name, and its arguments.
 
-    `writes` is what others than kernels wrote to buffers since the call before.
+    `writes` are the writes to buffers since the previous call that no kernel made.
     """
 
     op: str
@@ -69,7 +69,7 @@ class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """What a request's queries should have attended to, and where their output is.
+    """The attention due to one request, and the place of its output.
 
     Rows of `out` from `first_row` on answer `query` [q_len, q_heads, dim] over `key` and `value`, both [kv_len,
     kv_heads, dim].
@@ -82,9 +82,9 @@ class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class CallAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """The right answer to the calls: what `out` [rows, q_heads, dim] and `lse` [rows, q_heads] should hold after them.
+    """The right answer: the contents of `out` [rows, q_heads, dim] and `lse` [rows, q_heads] due after the calls.
 
-    `writes` is what was written to rows of no request after the last call. The other fields are those of
+    `writes` are writes to rows of no request after the last call. The other fields are those of
     `attnfuzz.kernels.backend.Output` and of the geometry.
     """
 
@@ -111,9 +111,9 @@ class CallCase(
 ):
     """Literal calls on guarded buffers.
 
-    `backend` is whose kernels, contract and noise model apply. Without an `answer`, only accesses, canaries, inputs and
-    exceptions are judged. `mode` is that of the step that the calls came from, "" if none. `notes` say what of calls
-    that were recorded somewhere could not be restored, or was changed on purpose: a sentence each.
+    `backend` provides the kernels, the contract and the noise model. Without an `answer`, only accesses, canaries,
+    inputs and exceptions are judged. `mode` is that of the step that the calls came from, "" if none. Each of `notes`
+    is a sentence on something in recorded calls that could not be restored or was changed on purpose.
     """
 
     backend: str
@@ -127,13 +127,13 @@ class CallCase(
 
     @property
     def writes(self) -> tuple[Buffer, ...]:
-        """What was written to buffers between the calls, and after the last."""
+        """All writes between the calls, and after the last."""
         between = tuple(write for call in self.calls for write in call.writes)
         return between + (self.answer.writes if self.answer else ())
 
 
 def named_views(arguments: Mapping[str, Argument]) -> Iterator[tuple[str, View]]:
-    """Every tensor among arguments with its name, members of a list as "name[0]", "name[1]"."""
+    """Yield every tensor argument with its name; members of a list are called "name[0]", "name[1]"."""
     for name, value in arguments.items():
         if isinstance(value, View):
             yield name, value
@@ -142,24 +142,24 @@ def named_views(arguments: Mapping[str, Argument]) -> Iterator[tuple[str, View]]
 
 
 def viewed(buffer: torch.Tensor, view: View) -> torch.Tensor:
-    """The tensor that a view is of its buffer's elements [size]; it shares their memory."""
+    """The tensor that `view` describes, sharing the memory of its buffer's elements [size]."""
     elements = buffer if view.dtype is None else buffer.view(view.dtype.torch_dtype)
     return elements.as_strided(view.shape, view.stride, view.offset)
 
 
 def pack(content: bytes) -> str:
-    """Bytes as text for `Buffer.bits`."""
-    # At the lowest level: most content is random numbers, which no level makes smaller.
+    """Compress bytes to text for `Buffer.bits`."""
+    # Level 1: most content is random numbers, which no level makes smaller.
     return base64.b64encode(zlib.compress(content, 1)).decode()
 
 
 def unpack(text: str, limit: int) -> bytes:
-    """The bytes that `pack` was given. ValueError if the text is damaged or holds more than `limit` bytes."""
+    """Undo `pack`. ValueError if the text is damaged or holds more than `limit` bytes."""
     return b"".join(_unpacked(text, limit))
 
 
 def _unpacked(text: str, limit: int) -> Iterator[bytes]:
-    """Those bytes piece by piece, so that a few kB of text do not take up gigabytes."""
+    """Yield the bytes in pieces, so that a few kB of text cannot expand to gigabytes."""
     stream, left = zlib.decompressobj(), limit
     try:
         rest, piece = base64.b64decode(text, validate=True), b"any"
@@ -179,7 +179,7 @@ def _unpacked(text: str, limit: int) -> Iterator[bytes]:
 
 
 def check_content(buffer: Buffer) -> None:
-    """Raise ValueError as `content_of` does, without making content that is drawn, zeros, or compressed."""
+    """Raise ValueError as `content_of` does, without creating drawn, zero or compressed content."""
     if buffer.payload is None and buffer.values is None:
         if buffer.drawn is not None:
             _check_drawn(buffer.drawn, buffer.dtype)
@@ -190,10 +190,10 @@ def check_content(buffer: Buffer) -> None:
 
 
 def content_of(buffer: Buffer) -> torch.Tensor | None:
-    """What a buffer holds [size] in its dtype, None if it is filled as an output.
+    """The content of a buffer, [size] in its dtype; None if it is filled like an output.
 
     Raises:
-        ValueError: for content that does not fit the buffer, and for content that is still in another file.
+        ValueError: the content does not fit the buffer, or is still in another file.
 
     """
     if buffer.payload is not None:

@@ -1,4 +1,4 @@
-"""What a backend can do, so that strategies draw what it supports and `attnfuzz backends` can say why not."""
+"""Capabilities: the features of cases that a backend supports, and the reasons for rejecting others."""
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -9,21 +9,22 @@ from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, KvLayout
 from attnfuzz.reference.related import related
+from attnfuzz.reference.validity import ImpossibleCase, validate
 
 FLOATS = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 
 
 class Capability(msgspec.Struct, frozen=True, kw_only=True):
-    """The cases that a backend supports. An empty `fp8_kv` and the like mean that the feature is never drawn.
+    """The cases that a backend supports. A feature that is False or empty, such as `fp8_kv`, is never drawn.
 
     `latent` backends run multi-head latent attention, the others do not. `max_head_dim` bounds both head dims.
     `graph_modes` are the modes that can be captured. `unequal_head_dims` allows head_dim_qk != head_dim_vo.
-    `table_gaps` allows rows of the page table to lie apart.
+    `table_gaps` allows gaps between rows of the page table.
 
-    A backend with `buckets` supports their geometries and no others: kernels that are compiled for each geometry have
-    few. All other fields about geometries are then what the buckets have between them; what they are given is ignored.
+    A backend with `buckets` supports their geometries and no others. All other fields about geometries are then derived
+    from the buckets; values passed for them are ignored.
 
-    Raises ValueError for buckets of which some have latents and others do not, and for one without any of the modes.
+    Raises ValueError if only some buckets have latents, and for a bucket without any of the modes.
     """
 
     device: Device = Device.CPU
@@ -56,7 +57,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"a bucket has modules for none of the modes {', '.join(self.modes)}")
 
     def why_not(self, case: Case) -> str | None:
-        """Why `case` is outside of this capability, in one clause; None if it is inside."""
+        """Return the first unsupported feature of `case` as a clause; None if it is supported."""
         why_not_geometry = _why_not_buckets if self.buckets else _why_not_geometry
         reason = why_not_geometry(self, case.geometry) or _why_not_steps(self, case)
         if reason is None and case.relation is not None:
@@ -64,9 +65,17 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
             reason = other and f"{other} ({case.relation.words})"
         return reason
 
+    def can_run(self, case: Case) -> bool:
+        """Whether `case` is possible and supported."""
+        try:
+            validate(case)
+        except ImpossibleCase:
+            return False
+        return self.why_not(case) is None
+
 
 def _between_them(buckets: tuple[Bucket, ...]) -> dict[str, object]:
-    """The fields of a capability about geometries, as these buckets have them."""
+    """The fields of a capability about geometries, derived from its buckets."""
     if len({bucket.latent is None for bucket in buckets}) > 1:
         raise ValueError("some buckets have latents and others do not: make two backends of them")
     latent = buckets[0].latent is not None
@@ -85,7 +94,7 @@ def _between_them(buckets: tuple[Bucket, ...]) -> dict[str, object]:
 
 
 def _why_not_buckets(can: Capability, geometry: Geometry) -> str | None:
-    """What keeps a geometry out of the bucket that is nearest to it; None if one covers it."""
+    """Return the difference between a geometry and its nearest bucket; None if one covers it."""
     if any(bucket.covers(geometry) for bucket in can.buckets):
         return None
     nearest = min((bucket.differences(geometry) for bucket in can.buckets), key=len)

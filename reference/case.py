@@ -1,8 +1,8 @@
-"""The problem's vocabulary: a Case and what it is made of. Ints, enums and a seed; tensor elements come from the seed.
+"""The vocabulary of cases. A Case consists of ints, enums and a seed, from which tensor elements follow.
 
-A case is one test input. It says everything that decides what a backend is asked to do, is immutable, and its id is a
-hash of its content. `attnfuzz.reference.validity` says which combinations can exist, `attnfuzz.reference.case_file`
-reads and writes them.
+A case is one test input: it is immutable, determines the work of a backend completely, and its id is a hash of its
+content. `attnfuzz.reference.validity` defines the possible combinations; `attnfuzz.reference.case_file` reads and
+writes cases.
 """
 
 from enum import StrEnum
@@ -14,7 +14,7 @@ from attnfuzz.reference.relation import Relation
 
 
 class Mode(StrEnum):
-    """What a forward pass is for, in the words of SGLang's ForwardMode."""
+    """The kind of a forward pass, in the terms of SGLang's ForwardMode."""
 
     DECODE = "decode"
     TARGET_VERIFY = "target_verify"
@@ -25,21 +25,21 @@ class Mode(StrEnum):
 
     @property
     def uniform(self) -> bool:
-        """Whether every request has the same number of query tokens."""
+        """Whether all requests have the same number of query tokens."""
         return self in (Mode.DECODE, Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND_V2)
 
     @property
     def speculative(self) -> bool:
-        """Whether a request has up to `tokens_per_request` query tokens: the modes that a graph can capture."""
+        """Whether requests have up to `tokens_per_request` query tokens; only these modes can be captured."""
         return self.uniform or self is Mode.DRAFT_EXTEND
 
 
 SPECULATIVE = tuple(mode for mode in Mode if mode.speculative)
-"""The speculative modes, in their order."""
+"""The speculative modes, in declaration order."""
 
 
 class Launch(StrEnum):
-    """How a step reaches the device. A capture records its launches without running them."""
+    """The way a step reaches the device. A capture records launches without running them."""
 
     EAGER = "eager"
     CAPTURE = "capture"
@@ -49,9 +49,9 @@ class Launch(StrEnum):
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One request of a step.
 
-    `slot` names whose KV it attends to, across the steps of a case. `q_len` is its number of query tokens (in a draft
-    extend: its accept length), `kv_len` its number of keys after this step's write; 0 is legal for both. The last
-    query is aligned to the last key.
+    `slot` identifies its KV across the steps of a case. `q_len` is its number of query tokens (in a draft extend, its
+    accept length), `kv_len` its number of keys after this step's write; either may be 0. The last query is aligned to
+    the last key.
     """
 
     slot: int
@@ -63,9 +63,9 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """One attention forward.
 
     `tokens_per_request` is the query stride of the speculative modes (1 for decode, the number of draft tokens
-    otherwise), 0 for the others. `padded_tokens` is the number of query rows that the backend is handed: servers raise
-    it after planning, to a multiple of the attention group's size or to a data-parallel group's maximum, and to a
-    graph's bucket. A capture has no requests: it is recorded on padding alone.
+    otherwise), 0 for the others. `padded_tokens` is the number of query rows passed to the backend: after planning,
+    servers raise it to a multiple of the attention group's size, to a data-parallel group's maximum, or to a graph's
+    bucket. A capture has no requests: it is recorded on padding alone.
     """
 
     mode: Mode
@@ -88,22 +88,22 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     @property
     def padded(self) -> bool:
-        """Whether the backend is handed query rows that belong to no request."""
+        """Whether the backend gets query rows of no request."""
         return self.padded_tokens > self.tokens or self.padded_batch > len(self.requests)
 
     @property
     def longest_prefix(self) -> int:
-        """The most keys that a request has before its new tokens."""
+        """The largest number of keys before a request's new tokens."""
         return max(request.kv_len - request.q_len for request in self.requests)
 
     def chunks(self, capacity: int) -> int:
-        """Chunks of prefixes of a chunked prefill: in each, requests have equal shares of `capacity` tokens."""
+        """Number of prefix chunks of a chunked prefill; in each, requests have equal shares of `capacity` tokens."""
         share = capacity // len(self.requests)
         return max(0, -(-self.longest_prefix // share))
 
 
 class PageOrder(StrEnum):
-    """Which pages of the pool a slot gets. REVERSED begins with the last page, as lists of free pages do."""
+    """Order in which slots get pages of the pool. REVERSED begins with the last page, as lists of free pages do."""
 
     IDENTITY = "identity"
     REVERSED = "reversed"
@@ -113,7 +113,7 @@ class PageOrder(StrEnum):
 
 
 class TableTail(StrEnum):
-    """What a page table holds beyond the pages that a request owns. POISON is the id of a page full of NaN."""
+    """Contents of a page table beyond a request's pages. POISON is the id of a page full of NaN."""
 
     ZEROS = "zeros"
     STALE = "stale"
@@ -122,7 +122,7 @@ class TableTail(StrEnum):
 
 
 class Pages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the KV pool is laid out. Page 0 is the servers' dummy page: finite, and no slot's.
+    """Layout of the KV pool. Page 0 is the servers' dummy page: finite, and owned by no slot.
 
     `spare` pages of the pool belong to no slot and hold NaN. `table_slack` columns are added to the page table's width.
     """
@@ -134,7 +134,7 @@ class Pages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ValueFamily(StrEnum):
-    """What q, K and V hold. `attnfuzz.reference.values` has the recipes."""
+    """Recipe of the values of q, K and V (see `attnfuzz.reference.values`)."""
 
     NORMAL = "normal"
     PEAKED = "peaked"
@@ -154,7 +154,7 @@ class Scales(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class QueryView(StrEnum):
-    """How q lies in memory: by itself, as a slice of a fused [q|k|v] row, or with a gap after each head."""
+    """Memory layout of q: contiguous, a slice of a fused [q|k|v] row, or with a gap after each head."""
 
     CONTIGUOUS = "contiguous"
     FUSED_QKV = "fused_qkv"
@@ -162,7 +162,7 @@ class QueryView(StrEnum):
 
 
 class KvView(StrEnum):
-    """How K and V lie in memory: two pools, one pool [page, 2, ...], or SGLang's token-major pool seen as pages."""
+    """Memory layout of K and V: two pools, one pool [page, 2, ...], or SGLang's token-major pool viewed as pages."""
 
     SEPARATE = "separate"
     PAIRED = "paired"
@@ -170,7 +170,7 @@ class KvView(StrEnum):
 
 
 class Views(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Strides of what a backend is handed. `table_gap` columns lie between the rows of the page table."""
+    """Strides of a backend's tensors. `table_gap` columns lie between the rows of the page table."""
 
     query: QueryView = QueryView.CONTIGUOUS
     kv: KvView = KvView.SEPARATE
@@ -186,24 +186,24 @@ class Workspace(StrEnum):
 
 
 class Outputs(StrEnum):
-    """What an output buffer holds before its kernel runs: a NaN sentinel, or plausible numbers of an earlier call."""
+    """Contents of output buffers before the kernel runs: a NaN sentinel, or plausible numbers of an earlier call."""
 
     POISONED = "poisoned"
     STALE = "stale"
 
 
 class Guard(StrEnum):
-    """Which edge of every tensor touches an unmapped page."""
+    """The edge of every tensor that touches an unmapped page."""
 
     RIGHT = "right"
     LEFT = "left"
 
 
 class Pace(StrEnum):
-    """When the device begins a step's work: as soon as some is queued, or LATE, when the host has queued all of it.
+    """When the device begins a step: as soon as work is queued, or LATE, after the host has queued all of it.
 
-    It is late where the host runs ahead (overlap scheduling), and where other processes have the GPU. Host memory that
-    is reused before the device has copied it shows then, and only by chance otherwise (mini-sglang PR 103).
+    It is late where the host runs ahead (overlap scheduling) and where other processes use the GPU. Host memory that is
+    reused before the device has copied it then shows each time, otherwise only by chance (mini-sglang PR 103).
     """
 
     PROMPT = "prompt"
@@ -211,11 +211,11 @@ class Pace(StrEnum):
 
 
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="steps"):
-    """One test input: a backend, a geometry, and the steps that it is asked to run, in order.
+    """One test input: a backend, a geometry, and the steps to run, in order.
 
     `max_len_slack` is added to every stated maximum length. `chunk_capacity` is the number of prefix tokens that a
-    chunked prefill attends to at once, over all requests (SGLang: 128 Ki; small, so that small cases have many chunks).
-    With a `relation`, the backend is asked a second time, in another way (`attnfuzz.reference.related`).
+    chunked prefill attends to at once, over all requests (SGLang: 128 Ki; small here, so that small cases have many
+    chunks). A `relation` adds a second, related run (`attnfuzz.reference.related`).
     """
 
     backend: str
@@ -235,7 +235,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     relation: Relation | None = None
 
     def slot_lengths(self) -> dict[int, int]:
-        """Keys that each slot comes to hold, in the order of slots: its maximum `kv_len` over the steps."""
+        """Keys of each slot, in the order of slots: its maximum `kv_len` over the steps."""
         lengths: dict[int, int] = {}
         for step in self.steps:
             for request in step.requests:

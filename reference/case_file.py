@@ -1,7 +1,7 @@
-"""Cases as JSON: short enough to read in a report, versioned, and refused with one clear line when they are damaged.
+"""Cases as JSON: short enough for a report, versioned, and rejected with one clear line if damaged.
 
-Defaults are left out, so that a file says what is particular about its case, and a field that a later version adds
-does not change the id of the cases that do not use it. Large contents of a case made of calls lie in a file beside it.
+Defaults are left out: a file shows the particulars of its case, and a new field does not change the ids of cases that
+do not use it. Large contents of a case made of calls lie in a second file.
 """
 
 import ctypes
@@ -29,31 +29,31 @@ from attnfuzz.reference.user_error import UserError
 from attnfuzz.reference.validity import ImpossibleCase, validate
 
 AnyCase = Case | CallCase
-"""A case of either kind: made of steps, or of literal calls."""
+"""A case made of steps, or of literal calls."""
 
 FORMAT = "attnfuzz-case"
 VERSION = 1
 PAYLOADS = ".payloads.safetensors"
-"""Ending of the file with large contents; but for that, it is named like the case's own."""
+"""Suffix of the file with large contents; its stem is that of the case's file."""
 
 INLINE_BYTES = 256 << 10
-"""A case whose contents have more bytes than this together keeps them in a file of their own."""
+"""Total size of contents above which a case keeps them in a second file."""
 
 _WIDTH = 100
 _MOST_SHOWN = 40
 
 
 class CaseFileError(UserError):
-    """A file that holds no case that can be run; the message is one line that says what is wrong and what to do."""
+    """A file without a case that can be run. The message is one line with the problem and its remedy."""
 
 
 def encode(case: AnyCase) -> bytes:
-    """The case as indented JSON: format, version and kind first, then the fields that are not at their defaults."""
+    """Encode a case as indented JSON: format, version and kind first, then the fields that differ from defaults."""
     return (_pretty({"format": FORMAT, "version": VERSION} | _plain(case)) + "\n").encode()
 
 
 def decode(data: bytes, payloads: Path | None = None) -> AnyCase:
-    """The case that `encode` wrote, with large contents from the file at `payloads`.
+    """Decode a case, with large contents from the file at `payloads`.
 
     Raises:
         CaseFileError: `data` or the file is damaged, foreign, of another version or impossible.
@@ -94,7 +94,7 @@ def validate_any(case: AnyCase) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> AnyCase:
-    """The case in the file at `path`. CaseFileError, with the path, if it cannot be read or decoded."""
+    """Read a case from a file. CaseFileError, with the path, if it cannot be read or decoded."""
     source = Path(path)
     try:
         return decode(foreign.read_bytes(source), source.with_suffix(PAYLOADS))
@@ -105,9 +105,9 @@ def load(path: str | os.PathLike[str]) -> AnyCase:
 
 
 def save(path: str | os.PathLike[str], case: AnyCase) -> None:
-    """Write the case to `path`, and large contents beside it. Raises OSError.
+    """Write a case to `path`, and large contents beside it. Raises OSError.
 
-    Each file is written in one move, so that an interrupted write leaves no half of a file.
+    Each file is written atomically.
     """
     target = Path(path)
     beside = target.with_suffix(PAYLOADS)
@@ -131,12 +131,12 @@ def _write(target: Path, write: Callable[[Path], object]) -> None:
 
 
 def case_id(case: AnyCase) -> str:
-    """12 hexadecimal digits that stand for the content of a case: the head of the SHA-256 of its canonical JSON."""
+    """Identify a case by the first 12 hexadecimal digits of the SHA-256 of its canonical JSON."""
     return hashlib.sha256(msgspec.json.encode(_plain(case), order="sorted")).hexdigest()[:12]
 
 
 def _plain(value: Any) -> Any:
-    """`value` as what JSON has: structs become dicts without their defaults, with the tag of a tagged struct first."""
+    """Convert to JSON's types: structs become dicts without their defaults, with a struct's tag first."""
     if isinstance(value, msgspec.Struct):
         tag, fields = _layout(type(value))
         return tag | {name: _plain(content) for name, default in fields if (content := getattr(value, name)) != default}
@@ -156,7 +156,7 @@ def _layout(kind: type[msgspec.Struct]) -> tuple[dict[str, str], tuple[tuple[str
 
 
 def _pretty(value: object, indent: str = "") -> str:
-    """JSON with every object and list that fits into a line on one line."""
+    """Format JSON with every object and list that fits into a line on one line."""
     flat = json.dumps(value)
     if not isinstance(value, dict | list) or (len(indent) + len(flat) <= _WIDTH and indent):
         return flat
@@ -168,7 +168,7 @@ def _pretty(value: object, indent: str = "") -> str:
 
 
 def _split_off(case: CallCase) -> tuple[CallCase, dict[str, torch.Tensor]]:
-    """The case without its large contents, and these by the names of their entries; none if all are small together."""
+    """Split a case from its large contents, keyed by entry; there are none if all are small together."""
     payloads: dict[str, torch.Tensor] = {}
 
     def outside(buffer: Buffer, entry: str) -> Buffer:
@@ -184,7 +184,7 @@ def _split_off(case: CallCase) -> tuple[CallCase, dict[str, torch.Tensor]]:
 
 
 def _bring_back(case: CallCase, path: Path) -> CallCase:
-    """The case with the contents that `_split_off` moved, from the file at `path`.
+    """Undo `_split_off`, with contents from the file at `path`.
 
     Raises:
         CaseFileError: the file can't be read, or lacks an entry of the right size.
@@ -203,7 +203,7 @@ def _bring_back(case: CallCase, path: Path) -> CallCase:
     except OSError as error:
         raise CaseFileError(f"the contents of its buffers are in {path}, which can't be read: {error}") from error
     except (SafetensorError, RuntimeError) as error:
-        # torch's RuntimeError tells of a file that is too large to be mapped.
+        # torch raises RuntimeError for a file that is too large to be mapped.
         raise CaseFileError(
             f"the contents of its buffers are in {path}, which is damaged: {foreign.reason(error)}"
         ) from error
@@ -233,7 +233,7 @@ def _inlined(buffer: Buffer, file: safe_open, path: Path) -> Buffer:
 
 
 def _contents_changed(case: CallCase, change: Callable[[Buffer, str], Buffer]) -> CallCase:
-    """The case with `change` applied to every content, given a name that is unique in the case."""
+    """Apply `change` to every content, with a name that is unique in the case."""
 
     def changed(writes: tuple[Buffer, ...], owner: str) -> tuple[Buffer, ...]:
         return tuple(change(write, f"{owner}, write {index}") for index, write in enumerate(writes))

@@ -1,8 +1,8 @@
-"""Random numbers for the tokens of several runs, each run from a stream of its own.
+"""Random numbers for the tokens of several runs, each run with a stream of its own.
 
-What a token is given depends on the seed, its run's stream and its index in the run, never on how many tokens or runs
-there are. All runs are drawn into one tensor, so that what is made of it takes few operations. On a GPU they are the
-same numbers: their bits are drawn on the host, and what is made of these is made where it is needed.
+A token's numbers depend on the seed, its run's stream and its index in the run, never on the number of tokens or runs.
+All runs are drawn into one tensor, which keeps the number of operations small. A GPU gets the same numbers: their bits
+are drawn on the host and processed on the device.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _MASK = (1 << 64) - 1
 _BITS = 16
 _PER_WORD = 64 // _BITS
 _AT_ONCE = 1 << 18
-"""Numbers that are looked up at once: their indices take twice as much memory as they do."""
+"""Numbers looked up at once: their indices take twice their memory."""
 
 HOST = torch.device("cpu")
 
@@ -24,14 +24,14 @@ _generator = torch.Generator()
 
 
 class TokenRun(NamedTuple):
-    """So many tokens from one stream."""
+    """A number of tokens from one stream."""
 
     stream: int
     tokens: int
 
 
 class Chance:
-    """Random numbers for the tokens of `runs`, one run after another, on `device`; every call gives the same ones."""
+    """Random numbers for the tokens of consecutive `runs` on `device`; repeated calls give the same numbers."""
 
     def __init__(self, runs: Sequence[TokenRun], seed: int, device: torch.device = HOST) -> None:
         self._runs, self._seed, self.device = runs, seed, device
@@ -61,20 +61,20 @@ class Chance:
         return _unsigned(self._bits(prod(shape))).to(torch.float32).mul_(2.0**-_BITS).view(self.tokens, *shape)
 
     def of_runs(self) -> "Chance":
-        """For one token in each run; see `spread`."""
+        """Random numbers for one token per run; see `spread`."""
         return Chance([run._replace(tokens=1) for run in self._runs], self._seed, self.device)
 
     def spread(self, of_runs: torch.Tensor) -> torch.Tensor:
-        """Give each token what its run has: [runs, ...] to [tokens, ...]."""
+        """Expand [runs, ...] to [tokens, ...]: each token gets its run's element."""
         lengths = torch.tensor(self._lengths, device=self.device)
         return of_runs.repeat_interleave(lengths, dim=0, output_size=self.tokens)
 
     def _bits(self, count: int) -> torch.Tensor:
-        """Random int16 [tokens, count]; a token takes whole words, so that none shares one with the next."""
+        """Random int16 [tokens, count]; tokens take whole words, so that neighbours share none."""
         words = torch.empty(self.tokens, -(-count // _PER_WORD), dtype=torch.int64, device=self.device)
         for run, own in zip(self._runs, words.split(self._lengths), strict=True):
             if run.tokens:
-                # What a GPU is to fetch by itself has to lie in page-locked memory.
+                # An asynchronous copy to a GPU needs page-locked memory.
                 drawn = own if own.is_cpu else torch.empty(own.shape, dtype=own.dtype, pin_memory=True)
                 drawn.random_(-1 << 63, None, generator=_generator.manual_seed(mixed(self._seed, run.stream)))
                 if drawn is not own:
@@ -83,7 +83,7 @@ class Chance:
 
 
 def mixed(state: int, part: int) -> int:
-    """A seed from a seed and a number. Torch's CPU generator keeps the low 32 bits, which depend on all bits of both.
+    """Mix a seed with a number. Torch's CPU generator keeps the low 32 bits, which depend on all bits of both.
 
     The mixing step is splitmix64's (Steele, Lea and Flood, OOPSLA 2014).
     """
@@ -95,9 +95,9 @@ def mixed(state: int, part: int) -> int:
 
 @cache
 def _quantiles(device: torch.device) -> torch.Tensor:
-    """The standard normal distribution's quantiles at the middles of 65,536 equal shares."""
+    """Quantiles of the standard normal distribution at the middles of 65,536 equal shares."""
     if device != HOST:
-        # Computed there they could differ in their last bits.
+        # Computed on the device, they could differ in their last bits.
         return _quantiles(HOST).to(device)
     middles = torch.arange(0.5, 1 << _BITS, dtype=torch.float64) / (1 << _BITS)
     quantiles: torch.Tensor = torch.special.ndtri(middles)

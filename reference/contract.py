@@ -1,4 +1,4 @@
-"""What a backend promises beyond the right numbers: the clauses that a judge may hold it to."""
+"""Contracts: a backend's promises beyond the right numbers, to which the judge may hold it."""
 
 from enum import StrEnum
 
@@ -8,14 +8,14 @@ from attnfuzz.reference.relation import Relation
 
 
 class LseBase(StrEnum):
-    """The logarithm of a log-sum-exp: TWO is FlashInfer's default, E is flash-attention's."""
+    """Base of a log-sum-exp: TWO is FlashInfer's default, E is flash-attention's."""
 
     TWO = "2"
     E = "e"
 
 
 class Holds(StrEnum):
-    """What rows without an answer hold."""
+    """Promised contents of rows without an answer."""
 
     ZERO = "zero"
     FINITE = "finite"
@@ -26,17 +26,17 @@ PAGE_IDS = frozenset({Relation.PAGES_RELABELLED})
 
 
 class Contract(msgspec.Struct, frozen=True, kw_only=True):
-    """A backend's promises; the defaults are the strictest that a library is held to without having said so.
+    """A backend's promises; the defaults are the strictest that apply to a library without a statement of its own.
 
-    `lse` is the base of the LSE that a backend returns, None if it returns none. `empty_rows` is what a row that sees
-    no key holds, `padded_rows` what a row of no request holds. `deterministic`: the same call gives the same bits.
-    `bitwise` are the other relations under which bits stay the same; all others only keep the answer to within the
-    error of a correct run. By default it is the ids of pages alone: what is added up in which order must not depend on
-    them, but no library promises the same of the batch, since kernels choose how to split their work by its size (He
-    and Thinking Machines, "Defeating Nondeterminism in LLM Inference", 2025).
+    `lse` is the base of the LSE that a backend returns, None if it returns none. `empty_rows` are the contents of rows
+    that see no key, `padded_rows` those of rows of no request. `deterministic`: the same call gives the same bits.
+    `bitwise` are the other relations that preserve bits; all others only preserve the answer within the error of a
+    correct run. The default is page ids alone: the order of summation must not depend on them. No library promises the
+    same of the batch, since kernels choose their splits by its size (He and Thinking Machines, "Defeating
+    Nondeterminism in LLM Inference", 2025).
 
-    `sources` maps each clause that is more permissive than the default to the docstring, header, check or upstream
-    test that says so: observed behaviour is no source.
+    `sources` maps each clause that is more permissive than the default to a docstring, header, check or upstream test
+    that states it: observed behaviour is no source.
     """
 
     lse: LseBase | None = None
@@ -54,10 +54,10 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
         if not self.bitwise >= PAGE_IDS and "bitwise" not in self.sources:
             raise ValueError("contract clause bitwise is permissive: name its source")
         if Relation.SAME_CALL in self.bitwise:
-            raise ValueError("contract clause bitwise has same_call: that is what deterministic says")
+            raise ValueError("contract clause bitwise has same_call: use deterministic for it")
 
     def strict(self) -> "Contract":
-        """The same backend held to the best of all: also invariant to the batch, to padding and to graphs."""
+        """The strictest contract: also invariant to the batch, to padding and to graphs."""
         others = {each for each in Relation if each is not Relation.SAME_CALL and not each.reorders_sums}
         return Contract(lse=self.lse, bitwise=self.bitwise | others)
 

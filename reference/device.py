@@ -1,10 +1,10 @@
-"""Where a backend runs."""
+"""The device of a backend."""
 
 from enum import StrEnum
 
 
 class Device(StrEnum):
-    """The kind of device that a backend's kernels run on, by the name that torch gives it."""
+    """The kind of device that a backend's kernels run on, by torch's name."""
 
     CPU = "cpu"
     CUDA = "cuda"

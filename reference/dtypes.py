@@ -1,4 +1,4 @@
-"""The element types that attention kernels read and write, by the names that torch gives them."""
+"""The element types that attention kernels read and write."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ import torch
 
 
 class DType(StrEnum):
-    """An element type; its value is the name that torch uses, so that a case file reads like torch code."""
+    """An element type by torch's name, so that a case file reads like torch code."""
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"

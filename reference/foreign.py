@@ -1,4 +1,4 @@
-"""Reading files that others may have written: bounded in size, and never blocking.
+"""Reading foreign files: bounded in size, and never blocking.
 
 Every file that attnfuzz reads back (cases, logs, findings, ledgers, corpora, dumps) may be damaged or hostile.
 """
@@ -11,13 +11,13 @@ from typing import Any, TypeVar, overload
 import msgspec
 
 MOST_BYTES = 1 << 28
-"""Largest file that is read whole, in bytes. A log of a week's campaign has some 10 MB."""
+"""Largest file that is read whole, in bytes. The log of a week's campaign has some 10 MB."""
 
 MOST_BYTES_OF_RECORD = 1 << 24
-"""Largest file that holds a single record (a case, a finding, a ledger), in bytes: they have a few kB."""
+"""Largest file with a single record (a case, a finding, a ledger), in bytes: they have a few kB."""
 
 MOST_DEPTH = 64
-"""How deep JSON of no declared type may nest. The deepest that attnfuzz writes has 8 levels."""
+"""Maximum nesting of untyped JSON. attnfuzz itself writes at most 8 levels."""
 
 _MOST_CHARACTERS = 300
 
@@ -25,7 +25,7 @@ Decoded = TypeVar("Decoded")
 
 
 def read_bytes(path: str | os.PathLike[str], most: int = MOST_BYTES_OF_RECORD) -> bytes:
-    """The content of a regular file of at most `most` bytes.
+    """Return the content of a regular file of at most `most` bytes.
 
     Raises OSError, with `path`: also ENOTSUP for a FIFO, socket or device, which might block or never end, and EFBIG
     for a larger file.
@@ -57,10 +57,10 @@ def decode_json(data: bytes, type: type[Decoded] | msgspec.json.Decoder[Decoded]
 
 
 def decode_json(data: bytes, type: Any = Any) -> Any:  # noqa: A002 - msgspec's name for it
-    """As `msgspec.json.decode`, but whatever is wrong with `data` is a msgspec.DecodeError.
+    """Decode like `msgspec.json.decode`, but raise msgspec.DecodeError for any problem with `data`.
 
     msgspec raises UnicodeDecodeError for bytes that are not UTF-8 and RecursionError for deep nesting. Without a `type`
-    to bound it, JSON may nest MOST_DEPTH deep. A decoder in place of a type is quicker for many lines.
+    to bound it, JSON may nest MOST_DEPTH deep. Passing a decoder as `type` is faster for many lines.
     """
     try:
         value = type.decode(data) if isinstance(type, msgspec.json.Decoder) else msgspec.json.decode(data, type=type)
@@ -74,7 +74,7 @@ def decode_json(data: bytes, type: Any = Any) -> Any:  # noqa: A002 - msgspec's 
 
 
 def reason(error: Exception) -> str:
-    """What is wrong with foreign data, in one short line: the message may quote it, at any length."""
+    """Shorten an error about foreign data to one line: the message may quote the data at any length."""
     text = " ".join(str(error).split())
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
 

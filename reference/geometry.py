@@ -1,4 +1,4 @@
-"""The shape of an attention layer: heads, head dims, pages, element types, and what alters the softmax."""
+"""The shape of an attention layer: heads, head dims, pages, element types, and modifiers of the softmax."""
 
 from enum import StrEnum
 
@@ -28,7 +28,7 @@ class Latent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Geometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One attention layer, as one rank of a server sees it.
+    """One attention layer, as seen by one rank of a server.
 
     `window_left` counts the keys that a query sees before its own (FlashInfer's convention: window_left + 1 keys in
     all; -1 is no window). `soft_cap` c replaces a logit s by c * tanh(s / c); 0 is off. With `latent`, `kv_heads` is 1

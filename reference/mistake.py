@@ -1,15 +1,15 @@
-"""The kinds of mistake that an explanation of a wrong row can name: the vocabulary of the judge and of its measurement.
+"""The kinds of mistake by which a wrong row can be explained: a vocabulary shared by the judge and its measurement.
 
-A planted defect declares which of them describe it rightly, so that no text has to be read to count wrong ones.
+Each planted defect declares the mistakes that describe it, so that wrong explanations are counted without reading text.
 """
 
 from enum import StrEnum
 
 
 class Mistake(StrEnum):
-    """What a kernel, or its caller, does instead of what it should.
+    """A deviation of a kernel, or of its caller, from correct attention.
 
-    Those that begin with `told` are in the arguments of the call: the kernel answers rightly what it was asked.
+    The members TOLD_* are mistakes in the call's arguments: the kernel answers the call correctly.
     """
 
     NO_KEYS = "no keys"

@@ -1,4 +1,4 @@
-"""The error that a correct kernel shows: the parameters of the judge's statistical tiers."""
+"""Noise models: the errors of correct kernels, as parameters of the judge's statistical tiers."""
 
 from enum import StrEnum
 
@@ -24,7 +24,7 @@ SMALLEST_STEP: dict[torch.dtype, float] = {
 
 
 class Origin(StrEnum):
-    """Where a noise model is from: UNKNOWN assumes the worst, THEORY follows from the code, CALIBRATED is measured."""
+    """Origin of a noise model: UNKNOWN assumes the worst, THEORY follows from the code, CALIBRATED is measured."""
 
     UNKNOWN = "unknown"
     THEORY = "theory"
@@ -32,12 +32,12 @@ class Origin(StrEnum):
 
 
 class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
-    """Relative errors of a kernel's steps. The rounding of the output is that of its dtype, and not stated here.
+    """Relative errors of a kernel's operations. The rounding of the output follows from its dtype and is not included.
 
     `probabilities` is the roundoff of the softmax weights as they enter the second product (2^-24 for fp32, 2^-8 for
     bf16), and `underflow` their absolute error near zero, relative to the row's largest weight. `row_sum` is the
     roundoff of the weights as they enter the softmax's denominator: 0 where the weights are summed before they are
-    rounded. `logits` is the error of a logit relative to |q| |k| |bmm1_scale|, root mean square; `accumulate` the
+    rounded. `logits` is the root mean square error of a logit relative to |q| |k| |bmm1_scale|; `accumulate` the
     roundoff of the running sums; `exponential` the relative error of exp beyond that of its argument; `tanh` that of
     the soft cap. `quotient` is the absolute error of the reciprocal of the softmax's denominator. `bias` is the
     relative error of the scale that all rows of an output may have in common, and `peak` the roundoff of a row's
@@ -81,7 +81,7 @@ class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def unknown_kernel(cls) -> "NoiseModel":
-        """A kernel of which nothing is known: bf16 weights, in both the product and the denominator."""
+        """A kernel without any information: bf16 weights in both the product and the denominator."""
         return msgspec.structs.replace(
             cls.rounded_probabilities(torch.bfloat16),
             row_sum=ROUNDOFF[torch.bfloat16],

@@ -1,4 +1,4 @@
-"""A packed attention problem, its answer, and what the error of a correct kernel depends on."""
+"""A packed attention problem, its answer, and the moments that determine the error of a correct kernel."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ import torch
 class Problem:
     """query [T, Hq, Dqk], key [S, Hkv, Dqk] and value [S, Hkv, Dv] of any float dtype, packed in the order of requests.
 
-    Keys and values lie on one device, and queries and sinks on the same or another.
+    Keys and values lie on one device, queries and sinks on the same or another.
 
     Request r has `q_lens[r]` queries and `kv_lens[r]` keys. `causal` aligns its last query to its last key: query i
     sees key j if j <= kv - q + i. With `window_left` >= 0 it sees it only if j >= kv - q + i - window_left. A logit is
@@ -50,12 +50,12 @@ class Problem:
 
 @dataclass(frozen=True)
 class Moments:
-    """What the error of a correct kernel depends on, in fp64; p are the softmax weights, v and o include bmm2_scale.
+    """Determinants of a correct kernel's error, in fp64; p are the softmax weights, v and o include bmm2_scale.
 
     [T, Hq, Dv]: `power` is sum_j p_j^2 v_j^2 and `spread` sum_j p_j^2 (v_j - o)^2.
-    [T, Hq]: `concentration` is sum_j p_j^2; `gap` how far below the largest logit the visible ones are, averaged by
-    weight; `p_peak` the largest weight; `peak` the largest logit, sinks included, 0 if there is none; `magnitude` the
-    request's largest |bmm1_scale| |q| |k|, which bounds every logit.
+    [T, Hq]: `concentration` is sum_j p_j^2; `gap` the weighted mean distance of the visible logits from the largest;
+    `p_peak` the largest weight; `peak` the largest logit, sinks included, 0 if there is none; `magnitude` the request's
+    largest |bmm1_scale| |q| |k|, which bounds every logit.
     """
 
     power: torch.Tensor
@@ -71,7 +71,7 @@ class Moments:
 class Answer:
     """out [T, Hq, Dv] and natural-log lse [T, Hq] in fp64; `visible` [T] int64 counts the keys that a query sees.
 
-    A row that sees nothing has out = 0 and lse = -inf, or its sink.
+    A row that sees no key has out = 0 and lse = -inf, or its sink.
     """
 
     out: torch.Tensor
@@ -81,9 +81,9 @@ class Answer:
 
 
 def exact(tensor: torch.Tensor) -> torch.Tensor:
-    """The values of a float tensor in fp64, contiguous and without any rounding; a contiguous fp64 tensor is itself.
+    """The values of a float tensor in fp64, contiguous and not rounded; a contiguous fp64 tensor is returned as it is.
 
-    On the CPU, fp8 goes through a table of its 256 values, four times as fast as torch's own conversion.
+    On the CPU, fp8 goes through a table of its 256 values, which is four times as fast as torch's conversion.
     """
     if tensor.dtype is torch.float8_e4m3fn and tensor.device.type == "cpu":
         index = tensor.view(torch.uint8).to(torch.int32, memory_format=torch.contiguous_format)

@@ -1,4 +1,4 @@
-"""Ragged requests as padded batches: gathered, masked, and answered in blocks of bounded size."""
+"""Answering ragged requests as padded batches, in blocks of bounded size."""
 
 from collections.abc import Iterator
 from itertools import accumulate, groupby
@@ -8,14 +8,14 @@ import torch
 from attnfuzz.reference.problem import Problem, exact
 
 _ONE_BATCH = 1 << 18
-"""Logits below which a ragged batch is padded as a whole: that is cheaper than answering it in groups."""
+"""Number of logits below which a ragged batch is padded as a whole: cheaper than answering it in groups."""
 
 _QUERIES = 64
-"""Query tokens of a block whose keys do not fit at once."""
+"""Query tokens per block if a request's keys do not fit at once."""
 
 
 def groups(problem: Problem, block: int) -> Iterator[list[int]]:
-    """The requests with queries, in groups that are padded together: within a group, lengths differ by less than half.
+    """Group the requests with queries for padding: within a group, lengths differ by less than half.
 
     A group of several requests has at most `block` logits and elements of keys and values, padding included.
     """
@@ -46,7 +46,7 @@ def _logits(problem: Problem, requests: list[int]) -> int:
 
 
 def _held(problem: Problem, requests: list[int]) -> int:
-    """What is held at once when `requests` are answered as one: logits, and elements of keys and values."""
+    """Logits, and elements of keys and values, held at once when `requests` are answered as one batch."""
     most_q, most_kv = _longest(problem, requests)
     return len(requests) * most_kv * _held_per_key(problem, most_q)
 
@@ -66,7 +66,7 @@ def _rows(packed: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 
 class Batch:
-    """A group of requests, padded to its longest: B requests, of up to `most_q` queries and `most_kv` keys."""
+    """A group of B requests, padded to its longest: up to `most_q` queries and `most_kv` keys."""
 
     def __init__(self, problem: Problem, requests: list[int], *, moments: bool, block: int) -> None:
         self._problem = problem
@@ -88,7 +88,7 @@ class Batch:
             self._kv_step = max(block // (len(requests) * _held_per_key(problem, self._q_step)), 1)
 
     def answers(self) -> Iterator[tuple[torch.Tensor | slice, torch.Tensor]]:
-        """For each block of queries: the places of its tokens in the packed problem, and [tokens, Hq, columns] of fp64.
+        """Yield per block of queries the places of its tokens in the packed problem, and fp64 [tokens, Hq, columns].
 
         The columns are those of `OnlineSoftmax.finish`; with moments, then magnitude.
         """
@@ -133,7 +133,7 @@ class Batch:
         return scaled.view(len(self._q_lens), kv_heads, (last - first) * group, -1)
 
     def _keys(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values [start, end) of each request: fp64 [B, Hkv, end - start, dim]; past its end, its last."""
+        """Keys and values [start, end) of each request, fp64 [B, Hkv, end - start, dim]; its last key past its end."""
         packed = self._problem.key, self._problem.value
         if packed[0].shape[0] == 0:
             shapes = ((len(self._kv_lens), tensor.shape[1], end - start, tensor.shape[2]) for tensor in packed)
@@ -179,13 +179,13 @@ class Batch:
 
 
 _FAR = 700.0
-"""Distance from the largest logit at which a weight is below 1e-300: farther logits, -inf too, count as this far."""
+"""Distance from the largest logit at which a weight is below 1e-300; larger distances, also of -inf, are clamped."""
 
 _LOWEST = torch.finfo(torch.float64).min
 
 
 class OnlineSoftmax:
-    """Rows [..., M] that have seen some keys.
+    """Running softmax of rows [..., M] over blocks of keys.
 
     Weights x_j = exp(logit_j - peak) are relative to the row's largest logit.
     Holds peak, total = sum x, weighted = sum x v and, with `moments`, squares = sum x^2, drop = sum x (peak - logit),
@@ -199,7 +199,7 @@ class OnlineSoftmax:
         self.squares = self.drop = self.powers = torch.empty(0)
 
     def add(self, logits: torch.Tensor, value: torch.Tensor) -> None:
-        """See more keys: logits [..., M, k], -inf where hidden, and value [..., k, Dv], both fp64."""
+        """Add keys: logits [..., M, k], -inf where hidden, and value [..., k, Dv], both fp64."""
         before = self.peak
         peak = logits.amax(dim=-1)
         if not self._fresh:
@@ -224,7 +224,7 @@ class OnlineSoftmax:
             self.squares, self.drop, self.powers = sums[2:]
 
     def _rescaled(self, sums: list[torch.Tensor], growth: torch.Tensor) -> list[torch.Tensor]:
-        """The new keys' `sums` plus the earlier ones, whose peak has grown by `growth` [..., M]."""
+        """Add the new keys' `sums` to the earlier ones, whose peak has grown by `growth` [..., M]."""
         decay = torch.exp(-growth)
         wide = decay.unsqueeze(-1)
         result = [sums[0] + self.total * decay, sums[1] + self.weighted * wide]
@@ -234,10 +234,10 @@ class OnlineSoftmax:
         return result
 
     def finish(self, sinks: torch.Tensor | None, scale: float) -> list[torch.Tensor]:
-        """The answer's columns: out [..., M, Dv], times `scale`, and lse [..., M, 1].
+        """Columns of the answer: out [..., M, Dv], times `scale`, and lse [..., M, 1].
 
         With moments, then power and spread [..., M, Dv], and (concentration, gap, p_peak, peak) [..., M, 4], all as
-        `Moments` defines them. sinks [..., M] are natural logits. Rows that saw nothing give out = 0, and lse = -inf or
+        `Moments` defines them. sinks [..., M] are natural logits. Rows that see no key have out = 0, and lse = -inf or
         the sink.
         """
         lse = self.peak + self.total.log()

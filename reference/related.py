@@ -1,4 +1,4 @@
-"""The other run of a metamorphic relation, and which of its requests stand for which of the first."""
+"""The second run of a metamorphic relation, and the mapping between the requests of both runs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ _QUERIES_APPENDED = 3
 """New tokens of the request that REQUEST_APPENDED adds to a prefill."""
 
 _SLACK = 1024
-"""What SPLITS_CHANGED adds to a maximum without slack: several splits for kernels that split by the stated maximum."""
+"""Slack that SPLITS_CHANGED adds to an exact maximum: several splits for kernels that split by the stated maximum."""
 
 
 @dataclass(frozen=True)
 class Related:
-    """The other case, without a relation of its own, and where to find the first one's rows in it.
+    """The other case, without a relation of its own, and the places of the first case's rows in it.
 
-    `steps[i]` is the other's step for step i of the first, None if there is none (a capture). The request at position
-    p of step i is at position `positions[i][p]` of that step.
+    `steps[i]` is the other case's step for step i of the first, None if there is none (a capture). The request at
+    position p of step i is at position `positions[i][p]` of that step.
     """
 
     case: Case
@@ -32,13 +32,13 @@ class Related:
 
 
 class NotRelated(ValueError):
-    """A relation says nothing about a case; the message is a clause that says why."""
+    """A relation that does not apply to a case; the message is a clause with the reason."""
 
 
 def related(case: Case) -> Related:
-    """What `case.relation`, which is not None, makes of a case that is valid but for it.
+    """Apply `case.relation`, which is not None, to an otherwise valid case.
 
-    The other case may be impossible where a bound is in the way: `attnfuzz.reference.validity` says so.
+    The other case may exceed a bound: `attnfuzz.reference.validity` checks it.
 
     Raises:
         NotRelated: the relation changes nothing about this case.
@@ -97,12 +97,8 @@ def _append_request(case: Case) -> Case:
     return replace(case, steps=steps, chunk_capacity=capacity)
 
 
-def _enlarge_padding(case: Case) -> Case:
-    return replace(case, steps=tuple(_padded(step, _ROWS_ADDED) for step in case.steps))
-
-
 def _padded(step: Step, rows: int) -> Step:
-    """A step padded by so many more requests; by tokens where padding adds no requests."""
+    """Pad a step by `rows` more requests; by tokens where padding adds no requests."""
     whole = step.mode.uniform or step.launch is not Launch.EAGER
     return replace(step, padded_tokens=step.padded_tokens + rows * (step.tokens_per_request if whole else 1))
 
@@ -128,17 +124,15 @@ def _change_chunks(case: Case) -> Case:
     return replace(case, chunk_capacity=capacity)
 
 
-def _change_splits(case: Case) -> Case:
-    return replace(case, max_len_slack=0 if case.max_len_slack else _SLACK)
-
-
 _CHANGES: dict[Relation, Callable[[Case], Case]] = {
     Relation.SAME_CALL: lambda case: case,
     Relation.PAGES_RELABELLED: _relabel_pages,
     Relation.BATCH_PERMUTED: _permute_batch,
     Relation.REQUEST_APPENDED: _append_request,
-    Relation.PADDING_ENLARGED: _enlarge_padding,
+    Relation.PADDING_ENLARGED: lambda case: replace(
+        case, steps=tuple(_padded(step, _ROWS_ADDED) for step in case.steps)
+    ),
     Relation.REPLAY_AS_EAGER: _replay_eagerly,
     Relation.CHUNKS_CHANGED: _change_chunks,
-    Relation.SPLITS_CHANGED: _change_splits,
+    Relation.SPLITS_CHANGED: lambda case: replace(case, max_len_slack=0 if case.max_len_slack else _SLACK),
 }

@@ -1,27 +1,27 @@
-"""Metamorphic relations: ways to ask for the same attention again that must give the same answer.
+"""Metamorphic relations: other ways to request the same attention, which must give the same answer.
 
-What a related run shows needs no reference, so it also finds what the reference cannot see because it reads what the
-kernel was given: queries that were never copied into a graph, say.
+A related run needs no reference, so it also finds failures that the reference repeats because it reads the kernel's
+own inputs, such as queries that were never copied into a graph.
 """
 
 from enum import StrEnum
 
 
 class Relation(StrEnum):
-    """What is different about a second run of a case, whose requests all ask for the same as in the first.
+    """The difference between the two runs of a case, whose requests ask for the same attention.
 
-    SAME_CALL: nothing. Shows races and what depends on the state of memory.
+    SAME_CALL: none. Shows races and dependence on the state of memory.
 
-    PAGES_RELABELLED: other pages of the pool hold the same tokens. Shows page ids that are taken for something else.
+    PAGES_RELABELLED: other pages of the pool hold the same tokens. Shows misused page ids.
 
-    BATCH_PERMUTED: the requests of each step come in reverse order. Shows what leaks between neighbours.
+    BATCH_PERMUTED: the requests of each step come in reverse order. Shows leaks between neighbours.
 
-    REQUEST_APPENDED: each step has one more request, with keys of its own, behind the others. It takes the place of
-    padding in graphs that have room for it; where one has none, all graphs have a bucket larger by one.
+    REQUEST_APPENDED: each step has one more request with keys of its own, behind the others. It takes the place of
+    padding in graphs that have room for it; if one has none, the bucket of every graph grows by one.
 
     PADDING_ENLARGED: each step is padded by two more requests, or tokens where padding adds tokens.
 
-    REPLAY_AS_EAGER: nothing is captured, and what was replayed is launched eagerly, as padded as it was.
+    REPLAY_AS_EAGER: nothing is captured, and replays are launched eagerly with the same padding.
 
     CHUNKS_CHANGED: prefixes are attended to in one pass instead of several chunks, or in two instead of one.
 
@@ -39,10 +39,10 @@ class Relation(StrEnum):
 
     @property
     def words(self) -> str:
-        """For messages: "pages relabelled"."""
+        """The relation in messages, such as "pages relabelled"."""
         return self.value.replace("_", " ")
 
     @property
     def reorders_sums(self) -> bool:
-        """Whether the keys are added up in another order by design, so that bits differ unless that is ruled out."""
+        """Whether the order of summation changes by design, so that bits may differ."""
         return self in (Relation.CHUNKS_CHANGED, Relation.SPLITS_CHANGED)

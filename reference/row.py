@@ -1,4 +1,4 @@
-"""One row by itself: the softmax weights of one query token and head, and the values that they weigh."""
+"""A single row: the softmax weights of one query token and head, and the values that they weigh."""
 
 from itertools import accumulate
 
@@ -22,7 +22,7 @@ def row_weights(problem: Problem, token: int, head: int) -> tuple[torch.Tensor, 
 
 
 def tied_row(problem: Problem, token: int, head: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """As `row_weights`, if two of the weights are equal; None if all differ, which is found without the values."""
+    """Like `row_weights` if two weights are equal; None if all differ, which is found without the values."""
     keys = _seen(problem, token)
     weights = _weights(problem, token, head, keys)
     ordered = weights.sort().values
@@ -32,9 +32,9 @@ def tied_row(problem: Problem, token: int, head: int) -> tuple[torch.Tensor, tor
 
 
 def key_marks(problem: Problem, token: int, head: int) -> torch.Tensor:
-    """A number for each key that the row sees, fp64 [k]: the key along a fixed direction, in units of the largest.
+    """A number per key that the row sees, fp64 [k]: its component along a fixed direction, relative to the largest.
 
-    Copies of one key have the same number to within `EQUAL`, and other keys, but for an accident, another.
+    Copies of one key have the same number to within `EQUAL`; other keys almost surely differ.
     """
     key = _own(problem, problem.key, head, _seen(problem, token))
     generator = torch.Generator().manual_seed(_DIRECTION_SEED)
@@ -70,5 +70,5 @@ def _values(problem: Problem, head: int, keys: slice) -> torch.Tensor:
 
 
 def _own(problem: Problem, tokens: torch.Tensor, head: int, keys: slice) -> torch.Tensor:
-    """What of a problem's keys or values a head attends to, in fp64, where its queries are."""
+    """The keys or values that a head attends to, in fp64 on the device of the queries."""
     return exact(tokens[keys, head // problem.group].to(problem.query.device))

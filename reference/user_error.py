@@ -2,8 +2,8 @@
 
 
 class UserError(Exception):
-    """An error that the user can fix: the message says what is wrong and what to do.
+    """An error that the user can fix: the message states the problem and its remedy.
 
-    The command line prints the message alone and exits with 2. Any other exception that reaches it is a bug in
-    attnfuzz, and is reported as one.
+    The command line prints the message alone and exits with 2. Any other exception that reaches it is reported as a
+    bug in attnfuzz.
     """

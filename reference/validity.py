@@ -1,6 +1,6 @@
-"""Which cases can exist: the rules that bind the fields of a case together, and the bounds that keep it runnable.
+"""Validity: the rules that relate the fields of a case, and the bounds that keep it runnable.
 
-A rule here holds for every backend. What one backend supports is its Capability.
+These rules hold for every backend. A backend's own limits are its Capability.
 """
 
 import math
@@ -23,7 +23,7 @@ MAX_QUERY_BYTES = 1 << 33
 MAX_PRODUCTS = 1 << 38
 
 MAX_BACKEND_NAME = 4096
-"""A name may be FILE.py:NAME, and a path has so many bytes at most."""
+"""A name may be FILE.py:NAME, and a path has at most this many bytes."""
 
 _MOST_SHOWN = 200
 
@@ -32,7 +32,7 @@ _GraphKey = tuple[Mode, int, int]
 
 
 class ImpossibleCase(ValueError):
-    """A case that cannot exist; the message names the field, its value and what would be legal."""
+    """A case that cannot exist; the message names the field, its value and the legal values."""
 
     def __init__(self, field: str, value: object, legal: str) -> None:
         shown = repr(value)
@@ -57,7 +57,7 @@ def validate(case: Case) -> None:
 
 
 def validate_backend_name(name: str) -> None:
-    """Raise ImpossibleCase for what can't be the name of a backend: it is looked up, printed, and part of paths."""
+    """Raise ImpossibleCase unless `name` can be a backend's: it is looked up, printed, and part of paths."""
     if not name or not name.isprintable() or len(name) > MAX_BACKEND_NAME:
         legal = f"must be the name of a backend, of {MAX_BACKEND_NAME} printable characters at most"
         raise ImpossibleCase("backend", name, legal)
@@ -189,7 +189,7 @@ def _validate_padding(step: Step, field: str) -> None:
     else:
         needed = step.tokens
     if padded < max(needed, 1):
-        raise ImpossibleCase(f"{field}.padded_tokens", padded, f"must be at least {max(needed, 1)}, what requests need")
+        raise ImpossibleCase(f"{field}.padded_tokens", padded, f"must be at least {max(needed, 1)}, for all requests")
 
 
 def _validate_launch(step: Step, field: str, captured: set[_GraphKey]) -> None:
@@ -230,7 +230,7 @@ def _validate_chunks(step: Step, field: str, case: Case) -> None:
 
 
 def _validate_latent_prefill(step: Step, field: str) -> None:
-    """A latent prefill attends to its own new tokens and then to a prefix, so that there are never fewer keys."""
+    """Check that there are enough keys: a latent prefill attends to its own new tokens, then to a prefix."""
     for position, request in enumerate(step.requests):
         if request.kv_len < request.q_len:
             legal = f"must be at least q_len {request.q_len} in {step.mode} with latents"
@@ -238,7 +238,7 @@ def _validate_latent_prefill(step: Step, field: str) -> None:
 
 
 def _validate_size(case: Case) -> None:
-    """Bound memory and time, so that a file cannot ask for what no machine can run."""
+    """Bound memory and time, so that a case file cannot exhaust the machine."""
     geometry = case.geometry
     lengths = case.slot_lengths().values()
     owned = sum(-(-length // geometry.page_size) for length in lengths)
@@ -261,7 +261,7 @@ def _validate_size(case: Case) -> None:
 
 
 def _validate_relation(case: Case) -> None:
-    """Check that the relation changes something, and that there is room for what it adds."""
+    """Check that the relation changes something, and that its other case is possible."""
     assert case.relation is not None
     try:
         validate(related(case).case)
@@ -272,7 +272,7 @@ def _validate_relation(case: Case) -> None:
 
 
 def products(case: Case) -> int:
-    """Multiplications of a case's attention over real requests, causal or not: the measure of its size."""
+    """Number of multiplications in a case's attention over real requests, causal or not: the measure of its size."""
     geometry = case.geometry
     pairs = sum(request.q_len * request.kv_len for step in case.steps for request in step.requests)
     return pairs * geometry.q_heads * (geometry.head_dim_qk + geometry.head_dim_vo)

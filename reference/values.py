@@ -1,7 +1,7 @@
-"""What q, K and V hold: the recipes of the value families.
+"""Recipes of the value families: the contents of q, K and V.
 
 Every element fits fp8 e4m3 (up to 448) and fp16 after a cast. A token's values depend on its stream and its index in
-it, and never on how many tokens are drawn, so that shortening a request leaves the others alone.
+it, never on the number of tokens, so that shortening a request leaves the others alone.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from attnfuzz.reference.probe import probe_keys, probe_queries, probe_values
 
 
 class Operand(StrEnum):
-    """Which operand is drawn."""
+    """An operand of attention."""
 
     QUERY = "query"
     KEY = "key"
@@ -26,13 +26,13 @@ class Operand(StrEnum):
 _ROLE_SALT = {Operand.QUERY: 0x51, Operand.KEY: 0x4B, Operand.VALUE: 0x56}
 
 _LARGE = 12.0
-"""Standard deviation of q and K with large logits: theirs is then 144, after the division by sqrt(head_dim_qk)."""
+"""Standard deviation of q and K with large logits: that of the logits is 144, after division by sqrt(head_dim_qk)."""
 
 _SMALL = 0.05
-"""Standard deviation of q with one-hot values: the softmax stays nearly uniform, so that every token has its share."""
+"""Standard deviation of q with one-hot values: the softmax stays nearly uniform, so that every token contributes."""
 
 _PEAK = 4.0
-"""Standard deviation of what the shared direction adds to a peaked token's logits, above their noise of about 1."""
+"""Standard deviation of a peaked token's extra logit, above the logits' noise of about 1."""
 
 _PEAK_EVERY = 16
 """Tokens at the edges of pages of this size can be peaked: the commonest page size, or a fraction of a larger one."""
@@ -42,7 +42,7 @@ _AMPLITUDES = 8
 
 
 def draw(family: ValueFamily, role: Operand, shape: tuple[int, ...], *, seed: int, stream: int) -> torch.Tensor:
-    """Values of one operand, float32 of `shape` [tokens, heads, dim], from one stream: see `draw_runs`.
+    """Draw one operand from one stream, float32 of `shape` [tokens, heads, dim]; see `draw_runs`.
 
     ValueError unless `shape` has three axes.
     """
@@ -62,27 +62,19 @@ def draw_runs(
     seed: int,
     device: torch.device = HOST,
 ) -> torch.Tensor:
-    """Values of all runs, one after another, float32 [tokens, heads, dim]; a function of family, role, seed and stream.
+    """Draw an operand of consecutive runs, float32 [tokens, heads, dim]: a function of family, role, seed and streams.
 
-    They are the same on every device, bit for bit.
+    The values are the same on every device, bit for bit.
 
-    NORMAL is standard normal. PEAKED lets a few keys, many of them at page edges, take nearly all the weight. CONSTANT
-    has the same key and value at every token of a stream, so that the output is that value. ONE_HOT gives each token's
-    value one element, whose position and size tell token and head, under a nearly uniform softmax. LARGE_LOGITS has
+    NORMAL is standard normal. PEAKED gives nearly all the weight to a few keys, many of them at page edges. CONSTANT
+    repeats one key and value at every token of a stream, so that the output is that value. ONE_HOT gives each token's
+    value one element, whose position and size identify token and head, under a nearly uniform softmax. LARGE_LOGITS has
     logits of several hundred. ZEROS has q = 0 and values of +1 and -1, so that the output is a count. PROBE has exact
-    weights in every row, and values that tell which key is missing (`attnfuzz.reference.probe`).
+    weights in every row, and values that identify a missing key (`attnfuzz.reference.probe`).
     """
     query, key, value = _RECIPES[family]
     recipe = {Operand.QUERY: query, Operand.KEY: key, Operand.VALUE: value}[role]
     return recipe(Chance(runs, mixed(_ROLE_SALT[role], seed), device), heads, dim)
-
-
-def _normal(chance: Chance, heads: int, dim: int) -> torch.Tensor:
-    return chance.normal(heads, dim)
-
-
-def _peaked_queries(chance: Chance, heads: int, dim: int) -> torch.Tensor:
-    return chance.normal(heads, dim).add_(1.0)
 
 
 def _peaked_keys(chance: Chance, heads: int, dim: int) -> torch.Tensor:
@@ -97,12 +89,8 @@ def _constant(chance: Chance, heads: int, dim: int) -> torch.Tensor:
     return chance.spread(chance.of_runs().normal(heads, dim))
 
 
-def _small(chance: Chance, heads: int, dim: int) -> torch.Tensor:
-    return chance.normal(heads, dim).mul_(_SMALL)
-
-
 def _tags(chance: Chance, heads: int, dim: int) -> torch.Tensor:
-    # Tags begin anywhere, so that slots differ at the same position.
+    # Tags begin at random offsets, so that slots differ at the same position.
     begin = chance.spread((chance.of_runs().share(1) * (dim * _AMPLITUDES)).to(torch.int64))
     token = chance.position.unsqueeze(-1) + begin
     head = torch.arange(heads, device=chance.device)
@@ -111,23 +99,24 @@ def _tags(chance: Chance, heads: int, dim: int) -> torch.Tensor:
     return tags.scatter_(-1, ((token + head) % dim).unsqueeze(-1), amplitude.unsqueeze(-1))
 
 
-def _large(chance: Chance, heads: int, dim: int) -> torch.Tensor:
-    return chance.normal(heads, dim).mul_(_LARGE)
-
-
-def _zeros(chance: Chance, heads: int, dim: int) -> torch.Tensor:
-    return torch.zeros(chance.tokens, heads, dim, device=chance.device)
-
-
 _Recipe = Callable[[Chance, int, int], torch.Tensor]
 
+
+def _times(factor: float) -> _Recipe:
+    return lambda chance, heads, dim: chance.normal(heads, dim).mul_(factor)
+
+
 _RECIPES: dict[ValueFamily, tuple[_Recipe, _Recipe, _Recipe]] = {
-    ValueFamily.NORMAL: (_normal, _normal, _normal),
-    ValueFamily.PEAKED: (_peaked_queries, _peaked_keys, _normal),
-    ValueFamily.CONSTANT: (_normal, _constant, _constant),
-    ValueFamily.ONE_HOT: (_small, _normal, _tags),
-    ValueFamily.LARGE_LOGITS: (_large, _large, _normal),
-    ValueFamily.ZEROS: (_zeros, _normal, Chance.sign),
+    ValueFamily.NORMAL: (Chance.normal, Chance.normal, Chance.normal),
+    ValueFamily.PEAKED: (lambda chance, *shape: chance.normal(*shape).add_(1.0), _peaked_keys, Chance.normal),
+    ValueFamily.CONSTANT: (Chance.normal, _constant, _constant),
+    ValueFamily.ONE_HOT: (_times(_SMALL), Chance.normal, _tags),
+    ValueFamily.LARGE_LOGITS: (_times(_LARGE), _times(_LARGE), Chance.normal),
+    ValueFamily.ZEROS: (
+        lambda chance, *shape: torch.zeros(chance.tokens, *shape, device=chance.device),
+        Chance.normal,
+        Chance.sign,
+    ),
     ValueFamily.PROBE: (probe_queries, probe_keys, probe_values),
 }
-"""Of queries, keys and values."""
+"""Recipes of queries, keys and values."""

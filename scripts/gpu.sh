@@ -4,7 +4,7 @@
 #   scripts/gpu.sh test        pytest tests/gpu
 #   scripts/gpu.sh bench       the benchmarks
 #   scripts/gpu.sh campaign    a campaign over the quick set
-# Stages keep what they build and find in build/gpu, and can be repeated. Without a network, WHEELS names a folder of
+# Stages keep their builds and findings in build/gpu, and can be repeated. Without a network, WHEELS names a folder of
 # wheels to install from; torch is taken as it is installed. PYTHON, if set, is an interpreter that has all packages.
 set -eu
 cd "$(dirname "$0")/.."
@@ -12,7 +12,7 @@ HOME_OF_ALL=$PWD/build/gpu
 export ATTNFUZZ_CACHE="$HOME_OF_ALL/kernels" FLASHINFER_WORKSPACE_BASE="$HOME_OF_ALL/flashinfer"
 SEED=${SEED:-1}
 MINUTES=${MINUTES:-8}
-# What compiles within minutes: fmha_v2, and with it hopper:trtllm_mha, takes an hour of one core. With
+# Those that compile within minutes: fmha_v2, and with it hopper:trtllm_mha, takes an hour of one core. With
 # QUICK="$(attnfuzz backends --device cuda --runnable)" it is all that runs here.
 QUICK=${QUICK:-"cuda_fixup xqa batch_decode fa2_paged mla_fa2 cascade_merge sdpa_flash"}
 
@@ -64,7 +64,7 @@ bench() {
 
 campaign() {
   attnfuzz fuzz $(repeated --backend $QUICK) \
-    --time "${MINUTES}m" --jobs "${JOBS:-12}" --seed "$SEED" --out "$HOME_OF_ALL/campaign"
+    --time "${MINUTES}m" --jobs "${JOBS:-12}" --seed "$SEED" --home "$HOME_OF_ALL/campaign"
 }
 
 case ${1:-} in

@@ -36,9 +36,9 @@ if [ -z "$UV" ]; then
   UV=$HOME_OF_ALL/uv/bin/uv
 fi
 failed=0
-what=${1:-}
+stage=${1:-}
 [ $# -eq 0 ] || shift
-case $what in
+case $stage in
   lowest) tried "${1:-python3.11}" lowest-direct "${TORCH:-}" ;;
   newest)
     [ $# -gt 0 ] || set -- $(for minor in 11 12 13 14; do "python3.$minor" -c 'import sys; print(sys.executable)' 2>/dev/null || true; done)

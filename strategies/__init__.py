@@ -1,1 +1,1 @@
-"""What to try: Hypothesis strategies that draw whole cases."""
+"""Hypothesis strategies that draw whole cases."""

@@ -15,12 +15,12 @@ from attnfuzz.strategies.coverage.classes import ACCEPTED, BATCHES, KEYS, KV_LEN
 from attnfuzz.strategies.lean import NO_LEAN, Lean
 from attnfuzz.strategies.scope import Scope
 
-# A length of 0 gets one draw in this many where nothing asks for more.
+# With Emptiness.SOME, one draw in this many is a length of 0.
 _ONE_EMPTY_IN = 10
 
 
 class Emptiness(Enum):
-    """How many KV lengths of a batch are 0: now and then one, most, or all of them."""
+    """The share of KV lengths of 0 in a batch: now and then one, most, or all."""
 
     SOME = auto()
     MOST = auto()
@@ -28,9 +28,9 @@ class Emptiness(Enum):
 
 
 def _kv_options(page_size: int, ceiling: int, emptiness: Emptiness, *, flat: bool) -> tuple[int, ...]:
-    """KV lengths from 0 to `ceiling` in ascending order, each as often as it should be drawn.
+    """KV lengths from 0 to `ceiling` in ascending order, repeated by weight.
 
-    Without `flat`, a length n has a weight of about 1 / n. Lengths at a page's edge weigh more, whatever they are.
+    Without `flat`, a length n has a weight of about 1 / n. Lengths at a page's edge weigh more in any case.
     """
     if emptiness is Emptiness.ALL:
         return (0,)
@@ -46,7 +46,7 @@ def _kv_options(page_size: int, ceiling: int, emptiness: Emptiness, *, flat: boo
 
 @cache
 def kv_lengths(page_size: int, ceiling: int, emptiness: Emptiness, *, flat: bool) -> Choice[int]:
-    """A KV length of `_kv_options`. It shows what it is as a KV length, and what it is as that of a prefix."""
+    """A choice of `_kv_options`. It shows the features of a KV length, and those of a prefix's length."""
 
     def shows(length: int) -> tuple[str, ...]:
         as_prefix = ("without keys=some", "prefix=none", "chunks=no prefix") if length == 0 else ("prefix=yes",)
@@ -57,7 +57,7 @@ def kv_lengths(page_size: int, ceiling: int, emptiness: Emptiness, *, flat: bool
 
 @cache
 def new_tokens(ceiling: int) -> Choice[int]:
-    """The number of new tokens of a request of a prefill: one of `q_options`."""
+    """A choice of the number of new tokens of a prefill's request."""
 
     def shows(length: int) -> tuple[str, ...]:
         return (f"longest q={QUERIES.of(length)}",) if length else ("q lens=an idle request",)
@@ -67,7 +67,7 @@ def new_tokens(ceiling: int) -> Choice[int]:
 
 @cache
 def q_options(ceiling: int) -> tuple[int, ...]:
-    """New tokens of a prefill: 1 to `ceiling` in ascending order, short ones more often, and at times none at all."""
+    """New tokens of a prefill: 1 to `ceiling` in ascending order, short ones more often, and sometimes none."""
     weights = {length: max(1, 16 // length) for length in range(1, ceiling + 1)}
     some = tuple(length for length, weight in weights.items() for _ in range(weight))
     return some + (0,) * (len(some) // 16 + 1)
@@ -87,8 +87,8 @@ def _shown_by_style(style: tuple[Emptiness, bool]) -> tuple[str, ...]:
     return ("prefix=fewer keys than queries", *(f"kv len={value}" for value in KV_LENGTHS.names if value != "0"))
 
 
-# (which KV lengths are 0, whether a drawn length is the total). If it is not, it counts what lies before the new tokens
-# and they are added to it, as servers do; a total may be shorter than the query.
+# (which KV lengths are 0, whether a drawn length is the total). Otherwise it counts the keys before the new tokens, and
+# these are added to it, as in servers; a total may be shorter than the query.
 _STYLES = Choice(
     (
         *((Emptiness.SOME, False),) * 7,
@@ -99,13 +99,13 @@ _STYLES = Choice(
     _shown_by_style,
 )
 _SEEDS = integer(0, 65535)
-# Whether one request of many is far longer than the others.
+# Whether one request is far longer than the others.
 _TOWERS = odds(2, 1)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What the steps of a case have in common. `stride` is the number of draft tokens of the speculative modes."""
+    """Settings shared by the steps of a case. `stride` is the number of draft tokens of the speculative modes."""
 
     can: Capability
     page_size: int
@@ -120,12 +120,12 @@ class Setting:
         return self.stride if mode.speculative else 0
 
     def prefix_lengths(self) -> SearchStrategy[int]:
-        """The length of what a request has before its new tokens."""
+        """Lengths of a request's prefix, before its new tokens."""
         return kv_lengths(self.page_size, self.scope.kv_len, Emptiness.SOME, flat=self.scope.flat).under(self.lean)
 
 
 def draw_batch(draw: DrawFn, setting: Setting, mode: Mode) -> tuple[Lengths, ...]:
-    """(q_len, kv_len) of each request of one step: a few drawn one by one, and maybe a crowd that comes from a seed."""
+    """(q_len, kv_len) of each request of a step: a few drawn one by one, and possibly a crowd drawn from a seed."""
     scope, lean = setting.scope, setting.lean
     emptiness, total = draw(_STYLES.under(lean))
     q_choice = _q_lengths(mode, setting.stride, scope.q_len)
@@ -149,7 +149,7 @@ def draw_batch(draw: DrawFn, setting: Setting, mode: Mode) -> tuple[Lengths, ...
 
 
 def _draw_size(draw: DrawFn, lean: Lean, scope: Scope) -> tuple[int, int]:
-    """How few and how many requests a batch may have; what a lean favours in half of the draws under it."""
+    """Bounds on the number of requests; in half of the draws under a lean for batch sizes, those it favours."""
     largest = scope.requests + scope.crowd
     whole = (1, largest)
     favoured = []
@@ -185,9 +185,9 @@ def _q_lengths(mode: Mode, stride: int, ceiling: int) -> Choice[int]:
 
 
 def _keys(setting: Setting, mode: Mode, q_len: int, drawn: int, *, total: bool) -> int:
-    """The KV length that a drawn one stands for: itself as a total, where that is supported, else with the new tokens.
+    """The KV length for a drawn length: itself as a total, where that is supported, otherwise plus the new tokens.
 
-    A prefill with latents attends to its new tokens in any case.
+    A prefill with latents always attends to its new tokens.
     """
     if not total or (setting.can.latent and not mode.speculative):
         return drawn + q_len

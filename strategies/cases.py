@@ -1,4 +1,4 @@
-"""Whole cases that a backend supports. Nothing is filtered: what is drawn is legal by the way it is built."""
+"""Whole cases that a backend supports. Cases are legal by construction: nothing is filtered."""
 
 from enum import Enum, auto
 from functools import cache, lru_cache
@@ -25,7 +25,7 @@ from attnfuzz.strategies.tensors import draw_family, draw_placement, draw_scales
 
 
 class _Plot(Enum):
-    """What the steps of a case are to each other. In REPLAYS, several of them are meant to share a graph."""
+    """The relation between the steps of a case. In REPLAYS, several are likely to share a graph."""
 
     SINGLE = auto()
     UNRELATED = auto()
@@ -52,7 +52,7 @@ _PLOTS = Choice(
     _SHOWN_BY_PLOTS.__getitem__,
 )
 _CPU_EXTENTS = (*(Extent.FEW,) * 15, *(Extent.LONG,) * 2, *(Extent.WIDE,) * 4)
-# Kernels on a GPU divide a long KV among many blocks, and go other ways for it.
+# Kernels on a GPU divide a long KV among many blocks, and take other code paths for it.
 _EXTENTS = {
     Device.CPU: Choice(_CPU_EXTENTS, _SHOWN_BY_EXTENTS.__getitem__),
     Device.CUDA: Choice((*_CPU_EXTENTS, *(Extent.FAR,) * 2), _SHOWN_BY_EXTENTS.__getitem__),
@@ -68,10 +68,10 @@ _PACES = Choice((Pace.PROMPT,) * 7 + (Pace.LATE,), on("pace"))
 def cases(capability: Capability, backend: str, lean: Lean = NO_LEAN) -> SearchStrategy[Case]:
     """Cases for the backend of that name, all of them valid and covered by `capability`.
 
-    What `lean` names is drawn more often than otherwise, as far as a draw decides about it; all else still is drawn.
+    Features of `lean` are drawn more often where a draw decides about them; all others are still drawn.
     """
-    # Hypothesis follows up each example with several in which one part is copied over another. That makes three cases
-    # out of four near copies of the fourth. It leaves out what is drawn inside of a unique collection.
+    # Hypothesis follows up each example with several in which one part is copied over another, which makes three of
+    # four cases near copies of the fourth. It does not do so inside a unique collection.
     alone = st.lists(_cases(capability, backend, _geometries(capability), lean), min_size=1, max_size=1, unique_by=id)
     return alone.map(itemgetter(0))
 
@@ -83,7 +83,7 @@ def _geometries(capability: Capability) -> Geometries:
 
 @cache
 def _strides(drafts: tuple[int, ...]) -> Choice[int]:
-    """One of these numbers of draft tokens."""
+    """A choice of the number of draft tokens."""
     return Choice(drafts, lambda stride: (f"drafts={DRAFTS.of(stride)}", f"longest q={QUERIES.of(stride)}"))
 
 
@@ -103,7 +103,7 @@ def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, 
         scales=draw_scales(draw, can, lean),
         chunk_capacity=draw_chunk_capacity(draw, steps, lean),
         seed=draw(_SEEDS),
-        # Nothing is queued on a CPU.
+        # A CPU has no queue.
         pace=draw(_PACES.under(lean)) if can.device is Device.CUDA else Pace.PROMPT,
     )
     relation = draw_relation(draw, case, can, lean)
@@ -111,7 +111,7 @@ def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, 
 
 
 def _draw_steps(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
-    """Plan the steps, then launch some of them as graphs, then pad the eager ones: the order in which servers do it."""
+    """Plan the steps, launch some of them as graphs, then pad the eager ones: the order of events in servers."""
     graph_modes = capturable(setting.can)
     lean = setting.lean
     plot = draw(_PLOTS.under(lean))
@@ -133,7 +133,7 @@ def _draw_steps(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
 
 
 _DEFAULT = 256
-# Chunks of the longest prefix.
+# Number of chunks of the longest prefix.
 _CHUNKS = Choice(
     (1, 1, 2, 2, 3, 4, 5, 7, 12),
     lambda count: ("chunks=several", "chunks=one request ends early") if count > 1 else ("chunks=one",),
@@ -141,7 +141,7 @@ _CHUNKS = Choice(
 
 
 def draw_chunk_capacity(draw: DrawFn, steps: tuple[Step, ...], lean: Lean) -> int:
-    """A capacity that cuts the longest prefix of the chunked steps into a few chunks, and is enough for every step."""
+    """Draw a capacity that cuts the longest prefix of the chunked steps into a few chunks, and fits every step."""
     chunked = [step for step in steps if step.mode is Mode.CHUNKED_PREFILL]
     if not chunked:
         return _DEFAULT

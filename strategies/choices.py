@@ -1,6 +1,6 @@
-"""The draws that everything else is made of.
+"""The elementary draws.
 
-Building a Hypothesis strategy costs more than drawing from it: keep the result of `choice`, the others are cached.
+Building a Hypothesis strategy costs more than drawing from it: keep the result of `choice`; the others are cached.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,14 +14,14 @@ from attnfuzz.strategies.lean import Lean
 
 T = TypeVar("T")
 
-# Leans change with every slice of a search: those of the last slices are enough to remember.
+# Leans change with every slice of a search: caching those of the last slices is enough.
 _LEANS = 4
-# How often what a lean favours is drawn for once that anything else is, at a choice where it was drawn less often.
+# Minimum ratio of favoured to other options in the draws of a choice.
 _FAVOUR = 2
 
 
 def choice(options: tuple[T, ...]) -> SearchStrategy[T]:
-    """One of `options`. The simplest comes first, for shrinking goes there; what is repeated is drawn more often."""
+    """One of `options`: the simplest first, since shrinking goes there; repeated options are drawn more often."""
     return st.sampled_from(options) if len(options) > 1 else st.just(options[0])
 
 
@@ -38,11 +38,11 @@ def odds(no: int, yes: int) -> SearchStrategy[bool]:
 
 
 class Choice(Generic[T]):
-    """A choice whose options stand for features, so that a search can lean to some of them.
+    """A choice whose options stand for features, so that a search can favour some of them.
 
-    `shows` gives the features that a case shows, or is more likely to show, if an option is drawn. `weighed` gives the
-    options in their order under a lean, those that it favours repeated until they are two thirds of all at least: the
-    options that show most of its features.
+    `shows` gives the features that an option causes or makes more likely. `weighed` gives the options in their order
+    under a lean. The favoured ones, those that show most of its features, are repeated until they make up at least two
+    thirds.
     """
 
     def __init__(self, options: tuple[T, ...], shows: Callable[[T], Iterable[str]]) -> None:
@@ -54,11 +54,11 @@ class Choice(Generic[T]):
 
     @cached_property
     def shown(self) -> frozenset[str]:
-        """What the options show, all together."""
+        """The features of all options together."""
         return frozenset(feature for option in self.options for feature in self._shows(option))
 
     def under(self, lean: Lean) -> SearchStrategy[T]:
-        """One of the options; under a lean, one of the options that it favours in two of three draws at least."""
+        """One of the options; under a lean, a favoured option in at least two of three draws."""
         return self._leaning(lean) if lean.features else self._plain
 
     def _weighed(self, lean: Lean) -> tuple[T, ...]:
@@ -80,12 +80,12 @@ class Choice(Generic[T]):
 
 
 class WeightedFlag(Choice[bool]):
-    """True in `yes` of `no + yes` draws, which makes the features `shows` more likely; shrinks to False."""
+    """True in `yes` of `no + yes` draws; True makes the features `shows` more likely. Shrinks to False."""
 
     def __init__(self, no: int, yes: int, shows: tuple[str, ...]) -> None:
         super().__init__((False,) * no + (True,) * yes, lambda drawn: shows if drawn else ())
 
 
 def on(axis: str, value_of: Callable[[T], str] = str) -> Callable[[T], tuple[str]]:
-    """What an option shows whose value on an axis is `value_of` it."""
+    """Features of an option: its value on one axis, by `value_of`."""
     return lambda option: (f"{axis}={value_of(option)}",)

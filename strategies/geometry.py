@@ -1,4 +1,4 @@
-"""Geometries: layers of served models, and free ones with small and odd head dims; or what modules are compiled for."""
+"""Geometries: layers of served models, and free ones with small and odd head dims; or those of compiled modules."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ from attnfuzz.strategies.supported import dtype_pairs, head_dims, heads, latents
 # None, then keys before a query's own: none, one, around the page sizes, and the windows of GPT-OSS and Gemma 3.
 _WINDOWS = (*(-1,) * 24, 0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 63, 64, 127, 1023)
 _SOFT_CAPS = (0.0, 0.0, 0.0, 50.0, 30.0, 5.0)
-# A window of more keys than this is longer than all keys in most cases.
+# A longer window usually covers all keys.
 _LONG_WINDOW = 31
 _NEVER = WeightedFlag(1, 0, ())
 
@@ -86,7 +86,7 @@ def _shown_by_latent(latent: Latent | None) -> tuple[str, ...]:
 
 
 def _shown_by_window(left: int) -> tuple[str, ...]:
-    """That of a window of `left` keys before a query's own, over keys of the usual number."""
+    """The feature of a window of `left` keys before a query's own, for the usual numbers of keys."""
     if left <= 0:
         return ("window=none" if left else "window=a query's own key",)
     return ("window=longer than all keys",) if left >= _LONG_WINDOW else ("window=cuts keys off",)
@@ -98,10 +98,10 @@ def _shown_by_soft_cap(cap: float) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """Geometries of every combination of these options.
+    """The geometries of every combination of these options.
 
-    Without latents, a head dim of V is drawn where it is to `differ` from that of K. `drafts` are the features of the
-    numbers of draft tokens, where modules are compiled for some.
+    Without latents, the head dim of V is drawn separately if it is to `differ` from that of K. `drafts` are the
+    features of compiled numbers of draft tokens, if they are limited.
     """
 
     latents: Choice[Latent | None]
@@ -125,7 +125,7 @@ class _Part:
         return frozenset(self.drafts).union(*(each.shown for each in (*options, *others)))
 
     def draw(self, draw: DrawFn, lean: Lean) -> Geometry:
-        """Draw one."""
+        """Draw a geometry."""
         latent = draw(self.latents.under(lean))
         if latent is not None:
             head_dim_qk, head_dim_vo = latent.rank + latent.rope, latent.rank
@@ -151,27 +151,27 @@ class _Part:
 
 
 class _Group:
-    """The geometries of a bucket, or all of a backend without: free ones, and layers of served models."""
+    """The geometries of a bucket, or of a backend without buckets: free ones, and layers of served models."""
 
     def __init__(self, bucket: Bucket | None, free: _Part, served: tuple[_Part, ...]) -> None:
         self.bucket = bucket
         self.shown = free.shown
-        # Two times in three no layer of a model.
+        # No layer of a served model in two of three draws.
         self.parts = Choice((free,) * 2 * max(1, len(served)) + served, lambda part: part.shown)
 
 
 class Geometries:
-    """Geometries that a capability covers. Its options are sorted out here, once for all cases."""
+    """Geometries that a capability covers, with options computed once for all cases."""
 
     def __init__(self, can: Capability) -> None:
-        """Sort out what `can` covers."""
+        """Compute the options of `can`."""
         groups = tuple(map(_group_of_bucket, can.buckets)) or (_group_of_all(can),)
         self._groups = Choice(groups, lambda group: group.shown)
 
     def draw(self, draw: DrawFn, lean: Lean) -> tuple[Geometry, Bucket | None]:
-        """Draw a bucket, if there are some; then a served model's layer, in a third of the cases, or a free geometry.
+        """Draw a bucket if there are any, then a layer of a served model (a third of the cases) or a free geometry.
 
-        The bucket comes with it: another that covers the geometry may be of other modes, and other numbers of drafts.
+        Returns the bucket too: others that cover the geometry may have other modes and numbers of drafts.
         """
         group = draw(self._groups.under(lean))
         return draw(group.parts.under(lean)).draw(draw, lean), group.bucket
@@ -195,7 +195,7 @@ def _group_of_all(can: Capability) -> _Group:
 
 
 def _layer(layer: LayerSpec, free: _Part, can: Capability) -> _Part:
-    """A layer of a served model, with the dtypes and layouts of the free geometries and what it has of page sizes."""
+    """A layer of a served model, with the dtypes and layouts of the free geometries and its supported page sizes."""
     usual = tuple(size for size in layer.pages if size in can.page_sizes)
     return replace(
         free,

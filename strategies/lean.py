@@ -1,4 +1,4 @@
-"""What a search leans to: features of the case space that are drawn more often for a while."""
+"""Leans: features of the case space that a search draws more often for a while."""
 
 import random
 from collections import defaultdict
@@ -8,15 +8,15 @@ import msgspec
 
 
 class Lean(msgspec.Struct, frozen=True):
-    """Features (`attnfuzz.strategies.coverage`) to favour. Empty: draw as the strategies are by themselves.
+    """Features (`attnfuzz.strategies.coverage`) to favour. An empty lean leaves the strategies unchanged.
 
-    It stays the same for a whole slice of a search: Hypothesis shrinks what it drew, and must find the same strategy.
+    It is fixed for a whole slice of a search: Hypothesis shrinks its draws, which needs the same strategy.
     """
 
     features: tuple[str, ...] = ()
 
     def values(self, axis: str) -> tuple[str, ...]:
-        """The values of an axis whose features are favoured."""
+        """The favoured values of an axis."""
         name = f"{axis}="
         return tuple(feature.removeprefix(name) for feature in self.features if feature.startswith(name))
 
@@ -24,15 +24,15 @@ class Lean(msgspec.Struct, frozen=True):
 NO_LEAN = Lean()
 
 
-# More would get in each other's way: a case can't show all of them at once.
+# More would conflict: a case can't show all of them at once.
 _PARTNERS = 4
 
 
 def choose_lean(unreached: Collection[tuple[str, str]], reached: Collection[tuple[str, str]], seed: int) -> Lean:
-    """Features to favour so that some of the `unreached` pairs are drawn; the same for the same arguments.
+    """Choose features to favour so that some of the `unreached` pairs are drawn; deterministic.
 
-    Pairs whose two features were both `reached` come first: what was drawn apart can be drawn together. An empty lean,
-    if there is nothing to go by or nothing left to reach.
+    Pairs whose two features were both `reached` come first: features drawn apart can be drawn together. Returns an
+    empty lean without any reached or unreached pair.
     """
     if not reached or not unreached:
         return NO_LEAN

@@ -1,4 +1,4 @@
-"""What servers do to a step after it is planned: run it as a graph, and pad it to a bucket or to what its group has.
+"""Servers' changes to a planned step: launching it as a graph, and padding it to a bucket or to its group's size.
 
 Padding is modelled on SGLang's `prepare_mlp_sync_batch`, which aligns every rank's number of tokens to the size of its
 attention group, and then raises it to the maximum over the data-parallel group (MAX_LEN) or leaves each rank its own
@@ -21,15 +21,15 @@ from attnfuzz.strategies.scope import Scope
 _ATTENTION_GROUPS = (*(1,) * 5, 2, 4, 8, 16)
 # Padding beyond this is often more than the batch.
 _FEW = 2
-# How many requests (uniform modes) or tokens (ragged ones) the busiest other rank has more than this one.
+# Requests (uniform modes) or tokens (ragged ones) that the busiest other rank has beyond this one's.
 _MORE = (*(0,) * 9, 1, 1, 2, 2, 3, 4, 6, 9, 16)
 
 
 def pad_step(step: Step, *, others: int, attention_group: int) -> Step:
-    """An eager step as it is after the group agreed on a size.
+    """Pad an eager step to the size that its group agreed on.
 
-    `others` is what the busiest rank of the group has, in requests for uniform modes and in tokens for ragged ones (0
-    under SUM_LEN). A uniform query is rounded up to whole requests as well, or it could not be seen as a batch.
+    `others` is the size of the group's busiest rank, in requests for uniform modes and in tokens for ragged ones (0
+    under SUM_LEN). A uniform query is also rounded up to whole requests, since it has to be viewed as a batch.
     """
     if step.mode.uniform:
         tokens = max(len(step.requests), others) * step.tokens_per_request
@@ -45,12 +45,12 @@ def bucket_of(batch: int, buckets: Iterable[int]) -> int | None:
 
 
 def draw_attention_group(draw: DrawFn, scope: Scope, lean: Lean) -> int:
-    """The number of ranks that share an attention layer: a batch is aligned to it."""
+    """Draw the number of ranks that share an attention layer: a batch is aligned to it."""
     return draw(_up_to(scope.bucket, _ATTENTION_GROUPS).under(lean))
 
 
 def draw_padding(draw: DrawFn, step: Step, attention_group: int, scope: Scope, lean: Lean) -> Step:
-    """An eager step, padded as its group asks."""
+    """Draw the padding of an eager step within its group."""
     own = len(step.requests) if step.mode.uniform else step.tokens
     more = draw(_up_to(scope.bucket, _MORE).under(lean))
     return pad_step(step, others=own + more, attention_group=attention_group)
@@ -58,7 +58,7 @@ def draw_padding(draw: DrawFn, step: Step, attention_group: int, scope: Scope, l
 
 @cache
 def _up_to(most: int, options: tuple[int, ...]) -> Choice[int]:
-    """One of the options that are not above `most`; what is not the least of them pads."""
+    """A choice of the options up to `most`; all but the least of them pad."""
     least = options[0]
 
     def shows(option: int) -> tuple[str, ...]:
@@ -82,10 +82,10 @@ _MOSTLY = odds(1, 5)
 def draw_launches(
     draw: DrawFn, steps: tuple[Step, ...], modes: tuple[Mode, ...], scope: Scope, lean: Lean
 ) -> tuple[Step, ...]:
-    """The steps, most of those in `modes` as replays of graphs that are captured before.
+    """Draw launches: most of the steps in `modes` become replays of graphs that are captured before.
 
-    A graph is captured before everything else, as servers do when they start, or just before it is first replayed.
-    Each batch goes to the smallest bucket that holds it, or all of a mode to the one that holds the largest.
+    A graph is captured before everything else, as when servers start, or just before its first replay. Each batch uses
+    the smallest bucket that holds it, or all batches of a mode use the one that holds the largest.
     """
     buckets = tuple(bucket for bucket in draw(_CONFIGURED.under(lean)) if bucket <= scope.bucket)
     shared, late = (draw(_SHARED.under(lean)), draw(_LATE.under(lean))) if len(steps) > 1 else (False, False)
@@ -106,9 +106,9 @@ def draw_launches(
 
 
 def _graphed(step: Step, batch: int, buckets: tuple[int, ...]) -> tuple[Step, Step]:
-    """The capture that a step needs, and its replay, in the bucket of a batch of that size.
+    """The capture and the replay of a step, in the bucket for this batch size.
 
-    If the configured buckets are too small, it is one of the usual ones.
+    If the configured buckets are too small, a usual one is taken.
     """
     bucket = bucket_of(batch, buckets) or bucket_of(batch, _BUCKETS) or batch
     replay = msgspec.structs.replace(step, padded_tokens=bucket * step.tokens_per_request, launch=Launch.REPLAY)

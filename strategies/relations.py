@@ -1,4 +1,4 @@
-"""Which metamorphic relation a case is tried with, if any."""
+"""The draw of a case's metamorphic relation, if any."""
 
 from functools import cache
 
@@ -8,20 +8,19 @@ from msgspec.structs import replace
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.relation import Relation
-from attnfuzz.reference.validity import ImpossibleCase, validate
 from attnfuzz.strategies.choices import Choice, WeightedFlag
 from attnfuzz.strategies.lean import Lean
 
-# A related run costs a second run of the kernels, and no second reference.
+# A related run costs a second run of the kernels, but no second reference.
 _RELATED = WeightedFlag(3, 1, tuple(f"relation={each.words}" for each in Relation))
 
-# Few cases are replayed or cut into chunks, so that these are drawn more often where they apply.
+# Few cases are replayed or cut into chunks, so these are drawn more often where they apply.
 _RARE = (Relation.REPLAY_AS_EAGER, Relation.CHUNKS_CHANGED)
 _TIMES_RARE = 4
 
 
 def draw_relation(draw: DrawFn, case: Case, can: Capability, lean: Lean) -> Relation | None:
-    """A relation that applies to `case`, in a quarter of the cases."""
+    """Draw a relation that applies to `case`, in a quarter of the cases."""
     return draw(_one_of(applicable(case, can)).under(lean)) if draw(_RELATED.under(lean)) else None
 
 
@@ -32,16 +31,8 @@ def _one_of(relations: tuple[Relation, ...]) -> Choice[Relation]:
 
 
 def applicable(case: Case, capability: Capability) -> tuple[Relation, ...]:
-    """The relations whose other case is possible, and covered by `capability` as `case` is, in the order of Relation.
+    """The relations whose other case is possible and supported by `capability`, in the order of Relation.
 
-    A relation that `case` may have already does not matter.
+    The present relation of `case` is ignored.
     """
-    return tuple(relation for relation in Relation if _applies(replace(case, relation=relation), capability))
-
-
-def _applies(case: Case, capability: Capability) -> bool:
-    try:
-        validate(case)
-    except ImpossibleCase:
-        return False
-    return capability.why_not(case) is None
+    return tuple(relation for relation in Relation if capability.can_run(replace(case, relation=relation)))

@@ -1,17 +1,17 @@
-"""How large the parts of a case may be, so that the whole stays cheap: what is large in one way is small in others."""
+"""Bounds on the parts of a case that keep the whole cheap: if one is large, the others are small."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from attnfuzz.reference.geometry import Geometry
 
-# Multiplications that a case's attention should need on average: a millisecond or two in fp64 on one core.
+# Intended mean number of multiplications in a case's attention: a millisecond or two in fp64 on one core.
 _PRODUCTS = 1_000_000
-# Geometries that leave fewer pairs of a query and a key than this are too costly for long or wide cases.
+# Geometries that allow fewer pairs of a query and a key are too costly for long or wide cases.
 _ROOM_TO_GROW = 150
-# Ceilings of lengths come from this ladder, so that few different strategies are built.
+# Ceilings of lengths come from this ladder, which limits the number of strategies to build.
 _LADDER = (8, 12, 18, 26, 40, 66, 130, 200, 400, 1000, 2000, 4000, 6000)
-# Keys of a request whose KV is very long: so many times the pairs that a case should need on average, for few are.
+# Keys of a very long KV, relative to the intended mean number of pairs: such cases are rare.
 _FAR = 32
 _FARTHEST = 6000
 
@@ -20,7 +20,7 @@ MOST_ROUNDS = 3
 
 
 class Extent(Enum):
-    """In which way a case is large: not at all (a few short requests), by a long KV, a wide batch, a very long KV."""
+    """The large dimension of a case: none (a few short requests), a long KV, a wide batch, or a very long KV."""
 
     FEW = auto()
     LONG = auto()
@@ -32,10 +32,10 @@ class Extent(Enum):
 class Scope:
     """Ceilings for one case.
 
-    `requests` are drawn one by one, and up to `crowd` more by a seed. `kv_len` bounds a drawn KV length and `q_len` the
-    new tokens of a prefill. `bucket` bounds the requests that a graph or a data-parallel group pads a batch to,
-    where the batch itself does not need more. With `flat`, long KVs are as likely as short ones. `tallest`, if it is
-    not 0, bounds the KV of one request that may tower above all others, as a long document does in a batch of chats.
+    `requests` are drawn one by one, and up to `crowd` more from a seed. `kv_len` bounds drawn KV lengths, and `q_len`
+    the new tokens of a prefill. `bucket` bounds the requests to which a graph or a data-parallel group pads a batch,
+    unless the batch itself needs more. With `flat`, long KVs are as likely as short ones. A `tallest` above 0 bounds
+    the KV of one request that may be far longer than all others, like a long document in a batch of chats.
     """
 
     requests: int
@@ -48,7 +48,7 @@ class Scope:
 
 
 def scope_of(extent: Extent, geometry: Geometry) -> Scope:
-    """The ceilings that keep a case of this extent and geometry near the work that it should need."""
+    """The ceilings that keep cases of this extent and geometry near the intended work."""
     pairs = _PRODUCTS // (geometry.q_heads * (geometry.head_dim_qk + geometry.head_dim_vo))
     second_page = geometry.page_size + 2
     if extent is Extent.FAR:
@@ -67,5 +67,5 @@ def scope_of(extent: Extent, geometry: Geometry) -> Scope:
 
 
 def _rung(length: int) -> int:
-    """The nearest ceiling of the ladder that is not below `length`, up to its end."""
+    """The smallest step of the ladder that is not below `length`; the last one if there is none."""
     return next((rung for rung in _LADDER if rung >= length), _LADDER[-1])

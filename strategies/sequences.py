@@ -22,22 +22,22 @@ _DRAFT_EXTENDS = (Mode.DRAFT_EXTEND, Mode.DRAFT_EXTEND_V2)
 _ORDERS = integer(0, 255)
 # Whether a step repeats the mode and the lengths of the step before it.
 _SAME_LENGTHS = odds(5, 1)
-# What happens to a batch between two rounds: (by how many places it is rotated, whether a request leaves).
+# A batch's changes between two rounds: (the number of places by which it is rotated, whether a request leaves).
 _CHANGES = choice(((0, False), (0, False), (1, False), (0, True), (1, True)))
 
 
 def draw_single_step(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
-    """One step of any mode."""
+    """Draw one step of any mode."""
     mode = draw(_modes(setting.can, setting.can.modes).under(setting.lean))
     batch = draw_batch(draw, setting, mode)
     return (_step(setting, mode, _ordered(len(batch), draw(_ORDERS)), batch),)
 
 
 def draw_unrelated_steps(draw: DrawFn, setting: Setting, modes: tuple[Mode, ...]) -> tuple[Step, ...]:
-    """A few steps whose lengths have nothing in common; one of `modes` prevails, as replays of a graph need it.
+    """Draw a few steps with unrelated lengths; one of `modes` prevails, since a graph needs several replays.
 
     Steps of different batch sizes attend to different subsets of the slots, in different orders. Now and then a step
-    has the lengths of the one before it on other slots, as when a request's slot is handed on to one as long.
+    has the lengths of the previous one on other slots, as when a request's slot is handed on to one of equal length.
     """
     mode = draw(_modes(setting.can, modes).under(setting.lean))
     weighted = (mode,) * 2 * len(setting.can.modes) + setting.can.modes
@@ -57,9 +57,9 @@ def _drafts(draw: DrawFn, setting: Setting, modes: tuple[Mode, ...]) -> tuple[Mo
 
 
 def draw_life(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
-    """A batch from its prompts on: a prefill, then rounds of decode, of verify and draft extend, of further prompts.
+    """Draw a batch's life: a prefill, then rounds of decode, of verify and draft extend, or of further prompts.
 
-    KV grows by what each round accepts; requests leave the batch, and the batch changes its order. Legal for every
+    KV grows by the accepted tokens of each round; requests leave the batch, and its order changes. Supported by every
     backend: no request has fewer keys than queries.
     """
     prompts = draw(_prompts(setting.prefix_lengths(), setting.scope.q_len, min(_MOST_PROMPTS, setting.scope.requests)))
@@ -76,13 +76,13 @@ def draw_life(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
 
 @cache
 def _prompts(prefix: SearchStrategy[int], most_new: int, most: int) -> SearchStrategy[list[Lengths]]:
-    """(new tokens, what is cached already) of 1 to `most` requests."""
+    """(new tokens, cached tokens) of 1 to `most` requests."""
     return st.lists(st.tuples(_new_tokens(most_new), prefix), min_size=1, max_size=most)
 
 
 @cache
 def _new_tokens(most: int) -> SearchStrategy[int]:
-    """New tokens of a request that has some."""
+    """The number of new tokens of a request, at least 1."""
     return choice(tuple(length for length in q_options(most) if length))
 
 
@@ -93,7 +93,7 @@ def _one_of(modes: tuple[Mode, ...]) -> SearchStrategy[Mode]:
 
 @cache
 def _modes(can: Capability, modes: tuple[Mode, ...]) -> Choice[Mode]:
-    """One of `modes`, which shows itself and all that can be together with it."""
+    """A choice of `modes`; each shows itself and all features that are possible with it."""
 
     def shows(mode: Mode) -> frozenset[str]:
         itself = f"mode={mode}"
@@ -105,12 +105,12 @@ def _modes(can: Capability, modes: tuple[Mode, ...]) -> Choice[Mode]:
 
 @cache
 def _rounds(modes: tuple[Mode, ...]) -> SearchStrategy[list[Mode]]:
-    """The mode that each round begins with."""
+    """The first modes of the rounds."""
     return st.lists(choice(modes), min_size=1, max_size=MOST_ROUNDS)
 
 
 def _openings(can: Capability) -> tuple[Mode, ...]:
-    """The modes that a round can begin with; a draft extend only for a backend that does nothing else."""
+    """The possible first modes of a round; a draft extend only for a backend that has no other mode."""
     return tuple(mode for mode in can.modes if mode not in _DRAFT_EXTENDS) or can.modes
 
 
@@ -127,7 +127,7 @@ def _draw_round(draw: DrawFn, batch: "_Life", mode: Mode) -> None:
 
 
 class _Life:
-    """The KV lengths of a batch while it grows, and the steps so far. `alive` has the slots in the batch's order."""
+    """The growing KV lengths of a batch, and its steps. `alive` has the slots in the batch's order."""
 
     def __init__(self, setting: Setting, lengths: list[int]) -> None:
         self.setting = setting
@@ -136,7 +136,7 @@ class _Life:
         self.steps: list[Step] = []
 
     def reorder(self, rotation: int, *, leaves: bool) -> None:
-        """Rotate the batch, and let its last request leave once it has had a step and others stay."""
+        """Rotate the batch, and drop its last request if it had a step and others stay."""
         self.alive = self.alive[rotation:] + self.alive[:rotation]
         if leaves and len(self.alive) > 1 and self.steps:
             self.alive.pop()
@@ -147,9 +147,9 @@ class _Life:
         self._add(mode, new)
 
     def speculate(self, mode: Mode, accepted: Sequence[int], follower: Mode | None = None) -> None:
-        """Add a step over all draft tokens, of which `accepted` stay; then the draft model's step over them, if any.
+        """Add a step over all draft tokens, of which `accepted` stay, then the draft model's `follower`, if any.
 
-        The first version of draft extend runs over what was accepted, the second over all draft tokens.
+        The first version of draft extend runs over the accepted tokens, the second over all draft tokens.
         """
         drafts = [self.setting.tokens_per_request(mode)] * len(self.alive)
         self._grow(drafts)
@@ -170,7 +170,7 @@ class _Life:
 
 
 def _ordered(slots: int, order: int) -> list[int]:
-    """The slots 0 to `slots - 1` in the order that a seed stands for; 0 is ascending."""
+    """The slots 0 to `slots - 1`, shuffled by the seed `order`; 0 keeps them ascending."""
     result = list(range(slots))
     if order:
         random.Random(order).shuffle(result)
@@ -178,7 +178,7 @@ def _ordered(slots: int, order: int) -> list[int]:
 
 
 def _step(setting: Setting, mode: Mode, slots: Sequence[int], batch: Sequence[Lengths]) -> Step:
-    """An eager step without padding; `slots` may be more than the batch needs."""
+    """An eager step without padding; surplus `slots` are ignored."""
     requests = tuple(Request(slot, *lengths) for slot, lengths in zip(slots, batch, strict=False))
     return Step(
         mode=mode,

@@ -1,4 +1,4 @@
-"""The options that a capability leaves for what is drawn, simple ones first; what is repeated is drawn more often."""
+"""Options that a capability leaves for draws, simple ones first; repeated options are drawn more often."""
 
 from functools import cache
 from itertools import product
@@ -11,7 +11,7 @@ from attnfuzz.reference.case import Mode
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Latent
 
-# Small dims are repeated, for they are drawn more often: they cost least, and reach the same code.
+# Small dims are repeated: they are the cheapest, and reach the same code.
 _HEAD_DIMS = (8, 8, 16, 16, 16, 24, 32, 32, 40, 64, 64, 72, 80, 96, 128, 128, 192, 256, 512)
 _GROUPS = (1, 2, 3, 4, 5, 8, 16)
 _KV_HEADS = (1, 2, 3, 4, 8)
@@ -23,12 +23,12 @@ _RANKS, _ROPES, _NOPES, _VOS = (16, 32, 64, 128, 512), (8, 16, 64), (8, 16, 64, 
 
 
 def capturable(can: Capability) -> tuple[Mode, ...]:
-    """The modes that a graph can hold: none for a backend without padding, for a graph is captured on padding."""
+    """The modes that a graph can hold: none for a backend without padding, since a capture needs padding."""
     return can.graph_modes if can.padding else ()
 
 
 def dtype_pairs(can: Capability) -> tuple[tuple[DType, DType], ...]:
-    """Dtypes of queries and of the KV cache; bfloat16 comes first, being the default."""
+    """Dtypes of queries and of the KV cache; the default, bfloat16, comes first."""
     dtypes = sorted(can.dtypes, key=lambda dtype: dtype is not DType.BFLOAT16)
     same = tuple((dtype, dtype) for dtype in dtypes)
     return same * 2 + tuple((dtype, DType.FLOAT8_E4M3) for dtype in dtypes) if can.fp8_kv else same
@@ -70,7 +70,7 @@ def drafts(bucket: Bucket | None) -> tuple[int, ...]:
 
 @cache
 def within(can: Capability, bucket: Bucket | None) -> Capability:
-    """What `can` leaves over the geometries of one of its buckets: maybe fewer modes."""
+    """Restrict `can` to the modes of one of its buckets."""
     if bucket is None or not bucket.modes:
         return can
     modes, graph_modes = (tuple(mode for mode in some if mode in bucket.modes) for some in (can.modes, can.graph_modes))

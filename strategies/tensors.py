@@ -1,4 +1,4 @@
-"""How the tensors of a case lie in memory (page tables, strides, slack, stale buffers), and what they hold."""
+"""The memory layout of a case's tensors (page tables, strides, slack, stale buffers), and their values."""
 
 from functools import cache
 from typing import TypedDict
@@ -25,7 +25,7 @@ from attnfuzz.strategies.coverage.classes import FACTORS, GAP_COLUMNS, MAXIMA, S
 from attnfuzz.strategies.lean import Lean
 
 _PAGE_ORDERS = Choice(tuple(PageOrder), on("page order"))
-# What a table's tail holds, and how many spare pages there are: one at least where the tail points to one.
+# (contents of the tables' tail, number of spare pages), with at least one page for a tail that points to it.
 _TAILS_AND_SPARES = Choice(
     tuple((tail, spare or int(tail is TableTail.POISON)) for tail in TableTail for spare in (1, 1, 0, 2, 5, 17)),
     lambda both: (f"table tail={both[0]}", f"spare pages={SPARE_PAGES.of(both[1])}"),
@@ -33,18 +33,18 @@ _TAILS_AND_SPARES = Choice(
 _TABLE_SLACK = Choice((0, 0, 1, 2, 3, 8, 31), on("table slack", SLACK_COLUMNS.of))
 _TABLE_GAPS = Choice((0, 0, 0, 1, 4, 7), on("table gap", GAP_COLUMNS.of))
 _NO_TABLE_GAPS = Choice((0,), on("table gap", GAP_COLUMNS.of))
-# The state of the workspace, and what outputs hold: buffers that were just made, or that have a past.
+# (state of the workspace, contents of outputs): new buffers, and used ones.
 _BUFFERS = Choice(
     tuple((workspace, outputs) for workspace in Workspace for outputs in Outputs),
     lambda both: (f"workspace={both[0]}", f"outputs={both[1]}"),
 )
-# Servers state the model's context length, so that a maximum may be far above what a batch needs.
+# Servers state the model's context length, which may be far above the needs of a batch.
 _MAX_LEN_SLACK = Choice((0, 0, 0, 1, 7, 64, 1000, 131072), on("stated maxima", MAXIMA.of))
 _GUARDS = Choice(tuple(Guard), on("guard"))
 
 
 class TensorPlacement(TypedDict):
-    """The fields of a Case that say how its tensors lie in memory."""
+    """The fields of a Case on the memory layout of its tensors."""
 
     pages: Pages
     views: Views
@@ -55,7 +55,7 @@ class TensorPlacement(TypedDict):
 
 
 def draw_placement(draw: DrawFn, can: Capability, geometry: Geometry, lean: Lean) -> TensorPlacement:
-    """Pages, views, buffers and guard of a case that `can` covers."""
+    """Draw pages, views, buffers and guard of a case that `can` covers."""
     equal = geometry.head_dim_qk == geometry.head_dim_vo
     tail, spare = draw(_TAILS_AND_SPARES.under(lean))
     workspace, outputs = draw(_BUFFERS.under(lean))
@@ -88,19 +88,19 @@ def _kv_view(views: tuple[KvView, ...], *, equal: bool) -> Choice[KvView]:
 
 
 _FAMILIES: Choice[ValueFamily] = Choice((ValueFamily.NORMAL, *ValueFamily), on("values"))
-# Above and below 1, exact in every dtype and not, and never each other's inverse: a scale that is applied twice,
-# or divided by, shows.
+# Above and below 1, exact in every dtype and not, and never each other's inverse: this exposes a scale that is applied
+# twice or divided by.
 _FACTORS = (1.0, 1.0, 1.0, 0.5, 1.7, 0.37)
 _SOFTMAX, _K, _V = (Choice(_FACTORS, on(axis, FACTORS.of)) for axis in ("softmax scale", "K scale", "V scale"))
 
 
 def draw_family(draw: DrawFn, lean: Lean) -> ValueFamily:
-    """What q, K and V hold; normal numbers more often than the others."""
+    """Draw a value family, with normal numbers more often than the others."""
     return draw(_FAMILIES.under(lean))
 
 
 def draw_scales(draw: DrawFn, can: Capability, lean: Lean) -> Scales:
-    """A softmax scale, and those of K and V where `can` has them."""
+    """Draw a softmax scale, and scales of K and V if `can` supports them."""
     softmax = draw(_SOFTMAX.under(lean))
     if not can.kv_scales:
         return Scales(softmax=softmax)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import tomllib
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -19,6 +20,7 @@ from attnfuzz.harness.dumps.case_of_call import make_case
 from attnfuzz.harness.dumps.understood import breaches_of
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.kernels.library_cache import cache_folder
 from attnfuzz.reference.case import Case, Mode, Scales
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
@@ -96,3 +98,30 @@ def test_a_campaign_from_python_posts_its_findings(tmp_path: Path) -> None:
     assert ran.stdout.splitlines()[-1].endswith("findings, in attnfuzz-home")
     assert any(text.startswith("IllegalAccess in trtllm_mha@21649-before: attnfuzz replay ") for text in Chat.posted)
     assert (tmp_path / "attnfuzz-home" / "findings").is_dir()
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The example repository as if pip had installed it: its package can be imported, its entry points are known."""
+    repository = EXAMPLES / "paged_attention"
+    groups = tomllib.loads((repository / "pyproject.toml").read_text())["project"]["entry-points"]
+    lines = (
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
+        for group, points in groups.items()
+    )
+    information = tmp_path / "site-packages" / "paged_attention-1.0.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: paged-attention\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text("".join(lines))
+    # A test's own home folder has no compiled kernels.
+    monkeypatch.setenv("ATTNFUZZ_CACHE", str(cache_folder()))
+    monkeypatch.syspath_prepend(information.parent)
+    monkeypatch.syspath_prepend(repository / "src")
+    return repository
+
+
+def test_the_example_repository_passes_its_own_tests(installed: Path, pytester: pytest.Pytester) -> None:
+    """In this process: only the workers are others."""
+    few = ("--attn-examples", "4", "--attn-seed", "1", "--hypothesis-seed", "1")
+    ran = pytester.runpytest_inprocess(installed, "-c", installed / "pyproject.toml", "-p", "no:cacheprovider", *few)
+    ran.assert_outcomes(passed=5)

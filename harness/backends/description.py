@@ -1,4 +1,4 @@
-"""What a user's backend says of itself, as data: checked where the backend is loaded, and read everywhere else."""
+"""A user backend's description of itself, as data: checked on load in a worker, and read elsewhere."""
 
 import importlib
 import math
@@ -19,7 +19,7 @@ from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel
 
 MOST_BYTES = 1 << 20
-"""Bytes of an encoded description; one of a few modes and kernels has under 4 kB."""
+"""Largest encoded description; one with a few modes and kernels has under 4 kB."""
 
 _LONGEST_NAME = 200
 _LONGEST_REASON = 2000
@@ -37,7 +37,7 @@ class DescribedOp(msgspec.Struct, frozen=True):
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The answers of a backend. `missing` is why it can't run here; `prepares` says that `prepare` may do something."""
+    """The answers of a backend. `missing` is why it can't run here; `prepares`: `prepare` may do something."""
 
     name: str
     capability: Capability
@@ -49,10 +49,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 def describe(name: str, backend: Backend) -> Description:
-    """Ask the backend that the user calls `name` for everything, and check each answer.
-
-    Raises BackendFileError, which names the part that raises or has a wrong type.
-    """
+    """Query and check all properties of the user's backend `name`. Raises BackendFileError with the faulty part."""
     capability = _exactly(Capability, "capability", name, _asked(name, "capability", lambda: backend.capability))
     _check_capability(name, capability)
     described = Description(
@@ -67,15 +64,15 @@ def describe(name: str, backend: Backend) -> Description:
     return _as_decoded(name, described)
 
 
-def _asked(name: str, what: str, ask: Callable[[], T]) -> T:
+def _asked(name: str, part: str, ask: Callable[[], T]) -> T:
     try:
         return ask()
     except BaseException as error:
-        raise BackendFileError(f"{name}: its {what} raises {brief(error)}") from error
+        raise BackendFileError(f"{name}: its {part} raises {brief(error)}") from error
 
 
 def _exactly(wanted: type[T], part: str, name: str, value: object) -> T:
-    """`value`, which must be of the type itself: what a subclass overrides would not be asked."""
+    """Return `value` if it has exactly this type; a subclass's overrides would be ignored."""
     if type(value) is not wanted:
         raise BackendFileError(
             f"{name}: its {part} is {_kind(value)}: make it a {wanted.__name__} of {wanted.__module__}"
@@ -88,7 +85,7 @@ def _kind(value: object) -> str:
 
 
 def _check_capability(name: str, capability: Capability) -> None:
-    """Refuse what no case could be drawn for. The types of the fields are checked by `_as_decoded`."""
+    """Refuse a capability without any case. `_as_decoded` checks the fields' types."""
     for field in ("modes", "dtypes", "page_sizes", "layouts", "query_views", "kv_views"):
         if not getattr(capability, field):
             raise BackendFileError(f"{name}: its capability has no {field}: name at least one")
@@ -135,14 +132,14 @@ def _missing(name: str, reason: object) -> str | None:
 
 
 def _as_decoded(name: str, described: Description) -> Description:
-    """The description as another process will read it. Raises BackendFileError for fields of wrong types."""
+    """The description as another process reads it. Raises BackendFileError for fields of wrong types."""
     try:
         encoded = msgspec.msgpack.encode(described)
         if len(encoded) > MOST_BYTES:
             raise BackendFileError(f"{name} describes itself in {len(encoded):,} bytes: at most {MOST_BYTES:,}")
         return msgspec.msgpack.decode(encoded, type=Description)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-        raise BackendFileError(f"{name}: what it says of itself has a wrong type: {brief(error)}") from error
+        raise BackendFileError(f"{name}: its description has a wrong type: {brief(error)}") from error
 
 
 _OUR_KERNELS = "attnfuzz.kernels."
@@ -150,18 +147,18 @@ _OUR_KERNELS = "attnfuzz.kernels."
 
 @dataclass(frozen=True)
 class _Elsewhere:
-    """A function of the user's, which only workers have. Two are equal if they have the same name."""
+    """Stands for a user's function, which only workers have. Equal by name."""
 
     function: str
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse."""
+        """Refuse to run."""
         raise RuntimeError(f"{self.function} is a user's function: only workers run it")
 
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """The backend of `source`, as it described itself. `preparation` runs its `prepare` in a process that may die."""
+    """The backend of `source`, as described. `preparation` runs its `prepare` in a process that may die."""
 
     source: BackendSource
     description: Description
@@ -169,17 +166,17 @@ class Rehearsed:
 
     @property
     def name(self) -> str:
-        """Its own name, which is not the one that users give."""
+        """Its own name, not the one that users give."""
         return self.description.name
 
     @property
     def capability(self) -> Capability:
-        """What it supports."""
+        """Its capability."""
         return self.description.capability
 
     @property
     def contract(self) -> Contract:
-        """What it promises."""
+        """Its contract."""
         return self.description.contract
 
     def noise(self, dtype: DType) -> NoiseModel:
@@ -188,7 +185,7 @@ class Rehearsed:
 
     @property
     def ops(self) -> Mapping[str, Op]:
-        """Its kernels by name. Functions of this project are themselves, all others only have a name."""
+        """Its kernels by name. Only this project's functions are callable."""
         return {
             name: Op(name=name, function=_function(op.function), writes=op.writes, module=op.module, own=op.own)
             for name, op in self.description.ops.items()
@@ -199,7 +196,7 @@ class Rehearsed:
         return self.description.missing
 
     def prepare(self, progress: Callable[[str], None]) -> None:
-        """Have it prepare itself in a process that may die. Raises BackendFileError."""
+        """Prepare it in a process that may die. Raises BackendFileError."""
         del progress
         if self.description.prepares:
             self.preparation(self.source)

@@ -1,4 +1,4 @@
-"""What is tested by default, and the engines that are installed, found through entry points."""
+"""The default backends, and the installed engines, found through entry points."""
 
 from functools import cache
 from importlib.metadata import entry_points
@@ -11,26 +11,26 @@ if TYPE_CHECKING:
 DEFAULT_BACKENDS = ("trtllm_mha", "trtllm_mla", "torch_sdpa")
 
 DEFAULT_BACKENDS_ON_GPU = ("trtllm_mha", "trtllm_mla")
-"""Where --device cuda is asked for: those of the visible GPU's architecture."""
+"""Defaults with --device cuda, on the visible GPU's architecture."""
 
 ENGINES = "attnfuzz.engines"
 """The entry point group in which a package offers an Engine (`kernels.engine`)."""
 
 
 def engine_names() -> list[str]:
-    """Return the name of every engine, and import none: entry points have the names of their engines."""
+    """Return the names of all engines without importing them: entry points have the engines' names."""
     return sorted(entry_points(group=ENGINES).names)
 
 
 @cache
 def engines() -> "tuple[Engine, ...]":
-    """Return every engine, by name."""
+    """Return all engines, by name."""
     found = (point.load() for point in entry_points(group=ENGINES))
     return tuple(sorted(found, key=lambda engine: engine.name))
 
 
 def engine_of(backend: str) -> "Engine | None":
-    """Return the engine that a backend's name is one of; None for any other backend."""
+    """Return the engine that owns a backend's name; None if there is none."""
     return next((engine for engine in engines() if engine.owns(backend)), None)
 
 

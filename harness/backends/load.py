@@ -1,4 +1,4 @@
-"""Loads a user's backend. This runs the user's code, so it is only for processes that may die or hang."""
+"""Loads a user's backend. This runs the user's code: only for processes that may die or hang."""
 
 import importlib.util
 import re
@@ -24,11 +24,11 @@ _MOST_CHARACTERS = 400
 
 
 class BackendFileError(UserError):
-    """A backend could not be loaded from a user's file or from an entry point, or is not what a backend must be."""
+    """A backend could not be loaded from a user's file or from an entry point, or is not a valid backend."""
 
 
 class BackendSource(msgspec.Struct, frozen=True):
-    """Where a user's backend comes from: the value of an `entry_point`, or FILE.py:NAME as its `name` says."""
+    """Source of a user's backend: the value of an `entry_point`, or FILE.py:NAME in `name`."""
 
     name: str
     entry_point: str = ""
@@ -36,10 +36,7 @@ class BackendSource(msgspec.Struct, frozen=True):
 
 @cache
 def load(source: BackendSource) -> Backend:
-    """Import a backend, and make an instance of what is a class.
-
-    Raises BackendFileError for whatever the user's code raises, SystemExit and KeyboardInterrupt included.
-    """
+    """Import a backend; instantiate a class. Raises BackendFileError for any exception, even SystemExit."""
     name = source.name
     if source.entry_point:
         return _checked(name, _of_entry_point(source))
@@ -48,7 +45,7 @@ def load(source: BackendSource) -> Backend:
 
 
 def brief(error: BaseException) -> str:
-    """Return the type and the first line of an exception, also of one whose __str__ raises."""
+    """Return the type and the first line of an exception, even if its __str__ raises."""
     try:
         lines = str(error).splitlines()
     except BaseException:  # noqa: BLE001 - it is the user's code
@@ -73,7 +70,7 @@ def _import(path: str) -> ModuleType:
         raise BackendFileError(f"backend file {path} can't be imported as a module")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    # What lies beside the file can be imported, as if it were run.
+    # Modules beside the file can be imported, as if it were run.
     sys.path.append(str(file.parent))
     try:
         spec.loader.exec_module(module)
@@ -94,7 +91,7 @@ def _attribute(module: ModuleType, path: str, attribute: str) -> object:
 
 
 def _is_own_backend(module: ModuleType, value: object) -> bool:
-    """Whether a file's name stands for a backend: a class only if it is defined there, not imported."""
+    """Whether a file's value is a backend: a class counts only if defined there, not imported."""
     try:
         return not _lacking("", value) and (not isinstance(value, type) or value.__module__ == module.__name__)
     except BackendFileError:
@@ -102,7 +99,7 @@ def _is_own_backend(module: ModuleType, value: object) -> bool:
 
 
 def _lacking(name: str, value: object) -> list[str]:
-    """The parts of a backend that `value` does not have. Raises BackendFileError for one that raises."""
+    """The parts of a backend that `value` does not have. Raises BackendFileError."""
     lacking = []
     for part in _REQUIRED:
         try:
@@ -115,7 +112,7 @@ def _lacking(name: str, value: object) -> list[str]:
 
 
 def _checked(name: str, found: object) -> Backend:
-    """An instance, made by calling what is a class; each part that a backend needs must be there."""
+    """Return a backend, instantiating a class, after checking that it has all parts."""
     try:
         backend = found() if isinstance(found, type) else found
     except BaseException as error:

@@ -1,7 +1,7 @@
-"""Backends by name: those of this project, of releases of engines, of installed packages, and of a user's file.
+"""Backends by name: this project's, engines' releases, installed packages', and users' files.
 
-A user's code, a package's included, is imported by workers alone. What `resolve` gives for it in any other process
-answers from a description that was made in a process that may die (`user_backends`).
+A user's code, a package's included, is imported by workers alone. In any other process, `resolve` returns a stand-in
+that answers from a description made in a process that may die (`user_backends`).
 """
 
 import difflib
@@ -35,7 +35,7 @@ class UnknownBackend(UserError):
 
 
 class WrongDevice(UserError):
-    """A backend has no counterpart on the device that was asked for; the message says what to do."""
+    """A backend has no counterpart on the requested device; the message has the remedy."""
 
 
 def builtin() -> dict[str, Backend]:
@@ -45,28 +45,35 @@ def builtin() -> dict[str, Backend]:
 
 
 def names() -> list[str]:
-    """Every backend that can be named without a file or a release."""
+    """All backends without a file or a release."""
     return sorted({*builtin(), *entry_points(group=ENTRY_POINTS).names})
 
 
 def fixed(name: str) -> str:
-    """The backend that `name` is a revision of, or has a defect planted in; `name` itself if it is neither."""
+    """The backend without the revision or planted defect in `name`; `name` itself if it has neither."""
     return name if is_file(name) or engine_of(name) is not None else re.split("[@+]", name, maxsplit=1)[0]
 
 
 def family(name: str) -> str:
-    """What the versions of one backend have in common: its revisions, or the releases of an engine."""
+    """The common name of a backend's versions: its revisions, or an engine's releases."""
     engine = engine_of(name)
     return fixed(name) if engine is None else engine.without_release(name)
 
 
-def on_device(name: str, device: Device | None) -> str:
-    """The backend that is called `name` on a device: trtllm_mha is hopper:trtllm_mha on a GPU of that architecture.
+@cache
+def origin(name: str) -> str | None:
+    """The backend of the release that a source tree comes from; None for any other backend. Raises EngineError."""
+    engine = engine_of(name)
+    return None if engine is None else engine.origin(name)
 
-    Backends of one device only, a user's among them, keep their names there. None leaves every name as it is.
+
+def on_device(name: str, device: Device | None) -> str:
+    """The counterpart of `name` on a device: trtllm_mha is hopper:trtllm_mha on a Hopper GPU.
+
+    Backends of one device only, like users', keep their names there. None changes nothing.
 
     Raises:
-        WrongDevice: there is none on that device; says what there is.
+        WrongDevice: there is none on that device; the message lists counterparts.
         UnknownBackend, BackendFileError: as `resolve`.
 
     """
@@ -76,25 +83,25 @@ def on_device(name: str, device: Device | None) -> str:
         return _release_on(name, device, engine)
     found = _on_gpu(name) if device is Device.CUDA else name.partition(":")[2]
     if is_file(name) or found not in builtin():
-        raise WrongDevice(f"{name} has nothing to run on {device}: attnfuzz backends --device {device} lists what has")
+        raise WrongDevice(f"{name} has no counterpart on {device}: see attnfuzz backends --device {device}")
     return found
 
 
 def _on_gpu(name: str) -> str:
-    """The counterpart of `name` for the GPU that is visible, "" if there is none for any."""
+    """The counterpart of `name` for the visible GPU, "" if there is none for any GPU."""
     counterparts = [backend for backend in GPU_BACKENDS if backend.name.partition(":")[2] == name]
     gpus = visible()
     if not counterparts:
         return ""
     have = " and ".join(backend.name for backend in counterparts)
     if not gpus:
-        raise WrongDevice(f"{name} is {have} on a GPU, and there is none here: name one of them, or ask for no device")
+        raise WrongDevice(f"{name} is {have} on a GPU, and there is none here: name one of them, or no device")
     for backend in counterparts:
         if gpus[0].capability in backend.archs:
             return backend.name
     raise WrongDevice(
         f"{name} is {have} on a GPU, and this one is an {gpus[0].name} (SM {gpus[0].capability}): "
-        "attnfuzz backends --device cuda lists what runs on it"
+        "see attnfuzz backends --device cuda"
     )
 
 
@@ -113,10 +120,9 @@ def is_file(name: str) -> bool:
 
 
 def as_file_name(name: str) -> str:
-    """A backend's name as part of a file's: what could mean something in a path becomes "_", or would hide the file.
+    """A backend's name as part of a file name: characters with a meaning in paths, and leading dots, become "_".
 
-    Of a name that holds a long path, the end and a hash stay: file names have at most 255 bytes, and there is more in
-    one than the backend.
+    A long name keeps its end and a hash: file names have at most 255 bytes, shared with other parts.
     """
     safe = re.sub(r"^\.+|[^A-Za-z0-9_.@+-]+", "_", name)
     if len(safe) <= _LONGEST_IN_A_FILE_NAME:
@@ -127,10 +133,10 @@ def as_file_name(name: str) -> str:
 
 @cache
 def resolve(name: str) -> Backend:
-    """The backend called `name`. One of a user's answers as it did in a rehearsal, and can't open sessions.
+    """The backend called `name`. A user's one answers as in its rehearsal, and can't open sessions.
 
     Raises:
-        UnknownBackend: there is none; the message lists what there is. EngineError: no such release.
+        UnknownBackend: there is none; the message lists known ones. EngineError: no such release.
         BackendFileError: its file or entry point can't be imported, or has no such backend.
     """
     source = _source(name)
@@ -138,13 +144,13 @@ def resolve(name: str) -> Backend:
 
 
 def load(name: str) -> Backend:
-    """The backend called `name`, to open sessions on. Imports a user's: for workers alone. Raises as `resolve`."""
+    """The backend called `name`, to open sessions on. Imports users' code: for workers alone. Raises like `resolve`."""
     source = _source(name)
     return resolve(name) if source is None else load_backend(source)
 
 
 def _source(name: str) -> BackendSource | None:
-    """Where a user's backend is loaded from; None for one that is attnfuzz's, or that there is not."""
+    """The source of a user's backend; None for attnfuzz's own, and for unknown names."""
     if is_file(name):
         _check_file(name.rpartition(":")[0])
         return BackendSource(name)
@@ -154,7 +160,7 @@ def _source(name: str) -> BackendSource | None:
 
 
 def _check_file(path: str) -> None:
-    """Raise BackendFileError for what can't be imported; a FIFO would block its reader."""
+    """Raise BackendFileError for a path that can't be imported; a FIFO would block."""
     try:
         mode = Path(path).stat().st_mode
     except FileNotFoundError:

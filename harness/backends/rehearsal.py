@@ -1,8 +1,8 @@
-"""Rehearses users' backends: loads and asks them in a worker, and gives what they said of themselves.
+"""Rehearse users' backends: load and query them in a worker, and return their descriptions.
 
-Importing a user's file may raise anything, end the process, hang, print without end, start threads, or leave handlers
-behind that change this process's exit code. A worker takes the damage, and a process that decides an exit code never
-imports such a file.
+Importing a user's file may raise anything, end the process, hang, print without end, start threads, or install handlers
+that change this process's exit code. A worker takes the damage; a process that decides an exit code never imports such
+a file.
 """
 
 import contextlib
@@ -23,15 +23,14 @@ from attnfuzz.harness.workers.pool import HandlerError, Workers
 from attnfuzz.harness.workers.postmortem import Death
 
 IMPORT_SECONDS = 30.0
-"""Half of what a backend's import, and its answers about itself, may take: a worker writes to its journal when it
-begins, and hangs after as long without another word.
-"""
+"""Half of the time limit for a backend's import and description: a worker writes to its journal when it begins, and
+hangs if it is silent for as long again."""
 
 PREPARE_SECONDS = 900.0
-"""Half of what a backend's `prepare` may take. It may compile."""
+"""Half of the time limit for a backend's `prepare`, which may compile."""
 
 _SILENT_SECONDS = 5.0
-"""After which a line says what is waited for."""
+"""Time after which a line names the pending step."""
 
 _LAST_LINES = 10
 _MOST_CHARACTERS = 1000
@@ -40,7 +39,7 @@ _HANDLER = "attnfuzz.harness.backends.rehearsal:handle"
 
 
 class Rehearsal(msgspec.Struct, frozen=True):
-    """What a worker is asked, in a `folder`: to describe the backend of `source`, or to `prepare` it."""
+    """A request to a worker, in a `folder`: describe the backend of `source`, or `prepare` it."""
 
     source: BackendSource
     folder: str
@@ -52,7 +51,7 @@ class Prepared(msgspec.Struct, frozen=True, tag=True):
 
 
 class Wrong(msgspec.Struct, frozen=True, tag=True):
-    """What is wrong with the backend."""
+    """The backend's error."""
 
     message: str
 
@@ -61,7 +60,7 @@ Answer = Description | Prepared | Wrong
 
 
 def rehearse(source: BackendSource) -> Rehearsed:
-    """Load a backend in a worker, and return a stand-in that answers as it did. Raises BackendFileError."""
+    """Load a backend in a worker, and return a stand-in with its answers. Raises BackendFileError."""
     answer = _answer(Rehearsal(source, str(Path.cwd())), IMPORT_SECONDS, "import")
     if not isinstance(answer, Description):
         raise BackendFileError(f"{source.name} did not describe itself: make it a Backend of attnfuzz.kernels.backend")
@@ -74,12 +73,12 @@ def prepare(source: BackendSource) -> None:
 
 
 def stage() -> Workers:
-    """Workers for one rehearsal: the next backend must not meet what this one left behind."""
+    """Workers for one rehearsal: the next backend needs a clean process."""
     return Workers(_HANDLER, spares=0)
 
 
 def handle(request: bytes, journal: Journal) -> bytes:
-    """In the worker: load a backend, and describe or prepare it."""
+    """Load a backend in the worker, and describe or prepare it."""
     del journal
     streams = sys.stdout, sys.stderr
     task = msgspec.msgpack.decode(request, type=Rehearsal)
@@ -88,7 +87,7 @@ def handle(request: bytes, journal: Journal) -> bytes:
         answer = _performed(task)
     except BackendFileError as error:
         answer = Wrong(str(error))
-    except BaseException as error:  # noqa: BLE001 - it is the user's code, and may raise where nothing does
+    except BaseException as error:  # noqa: BLE001 - it is the user's code, which may raise anywhere
         answer = Wrong(f"{task.source.name} fails: {brief(error)}")
     sys.stdout, sys.stderr = streams
     return msgspec.msgpack.encode(answer)
@@ -106,33 +105,33 @@ def _performed(task: Rehearsal) -> Answer:
     return Prepared()
 
 
-def _answer(task: Rehearsal, seconds: float, what: str) -> Answer:
+def _answer(task: Rehearsal, seconds: float, stage_name: str) -> Answer:
     name, started = task.source.name, time.monotonic()
-    with stage() as workers, _said(f"Waiting for {what} of {name}, for up to {2 * seconds:g} s."):
+    with stage() as workers, _said(f"Waiting for {stage_name} of {name}, for up to {2 * seconds:g} s."):
         try:
             reply = workers.run(msgspec.msgpack.encode(task), timeout=seconds)
         except HandlerError as error:
             raise BackendFileError(f"{name} leaves its process unable to answer: {brief(error)}") from error
     if isinstance(reply, Death):
-        raise BackendFileError(_epitaph(name, what, reply, time.monotonic() - started))
+        raise BackendFileError(_epitaph(name, stage_name, reply, time.monotonic() - started))
     if len(reply) > 2 * MOST_BYTES:
         raise BackendFileError(f"{name} answers with {len(reply):,} bytes")
     try:
         answer: Answer = msgspec.msgpack.decode(reply, type=Answer)
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
-        raise BackendFileError(f"{name} answers something else than what it was asked: {brief(error)}") from error
+        raise BackendFileError(f"{name} gives an invalid answer: {brief(error)}") from error
     if isinstance(answer, Wrong):
         raise BackendFileError(answer.message)
     return answer
 
 
-def _epitaph(name: str, what: str, death: Death, seconds: float) -> str:
-    """How the worker ended, what to do, and the end of what it printed."""
+def _epitaph(name: str, stage_name: str, death: Death, seconds: float) -> str:
+    """Describe the worker's end, the remedy, and the end of its output."""
     if death.hang:
-        advice = "make it quicker" if what != "import" else "move what takes long into its prepare()"
-        text = f"{name}: {what} is not over after {seconds:.0f} s: {advice}"
+        advice = "make it quicker" if stage_name != "import" else "move slow work into its prepare()"
+        text = f"{name}: {stage_name} did not end within {seconds:.0f} s: {advice}"
     else:
-        text = f"{name}: {what} ended its process: {death.cause}. Remove what ends it; raise an exception instead"
+        text = f"{name}: {stage_name} ended its process: {death.cause}. Raise an exception instead of ending it"
     lines = printable(death.output).splitlines()[-_LAST_LINES:]
     said = "\n".join(f"  {line}" for line in lines)[-_MOST_CHARACTERS:]
     return f"{text}. It printed last:\n{said}" if said else f"{text}."
@@ -140,7 +139,7 @@ def _epitaph(name: str, what: str, death: Death, seconds: float) -> str:
 
 @contextlib.contextmanager
 def _said(words: str) -> Iterator[None]:
-    """Say what is waited for if it takes long; on standard error, whose reader may be a job's main process."""
+    """Print a line about a long wait, to standard error, whose reader may be a job's main process."""
     line = f"{printable(shortened(words, _MOST_CHARACTERS))}\n"
     timer = threading.Timer(_SILENT_SECONDS, lambda: sys.stderr.write(line))
     timer.start()

@@ -1,1 +1,1 @@
-"""Measures the error of a correct kernel, and fits the noise model that its outputs are judged by from then on."""
+"""Measures the error of a correct kernel, and fits the noise model used to judge its outputs."""

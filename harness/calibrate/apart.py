@@ -1,4 +1,4 @@
-"""A calibration in a worker, as campaigns have them: what dies there ends no command, and no context is made here."""
+"""Run a calibration in a worker like a campaign's: its death ends no command, and no CUDA context is made here."""
 
 from collections.abc import Callable, Iterator
 
@@ -14,11 +14,11 @@ from attnfuzz.harness.workers.postmortem import Death
 from attnfuzz.reference.dtypes import DType
 
 _SECONDS = 900.0
-"""Of one step of a calibration, at most: the longest are a fit to many rows, and a case of 65,536 keys."""
+"""Time limit for one step of a calibration: the longest are a fit to many rows, and a case of 65,536 keys."""
 
 
 class CalibrationRequest(msgspec.Struct, frozen=True):
-    """The first request of a calibration; the others are empty, and ask for its next step."""
+    """The first request of a calibration; empty requests ask for its next step."""
 
     backend: str
     dtype: DType
@@ -27,23 +27,23 @@ class CalibrationRequest(msgspec.Struct, frozen=True):
 
 
 class ProgressNote(msgspec.Struct, frozen=True, tag=True):
-    """What is going on."""
+    """A line of progress."""
 
     text: str
 
 
 class NoCalibration(msgspec.Struct, frozen=True, tag=True):
-    """Why there can't be a calibration."""
+    """The reason why there can't be a calibration."""
 
     reason: str
 
 
 _steps: Iterator[str | Measured] = iter(())
-"""Of the calibration that this worker is at."""
+"""The steps of this worker's calibration."""
 
 
 def measure_apart(name: str, dtype: DType, *, rows: int, seed: int, tell: Callable[[str], None]) -> Measured:
-    """`measure` in a worker. `tell` is told what is going on.
+    """Run `measure` in a worker. `tell` gets lines of progress.
 
     Raises:
         UnknownBackend, BackendFileError, CannotCalibrate: as `measure`; the last also if the worker dies.
@@ -55,7 +55,7 @@ def measure_apart(name: str, dtype: DType, *, rows: int, seed: int, tell: Callab
         while True:
             reply = workers.run(request, timeout=_SECONDS)
             if isinstance(reply, Death):
-                raise CannotCalibrate(f"{name}, {dtype}: {reply.cause}. Fuzz it first: only what passes is calibrated")
+                raise CannotCalibrate(f"{name}, {dtype}: {reply.cause}. Fuzz it first, until it passes")
             match msgspec.msgpack.decode(reply, type=ProgressNote | NoCalibration | Measured, dec_hook=_tensor):
                 case ProgressNote(text):
                     tell(text)
@@ -67,7 +67,7 @@ def measure_apart(name: str, dtype: DType, *, rows: int, seed: int, tell: Callab
 
 
 def handle(request: bytes, journal: Journal) -> bytes:
-    """In the worker: begin a calibration, or take its next step."""
+    """Begin a calibration in the worker, or take its next step."""
     del journal
     global _steps  # noqa: PLW0603 - a worker is at one calibration at a time
     if request:
@@ -85,7 +85,7 @@ def _next_step() -> ProgressNote | NoCalibration | Measured:
 
 
 def _bytes(values: object) -> bytes:
-    """The fp64 values of a tensor, which msgspec does not know."""
+    """The fp64 values of a tensor, for msgspec."""
     assert isinstance(values, torch.Tensor)
     return values.numpy().tobytes()
 

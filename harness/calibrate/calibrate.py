@@ -1,4 +1,4 @@
-"""Calibrates a backend: one fit for each dtype of queries, tested on rows that the fit did not see."""
+"""Calibrates a backend: one fit per dtype of queries, tested on held-out rows."""
 
 import platform
 from collections.abc import Iterator
@@ -23,15 +23,15 @@ from attnfuzz.reference.noise import NoiseModel
 
 @runtime_checkable
 class HasTheory(Protocol):
-    """A backend whose `noise` may be calibrated, and that still knows what it was before."""
+    """A backend whose `noise` may be calibrated, with its theoretical model."""
 
     def theory(self, dtype: DType) -> NoiseModel:
-        """The noise model that is not measured."""
+        """The theoretical noise model."""
         ...
 
 
 class Measured(msgspec.Struct, frozen=True, tag=True):
-    """The fit for one dtype, and what the tiers see of the rows held out: by the theoretical and the fitted model."""
+    """The fit for one dtype, and the tiers' results on held-out rows under the theoretical and the fitted model."""
 
     dtype: DType
     fit: Fit
@@ -40,14 +40,14 @@ class Measured(msgspec.Struct, frozen=True, tag=True):
 
 
 def measure(name: str, dtype: DType, *, rows: int, seed: int) -> Iterator[str | Measured]:
-    """Fit the backend called `name` for `dtype`, to one half of `rows`, and hold the fit to the other half.
+    """Fit the backend called `name` for `dtype`to one half of `rows`, and test the fit on the other half.
 
-    Gives what is going on, in words, and at last what was measured. Runs in this process, whose torch has one thread
-    from then on, as workers have: `measure_apart` is for those who must live on.
+    Yields lines of progress, then the result. Runs in this process, whose torch has one thread from then on, as workers
+    have; `measure_apart` protects the caller.
 
     Raises:
         UnknownBackend, BackendFileError: there is no such backend.
-        CannotCalibrate: it raises, or its errors are larger than its theoretical model allows.
+        CannotCalibrate: it raises, or its errors exceed its theoretical model.
 
     """
     torch.set_num_threads(1)
@@ -85,7 +85,7 @@ def measure(name: str, dtype: DType, *, rows: int, seed: int) -> Iterator[str | 
 
 
 def architecture_of(name: str) -> str:
-    """What a calibration of this backend holds for: the processor here, or the GPU."""
+    """The architecture that a calibration of this backend applies to: this CPU's, or the GPU's."""
     on_gpu = resolve(name).capability.device is Device.CUDA
     return visible.architecture() if on_gpu else architecture()
 
@@ -108,7 +108,7 @@ def calibration(name: str, fits: dict[DType, Fit], *, seed: int, command: str) -
 
 
 def _check(name: str, dtype: DType, samples: list[Sample], theory: NoiseModel) -> None:
-    """Raise CannotCalibrate where the theoretical model is exceeded: that is a bug, or a model that is too tight."""
+    """Raise CannotCalibrate if errors exceed the theoretical model: a bug, or a model that is too tight."""
     for sample in samples:
         tier, margin = max(largest_margins(sample.under(theory)), key=lambda found: found[1])
         if not margin <= 1:

@@ -3,10 +3,10 @@
 The judge's formulas say how much each parameter adds to the mean square error of an output row (T2) and of an LSE (T4),
 relative to the theoretical model: y_r = known_r + sum_k theta_k term_rk, theta_k being the square of a parameter over
 its theoretical value. For errors that are normal, the likelihood of y is that of a gamma distribution, and its maximum
-for theta >= 0 is found by multiplicative updates, as in matrix factorisation with the divergence of Itakura and Saito
+for theta >= 0 is found by multiplicative updates, as in matrix factorization with the divergence of Itakura and Saito
 (Fevotte, Bertin and Durrieu, 2009, section 4.1).
 
-A fit only tightens: no parameter goes above its theoretical value. One that the rows can't tell stays there.
+A fit only tightens: no parameter exceeds its theoretical value. One that the rows can't determine stays there.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,20 +23,20 @@ from attnfuzz.harness.judge.lse_bound import independent_lse_error, shared_lse_e
 from attnfuzz.reference.noise import NoiseModel, Origin
 
 PARAMETERS = ("probabilities", "row_sum", "logits", "accumulate", "exponential", "tanh")
-"""What is fitted: root mean squares. `underflow` and `bias` are the largest errors of their kind, which rows that are
-drawn need not show: they stay as they are."""
+"""The fitted parameters: root mean squares. `underflow` and `bias` are the largest errors of their kind, which drawn
+rows need not show, so they are not fitted."""
 
 SAFETY = 4.0
-"""By how much a fitted parameter is raised in the end: without it, no row is called wrong, fitted or held out."""
+"""Factor by which fitted parameters are raised; even without it, no fitted or held-out row fails."""
 
 TIGHTEST = 1 / 32
-"""No parameter is fitted below this share of its theoretical value: smaller contributions are no longer seen."""
+"""Least share of a theoretical value that is fitted: smaller contributions can't be seen."""
 
 TELLING_ROWS = 250.0
-"""What it takes to fit a parameter: as much information as so many rows give whose error is due to it alone."""
+"""Information needed to fit a parameter, in rows whose error is due to it alone."""
 
 _LOWERED_FIRST = ("accumulate", "exponential", "logits", "tanh", "row_sum", "probabilities")
-"""Of parameters that can stand in for each other, the first is lowered most: sums over many keys hide most."""
+"""Of interchangeable parameters, the first is lowered most: sums over many keys hide most."""
 
 _UPDATES = 100
 _FP32 = 2.0**-24
@@ -45,10 +45,7 @@ _NOTHING = 2.0**-60
 
 @dataclass(frozen=True)
 class Terms:
-    """The linear model of mean square errors: `observed` and `known` [R] and `terms` [R, K], fp64.
-
-    `names` are the K parameters, those that the theoretical model has at all.
-    """
+    """The linear model of mean square errors: `observed`, `known` [R] and `terms` [R, K] of K `names`, fp64."""
 
     names: tuple[str, ...]
     observed: torch.Tensor
@@ -59,10 +56,10 @@ class Terms:
 def fit(
     samples: Sequence[Sample], held_out: Sequence[Sample], theory: NoiseModel
 ) -> tuple[NoiseModel, tuple[str, ...]]:
-    """The fitted model, safety included, and the names of the parameters that could be told.
+    """The fitted model, safety included, and the names of the parameters that the rows determine.
 
-    The likeliest parameters come from `samples` alone. Towards them `theory`, which must hold, is lowered, parameter by
-    parameter, as far as it holds for `samples` and `held_out`; and then raised by `SAFETY`.
+    The likeliest parameters come from `samples` alone. `theory`, which must hold, is lowered towards them, parameter by
+    parameter, as far as it holds for `samples` and `held_out`; then raised by `SAFETY`.
     """
     least = least_shares(terms_of(samples, theory))
     everything = [*samples, *held_out]
@@ -78,7 +75,7 @@ def fit(
 
 
 def _lowest(least: float, holds_at: Callable[[float], bool]) -> float:
-    """The lowest of the shares 1, 1/2, 1/4, ... down to `least` that holds, by bisection; 1 does."""
+    """The lowest of the shares 1, 1/2, 1/4, ... down to `least` that holds, by bisection; 1 always does."""
     holding, failing = 0, ceil(-log2(least)) + 1
     while failing - holding > 1:
         middle = (holding + failing) // 2
@@ -95,7 +92,7 @@ def scaled(theory: NoiseModel, shares: dict[str, float]) -> NoiseModel:
 
 
 def least_shares(model: Terms) -> dict[str, float]:
-    """The likeliest share of each parameter's theoretical value, of those that the rows can tell; at most 1."""
+    """The likeliest share of the theoretical value, for each parameter that the rows determine; at most 1."""
     free = list(range(len(model.names)))
     while True:
         theta = _likeliest(model, free)
@@ -107,7 +104,7 @@ def least_shares(model: Terms) -> dict[str, float]:
 
 
 def terms_of(samples: Sequence[Sample], theory: NoiseModel) -> Terms:
-    """What each parameter adds to the mean square errors of all rows of `samples` that see a key."""
+    """Each parameter's contribution to the mean square errors of all rows of `samples` that see a key."""
     names = tuple(name for name in PARAMETERS if getattr(theory, name) > 0)
     rows = torch.cat([rows for sample in samples for rows in _rows(sample, theory, names)])
     return Terms(names, rows[:, 0], rows[:, 1], rows[:, 2:])
@@ -128,16 +125,12 @@ def _rows(sample: Sample, theory: NoiseModel, names: Sequence[str]) -> Iterator[
 
     if whole.lse is not None:
         rounding = _lse_rounding(whole.budget)
-        least, *errors = (_lse_error(budget) for budget in budgets)
+        # T4's terms, independent ones at their root mean square.
+        least, *errors = (shared_lse_error(budget) + independent_lse_error(budget) for budget in budgets)
         added = [(error - least).square() for error in errors]
         variance = torch.stack([rounding, *added]).sum(dim=0)
         columns = [whole.lse_error(whole.lse_unit).square(), rounding, *added]
         yield torch.stack([(column / variance)[sees].flatten() for column in columns], dim=-1)
-
-
-def _lse_error(budget: ErrorBudget) -> torch.Tensor:
-    """The error of an LSE [T, Hq] by the terms of T4, what is independent being at its root mean square."""
-    return shared_lse_error(budget) + independent_lse_error(budget)
 
 
 def _lse_rounding(budget: ErrorBudget) -> torch.Tensor:
@@ -146,7 +139,7 @@ def _lse_rounding(budget: ErrorBudget) -> torch.Tensor:
 
 
 def _likeliest(model: Terms, free: Sequence[int]) -> torch.Tensor:
-    """Theta [K] of the greatest likelihood, 1 for those that are not free and at most 1 for the others."""
+    """Theta [K] of the greatest likelihood: at most 1 for free parameters, 1 for the others."""
     theta = torch.ones(len(model.names), dtype=torch.float64)
     if not free:
         return theta
@@ -159,7 +152,7 @@ def _likeliest(model: Terms, free: Sequence[int]) -> torch.Tensor:
 
 
 def _information(model: Terms, theta: torch.Tensor, k: int) -> float:
-    """How many rows' worth tells parameter k: the squared share that its theoretical value would have of each mean."""
+    """Information on parameter k, in rows: the squared share of each mean that its theoretical value would have."""
     term = model.terms[:, k]
     rest = model.known + model.terms @ theta - theta[k] * term
     return (term / (rest + term)).square().sum().item()

@@ -1,4 +1,4 @@
-"""What the judge's tiers make of samples under a noise model: heard as in every verdict."""
+"""The tiers' results on samples under a noise model."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -15,7 +15,7 @@ from attnfuzz.reference.noise import NoiseModel
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """What tiers have for each row that sees a key: T1's and T4's margins and T2's z^2, fp64, by the tier's name.
+    """Results for each row that sees a key: T1's and T4's margins and T2's z^2, fp64, by the tier's name.
 
     `largest` are the largest margins of all tiers; a correct kernel stays at or below 1.
     """
@@ -25,7 +25,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 def spread(samples: Iterable[Sample], noise: NoiseModel) -> Spread:
-    """What the tiers make of `samples` under `noise`."""
+    """Run the tiers on `samples` under `noise`."""
     rows: dict[str, list[torch.Tensor]] = {}
     largest: dict[str, float] = {}
     for sample in samples:
@@ -38,16 +38,16 @@ def spread(samples: Iterable[Sample], noise: NoiseModel) -> Spread:
 
 
 def holds(samples: Sequence[Sample], noise: NoiseModel) -> bool:
-    """Whether no tier calls any sample wrong under `noise`."""
+    """Whether all samples pass all tiers under `noise`."""
     return all(margin <= 1 for sample in samples for _, margin in largest_margins(sample.under(noise)))
 
 
 def largest_margins(evidence: Evidence) -> Iterator[tuple[str, float]]:
     """The margin of each tier that applies, on one output."""
-    for tier, _, hear in STATISTICAL:
-        heard = hear(evidence)
-        if heard is not None:
-            yield tier.value, heard.margin
+    for tier, _, judge_place in STATISTICAL:
+        result = judge_place(evidence)
+        if result is not None:
+            yield tier.value, result.margin
 
 
 def quantiles(values: torch.Tensor) -> Quantiles:

@@ -1,4 +1,4 @@
-"""Draws what the tiers see of held-out rows, under the theoretical and the calibrated noise model. Needs matplotlib."""
+"""Plot the tiers' results on held-out rows, under the theoretical and the calibrated noise model. Needs matplotlib."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,14 +14,14 @@ _AXES = {
     "T2": "T2: z², mean square error / model",
     "T4": "T4: LSE error / bound",
 }
-# Blue and vermilion of Okabe and Ito (2008), which people with any colour vision can tell apart; dashes besides.
+# Blue and vermilion of Okabe and Ito (2008), distinguishable with any color vision; also dashed.
 _CALIBRATED, _THEORY = "#0072B2", "#D55E00"
 _POINTS = 200
 _DPI = 100
 
 
 def plot(path: Path, name: str, measured: Sequence[Measured]) -> None:
-    """Write a PNG: a row of panels for each dtype, a panel for each tier. OSError if it can't be written."""
+    """Write a PNG: a row of panels per dtype, a panel per tier. Raises OSError."""
     tiers = list(measured[0].fitted.rows)
     figure = Figure(figsize=(3.6 * len(tiers), 2.6 * len(measured) + 0.6), layout="constrained")
     figure.suptitle(f"{name}: rows held out of the calibration")
@@ -39,14 +39,14 @@ def plot(path: Path, name: str, measured: Sequence[Measured]) -> None:
 
 
 def _panel(panel: Axes, one: Measured, tier: str) -> None:
-    for seen, colour, dashes, label in (
+    for seen, color, dashes, label in (
         (one.theory, _THEORY, "--", "theoretical model"),
         (one.fitted, _CALIBRATED, "-", "calibrated model"),
     ):
         values = seen.rows[tier].sort(descending=True).values
-        # Ranks from 1 to all, evenly on the logarithmic axis: the tail is what matters.
+        # Ranks are even on the logarithmic axis: the tail matters.
         ranks = torch.logspace(0, torch.tensor(float(len(values))).log10().item(), _POINTS).long().clamp(1, len(values))
-        panel.plot(values[ranks - 1].clamp(min=1e-6), ranks / len(values), dashes, color=colour, label=label)
+        panel.plot(values[ranks - 1].clamp(min=1e-6), ranks / len(values), dashes, color=color, label=label)
     panel.axvline(1.0, color="black", linewidth=0.8)
     panel.set_xscale("log")
     panel.set_yscale("log")

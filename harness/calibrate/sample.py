@@ -1,4 +1,4 @@
-"""What a fit is made of: outputs of a kernel beside their exact answers, of drawn cases and of long ones."""
+"""The input of a fit: a kernel's outputs with their exact answers, from drawn cases and long ones."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -22,14 +22,14 @@ from attnfuzz.reference.user_error import UserError
 from attnfuzz.strategies.cases import cases
 
 ALPHA = 1e-6
-"""The probability of a false alarm that each tier is given in a fit: more than campaigns give to one output, so that
-the bounds that a fit has to hold are the tightest."""
+"""Probability of a false alarm per tier in a fit: more than a campaign's for one output, so that a fit has to hold
+for tighter bounds."""
 
 _EXAMPLES_AT_ONCE = 50
 
 
 class CannotCalibrate(UserError):
-    """There is nothing to fit a model to; the message says why, and what to do."""
+    """There is nothing to fit a model to; the message has the reason and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Sample:
     evidence: Evidence
 
     def under(self, noise: NoiseModel) -> Evidence:
-        """The output, to be judged by `noise`."""
+        """The evidence under `noise`."""
         return replace(self.evidence, budget=replace(self.evidence.budget, noise=noise))
 
     @property
@@ -58,8 +58,7 @@ def draw_samples(
 ) -> Iterator[list[Sample]]:
     """Run drawn cases with queries of `dtype` in this process until there are `rows` rows, then long ones.
 
-    Gives all samples so far again and again, so that somebody can be told. Raises CannotCalibrate if a case raises, or
-    none has rows.
+    Yields all samples so far repeatedly, for progress. Raises CannotCalibrate if a case raises, or none has rows.
     """
     samples: list[Sample] = []
 
@@ -83,7 +82,7 @@ def draw_samples(
 
 
 def rows_of(samples: Iterable[Sample]) -> int:
-    """The rows of samples."""
+    """Number of rows of samples."""
     return sum(sample.rows for sample in samples)
 
 
@@ -122,7 +121,7 @@ def _sample(output: Output, case: Case, backend: Backend, noise: NoiseModel) -> 
 
 
 def _kept(output: Output) -> Output:
-    """A copy that later steps leave alone: a graph's buffers are written again."""
+    """Copy the output: later steps overwrite a graph's buffers."""
     attended = tuple(
         replace(entry, query=entry.query.clone(), key=entry.key.clone(), value=entry.value.clone())
         for entry in output.attended
@@ -140,7 +139,7 @@ _LATENT = Latent(rank=64, rope=16, nope=32, vo=32)
 
 
 def long_cases(backend: str, can: Capability, dtype: DType, seed: int) -> Iterator[Case]:
-    """A decode and an extend over each length, with each family of values, as far as `can` covers them."""
+    """A decode and an extend over each length, with each family of values, if `can` covers them."""
     geometry = _compiled(can, dtype) if can.buckets else _free(can, dtype)
     if geometry is None:
         return
@@ -166,7 +165,7 @@ def long_cases(backend: str, can: Capability, dtype: DType, seed: int) -> Iterat
 
 
 def _compiled(can: Capability, dtype: DType) -> Geometry | None:
-    """The first geometry of queries of a dtype that modules are compiled for, and that sees all keys."""
+    """The first compiled geometry of this dtype without a window."""
     every = (bucket.simplest for bucket in can.buckets)
     return next((each for each in every if each.dtype is dtype and each.window_left < 0), None)
 

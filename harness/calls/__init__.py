@@ -1,1 +1,1 @@
-"""Cases made of literal calls: running, tracing and reading them."""
+"""Run, trace and read cases made of literal calls."""

@@ -1,7 +1,4 @@
-"""Literal calls as tensors: what a call was given, and a case of them run like any other.
-
-Buffers of a run are in guarded memory, and calls go through the launcher.
-"""
+"""Literal calls as tensors in guarded memory, launched like any other."""
 
 import contextlib
 import math
@@ -17,10 +14,10 @@ from attnfuzz.reference.geometry import Geometry
 
 
 def literal_arguments(case: CallCase, index: int) -> dict[str, Any]:
-    """The arguments of call `index`, which share memory where its views share a buffer.
+    """The arguments of call `index`, which share memory where views share a buffer.
 
-    Tensors hold what their buffers did before the first call, and what was written to them since by others than
-    kernels; a buffer without content, which a kernel is to fill, holds zeros. What earlier calls computed is not there.
+    Tensors hold their buffers' content before the first call, and later writes of code outside of kernels; a buffer
+    without content, for a kernel to fill, holds zeros. Results of earlier calls are absent.
 
     Raises:
         ValueError: for content that is damaged or still in another file.
@@ -50,7 +47,7 @@ def _argument(value: Argument, buffers: dict[str, torch.Tensor]) -> Any:
 
 
 def flat(view: View, ndim: int) -> View:
-    """The view with its leading axes made one, so that `ndim` are left. ValueError if no stride says so."""
+    """Merge a view's leading axes, leaving `ndim`. Raises ValueError if strides don't allow it."""
     while len(view.shape) > ndim:
         rows, inner = view.shape[:2]
         if rows > 1 and inner > 1 and view.stride[0] != inner * view.stride[1]:
@@ -61,13 +58,13 @@ def flat(view: View, ndim: int) -> View:
 
 
 def rows(view: View, first: int, count: int) -> View:
-    """So many entries of the first axis."""
+    """Select `count` entries of the first axis, from `first` on."""
     offset = view.offset + first * view.stride[0] if count else view.offset
     return replace(view, shape=(count, *view.shape[1:]), offset=offset)
 
 
 class CallSession:
-    """Buffers and calls of one CallCase. What only the answer refers to is not guarded, since no kernel sees it."""
+    """Buffers and calls of one CallCase. Buffers for the answer alone are not guarded, since no kernel sees them."""
 
     def __init__(self, case: CallCase, backend: Backend, bench: Bench) -> None:
         self._case, self._ops, self._bench = case, backend.ops, bench
@@ -75,7 +72,7 @@ class CallSession:
         self._buffers = {buffer.name: self._place(buffer, views.get(buffer.name, [])) for buffer in case.buffers}
 
     def forward(self, index: int) -> Output | None:
-        """Launch every call; what they gave, if the case has the right answer."""
+        """Launch every call; return the output, if the case has the right answer."""
         assert index == 0
         for call in self._case.calls:
             self._write(call.writes)
@@ -104,7 +101,7 @@ class CallSession:
         )
 
     def _place(self, buffer: Buffer, views: list[View]) -> torch.Tensor:
-        """The elements of a buffer, in memory of the shape in which calls see them, so that a fault can be located."""
+        """Place a buffer in the shape in which calls see it, so that a fault can be located; return it flat."""
         content = content_of(buffer)
         if content is not None and not views:
             return content
@@ -126,7 +123,7 @@ class CallSession:
 
 
 def answered_geometry(case: CallCase) -> Geometry:
-    """What the judge needs to know of the layer, from the shapes of the answer; pages are the kernel's own business."""
+    """The layer's geometry for the judge, from the shapes of the answer, ignoring pages."""
     answer = case.answer
     assert answer is not None
     dtypes = {buffer.name: buffer.dtype for buffer in case.buffers}
@@ -152,7 +149,7 @@ def answered_geometry(case: CallCase) -> Geometry:
 
 
 def _views_of_calls(case: CallCase) -> dict[str, list[View]]:
-    """The views of each buffer that calls have."""
+    """The calls' views of each buffer."""
     found: dict[str, list[View]] = {}
     for call in case.calls:
         for _, view in named_views(call.arguments):
@@ -161,7 +158,7 @@ def _views_of_calls(case: CallCase) -> dict[str, list[View]]:
 
 
 def _form(buffer: Buffer, views: list[View]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape and strides of a view that spans all of a buffer, with gaps only where no view reaches; else flat."""
+    """Shape and strides of a view that spans a whole buffer, with gaps only where no view reaches; else flat."""
     for view in views:
         alone = all((each.shape, each.stride) == (view.shape, view.stride) for each in views)
         if view.offset or view.dtype is not None or extent(view.shape, view.stride) != buffer.size:
@@ -175,5 +172,5 @@ def _form(buffer: Buffer, views: list[View]) -> tuple[tuple[int, ...], tuple[int
 
 
 def _copy_bits(target: torch.Tensor, content: torch.Tensor, buffer: Buffer) -> None:
-    """Copy bit by bit: a copy in the dtype itself may quieten a signalling NaN."""
+    """Copy as bits: a copy in the dtype itself may quiet a signaling NaN."""
     target.view(buffer.dtype.bits).copy_(content.view(buffer.dtype.bits))

@@ -1,12 +1,11 @@
-"""Tracing: from a step to the literal calls that a backend made of it, also when the last of them kills the worker.
+"""Tracing: turn a step into its backend's literal calls, even if the last one kills the worker.
 
-Each launch is written to a file before it runs, with what its tensors hold. A step's record stands by itself: it begins
-with the state in which the step found its buffers.
+Each launch is written to a file before it runs, with its tensors' contents. A step's record is self-contained: it
+begins with the state of its buffers.
 """
 
 import ctypes
 import math
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,18 +21,15 @@ from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
 
 READABLE = 256
-"""Integer buffers of up to this many elements are written as numbers, others as zeros or as bits."""
+"""Integer buffers of up to this many elements are written as numbers, longer ones as zeros or bits."""
 
 
 class Untraceable(ValueError):
-    """A call that can't be written down; the message says which argument is in the way."""
+    """A call can't be serialized; the message has the argument."""
 
 
 class TraceLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of a trace: buffers that appear, and the call or the answer that uses them, or why there is none.
-
-    `step` counts the steps of all runs.
-    """
+    """One line of a trace: new buffers, and the call or answer that uses them, or the obstacle to it."""
 
     step: int
     mode: str
@@ -56,7 +52,7 @@ class FileTracer:
         self._fresh: list[Buffer] = []
 
     def begin_step(self, index: int, mode: str) -> None:
-        """Start a record of its own for a step, also for one that has the index of a step in an earlier run."""
+        """Start a new record for a step, even if an earlier run had a step of this index."""
         del index
         self._step, self._mode = self._step + 1, mode
         for each in (self._names, self._known, self._taken, self._fresh):
@@ -68,12 +64,12 @@ class FileTracer:
         try:
             literal = {name: self._argument(name, value) for name, value in arguments.items()}
         except Untraceable as obstacle:
-            self._write(obstacle=f"a call of {op.name} can't be written down: {obstacle}")
+            self._write(obstacle=f"a call of {op.name} can't be serialized: {obstacle}")
             return
         self._write(call=Call(op=op.name, arguments=literal, writes=writes))
 
     def returned(self) -> None:
-        """Learn what the call has written, to tell it from what others write before the next."""
+        """Note the call's writes, to separate them from other writes before the next call."""
         self._writes()
 
     def output(self, output: Output, geometry: Geometry) -> None:
@@ -85,7 +81,7 @@ class FileTracer:
             results = [view for view in (out, lse) if view is not None]
             fresh = {buffer.name for buffer in self._fresh}
             if any(view.buffer in fresh or view.dtype is not None for view in results):
-                # No call has seen it.
+                # No call has used it.
                 return
             attended = [entry for entry in output.attended if not _overwritten(entry, results, writes)]
             if output.attended and not attended:
@@ -107,7 +103,7 @@ class FileTracer:
         self._write(answer=answer)
 
     def _writes(self) -> tuple[Buffer, ...]:
-        """What has changed in known buffers since they were looked at last."""
+        """Changes in known buffers since the last look."""
         writes = []
         for allocation in self._memory.allocations():
             known, content = self._known.get(allocation.address), self._memory.content(allocation)
@@ -135,7 +131,7 @@ class FileTracer:
         raise Untraceable(f"{name} is {value!r}")
 
     def _view(self, tensor: torch.Tensor) -> View:
-        """A tensor of guarded memory, whose buffer is noted with its content if it is new."""
+        """A view of a guarded tensor; a new buffer is recorded with its content."""
         shape, stride = tuple(tensor.shape), tuple(tensor.stride())
         if not tensor.numel():
             return View(buffer=self._fresh_buffer("empty", _dtype(tensor), b""), shape=shape, stride=stride)
@@ -165,14 +161,14 @@ class FileTracer:
         )
 
     def _truth(self, name: str, tensor: torch.Tensor) -> View:
-        """A buffer that no kernel sees: what a request should have attended to."""
+        """Record a buffer that no kernel sees: a request's keys or values."""
         dense = tensor.contiguous().cpu()
         content = ctypes.string_at(dense.data_ptr(), dense.nbytes)
         buffer = self._fresh_buffer(name, _dtype(tensor), content)
         return View(buffer=buffer, shape=tuple(dense.shape), stride=tuple(dense.stride()))
 
     def _fresh_buffer(self, name: str, dtype: DType, content: bytes) -> str:
-        """Note a buffer that appears; its name, which is like `name`."""
+        """Record a new buffer; return its name, a unique one like `name`."""
         attempts = (f"{name}_{n}" if n > 1 else name for n in range(1, len(self._taken) + 2))
         unique = next(each for each in attempts if each not in self._taken)
         self._taken.add(unique)
@@ -184,7 +180,7 @@ class FileTracer:
 
 
 def literal_buffer(name: str, dtype: DType, content: bytes, offset: int = 0) -> Buffer:
-    """A buffer with this content: as numbers where a person would read them, as zeros if it is long, else as bits."""
+    """A buffer with this content: as numbers if it is short, as zeros if possible, else as bits."""
     size = len(content) // dtype.itemsize
     if dtype in (DType.INT32, DType.INT64) and size <= READABLE:
         values = torch.frombuffer(bytearray(content), dtype=dtype.torch_dtype).tolist() if content else []
@@ -198,11 +194,12 @@ def assemble(path: Path, case: Case) -> CallCase | None:
     """The calls of the last step in a trace, None if nothing was launched.
 
     Raises:
-        Untraceable: one of them can't be written down.
+        Untraceable: one of them can't be serialized.
 
     """
-    # A worker that was killed while it wrote leaves a line without an end.
-    lines = [msgspec.json.decode(text, type=TraceLine) for text in _whole_lines(path.read_text())]
+    # A killed worker may leave a partial line.
+    *whole, _ = path.read_text().split("\n")
+    lines = [msgspec.json.decode(text, type=TraceLine) for text in whole]
     if not lines:
         return None
     last = [line for line in lines if line.step == lines[-1].step]
@@ -230,12 +227,8 @@ def _overwritten(entry: Attended, results: list[View], writes: tuple[Buffer, ...
     return False
 
 
-def _whole_lines(text: str) -> Iterable[str]:
-    return text[: text.rfind("\n") + 1].splitlines()
-
-
 def _changed(name: str, dtype: DType, before: bytes, after: bytes) -> Buffer:
-    """A write of what differs, from the first to the last element that does."""
+    """A write from the first to the last differing element."""
     old, new = (torch.frombuffer(bytearray(content), dtype=dtype.bits) for content in (before, after))
     places = (old != new).nonzero()
     first, last = int(places[0]), int(places[-1])

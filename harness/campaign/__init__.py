@@ -1,1 +1,1 @@
-"""The search: slices of drawn cases over several processes, what failed in them shrunk, confirmed and filed."""
+"""Campaigns: slices of drawn cases over several processes; failures are shrunk, confirmed and filed."""

@@ -11,13 +11,13 @@ _EARLIEST_FIRST = (State.OPEN, State.RETURNED, State.NEW, State.FIXED)
 
 @dataclass(frozen=True)
 class Cause:
-    """A cause and the findings that show it, of which the first stands for it: the smallest of those not known."""
+    """A cause and the findings that show it, the first of which represents it: the smallest unknown one."""
 
     findings: tuple[AnyFinding, ...]
 
     @property
     def name(self) -> str:
-        """The name of the finding that stands for it."""
+        """The name of the finding that represents it."""
         return self.findings[0].name
 
     @property
@@ -33,16 +33,16 @@ class Cause:
 
     @property
     def state(self) -> State:
-        """The first of open, returned, new and fixed that a finding has, of those not known if there are any.
+        """The first of open, returned, new and fixed among its findings, unknown ones if there are any.
 
-        A cause that was seen before is not new because it shows in another mode.
+        A cause seen before is not new because it shows in another mode.
         """
         unknown = [finding for finding in self.findings if finding.known is None]
         return min((finding.state for finding in unknown or self.findings), key=_EARLIEST_FIRST.index)
 
 
 def causes_of(findings: Sequence[AnyFinding], merged: Mapping[str, str]) -> list[Cause]:
-    """Group findings by their cause, in the order of the first of each. `merged` has what a cause turned out to be."""
+    """Group findings by their cause, ordered by the first of each. `merged` maps a cause to its explaining one."""
     groups: dict[str, list[AnyFinding]] = {}
     for finding in findings:
         groups.setdefault(_root(finding.cause or finding.name, merged), []).append(finding)

@@ -1,4 +1,4 @@
-"""What a campaign says at its end: what it had no time for, and which entries of the ledger no failure matches."""
+"""A campaign's closing remarks: tasks without time, and ledger entries without a matching failure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from attnfuzz.harness.verdict.wording import clock, count
 
 
 class Undone:
-    """Follows which cases of `replays` are run, and says at the end which are not."""
+    """Tracks which cases of `replays` are run, and reports the others at the end."""
 
     def __init__(self, replays: Replays) -> None:
         self._replays = replays
@@ -25,16 +25,16 @@ class Undone:
         self._kept = 0
 
     def checked(self, finding: str) -> None:
-        """Note that the case of a finding was run again."""
+        """Record that a finding's case was run again."""
         self._findings.discard(finding)
 
     def ended(self, run: UnderWay, done: SliceDone) -> None:
-        """Note a slice that ended: how many of its cases it came to."""
+        """Record the end of a slice, and its cases that were not run."""
         if run.task.kind is SliceKind.KEPT:
             self._kept += sum(_is_kept(replay) for replay in run.task.replays[done.replayed :])
 
     def lines(self, schedule: Schedule, unkept: int) -> Iterator[str]:
-        """What was not done, a line each; `unkept` cases that reached something new were not kept."""
+        """Lines on undone tasks; `unkept` new cases were not kept."""
         kept = self._kept + self._replays.kept_left
         if self._findings:
             yield f"no time was left to run {count(len(self._findings), 'past finding')} again"
@@ -51,7 +51,7 @@ def _is_kept(replay: Replay) -> bool:
 
 
 NO_LONGER = "no longer happens: remove it from the ledger"
-NOT_MET = "no finding matched this entry: it may be rare, fixed, or mistyped"
+NO_MATCH = "no finding matched this entry: it may be rare, fixed, or mistyped"
 
 
 class Remark(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +84,6 @@ def _remark(number: int, entry: Entry, standing: Standing, past: Sequence[Record
     fixed = matched(standing.fixed)
     before = matched(past)
     if before - fixed - matched(record for record in past if record.state is State.FIXED):
-        # It failed the last time that it was run, and this campaign did not run it.
+        # It failed when last run, which this campaign did not do.
         return None
-    return Remark(entry=number, title=entry.title, text=NO_LONGER if fixed or before else NOT_MET)
+    return Remark(entry=number, title=entry.title, text=NO_LONGER if fixed or before else NO_MATCH)

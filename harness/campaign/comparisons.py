@@ -1,7 +1,7 @@
-"""Pairs of causes that may be one: jobs that find one at the same time know nothing of each other's.
+"""Pairs of causes that may be one: jobs that find one at the same time don't know each other's.
 
-Hunting compares a failure with the causes that are known by then. A cause that is found later may explain it, too, and
-findings of older releases say nothing of what they need.
+A hunt compares a failure with the causes known by then. A cause found later may explain it too, and findings of older
+releases don't record their needs.
 """
 
 from collections.abc import Collection, Iterator
@@ -15,23 +15,23 @@ from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import CausePair, ShrinkBudget, Slice, SliceKind
 
 SHARE = 0.05
-"""The part of the time that comparing may take, while there is something else to do."""
+"""Share of the time for comparing, while there is something else to do."""
 
 GRANTED_SECONDS = 20.0
-"""What comparing may take on top of that."""
+"""Seconds for comparing on top of its share."""
 
 MOST_PAIRS = 200
 """A campaign with many causes compares the likeliest pairs alone."""
 
 COMPARISON = ShrinkBudget(runs=150, seconds=5.0)
-"""What comparing two causes may cost, for each of the two."""
+"""The budget for comparing two causes, for each of the two."""
 
 
 class Comparisons:
-    """Hands out slices that compare two causes, one of which was filed in this campaign.
+    """Provides slices that compare two causes, one of which was filed in this campaign.
 
-    The causes share a kernel or a feature that they need. Which pairs were compared is folded from the events: the seed
-    of a slice follows from the names of its pair.
+    The causes share a kernel or a needed feature. Compared pairs are folded from the events: a slice's seed follows
+    from the names of its pair.
     """
 
     def __init__(self, knowledge: Knowledge, *, seed: int) -> None:
@@ -39,7 +39,7 @@ class Comparisons:
         self._seed = seed
 
     def next_slice(self, at: float | None, under_way: Collection[UnderWay]) -> Slice | None:
-        """The next slice, None if there is none or if comparing took its share by now; None for `at` sets no limit."""
+        """The next slice; None if there is none or comparing has had its share. None for `at`: no limit."""
         knowledge = self._knowledge
         if at is not None and knowledge.seconds_compared > GRANTED_SECONDS + SHARE * at:
             return None
@@ -50,7 +50,7 @@ class Comparisons:
         return next((task for pair in pairs if (task := self._slice(*pair)).seed not in done), None)
 
     def _slice(self, cause: KnownCause, other: KnownCause) -> Slice:
-        # Which of the two was known first may differ when a campaign goes on.
+        # The order of the two may differ in a resumed campaign.
         names = sorted((cause.name, other.name))
         return Slice(
             backend=other.case.backend,
@@ -71,15 +71,19 @@ def _pairs(knowledge: Knowledge) -> Iterator[tuple[KnownCause, KnownCause]]:
 
 
 def _likeness(cause: KnownCause, other: KnownCause) -> int:
-    """How likely it is that two causes are one; 0 if neither can explain the other.
+    """Score how likely two causes are one; 0 if neither can explain the other.
 
-    A cause can explain a case that has the features which it needs; one that needs none, a case in the same kernel.
+    A cause can explain a case that has its marks. One without clues can explain a case in the same kernel, or one that
+    the same mistake explains.
     """
-    same_kernel = any(each.kernel == its.kernel for each in cause.symptoms for its in other.symptoms)
+    same_kernel = not cause.kernels.isdisjoint(other.kernels)
     same_backend = cause.case.backend == other.case.backend
+    same_mistake = not set(cause.mistakes).isdisjoint(other.mistakes)
     shared = len(cause.clues & other.clues)
     explicable = [
-        one for one, its in ((cause, other), (other, cause)) if one.may_show_in(its.case) and (one.clues or same_kernel)
+        one
+        for one, its in ((cause, other), (other, cause))
+        if one.may_show_in(its.case) and (one.clues or same_kernel or same_mistake)
     ]
-    near = shared or same_kernel
-    return 2 * shared + 2 * same_kernel + same_backend + len(explicable) if near and explicable else 0
+    near = shared or same_kernel or same_mistake
+    return 2 * (shared + same_kernel + same_mistake) + same_backend + len(explicable) if near and explicable else 0

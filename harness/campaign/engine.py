@@ -1,4 +1,4 @@
-"""The main process of a campaign: hands out slices, files what comes back, and tells it all as events."""
+"""The main process of a campaign: hand out slices, file results, and emit everything as events."""
 
 import threading
 import time
@@ -54,23 +54,21 @@ from attnfuzz.harness.search.messages import (
 SECONDS_PER_LOOK = 0.1
 
 SECONDS_OF_SILENCE = 600.0
-"""How long a job with a slice may say nothing before it is killed. A case that hangs is ended after half a minute, but
-whoever waits for a process that the system can't end waits for ever."""
+"""Time that a job with a slice may be silent before it is killed. A hanging case is ended after half a minute, but
+waiting for a process that the system can't end takes forever."""
 
 DEATHS_IN_A_ROW = 3
-"""How often a job may be killed before it has judged anything: more than that is no chance."""
+"""Times that a job may be killed before it has judged anything: more is no coincidence."""
 
 
 class Campaign:
     """Runs `plan` on `jobs`, as the campaign of that name. `stop` ends it early.
 
-    What it decides follows from its own events: with those of the log as `past_events`, it goes on where it was killed,
-    and runs the suspects that were left over first. `torn_bytes` are what was cut off that log. `render` makes a
-    verdict readable, `export` a script of a case, and `export_recurring` one of a failure that comes and goes. Raises
-    OSError when the findings can't be read.
-
-    A fingerprint that is on file is passed over, and so is one that failed to come back several times. What is still a
-    suspect at the end is kept as unconfirmed.
+    Its decisions follow from its own events: with those of a log as `past_events`, it resumes that campaign, and runs
+    leftover suspects first. `torn_bytes` were cut off that log. `render` makes a verdict readable, `export` a script of
+    a case, and `export_recurring` one of a flaky failure. Raises OSError when the findings can't be read.
+    Fingerprints on file are skipped, and so are those that failed to come back several times. Remaining suspects are
+    kept as unconfirmed at the end.
     """
 
     def __init__(
@@ -139,7 +137,7 @@ class Campaign:
             limits=self._limits,
         )
         self._running: dict[int, UnderWay] = {}
-        self._heard_at: dict[int, float] = {}
+        self._last_message_at: dict[int, float] = {}
         self._deaths: Counter[int] = Counter()
 
     def events(self) -> Iterator[Event]:
@@ -160,7 +158,7 @@ class Campaign:
         return Replays(
             self._plan.backends,
             past=self._past,
-            # The first case is drawn when all kept ones are handed out.
+            # Drawing begins when all kept cases are handed out.
             kept=(lambda _: ()) if self._knowledge.drawing else kept_cases(load_bugs(), self._corpus),
             seed=self._plan.seed,
             most=None if examples is None else int(examples * REPLAYS_SHARE),
@@ -169,7 +167,7 @@ class Campaign:
         )
 
     def _happenings(self) -> Iterator[Event]:
-        """What happens; each event is learnt before the next is asked for."""
+        """Yield events; each is learned before the next is produced."""
         yield self._opening()
         for text in (*self._archive.troubles, *self._corpus.troubles):
             yield from self._trouble(text)
@@ -222,22 +220,22 @@ class Campaign:
             yield from self._cut_off()
 
     def _over(self) -> bool:
-        """Whether nothing is waited for any more."""
+        """Whether to wait for nothing more."""
         return self._cut_short or self._clock() >= self._limits.ended
 
     @property
     def _cut_short(self) -> bool:
-        """Whether the campaign ends before its budget is used up: it was stopped, or has the finding that it is for."""
+        """Whether the campaign ends before its budget: it was stopped, or has its finding."""
         return self._stop.is_set() or (self._plan.until_finding and bool(self._standing.unexpected))
 
     def _cut_off(self) -> Iterator[Event]:
-        """Count what the slices that still run have told; their jobs are about to be ended."""
+        """Count the results so far of running slices, whose jobs are about to be ended."""
         for run in self._running.values():
             yield from self._end_slice(run, run.so_far(self._clock()))
         self._running.clear()
 
     def _tell_undone(self) -> Iterator[Event]:
-        """Say what there was no time for, but for suspects, which are told of one by one."""
+        """Report undone tasks, except suspects, which are reported one by one."""
         if self._plan.seconds is not None:
             for text in self._undone.lines(self._schedule, self._growth.waiting):
                 yield from self._trouble(text)
@@ -253,19 +251,19 @@ class Campaign:
             if run is None:
                 return
             self._running[job] = run
-            self._heard_at[job] = self._clock()
+            self._last_message_at[job] = self._clock()
             yield run.started(job)
             self._jobs.start(job, run.task)
 
     def _kill_the_silent(self) -> None:
         for job in self._running:
-            if self._clock() - self._heard_at[job] > SECONDS_OF_SILENCE:
-                self._heard_at[job] = self._clock()
+            if self._clock() - self._last_message_at[job] > SECONDS_OF_SILENCE:
+                self._last_message_at[job] = self._clock()
                 self._jobs.kill(job)
 
     def _take(self, job: int, message: AnyMessage) -> Iterator[Event]:
         run = self._running[job]
-        self._heard_at[job] = self._clock()
+        self._last_message_at[job] = self._clock()
         match message:
             case Tally():
                 self._deaths[job] = 0
@@ -292,12 +290,12 @@ class Campaign:
         return self._standing.score(backend).tally.searched + self._tallies.untold.get(backend, 0)
 
     def _trouble(self, text: str) -> Iterator[Event]:
-        """Every job meets the same trouble: it is told once."""
+        """Report a trouble once, though every job has it."""
         if text not in {trouble.text for trouble in self._standing.troubles}:
             yield Trouble(at=self._clock(), text=text)
 
     def _take_suspect(self, run: UnderWay, message: Suspect | Lost | Caught) -> Iterator[Event]:
-        """Tell of a suspect, or settle it, unless another job had its bug filed meanwhile."""
+        """Report a suspect, or settle it, unless another job's finding has its bug filed meanwhile."""
         fingerprint = message.fingerprint
         suspect = message if isinstance(message, Suspect) else run.suspects.pop(fingerprint)
         filed = self._knowledge.is_filed(fingerprint) and not suspect.beside
@@ -336,7 +334,7 @@ class Campaign:
         yield from self._end_slice(run, done)
 
     def _give_up(self, task: Slice) -> None:
-        """A past finding that a slice did not come to may be found anew, like any other failure."""
+        """Let past findings that a slice did not run be found again, like any failure."""
         for replay in task.replays:
             if replay.finding is not None:
                 self._filing.give_up(replay.finding)
@@ -347,7 +345,7 @@ class Campaign:
         yield run.finished(self._clock(), done)
 
     def _revive(self, ended: JobEnded) -> Iterator[Event]:
-        """Start a job anew that was killed; what it had told counts, and the rest of its slice is handed out again."""
+        """Restart a killed job; its results so far count, and the rest of its slice is handed out again."""
         job = ended.number
         self._deaths[job] += 1
         if not ended.killed or self._deaths[job] >= DEATHS_IN_A_ROW:

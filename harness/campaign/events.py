@@ -1,7 +1,7 @@
-"""What a campaign tells the world: every output (terminal, log, report) is a handler of these events, and only that.
+"""The events of a campaign, on which every output (terminal, log, report) depends alone.
 
-All of them make up the log, one JSON object per line; `LOG_VERSION` says which fields they have. What the version
-before had, `upgrade` brings up to date.
+Together they make up the log, one JSON object per line; `LOG_VERSION` versions their fields, and `upgrade` converts
+older ones.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from attnfuzz.strategies.coverage import Pair
 
 LOG_VERSION = 3
 
-# What a log may say: a campaign that goes on is steered by it, and it may be damaged or somebody else's.
+# Bounds on values in a log: it steers a resumed campaign, and may be damaged or foreign.
 Moment = Annotated[float, Meta(ge=0, le=1e11)]  # seconds since the epoch, in years of four digits
 Index = Annotated[int, Meta(ge=0, le=1 << 53)]
 Name = Annotated[str, Meta(min_length=1, max_length=4096)]
@@ -32,9 +32,9 @@ Seed = Annotated[int, Meta(ge=0)]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="event"):
-    """Something that happened in a campaign, `at` seconds after its start.
+    """An event of a campaign, `at` seconds after its start.
 
-    `at` never decreases, and goes on where it was when a campaign is resumed: it counts the time spent searching.
+    `at` never decreases, and continues when a campaign is resumed: it counts the time spent searching.
     """
 
     at: Seconds
@@ -43,10 +43,10 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="even
 class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
     """The first event. `examples` is per backend; either it or `seconds` is the budget.
 
-    `campaign` names the campaign in its home, `time` is in seconds since the epoch. `environment` has the versions that
-    matter (torch, flashinfer, gpu, driver, ...). `alpha` is the number of false alarms expected of correct backends,
-    before confirmation. `capabilities` are those of `backends`: who reads a log must not have to load what it names.
-    `folder` is where the campaign was begun: a backend's file may be named from there.
+    `campaign` names the campaign in its home, `time` is in seconds since the epoch. `environment` has the relevant
+    versions (torch, flashinfer, gpu, driver, ...). `alpha` is the number of false alarms expected of correct backends,
+    before confirmation. `capabilities` are those of `backends`, so that reading a log loads no backend. `folder` is
+    where the campaign was begun: a backend's file may be named relative to it.
     """
 
     log_version: int = LOG_VERSION
@@ -72,7 +72,7 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
 
 
 class CampaignResumed(Event, frozen=True, kw_only=True, tag=True):
-    """The campaign goes on after its main process ended early. `torn_bytes` of a half-written event were cut off."""
+    """The campaign resumes after its main process ended early. `torn_bytes` of a half-written event were cut off."""
 
     time: Moment
     environment: dict[str, str]
@@ -81,7 +81,7 @@ class CampaignResumed(Event, frozen=True, kw_only=True, tag=True):
 
 
 class SliceStarted(Event, frozen=True, kw_only=True, tag=True):
-    """A job was handed a slice of `examples` to draw, or of cases to run again. `index` counts the slices that draw."""
+    """A job got a slice of `examples` to draw, or of cases to run again. `index` counts drawing slices."""
 
     job: Job
     backend: Name
@@ -92,7 +92,7 @@ class SliceStarted(Event, frozen=True, kw_only=True, tag=True):
 
 
 class Progress(Event, frozen=True, kw_only=True, tag=True):
-    """What was run on `backend` since its last progress, over all jobs: at most one event a second."""
+    """Runs on `backend` since its last progress, over all jobs; at most one event a second."""
 
     backend: Name
     tally: Tally
@@ -115,7 +115,7 @@ class CaseKept(Event, frozen=True, kw_only=True, tag=True):
 
 
 class FailureEvent(Event, frozen=True, kw_only=True):
-    """What happened to a failure: `observation` is how `case` failed."""
+    """An event about a failure: `case` failed with `observation`."""
 
     fingerprint: Fingerprint
     case: Case
@@ -129,12 +129,12 @@ class SuspectSeen(FailureEvent, frozen=True, kw_only=True, tag=True):
 
 
 class FindingFiled(FailureEvent, frozen=True, kw_only=True, tag=True):
-    """A failure was confirmed, shrunk and filed in the folder `path`. `report` is it in readable form.
+    """A failure was confirmed, shrunk and filed in the folder `path`. `report` is its readable form.
 
-    `name` tells findings apart; `fingerprint` is what it was before shrinking. `needs` are the features that it needs,
-    by name (`attnfuzz.harness.reduce.ablation.FEATURES`). `cause` is the finding that stands for its cause, "" if that
-    is this one. `known` is the ledger's reason, if it has one. `state` is NEW, or RETURNED where an earlier campaign
-    saw it fixed. `recurrence` is how often it comes back, if it does not always.
+    `name` identifies the finding; `fingerprint` is that before shrinking. `needs` are the names of needed features
+    (`attnfuzz.harness.reduce.ablation.FEATURES`). `cause` is the finding that represents its cause, "" if that is this
+    one. `known` is the ledger's reason, if any. `state` is NEW, or RETURNED if an earlier campaign saw it fixed.
+    `recurrence` is set if it does not always come back.
     """
 
     name: str
@@ -157,7 +157,7 @@ class AlreadyFiled(Event, frozen=True, kw_only=True, tag=True):
 class FindingChecked(FailureEvent, frozen=True, kw_only=True, tag=True):
     """A finding of an earlier campaign was run again. `state` is OPEN, RETURNED (it had been fixed) or FIXED.
 
-    `times` it failed out of `runs`. `case` is the smallest that is on file. `needs` and `cause` are as in FindingFiled.
+    `times` it failed out of `runs`. `case` is the smallest on file. `needs` and `cause` are as in FindingFiled.
     """
 
     name: str
@@ -171,7 +171,7 @@ class FindingChecked(FailureEvent, frozen=True, kw_only=True, tag=True):
 
 
 class CausesMerged(Event, frozen=True, kw_only=True, tag=True):
-    """What the cause of finding `cause` predicts was run, and explains the finding `name` and all of its cause.
+    """Verified predictions of the cause of `cause` explain the finding `name` and all of its cause.
 
     `known` is the ledger's reason for the finding `cause`, if it has one.
     """
@@ -182,7 +182,7 @@ class CausesMerged(Event, frozen=True, kw_only=True, tag=True):
 
 
 class UnconfirmedKept(FailureEvent, frozen=True, kw_only=True, tag=True):
-    """A failure that is no finding, because of `reason`, was kept in the folder `path`.
+    """A failure that is not a finding, because of `reason`, was kept in the folder `path`.
 
     `known` is the ledger's reason, if it has one.
     """
@@ -193,7 +193,7 @@ class UnconfirmedKept(FailureEvent, frozen=True, kw_only=True, tag=True):
 
 
 class GapSeen(FailureEvent, frozen=True, kw_only=True, tag=True):
-    """A case broke only what the strict contract asks; told once per fingerprint."""
+    """A case broke only the strict contract; emitted once per fingerprint."""
 
 
 class SliceFinished(Event, frozen=True, kw_only=True, tag=True):
@@ -211,7 +211,7 @@ class SliceFinished(Event, frozen=True, kw_only=True, tag=True):
 
 
 class LedgerRemark(Event, frozen=True, kw_only=True, tag=True):
-    """At the end: entry number `entry` (from 1) of the ledger no longer happens, or was never met."""
+    """At the end: entry number `entry` (from 1) of the ledger no longer happens, or never matched."""
 
     entry: Count
     title: str
@@ -219,13 +219,13 @@ class LedgerRemark(Event, frozen=True, kw_only=True, tag=True):
 
 
 class Trouble(Event, frozen=True, kw_only=True, tag=True):
-    """Something of the harness' surroundings broke, and the campaign goes on without it: a database, say."""
+    """Something around the harness broke, a database say, and the campaign goes on without it."""
 
     text: str
 
 
 class JobRestarted(Event, frozen=True, kw_only=True, tag=True):
-    """A job process was killed from outside and started anew. `text` is how it ended."""
+    """A job process was killed from outside and restarted. `text` describes its end."""
 
     job: Job
     text: str

@@ -1,4 +1,4 @@
-"""Turns what jobs caught, lost and checked into files, and into the events that tell of them."""
+"""Turn jobs' caught, lost and checked failures into files and events."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ ExportRecurring = Callable[[Caught], str | None]
 
 
 SECONDS_PER_SCRIPT = 3.0
-"""How long it may take to make a script, the first one of a campaign, for which workers start, included."""
+"""Time to make a script, including the start of workers for a campaign's first one."""
 
 SECONDS_TO_HANG = 65.0
 """The same for a case that hangs."""
@@ -43,11 +43,11 @@ SECONDS_TO_HANG = 65.0
 
 @dataclass(kw_only=True)
 class Filing:
-    """Files what a campaign's `knowledge` does not have yet.
+    """Files failures that a campaign's `knowledge` does not have yet.
 
-    `render` makes a verdict readable, `export` a script of a case, `export_recurring` one of a failure that comes and
-    goes. `past` are the findings that wait to be run again, by name: they count as failing until they pass. After
-    `until`, on `clock`, no script is made. Everything here raises OSError when a file can't be written.
+    `render` makes a verdict readable, `export` a script of a case, `export_recurring` one of a flaky failure. `past`
+    are the findings waiting to be run again, by name: they count as failing until they pass. After `until`, on `clock`,
+    no script is made. Everything here raises OSError when a file can't be written.
     """
 
     archive: Archive
@@ -61,18 +61,18 @@ class Filing:
     until: float = math.inf
 
     def __post_init__(self) -> None:
-        """Wait for all past findings that were not run again."""
+        """Wait for all past findings not run again yet."""
         self._waiting = self.past.keys() - self.knowledge.checked
 
     def passed_over(self, backend: str) -> tuple[Fingerprint, ...]:
-        """The failures of `backend` that the search goes past."""
+        """The known failures of `backend`, which the search skips."""
         waiting = (self.past[name] for name in sorted(self._waiting))
         failing = (each.fingerprint for each in waiting if each.state is not State.FIXED)
         own = (fingerprint for fingerprint in failing if fingerprint.backend == backend)
         return tuple(dict.fromkeys((*self.knowledge.passed_over(backend), *own)))
 
     def file(self, caught: Caught) -> FindingFiled | AlreadyFiled:
-        """File what a job caught, unless another road led to the same bug before."""
+        """File a caught failure, unless the same bug was filed before."""
         case, observation = caught.case, caught.observation
         finding = Finding(
             case=case,
@@ -80,7 +80,7 @@ class Filing:
             observation=observation,
             report="",
             needs=caught.needs,
-            # One that another job's finding came before is not on file.
+            # A cause that another job's finding preceded is not on file.
             cause=self.knowledge.cause_of(caught.cause),
             recurrence=caught.recurrence,
             history=caught.history,
@@ -108,9 +108,9 @@ class Filing:
         )
 
     def _on_file(self, finding: Finding, caught: Caught) -> str | None:
-        """The name of the finding that a failure turned out to be.
+        """The name of the existing finding that a failure equals, if any.
 
-        One that is beside others is none of these, unless another job found it at the same time.
+        One that is beside others equals none of these, unless another job found it at the same time.
         """
         if not caught.beside:
             return finding.name if finding.name in self.knowledge.findings else None
@@ -118,7 +118,7 @@ class Filing:
         return next((each.name for each in alike if clues_among(each.needs) == clues_among(caught.needs)), None)
 
     def _known(self, fingerprint: Fingerprint, case: Case, name: str, cause: str) -> str | None:
-        """Why a failure is known to the ledger: it is itself, or the finding that stands for its cause is."""
+        """The ledger's reason for a failure, or for the finding that represents its cause."""
         own = self.ledger.reason(fingerprint, case, name)
         above = self.knowledge.findings.get(cause) or self.past.get(cause)
         if own is not None or above is None:
@@ -136,15 +136,15 @@ class Filing:
         return self.export(caught.case) if recurrence is None else self.export_recurring(caught)
 
     def _has_time(self, observation: Observation) -> bool:
-        """Whether a script can be made by the end: the case is run for it."""
+        """Whether there is time to make a script, which runs the case."""
         return self.clock() + (SECONDS_TO_HANG if observation.kind is Kind.HANG else SECONDS_PER_SCRIPT) < self.until
 
     def check(self, rechecked: Rechecked) -> Iterator[Event]:
-        """Note how the case of a past finding fares now; one that was fixed before and passes is no news."""
+        """Record how a past finding's case runs now; a fixed one that passes again is no news."""
         record = self.past[rechecked.finding]
         self.give_up(record.name)
         if rechecked.unsupported is not None:
-            # Neither fixed nor open: nobody knows.
+            # Neither fixed nor open.
             text = f"finding {record.name} can't be run any more: {rechecked.unsupported}"
             yield Trouble(at=self.clock(), text=text)
             return
@@ -157,7 +157,7 @@ class Filing:
         if state is State.FIXED and record.state is State.FIXED:
             return
         observation = now or record.observation
-        # An entry for how it failed once does not excuse that it fails in another way.
+        # A ledger entry for its old failure does not cover a new one.
         alike = fine(record.case, observation) == fine(record.case, record.observation)
         fingerprint = record.fingerprint if alike else Fingerprint.of(record.case.backend, observation)
         yield FindingChecked(
@@ -176,7 +176,7 @@ class Filing:
         )
 
     def merge(self, same: SameCauses) -> Iterator[CausesMerged]:
-        """Note that one cause explains another, unless they are one already."""
+        """Merge two causes, unless they are one already."""
         name, cause = self.knowledge.cause_of(same.name), self.knowledge.cause_of(same.cause)
         if not name or not cause or name == cause:
             return
@@ -190,7 +190,7 @@ class Filing:
         self._waiting.discard(name)
 
     def keep(self, suspect: Suspect | SuspectSeen, reason: str, tried: Recurrence | None = None) -> UnconfirmedKept:
-        """Keep a failure that is no finding, because of `reason`, and in spite of what was tried."""
+        """Keep a failure that is not a finding, because of `reason`, after reruns `tried`."""
         case, observation = suspect.case, suspect.observation
         again = "" if tried is None else f" {tried.words}"
         report = f"Unconfirmed: {reason}.{again}\n\n{self.render(case, Verdict(observations=(observation,)))}"
@@ -208,7 +208,7 @@ class Filing:
 
 
 def _likest(record: Record, observations: Sequence[Observation]) -> Observation | None:
-    """How a finding's case fails now: like the finding if it can be, else as badly as it does; None if it passes."""
+    """A finding's failure now: like the finding if possible, else the worst; None if it passes."""
     failures = [observation for observation in observations if not observation.gap]
     same = (each for each in failures if fine(record.case, each) == fine(record.case, record.observation))
     return next(same, failures[0] if failures else None)

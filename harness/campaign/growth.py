@@ -1,4 +1,4 @@
-"""New coverage and record margins: which cases bring them, and which of those are kept."""
+"""New coverage and record margins, and the cases kept for them."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -13,10 +13,10 @@ from attnfuzz.reference.case import Case
 
 
 class Growth:
-    """Tells what is new to the whole campaign of what was new to a job. `standing` says what was reached before.
+    """Reports results that are new to the whole campaign, not only to a job; `standing` has earlier ones.
 
-    To keep a case takes a while, for it is reduced to what it is kept for: `waiting` says how many there are to
-    `keep_next` when no job has anything to say. A kill costs these cases, and the next campaign finds others.
+    Keeping a case takes a while, since it is reduced: `waiting` is the number of cases to `keep_next` when no job has
+    messages. A kill loses these cases, and the next campaign finds others.
     """
 
     def __init__(self, corpus: Corpus, standing: Standing, clock: Callable[[], float]) -> None:
@@ -28,11 +28,11 @@ class Growth:
 
     @property
     def waiting(self) -> int:
-        """How many cases have still to be kept."""
+        """Number of cases still to be kept."""
         return len(self._queue)
 
     def take(self, message: Interesting, *, searched: int) -> Iterator[Event]:
-        """Tell of new pairs, after so many examples; the case waits to be kept if it is new in some way."""
+        """Report new pairs, after `searched` examples; a case with anything new waits to be kept."""
         backend = message.case.backend
         pairs = tuple(pair for pair in message.pairs if pair not in self._standing.score(backend).pairs)
         if pairs:
@@ -44,7 +44,7 @@ class Growth:
             self._queue.append((replace(message, pairs=pairs, margins=margins), Why.COVERAGE if pairs else Why.MARGIN))
 
     def keep_next(self) -> Iterator[Event]:
-        """Keep a case that waits. Raises OSError."""
+        """Keep a waiting case. Raises OSError."""
         new, why = self._queue.popleft()
         kept = self._corpus.keep(new.case, why=why, pairs=new.pairs, margins=new.margins)
         if kept is not None:

@@ -1,9 +1,9 @@
-"""Where campaigns live: a folder that is kept from night to night.
+"""The home of campaigns: a folder kept from night to night.
 
 campaigns/ID/events.ndjson      one campaign's log; report.html, junit.xml and summary.md beside it
-findings/NAME/                  what was found, with its history
+findings/NAME/                  a finding, with its history
 unconfirmed/NAME/               failures that did not come back
-corpus/                         the cases that are run first
+corpus/                         cases to run first
 lock                            held while a campaign runs
 """
 
@@ -25,11 +25,11 @@ _ID = re.compile(r"\d{8}-\d{6}(\.\d{1,9})?", re.ASCII)
 
 
 class HomeError(UserError):
-    """A folder that can't be a campaign's home, or is in use; the message says what to do."""
+    """A folder can't be a campaign's home, or is in use; the message has the remedy."""
 
 
 class Home:
-    """The folder `path` and what lies where in it."""
+    """The folder `path` and its layout."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -63,7 +63,7 @@ class Home:
         return self.folder(campaign) / LOG_NAME
 
     def ids(self) -> list[str]:
-        """The campaigns that have a log, in the order in which they were begun.
+        """The campaigns that have a log, in order of their begin.
 
         One that was killed before its first event has an empty log, and never began.
         """
@@ -71,7 +71,7 @@ class Home:
         return sorted(path.parent.name for path in logs if path.stat().st_size or not path.is_file())
 
     def new_id(self, now: float | None = None) -> str:
-        """Make the folder of a new campaign, and return its name: the time in UTC, but after all others.
+        """Make the folder of a new campaign, and return its name: the time in UTC, but sorted after all others.
 
         A clock that went backwards must not put a new campaign before an old one.
         """
@@ -87,17 +87,17 @@ class Home:
     def locked(self) -> Iterator[None]:
         """Hold the home for one campaign. Raises HomeError if another has it, OSError if it can't be made."""
         self.path.mkdir(parents=True, exist_ok=True)
-        # A home may be somebody else's, and a link in it may lead anywhere: the lock is written to.
+        # A foreign home may hold links to anywhere: the lock is written to.
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise HomeError(f"{self.path / 'lock'} is no regular file: remove it, or give another --out")
+                raise HomeError(f"{self.path / 'lock'} is no regular file: remove it, or give another --home")
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 owner = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
                 raise HomeError(
-                    f"{self.path} is in use by another campaign (process {owner}): wait for it, or give another --out"
+                    f"{self.path} is in use by another campaign (process {owner}): wait for it, or give another --home"
                 ) from None
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -107,7 +107,7 @@ class Home:
             os.close(descriptor)
 
     def _tidy(self) -> None:
-        """Remove the files that processes which were killed left half written. Those of findings are the archive's."""
+        """Remove files that killed processes left half written, except findings', which are the archive's."""
         for folder in (self.campaigns, self.corpus):
             for draft in folder.rglob(f"{DRAFT}*"):
                 if not _runs(draft.name.rpartition(".")[2]):

@@ -1,4 +1,4 @@
-"""A job process: runs the slices that it is handed. Started as `python -m`, spoken to over pipes."""
+"""A job process: runs slices from its standard input. Started as `python -m`."""
 
 import contextlib
 import os
@@ -15,8 +15,8 @@ from attnfuzz.harness.workers.lifeline import CannotStart
 from attnfuzz.harness.workers.pool import Refused
 
 
-class _ToldToLeave(BaseException):
-    """SIGTERM came. No SystemExit: Hypothesis would take that for a failure of the case at hand, and shrink it."""
+class _Terminated(BaseException):
+    """SIGTERM came. Not SystemExit: Hypothesis would take that for a failure of the current case, and shrink it."""
 
 
 def main() -> None:
@@ -35,21 +35,21 @@ def main() -> None:
 
 
 def _private_stdout() -> BinaryIO:
-    """Standard output for messages alone: what others print goes to standard error from now on."""
+    """Reserve standard output for messages: other output goes to standard error from now on."""
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return replies
 
 
 def _leave(signum: int, _frame: FrameType | None) -> None:
-    """Go out through the `with` blocks, so that the workers end too."""
-    raise _ToldToLeave(signum)
+    """Leave through the `with` blocks, so that the workers end too."""
+    raise _Terminated(signum)
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(_ToldToLeave):
+    with contextlib.suppress(_Terminated):
         try:
             main()
         except (CannotStart, Refused) as for_the_user:
-            # The main process shows what is on standard error: here the one line says it all.
+            # The main process shows standard error: one line suffices here.
             sys.exit(str(for_the_user))

@@ -21,9 +21,9 @@ SECONDS_TO_LEAVE = 3.0
 
 
 class JobEnded(Exception):
-    """A job ended; `text` is what it wrote to standard error, and how it ended.
+    """A job ended; `text` is its standard error, and how it ended.
 
-    `killed` says that this was done to it from outside, by a signal or with its machine: it can be started anew.
+    `killed`: from outside, by a signal or with its machine, so it can be restarted.
     """
 
     def __init__(self, number: int, text: str, *, killed: bool = False) -> None:
@@ -38,7 +38,7 @@ class Jobs(Protocol):
 
     @property
     def count(self) -> int:
-        """How many slices run at a time."""
+        """Number of slices that run at a time."""
         ...
 
     def start(self, job: int, task: Slice) -> None:
@@ -48,16 +48,16 @@ class Jobs(Protocol):
     def next_message(self, timeout: float) -> tuple[int, AnyMessage] | None:
         """The next message of any job, with the job's number; None if none came in `timeout` seconds.
 
-        Raises JobEnded, after all that the job told before.
+        Raises JobEnded, after all of the job's messages.
         """
         ...
 
     def restart(self, job: int) -> None:
-        """Start job number `job` anew after it ended; nothing that the old one told comes after this."""
+        """Restart job number `job` after it ended; no message of the old one follows."""
         ...
 
     def kill(self, job: int) -> None:
-        """End job number `job`, which is stuck: it ends as if it had been killed from outside."""
+        """End job number `job`, which is stuck, as if killed from outside."""
         ...
 
 
@@ -99,12 +99,12 @@ class JobProcesses:
         return job, message
 
     def restart(self, job: int) -> None:
-        """Start job number `job` anew after it ended, and end what is left of its workers."""
+        """Restart job number `job` after it ended, and end its remaining workers."""
         self._processes[job].end(deadline=time.monotonic())
         self._processes[job] = self._begin(job)
 
     def kill(self, job: int) -> None:
-        """Kill job number `job`, and whatever it started."""
+        """Kill job number `job`, and its children."""
         self._processes[job].kill()
 
     def _begin(self, number: int) -> "JobProcess":
@@ -119,7 +119,7 @@ class JobProcesses:
 
 
 class JobProcess:
-    """One job as a process, with its pipes and what it writes to standard error."""
+    """One job as a process, with its pipes and its standard error."""
 
     def __init__(self, setup: JobSetup) -> None:
         self._files = contextlib.ExitStack()
@@ -134,18 +134,18 @@ class JobProcess:
         self.send(setup)
 
     def send(self, order: JobSetup | Slice) -> None:
-        """Hand it an order. A slice's time counts from now, though the process may still be starting."""
+        """Send an order. A slice's time counts from now, though the process may still be starting."""
         if isinstance(order, Slice):
             order = replace(order, handed_at=time.monotonic())
         stdin = self._process.stdin
         assert stdin is not None
-        # A job that has ended is noticed where its messages are read.
+        # The reader of messages notices an ended job.
         with contextlib.suppress(BrokenPipeError):
             stdin.write(msgspec.json.encode(order) + b"\n")
             stdin.flush()
 
     def messages(self) -> Iterator[AnyMessage]:
-        """What the process tells, until it has ended."""
+        """The process's messages, until it has ended."""
         assert self._process.stdout is not None
         decoder = msgspec.json.Decoder(AnyMessage)
         # A job that dies may leave half a message.
@@ -156,28 +156,28 @@ class JobProcess:
 
     @property
     def was_killed(self) -> bool:
-        """Whether a signal ended it. After SIGTERM it leaves in order, with status 0, which it never does unasked."""
+        """Whether a signal ended it. After SIGTERM it leaves in order, with status 0, and only then."""
         return self._process.returncode <= 0
 
     def last_words(self, number: int) -> str:
-        """What it wrote to standard error, and how it ended."""
+        """Its standard error, and how it ended."""
         self._errors.seek(0)
         status = self._process.returncode
         how = f"was killed by signal {-status}" if self.was_killed and status else f"ended with status {status}"
         return self._errors.read().decode(errors="replace") + f"(job process {number} {how})"
 
     def ask_to_leave(self) -> None:
-        """Have it end itself and its workers, in order."""
+        """Ask it to end itself and its workers in order."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
 
     def kill(self) -> None:
-        """Have it end at once."""
+        """Kill it and its children."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def end(self, deadline: float) -> None:
-        """Wait for it until `deadline`; then kill it, and whatever it started."""
+        """Wait for it until `deadline`; then kill it and its children."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(max(0.0, deadline - time.monotonic()))
         self.kill()

@@ -1,4 +1,4 @@
-"""What a campaign's engine knows, folded from its events alone: to go on after a kill is to fold those in the log."""
+"""The knowledge of a campaign's engine, folded from its events alone, so that folding a log resumes it."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -30,21 +30,20 @@ JOB_KILLED = "the job that ran it was killed each time"
 OUT_OF_TIME = "the campaign ended before it was confirmed"
 
 MOST_CAUSES = 50
-"""Known causes that a slice is handed, those in its backend first: a campaign may find hundreds."""
+"""Most known causes passed to a slice, those in its backend first: a campaign may find hundreds."""
 
 UNSETTLED = frozenset({JOB_KILLED, OUT_OF_TIME})
 """Reasons that say nothing about the failure: it may be real."""
 
 
 class Knowledge:
-    """A handler of events that remembers what the search must not do again.
+    """A handler of events that remembers the work that the search must not repeat.
 
-    `findings` are those that fail in this campaign, by name, `checked` past ones that were run again, `gaps` the gaps
-    that were told, and `replayed` the seeds of the slices of kept cases that ended. `drawing` says whether cases were
-    drawn already, which begins when all kept ones are handed out. `pending` are the suspects that are neither filed nor
-    lost; one that was kept only because the campaign ended is one of them. `times_seen` says how often each was met,
-    the times when it was run once more included. `compared` are the seeds of the slices that compared causes, and
-    `seconds_compared` is what they took.
+    `findings` are those that fail in this campaign, by name, `checked` past ones that were run again, `gaps` the
+    reported gaps, and `replayed` the seeds of finished slices of kept cases. `drawing`: drawing has begun, after all
+    kept cases were handed out. `pending` are suspects neither filed nor lost, among them those kept only because the
+    campaign ended. `times_seen` counts each one's sightings, reruns included. `compared` are the seeds of slices that
+    compared causes, and `seconds_compared` their time.
     """
 
     def __init__(self) -> None:
@@ -95,13 +94,13 @@ class Knowledge:
                 self.replayed.add(seed)
 
     def passed_over(self, backend: str) -> tuple[Fingerprint, ...]:
-        """What the search of `backend` goes past: what is filed, and what failed to come back `ATTEMPTS` times."""
+        """Failures that the search of `backend` skips: filed ones, and those lost `ATTEMPTS` times."""
         given_up = (fingerprint for fingerprint, times in self._lost.items() if times >= ATTEMPTS)
         return tuple(f for f in dict.fromkeys((*self._filed, *given_up)) if f.backend == backend)
 
     @property
     def causes(self) -> list[KnownCause]:
-        """The causes of what fails in this campaign."""
+        """The causes of failures in this campaign."""
         return [self._known(cause.findings) for cause in causes_of(list(self.findings.values()), self._merged)]
 
     def causes_near(self, backend: str) -> tuple[KnownCause, ...]:
@@ -113,7 +112,7 @@ class Knowledge:
         return tuple(sorted(self.causes, key=elsewhere)[:MOST_CAUSES])
 
     def cause_of(self, name: str) -> str:
-        """The finding that stands for the cause of the finding `name`; "" if that is not known to fail."""
+        """The finding that represents the cause of the finding `name`; "" if that is not known to fail."""
         causes = causes_of(list(self.findings.values()), self._merged)
         group = next((each.findings for each in causes if any(name == finding.name for finding in each.findings)), ())
         return self._first(group).name if group else ""
@@ -131,14 +130,15 @@ class Knowledge:
             fingerprint=first.fingerprint,
             needs=first.needs,
             shown_as=tuple(dict.fromkeys(shown_as)),
+            mistakes=first.observation.mistakes,
         )
 
     def _first(self, findings: Sequence[AnyFinding]) -> AnyFinding:
-        """The finding that the others were explained by."""
+        """The finding that explains the others."""
         return next((each for each in findings if not each.cause and each.name not in self._merged), findings[0])
 
     def is_filed(self, fingerprint: Fingerprint) -> bool:
-        """Whether a failure with this fingerprint is on file, as one that fails now."""
+        """Whether a failure with this fingerprint is on file, and fails now."""
         return fingerprint in self._filed
 
     def _file(self, fingerprint: Fingerprint) -> None:

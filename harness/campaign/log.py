@@ -1,4 +1,4 @@
-"""The event log: one JSON object per line, only ever appended to, and read back even when its end is torn."""
+"""The event log: one JSON object per line, append-only, and readable even when its end is torn."""
 
 import contextlib
 import os
@@ -28,21 +28,21 @@ from attnfuzz.reference.user_error import UserError
 from attnfuzz.reference.validity import ImpossibleCase, validate
 
 SECONDS_PER_SYNC = 1.0
-"""What a machine that goes away may cost. A process that is killed loses nothing that it has written."""
+"""Most seconds of events lost with a machine; a killed process loses nothing."""
 
 _AT_ONCE = (CampaignStarted, FindingFiled, FindingChecked, UnconfirmedKept, CampaignFinished)
 
 
 class LogError(UserError):
-    """A log that can't be read as one; the message says why, and what to do."""
+    """A log can't be read; the message has the reason and the remedy."""
 
 
 class EventLog:
     """A handler that appends every event to `path`, in one write each.
 
-    Findings are on the disk when the call returns, everything else a second later. A write that fails, on a disk that
-    is full, leaves no half line behind, and raises OSError; so does the next call after the disk failed in between.
-    `torn_bytes` of a last line that was cut off are removed first.
+    Findings are on disk when the call returns, other events a second later. A failing write, on a full disk, leaves no
+    half line behind, and raises OSError; so does the next call after the disk failed in between. `torn_bytes` of a
+    truncated last line are removed first.
     """
 
     def __init__(self, path: Path, *, torn_bytes: int = 0) -> None:
@@ -82,7 +82,7 @@ class EventLog:
             self._dirty.set()
 
     def close(self) -> None:
-        """Bring the rest to the disk, and close the file."""
+        """Sync the rest, and close the file."""
         self._closing.set()
         self._syncer.join()
         with contextlib.suppress(OSError):
@@ -96,21 +96,21 @@ class EventLog:
                 try:
                     os.fsync(self._file)
                 except OSError as error:
-                    # The system tells it once; with the next event, somebody listens.
+                    # The system reports it once: raise it with the next event.
                     self._failure = error
                     return
 
 
 def read_log(path: Path) -> list[AnyEvent]:
-    """The events of a log. A last line that was cut off is left out. Raises LogError or OSError."""
+    """The events of a log. A truncated last line is left out. Raises LogError or OSError."""
     events, _ = read_torn_log(path)
     return events
 
 
 def read_torn_log(path: Path) -> tuple[list[AnyEvent], int]:
-    """The events of a log, and the bytes of its last line if that was cut off. Raises as `read_log`."""
+    """The events of a log, and the number of bytes of a truncated last line. Raises like `read_log`."""
     if path.is_symlink():
-        raise LogError(f"{path} is a link: what a campaign writes to lies in its home; put the log there")
+        raise LogError(f"{path} is a link: a campaign writes only in its home; put the log there")
     content = read_bytes(path, MOST_BYTES)
     whole, newline, torn = content.rpartition(b"\n")
     decoder = msgspec.json.Decoder(AnyEvent)
@@ -122,7 +122,7 @@ def read_torn_log(path: Path) -> tuple[list[AnyEvent], int]:
             old = _version(path, line) < LOG_VERSION
         try:
             event: AnyEvent = decode_json(upgrade(line) if old else line, decoder)
-            # A case that can't be would break whoever draws or runs it.
+            # An impossible case would break drawing and running.
             if (case := getattr(event, "case", None)) is not None:
                 validate(case)
             consistency.check(event)
@@ -155,7 +155,7 @@ def _version(path: Path, line: bytes) -> int:
 
 
 class Inconsistent(ValueError):
-    """An event that no campaign tells at this place of its log; the message says why."""
+    """An event that is impossible at its place in the log; the message says why."""
 
 
 class Consistency:

@@ -1,4 +1,4 @@
-"""What comes before jobs: find out what can't run, compile, and see whether the memory is enough."""
+"""Preparation before jobs: check backends, compile, and check the memory."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,9 +16,9 @@ from attnfuzz.reference.user_error import UserError
 
 
 def prepare(backends: Sequence[str], progress: Callable[[str], None]) -> None:
-    """Check that `backends` can run here, and compile what they need. Each job would do so by itself, out of sight.
+    """Check that `backends` can run here, and compile their kernels, instead of each job out of sight.
 
-    Raises CannotRun, and what resolving and compiling raise.
+    Raises CannotRun, and errors of resolving and compiling.
     """
     resolved = {name: resolve(name) for name in backends}
     for name, backend in resolved.items():
@@ -26,9 +26,9 @@ def prepare(backends: Sequence[str], progress: Callable[[str], None]) -> None:
         if why_not is not None:
             raise CannotRun(f"{name} can't run here: {why_not}")
     if any(one.capability.device is Device.CUDA for one in resolved.values()):
-        # Makes the folder of core dumps, if one is named: a job would tell out of sight that it can't be made.
+        # Make the folder of core dumps, if one is named: in a job, an error would be out of sight.
         gpu_core.settings()
-    # Those of all backends at the same time; what is left to each is then quick.
+    # Compile for all backends at once; the rest is quick.
     modules.build(
         (each for one in resolved.values() if isinstance(one, GpuBackend) for each in one.modules()), progress
     )
@@ -41,7 +41,7 @@ def prepare(backends: Sequence[str], progress: Callable[[str], None]) -> None:
 
 
 def _rehearse(name: str) -> None:
-    """Start workers once for an untried release: a job that can't would leave a campaign behind."""
+    """Start workers once for an untried release: a failing job would leave a campaign behind."""
     with Runner([name]) as runner:
         runner.start(name)
 
@@ -57,23 +57,23 @@ had 500 MiB for trtllm_mha, 503 MiB for torch_sdpa and 733 MiB for trtllm_mla; o
 """
 
 BYTES_OF_TEAM = {Device.CPU: GIB // 2, Device.CUDA: 3 * GIB // 2}
-"""Memory of a nursery, its worker at work and those that stand ready.
+"""Memory of a nursery, its worker at work and its spares.
 
-On the CPU: 65 + 56 MiB and 150 to 430 MiB for the worker at work. On a GPU (H100, torch 2.11) a process that has torch,
-a context and cuBLAS has 441 MiB that it shares with no other, and there are three workers.
+On the CPU: 65 + 56 MiB and 150 to 430 MiB for the worker at work. On a GPU (H100, torch 2.11) a process with torch,
+a context and cuBLAS has 441 MiB of its own, and there are three workers.
 """
 
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
 class NoRoom(UserError):
-    """More jobs than the memory is enough for; the message has the numbers, and says what to do."""
+    """More jobs than fit into memory; the message has the numbers and the remedy."""
 
 
 def check_room(jobs: int, backends: Sequence[str], *, instead: str = "--jobs {most}") -> None:
     """Raise NoRoom if `jobs` processes that run `backends` need more memory than there is.
 
-    `instead` is the option for as many as there is room for.
+    `instead` is the option for the largest number that fits.
     """
     each = BYTES_OF_JOB + sum(BYTES_OF_TEAM[team.device] for team in dict.fromkeys(map(team_of, backends)))
     free = available()
@@ -88,7 +88,7 @@ def check_room(jobs: int, backends: Sequence[str], *, instead: str = "--jobs {mo
 
 
 def available(proc: Path = Path("/proc"), cgroups: Path = _CGROUPS) -> int:
-    """The bytes of memory that new processes can have: on this machine, and in the control groups of this process."""
+    """Memory in bytes for new processes: on this machine, within this process's control groups."""
     return max(0, min((_on_the_machine(proc), *_in_groups(proc, cgroups))))
 
 
@@ -98,7 +98,7 @@ def _on_the_machine(proc: Path) -> int:
 
 
 def _in_groups(proc: Path, cgroups: Path) -> Iterator[int]:
-    """What is left of the limit of each control group that this process is in, of either version (cgroups(7))."""
+    """The remaining limit of each control group of this process, of either version (cgroups(7))."""
     try:
         groups = (proc / "self/cgroup").read_text().splitlines()
     except OSError:
@@ -114,7 +114,7 @@ def _in_groups(proc: Path, cgroups: Path) -> Iterator[int]:
 
 def _left(root: Path, path: str, limit: str, usage: str, reclaimable: str) -> Iterator[int]:
     group = root / path.lstrip("/")
-    # A container may be shown a path that it does not see: the limits above are those that remain.
+    # A container may be given a path that it can't see: limits of its parents remain.
     for folder in (group, *group.parents):
         if folder == root.parent:
             return

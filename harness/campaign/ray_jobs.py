@@ -1,4 +1,4 @@
-"""The jobs of a campaign as Ray actors, on all machines of a cluster: Ray places them, and says who is gone."""
+"""The jobs of a campaign as Ray actors, on all machines of a cluster, placed and watched by Ray."""
 
 import contextlib
 import signal
@@ -26,7 +26,7 @@ OBJECT_STORE_BYTES = 100_000_000
 
 
 class RayError(UserError):
-    """There is no cluster to run on; the message is one line that says what to do."""
+    """There is no cluster to run on; the message is one line with the remedy."""
 
 
 class ActorEnded(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class ActorEnded(msgspec.Struct, frozen=True):
 
 
 class JobActor:
-    """What Ray runs for a job: the same job process as without Ray, on a node that had room, and the road to it."""
+    """Ray's actor for a job: the same job process as without Ray, on a node with room."""
 
     def __init__(self, number: int, setup: JobSetup) -> None:
         self._number = number
@@ -49,7 +49,7 @@ class JobActor:
         return attnfuzz.__version__
 
     def run(self, task: Slice) -> Iterator[AnyMessage | ActorEnded]:
-        """Run a slice; what comes last is SliceDone or ActorEnded."""
+        """Run a slice; the last message is SliceDone or ActorEnded."""
         self._process.send(task)
         for message in self._messages:
             yield message
@@ -59,10 +59,10 @@ class JobActor:
 
 
 class RayJobs:
-    """`count` jobs on the cluster at `address`, each with a core, and with `gpus` GPUs, for itself.
+    """`count` jobs on the cluster at `address`, each with a core, and `gpus` GPUs, of its own.
 
-    A slice runs on whichever actor is free. An actor that finds no room, because the cluster has fewer cores than there
-    are jobs or lost a node, costs time and loses nothing. Entering raises RayError.
+    A slice runs on any free actor. An actor without room, because the cluster has fewer cores than jobs or lost a node,
+    costs time and loses nothing. Entering raises RayError.
     """
 
     def __init__(self, count: int, setup: JobSetup, *, address: str, gpus: float = 0.0) -> None:
@@ -97,7 +97,7 @@ class RayJobs:
             self._ray.shutdown()
 
     def start(self, job: int, task: Slice) -> None:
-        """Have the next free actor run a slice in the name of job number `job`."""
+        """Have the next free actor run a slice as job number `job`."""
         self._waiting.append((job, task))
         self._hand_out()
 
@@ -196,7 +196,7 @@ class RayJobs:
             self._free.append(actor)
             self._hand_out()
         else:
-            # To the end of the line: Ray looks at what stands first, and nobody shall talk all the time.
+            # To the end of the queue, for fairness: Ray looks at the first streams first.
             self._running[stream] = job, actor
         return job, message
 
@@ -213,7 +213,7 @@ def _import_ray() -> Any:
 
 
 def _knock(address: str) -> None:
-    """Raise OSError or ValueError if nobody answers at HOST:PORT: Ray itself tries for many minutes."""
+    """Raise OSError or ValueError if HOST:PORT does not answer: Ray itself tries for many minutes."""
     if address == "auto":
         return
     host, colon, port = address.rpartition(":")
@@ -224,7 +224,7 @@ def _knock(address: str) -> None:
 
 @contextlib.contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Ray takes SIGTERM for itself when it is started; a campaign has its own way to stop."""
+    """Restore signal handlers: Ray takes SIGTERM when it starts, but a campaign has its own way to stop."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

@@ -1,4 +1,4 @@
-"""What is run again before anything is drawn: past findings, the reported bugs, and the corpus."""
+"""Cases to run again before drawing: past findings, reported bugs, and the corpus."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -18,11 +18,11 @@ REPLAYS_PER_SLICE = 20
 
 
 class Replays:
-    """Slices of cases that are run again, each handed out once, the cases of findings first.
+    """Slices of cases to run again, each handed out once, the findings' cases first.
 
-    `kept` gives the other cases of a backend, those that matter most first; at most `most` of them are run. A slice's
-    seed follows from its cases, so that a campaign that goes on knows from the seeds in `done` which ones it ran, and
-    what it `checked` of the others.
+    `kept` returns the other cases of a backend, the most important first; at most `most` of them are run. A slice's
+    seed follows from its cases, so that a resumed campaign knows from the seeds in `done` which ones it ran.
+    `checked` names findings that were run again.
     """
 
     def __init__(
@@ -62,16 +62,16 @@ class Replays:
 
     @property
     def findings_left(self) -> frozenset[str]:
-        """The findings whose cases have not been handed out."""
+        """The findings whose cases were not handed out yet."""
         return frozenset(each.finding for task in self._findings for each in task.replays if each.finding is not None)
 
     @property
     def kept_left(self) -> int:
-        """How many of the other cases have not been handed out."""
+        """Number of other cases not handed out yet."""
         return self._left_out + sum(len(task.replays) for task in self._kept)
 
     def next_slice(self, seconds_for_kept: float | None) -> Slice | None:
-        """The next slice, None if there is none. Those without findings may take so long, if there is a limit."""
+        """The next slice, None if there is none. Kept cases without findings may take `seconds_for_kept`, if given."""
         if self._findings:
             return self._findings.popleft()
         if seconds_for_kept is not None and seconds_for_kept <= 0:
@@ -80,9 +80,9 @@ class Replays:
         return replace(self._kept.popleft(), seconds=seconds_for_kept) if self._kept else None
 
     def put_back(self, task: Slice) -> bool:
-        """Hand out a slice again, which ended before it was through, without what it checked.
+        """Hand out an unfinished slice again, without its checked findings.
 
-        It is not if it was before, and checked nothing since: returns False then.
+        Returns False if it was handed out again before, and made no progress since.
         """
         replays = tuple(replay for replay in task.replays if replay.finding not in self._checked)
         if self._left.get(task.seed, len(replays) + 1) <= len(replays):
@@ -102,11 +102,11 @@ class Replays:
 
 
 def kept_cases(bugs: Sequence[Bug], corpus: Corpus) -> Callable[[str], Iterator[Case]]:
-    """The cases that are kept for a backend: those of the reported bugs that it had, and its corpus."""
+    """The kept cases of a backend: those of its reported bugs, and its corpus."""
 
     def kept(backend: str) -> Iterator[Case]:
         for bug in bugs:
-            # Campaigns draw and shrink steps: a bug that is made of literal calls is run by `attnfuzz bugs` alone.
+            # Campaigns draw and shrink steps: a bug of literal calls is run by `attnfuzz bugs` alone.
             if isinstance(bug.case, Case) and backend in {bug.backend_before, bug.backend_after}:
                 yield replace(bug.case, backend=backend)
         yield from corpus.replays(backend)

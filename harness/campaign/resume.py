@@ -1,4 +1,4 @@
-"""A plan as the first event of its log says it, and what `--resume` makes of that."""
+"""A plan as the first event of its log, and the plan of `--resume` from it."""
 
 import contextlib
 import time
@@ -18,7 +18,7 @@ from attnfuzz.reference.capability import Capability
 
 
 def opening(plan: Plan, *, campaign: str, jobs: int, environment: Mapping[str, str]) -> CampaignStarted:
-    """The event with which the campaign of that name starts, now, on so many jobs."""
+    """The start event of the campaign of that name, now, on this many jobs."""
     return CampaignStarted(
         at=0.0,
         campaign=campaign,
@@ -37,7 +37,7 @@ def opening(plan: Plan, *, campaign: str, jobs: int, environment: Mapping[str, s
         guard=plan.guard,
         leaning=plan.leaning,
         until_finding=plan.until_finding,
-        # The campaign may be gone on with from another folder.
+        # The campaign may be resumed from another folder.
         database=None if plan.database is None else _absolute(without_password(plan.database)),
         ledger=None if plan.ledger is None else str(plan.ledger.absolute()),
         folder=str(Path.cwd()),
@@ -49,7 +49,7 @@ def _absolute(database: str) -> str:
 
 
 def _capabilities(backends: Sequence[str]) -> Iterator[tuple[str, Capability]]:
-    """What each backend can; one that only the jobs know is left out."""
+    """Each backend's capability, without those that only the jobs know."""
     for name in backends:
         with contextlib.suppress(UnknownBackend):
             yield name, resolve(name).capability
@@ -57,7 +57,7 @@ def _capabilities(backends: Sequence[str]) -> Iterator[tuple[str, Capability]]:
 
 @dataclass(frozen=True)
 class Past:
-    """The events of a campaign so far. `torn_bytes` of a half-written event are still at the end of its log."""
+    """The events of a campaign so far. Its log still ends in `torn_bytes` of a half-written event."""
 
     campaign: str
     events: Sequence[AnyEvent]
@@ -65,7 +65,7 @@ class Past:
 
     @property
     def finished(self) -> bool:
-        """Whether it came to its end: it was neither killed, nor interrupted, nor did it fail."""
+        """Whether it finished: not killed, interrupted or failed."""
         standing = Standing.of(self.events)
         return standing.finished is not None and not standing.finished.interrupted and standing.failure is None
 
@@ -88,11 +88,10 @@ def plan_again(
     until_finding: bool = False,
     begun: float,
 ) -> Plan:
-    """Return the plan of the campaign as it was begun, with these `jobs`, `database` and `ledger` if they are given.
+    """Return the plan of a campaign as it was begun, with these `jobs`, `database` and `ledger` if given.
 
-    It goes on `until_finding` if it was begun so, too.
-    `begun` is when it was asked for again. A log has no passwords, so a database that wants one has to be given again.
-    Raises HomeError if something that the campaign needs is not where it was.
+    It keeps `until_finding`. `begun` is the time of the new request. A log has no passwords, so a database with one has
+    to be given again. Raises HomeError if something that the campaign needs is missing.
     """
     started = past.events[0]
     assert isinstance(started, CampaignStarted)
@@ -126,10 +125,10 @@ def _check_backends(started: CampaignStarted) -> None:
 
 
 def _ledger(logged: str | None, home: Home) -> Path | None:
-    """The ledger that the campaign was begun with."""
+    """The ledger of the campaign's begin."""
     if logged is None:
         return None
-    # Logs had paths as they were given: mostly from the folder in which the home was made.
+    # Old logs have relative paths, mostly from the folder in which the home was made.
     for path in (home.path.absolute().parent / logged, Path(logged)):
         if path.is_file():
             return path

@@ -1,4 +1,4 @@
-"""Runs a campaign: check the plan, lock the home, start the jobs, and hand every event to the log and to handlers."""
+"""Run a campaign: check the plan, lock the home, start the jobs, and pass every event to the log and to handlers."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -41,13 +41,13 @@ def run(
     stop: threading.Event | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Ended:
-    """Run `plan` as a new campaign of its home. `stop` ends it early, `progress` gets lines about what is compiled.
+    """Run `plan` as a new campaign of its home. `stop` ends it early, `progress` gets lines about compilation.
 
-    Each event is logged first, and then handed to each of `handlers`, in their order and in this thread. A handler that
+    Each event is logged first, then passed to each of `handlers`, in order and in this thread. A handler that
     raises ends the campaign; it can be resumed.
 
     Raises:
-        UserError: something that the plan names is wrong, missing or in use; nothing was written then.
+        UserError: something in the plan is wrong, missing or in use; nothing was written.
         OSError: a file can't be written.
 
     """
@@ -58,7 +58,7 @@ def run(
 
 
 def check_plan(plan: Plan, progress: Callable[[str], None]) -> Ledger:
-    """Return the ledger, after everything that can be wrong with `plan` was checked. Writes nothing."""
+    """Check `plan`, and return its ledger. Writes nothing."""
     open_database(plan.database, progress)
     ledger = Ledger() if plan.ledger is None else Ledger.load(plan.ledger)
     prepare(plan.backends, progress)
@@ -76,13 +76,13 @@ def carry_out(
     past: Past | None = None,
     stop: threading.Event | None = None,
 ) -> Ended:
-    """Run a plan that was checked, in a home that is locked; go on with `past` if it is given. Raises OSError."""
+    """Run a checked plan in a locked home; resume `past` if given. Raises OSError."""
     corpus = Corpus(home.corpus)
     versions = environment()
     standing = Standing.of(past.events if past else ())
     torn_bytes = past.torn_bytes if past else 0
     with _jobs(plan) as jobs:
-        # What can go wrong so far leaves no campaign behind.
+        # Errors so far leave no campaign behind.
         campaign = past.campaign if past else home.new_id()
         engine = Campaign(
             plan,
@@ -122,7 +122,7 @@ def _jobs(plan: Plan) -> AbstractContextManager[Jobs]:
 
 
 def _export(case: Case) -> str | None:
-    """A stand-alone script of a case, with its kernels' source or FlashInfer's functions; None if neither will do."""
+    """A stand-alone script of a case, with its kernels' source or FlashInfer's functions; None if neither works."""
     try:
         return next(Exporter(case).scripts(), None)
     except CannotExport:
@@ -130,7 +130,7 @@ def _export(case: Case) -> str | None:
 
 
 def _export_recurring(caught: Caught) -> str | None:
-    """The same for a failure that comes and goes: its calls are made again and again."""
+    """The same for a flaky failure: its calls are repeated."""
     try:
         return Exporter(caught.case, failed=caught.observation, recurrence=caught.recurrence).script()
     except CannotExport:

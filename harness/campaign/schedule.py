@@ -1,4 +1,4 @@
-"""Which slice comes next: the budget is shared among backends by what they yield."""
+"""The order of slices: the budget is shared among backends by yield."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -10,14 +10,14 @@ from attnfuzz.harness.search.messages import Slice, SliceKind
 EXAMPLES_PER_SLICE = 250
 
 PAIRS_PER_FINDING = 25
-"""How many new pairs of features a new finding is worth: where one bug is, there are more."""
+"""Value of a new finding in new pairs of features: where one bug is, there are more."""
 
 
 class Schedule:
-    """Hands out the slices of a campaign; with `examples`, so many for each backend, otherwise without end.
+    """Hands out the slices of a campaign; with `examples`, that many for each backend, otherwise without end.
 
-    A handler of events: what was handed out, searched and found, it learns from them alone. Slices are numbered for
-    each backend, and a slice's seed follows from the campaign's seed, backend and number.
+    A handler of events, from which alone it learns. Slices are numbered per backend, and a slice's seed follows from
+    the campaign's seed, backend and number.
     """
 
     def __init__(self, backends: Sequence[str], *, examples: int | None, seed: int) -> None:
@@ -41,24 +41,24 @@ class Schedule:
             case FindingFiled(fingerprint=fingerprint):
                 self._gains[fingerprint.backend] += PAIRS_PER_FINDING
             case SliceFinished(backend=backend, kind=kind, seconds=seconds):
-                # Kept cases have a time of their own, and what they reach is no yield: it was known before.
+                # Kept cases have their own time, and their pairs are no yield: they were known.
                 if kind is not SliceKind.KEPT:
                     self._turns.spent(backend, seconds, gain=self._gains[backend])
                 self._gains[backend] = 0.0
 
     def owes(self, under_way: Sequence[Running]) -> bool:
-        """Whether a backend had less of the time so far than each is promised; `under_way` as for `next_slice`."""
+        """Whether a backend had less than its promised time; `under_way` as for `next_slice`."""
         return self._turns.owes(under_way)
 
     def short(self) -> dict[str, tuple[float, float]]:
-        """The backends that had less of the time than each is promised: the seconds that they had, and those due."""
+        """The backends that had less than their promised time: the seconds they had, and those due."""
         return self._turns.short()
 
     def next_slice(self, under_way: Sequence[Running], promised: Mapping[str, int]) -> Slice | None:
         """The next slice; None when no examples are left to hand out.
 
-        `under_way` are the backends of the slices that run now, and for how long they have, `promised` the examples of
-        each backend that are spoken for.
+        `under_way` are the backends of running slices, with their seconds so far, `promised` the examples of each
+        backend that are already assigned.
         """
         sizes = {backend: self._size(backend, promised.get(backend, 0)) for backend in self._backends}
         backend = self._turns.next([name for name, size in sizes.items() if size], under_way)
@@ -73,7 +73,7 @@ class Schedule:
 
 
 def slices_of(backend: str, *, examples: int, seed: int) -> Iterator[Slice]:
-    """The slices that a campaign hands out for one backend if none of them ends early, each with a seed of its own."""
+    """The slices of a campaign for one backend if none ends early, each with its own seed."""
     for index, first in enumerate(range(0, examples, EXAMPLES_PER_SLICE)):
         yield _slice(backend, index, min(EXAMPLES_PER_SLICE, examples - first), seed=seed)
 

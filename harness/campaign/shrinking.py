@@ -1,4 +1,4 @@
-"""What shrinking may cost: a share of the job time so far, so that no backend full of bugs starves the search."""
+"""The budget for shrinking: a share of the job time, so that a backend full of bugs doesn't starve the search."""
 
 from attnfuzz.harness.campaign.events import (
     AlreadyFiled,
@@ -17,20 +17,20 @@ from attnfuzz.reference.case import Case
 SHARE = 0.25
 
 GRANTED_SECONDS = 60.0
-"""What each job may spend on top of its share: a short campaign shrinks its first findings as far as a long one."""
+"""Seconds per job on top of its share, so that a short campaign shrinks its first findings as far as a long one."""
 
 LEAST_SECONDS = 1.0
-"""Less than this is not worth beginning with."""
+"""Shorter budgets are not worth starting."""
 
 FULL = ShrinkBudget()
 NOTHING = ShrinkBudget(runs=0, seconds=0.0)
 
 
 class ShrinkingTime:
-    """A handler of events that adds up how long suspects took to be settled, and says what the next one may take.
+    """A handler of events that adds up the time of settling suspects, and computes the next one's budget.
 
-    A slice that meets many failures may overdraw; those after it file what they find as it is, until that is made up.
-    No budget has more seconds than `most`, if it is given.
+    A slice with many failures may overdraw; until that is made up, later ones file failures unshrunk. No budget exceeds
+    `most` seconds, if given.
     """
 
     def __init__(self, jobs: int, *, most: float | None = None) -> None:
@@ -55,7 +55,7 @@ class ShrinkingTime:
             case (
                 FindingFiled(fingerprint=fingerprint, at=at)
                 | AlreadyFiled(fingerprint=fingerprint, at=at)
-                # What a job makes of a suspect that is on file by now is no longer told.
+                # A suspect that is on file by now is no longer reported.
                 | FindingChecked(fingerprint=fingerprint, at=at)
             ):
                 self._settle([key for key in self._began if key[0] == fingerprint], at)
@@ -63,7 +63,7 @@ class ShrinkingTime:
                 self._settle(list(self._began), at)
 
     def budget(self, at: float) -> ShrinkBudget:
-        """What a slice that starts now may spend on shrinking a failure, or on finding out how often it comes back."""
+        """The budget of a slice that starts now, for shrinking a failure, or measuring its recurrence."""
         under_way = sum(at - began for began in self._began.values())
         left = self._jobs * (GRANTED_SECONDS + SHARE * at) - self._spent - under_way
         seconds = min(self._most, left / self._jobs)

@@ -1,4 +1,4 @@
-"""Where a campaign stands, folded from its events alone: terminal, summary and every report are drawn from it."""
+"""The state of a campaign, folded from its events alone; terminal, summary and every report are drawn from it."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -36,12 +36,12 @@ from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.strategies.coverage import Pair
 
 SECONDS_PER_SAMPLE = 10.0
-"""How far apart the points of a timeline are, at the least."""
+"""Least distance of a timeline's points."""
 
 
 @dataclass
 class Score:
-    """What one backend has been through in the whole campaign."""
+    """One backend's totals in the whole campaign."""
 
     tally: Tally = field(default_factory=Tally)
     kept: int = 0
@@ -64,7 +64,7 @@ class TimelinePoint:
 
 
 class Standing:
-    """A handler of events that keeps the score of each backend, and everything that was found.
+    """A handler of events that keeps the score of each backend, and all findings.
 
     `running` has the slice of each job that has one. `at` is the time of the last event, `coverage_at` and `finding_at`
     of the last new coverage and finding, if any.
@@ -92,7 +92,7 @@ class Standing:
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> "Standing":
-        """Where a campaign with these events stands."""
+        """The standing after these events."""
         standing = cls()
         for event in events:
             standing(event)
@@ -109,7 +109,7 @@ class Standing:
                 self.resumed.append(event)
                 self.running.clear()
                 self.finished = self.failure = None
-                # They are made anew at the end.
+                # They are made again at the end.
                 self.remarks.clear()
             case CampaignFinished():
                 self.finished = event
@@ -137,19 +137,19 @@ class Standing:
             self.timeline.append(self._sample())
 
     def score(self, backend: str) -> Score:
-        """The score of a backend; a new one for a backend that is searched no more, but was."""
+        """The score of a backend; a new one for a backend that is no longer searched."""
         return self.scores.setdefault(backend, Score())
 
     @property
     def environment(self) -> dict[str, str]:
-        """The versions that matter, as they are since the campaign was resumed the last time."""
+        """The relevant versions since the campaign was last resumed."""
         if self.resumed:
             return self.resumed[-1].environment
         return {} if self.started is None else self.started.environment
 
     @property
     def findings(self) -> list[AnyFinding]:
-        """What fails now, the new and returned before the open, known ones last."""
+        """The current failures, new and returned ones before open ones, known ones last."""
         failing: list[AnyFinding] = [
             *self.filed,
             *(each for each in self.checked if each.state is not State.FIXED),
@@ -159,12 +159,12 @@ class Standing:
 
     @property
     def causes(self) -> list[Cause]:
-        """The causes of what fails now, in the order of `findings`."""
+        """The causes of current failures, in the order of `findings`."""
         return causes_of(self.findings, self.merged)
 
     @property
     def unexpected(self) -> list[AnyFinding]:
-        """What fails now and is not in the ledger."""
+        """The current failures that are not in the ledger."""
         return [each for each in self.findings if each.known is None]
 
     @property
@@ -174,12 +174,12 @@ class Standing:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing has to be done: no failure that the ledger does not know, confirmed or possible."""
+        """Whether there is nothing to do: no failure outside of the ledger, confirmed or possible."""
         return not self.unexpected and not self.unsettled
 
     @property
     def fixed(self) -> list[FindingChecked]:
-        """What failed in an earlier campaign and passes now, and was not found again since."""
+        """Findings of earlier campaigns that pass now, and were not found again since."""
         found = {each.name for each in self.filed}
         return [each for each in self.checked if each.state is State.FIXED and each.name not in found]
 
@@ -238,7 +238,7 @@ class Standing:
                 self.running.pop(event.job, None)
 
     def _confirmed(self, fingerprint: Fingerprint) -> None:
-        """Drop suspects with this fingerprint that were left over: they are a finding now."""
+        """Drop leftover suspects with this fingerprint: they are a finding now."""
         self.unconfirmed = [
             each for each in self.unconfirmed if each.fingerprint != fingerprint or each.reason not in UNSETTLED
         ]

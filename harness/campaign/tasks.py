@@ -1,4 +1,4 @@
-"""What a job does next: settle a suspect that was left over, run kept cases again, or draw new ones."""
+"""The next task of a job: settle a leftover suspect, run kept cases again, or draw new ones."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -25,24 +25,24 @@ from attnfuzz.strategies.coverage import Pair, choose_lean, possible_pairs
 from attnfuzz.strategies.lean import Lean
 
 REPLAYS_SHARE = 0.2
-"""The part of the budget that kept cases may take. Past findings take what they need: people wait to hear of them."""
+"""Share of the budget for kept cases. Past findings are not limited: their state is wanted most."""
 
 SLICES_PER_LEAN = 2
-"""Every other slice leans; those between find what leaning leads away from."""
+"""Every other slice is biased; those between cover the rest."""
 
 MOST_CUT_OFFS = 5
-"""How often the job that runs a suspect may be killed before the suspect is taken for the reason."""
+"""Times that a suspect's job may be killed before the suspect is taken for the reason."""
 
 ChooseLean = Callable[[str, Collection[Pair], int], Lean]
-"""What a slice of a backend leans to, by the pairs that were reached and a seed."""
+"""The bias of a backend's slice, from the reached pairs and a seed."""
 
 
 @dataclass(kw_only=True)
 class Tasks:
-    """Chooses the slices of a campaign. `passed_over` gives the failures of a backend that are not to be found again.
+    """Chooses the slices of a campaign. `passed_over` returns the failures of a backend not to be found again.
 
-    Suspects that no job settled come before anything else, but for backends that had less of the time than each is
-    promised: one with many bugs would have most of a short campaign.
+    Unsettled suspects come first, except before backends that had less than their promised time: one with many bugs
+    would take most of a short campaign.
     """
 
     plan: Plan
@@ -60,7 +60,7 @@ class Tasks:
     def next(self, at: float, under_way: Collection[UnderWay], untold: Mapping[str, int]) -> UnderWay | None:
         """The next slice, at `at` seconds into the campaign; None if there is nothing to do, or no time left.
 
-        `untold` are the examples of each backend that were searched, and that no event has told yet.
+        `untold` are each backend's searched examples that no event has reported yet.
         """
         left = None if self.plan.seconds is None else self.plan.seconds - at
         if left is not None and left <= 0:
@@ -80,7 +80,7 @@ class Tasks:
             task = drawn
         shrink = COMPARISON if task.kind is SliceKind.COMPARED else self.shrinking.budget(at)
         if any(self.knowledge.times_seen[key] > 1 for key in again):
-            # Shrinking it took longer than it is left alone: better filed as it is than never.
+            # Shrinking did not finish last time: file it as it is.
             shrink = NOTHING
         limits = (left, task.seconds, None if task.kind is SliceKind.KEPT else self.plan.seconds_per_slice)
         seconds = min((limit for limit in limits if limit is not None), default=None)
@@ -91,33 +91,40 @@ class Tasks:
         return UnderWay(task, since=at, again=again)
 
     def _last(self, at: float, under_way: Collection[UnderWay]) -> UnderWay | None:
-        """Suspects to confirm, and to file as they are, now that nothing is searched any more."""
+        """After the search: suspects to confirm and file as they are, then causes to compare."""
         again = self._left_over(under_way) if at < self.limits.ended else ()
         if not again:
-            return None
+            return self._compared(at, under_way)
         task = self._once_more(again)
         known = self.passed_over(task.backend)
         task = replace(task, known=known, seconds=self.limits.ended - at, shrink=NOTHING)
         return UnderWay(task, since=at, again=again)
 
-    def cut_off(self, run: UnderWay) -> list[SuspectKey]:
-        """A job was killed while it ran a slice, whose suspects are handed out again.
+    def _compared(self, at: float, under_way: Collection[UnderWay]) -> UnderWay | None:
+        task = self.comparisons.next_slice(None, under_way) if at < self.limits.shrunk else None
+        if task is None:
+            return None
+        seconds = self.limits.shrunk - at
+        return UnderWay(replace(task, seconds=seconds, shrink=COMPARISON, shrink_seconds=seconds), since=at)
 
-        Returns those to give up: they were cut off `MOST_CUT_OFFS` times.
+    def cut_off(self, run: UnderWay) -> list[SuspectKey]:
+        """Record that a job was killed while it ran a slice, whose suspects are handed out again.
+
+        Returns those to give up: cut off `MOST_CUT_OFFS` times.
         """
         held = run.held & self.knowledge.pending.keys()
         self._cut_off.update(held)
         return [key for key in held if self._cut_off[key] >= MOST_CUT_OFFS]
 
     def put_back(self, run: UnderWay) -> bool:
-        """A job was killed while it ran kept cases: hand them out again. False for those that get nowhere."""
+        """Hand out the kept cases of a killed job again. False for those without progress."""
         return bool(run.again) or self.replays.put_back(run.task)
 
     def _owes(self, at: float, under_way: Iterable[UnderWay]) -> bool:
         return self.plan.seconds is not None and self.schedule.owes(_running(at, under_way))
 
     def _left_over(self, under_way: Iterable[UnderWay]) -> tuple[SuspectKey, ...]:
-        """Suspects of one backend that are settled by no slice that runs now."""
+        """Suspects of one backend that no running slice settles."""
         held = {key for run in under_way for key in run.held}
         waiting = [key for key in self.knowledge.pending if key not in held]
         return tuple(key for key in waiting if key[0].backend == waiting[0][0].backend)[:REPLAYS_PER_SLICE]
@@ -145,12 +152,12 @@ class Tasks:
 
 
 def _running(at: float, under_way: Iterable[UnderWay]) -> list[Running]:
-    """The backends that are searched or shrunk at `at`, and since how many seconds."""
+    """The backends searched or shrunk at `at`, with their seconds so far."""
     return [(run.task.backend, at - run.since) for run in under_way if run.task.kind is not SliceKind.KEPT]
 
 
 def lean_to_unreached(backend: str, reached: Collection[Pair], seed: int) -> Lean:
-    """Favour some of what `backend` can reach and has not `reached`, chosen by `seed`."""
+    """Bias towards some pairs that `backend` can reach and has not `reached`, chosen by `seed`."""
     return choose_lean(_possible(backend).difference(reached), reached, seed)
 
 

@@ -1,4 +1,4 @@
-"""What jobs have told of the slices that they run, and what of it no event has said yet."""
+"""Results of running slices so far, and the part that no event has reported yet."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ SuspectKey = tuple[Fingerprint, Case]
 
 @dataclass
 class UnderWay:
-    """What a job has told of `task`, which it was handed at `since`.
+    """A job's results so far on `task`, begun at `since`.
 
-    `again` are the suspects that the slice runs once more, `suspects` those that it met and has not settled.
+    `again` are the suspects that the slice reruns, `suspects` its own unsettled ones.
     """
 
     task: Slice
@@ -25,7 +25,7 @@ class UnderWay:
     suspects: dict[Fingerprint, Suspect] = field(default_factory=dict)
 
     def started(self, job: int) -> SliceStarted:
-        """The event that says so."""
+        """The event of its start."""
         task = self.task
         examples = len(task.replays) if task.replays else task.examples
         return SliceStarted(
@@ -39,7 +39,7 @@ class UnderWay:
         )
 
     def finished(self, at: float, done: SliceDone) -> SliceFinished:
-        """The event that says that it ended."""
+        """The event of its end."""
         return SliceFinished(
             at=at,
             backend=self.task.backend,
@@ -55,16 +55,16 @@ class UnderWay:
 
     @property
     def promised(self) -> int:
-        """The examples that it has still to search."""
+        """The examples that it still has to search."""
         return self.task.examples - self.tally.searched
 
     @property
     def held(self) -> set[SuspectKey]:
-        """All suspects that wait for this slice."""
+        """All suspects waiting for this slice."""
         return {*self.again, *((fingerprint, suspect.case) for fingerprint, suspect in self.suspects.items())}
 
     def so_far(self, at: float) -> SliceDone:
-        """How it ends if its job is killed at `at`: with what it has told."""
+        """Its end if its job is killed at `at`: the results so far."""
         return SliceDone(tally=self.tally, stopped_early=True, seconds=at - self.since, unsupported={})
 
 
@@ -72,12 +72,12 @@ SECONDS_PER_PROGRESS = 1.0
 
 
 class Tallies:
-    """What each backend went through and no event has told yet. `clock` gives the time in the campaign."""
+    """Tallies of each backend not reported by an event yet. `clock` is the campaign's time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._untold: dict[str, Tally] = {}
-        self._told_at: dict[str, float] = {}
+        self._reported_at: dict[str, float] = {}
 
     def add(self, backend: str, tally: Tally) -> None:
         """Count a tally."""
@@ -85,18 +85,18 @@ class Tallies:
 
     @property
     def untold(self) -> dict[str, int]:
-        """The examples of each backend that were searched, and that no event has told yet."""
+        """Each backend's searched examples that no event has reported yet."""
         return {backend: total.searched for backend, total in self._untold.items()}
 
     def due(self) -> Iterator[Progress]:
-        """The progress of the backends that have some, and told none for a second."""
+        """The progress of backends that reported none for a second."""
         for backend in list(self._untold):
-            if self._clock() - self._told_at.get(backend, -SECONDS_PER_PROGRESS) >= SECONDS_PER_PROGRESS:
+            if self._clock() - self._reported_at.get(backend, -SECONDS_PER_PROGRESS) >= SECONDS_PER_PROGRESS:
                 yield from self.flush(backend)
 
     def flush(self, backend: str) -> Iterator[Progress]:
         """The progress of `backend`, if it has some."""
         total = self._untold.pop(backend, None)
         if total is not None:
-            at = self._told_at[backend] = self._clock()
+            at = self._reported_at[backend] = self._clock()
             yield Progress(at=at, backend=backend, tally=total)

@@ -1,4 +1,4 @@
-"""Brings events that older releases logged up to date, before they are decoded."""
+"""Upgrade events logged by older releases, before they are decoded."""
 
 import msgspec
 from msgspec import structs
@@ -7,21 +7,21 @@ from attnfuzz.harness.search.messages import SliceKind, Tally
 from attnfuzz.reference.foreign import decode_json
 
 OLDEST_VERSION = 2
-"""The oldest version of the log that can be brought up to date."""
+"""The oldest log version that can be upgraded."""
 
 _KINDS = {b"-1": SliceKind.KEPT, b"-2": SliceKind.ONCE_MORE}
-"""What stood for the number of a slice that draws nothing."""
+"""Old slice numbers that stood for a slice kind."""
 
 _COUNTED = frozenset(field.name for field in structs.fields(Tally))
-"""What was counted beside the name of the backend."""
+"""Old count fields, beside the backend's name."""
 
 _Fields = dict[str, msgspec.Raw]
 
 
 def upgrade(line: bytes) -> bytes:
-    """Return an event of the log, of whatever version, as this version writes it.
+    """Convert a log event of any version to this one.
 
-    The log of an older release has events of both once its campaign was resumed. Raises msgspec.DecodeError.
+    An older log has events of both once its campaign was resumed. Raises msgspec.DecodeError.
     """
     fields = decode_json(line, _Fields)
     match bytes(fields.get("event", b"")):

@@ -1,15 +1,15 @@
-"""`attnfuzz backends`: what can be tested here."""
+"""`attnfuzz backends`: the backends, and which of them run here."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-import click
 from rich.text import Text
 
 from attnfuzz.harness.backends.engines import engines
 from attnfuzz.harness.backends.load import BackendFileError
 from attnfuzz.harness.backends.registry import fixed, names, resolve
-from attnfuzz.harness.cli.given import EngineTree, device_option, tree_option
-from attnfuzz.harness.cli.terminal import Terminal, echo, new_table, tell
+from attnfuzz.harness.cli.answers import Backends, ListedBackend
+from attnfuzz.harness.cli.given import Trees, tree_of
+from attnfuzz.harness.cli.terminal import Terminal, answer, is_quiet, new_table, print_line, warn
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.reference.capability import Capability
@@ -18,28 +18,37 @@ from attnfuzz.reference.device import Device
 from attnfuzz.reference.noise import Origin
 
 
-@click.command()
-@click.option("--runnable", is_flag=True, help="Only print the names of those that run here, without revisions.")
-@device_option("Only those of this device.")
-@tree_option("Those of this source tree of {engine}.")
-@click.argument("named", nargs=-1, metavar="[NAME ...]")
-def backends(*, runnable: bool, device: Device | None, tree: EngineTree | None, named: tuple[str, ...]) -> None:
-    """List the backends (all that need no file, tree or release, if none is named).
-
-    Says what each supports, and whether it runs on this machine.
-    """
+def backends(*, runnable: bool, device: Device | None, trees: Trees, named: tuple[str, ...]) -> None:
+    """Print the backends that are named, or those that need no file, tree or release."""
+    tree = tree_of(trees)
     chosen = named if tree is None else tree.names(named)
     loaded = list(chosen) or [name for name in names() if _loads(name)]
     listed = [name for name in loaded if device is None or resolve(name).capability.device is device]
     if runnable:
+        listed = [name for name in listed if name == fixed(name) and resolve(name).missing() is None]
+    answer(Backends(backends=tuple(map(_listed_backend, listed))))
+    if runnable or is_quiet():
         for name in listed:
-            if name == fixed(name) and resolve(name).missing() is None:
-                echo(name)
+            print_line(Terminal(), name)
         return
     console = Terminal()
+    _print_backends(console, sorted(listed, key=lambda name: (resolve(name).capability.device is Device.CUDA, name)))
+    if not chosen and device is not Device.CUDA:
+        for engine in engines():
+            console.print(Text(f"\n{engine.overview()}"))
+
+
+def _listed_backend(name: str) -> ListedBackend:
+    backend = resolve(name)
+    return ListedBackend(
+        name=name, device=backend.capability.device, not_here=backend.missing(), supports=supports(name)
+    )
+
+
+def _print_backends(console: Terminal, listed: Sequence[str]) -> None:
     table = new_table("backend", "here", "on", "supports", whole=("backend", "here", "on"))
     why_not: dict[str, list[str]] = {}
-    for name in sorted(listed, key=lambda name: (resolve(name).capability.device is Device.CUDA, name)):
+    for name in listed:
         backend = resolve(name)
         reason = backend.missing()
         if reason is not None:
@@ -48,23 +57,20 @@ def backends(*, runnable: bool, device: Device | None, tree: EngineTree | None, 
     console.print(table)
     for reason, lacking in why_not.items():
         console.print(Text.assemble("\nNot here: ", (", ".join(lacking), "bold"), f"\n  {reason}"))
-    if not chosen and device is not Device.CUDA:
-        for engine in engines():
-            console.print(Text(f"\n{engine.overview()}"))
 
 
 def _loads(name: str) -> bool:
-    """Whether a backend can be had; one of an installed package that can't is named on standard error."""
+    """Whether a backend can be loaded; if not, the reason is printed on standard error."""
     try:
         resolve(name)
     except BackendFileError as error:
-        tell(f"Left out: {error}")
+        warn(f"Left out: {error}")
         return False
     return True
 
 
 def where(backend: Backend) -> str:
-    """The device that its kernels run on, in a few letters."""
+    """Return the device that its kernels run on, in a few letters."""
     if not isinstance(backend, GpuBackend):
         return "GPU" if backend.capability.device is Device.CUDA else "CPU"
     numbers = sorted((arch.value.replace(".", "") for arch in backend.archs), key=int)
@@ -72,7 +78,7 @@ def where(backend: Backend) -> str:
 
 
 def supports(name: str) -> str:
-    """What the backend called `name` supports, in words; for a revision that supports the same, a reference."""
+    """Return the features that a backend supports, in words; for a revision that supports the same, a reference."""
     backend = resolve(name)
     can = backend.capability
     if name != fixed(name) and can == resolve(fixed(name)).capability:
@@ -86,7 +92,7 @@ def supports(name: str) -> str:
 
 
 def _numbers(can: Capability) -> str:
-    """The dtypes, and which head dims go with each."""
+    """The dtypes, and the head dims of each."""
     if not can.buckets:
         return f"{', '.join(can.dtypes)}; head dims up to {can.max_head_dim}"
     dims: dict[str, list[str]] = {}
@@ -120,7 +126,7 @@ def _features(can: Capability) -> list[str]:
 
 
 def noise_words(backend: Backend) -> str:
-    """Which noise model judges a backend here, in a clause without a full stop."""
+    """Return which noise model judges a backend here, in a clause without a full stop."""
     if uncalibrated(backend):
         return "uncalibrated: judged as an unknown kernel"
     if all(backend.noise(dtype).origin is Origin.CALIBRATED for dtype in backend.capability.dtypes):

@@ -1,4 +1,4 @@
-"""`attnfuzz bisect`: in which released versions a fault shows, where it began and where it ended."""
+"""`attnfuzz bisect`: the released versions in which a fault shows, where it began and where it ended."""
 
 import hashlib
 import re
@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
 from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import Version
 from rich.table import Table
 from rich.text import Text
 
-from attnfuzz.harness.cli.given import PathTo, case_at, duration
-from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, new_table, tell
+from attnfuzz.harness.cli.answers import Bisected, BisectedVersion
+from attnfuzz.harness.cli.given import case_at
+from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, answer, details, new_table, print_line, tell
 from attnfuzz.harness.export import CannotExport, Target, export_script
 from attnfuzz.harness.files.durable import write_durably
 from attnfuzz.harness.releases.halving import search
@@ -29,35 +29,11 @@ from attnfuzz.reference.case_file import case_id
 from attnfuzz.reference.foreign import read_bytes
 
 _MOST_CHARACTERS = 300
-"""Of what a script printed, in the table."""
+"""Characters of a script's output in the table."""
 
 _STYLES = {Ending.PASSES: "green", Ending.FAILS: "red"}
 
 
-@click.command()
-@click.argument("path", type=PathTo(exists=True), required=False, metavar="[CASE.json | FINDING_DIR]")
-@click.option(
-    "--versions", metavar="A,B,...", help="Released versions; those that have no --site are installed by pip."
-)
-@click.option(
-    "--site", "sites", multiple=True, metavar="VERSION=DIR", help="A folder that a version was installed into."
-)
-@click.option("--package", default="flashinfer-python", show_default=True, help="What the versions are of.")
-@click.option(
-    "--script",
-    type=PathTo(exists=True, dir_okay=False),
-    help="Run this instead of a case: it exits with 0 if nothing is wrong, 1 if the fault shows, 2 if it can't run. "
-    'The line that it prints after "seen: " is shown.',
-)
-@click.option(
-    "--cache",
-    type=PathTo(file_okay=False),
-    help="Where installed versions are kept; without it in bisect/ of attnfuzz's cache.",
-)
-@click.option(
-    "--timeout", "seconds", type=duration, default="30m", show_default=True, help="Stop a run that takes longer."
-)
-@click.option("--all", "every", is_flag=True, help="Run every version, also where halving would do.")
 def bisect(
     *,
     path: Path | None,
@@ -69,39 +45,53 @@ def bisect(
     seconds: float,
     every: bool,
 ) -> Exit:
-    """Run a case's stand-alone script with released versions of FlashInfer, and say where its fault began and ended.
-
-    Each version is put into a folder of its own; all else comes from this Python. If the oldest and the newest differ,
-    the versions between are halved; if they agree, all are run.
-
-    Exits with 0 if no version fails, 1 if one does, 2 if none could be run.
-    """
+    """Run a script with released versions, print where its fault began and ended, and return the exit code."""
     try:
         package = canonicalize_name(package, validate=True)
     except InvalidName:
-        raise BadInput(f"{package!r} is no name of a package: give one like flashinfer-python to --package") from None
+        raise BadInput(
+            f"{package!r} is not the name of a package: give one like flashinfer-python to --package"
+        ) from None
     given = _sites(sites, package)
     ordered = _versions(versions, given)
     cache = (cache or cache_folder() / "bisect").resolve()
     releases = _Releases(package, given, cache, _script(path, script, cache), seconds)
     outcomes = search(ordered, releases.run, every=every)
 
-    console = Terminal()
+    answer(_answer(package, ordered, outcomes))
+    console = details()
     console.print(_table(ordered, outcomes))
-    console.print(f"\n{in_words(outcomes)}", soft_wrap=True)
+    print_line(console)
+    print_line(Terminal(), in_words(outcomes))
     skipped = len(ordered) - len(outcomes)
     if skipped:
-        console.print(f"That is so if it changed only once: {count(skipped, 'version')} not run, --all runs them.")
+        print_line(console, f"This assumes one change: {count(skipped, 'version')} not run, --all runs them.")
     failing = [version for version, outcome in outcomes.items() if outcome.ending is Ending.FAILS]
     if failing:
-        console.print(Text(f"\n  {releases.command(failing[0])}"), soft_wrap=True)
+        print_line(console, f"\n  {releases.command(failing[0])}")
         return Exit.FOUND
     return Exit.CLEAN if any(outcome.judged for outcome in outcomes.values()) else Exit.FAILED
 
 
+def _answer(package: str, versions: Sequence[Version], outcomes: Mapping[Version, Outcome]) -> Bisected:
+    found = {version: outcomes.get(version) for version in versions}
+    return Bisected(
+        package=package,
+        versions=tuple(
+            BisectedVersion(
+                version=str(version),
+                outcome="not run" if outcome is None else outcome.ending,
+                seen="" if outcome is None else outcome.line,
+            )
+            for version, outcome in found.items()
+        ),
+        conclusion=in_words(outcomes),
+    )
+
+
 @dataclass(frozen=True)
 class _Releases:
-    """The versions of `package` to run `script` with: `sites` as they were given, and then those that are installed."""
+    """The versions of `package` to run `script` with: `sites` that were given, and those that are installed."""
 
     package: str
     sites: dict[Version, Site]
@@ -110,7 +100,7 @@ class _Releases:
     seconds: float
 
     def run(self, version: Version) -> Outcome:
-        """Run the script with a version, which is installed if need be; on standard error, say what came of it."""
+        """Run the script with a version, which is installed first if it has no site, and report the outcome."""
         try:
             site = self.sites.get(version) or installed(self.package, version, self.cache, tell)
         except CannotBeHad as reason:
@@ -122,14 +112,14 @@ class _Releases:
         return outcome
 
     def command(self, version: Version) -> str:
-        """The line to paste that runs the script again with a version that was run."""
+        """Return the line to paste that runs the script again with a version that was run."""
         site = self.sites[version]
         variables = environment_for(site, self._workspace(site)).items()
         assignments = (f"{name}={shlex.quote(value)}" for name, value in variables)
         return f"{' '.join(assignments)} {shlex.join([sys.executable, str(self.script)])}"
 
     def _workspace(self, site: Site) -> Path:
-        """Where FlashInfer keeps what it compiles: one for each site, since what a version compiles is its own."""
+        """The folder of kernels that FlashInfer compiles: one for each site, since each version compiles its own."""
         digest = hashlib.sha256(str(site.folder).encode(errors="surrogateescape")).hexdigest()[:8]
         return self.cache / "workspaces" / f"{self.package}-{site.version}-{digest}"
 
@@ -138,7 +128,7 @@ def _version(text: str) -> Version:
     try:
         return Version(text)
     except ValueError:
-        raise BadInput(f"{text!r} is no version: give released ones, like --versions 0.6.8,0.6.9") from None
+        raise BadInput(f"{text!r} is not a version: give released ones, like --versions 0.6.8,0.6.9") from None
 
 
 def _sites(given: Sequence[str], package: str) -> dict[Version, Site]:
@@ -176,7 +166,7 @@ def _script(path: Path | None, script: Path | None, cache: Path) -> Path:
         try:
             compile(read_bytes(script), str(script), "exec")
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise BadInput(f"{script} is no Python script: {error}") from error
+            raise BadInput(f"{script} is not a Python script: {error}") from error
         return script.resolve()
     assert path is not None
     case = case_at(path)
@@ -190,7 +180,7 @@ def _script(path: Path | None, script: Path | None, cache: Path) -> Path:
 
 
 def _table(versions: Sequence[Version], outcomes: Mapping[Version, Outcome]) -> Table:
-    table = new_table("version", "outcome", "what was seen", whole=("version", "outcome"))
+    table = new_table("version", "outcome", "seen", whole=("version", "outcome"))
     for version in versions:
         outcome = outcomes.get(version)
         if outcome is None:

@@ -1,17 +1,28 @@
 """`attnfuzz bugs`: the reported bugs, each of which must fail before its fix and pass after it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.backends.registry import WrongDevice, fixed, on_device, resolve
-from attnfuzz.harness.cli.given import device_option, named
-from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, new_table, tell
+from attnfuzz.harness.cli.answers import BugResult, BugResults, Bugs, ListedBug
+from attnfuzz.harness.cli.failures import failures_of
+from attnfuzz.harness.cli.given import named
+from attnfuzz.harness.cli.terminal import (
+    BadInput,
+    Exit,
+    Terminal,
+    answer,
+    details,
+    is_quiet,
+    new_table,
+    print_line,
+    tell,
+)
 from attnfuzz.harness.reported.bugs import Bug, load_bugs, projects
 from attnfuzz.harness.reported.counterparts import shown_on
 from attnfuzz.harness.sandbox.check import Runner
@@ -25,42 +36,15 @@ from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 
 
-class ListByDefault(click.Group):
-    """A group that takes arguments without a subcommand for those of `list`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put `list` in front, unless a subcommand or help is asked for."""
-        asked = args and (args[0] in self.commands or args[0] in ctx.help_option_names)
-        return super().parse_args(ctx, args if asked else ["list", *args])
-
-
-@click.group(cls=ListByDefault)
-def bugs() -> None:
-    """The bugs that were reported to serving engines, as cases; `list` is the default."""
-
-
-def _filters(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The names and options that choose among the bugs."""
-    for decorate in (
-        click.option(
-            "--runnable/--not-runnable", default=None, help="Those that fail on this machine, or those that can't."
-        ),
-        click.option(
-            "--class", "bug_class", type=click.Choice([*map(str, BugClass)]), metavar="CLASS", help="Of this class."
-        ),
-        click.option("--project", type=click.Choice(projects()), help="Of this project."),
-        click.argument("names", nargs=-1, metavar="[NAME ...]"),
-    ):
-        command = decorate(command)
-    return command
-
-
-@bugs.command("list")
-@_filters
 def list_bugs(**chosen_by: Any) -> None:
-    """List the reported bugs (all, if none is named), and what shows each."""
-    table = new_table("bug", "what goes wrong, its class, and what shows it", whole=("bug",))
+    """Print the bugs that are chosen, and the backend that shows each."""
     chosen = _chosen(**chosen_by)
+    answer(_listed(chosen))
+    if is_quiet():
+        for bug in chosen:
+            print_line(Terminal(), bug.name)
+        return
+    table = new_table("bug", "symptom, class, and the backend that shows it", whole=("bug",))
     for bug in chosen:
         if bug.missing is None:
             shown = f"shown by {bug.shown_by}"
@@ -73,44 +57,60 @@ def list_bugs(**chosen_by: Any) -> None:
     console.print(f"\n{count(len(chosen), 'bug')}: {here} can be seen to fail here, {len(chosen) - here} can't.")
 
 
-@bugs.command("show")
-@click.argument("names", nargs=-1, required=True, metavar="NAME ...")
-def show_bugs(names: tuple[str, ...]) -> None:
-    """Say all that is known of reported bugs: symptom, versions, sources, and the case."""
-    console = Terminal()
-    for bug in named(names, load_bugs(), "bug"):
-        console.print(Text.assemble((bug.name, "bold"), f"  {bug.title}\n\n{bug.symptom}\n"))
-        facts = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-        for label, text in (
-            ("class", str(bug.bug_class)),
-            ("fails as", ", ".join(bug.kinds)),
-            ("affected", bug.affected),
-            ("fixed in", bug.fixed_in),
-            ("shown by", bug.shown_by),
-            ("in release", bug.release),
-            ("not here", bug.missing),
-            ("sources", "\n".join(bug.sources)),
-        ):
-            if text:
-                facts.add_row(label, text)
-        console.print(facts)
-        if bug.case is not None:
-            case = bug.case_before if bug.reproduced else bug.case
-            console.print(Text("\n" + describe_any(case)))
-        console.print()
+def show_bugs(*, names: tuple[str, ...]) -> None:
+    """Print all facts about reported bugs: symptom, versions, sources, and the case."""
+    chosen = named(names, load_bugs(), "bug")
+    answer(_listed(chosen))
+    for bug in chosen:
+        Terminal().print(Text.assemble((bug.name, "bold"), f"  {bug.title}"))
+        _print_facts(details(), bug)
 
 
-@bugs.command("run")
-@_filters
-@device_option("Run those that have a counterpart there on that, on cases that it can run.")
-@click.option("--releases", is_flag=True, help="Run those that an engine's release has on that, and on the fixed one.")
+def _listed(bugs: Sequence[Bug]) -> Bugs:
+    return Bugs(
+        bugs=tuple(
+            ListedBug(
+                name=bug.name,
+                title=bug.title,
+                project=bug.project,
+                bug_class=bug.bug_class,
+                shown_by=bug.shown_by,
+                release=bug.release,
+                affected=bug.affected,
+                fixed_in=bug.fixed_in,
+                sources=bug.sources,
+                symptom=bug.symptom,
+                not_here=bug.missing,
+            )
+            for bug in bugs
+        )
+    )
+
+
+def _print_facts(console: Console, bug: Bug) -> None:
+    console.print(Text(f"\n{bug.symptom}\n"))
+    facts = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    for label, text in (
+        ("class", str(bug.bug_class)),
+        ("fails as", ", ".join(bug.kinds)),
+        ("affected", bug.affected),
+        ("fixed in", bug.fixed_in),
+        ("shown by", bug.shown_by),
+        ("in release", bug.release),
+        ("not here", bug.missing),
+        ("sources", "\n".join(bug.sources)),
+    ):
+        if text:
+            facts.add_row(label, text)
+    console.print(facts)
+    if bug.case is not None:
+        case = bug.case_before if bug.reproduced else bug.case
+        console.print(Text("\n" + describe_any(case)))
+    console.print()
+
+
 def run_bugs(*, device: Device | None, releases: bool, **chosen_by: Any) -> Exit:
-    """Run reported bugs (all, if none is named) before and after their fix.
-
-    Exits with 0 if each that can be run here fails before its fix in a way that the report describes, and passes after
-    it, if there is a backend without the bug; 1 if not. With --device cuda, what has no kernels on the GPU runs on
-    native ones, and is said to; with --device cpu, what only kernels on a GPU have is left out.
-    """
+    """Run bugs before and after their fix, print the results, and return the exit code."""
     chosen = _chosen(**chosen_by)
     if device is Device.CUDA and (lacking := visible.missing(frozenset(Arch), ())) is not None:
         raise BadInput(f"--device cuda {lacking}")
@@ -118,25 +118,44 @@ def run_bugs(*, device: Device | None, releases: bool, **chosen_by: Any) -> Exit
         chosen, here = _in_releases(chosen, device)
     else:
         here = {bug.name: _backend(bug, device) for bug in chosen if _why_not(bug, device) is None}
-    console = Terminal()
+    console = details()
     backends = () if releases else tuple(dict.fromkeys(each for name in here.values() for each in (name, fixed(name))))
     with Runner(backends, progress=tell) as runner:
         runs = [_run(console, runner, bug, here[bug.name], device) for bug in chosen if bug.name in here]
     console.print(_results(chosen, {run.bug.name: run for run in runs}, device))
     wrong = [run.bug.name for run in runs if not run.shown]
-    console.print(f"\n{count(len(runs) - len(wrong), 'bug')} shown, {len(chosen) - len(runs)} can't run here.")
+    print_line(console)
+    print_line(Terminal(), f"{count(len(runs) - len(wrong), 'bug')} shown, {len(chosen) - len(runs)} can't run here.")
     if wrong:
-        console.print(Text(f"{count(len(wrong), 'bug')} not shown: {', '.join(wrong)}.", style="red"))
+        print_line(Terminal(), f"{count(len(wrong), 'bug')} not shown: {', '.join(wrong)}.", "red")
+    ran = {run.bug.name for run in runs}
+    answer(
+        BugResults(bugs=tuple(map(_result_of, runs)), not_here=tuple(bug.name for bug in chosen if bug.name not in ran))
+    )
     return Exit.FOUND if wrong else Exit.CLEAN
 
 
+def _result_of(run: "BugRun") -> BugResult:
+    return BugResult(
+        name=run.bug.name,
+        backend=run.backend,
+        shown=run.shown,
+        before=failures_of(run.before),
+        after=None if run.after is None else failures_of(run.after),
+        unsupported=run.unsupported,
+        remark=run.remark,
+    )
+
+
 def _in_releases(chosen: Sequence[Bug], device: Device | None) -> tuple[list[Bug], dict[str, str]]:
-    """Those that a release has, and the backends that have them. BadInput if there is none."""
+    """The bugs that a release has, and the backends that have them. Raises BadInput if there is none."""
     if device is not None:
         raise BadInput("--releases are run where they run: leave --device out")
     found = [bug for bug in chosen if bug.release]
     if not found:
-        raise BadInput("none of these bugs is in a release that can be run: attnfuzz bugs show says where each is")
+        raise BadInput(
+            "none of these bugs is in a release that can be run: attnfuzz bugs show NAME has the sources of each"
+        )
     return found, {bug.name: bug.release for bug in found}
 
 
@@ -160,10 +179,10 @@ def _backend(bug: Bug, device: Device | None) -> str:
 
 @dataclass(frozen=True)
 class BugRun:
-    """What came of a bug on `backend`, `before` its fix and `after` it: the failures, or why it can't be run.
+    """The failures of a bug on `backend`, `before` its fix and `after` it, or why it can't be run.
 
     `after` is None where there is no backend without the bug, which is `fixed`. `remark` says which case it was, or on
-    what kernels, if that is not what the entry says.
+    which kernels, if the entry says otherwise.
     """
 
     bug: Bug
@@ -186,12 +205,12 @@ class BugRun:
 
     @property
     def shown(self) -> bool:
-        """Whether it goes as it must."""
+        """Whether it fails before the fix and passes after it."""
         return self.fails and self.passes
 
 
 def _run(console: Console, runner: Runner, bug: Bug, backend: str, device: Device | None) -> BugRun:
-    """Run `bug` on `backend` and without the bug, and print what happened."""
+    """Run `bug` on `backend` and without the bug, and print the results."""
     run = _on_own_case(runner, bug, device) if backend == bug.backend_before else _on_counterpart(runner, bug, backend)
     console.print(Text.assemble((bug.name, "bold"), f"  {bug.title}"))
     if run.remark:
@@ -233,7 +252,7 @@ def _on_counterpart(runner: Runner, bug: Bug, backend: str) -> BugRun:
 
 
 def _kinds(bug: Bug, backend: str) -> tuple[Kind, ...]:
-    """The failures by which a bug is known on a backend. The arguments that a release hands over may tell of it too."""
+    """The failures by which a bug is known on a backend. A release may also break a contract."""
     return (*bug.kinds, Kind.CONTRACT_BROKEN) if backend == bug.release else bug.kinds
 
 
@@ -268,7 +287,9 @@ def _in_short(failures: Sequence[Observation]) -> str:
 
 
 def _chosen(names: tuple[str, ...], *, project: str | None, bug_class: str | None, runnable: bool | None) -> list[Bug]:
-    """The bugs that all filters let through. BadInput if none is left."""
+    """The bugs that pass all filters. Raises BadInput if there is none."""
+    _check("--project", project, projects())
+    _check("--class", bug_class, [*map(str, BugClass)])
     found = [
         bug
         for bug in named(names, load_bugs(), "bug")
@@ -277,5 +298,10 @@ def _chosen(names: tuple[str, ...], *, project: str | None, bug_class: str | Non
         and runnable in (None, bug.missing is None)
     ]
     if not found:
-        raise BadInput("no bug is all of that: take an option away; attnfuzz bugs list shows them all")
+        raise BadInput("no bug matches: remove an option; attnfuzz bugs list shows all")
     return found
+
+
+def _check(option: str, given: str | None, known: Sequence[str]) -> None:
+    if given is not None and given not in known:
+        raise BadInput(f"{option} {given!r} is none of {', '.join(known)}: give one of them")

@@ -1,18 +1,17 @@
-"""`attnfuzz build`: compiles the kernels that run on GPUs, before anybody waits for them."""
+"""`attnfuzz build`: compiles the kernels that run on GPUs, before a campaign has to wait for them."""
 
 import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.backends.registry import on_device, resolve
-from attnfuzz.harness.cli.given import counted
-from attnfuzz.harness.cli.terminal import BadInput, Terminal, new_table, tell
+from attnfuzz.harness.cli.answers import BuiltModule, Modules
+from attnfuzz.harness.cli.terminal import BadInput, Terminal, answer, details, is_quiet, new_table, print_line, tell
 from attnfuzz.harness.verdict.wording import clock, count
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.gpu import build_record, modules, nvcc, toolkit, visible
@@ -23,22 +22,8 @@ from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.reference.device import Device
 
 
-@click.command()
-@click.option(
-    "--backend",
-    "names",
-    multiple=True,
-    metavar="NAME",
-    help="What will be tested; may be given several times.  [default: all that run on the GPU]",
-)
-@click.option("--jobs", type=counted(most=1024), help="Files to compile at a time.  [default: $MAX_JOBS, or cores]")
-@click.option("--arch", metavar="9.0a", help="What to compile for, also without a GPU.  [default: the visible GPUs]")
 def build(*, names: tuple[str, ...], jobs: int | None, arch: str | None) -> None:
-    """Compile what GPU backends need, in parallel, and say what can't be compiled.
-
-    What is there already costs little, and what could not be compiled is tried again. Exits with 0, whatever was
-    rejected: cases that need it count as unsupported. 2 if nothing can be compiled here.
-    """
+    """Compile the modules that GPU backends need, and print which can't be compiled."""
     archs = arch or build_record.architectures()
     if arch and not re.fullmatch(r"\d+\.\d[a-z]?( \d+\.\d[a-z]?)*", arch):
         raise BadInput(f"--arch {arch}: give a compute capability like 9.0a, or several like '9.0a 10.0a'")
@@ -55,11 +40,27 @@ def build(*, names: tuple[str, ...], jobs: int | None, arch: str | None) -> None
     wanted = tuple(dict.fromkeys(module for backend in backends for module in backend.modules()))
     start = time.monotonic()
     built = _compiled(wanted, archs, jobs)
-    console = Terminal()
-    console.print(_table(wanted, built))
+    answer(_modules(archs, wanted, built))
+    details().print(_table(wanted, built))
+    print_line(details())
     rejected = sum(bool(one.reason) for one in built.values())
-    summary = f"\n{count(len(built) - rejected, 'module')} for SM {archs} in {clock(time.monotonic() - start)}"
-    console.print(summary + (f"; {rejected} can't be compiled." if rejected else "."))
+    summary = f"{count(len(built) - rejected, 'module')} for SM {archs} in {clock(time.monotonic() - start)}"
+    print_line(Terminal(), summary + (f"; {rejected} can't be compiled." if rejected else "."))
+
+
+def _modules(archs: str, wanted: Sequence[Module], built: dict[str, Built]) -> Modules:
+    return Modules(
+        arch=archs,
+        modules=tuple(
+            BuiltModule(
+                name=module.name,
+                library=built[module.name].library or None,
+                reason=built[module.name].reason or None,
+                seconds=built[module.name].seconds,
+            )
+            for module in wanted
+        ),
+    )
 
 
 def _named(names: Sequence[str], archs: str) -> tuple[GpuBackend, ...]:
@@ -69,7 +70,7 @@ def _named(names: Sequence[str], archs: str) -> tuple[GpuBackend, ...]:
         counterparts: list[Backend] = [each for each in _for(archs) if each.name.partition(":")[2] == name]
         for backend in counterparts or [resolve(on_device(name, Device.CUDA))]:
             if not isinstance(backend, GpuBackend):
-                raise BadInput(f"{name} says nothing of modules that it needs: leave it out")
+                raise BadInput(f"{name} does not declare the modules that it needs: leave it out")
             if backend.archs.isdisjoint(_numbers(archs)):
                 runs_on = ", ".join(arch for arch in Arch if arch in backend.archs)
                 raise BadInput(f"{name} runs on SM {runs_on}, not on {archs}: leave it out, or give another --arch")
@@ -78,12 +79,12 @@ def _named(names: Sequence[str], archs: str) -> tuple[GpuBackend, ...]:
 
 
 def _for(archs: str) -> tuple[GpuBackend, ...]:
-    """Those for one of these architectures."""
+    """The backends for one of these architectures."""
     return tuple(backend for backend in GPU_BACKENDS if any(arch in backend.archs for arch in _numbers(archs)))
 
 
 def _numbers(archs: str) -> list[str]:
-    """The compute capabilities of what FlashInfer calls 9.0a and the like."""
+    """The compute capabilities of architectures as FlashInfer names them, like 9.0a."""
     return [re.sub("[a-z]", "", arch) for arch in archs.split()]
 
 
@@ -91,10 +92,10 @@ def _compiled(wanted: Sequence[Module], archs: str, jobs: int | None) -> dict[st
     """Compile, with a bar on standard error."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     built: dict[str, Built] = {}
-    with Progress(*columns, console=Terminal(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=Terminal(stderr=True, quiet=is_quiet()), transient=True) as progress:
         task = progress.add_task("compiling modules", total=len(wanted))
-        for told in modules.compile_all(wanted, archs=archs, parallel=jobs):
-            built[told.name] = told.built
+        for done in modules.compile_all(wanted, archs=archs, parallel=jobs):
+            built[done.name] = done.built
             progress.advance(task)
     return built
 

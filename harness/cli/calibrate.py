@@ -4,7 +4,6 @@ import importlib.util
 import shlex
 from pathlib import Path
 
-import click
 from rich.table import Table
 from rich.text import Text
 
@@ -13,59 +12,78 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.calibrate.apart import measure_apart
 from attnfuzz.harness.calibrate.calibrate import Measured, architecture_of, calibration
 from attnfuzz.harness.campaign.prepare import prepare
-from attnfuzz.harness.cli.given import PathTo, backends_option, counted, out_option, seed_option
-from attnfuzz.harness.cli.terminal import BadInput, Terminal, new_table, tell
-from attnfuzz.reference.calibration import file_name, save
-
-FEWEST_ROWS = 1000
-"""What is needed to fit anything at all."""
-
-
-@click.command()
-@backends_option("A backend that passes")
-@click.option(
-    "--rows",
-    type=counted(FEWEST_ROWS),
-    default=100_000,
-    show_default=True,
-    help="Rows, (token, head), for each dtype of queries: half to fit, half to test the fit.",
+from attnfuzz.harness.cli.answers import Calibration, Calibrations
+from attnfuzz.harness.cli.given import Trees, chosen_backends
+from attnfuzz.harness.cli.terminal import (
+    BadInput,
+    Terminal,
+    answer,
+    details,
+    is_quiet,
+    new_table,
+    print_line,
+    tell,
 )
-@seed_option("Draw the cases of an earlier calibration again.")
-@out_option("attnfuzz-calibrations", "Folder for one JSON file per backend.")
-@click.option("--plot", "plots", type=PathTo(file_okay=False), help="Folder for one PNG each.")
-def calibrate(*, backends: tuple[str, ...], rows: int, seed: int, out: Path, plots: Path | None) -> None:
-    """Measure the error of correct backends on this machine, and fit their noise models to it.
+from attnfuzz.reference.calibration import file_name, save
+from attnfuzz.reference.device import Device
 
-    A fit only tightens the model that a backend has without it. Calibrate what passes.
-    """
+DEFAULT_FOLDER = Path("attnfuzz-calibrations")
+
+
+def calibrate(
+    *,
+    backends: tuple[str, ...],
+    device: Device | None,
+    trees: Trees,
+    rows: int,
+    seed: int,
+    output: Path | None,
+    plots: Path | None,
+) -> None:
+    """Measure the error of correct backends, and write noise models that are fitted to it."""
     if plots is not None and importlib.util.find_spec("matplotlib") is None:
         raise BadInput("--plot needs matplotlib: pip install 'attnfuzz[plots]'")
-    for name in backends:
+    names = chosen_backends(backends, device, trees)
+    for name in names:
         if (engine := engine_of(name)) is not None:
             raise BadInput(f"{name} has the kernels of {' and '.join(engine.kinds)} on this machine: calibrate those")
-    prepare(backends, tell)
-    # Before the measurements, which take minutes: a folder that can't be made would lose them.
-    out.mkdir(parents=True, exist_ok=True)
-    console = Terminal()
-    for name in backends:
-        measured = _measured(name, rows, seed)
-        command = f"attnfuzz calibrate --backend {shlex.quote(name)} --rows {rows} --seed {seed}"
-        fits = {one.dtype: one.fit for one in measured}
-        path = out / file_name(name, architecture_of(name))
-        save(path, calibration(name, fits, seed=seed, command=command))
-        console.print(Text.assemble((name, "bold"), f" on {architecture_of(name)}"))
-        console.print(_table(measured))
-        console.print(f"Written to {path}", soft_wrap=True, markup=False)
-        if plots is not None:
-            # Imported late: matplotlib is no requirement.
-            from attnfuzz.harness.calibrate.plot import plot  # noqa: PLC0415
+    prepare(names, tell)
+    folder = output or DEFAULT_FOLDER
+    # Before the measurements, which take minutes: a folder that can't be created would lose them.
+    folder.mkdir(parents=True, exist_ok=True)
+    answer(Calibrations(calibrations=tuple([_calibrated(name, rows, seed, folder, plots) for name in names])))
 
-            plot(plots / f"{path.stem}.png", name, measured)
+
+def _calibrated(name: str, rows: int, seed: int, folder: Path, plots: Path | None) -> Calibration:
+    """Calibrate one backend, and print the fit."""
+    measured = _measured(name, rows, seed)
+    command = f"attnfuzz calibrate --backend {shlex.quote(name)} --rows {rows} --seed {seed}"
+    fits = {one.dtype: one.fit for one in measured}
+    path = folder / file_name(name, architecture_of(name))
+    save(path, calibration(name, fits, seed=seed, command=command))
+    console = details()
+    console.print(Text.assemble((name, "bold"), f" on {architecture_of(name)}"))
+    console.print(_table(measured))
+    print_line(Terminal(), str(path) if is_quiet() else f"Written to {path}")
+    if plots is not None:
+        # Imported late: matplotlib is no requirement.
+        from attnfuzz.harness.calibrate.plot import plot  # noqa: PLC0415
+
+        plot(plots / f"{path.stem}.png", name, measured)
+    return Calibration(
+        backend=name,
+        architecture=architecture_of(name),
+        path=str(path),
+        rows={dtype.value: fit.rows for dtype, fit in fits.items()},
+        margins={
+            dtype.value: {str(tier): margin for tier, margin in fit.margins.items()} for dtype, fit in fits.items()
+        },
+    )
 
 
 def _measured(name: str, rows: int, seed: int) -> list[Measured]:
     """A fit for each dtype, with the progress on standard error. Raises CannotCalibrate."""
-    status = Terminal(stderr=True)
+    status = Terminal(stderr=True, quiet=is_quiet())
     with status.status(f"{name}: drawing", spinner="dots") as shown:
         found = []
         for dtype in resolve(name).capability.dtypes:
@@ -75,7 +93,7 @@ def _measured(name: str, rows: int, seed: int) -> list[Measured]:
 
 
 def _table(measured: list[Measured]) -> Table:
-    """What was fitted, as shares of the theoretical values, and the largest margins of rows held out."""
+    """The fitted values, as shares of the theoretical ones, and the largest margins of held-out rows."""
     table = new_table("dtype", "fitted, of its theoretical value", "tier", "p99.9 before", "now", "largest margin")
     for one in measured:
         fit = one.fit

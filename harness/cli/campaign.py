@@ -1,4 +1,4 @@
-"""Runs a campaign for the command line: prepares, lets the events flow to log and terminal, gives the exit code."""
+"""Runs a campaign for the command line: prepares it, shows its events, writes its reports, returns the exit code."""
 
 import contextlib
 import errno
@@ -21,15 +21,16 @@ from attnfuzz.harness.campaign.resume import Past, last_campaign, plan_again
 from attnfuzz.harness.campaign.run import carry_out, check_plan
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.cli.backends import noise_words, uncalibrated
+from attnfuzz.harness.cli.campaign_answer import campaign_answer
 from attnfuzz.harness.cli.display import display_on, summarise
-from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, tell
+from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, answer, details, print_line, tell
 from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.report.files import Written, write_reports
 from attnfuzz.harness.verdict.wording import clock, count
 
 
 def start_campaign(plan: Plan) -> Exit:
-    """Run `plan` as a new campaign of its home, and print what comes of it. Raises what `main` knows as mistakes."""
+    """Run `plan` as a new campaign of its home, and print its result. Raises UserError and OSError."""
     ledger = check_plan(plan, tell)
     home = Home(plan.out)
     with home.locked():
@@ -37,14 +38,14 @@ def start_campaign(plan: Plan) -> Exit:
 
 
 def run_campaign(plan: Plan) -> tuple[str, Standing]:
-    """Run `plan` as a new campaign of its home, and leave it to the caller to say what came of it.
+    """Run `plan` as a new campaign of its home, without printing its result.
 
-    Gives its name in its home, where its reports lie. Raises as `start_campaign`.
+    Returns its name in its home, where its reports lie. Raises as `start_campaign`.
     """
     ledger = check_plan(plan, tell)
     home = Home(plan.out)
     with home.locked():
-        campaign, standing, _ = _carry_out(Terminal(), plan, home, ledger, past=None)
+        campaign, standing, _ = _carry_out(details(), plan, home, ledger, past=None)
     return campaign, standing
 
 
@@ -57,13 +58,13 @@ def resume_campaign(
     ledger: Path | None,
     until_finding: bool = False,
 ) -> Exit:
-    """Go on with the last campaign of the home in `folder`. Raises as `start_campaign`.
+    """Continue the last campaign of the home in `folder`. Raises as `start_campaign`.
 
-    One that is finished has its reports written again: it may have been killed before they were.
+    The reports of one that is finished are written again: it may have been killed before they were.
     """
     home = Home(folder)
     if not home.ids():
-        raise HomeError(f"{folder} has no campaign to go on with: name a folder that was given as --out")
+        raise HomeError(f"{folder} has no campaign to continue: name the --home of one")
     with home.locked():
         past = last_campaign(home)
         if past.finished:
@@ -82,33 +83,37 @@ def resume_campaign(
 
 
 def _run(plan: Plan, home: Home, ledger: Ledger, *, past: Past | None) -> Exit:
-    console = Terminal()
+    console = details()
     _open(console, plan, past)
-    _, standing, written = _carry_out(console, plan, home, ledger, past=past, tell=partial(summarise, console, home))
-    return _concluded(console, home, standing, written)
+    campaign, standing, written = _carry_out(
+        console, plan, home, ledger, past=past, tell=partial(summarise, Terminal(), home)
+    )
+    return _concluded(campaign, home, standing, written)
 
 
 def _report_again(home: Home, past: Past) -> Exit:
     """Write the reports of a campaign that is finished."""
-    console = Terminal()
     text = f"Campaign {past.campaign} is finished; its reports are written again. Begin another without --resume."
-    console.print(text, soft_wrap=True)
+    print_line(details(), text)
     standing = Standing.of(past.events)
-    summarise(console, home, standing)
-    return _concluded(console, home, standing, _written(home, past.campaign, standing))
+    summarise(Terminal(), home, standing)
+    return _concluded(past.campaign, home, standing, _written(home, past.campaign, standing))
 
 
-def _concluded(console: Console, home: Home, standing: Standing, written: Written) -> Exit:
-    """Say where the reports are, and what to do; the exit code of the campaign."""
+def _concluded(campaign: str, home: Home, standing: Standing, written: Written) -> Exit:
+    """Print the paths of the reports and the next command, and return the exit code of the campaign."""
+    reports = (written.html, written.junit, written.markdown, *written.issues)
+    answer(campaign_answer(campaign, home, standing, reports))
+    console = details()
     console.print(f"Report: {written.html}", soft_wrap=True)
     for path in written.issues:
         console.print(f"Text for an issue: {path}", soft_wrap=True)
     if standing.failure is not None:
-        text = f"{standing.failure.text}\nThe harness itself failed. What was found before is kept; {_go_on(home)}"
+        text = f"{standing.failure.text}\nThe harness itself failed. Findings so far are kept; {_go_on(home)}"
         Terminal(stderr=True).print(text, soft_wrap=True)
         return Exit.FAILED
     if standing.finished is not None and standing.finished.interrupted:
-        console.print(f"Interrupted. What was found before is kept; {_go_on(home)}", soft_wrap=True)
+        console.print(f"Interrupted. Findings so far are kept; {_go_on(home)}", soft_wrap=True)
         return Exit.INTERRUPTED
     return Exit.CLEAN if standing.clean else Exit.FOUND
 
@@ -122,7 +127,7 @@ def _carry_out(
     past: Past | None,
     tell: Callable[[Standing], None] = lambda _: None,
 ) -> tuple[str, Standing, Written]:
-    """Run the campaign in sight, `tell` of its end, and write its reports; its name, where it stands, and these."""
+    """Run the campaign, showing its events, `tell` its end, and write its reports. Returns its name and these."""
     standing = Standing.of(past.events if past else ())
     with _stop_on_signals() as stop:
         with _full_disk(_go_on(home)), display_on(console, standing) as display:
@@ -133,18 +138,18 @@ def _carry_out(
 
 
 def _written(home: Home, campaign: str, standing: Standing) -> Written:
-    with _full_disk(f"write the report with: attnfuzz report {shlex.quote(str(home.path))}"):
+    with _full_disk(f"write the report with: attnfuzz report --home {shlex.quote(str(home.path))}"):
         return write_reports(home, campaign, standing)
 
 
 def _go_on(home: Home) -> str:
-    return f"go on with: attnfuzz fuzz --resume {shlex.quote(str(home.path))}"
+    return f"continue with: attnfuzz fuzz --resume --home {shlex.quote(str(home.path))}"
 
 
 def _open(console: Console, plan: Plan, past: Past | None) -> None:
-    """Say what is about to be done, and which backends would be judged better after a calibration."""
+    """Print the plan, and which backends would be judged better after a calibration."""
     if past:
-        console.print(f"Going on with campaign {past.campaign} after {clock(past.events[-1].at)}.", soft_wrap=True)
+        console.print(f"Continuing campaign {past.campaign} after {clock(past.events[-1].at)}.", soft_wrap=True)
     budget = f"{plan.examples:,} examples each" if plan.examples is not None else clock(plan.seconds or 0)
     console.print(
         f"Fuzzing {', '.join(plan.backends)}: {budget}, {count(plan.jobs, 'job')}, seed {plan.seed}, "
@@ -159,19 +164,19 @@ def _open(console: Console, plan: Plan, past: Past | None) -> None:
 
 @contextlib.contextmanager
 def _full_disk(then: str) -> Iterator[None]:
-    """Turn the error of a full or broken disk into one that says to make room, and what to do `then`."""
+    """Turn the error of a full or broken disk into one that says to make room, and to do `then`."""
     try:
         yield
     except OSError as error:
         if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}:
             raise
         where = f" ({error.filename})" if error.filename else ""
-        raise BadInput(f"{error.strerror}{where}: what was filed before is kept. Make room, then {then}") from error
+        raise BadInput(f"{error.strerror}{where}: findings so far are kept. Make room, then {then}") from error
 
 
 @contextlib.contextmanager
 def _stop_on_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C sets, and SIGTERM, by which runners stop a job. A second Ctrl-C raises KeyboardInterrupt."""
+    """Yield an event that Ctrl-C and SIGTERM set. A second Ctrl-C raises KeyboardInterrupt."""
     stop = threading.Event()
 
     def interrupt(signum: int, _frame: FrameType | None) -> None:
@@ -188,7 +193,7 @@ def _stop_on_signals() -> Iterator[threading.Event]:
 
 
 def command_began() -> float:
-    """The start of this process, by the monotonic clock."""
+    """Return the start of this process, by the monotonic clock."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     # The 22nd field, of which two stand before the name's end: in ticks since the machine started (proc_pid_stat(5)).
     started = int(fields[19]) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""`attnfuzz defects`: the planted bugs, and which of them the judge kills."""
+"""`attnfuzz defects`: the planted defects, and which of them the judge detects."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -6,7 +6,6 @@ from contextlib import contextmanager, nullcontext
 from itertools import groupby
 from pathlib import Path
 
-import click
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -15,10 +14,21 @@ from rich.text import Text
 import attnfuzz
 from attnfuzz.harness.campaign.jobs import JobEnded, JobProcesses
 from attnfuzz.harness.campaign.prepare import check_room, prepare
-from attnfuzz.harness.cli.given import JOBS, SEED, PathTo, counted, named
-from attnfuzz.harness.cli.terminal import Exit, Terminal, new_table, tell
+from attnfuzz.harness.cli.answers import Defects, ListedDefect
+from attnfuzz.harness.cli.given import named
+from attnfuzz.harness.cli.terminal import (
+    Exit,
+    Terminal,
+    answer,
+    details,
+    is_quiet,
+    new_table,
+    print_line,
+    tell,
+    warn,
+)
 from attnfuzz.harness.defects.pins import save_pin
-from attnfuzz.harness.defects.results import DefectScore, DefectTally, enough, write_score
+from attnfuzz.harness.defects.results import DefectScore, DefectTally, enough
 from attnfuzz.harness.defects.search import NO_SHRINKING, Search, SearchOutcome, run_searches
 from attnfuzz.harness.search.messages import JobSetup, ShrinkBudget
 from attnfuzz.harness.verdict.tiers import Tier
@@ -27,40 +37,33 @@ from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
 from attnfuzz.kernels.defects.defect import Defect
 
 PIN_BUDGET = ShrinkBudget(runs=400, seconds=8.0)
-"""What shrinking a case to pin may cost: small enough to read is enough."""
+"""The cost of shrinking a case to pin: it has to be small enough to read."""
 
 
-@click.group(invoke_without_command=True)
-@click.pass_context
-def defects(ctx: click.Context) -> None:
-    """The planted bugs with which the judge's power is measured."""
-    if ctx.invoked_subcommand is None:
-        ctx.invoke(list_defects)
-
-
-@defects.command("list")
 def list_defects() -> None:
-    """List the planted defects: what is wrong, what class of bug it is, and where it was met."""
-    table = new_table("defect", "what is wrong, and its source", whole=("defect",))
-    for defect in in_layers(DEFECTS):
+    """Print the planted defects."""
+    ordered = in_layers(DEFECTS)
+    answer(
+        Defects(
+            defects=tuple(
+                ListedDefect(
+                    name=each.name, title=each.title, layer=each.layer, bug_class=each.bug_class, source=each.source
+                )
+                for each in ordered
+            )
+        )
+    )
+    if is_quiet():
+        for defect in ordered:
+            print_line(Terminal(), defect.name)
+        return
+    table = new_table("defect", "mistake, layer, class of bug, and source", whole=("defect",))
+    for defect in ordered:
         about = f"{defect.layer}, {defect.bug_class}; {defect.source}"
         table.add_row(defect.name, Text.assemble(f"{defect.title}\n", (about, "dim")))
     Terminal().print(table)
 
 
-@defects.command("run")
-@click.argument("names", nargs=-1, metavar="[NAME ...]")
-@click.option("--examples", type=counted(), default=2000, show_default=True, help="Cases to draw for each.")
-@click.option("--seed", type=SEED, default=1, show_default=True, help="Draws the cases.")
-@click.option("--seeds", type=counted(most=1000), default=1, show_default=True, help="So many, from --seed on.")
-@click.option("--jobs", type=JOBS, default=2, show_default=True, help="Processes that search.")
-@click.option("--without", type=click.Choice(Tier), multiple=True, help="Switch a tier of the judge off; repeatable.")
-@click.option("--json", "results", type=PathTo(dir_okay=False), help="Write the results there too.")
-@click.option(
-    "--pin",
-    type=PathTo(file_okay=False),
-    help="Shrink each first failure and leave its case in this folder; seconds include that.",
-)
 def run_defects(
     *,
     names: tuple[str, ...],
@@ -68,27 +71,24 @@ def run_defects(
     seed: int,
     seeds: int,
     jobs: int,
-    without: tuple[Tier, ...],
-    results: Path | None,
+    without: tuple[str, ...],
     pin: Path | None,
 ) -> Exit:
-    """Search planted defects (all, if none is named) as a campaign does, each up to its first failure.
-
-    Exits with 0 if at least 95% are killed, by every seed, 1 if not, 2 if the harness itself failed.
-    """
+    """Search planted defects, print which are detected, and return the exit code."""
+    off = tuple(map(Tier, without))
     chosen = in_layers(named(names, DEFECTS, "defect"))
     drawn = range(seed, seed + seeds)
     shrink = NO_SHRINKING if pin is None else PIN_BUDGET
     backends = tuple(map(backend_name, chosen))
     prepare(backends, tell)
     check_room(jobs, backends)
-    for folder in filter(None, (results and results.parent, pin)):
-        # Before the searches, which take minutes: a folder that can't be made would lose them.
-        folder.mkdir(parents=True, exist_ok=True)
-    console = Terminal()
+    if pin is not None:
+        # Before the searches, which take minutes: a folder that can't be created would lose them.
+        pin.mkdir(parents=True, exist_ok=True)
+    console = details()
     which = f"seed {seed}" if seeds == 1 else f"seeds {seed} to {drawn[-1]}"
     console.print(f"Searching {count(len(chosen), 'defect')}: {examples:,} examples each, {which}.")
-    setup = JobSetup(backends=backends, contract="declared", guard=None, without=without)
+    setup = JobSetup(backends=backends, contract="declared", guard=None, without=off)
     outcomes: dict[str, list[SearchOutcome]] = {defect.name: [] for defect in chosen}
     searches = (Search(defect, seed=each, examples=examples, shrink=shrink) for defect in chosen for each in drawn)
     try:
@@ -100,25 +100,24 @@ def run_defects(
                 if search.over and pin is not None and search.caught is not None:
                     save_pin(pin, search.defect.name, search.caught)
     except JobEnded as ended:
-        tell(f"{ended.text}\nThe harness itself failed.")
+        warn(f"{ended.text}\nThe harness itself failed.")
         return Exit.FAILED
     scores = [DefectTally(defect, tuple(outcomes[defect.name])) for defect in chosen]
-    if results is not None:
-        _write(results, scores, examples, drawn, without)
-    print_scores(console, scores)
+    answer(_score(scores, examples, drawn, off))
+    print_scores(Terminal(), scores)
     return Exit.CLEAN if enough(scores) else Exit.FOUND
 
 
 def in_layers(defects: Sequence[Defect]) -> list[Defect]:
-    """The defects of a layer together, layers as they first come."""
+    """Return the defects ordered by layer, layers in the order of their first defect."""
     layers = list(dict.fromkeys(defect.layer for defect in defects))
     return sorted(defects, key=lambda defect: layers.index(defect.layer))
 
 
-def _write(
-    path: Path, scores: Sequence[DefectTally], examples: int, drawn: Sequence[int], without: tuple[Tier, ...]
-) -> None:
-    found = DefectScore(
+def _score(
+    scores: Sequence[DefectTally], examples: int, drawn: Sequence[int], without: tuple[Tier, ...]
+) -> DefectScore:
+    return DefectScore(
         attnfuzz=attnfuzz.__version__,
         examples=examples,
         seeds=tuple(drawn),
@@ -127,18 +126,17 @@ def _write(
         defects=len(scores),
         searches=tuple(outcome for score in scores for outcome in score.outcomes),
     )
-    write_score(path, found)
 
 
 @contextmanager
 def watching(console: Console, total: int) -> Iterator[Callable[[Search], None]]:
-    """Follow `total` searches, on a terminal in one line that is drawn anew, elsewhere in a line for each.
+    """Follow `total` searches: on a terminal in one line that is redrawn, elsewhere in a line for each.
 
-    Yields what to call with a search of which there is news.
+    Yields a function to call with a search that has advanced.
     """
     watch = _Watch(console, total)
     live = Live(console=console, get_renderable=watch.draw, refresh_per_second=4, transient=True)
-    with live if console.is_terminal else nullcontext():
+    with live if console.is_terminal and not console.quiet else nullcontext():
         yield watch
 
 
@@ -163,7 +161,13 @@ class _Watch:
 
 
 def print_scores(console: Console, scores: Sequence[DefectTally]) -> None:
-    """Print each defect's score below its layer, then how often each tier kills, then the result."""
+    """Print each defect's score below its layer, then how often each tier detects one, then the result."""
+    if not is_quiet():
+        _print_tables(console, scores)
+    print_line(console, f"{sum(score.killed for score in scores)} of {len(scores)} killed", "bold")
+
+
+def _print_tables(console: Console, scores: Sequence[DefectTally]) -> None:
     console.print()
     console.print(_table(scores))
     console.print()
@@ -172,7 +176,6 @@ def print_scores(console: Console, scores: Sequence[DefectTally]) -> None:
     for score in scores:
         if not score.killed:
             console.print(Text(f"Survives: {score.defect.name}: {score.defect.title}", style="red"))
-    console.print(f"{sum(score.killed for score in scores)} of {len(scores)} killed", style="bold")
 
 
 def _table(scores: Sequence[DefectTally]) -> Table:

@@ -1,4 +1,4 @@
-"""What a campaign looks like: a status that follows it on a terminal, lines elsewhere, and its end."""
+"""A campaign as it is shown: a live status on a terminal, lines elsewhere, and a summary at its end."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,8 +13,8 @@ from rich.text import Text
 from attnfuzz.harness.campaign import events
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.cli.status import GAP, Status, coverage, recent_rate, score_table
-from attnfuzz.harness.cli.terminal import new_table, print_line
+from attnfuzz.harness.cli.status import GAP, Status, coverage, found_so_far, recent_rate, score_table
+from attnfuzz.harness.cli.terminal import extras, is_quiet, new_table, print_line
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.cause_view import KNOWN, CauseView, cause_views
 from attnfuzz.harness.report.files import scripts_in
@@ -41,26 +41,29 @@ def display_on(console: Console, standing: Standing) -> Iterator[Callable[[event
         yield _Lines(console, standing)
         return
     status = _LiveStatus(console, standing)
+    if console.quiet:
+        yield status
+        return
     with Live(console=console, get_renderable=status.draw, refresh_per_second=4, transient=True):
         yield status
 
 
 class _LiveStatus:
-    """The status, drawn anew four times a second, below a line for each failure."""
+    """The status, redrawn four times a second, below a line for each failure."""
 
     def __init__(self, console: Console, standing: Standing) -> None:
         self._console = console
         self._standing = standing
-        self._heard = time.monotonic()
+        self._updated = time.monotonic()
 
     def __call__(self, event: events.Event) -> None:
         """Print a line if something failed; the status follows by itself."""
-        self._heard = time.monotonic()
+        self._updated = time.monotonic()
         say(self._console, event)
 
     def draw(self) -> Status:
         # Between two events, time goes on.
-        at = self._standing.at + time.monotonic() - self._heard
+        at = self._standing.at + time.monotonic() - self._updated
         return Status(self._standing, at=at)
 
 
@@ -84,15 +87,17 @@ class _Lines:
     def _words(self) -> str:
         standing = self._standing
         reached = (f"{name} {coverage(standing, name)}" for name in standing.scores)
-        findings = len(standing.findings)
-        found = f". {count(findings, 'finding')}" if findings else ""
+        found = f". {found_so_far(standing)}" if standing.findings else ""
         pace = f"{count(standing.cases, 'case')}, {recent_rate(standing):,.0f}/s now"
         return f"{pace}. Coverage: {', '.join(reached)}{found}"
 
 
 def say(console: Console, event: events.Event) -> None:
-    """Print the line for an event that is about a failure, or about what surrounds the campaign."""
+    """Print the line of an event that concerns a failure, or of a trouble; with --verbose, of a slice that ended."""
     match event:
+        case events.SliceFinished():
+            line = Text(f"{event.backend}: {event.kind} slice of {count(event.cases, 'case')} in {event.seconds:.1f} s")
+            console = extras()
         case events.FindingFiled() | events.FindingChecked():
             same = f", same cause as {in_a_line(event.cause)}" if event.cause else ""
             line = Text.assemble(_label(event), f": {headline_of(event)}{same}")
@@ -103,7 +108,7 @@ def say(console: Console, event: events.Event) -> None:
         case events.Trouble():
             line = Text(f"Trouble: {printable(event.text)}")
         case events.JobRestarted():
-            line = Text(f"Job {event.job} was started anew: {printable(event.text)}")
+            line = Text(f"Job {event.job} was restarted: {printable(event.text)}")
         case _:
             return
     console.print(Text.assemble(f"{clock(event.at)}: ", line), soft_wrap=True)
@@ -125,10 +130,18 @@ _LABELS = {events.SuspectSeen: "Suspect", events.UnconfirmedKept: "Unconfirmed",
 
 
 def summarise(console: Console, home: Home | None, standing: Standing) -> None:
-    """Print the causes that the ledger does not know, with lines that run them, then the scores, then the result.
+    """Print the causes that the ledger does not list, with lines that run them, then the scores, then the result.
 
     `home` is where the findings lie, to see whether they have scripts.
     """
+    if not is_quiet():
+        _print_causes_and_scores(console, home, standing)
+    result = verdict(standing)
+    seed = f" (seed {standing.started.seed})" if standing.started else ""
+    print_line(console, f"{result.text}{seed}.", "bold green" if result.level is Level.GOOD else "bold red")
+
+
+def _print_causes_and_scores(console: Console, home: Home | None, standing: Standing) -> None:
     views = cause_views(standing, scripts_in(home))
     unexpected = [view for view in views if view.triage is not None]
     width = console.width if console.is_terminal else min(console.width, _WIDTH_OF_A_RULE)
@@ -142,13 +155,10 @@ def summarise(console: Console, home: Home | None, standing: Standing) -> None:
     console.print(score_table(standing, width=console.width, live=False))
     for line in _others(standing, views):
         print_line(console, line)
-    result = verdict(standing)
-    seed = f" (seed {standing.started.seed})" if standing.started else ""
-    console.print(Text(f"{result.text}{seed}.", "bold green" if result.level is Level.GOOD else "bold red"))
 
 
 def _print_cause(console: Console, view: CauseView) -> None:
-    """Print the smallest case at length, what else is known, the symptoms, and the lines that run it."""
+    """Print the smallest case in full, the facts, the symptoms, and the lines that run it."""
     console.print(Text(printable(_at_length(view.finding))))
     about = Table.grid(padding=(0, GAP, 0, 0))
     about.add_column(no_wrap=True)
@@ -171,15 +181,15 @@ def _print_cause(console: Console, view: CauseView) -> None:
 
 
 def _at_length(finding: events.AnyFinding) -> str:
-    """The report of what this campaign filed; two lines on what an earlier one did, which printed its report."""
+    """The report of a finding that this campaign filed; two lines on that of an earlier one, which printed it."""
     if isinstance(finding, events.FindingFiled):
         return finding.report.rstrip()
     times = f"{finding.times} of {count(finding.runs, 'time')}"
-    return f"{headline_of(finding)}\nit was found before, and was run again: failed {times}"
+    return f"{headline_of(finding)}\nfound by an earlier campaign, and run again: failed {times}"
 
 
 def _others(standing: Standing, views: Sequence[CauseView]) -> Iterator[str]:
-    """What needs nothing done, or is no finding; a line each."""
+    """Yield a line for each cause that needs no action, and for each event that is not a finding."""
     for view in views:
         replay = replay_line(view.finding.path)
         if view.status == KNOWN:

@@ -1,17 +1,39 @@
-"""`attnfuzz findings` and `attnfuzz corpus`: what a home keeps from night to night."""
+"""`attnfuzz findings` and `attnfuzz corpus`: the contents of a home."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import click
+from msgspec import structs
 from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.campaign.home import Home
-from attnfuzz.harness.cli.given import PathTo, find_by_name, out_option
-from attnfuzz.harness.cli.terminal import BadInput, Terminal, echo, new_table, tell
-from attnfuzz.harness.corpus import Corpus, Why
+from attnfuzz.harness.cli.answers import (
+    CorpusCase,
+    CorpusCases,
+    CorpusChange,
+    FindingInCampaign,
+    Findings,
+    ListedFinding,
+    ShownFinding,
+)
+from attnfuzz.harness.cli.failures import failure_of
+from attnfuzz.harness.cli.given import find_by_name
+from attnfuzz.harness.cli.terminal import (
+    BadInput,
+    Terminal,
+    answer,
+    details,
+    echo,
+    is_quiet,
+    is_verbose,
+    new_table,
+    print_line,
+    tell,
+    warn,
+)
+from attnfuzz.harness.corpus import Corpus, Kept, Why
 from attnfuzz.harness.findings.archive import forget, read_records
 from attnfuzz.harness.findings.finding import REPORT, case_path, text_beside
 from attnfuzz.harness.findings.record import Record
@@ -24,40 +46,50 @@ from attnfuzz.reference.case import Case
 _STYLES = {State.NEW: "bold red", State.RETURNED: "bold red", State.OPEN: "red", State.FIXED: "green"}
 
 _VERSIONS = ("attnfuzz", "torch", "flashinfer-python", "driver", "gpu")
-"""What a person looks at first; environment.json has the rest."""
-
-_out_option = out_option("attnfuzz-out", "Folder of the campaigns.", exists=True)
+"""Versions that are printed; environment.json has the others."""
 
 
-@click.group()
-def findings() -> None:
-    """What the campaigns in a folder found, with its history."""
+def list_findings(*, home: Path) -> None:
+    """Print the findings by cause."""
+    causes = _by_cause(_records(Home(home)))
+    answer(Findings(findings=tuple(_listed(record, group[0]) for group in causes for record in group)))
+    if not causes:
+        tell(f"{home} has no findings.")
+    elif is_quiet():
+        for record in (record for group in causes for record in group):
+            print_line(Terminal(), in_a_line(record.name))
+    else:
+        _print_causes(causes)
 
 
-@findings.command("list")
-@_out_option
-def list_findings(out: Path) -> None:
-    """List the findings by cause: their states, and when they failed first and last.
-
-    Below the finding that stands for a cause are the others that show it.
-    """
+def _print_causes(causes: Sequence[Sequence[Record]]) -> None:
     table = new_table("state", "first seen", "last seen", "finding", whole=("state", "first seen", "last seen"))
-    causes = _by_cause(_records(Home(out)))
     for first, *others in causes:
         _list(table, first, needs=f" (needs {', '.join(first.needs)})" if first.needs else "")
         for record in others:
             _list(table, record, indent="  ")
-    if not causes:
-        tell(f"{out} has no findings.")
-        return
     console = Terminal()
     console.print(table)
     if table.row_count > len(causes):
         console.print(f"{count(len(causes), 'cause')}, {count(table.row_count, 'finding')}.")
 
 
+def _listed(record: Record, first: Record) -> ListedFinding:
+    return ListedFinding(
+        name=record.name,
+        path=str(record.path),
+        state=record.state,
+        cause=first.name,
+        needs=record.needs,
+        backend=record.case.backend,
+        failure=failure_of(record.observation),
+        first_seen=record.first_seen.time,
+        last_seen=record.last_seen.time,
+    )
+
+
 def _by_cause(records: Iterable[Record]) -> list[list[Record]]:
-    """The records of each cause, the one that stands for it first."""
+    """Return the records of each cause, the one that represents it first."""
     causes: dict[str, list[Record]] = {}
     for record in records:
         causes.setdefault(record.cause or record.name, []).append(record)
@@ -66,17 +98,25 @@ def _by_cause(records: Iterable[Record]) -> list[list[Record]]:
 
 def _list(table: Table, record: Record, *, indent: str = "", needs: str = "") -> None:
     state = Text(record.state, style=_STYLES[record.state])
-    name = in_a_line(f"{indent}{record.name}{needs}")
+    path = f" in {record.path}" if is_verbose() else ""
+    name = in_a_line(f"{indent}{record.name}{needs}{path}")
     table.add_row(state, date(record.first_seen.time), date(record.last_seen.time), name)
 
 
-@findings.command("show")
-@click.argument("name")
-@_out_option
-def show_finding(name: str, out: Path) -> None:
-    """Show one finding: its report, and what each campaign saw of it. A part of its name is enough."""
-    record = find_by_name(_records(Home(out)), name, str(out))
-    console = Terminal()
+def show_finding(*, name: str, home: Path) -> None:
+    """Print a finding's history and report."""
+    records = _records(Home(home))
+    record = find_by_name(records, name, str(home))
+    report = text_beside(record.path, REPORT)
+    first = next((each for each in records if each.name == record.cause), record)
+    answer(
+        ShownFinding(
+            finding=_listed(record, first),
+            campaigns=tuple(FindingInCampaign(**structs.asdict(seen)) for seen in record.sightings),
+            report=report,
+        )
+    )
+    console = details()
     console.print(Text.assemble((record.state, _STYLES[record.state]), "  ", headline_of(record)))
     if record.needs:
         console.print(Text(in_a_line(f"  needs {', '.join(record.needs)}")))
@@ -86,23 +126,20 @@ def show_finding(name: str, out: Path) -> None:
         versions = ", ".join(f"{name} {text}" for name, text in seen.environment.items() if name in _VERSIONS)
         line = f"  {date(seen.time)}  {'failed' if seen.failed else 'passed'}  {versions}".rstrip()
         console.print(Text(in_a_line(line)))
-    report = text_beside(record.path, REPORT)
     if report is not None:
-        console.print(Text(f"\n{report.rstrip()}"))
+        console.print()
+        Terminal().print(Text(report.rstrip()))
     console.print(Text(f"\n{replay_line(str(record.path))}"), soft_wrap=True)
 
 
-@findings.command("forget")
-@click.argument("name")
-@_out_option
-def forget_finding(name: str, out: Path) -> None:
-    """Remove a finding and its history: if it fails again, it is new."""
-    home = Home(out)
-    with home.locked():
-        record = find_by_name(_records(home), name, str(out))
-        # Not by a part of the name: nothing brings it back.
+def forget_finding(*, name: str, home: Path) -> None:
+    """Remove a finding and its history."""
+    opened = Home(home)
+    with opened.locked():
+        record = find_by_name(_records(opened), name, str(home))
+        # Not by a part of the name: removing can't be undone.
         if record.name != name:
-            raise BadInput(f"{out} has no finding {name!r}: did you mean {record.name!r}?")
+            raise BadInput(f"{home} has no finding {name!r}: did you mean {record.name!r}?")
         forget(record.path)
     tell(f"Forgot {name}.")
 
@@ -110,33 +147,20 @@ def forget_finding(name: str, out: Path) -> None:
 def _records(home: Home) -> list[Record]:
     records, troubles = read_records(home.findings)
     for text in troubles:
-        tell(f"Warning: {in_a_line(text)}")
+        warn(f"Warning: {in_a_line(text)}")
     return records
 
 
-corpus_option = click.option(
-    "--corpus",
-    "folder",
-    type=PathTo(),
-    default=Home(Path("attnfuzz-out")).corpus,
-    show_default=True,
-    help="The corpus: a folder, which is made if need be.",
-)
-
-
-@click.group()
-def corpus() -> None:
-    """The cases that a campaign runs before it draws any."""
-
-
-@corpus.command("list")
-@corpus_option
-@click.option("--backend", metavar="NAME", help="Only the cases of this backend.")
-def list_cases(folder: Path, backend: str | None) -> None:
-    """List what is kept and why, in the order in which it is run."""
-    kept = _open(folder).kept(backend)
+def list_cases(*, home: Path, backend: str | None) -> None:
+    """Print the cases in the order in which they are run, and why each is kept."""
+    kept = _in_order(_open(home).kept(backend))
+    answer(CorpusCases(cases=tuple(map(_corpus_case, kept))))
+    if is_quiet():
+        for each in kept:
+            print_line(Terminal(), in_a_line(each.entry.case))
+        return
     table = new_table("case", "backend", "kept for", whole=("case",))
-    for each in sorted(kept, key=lambda each: (each.case.backend, each.entry.why.rank, each.entry.case)):
+    for each in kept:
         margins = ", ".join(f"{tier} {margin:.2g}" for tier, margin in sorted(each.entry.margins.items()))
         table.add_row(each.entry.case, each.case.backend, each.entry.why.value + (f" ({margins})" if margins else ""))
     console = Terminal()
@@ -147,46 +171,63 @@ def list_cases(folder: Path, backend: str | None) -> None:
     console.print(f"{count(len(kept), 'case')}{': ' if reasons else ''}{reasons}.")
 
 
-@corpus.command("add")
-@corpus_option
-@click.argument("paths", type=PathTo(exists=True), nargs=-1, required=True, metavar="CASE.json|FINDING_DIR ...")
-def add_cases(folder: Path, paths: tuple[Path, ...]) -> None:
-    """Keep these cases for good: every campaign runs them first. All are looked at before any is kept."""
+def _in_order(kept: Iterable[Kept]) -> list[Kept]:
+    return sorted(kept, key=lambda each: (each.case.backend, each.entry.why.rank, each.entry.case))
+
+
+def _corpus_case(kept: Kept) -> CorpusCase:
+    return CorpusCase(
+        case=kept.entry.case,
+        path=str(kept.path),
+        backend=kept.case.backend,
+        kept_for=kept.entry.why.value,
+        margins=dict(kept.entry.margins),
+    )
+
+
+def add_cases(*, home: Path, paths: tuple[Path, ...]) -> None:
+    """Add cases to the corpus, after all of them were read."""
     cases = []
     for path in paths:
         case = case_file.load(case_path(path))
         if not isinstance(case, Case):
             raise BadInput(f"{path} is made of literal calls, which a search can't use: give a case made of steps")
         cases.append(case)
-    into = _open(folder)
+    into = _open(home)
     added = sum(into.keep(case, why=Why.ADDED) is not None for case in cases)
-    echo(f"{count(added, 'case')} added to {folder}; {len(cases) - added} there already.")
+    answer(CorpusChange(changed=added, of=len(cases)))
+    _say(f"{count(added, 'case')} added to {into.folder}; {len(cases) - added} there already.")
 
 
-@corpus.command("merge")
-@corpus_option
-@click.argument("other", type=PathTo(exists=True, file_okay=False), metavar="OTHER")
-def merge_corpora(folder: Path, other: Path) -> None:
-    """Take over what is new in another corpus: failures, larger margins, and cases that reach more."""
-    taken = _open(folder).merge(_open(other))
-    echo(f"{count(taken, 'case')} of {other} taken over into {folder}.")
+def merge_corpora(*, home: Path, other: Path) -> None:
+    """Copy the cases of another home's corpus that are new here."""
+    if not Home(other).corpus.is_dir():
+        raise BadInput(f"{other} has no corpus: name a home, the folder that has corpus/ in it")
+    into, theirs = _open(home), _open(other)
+    looked_at = len(theirs.kept())
+    taken = into.merge(theirs)
+    answer(CorpusChange(changed=taken, of=looked_at))
+    _say(f"{count(taken, 'case')} of {theirs.folder} copied into {into.folder}.")
 
 
-@corpus.command("prune")
-@corpus_option
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
-def prune_cases(folder: Path, *, dry_run: bool) -> None:
-    """Drop cases that reach nothing which the others do not reach; failures and the largest margins stay."""
-    pruned = _open(folder)
+def prune_cases(*, home: Path, dry_run: bool) -> None:
+    """Drop cases whose coverage other cases have."""
+    pruned = _open(home)
     before = len(pruned.kept())
     gone = pruned.superfluous() if dry_run else pruned.prune()
     for kept in gone if dry_run else ():
         echo(str(kept.path))
-    echo(f"{len(gone)} of {count(before, 'case')} {'would be ' if dry_run else ''}dropped.")
+    answer(CorpusChange(changed=len(gone), of=before, dry_run=dry_run))
+    _say(f"{len(gone)} of {count(before, 'case')} {'would be ' if dry_run else ''}dropped.")
 
 
-def _open(folder: Path) -> Corpus:
-    opened = Corpus(folder)
+def _say(line: str) -> None:
+    if not is_quiet():
+        echo(line)
+
+
+def _open(home: Path) -> Corpus:
+    opened = Corpus(Home(home).corpus)
     for trouble in opened.troubles:
-        tell(f"Warning: {trouble}")
+        warn(f"Warning: {trouble}")
     return opened

@@ -1,5 +1,6 @@
 """`attnfuzz import`: a case from a dump of production calls."""
 
+import contextlib
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,8 +9,8 @@ import click
 from rich.text import Text
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.cli.given import SEED, PathTo, counted
-from attnfuzz.harness.cli.terminal import BadInput, Terminal, echo, new_table, tell
+from attnfuzz.harness.cli.answers import Dump, DumpedCall, Imported
+from attnfuzz.harness.cli.terminal import BadInput, Terminal, answer, echo, is_quiet, new_table, print_line, warn
 from attnfuzz.harness.dumps.case_of_call import importable, make_case
 from attnfuzz.harness.dumps.contents import Contents
 from attnfuzz.harness.dumps.find_calls import chosen_call, read_dump, with_earlier
@@ -22,29 +23,9 @@ from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.reference import case_file
 
 _WIDEST = 100
-"""Columns of text that are still easy to read."""
+"""Columns of text that is easy to read."""
 
 
-@click.command("import")
-@click.argument("folder", type=PathTo(), metavar="DUMP_DIR")
-@click.option("--list", "listing", is_flag=True, help="Only list the calls of the dump.")
-@click.option(
-    "--call",
-    "number",
-    type=counted(),
-    help="Import this one of the list; default: the last that crashed, of those that there is a backend for.",
-)
-@click.option("--earlier", type=counted(0), default=0, show_default=True, help="With so many calls before it.")
-@click.option(
-    "--contents",
-    type=click.Choice([each.value for each in Contents]),
-    default=Contents.VALUES.value,
-    show_default=True,
-    help="What floating point tensors hold: what was recorded, numbers of the same mean and deviation, or normal ones.",
-)
-@click.option("--backend", metavar="NAME", help="The backend that runs the case; default: one that has the function.")
-@click.option("--seed", type=SEED, default=0, show_default=True, help="For numbers that are drawn.")
-@click.option("--output", "-o", type=PathTo(dir_okay=False), help="The case's file.")
 def import_dump(
     *,
     folder: Path,
@@ -56,16 +37,14 @@ def import_dump(
     seed: int,
     output: Path | None,
 ) -> None:
-    """Make a case of a call that FlashInfer dumped (FLASHINFER_LOGLEVEL=10), such as one that crashed.
-
-    The case keeps the pages that the call refers to, in memory that is guarded on both sides.
-    """
+    """Write a case that is made of a call of a dump, or list its calls."""
     dump = read_dump(folder)
     for trouble in dump.unreadable:
-        tell(f"Left out: {trouble}")
+        warn(f"Left out: {trouble}")
     if not dump.calls:
         raise BadInput(f"no call of {folder} can be read")
     if listing:
+        answer(Dump(calls=tuple(_dumped(index, call) for index, call in enumerate(dump.calls))))
         _list(dump.calls)
         return
     has = importable() if backend is None else resolve(backend).ops
@@ -81,8 +60,23 @@ def import_dump(
     case_file.save(path, case)
     nbytes = sum(buffer.size * buffer.dtype.itemsize for buffer in case.buffers)
     size = f"{count(len(case.calls), 'call')} on {count(len(case.buffers), 'buffer')} of {nbytes:,} bytes"
+    broken = tuple(f"{breach.text} ({breach.source})" for breach in breaches)
+    answer(
+        Imported(
+            case=str(path),
+            call=index + 1,
+            calls=len(case.calls),
+            buffers=len(case.buffers),
+            bytes=nbytes,
+            notes=case.notes,
+            breaches=broken,
+        )
+    )
+    if is_quiet():
+        print_line(Terminal(), str(path))
+        return
     echo(f"Imported call {index + 1} of {len(dump.calls)} into {path}: {size}.\n")
-    judged = [f"Its caller broke the contract: {breach.text} ({breach.source})." for breach in breaches]
+    judged = [f"Its caller broke the contract: {breach}." for breach in broken]
     terminal = Terminal()
     width = min(terminal.width, _WIDEST) if terminal.is_terminal else terminal.width
     for sentence in (*case.notes, *(judged or ["Its caller broke no precondition that is known."])):
@@ -90,6 +84,14 @@ def import_dump(
     echo("\nNext:")
     for command in ("triage", "shrink", "export"):
         echo(f"  attnfuzz {command} {shlex.quote(str(path))}")
+
+
+def _dumped(index: int, call: RecordedCall) -> DumpedCall:
+    breaches: tuple[str, ...] | None = None
+    if call.function in ENTRY_POINTS:
+        with contextlib.suppress(DumpError):
+            breaches = tuple(f"{breach.text} ({breach.source})" for breach in breaches_of(call))
+    return DumpedCall(call=index + 1, function=call.function, status=call.status, breaches=breaches)
 
 
 def _list(calls: Sequence[RecordedCall]) -> None:

@@ -1,13 +1,14 @@
-"""`attnfuzz replay` of a finding that comes and goes: under its conditions, as often as its rate asks for."""
+"""`attnfuzz replay` of a finding that comes and goes: under its conditions, as often as its failure rate requires."""
 
 import contextlib
 from pathlib import Path
 
 from msgspec.structs import replace
-from rich.console import Console
 from rich.text import Text
 
-from attnfuzz.harness.cli.terminal import Exit, print_line, tell
+from attnfuzz.harness.cli.answers import Replayed
+from attnfuzz.harness.cli.failures import failures_of
+from attnfuzz.harness.cli.terminal import Exit, Terminal, answer, details, print_line, tell
 from attnfuzz.harness.export import Exporter
 from attnfuzz.harness.findings.record import Record, RecordError, read_history, read_record
 from attnfuzz.harness.sandbox.again import ShownAgain, show_again
@@ -26,7 +27,7 @@ class Recurring:
         self._record = record
 
     def show(self, case: Case, runner: Runner, times: int | None) -> ShownAgain:
-        """Run `case`, the finding's on whatever backend, until it fails, or `times` times."""
+        """Run `case`, the finding's on any backend, until it fails, or `times` times."""
         found_on = self._record.case.backend
         before = [
             replace(each, backend=case.backend) if each.backend == found_on else each for each in self._record.before
@@ -39,12 +40,12 @@ class Recurring:
         )
 
     def exporter(self, case: AnyCase) -> Exporter:
-        """What makes scripts of it. Raises CannotExport."""
+        """Return the exporter that makes its scripts. Raises CannotExport."""
         return Exporter(case, failed=self._record.observation, recurrence=self.recurrence)
 
     @property
     def _plan(self) -> str:
-        limit = f"or for {MOST_SECONDS} s; --times sets another number."
+        limit = f"or for {MOST_SECONDS} s; --repeat sets another number."
         if self.recurrence.seen_once:
             return f"Running it several times, {limit}"
         runs = count(self.recurrence.runs_to_show, "time")
@@ -60,12 +61,23 @@ def recurring_at(path: Path) -> Recurring | None:
     return None if recurrence is None else Recurring(read_record(path), recurrence)
 
 
-def print_shown(console: Console, path: Path, case: Case, shown: ShownAgain) -> Exit:
-    """Print how often it failed. Returns the exit code: once is enough."""
+def print_shown(path: Path, case: Case, shown: ShownAgain) -> Exit:
+    """Print how often it failed, and return the exit code: one failure is enough."""
+    console = Terminal()
+    answer(
+        Replayed(
+            path=str(path),
+            backend=case.backend,
+            fails=shown.failed > 0,
+            runs=shown.runs,
+            failed=shown.failed,
+            conclusive=shown.conclusive,
+            failures=failures_of(shown.verdict.failures if shown.verdict is not None else ()),
+        )
+    )
     runs = count(shown.runs, "run")
     if shown.verdict is not None:
-        console.print(Text(render_failure(case, shown.verdict).rstrip()))
-        console.print()
+        details().print(Text(f"{render_failure(case, shown.verdict).rstrip()}\n"))
         print_line(console, f"{path} still fails on {case.backend}: {shown.failed:,} of {runs} failed.", "bold red")
         return Exit.FOUND
     text = f"{path} passes on {case.backend}: none of {runs} failed."

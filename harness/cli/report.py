@@ -1,17 +1,20 @@
-"""`attnfuzz report`: what came of a campaign, or what changed between two."""
+"""`attnfuzz report` and `attnfuzz compare`: the reports of a campaign, and the differences between two."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attnfuzz.harness.cli.given import PathTo, find_by_name
-from attnfuzz.harness.cli.terminal import Terminal, echo, new_table, print_line, tell
+from attnfuzz.harness.campaign.causes import Cause
+from attnfuzz.harness.campaign.home import Home
+from attnfuzz.harness.cli.answers import Differences
+from attnfuzz.harness.cli.campaign_answer import campaign_answer
+from attnfuzz.harness.cli.given import find_by_name
+from attnfuzz.harness.cli.terminal import Terminal, answer, details, new_table, print_line, warn
 from attnfuzz.harness.defects.results import read_score
 from attnfuzz.harness.report.cause_view import title_of, view_of
 from attnfuzz.harness.report.compare import BackendChange, Comparison, compare
@@ -21,30 +24,10 @@ from attnfuzz.harness.report.verdict import verdict
 from attnfuzz.harness.verdict.printable import in_a_line, printable
 from attnfuzz.harness.verdict.wording import count, replay_line
 
-_file = PathTo(dir_okay=False)
-_path = PathTo()
 
-
-@click.command()
-@click.argument("path", type=_path, metavar="DIR")
-@click.argument("other", type=_path, metavar="[DIR]", required=False)
-@click.option("--campaign", metavar="ID", help="The campaign of DIR, instead of its last one.")
-@click.option("--html", type=_file, help="Write only what is asked for: a page that opens from disk,")
-@click.option("--junit", type=_file, help="JUnit XML,")
-@click.option("--markdown", type=_file, help="a summary, or with two folders the comparison, for GitHub,")
-@click.option(
-    "--issue",
-    "issues",
-    type=(str, _file),
-    multiple=True,
-    metavar="FINDING FILE",
-    help="a finding's cause as an issue's text.",
-)
-@click.option("--defects", type=_file, help="Show the planted-defect score that attnfuzz defects run --json wrote.")
 def report(
     *,
-    path: Path,
-    other: Path | None,
+    home: Path,
     campaign: str | None,
     html: Path | None,
     junit: Path | None,
@@ -52,19 +35,8 @@ def report(
     issues: tuple[tuple[str, Path], ...],
     defects: Path | None,
 ) -> None:
-    """Write the reports of a campaign beside its log, or print what changed from the first DIR to the second.
-
-    DIR is the --out folder of a campaign, the folder of one campaign in it, or an event log. A campaign that still
-    runs, or was killed, is reported as far as it came.
-
-    Exits with 0, also if there are findings, or with 2 if there is nothing to report.
-    """
-    source = locate(path, campaign)
-    if other is not None:
-        if campaign or html or junit or issues or defects:
-            raise click.UsageError("two folders are compared: only --markdown goes with that")
-        _compare(source, locate(other), markdown)
-        return
+    """Write the reports of a campaign that are asked for, by default all, beside its log."""
+    source = _located(home, campaign)
     score = None if defects is None else read_score(defects)
     standing = source.standing()
     reports = Reports.of(source, standing, score)
@@ -74,40 +46,71 @@ def report(
         if file is not None
     ]
     for name, file in issues:
-        finding = find_by_name(standing.findings, name, str(path))
+        finding = find_by_name(standing.findings, name, str(source.folder))
         asked.append((file, partial(reports.issue, view_of(reports.causes, finding))))
     for trouble in reports.troubles:
-        tell(f"Warning: {in_a_line(trouble)}")
-    echo(f"{verdict(standing).text}.")
+        warn(f"Warning: {in_a_line(trouble)}")
+    print_line(Terminal(), f"{verdict(standing).text}.")
+    files = [file for file, _ in asked]
     for file, render in asked:
         file.write_bytes(render())
-        echo(f"Wrote {file}.")
     if not asked:
         written = reports.write_all(source.folder)
-        for file in (written.html, written.junit, written.markdown, *written.issues):
-            echo(f"Wrote {file}.")
+        files = [written.html, written.junit, written.markdown, *written.issues]
+    for file in files:
+        print_line(details(), f"Wrote {file}.")
+    answer(campaign_answer(source.log.parent.name, source.home, standing, files))
 
 
-def _compare(before: Source, after: Source, markdown: Path | None) -> None:
-    stands = before.standing(), after.standing()
+def _located(home: Path, campaign: str | None) -> Source:
+    """Return the campaign of that ID in the home, by default the last one; or that at a path."""
+    if campaign is not None and campaign not in Home(home).ids() and Path(campaign).exists():
+        return locate(Path(campaign))
+    return locate(home, campaign)
+
+
+def compare_campaigns(*, before: Path, after: Path, markdown: Path | None) -> None:
+    """Print the differences between two campaigns."""
+    sources = locate(before), locate(after)
+    stands = sources[0].standing(), sources[1].standing()
     comparison = compare(*stands)
-    print_comparison(Terminal(), comparison)
-    for source, standing in zip((before, after), stands, strict=True):
+    print_comparison(Terminal(), details(), comparison)
+    for source, standing in zip(sources, stands, strict=True):
         if number := len(source.not_run(standing)):
-            echo(f"{source.folder} did not run {count(number, 'open finding')} of its home: see attnfuzz findings list")
+            text = (
+                f"{source.folder} did not run {count(number, 'open finding')} of its home: see attnfuzz findings list"
+            )
+            print_line(details(), text)
     if markdown is not None:
         markdown.write_text(render_comparison(comparison))
-        echo(f"Wrote {markdown}.")
+        print_line(details(), f"Wrote {markdown}.")
+    answer(_differences(comparison))
+
+
+def _differences(comparison: Comparison) -> Differences:
+    def names(causes: Sequence[Cause]) -> tuple[str, ...]:
+        return tuple(cause.name for cause in causes)
+
+    return Differences(
+        before=comparison.before,
+        after=comparison.after,
+        caveats=comparison.caveats,
+        appeared=names(comparison.appeared),
+        fixed=names(comparison.fixed),
+        not_seen_again=names(comparison.unseen),
+        still_there=names(comparison.still),
+        cases_per_second=comparison.rates,
+    )
 
 
 _MOST_AXES = 3
 
 
-def print_comparison(console: Console, comparison: Comparison) -> None:
-    """Print what can't be compared, then findings, surroundings, and each backend's numbers."""
-    print_line(console, f"{comparison.before} → {comparison.after}", "bold")
+def print_comparison(console: Console, details: Console, comparison: Comparison) -> None:
+    """Print caveats and causes, then, as details, the environments and each backend's numbers."""
+    print_line(details, f"{comparison.before} → {comparison.after}", "bold")
     for caveat in comparison.caveats:
-        print_line(console, f"Note: {caveat}.", "yellow")
+        print_line(details, f"Note: {caveat}.", "yellow")
     for title, causes, style in (
         ("Appeared", comparison.appeared, "red"),
         ("Fixed", comparison.fixed, "green"),
@@ -122,11 +125,11 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     if comparison.nothing is not None:
         print_line(console, comparison.nothing, "" if comparison.left_out else "green")
     for change in comparison.environment:
-        print_line(console, f"{change.name}: {change.before or 'not there'} → {change.after or 'not there'}")
-    print_line(console, f"{comparison.rates[0]:.1f} → {comparison.rates[1]:.1f} cases per second")
+        print_line(details, f"{change.name}: {change.before or 'not there'} → {change.after or 'not there'}")
+    print_line(details, f"{comparison.rates[0]:.1f} → {comparison.rates[1]:.1f} cases per second")
     for backend in comparison.backends:
-        console.print()
-        _print_backend(console, backend)
+        details.print()
+        _print_backend(details, backend)
 
 
 def _print_backend(console: Console, change: BackendChange) -> None:

@@ -1,4 +1,4 @@
-"""Where a campaign stands, drawn for a terminal: what a person wants to know at a glance, in any width."""
+"""The status of a campaign, drawn for a terminal of any width."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ GAP = 2
 """Columns of a terminal between two columns of a table."""
 
 NARROWEST_NAME = 12
-"""What is left of a backend's name where there is no room for it."""
+"""Columns that a backend's name has at least."""
 
 TREND_POINTS = 24
 BARS = "▁▂▃▄▅▆▇█"
@@ -39,7 +39,7 @@ class _Column:
 
 
 class Status:
-    """All of a campaign at `at` seconds, as it runs: the budget, how it goes, and a line for each backend."""
+    """A campaign at `at` seconds, while it runs: the budget, the pace, and a line for each backend."""
 
     def __init__(self, standing: Standing, *, at: float) -> None:
         self._standing = standing
@@ -50,8 +50,8 @@ class Status:
         width = options.max_width
         yield from self._budget(width)
         found = self._last("finding", self._standing.finding_at)
-        if filed := len(self._standing.filed):
-            found += f" ({count(filed, 'finding')} filed)"
+        if self._standing.findings:
+            found += f": {found_so_far(self._standing)}"
         yield _line(f"{self._last('new coverage', self._standing.coverage_at)}, {found}")
         yield _line(self._pace(trend="" if options.ascii_only else trend(self._standing.timeline)))
         yield Text()
@@ -82,8 +82,8 @@ class Status:
         line.add_row(ProgressBar(total=total, completed=done, width=room), words)
         yield line
 
-    def _last(self, what: str, at: float | None) -> str:
-        return f"no {what} yet" if at is None else f"last {what} {clock(max(0.0, self._at - at))} ago"
+    def _last(self, event: str, at: float | None) -> str:
+        return f"no {event} yet" if at is None else f"last {event} {clock(max(0.0, self._at - at))} ago"
 
     def _pace(self, trend: str) -> str:
         standing = self._standing
@@ -98,7 +98,10 @@ class Status:
 
 
 def score_table(standing: Standing, *, width: int, live: bool) -> Table:
-    """The scores of all backends, in `width`: what matters least goes first. `live`: with what the jobs do now."""
+    """Return the scores of all backends, without the least important columns if `width` is too small.
+
+    `live` adds the current activity of the jobs.
+    """
     scores = standing.scores
     columns = {
         "backend": _Column("backend", [Text(backend) for backend in scores], "left"),
@@ -121,7 +124,7 @@ def score_table(standing: Standing, *, width: int, live: bool) -> Table:
     if others + NARROWEST_NAME > width:
         others -= columns.pop("cases/s").width + GAP
     room = max(NARROWEST_NAME, width - others)
-    # A path says what it is at its end.
+    # The end of a path says more than its beginning.
     names = [backend if len(backend) <= room else f"…{backend[1 - room :]}" for backend in scores]
     columns["backend"] = _Column("backend", [Text(name) for name in names], "left")
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
@@ -132,14 +135,27 @@ def score_table(standing: Standing, *, width: int, live: bool) -> Table:
     return table
 
 
+def found_so_far(standing: Standing) -> str:
+    """Return the numbers of causes and findings that fail now: 3 causes (5 findings)."""
+    causes, findings = len(standing.causes), len(standing.findings)
+    found = count(findings, "finding")
+    return found if causes == findings else f"{count(causes, 'cause')} ({found})"
+
+
+def reached_share(standing: Standing, backend: str) -> float | None:
+    """Return the share of the reachable pairs that was reached; None if they are unknown."""
+    possible = _possible(standing, backend)
+    return len(standing.score(backend).pairs & possible) / len(possible) if possible else None
+
+
 def coverage(standing: Standing, backend: str) -> str:
-    """The share of the possible pairs that was reached; 100% is all of them, and no rounding."""
+    """Return the share of the reachable pairs that was reached, rounded down: 100% is all of them."""
     possible = _possible(standing, backend)
     return f"{100 * len(standing.score(backend).pairs & possible) // len(possible)}%" if possible else "-"
 
 
 def recent_rate(standing: Standing, seconds: float = 60.0) -> float:
-    """Cases per second in the last minute or so, up to the last event; of the whole campaign, while it is young."""
+    """Return cases per second in the last minute, up to the last event; of the whole campaign in its first minute."""
     since = next((sample for sample in reversed(standing.timeline) if standing.at - sample.at >= seconds), None)
     if since is None:
         return standing.rate(standing.cases)
@@ -147,7 +163,7 @@ def recent_rate(standing: Standing, seconds: float = 60.0) -> float:
 
 
 def trend(timeline: Sequence[TimelinePoint]) -> str:
-    """Cases per second from the start of the campaign until now, as a row of bars; empty while there is too little."""
+    """Return cases per second since the start as a row of bars; empty for fewer than 3 of them."""
     stride = max(1, -(-len(timeline) // TREND_POINTS))
     points = timeline[::stride]
     rates = [
@@ -175,13 +191,13 @@ def _pairs(standing: Standing, backend: str) -> str:
 
 
 def _possible(standing: Standing, backend: str) -> frozenset[Pair]:
-    """The pairs of features that a backend can reach; none if the campaign does not say what it can."""
+    """The pairs of features that a backend can reach; none if its log has no capability."""
     can = standing.started.capabilities.get(backend) if standing.started else None
     return frozenset() if can is None else possible_pairs(can)
 
 
 def _findings(standing: Standing, backend: str) -> Text:
-    """How many are not expected, in red, and how many the ledger knows."""
+    """The number of findings that the ledger does not list, in red, and of those that it lists."""
     here = [finding for finding in standing.findings if finding.case.backend == backend]
     unexpected = sum(finding.known is None for finding in here)
     known = f" + {len(here) - unexpected} known" if unexpected < len(here) else ""
@@ -189,7 +205,7 @@ def _findings(standing: Standing, backend: str) -> Text:
 
 
 def _doing(standing: Standing, tasks: Collection[SliceStarted]) -> str:
-    """What jobs do who have these slices: "searching", or "1 replaying, 2 searching"."""
+    """The activities of the jobs with these slices: "searching", or "1 replaying, 2 searching"."""
     verbs = Counter(_verb(standing, task) for task in tasks)
     if len(tasks) == 1:
         return "".join(verbs)
@@ -199,7 +215,15 @@ def _doing(standing: Standing, tasks: Collection[SliceStarted]) -> str:
 def _verb(standing: Standing, task: SliceStarted) -> str:
     if standing.score(task.backend).tally.shrinking:
         return "shrinking"
-    return "searching" if task.kind is SliceKind.DRAWN else "replaying"
+    return _VERBS[task.kind]
+
+
+_VERBS = {
+    SliceKind.DRAWN: "searching",
+    SliceKind.KEPT: "replaying",
+    SliceKind.ONCE_MORE: "confirming",
+    SliceKind.COMPARED: "comparing",
+}
 
 
 def _total(columns: Mapping[str, _Column]) -> int:

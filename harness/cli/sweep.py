@@ -5,31 +5,30 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-import click
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.engines import engine_named, engine_names
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.plan import ALPHA, Plan, spent_per_output
 from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.cli.answers import Swept, SweptFailure, SweptRelease
 from attnfuzz.harness.cli.campaign import run_campaign
-from attnfuzz.harness.cli.given import (
-    JOBS,
-    EngineTree,
-    PathTo,
-    check_alone,
-    counted,
-    duration,
-    out_option,
-    seed_option,
-    tree_option,
-)
+from attnfuzz.harness.cli.commands.releases import EXAMPLES
+from attnfuzz.harness.cli.given import EngineTree, Trees, tree_of
 from attnfuzz.harness.cli.sweep_table import print_sweep
-from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, echo, tell
+from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, answer, details, print_line, tell
 from attnfuzz.harness.files.durable import write_durably
 from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.releases.replaying import MOST_CASES
-from attnfuzz.harness.releases.results import RESULTS, Searched, SweepPlan, SweepResults, read_results, write_results
+from attnfuzz.harness.releases.results import (
+    RESULTS,
+    FailureRow,
+    Searched,
+    SweepPlan,
+    SweepResults,
+    read_results,
+    write_results,
+)
 from attnfuzz.harness.releases.sweep import Sweep
 from attnfuzz.harness.releases.versions import versions_in
 from attnfuzz.harness.releases.wanted import Wanted, given, reported
@@ -39,49 +38,11 @@ from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.engine import Engine
 
-EXAMPLES = 1000
-"""What is drawn for each backend of a release if nobody says."""
-
 _MOST_CHARACTERS = 160
-"""Of what is told of a run while a sweep is under way; the files have it all."""
+"""Characters of a line of progress; the files have all of it."""
 
 
-@click.command()
-@click.argument("package", required=False, metavar="[ENGINE]")
-@click.argument("versions", required=False, metavar="[VERSIONS]")
-@click.option(
-    "--backend",
-    "kinds",
-    multiple=True,
-    metavar="NAME",
-    help="What to test of each release; may be given several times.  [default: all that can be tested]",
-)
-@click.option(
-    "--examples",
-    type=counted(0),
-    help=f"Cases to draw for each backend of a release; 0 to run known ones alone.  [default: {EXAMPLES}]",
-)
-@click.option("--time", "seconds", type=duration, help="Time to search each release, like 90s, 10m or 1h30m.")
-@click.option(
-    "--cases",
-    multiple=True,
-    type=PathTo(exists=True),
-    metavar="CASE.json | FINDING_DIR",
-    help="A failure to run in every release, beside those that are reported; may be given several times.",
-)
-@tree_option("A source tree, as the last release.")
-@seed_option("Draw the cases of an earlier sweep again.")
-@click.option("--jobs", type=JOBS, default=1, show_default=True, help="Processes that search.")
-@out_option("attnfuzz-sweep", "Folder of the table, of failing cases, and of the campaigns with their findings.")
-@click.option(
-    "--resume",
-    type=PathTo(exists=True, file_okay=False),
-    metavar="DIR",
-    help="Go on with the sweep of this folder, as it was begun: releases that were searched are not searched again.",
-)
-@click.pass_context
 def sweep(
-    ctx: click.Context,
     *,
     package: str | None,
     versions: str | None,
@@ -89,30 +50,18 @@ def sweep(
     examples: int | None,
     seconds: float | None,
     cases: tuple[Path, ...],
-    tree: EngineTree | None,
+    trees: Trees,
     seed: int,
     jobs: int,
-    out: Path,
-    resume: Path | None,
-) -> None:
-    """Run known failures in released versions, search each for others, and say which began and ended when.
-
-    VERSIONS are like 0.5.9..latest, or 0.5.9,0.5.11. What is found in one is run in all. The table is written to
-    sweep.md and sweep.json too, after each release.
-
-    Exits with 0 if no release fails, 1 if one does, 2 if none could be run, 130 after Ctrl-C.
-    """
-    if resume is not None:
-        check_alone(ctx, "a sweep")
-        ctx.exit(_run(read_results(resume), resume))
-    if examples is not None and seconds is not None:
-        raise click.UsageError("--examples and --time are both budgets: give one of them")
+    home: Path,
+) -> Exit:
+    """Run known failures in releases, search each release for others, and return the exit code."""
     engine = _engine(package)
     kinds = _kinds(kinds, engine)
     known = _given(cases, engine, kinds)
     asked = SweepPlan(
         package=engine.name,
-        releases=_releases(versions, tree, engine),
+        releases=_releases(versions, tree_of(trees), engine),
         kinds=kinds,
         examples=None if examples == 0 else EXAMPLES if examples is None and seconds is None else examples,
         seconds=seconds,
@@ -120,15 +69,20 @@ def sweep(
         jobs=jobs,
         given=known,
     )
-    if (out / RESULTS).exists():
-        tell(f"{out / RESULTS} is of an earlier sweep, and is written anew; its findings are kept.")
+    if (home / RESULTS).exists():
+        tell(f"{home / RESULTS} is of an earlier sweep, and is overwritten; its findings are kept.")
     begun = SweepResults(asked=asked, environment=environment())
-    write_results(out, begun)
-    ctx.exit(_run(begun, out))
+    write_results(home, begun)
+    return _run(begun, home)
+
+
+def resume_sweep(home: Path) -> Exit:
+    """Continue the sweep of a home, and return the exit code."""
+    return _run(read_results(home), home)
 
 
 def _run(results: SweepResults, out: Path) -> Exit:
-    """Run a sweep, or the rest of it, keep what is known after each release, and print it in the end."""
+    """Run a sweep, or the rest of it; write the results after each release, and print them at the end."""
     engine = _engine(results.asked.package)
     home = Home(out)
     with Runner() as runner:
@@ -153,10 +107,12 @@ def _run(results: SweepResults, out: Path) -> Exit:
     except KeyboardInterrupt:
         results, interrupted = going.results, True
         _write(results, engine, out)
-    print_sweep(Terminal(), results, engine)
-    echo(f"Table: {out / MARKDOWN}, {out / RESULTS}")
+    answer(_swept(results, engine, interrupted=interrupted))
+    print_sweep(details(), Terminal(), results, engine)
+    print_line(details(), f"Table: {out / MARKDOWN}, {out / RESULTS}")
     if interrupted:
-        echo(f"Interrupted. What was found before is kept; go on with: attnfuzz sweep --resume {shlex.quote(str(out))}")
+        again = f"attnfuzz sweep --resume --home {shlex.quote(str(out))}"
+        print_line(details(), f"Interrupted. Findings so far are kept; continue with: {again}")
         return Exit.INTERRUPTED
     if not results.judged:
         return Exit.FAILED
@@ -164,7 +120,7 @@ def _run(results: SweepResults, out: Path) -> Exit:
 
 
 def _search(asked: SweepPlan, out: Path, backends: tuple[str, ...]) -> Searched:
-    """Run a campaign in the sweep's home, which keeps what is found."""
+    """Run a campaign in the sweep's home, which keeps its findings."""
     campaign, standing = run_campaign(
         Plan(
             backends=backends,
@@ -187,12 +143,41 @@ def _search(asked: SweepPlan, out: Path, backends: tuple[str, ...]) -> Searched:
 
 
 def _failure(standing: Standing) -> str:
-    """Why a search says too little to count as complete; nothing if it doesn't."""
+    """Why a search does not count as complete; empty if it does."""
     if standing.failure is not None:
-        # The last line says how the job's process ended, the one before it what it wrote last.
+        # The last line says how the job's process ended, the one before it is the last that it wrote.
         lines = [line for line in standing.failure.text.splitlines() if line.strip()]
         return f"the search failed: {next(iter([*lines[-2:-1], *lines]), 'it did not say why')}"
     return f"{count(len(standing.unsettled), 'suspect')} not confirmed" if standing.unsettled else ""
+
+
+def _swept(results: SweepResults, engine: Engine, *, interrupted: bool) -> Swept:
+    releases = []
+    for release in results.asked.releases:
+        backends = {engine.backend(release, kind) for kind in results.asked.kinds}
+        searched = results.searched.get(release)
+        unable = {backend: reason for backend, reason in results.unable.items() if backend in backends}
+        drawn = None if searched is None else searched.examples
+        releases.append(SweptRelease(release=release, drawn=drawn, unable=unable))
+    return Swept(
+        engine=engine.name,
+        interrupted=interrupted,
+        releases=tuple(releases),
+        failures=tuple(map(_swept_failure, results.rows)),
+    )
+
+
+def _swept_failure(row: FailureRow) -> SweptFailure:
+    return SweptFailure(
+        name=row.wanted.name,
+        title=row.wanted.title,
+        backend=row.wanted.kind,
+        outcomes={release: cell.ending for release, cell in row.cells.items()},
+        began=row.course.began,
+        ended=row.course.ended,
+        found_in=row.wanted.found,
+        cases={release: cell.case for release, cell in row.cells.items() if cell.case},
+    )
 
 
 def _write(results: SweepResults, engine: Engine, out: Path) -> None:

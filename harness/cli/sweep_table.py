@@ -1,4 +1,4 @@
-"""A sweep on a terminal: releases down, failures across by their numbers, and below it what these are."""
+"""A sweep on a terminal: a table of releases and numbered failures, and below it a description of each failure."""
 
 import textwrap
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ _GAP = 2
 _INDENT = "    "
 
 
-def print_sweep(console: Console, results: SweepResults, engine: Engine) -> None:
-    """Print all that is known: the table, what could not be run, each failure, and the result in a line."""
+def print_sweep(console: Console, last: Console, results: SweepResults, engine: Engine) -> None:
+    """Print the table, the releases that could not be run, and each failure; on the `last` console the result."""
     passing, not_run = words.without_failure(results)
     waiting = words.not_yet_run(results)
     shown_apart = (*passing, *not_run, *waiting)
@@ -55,13 +55,13 @@ def print_sweep(console: Console, results: SweepResults, engine: Engine) -> None
     if waiting:
         _wrapped(console, f"Found, and not run in all releases yet: {', '.join(row.wanted.name for row in waiting)}.")
     console.print()
-    _print_result(console, results)
+    _print_result(last, results)
 
 
 def _in_parts(
     console: Console, results: SweepResults, numbered: Sequence[tuple[int, FailureRow]]
 ) -> list[Sequence[tuple[int, FailureRow]]]:
-    """The failures, as many together as are as wide as the terminal."""
+    """The failures, in parts that are as wide as the terminal."""
     names = max(map(len, (*map(words.shown, results.asked.releases), "release")))
     taken = names + (len("  drawn cases  found") if results.asked.searches else 0)
     each = max(1, (console.width - taken) // (_GAP + len(str(len(numbered)))))
@@ -74,9 +74,9 @@ def _table(results: SweepResults, part: Sequence[tuple[int, FailureRow]]) -> Tab
     table = new_table("release", *numbers, whole=("release",), numbers=numbers)
     for release in results.asked.releases:
         searched = results.searched.get(release)
-        told = (f"{searched.examples:,}", str(words.found_in(results, release))) if searched else ("", "")
+        found = (f"{searched.examples:,}", str(words.found_in(results, release))) if searched else ("", "")
         marks = [_MARKS[row.cells[release].ending] if release in row.cells else Text("") for _, row in part]
-        table.add_row(printable(words.shown(release)), *(told if searches else ()), *marks)
+        table.add_row(printable(words.shown(release)), *(found if searches else ()), *marks)
     return table
 
 

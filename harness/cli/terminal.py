@@ -1,11 +1,15 @@
-"""What every command says: text that a terminal does not obey, tables, error messages, and exit codes."""
+"""Output of every command: text that controls no terminal, tables, answers as JSON, error messages, and exit codes."""
 
+import json
 import os
 import re
 from collections.abc import Collection, Iterable
 from enum import IntEnum
+from pathlib import Path
+from typing import Any
 
 import click
+import msgspec
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
@@ -13,8 +17,13 @@ from rich.text import Text
 
 from attnfuzz.harness.verdict.printable import printable, shortened
 
+JSON, QUIET, VERBOSE = (f"{__name__}.{name}" for name in ("json", "quiet", "verbose"))
+"""Where a command's context keeps these options (`options.answer_options`)."""
+
+STANDARD_OUTPUT = "-"
+
 _WIDTH_OF_A_PIPE = 1 << 16
-"""So many columns that nothing is wrapped or cut: names in it are to be copied and searched for. COLUMNS changes it."""
+"""Columns of a pipe or a file: nothing is wrapped or cut, so that names can be copied. COLUMNS overrides it."""
 
 _LONGEST_WORD = 300
 """Characters of a path or a name that a message shows whole."""
@@ -23,48 +32,105 @@ _LONGEST_MESSAGE = 4000
 
 
 class Exit(IntEnum):
-    """What a command's exit code says. FAILED: the input is bad, or the harness itself failed."""
+    """Exit codes. FAILED: the input is bad, or the harness itself failed. CLOSED: the reader of the output has gone."""
 
     CLEAN = 0
     FOUND = 1
     FAILED = 2
     INTERRUPTED = 130
+    CLOSED = 141
 
 
 class BadInput(click.ClickException):
-    """One line that says what is wrong and what to do."""
+    """One line that says the mistake and how to fix it."""
 
     exit_code = Exit.FAILED
 
 
-class Terminal(Console):
-    """A console on which foreign text can't do anything: no markup is read, and control characters are replaced."""
+def _asked(key: str) -> Any:
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(key)
 
-    def __init__(self, *, stderr: bool = False) -> None:
-        super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+def _json_on_stdout() -> bool:
+    return str(_asked(JSON)) == STANDARD_OUTPUT
+
+
+class Terminal(Console):
+    """A console on which foreign text can't do anything: no markup is read, and control characters are replaced.
+
+    Where standard output is for JSON, text goes to standard error.
+    """
+
+    def __init__(self, *, stderr: bool = False, quiet: bool = False) -> None:
+        stderr = stderr or _json_on_stdout()
+        super().__init__(stderr=stderr, quiet=quiet, highlight=False, markup=False, emoji=False)
         if not self.is_terminal and "COLUMNS" not in os.environ:
             self.width = _WIDTH_OF_A_PIPE
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """What is printed, in segments; those that rich itself controls the terminal with are left alone."""
+        """Yield segments of printable text; segments with which rich itself controls the terminal stay as they are."""
         for segment in super().render(renderable, options):
             if segment.control or segment.text.isprintable():
                 yield segment
             else:
                 yield Segment(printable(segment.text), segment.style)
 
+    def on_broken_pipe(self) -> None:
+        """Raise BrokenPipeError, where rich would exit with 1: that code says that something was found."""
+        raise BrokenPipeError
+
+
+def details() -> Terminal:
+    """Return a console for all but the result: --quiet silences it."""
+    return Terminal(quiet=is_quiet())
+
+
+def extras() -> Terminal:
+    """Return a console for text that only --verbose prints."""
+    return Terminal(quiet=not is_verbose())
+
+
+def is_quiet() -> bool:
+    """Whether only the result is wanted."""
+    return bool(_asked(QUIET))
+
+
+def is_verbose() -> bool:
+    """Whether more than usual is wanted."""
+    return bool(_asked(VERBOSE))
+
+
+def answer(found: msgspec.Struct) -> None:
+    """Write a command's answer as JSON, if --json asks for it. Raises OSError."""
+    path = _asked(JSON)
+    if path is None:
+        return
+    # In ASCII: JSON escapes none of the characters by which text is reordered on a terminal.
+    text = json.dumps(msgspec.json.decode(msgspec.json.encode(found)), indent=2)
+    if str(path) == STANDARD_OUTPUT:
+        click.echo(text)
+    else:
+        Path(path).write_text(f"{text}\n")
+
 
 def echo(message: str, *, err: bool = False) -> None:
-    """Print lines as they are, but for what a terminal would obey."""
-    click.echo(printable(message), err=err)
+    """Print lines with control characters replaced."""
+    click.echo(printable(message), err=err or _json_on_stdout())
 
 
 def tell(message: str) -> None:
-    """Report progress on standard error, so that standard output holds results alone."""
+    """Report progress on standard error, unless --quiet is given."""
+    if not is_quiet():
+        warn(message)
+
+
+def warn(message: str) -> None:
+    """Print a warning or an error on standard error."""
     echo(message, err=True)
 
 
-def print_line(console: Console, text: str, style: str = "") -> None:
+def print_line(console: Console, text: str = "", style: str = "") -> None:
     """Print text that is never wrapped: it is to be copied, and terminals wrap by themselves."""
     console.print(Text(printable(text), style=style), soft_wrap=True)
 

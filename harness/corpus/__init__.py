@@ -1,4 +1,4 @@
-"""What is worth running again: cases that are kept from night to night, and Hypothesis' own database."""
+"""Cases worth running again, kept from night to night, and Hypothesis' own database."""
 
 from attnfuzz.harness.corpus.corpus import Corpus
 from attnfuzz.harness.corpus.database import DatabaseError, open_database

@@ -1,6 +1,6 @@
-"""The corpus: a folder of case files that are run before anything is drawn.
+"""The corpus: a folder of case files that run before drawn ones.
 
-corpus/BACKEND/CASEID.json      cases as any other, which `attnfuzz replay` takes
+corpus/BACKEND/CASEID.json      ordinary cases for `attnfuzz replay`
 corpus/index.ndjson             why each is kept
 """
 
@@ -23,14 +23,14 @@ from attnfuzz.reference.case_file import CaseFileError
 from attnfuzz.strategies.coverage import Pair, pairs_of
 
 CUTS_TRIED = 40
-"""Candidates that are looked at when a case is reduced to the pairs that it is kept for, the largest cuts first."""
+"""Candidates tried when a case is reduced to the pairs it is kept for, the largest cuts first."""
 
 
 class Corpus:
-    """The cases in `folder`; nothing is made there before the first one is kept.
+    """The cases in `folder`, which is made for the first one.
 
-    A file that can't be read is passed over; `troubles` has a line for each. Several processes may add to one corpus at
-    a time. Raises CorpusError for a folder that is no corpus, or a newer one.
+    Unreadable files are skipped; `troubles` has a line for each. Several processes may add to one corpus concurrently.
+    Raises CorpusError for a folder that is not a corpus, or a newer one.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -43,19 +43,20 @@ class Corpus:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """What was passed over when the corpus was opened."""
+        """The files skipped when the corpus was opened."""
         return tuple(self._troubles)
 
     def kept(self, backend: str | None = None) -> list[Kept]:
-        """What is kept, for one backend or for all, in no particular order."""
+        """The kept cases, of one backend or of all, in no particular order."""
         return [kept for kept in self._kept.values() if backend in {None, kept.case.backend}]
 
     def replays(self, backend: str) -> list[Case]:
-        """The cases of `backend`: those that failed or were put here, then by margin, then by what each adds.
+        """The cases of `backend` to replay: failures and added ones, then by margin, then those that add pairs."""
 
-        One that adds no pair of features to those before it is left out.
-        """
-        kept = sorted(self.kept(backend), key=lambda each: (each.entry.why.rank, -_margin(each), each.entry.case))
+        def order(each: Kept) -> tuple[int, float, str]:
+            return each.entry.why.rank, -max(each.entry.margins.values(), default=0.0), each.entry.case
+
+        kept = sorted(self.kept(backend), key=order)
         first = [each.case for each in kept if each.entry.why is not Why.COVERAGE]
         rest = [each.case for each in kept if each.entry.why is Why.COVERAGE]
         return first + cover_order(rest, _pairs(first))
@@ -63,11 +64,11 @@ class Corpus:
     def keep(
         self, case: Case, *, why: Why, pairs: Collection[Pair] = (), margins: Mapping[str, float] | None = None
     ) -> str | None:
-        """Keep `case` on the disk because of `why`, and return its id; None if nothing is new about it. Raises OSError.
+        """Keep `case` on disk because of `why`, and return its id; None if nothing is new about it. Raises OSError.
 
-        What failed is new once. Otherwise a case is new if it has one of `pairs`, which no case here has, or one of the
-        largest of a tier's `margins`. One that is kept for its pairs alone is reduced to them, without being run: the
-        id is that of the smaller case.
+        A failure is new once. Otherwise a case is new if it has one of `pairs` that no case here has, or one of the
+        largest of a tier's `margins`. One kept for its pairs alone is reduced to them, without being run: the id is
+        that of the smaller case.
         """
         reached = self._reached_by(case.backend)
         new = frozenset(pair for pair in pairs if pair not in reached)
@@ -85,7 +86,7 @@ class Corpus:
         return entry.case
 
     def merge(self, other: "Corpus") -> int:
-        """Keep what is new in another corpus, and return how many cases that was. Raises OSError."""
+        """Keep the new cases of another corpus, and return their number. Raises OSError."""
         taken = 0
         for kept in other.kept():
             case, entry = kept.case, kept.entry
@@ -99,12 +100,12 @@ class Corpus:
         return taken
 
     def superfluous(self) -> list[Kept]:
-        """What `prune` would remove: no failure, no record of a margin, and not needed to reach all pairs."""
+        """Cases to prune: no failures, no records of a margin, and not needed to reach all pairs."""
         backends = {kept.case.backend for kept in self._kept.values()}
         return [kept for backend in sorted(backends) for kept in self._superfluous_of(backend)]
 
     def prune(self) -> list[Kept]:
-        """Remove what is superfluous, and return it. Raises OSError."""
+        """Remove superfluous cases, and return them. Raises OSError."""
         removed = self.superfluous()
         for kept in removed:
             self._drop(kept)
@@ -118,10 +119,10 @@ class Corpus:
         return [each for each in kept if each.case not in stays]
 
     def _put(self, case: Case, entry: IndexEntry) -> None:
-        """The file before its line: of the two, the index is the one that can be done without.
+        """Write the case file, then its index line: the index is the one that may be lost.
 
-        A case that is here already keeps its reason, unless the new one is for good: a failure whose margin is a record
-        when it passes must not leave with the record.
+        A case already here keeps its reason, unless the new one is for good: a failure whose margin is a record when
+        it passes must not be dropped with the record.
         """
         known = self._kept.get(entry.case)
         if known is not None and not entry.why.for_good:
@@ -154,7 +155,7 @@ class Corpus:
                 del reached[pair]
 
     def _reached_by(self, backend: str) -> Counter[Pair]:
-        """How many cases of `backend` reach each pair."""
+        """Number of cases of `backend` that reach each pair."""
         if backend not in self._reached:
             self._reached[backend] = Counter(pair for kept in self.kept(backend) for pair in pairs_of(kept.case))
         return self._reached[backend]
@@ -162,15 +163,15 @@ class Corpus:
     def _load(self) -> Iterator[Kept]:
         for path in sorted(self.folder.glob("*/*.json")):
             if path.parent.is_symlink():
-                self._troubles.append(f"{path} is behind a link, which may lead out of the corpus; passed over")
+                self._troubles.append(f"{path} is behind a link, which may lead out of the corpus; skipped")
                 continue
             try:
                 case = case_file.load(path)
             except CaseFileError as error:
-                self._troubles.append(f"{error}; passed over")
+                self._troubles.append(f"{error}; skipped")
                 continue
             if not isinstance(case, Case):
-                self._troubles.append(f"{path} is made of literal calls, which a search can't use; passed over")
+                self._troubles.append(f"{path} is made of literal calls, which a search can't use; skipped")
                 continue
             number = case_file.case_id(case)
             added = IndexEntry(case=number, why=Why.ADDED, time=_changed_at(path))
@@ -187,19 +188,15 @@ def _reduced(case: Case, pairs: frozenset[Pair]) -> Case:
 
 
 def _changed_at(path: Path) -> float:
-    """When a file was written, in seconds since the epoch; 0 if it went away meanwhile."""
+    """When a file was written, in seconds since the epoch; 0 if it is gone."""
     try:
         return path.stat().st_mtime
     except OSError:
         return 0.0
 
 
-def _margin(kept: Kept) -> float:
-    return max(kept.entry.margins.values(), default=0.0)
-
-
 def _finite(margins: Mapping[str, float]) -> dict[str, float]:
-    """JSON has no infinity, and an error without bound is a failure, which is kept as one."""
+    """Drop infinite margins: JSON has no infinity, and such a case is kept as a failure."""
     return {tier: margin for tier, margin in margins.items() if math.isfinite(margin)}
 
 
@@ -208,7 +205,7 @@ def _pairs(cases: Collection[Case]) -> set[Pair]:
 
 
 HOLDERS = 3
-"""Cases that are kept for a tier of a backend. More would be variations of one."""
+"""Cases kept per tier of a backend; more would be variations of one."""
 
 
 class Records:
@@ -231,7 +228,7 @@ class Records:
         return any(case == holder for (of, _), best in self._best.items() if of == backend for _, holder in best)
 
     def add(self, backend: str, entry: IndexEntry) -> list[str]:
-        """Count a case, and return those that it beats in every tier that they held."""
+        """Add a case, and return former holders that hold no tier any more."""
         beaten: list[str] = []
         for tier, margin in entry.margins.items():
             best = self._best.setdefault((backend, tier), [])
@@ -242,13 +239,10 @@ class Records:
 
 
 def cover_order(cases: Sequence[Case], reached: Iterable[Pair] = ()) -> list[Case]:
-    """The cases that are needed to reach all that `cases` reach beyond `reached`, in the order of what each adds.
-
-    Of two cases that add as much, the smaller one comes first.
-    """
+    """The cases needed to reach all pairs of `cases` beyond `reached`, by added pairs, the smaller ones first."""
     covered = set(reached)
     pairs = [pairs_of(case) for case in cases]
-    # What a case adds only shrinks while others are chosen, so the first of the heap that is up to date is the best.
+    # A case's added pairs only shrink as others are chosen, so the first up-to-date case of the heap is the best.
     heap = [
         (-len(own - covered), size_of(case), number)
         for number, (case, own) in enumerate(zip(cases, pairs, strict=True))
@@ -267,5 +261,5 @@ def cover_order(cases: Sequence[Case], reached: Iterable[Pair] = ()) -> list[Cas
 
 
 def size_of(case: Case) -> int:
-    """How much there is to read of a case: bytes of its file, which leaves out what is at its default."""
+    """Size of a case: bytes of its file, which leaves defaults out."""
     return len(case_file.encode(case))

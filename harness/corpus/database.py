@@ -1,4 +1,4 @@
-"""Hypothesis' example database: a cache of what failed, on disk or shared by several machines through Redis."""
+"""Hypothesis' example database: a cache of failures, on disk or shared by machines through Redis."""
 
 import os
 import time
@@ -13,10 +13,10 @@ from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
 from attnfuzz.reference.user_error import UserError
 
 SECONDS_TO_ANSWER = 0.5
-"""What a server in reach needs a hundredth of."""
+"""Timeout; a server in reach needs a hundredth of it."""
 
 EXPIRES_AFTER = timedelta(days=30)
-"""A team's backend may rest for some weeks; what was not asked for in a month is forgotten."""
+"""Entries expire a month after their last use; a backend may pause for weeks."""
 
 _SCHEMES = ("redis", "rediss", "unix")
 
@@ -24,14 +24,11 @@ Result = TypeVar("Result")
 
 
 class DatabaseError(UserError):
-    """A database that can't be used; the message is one line that says what to do."""
+    """A database can't be used; the message is one line with the remedy."""
 
 
 def open_database(where: str | None, trouble: Callable[[str], None]) -> ExampleDatabase | None:
-    """The database at `where`, a folder or a redis:// URL; None for None. Connects to nothing yet.
-
-    `trouble` is called once, when a server does not answer. Raises DatabaseError.
-    """
+    """The database at `where`, a folder, a redis:// URL or None, not connected yet. Raises DatabaseError."""
     if where is None:
         return None
     if "://" in where:
@@ -45,11 +42,11 @@ def open_database(where: str | None, trouble: Callable[[str], None]) -> ExampleD
 
 
 def without_password(where: str) -> str:
-    """`where` as it may be written into a log."""
+    """`where` without its password, for logs."""
     try:
         parts = urlsplit(where)
     except ValueError:
-        # Where the password ends is not known.
+        # The password's end is unknown.
         return f"{where.partition('://')[0]}://..."
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit(parts._replace(netloc=host, query="")) if parts.netloc else where.partition("?")[0]
@@ -58,8 +55,8 @@ def without_password(where: str) -> str:
 class TolerantDatabase(ExampleDatabase):
     """`inner` while it answers, and an empty database while it raises one of `errors`.
 
-    `trouble` is called with the first error. After an error `inner` is left alone for `rest` seconds, or, if it took
-    longer to fail than usual, for so long that waiting for it costs a thirtieth of the time.
+    `trouble` is called with the first error. After an error `inner` is left alone for `rest` seconds, or for 30 times
+    the time that it took to fail, if that is longer.
     """
 
     def __init__(
@@ -77,7 +74,7 @@ class TolerantDatabase(ExampleDatabase):
         self._trouble = trouble
         self._rest = rest
         self._clock = clock
-        self._told = False
+        self._reported = False
         self._asleep_until = float("-inf")
 
     def save(self, key: bytes, value: bytes) -> None:
@@ -85,7 +82,7 @@ class TolerantDatabase(ExampleDatabase):
         self._try(lambda: self._inner.save(key, value), None)
 
     def fetch(self, key: bytes) -> Iterable[bytes]:
-        """All values under `key`; none while the database does not answer."""
+        """All values under `key`; empty while the database does not answer."""
         return self._try(lambda: list(self._inner.fetch(key)), [])
 
     def delete(self, key: bytes, value: bytes) -> None:
@@ -105,8 +102,8 @@ class TolerantDatabase(ExampleDatabase):
         except self._errors as error:
             now = self._clock()
             self._asleep_until = now + max(self._rest, 30 * (now - started))
-            if not self._told:
-                self._told = True
+            if not self._reported:
+                self._reported = True
                 self._trouble(error)
             return otherwise
 

@@ -1,6 +1,6 @@
-"""The index of a corpus: one JSON object per line, only ever appended to, which says why each case is kept.
+"""The index of a corpus: one JSON object per line, append-only, with the reason why each case is kept.
 
-The case files alone are enough to go on with: a case whose line was lost is taken for one that a person put there.
+The case files suffice: a case whose line was lost counts as put there by a person.
 """
 
 import os
@@ -17,7 +17,7 @@ from attnfuzz.reference.user_error import UserError
 
 
 class Why(StrEnum):
-    """What a case is kept for, the best reason first."""
+    """Reasons to keep a case, the best first."""
 
     FAILURE = "failure"
     ADDED = "added"
@@ -26,17 +26,17 @@ class Why(StrEnum):
 
     @property
     def rank(self) -> int:
-        """The place in that order, from 0."""
+        """Its place in that order, from 0."""
         return list(Why).index(self)
 
     @property
     def for_good(self) -> bool:
-        """Whether such a case stays, whatever others reach."""
+        """Whether such a case is never pruned."""
         return self in {Why.FAILURE, Why.ADDED}
 
 
 class IndexEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The case with the id `case` is kept because of `why`, since `time` (seconds since the epoch).
+    """The entry of the case with the id `case`, kept because of `why` since `time` (seconds since the epoch).
 
     `margins` has the largest margin of each tier when it was run; a case that was not run has none.
     """
@@ -61,7 +61,7 @@ VERSION = 1
 
 
 class CorpusError(UserError):
-    """A folder that is no corpus, or one that can't be read; the message says what to do."""
+    """A folder is not a corpus, or can't be read; the message has the remedy."""
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -70,10 +70,10 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 class Index:
-    """The index in `folder`. `entries` has what it says, `troubles` a line for each of its lines that is damaged.
+    """The index in `folder`. `entries` are by case id, `troubles` has a line for each damaged line.
 
-    One that can't be read, or whose first line is damaged, is set aside when something is written. Raises CorpusError
-    for a folder that is no corpus, or a newer one. One that is empty or absent is an empty corpus.
+    One that can't be read, or whose first line is damaged, is set aside on the next write. Raises CorpusError for a
+    folder that is not a corpus, or a newer one. An empty or absent one is an empty corpus.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -87,28 +87,25 @@ class Index:
             self._read(content)
 
     def begin(self) -> None:
-        """Make the file if there is none to go on with; it marks a corpus, and comes before the first case.
-
-        Raises OSError.
-        """
+        """Make the file if there is no usable one; it marks a corpus, and precedes the first case. Raises OSError."""
         if self._damaged or not os.path.lexists(self._path):
             self.rewrite(tuple(self.entries.values()))
 
     def append(self, entry: IndexEntry) -> None:
-        """Add a line; it is on the disk when this returns. Raises OSError."""
+        """Append a line durably. Raises OSError."""
         self.entries[entry.case] = entry
         line = msgspec.json.encode(entry) + b"\n"
-        # The file is opened anew each time, since it may have been rewritten by another process.
+        # Reopened each time: another process may have rewritten the file.
         with self._path.open("ab", buffering=0) as file:
             data = b"\n" + line if self._torn else line
-            # Until all of it is there: a disk that is full may take a part.
+            # Until it is complete: a full disk may take a part.
             self._torn = True
             write_all(file.fileno(), data)
             os.fsync(file.fileno())
         self._torn = False
 
     def rewrite(self, entries: Iterable[IndexEntry]) -> None:
-        """Replace all lines, at once. Raises OSError."""
+        """Replace all lines atomically. Raises OSError."""
         self.entries = {entry.case: entry for entry in entries}
         head = _Head(format=FORMAT, version=VERSION)
         if self._damaged:
@@ -125,7 +122,7 @@ class Index:
             try:
                 entry = decode_json(line, IndexEntry)
             except msgspec.DecodeError as error:
-                self.troubles.append(f"{self._path}, line {number} is passed over: {reason(error)}")
+                self.troubles.append(f"{self._path}, line {number} is skipped: {reason(error)}")
             else:
                 self.entries[entry.case] = entry
         self._check_head(head)
@@ -144,7 +141,7 @@ class Index:
             if not folder.is_dir():
                 raise
             self._damaged = True
-            self.troubles.append(f"{self._path} can't be read ({error.strerror}): why cases are kept is lost")
+            self.troubles.append(f"{self._path} can't be read ({error.strerror}): reasons to keep cases are lost")
         return b""
 
     def _check_head(self, line: bytes) -> None:
@@ -153,7 +150,7 @@ class Index:
         except msgspec.DecodeError as error:
             if self.entries or not isinstance(error, msgspec.ValidationError):
                 self._damaged = True
-                self.troubles.append(f"{self._path}, line 1 is passed over: {reason(error)}")
+                self.troubles.append(f"{self._path}, line 1 is skipped: {reason(error)}")
                 return
             head = _Head(format="", version=0)
         if head.format != FORMAT:

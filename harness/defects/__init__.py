@@ -1,1 +1,1 @@
-"""Measures the judge: how soon the search that looks for bugs finds the planted ones, and what of the judge does."""
+"""Measures the judge: how soon the search finds planted defects, and by which tiers."""

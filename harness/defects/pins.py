@@ -1,4 +1,4 @@
-"""Pinned cases: for each defect the smallest case that kills it, and what does, as JSON."""
+"""Pinned cases: for each defect the smallest case that kills it, and its killer, as JSON."""
 
 import textwrap
 from pathlib import Path
@@ -13,7 +13,7 @@ from attnfuzz.reference.case_file import AnyCase
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
-    """A case that kills a defect, by what (see `killer`), and as what kind of failure."""
+    """A case that kills a defect, its `killer`, and the kind of failure."""
 
     killed_by: str
     kind: Kind
@@ -21,7 +21,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    """A pin as it is written: the case as `case_file` has it."""
+    """A pin's file: the case in the format of `case_file`."""
 
     killed_by: str
     kind: Kind

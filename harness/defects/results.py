@@ -1,4 +1,4 @@
-"""What a measurement of the judge's power gave: for each defect, and as `attnfuzz defects run --json` writes it."""
+"""Results of measuring the judge's power: per defect, and as written by `attnfuzz defects run --json`."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from attnfuzz.reference.foreign import decode_json, read_bytes, reason
 from attnfuzz.reference.user_error import UserError
 
 ENOUGH = 0.95
-"""The share of the defects that has to be killed."""
+"""Share of the defects that have to be killed."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class DefectTally:
 
     @property
     def kills(self) -> list[Kill]:
-        """One for each seed that kills it."""
+        """One per seed that kills it."""
         return [outcome.kill for outcome in self.outcomes if outcome.kill is not None]
 
     @property
@@ -37,7 +37,7 @@ class DefectTally:
 
     @property
     def usual(self) -> tuple[str, str]:
-        """What kills it most often, and as what kind of failure; empty if nothing does."""
+        """The most frequent killer and kind of failure; empty if there is none."""
         seen = Counter((kill.by, kill.kind.value) for kill in self.kills)
         return seen.most_common(1)[0][0] if seen else ("", "")
 
@@ -58,7 +58,7 @@ class DefectTally:
 
 
 def enough(scores: Sequence[DefectTally]) -> bool:
-    """Whether as many of the defects are killed as have to be."""
+    """Whether enough of the defects are killed."""
     return sum(score.killed for score in scores) >= ENOUGH * len(scores)
 
 
@@ -67,7 +67,7 @@ def _median_and_worst(values: Sequence[float]) -> tuple[float, float]:
 
 
 class DefectScoreError(UserError):
-    """A file that holds no measurement; the message is one line."""
+    """A file holds no measurement; the message is one line."""
 
 
 class DefectScore(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,20 +83,15 @@ class DefectScore(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def survivors(self) -> list[str]:
-        """The defects that some seed did not kill, in the order in which they were searched."""
+        """The defects that some seed did not kill, in search order."""
         return list(dict.fromkeys(search.defect for search in self.searches if search.kill is None))
 
 
-def write_score(path: Path, score: DefectScore) -> None:
-    """Write `score` as indented JSON. Raises OSError."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(score)) + b"\n")
-
-
 def read_score(path: Path) -> DefectScore:
-    """What `write_score` wrote.
+    """Return the measurement that `attnfuzz defects run --json FILE` wrote.
 
     Raises:
-        DefectScoreError: the file can't be read, or is not one of those.
+        DefectScoreError: the file can't be read, or is not one.
 
     """
     try:
@@ -104,4 +99,4 @@ def read_score(path: Path) -> DefectScore:
     except OSError as error:
         raise DefectScoreError(f"cannot read {path}: {error.strerror or error}") from error
     except msgspec.DecodeError as error:
-        raise DefectScoreError(f"{path} is not what attnfuzz defects run --json writes: {reason(error)}") from error
+        raise DefectScoreError(f"{path} was not written by attnfuzz defects run --json: {reason(error)}") from error

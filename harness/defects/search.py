@@ -1,4 +1,4 @@
-"""The search for one planted defect: a campaign's own, which ends with the first failure that comes back."""
+"""The search for one planted defect: a campaign's search that ends with the first confirmed failure."""
 
 from collections.abc import Iterable, Iterator
 
@@ -23,7 +23,7 @@ _CATCHES = {
 
 
 def killer(observation: Observation) -> str:
-    """A tier of the judge, or what else catches failures of this kind, by its name above."""
+    """The catcher of a failure: a tier of the judge, or a name in `_CATCHES`."""
     return observation.tier or next(name for name, kinds in _CATCHES.items() if observation.kind in kinds)
 
 
@@ -31,10 +31,7 @@ NO_SHRINKING = ShrinkBudget(runs=0, seconds=0.0)
 
 
 class Kill(msgspec.Struct, frozen=True, kw_only=True):
-    """How a defect was found out: by what (see `killer`), as what kind of failure, and where.
-
-    `also` is what else would have found out the same case.
-    """
+    """How a defect was killed: `by` which `killer`, and as which failure; `also` are other killers of the same case."""
 
     by: str
     kind: Kind
@@ -44,7 +41,7 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SearchOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How the search for a defect ended, after so many examples and seconds; the failure's confirmation is included.
+    """The end of a defect's search, after this many examples and seconds, confirmation included.
 
     `kill` is None for a survivor. `unconfirmed` counts failures that did not come back in a fresh worker.
     """
@@ -58,10 +55,9 @@ class SearchOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Search:
-    """The search for `defect` in at most `examples` cases, in slices as a campaign has them.
+    """The search for `defect` in at most `examples` cases, in slices like a campaign's.
 
-    `shrink` is what making
-    the failure smaller may cost. `cases` counts what was run, `caught` is the failure.
+    `shrink` is the budget for shrinking the failure. `cases` counts the run cases, `caught` is the failure.
     """
 
     def __init__(self, defect: Defect, *, seed: int, examples: int, shrink: ShrinkBudget = NO_SHRINKING) -> None:
@@ -79,18 +75,18 @@ class Search:
 
     @property
     def over(self) -> bool:
-        """Whether no slice is under way, and none is left to run: a failure was found, or all examples are spent."""
+        """Whether the search has ended: a failure was found or all examples are spent, and no slice is running."""
         return not self._under_way and (self.caught is not None or self._next is None)
 
     def next_slice(self) -> Slice:
-        """What to run next, while it is not over."""
+        """The next slice to run, while it is not over."""
         task, self._next = self._next, next(self._slices, None)
         assert task is not None
         self._under_way = True
         return replace(task, shrink=self._shrink, first_only=True)
 
     def take(self, message: AnyMessage) -> None:
-        """Learn what a job tells of a slice."""
+        """Process a job's message about a slice."""
         match message:
             case Tally():
                 self.cases += message.cases
@@ -105,7 +101,7 @@ class Search:
 
     @property
     def outcome(self) -> SearchOutcome:
-        """How it ended."""
+        """The search's outcome."""
         return SearchOutcome(
             defect=self.defect.name,
             seed=self._seed,
@@ -127,10 +123,7 @@ SECONDS_PER_LOOK = 1.0
 
 
 def run_searches(searches: Iterable[Search], jobs: Jobs) -> Iterator[Search]:
-    """Run all `searches`, and yield each whenever there is news of it; at last when it is over.
-
-    Raises JobEnded when a job process ends by itself.
-    """
+    """Run all `searches`; yield each whenever it has news, lastly when it is over. Raises JobEnded."""
     waiting = iter(searches)
     running: dict[int, Search] = {}
 

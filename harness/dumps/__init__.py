@@ -1,1 +1,1 @@
-"""FlashInfer's dumps of production calls: read as foreign data, and made into cases."""
+"""FlashInfer's dumps of production calls: read as foreign data and made into cases."""

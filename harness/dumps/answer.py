@@ -1,4 +1,4 @@
-"""The right answer to a recorded call: what each of its requests should have attended to."""
+"""The right answer to a recorded call, from the keys and values of each of its requests."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ from attnfuzz.kernels.entry_points.pool import token_major
 from attnfuzz.reference.calls import Buffer, CallAnswer, Expected, View, pack
 
 ANSWER_BYTES = 256 << 20
-"""Of the keys and values that an answer repeats, request by request; a call with more is not answered."""
+"""Limit of the keys and values that an answer copies per request; a call with more is not answered."""
 
 
 class Unanswerable(ValueError):
@@ -25,9 +25,9 @@ class Unanswerable(ValueError):
 
 @dataclass(frozen=True)
 class CallInCase:
-    """A call as it is in the case: its tensors by argument, the numbers that it was given, and its requests.
+    """A call in the case: its tensors by argument, its scalars, and its requests.
 
-    `cache` is the paged KV cache with its pages, None where `key` and `value` are packed. `leaves_empty` says that the
+    `cache` is the paged KV cache with its pages, None if `key` and `value` are packed. `leaves_empty` is True if the
     kernel, by its documentation, does not write rows of requests without keys.
     """
 
@@ -40,10 +40,7 @@ class CallInCase:
 
 
 def answer_to(asked: CallInCase, shelf: BufferShelf) -> tuple[CallAnswer, list[str]]:
-    """The answer, whose keys and values are put on the shelf, and what is left out of it, in words.
-
-    Raises Unanswerable.
-    """
+    """Return the answer, its keys and values put on the shelf, and notes on omitted rows. Raises Unanswerable."""
     out, query = _rows_of(asked.views["out"], 3), _rows_of(asked.views["query"], 3)
     _check(asked, query, out, shelf)
     attended = _Attended(asked, query, shelf)
@@ -110,7 +107,7 @@ def _scale(asked: CallInCase, name: str) -> float:
 
 
 def _lies_inside(span: RequestSpan, asked: CallInCase, rows: int) -> bool:
-    """Whether rows, pages and keys of a request are those of the call."""
+    """Whether a request's rows, pages and keys lie inside the call's tensors."""
     if not span.inside or min(span.first_row, span.q_len, span.kv_len) < 0 or span.first_row + span.q_len > rows:
         return False
     if asked.cache is not None:
@@ -124,12 +121,12 @@ def _parts(asked: CallInCase) -> list[View]:
 
 
 class _Attended:
-    """What requests attend to, in token order: K and V of a call, [tokens, kv heads, dim] for each request."""
+    """The K and V of a call's requests in token order, [tokens, kv heads, dim] each."""
 
     def __init__(self, asked: CallInCase, query: View, shelf: BufferShelf) -> None:
         self._shelf, self._pages = shelf, None if asked.cache is None else asked.cache[1]
         self._dtype = shelf.dtype(_parts(asked)[0])
-        # Once, since the shelf unpacks all of a buffer for a view of it.
+        # Once: the shelf unpacks a whole buffer for each view.
         self._query, self._rows = query, shelf.tensor(query)
         if asked.cache is None:
             parts = [shelf.tensor(part) for part in _parts(asked)]
@@ -140,7 +137,7 @@ class _Attended:
         self._key, self._value = parts if len(parts) == 2 else (parts[0], parts[0][..., :rank])
 
     def expected(self, request: int, span: RequestSpan) -> Expected:
-        """What one request should have attended to, on the shelf."""
+        """Put one request's keys and values on the shelf."""
         key, value = self._of(span)
         names = (f"request_{request}_key", f"request_{request}_value")
         views = [
@@ -151,7 +148,7 @@ class _Attended:
         return Expected(first_row=span.first_row, query=queries, key=views[0], value=views[1])
 
     def is_finite(self, span: RequestSpan) -> bool:
-        """Whether all that a request attends to, and attends with, are numbers."""
+        """Whether a request's queries, keys and values are finite."""
         queries = self._rows[span.first_row : span.first_row + span.q_len].contiguous()
         attended = (bits.contiguous().view(self._dtype.torch_dtype) for bits in self._of(span))
         tensors = (queries.view(self._shelf.dtype(self._query).torch_dtype), *attended)
@@ -174,7 +171,7 @@ def _rows_of(view: View, ndim: int) -> View:
 
 
 def _cleared(judged: Iterable[RequestSpan], out: View, lse: View | None, shelf: BufferShelf) -> Iterator[Buffer]:
-    """What clears the rows that no judged request has: 0 in `out`, -inf in `lse` if there is one."""
+    """The writes that clear rows of no judged request: 0 in `out`, -inf in `lse` if there is one."""
     owned = {row for span in judged for row in range(span.first_row, span.first_row + span.q_len)}
     others = [row for row in range(out.shape[0]) if row not in owned]
     for view, number in ((out, 0.0), (lse, -math.inf)):
@@ -194,7 +191,7 @@ def _cleared(judged: Iterable[RequestSpan], out: View, lse: View | None, shelf: 
 
 
 def _runs(rows: list[int], *, joined: bool) -> Iterator[tuple[int, int]]:
-    """Ascending rows as (first, count): neighbours together if they are `joined` in memory."""
+    """Ascending rows as (first, count): neighbors together if they are `joined` in memory."""
     start = 0
     for index in range(1, len(rows) + 1):
         if index == len(rows) or not joined or rows[index] != rows[index - 1] + 1:

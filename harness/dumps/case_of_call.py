@@ -1,4 +1,4 @@
-"""Recorded calls as a case, on the backend that runs them, if it takes their arguments."""
+"""Turn recorded calls into a case on a backend that takes their arguments."""
 
 import inspect
 from typing import Any
@@ -22,15 +22,14 @@ from attnfuzz.reference.validity import ImpossibleCase
 def make_case(
     *calls: RecordedCall, backend: str | None = None, contents: Contents = Contents.VALUES, seed: int = 0
 ) -> CallCase:
-    """A case of calls that followed each other in one process, each with its own tensors but for the workspace.
+    """A case of consecutive calls of one process, each with its own tensors except for the workspace.
 
-    The right answer is that of the last call. Memory is bounded by what the case keeps: of the KV pool, the pages that
-    lengths refer to. It runs on `backend`, or on the one of this project that has the function. `seed` is for contents
-    that are drawn.
+    The right answer is that of the last call. Memory is bounded by the case's size: of the KV pool, it keeps the pages
+    that lengths refer to. It runs on `backend`, or on this project's backend with that function. `seed` draws contents.
 
     Raises:
-        DumpError: no backend has the function, or the call can't be made into a case.
-        UnknownBackend, BackendFileError, NoCompiler, BuildFailed: the backend can't be had.
+        DumpError: no backend has the function, or the call makes no case.
+        UnknownBackend, BackendFileError, NoCompiler, BuildFailed: the backend can't be loaded.
 
     """
     chosen = backend_of(calls[-1], backend)
@@ -66,7 +65,7 @@ def make_case(
 
 
 _WITH_LATENTS = frozenset({NATIVE.ragged.name, NATIVE.mla_decode.name, NATIVE.merge_state_in_place.name})
-"""The functions that the latent backend of a server calls; the others are of the one with heads."""
+"""Functions called by the MLA backend; the others belong to the MHA backend."""
 
 
 def importable() -> list[str]:
@@ -75,10 +74,7 @@ def importable() -> list[str]:
 
 
 def backend_of(call: RecordedCall, name: str | None) -> Backend:
-    """The backend called `name`, or the one of this project that makes such calls.
-
-    Raises DumpError if it has no such kernel, UnknownBackend, BackendFileError.
-    """
+    """The backend called `name`, or this project's. Raises DumpError, UnknownBackend, BackendFileError."""
     if call.self_id is not None:
         raise DumpError(
             f"{call.folder}: {call.function} is a method of an object, and needs a GPU: no backend here has it; import "
@@ -96,7 +92,7 @@ def backend_of(call: RecordedCall, name: str | None) -> Backend:
 
 
 def check_arguments(call: RecordedCall, backend: Backend) -> None:
-    """Raise DumpError for arguments that the native kernel of this call does not take; other kernels judge theirs."""
+    """Raise DumpError for arguments that this call's native kernel doesn't take; other kernels check their own."""
     function = backend.ops[call.function].function
     if function.__module__ != ops.__name__:
         return
@@ -110,9 +106,11 @@ def check_arguments(call: RecordedCall, backend: Backend) -> None:
     for name in ("out", "out_dtype"):
         value = call.arguments.get(name)
         if isinstance(value, OtherValue | str):
-            what = value.type_name if isinstance(value, OtherValue) else value
-            raise DumpError(f"{where}: {name} is {what}, which no native kernel gives; import another call")
-    others = {name: value for name, value in call.arguments.items() if name not in parameters and not _omitted(value)}
+            given = value.type_name if isinstance(value, OtherValue) else value
+            raise DumpError(f"{where}: {name} is {given}, which no native kernel gives; import another call")
+    # Other values can't be in a case: the kernel's default applies.
+    given = {name: value for name, value in call.arguments.items() if not isinstance(value, OtherValue | torch.dtype)}
+    others = {name: value for name, value in given.items() if name not in parameters}
     if others and call.function not in ACCEPTED:
         raise DumpError(f"{where} has no argument {next(iter(others))}; import another call")
     try:
@@ -138,11 +136,6 @@ def _check_type(where: str, name: str, wanted: Any, call: RecordedCall) -> None:
     else:
         return
     if name in call.arguments and not fits:
-        what = value.type_name if isinstance(value, OtherValue) else type(value).__name__
-        what = "a tensor" if isinstance(value, ForeignTensor) else what
-        raise DumpError(f"{where}: {name} must be {needs}, but was recorded as {what}; import another call")
-
-
-def _omitted(value: Any) -> bool:
-    """Whether no case can hold a value, so that the kernel's default has to do."""
-    return isinstance(value, OtherValue | torch.dtype)
+        given = value.type_name if isinstance(value, OtherValue) else type(value).__name__
+        given = "a tensor" if isinstance(value, ForeignTensor) else given
+        raise DumpError(f"{where}: {name} must be {needs}, but was recorded as {given}; import another call")

@@ -1,4 +1,4 @@
-"""The buffers of a case in the making: what tensors of a dump become, and what stands in for their contents."""
+"""The buffers of a case, made from a dump's tensors with recorded or drawn contents."""
 
 import ctypes
 from collections.abc import Callable
@@ -16,10 +16,10 @@ from attnfuzz.reference.dtypes import DType
 
 
 class Contents(StrEnum):
-    """What tensors of floating point numbers hold in a case; integers are always kept.
+    """The contents of floating point tensors in a case; integers are always kept.
 
-    VALUES: what was recorded. STATISTICS: normal numbers with the mean and standard deviation of what was recorded.
-    SEED: standard normal numbers, for which nothing that was recorded is read.
+    VALUES: as recorded. STATISTICS: normal numbers with the recorded mean and standard deviation. SEED: standard
+    normal numbers; no recorded content is read.
     """
 
     VALUES = "values"
@@ -28,10 +28,10 @@ class Contents(StrEnum):
 
 
 class BufferShelf:
-    """Buffers, by name, of all together no more than a case may have.
+    """Buffers by name, limited to a case's total size.
 
-    Drawn ones get seeds from `seed` on, one after another. Raises DumpError, which names `source`, for what no case can
-    hold.
+    Drawn ones get consecutive seeds from `seed` on. Raises DumpError, which names `source`, for content that no case
+    can hold.
     """
 
     def __init__(self, contents: Contents, seed: int, source: str) -> None:
@@ -47,7 +47,7 @@ class BufferShelf:
         read: Callable[[], torch.Tensor],
         stride: tuple[int, ...] | None = None,
     ) -> View:
-        """A buffer for a tensor whose content `read` gives when it is needed; gaps of `stride` hold zeros."""
+        """Add a buffer for a tensor that `read` loads if needed; gaps of `stride` hold zeros."""
         stride = dense_stride(shape) if stride is None else stride
         known, size = self._reserve(name, shape, dtype, stride)
         if not size or not dtype.is_floating_point or self._contents is Contents.VALUES:
@@ -60,7 +60,7 @@ class BufferShelf:
         return View(buffer=name, shape=shape, stride=stride)
 
     def keep(self, name: str, tensor: torch.Tensor) -> View:
-        """A buffer with exactly what a tensor holds, whatever is asked for others."""
+        """Add a buffer with a tensor's exact content, whatever `Contents` applies to others."""
         shape = tuple(tensor.shape)
         stride = dense_stride(shape)
         known, _ = self._reserve(name, shape, tensor.dtype, stride)
@@ -70,23 +70,23 @@ class BufferShelf:
     def output(
         self, name: str, shape: tuple[int, ...], dtype: torch.dtype, stride: tuple[int, ...] | None = None
     ) -> View:
-        """A buffer that a kernel has still to fill."""
+        """Add a buffer for a kernel to fill."""
         stride = dense_stride(shape) if stride is None else stride
         known, size = self._reserve(name, shape, dtype, stride)
         self._buffers[name] = Buffer(name=name, dtype=known, size=size)
         return View(buffer=name, shape=shape, stride=stride)
 
     def known(self, name: str, dtype: torch.dtype) -> DType:
-        """A dtype by its name. DumpError if no case can hold it."""
+        """The DType of a torch dtype. Raises DumpError if no case can hold it."""
         try:
             return DType.of(dtype)
         except ValueError:
-            what = str(dtype).removeprefix("torch.")
+            own = str(dtype).removeprefix("torch.")
             have = ", ".join(DType)
-            raise DumpError(f"{self._source}: {name} is {what}, which no case can hold (only {have})") from None
+            raise DumpError(f"{self._source}: {name} is {own}, which no case can hold (only {have})") from None
 
     def tensor(self, view: View) -> torch.Tensor:
-        """What a view of a buffer with content shows, as integers of the elements' width."""
+        """The content of a view, as integers of the elements' width."""
         buffer = self._buffers[view.buffer]
         content = content_of(buffer)
         assert content is not None
@@ -97,17 +97,17 @@ class BufferShelf:
         return self._buffers[view.buffer].dtype
 
     def is_drawn(self, view: View) -> bool:
-        """Whether a view's buffer is drawn anew from a seed."""
+        """Whether a view's buffer is drawn from a seed."""
         return self._buffers[view.buffer].drawn is not None
 
     def buffers(self) -> tuple[Buffer, ...]:
-        """All of them, in the order of their making."""
+        """All buffers, in the order of creation."""
         return tuple(self._buffers.values())
 
     def _reserve(
         self, name: str, shape: tuple[int, ...], dtype: torch.dtype, stride: tuple[int, ...]
     ) -> tuple[DType, int]:
-        """The dtype by its name, and the elements that a buffer for the tensor has."""
+        """The DType, and the number of elements of a buffer for the tensor."""
         known = self.known(name, dtype)
         size = extent(shape, stride)
         self._left -= size * known.itemsize
@@ -120,7 +120,7 @@ class BufferShelf:
 
 
 def _flat_bytes(dense: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...], dtype: DType) -> bytes:
-    """All bytes from the first element of a tensor with these strides to its last."""
+    """All bytes that a tensor with these strides spans."""
     bits = dense.contiguous().view(dtype.bits)
     if stride != dense_stride(shape):
         laid_out = torch.zeros(extent(shape, stride), dtype=dtype.bits)
@@ -130,9 +130,9 @@ def _flat_bytes(dense: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, 
 
 
 def _like(recorded: torch.Tensor, seed: int) -> Drawn:
-    """Numbers with the mean and standard deviation of what is finite in `recorded`."""
+    """Drawn content with the mean and standard deviation of the finite numbers in `recorded`."""
     numbers = recorded.to(torch.float32)
-    # Not by brackets, which make an index of 64 bits for each axis of each element.
+    # Not by brackets, which make a 64-bit index per axis and element.
     finite = numbers.masked_select(torch.isfinite(numbers))
     if not finite.numel():
         return Drawn(seed=seed)

@@ -1,4 +1,4 @@
-"""All calls of a dump (FLASHINFER_DUMP_DIR of a run, with a folder for each call), and which of them to import."""
+"""All calls of a dump (FLASHINFER_DUMP_DIR of a run, a folder per call), and the choice of the one to import."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,17 +17,17 @@ _CALL = re.compile(r"(?P<time>\d{8}_\d{6}_\d{3})_.+_call\d+", re.ASCII)
 
 @dataclass(frozen=True)
 class Dump:
-    """The calls that can be read, in order, and why the others can't be."""
+    """The calls that can be read, in order, and the errors of the others."""
 
     calls: tuple[RecordedCall, ...]
     unreadable: tuple[DumpError, ...]
 
 
 def read_dump(folder: Path) -> Dump:
-    """The calls in a dump, or in the folder of one of its calls.
+    """Read the calls in a dump, or in the folder of one of its calls.
 
-    They are ordered by process, and by time within one. A call that was captured in a graph is one call for each
-    snapshot of its tensors: they are static buffers, which held something else in each replay.
+    They are ordered by process, and by time within one. A call captured in a graph is one call per snapshot of its
+    tensors, which are static buffers with other contents in each replay.
 
     Raises:
         DumpError: `folder` is no dump.
@@ -62,26 +62,26 @@ def read_dump(folder: Path) -> Dump:
 
 
 def _is_call(root: Path, folder: Path) -> bool:
-    """Whether a folder is a call's, be it one that the process died in before it was complete."""
+    """Whether a folder is a call's, complete or not."""
     return _CALL.fullmatch(folder.name) is not None or file_in(root, folder / METADATA) is not None
 
 
 def _snapshots(root: Path, folder: Path) -> list[tuple[int | None, Path]]:
-    """The folders with a call's tensors: one for each snapshot if it was captured, else the call's own."""
+    """The folders with a call's tensors: one per snapshot if it was captured, else the call's own."""
     flushes = folders_in(root, folder / _FLUSHES)
     numbered = [(int(match[1]), each) for each in flushes if (match := _FLUSH.fullmatch(each.name))]
     return [*sorted(numbered)] if numbered else [(None, folder)]
 
 
 def _in_order(root: Path, calls: list[RecordedCall]) -> list[RecordedCall]:
-    """By process, and within one as the session's log has them; without a whole log by the time in folders' names.
+    """Order calls by process, then by the session's log, or without a complete log by the time in folder names.
 
-    That time is the capture's for every snapshot. It has milliseconds, and calls in one of them go by name,
-    which has `__init__`, `plan` and `run` of a wrapper in order.
+    That time is the capture's for every snapshot. It has milliseconds; calls within one are ordered by name, which puts
+    `__init__`, `plan` and `run` of a wrapper in order.
     """
     path = file_in(root, root / _SESSION)
     logged = {} if path is None else _logged(path)
-    places = [logged.get(_place(root, call.folder)) for call in calls]
+    places = [logged.get(call.folder.relative_to(root).as_posix()) for call in calls]
 
     def by_name(call: RecordedCall) -> tuple[int, str, int, str, int]:
         folder = call.folder if call.snapshot is None else call.folder.parent.parent
@@ -95,7 +95,7 @@ def _in_order(root: Path, calls: list[RecordedCall]) -> list[RecordedCall]:
 
 
 def _logged(path: Path) -> Mapping[str, int]:
-    """The line that first names each folder of a session. The names are compared with ours, and never opened."""
+    """The first line that names each folder of a session. The names are only compared, never opened."""
     lines: dict[str, int] = {}
     for line, record in enumerate(records(path)):
         name = record.get("dump_dir")
@@ -106,19 +106,14 @@ def _logged(path: Path) -> Mapping[str, int]:
     return lines
 
 
-def _place(root: Path, folder: Path) -> str:
-    return folder.relative_to(root).as_posix()
-
-
 def chosen_call(
     calls: Sequence[RecordedCall], number: int | None, runs: Callable[[RecordedCall], bool] = lambda _: True
 ) -> int:
     """The index of call `number`, counted from 1; without one, of the last that crashed, or of the last of all.
 
-    `runs` tells which calls there is a backend for: only where there is none for any are others chosen. FlashInfer's
-    functions call each other, and each of them dumps: a decode on XQA is three calls, of which the first is the user's.
-
-    Raises DumpError for a number that there is none of.
+    Calls for which `runs` is False (no backend) are chosen only if there are no others. FlashInfer's functions call
+    each other, and each of them dumps: a decode on XQA is three calls, of which the first is the user's.
+    Raises DumpError if there is no such number.
     """
     if number is not None:
         if 1 <= number <= len(calls):
@@ -132,10 +127,7 @@ def chosen_call(
 def with_earlier(
     calls: Sequence[RecordedCall], index: int, earlier: int, runs: Callable[[RecordedCall], bool] = lambda _: True
 ) -> list[RecordedCall]:
-    """Call `index` after so many that came before it in its process, of those that `runs` has a backend for.
-
-    Raises DumpError if there are fewer.
-    """
+    """Call `index` after its process's last `earlier` calls for which `runs` is True. Raises DumpError."""
     before = [call for call in calls[:index] if call.process == calls[index].process and runs(call)]
     if earlier > len(before):
         raise DumpError(

@@ -1,7 +1,4 @@
-"""The files of a dump: by paths that never leave its folder, and with one JSON record a line.
-
-The process that wrote them may have died while it did.
-"""
+"""A dump's files: paths that never leave its folder, and JSON lines. The writing process may have died midway."""
 
 import json
 import stat
@@ -45,7 +42,7 @@ def folders_in(root: Path, folder: Path) -> list[Path]:
 
 
 def unreadable(path: Path, error: OSError) -> DumpError:
-    """What to raise for a file of a dump that the system does not let us read."""
+    """The error for a file of a dump that the system doesn't let us read."""
     return DumpError(f"can't read {path}: {error.strerror or error}; check that it exists and that you may read it")
 
 
@@ -59,18 +56,18 @@ def _mode(root: Path, path: Path) -> int | None:
         return None
     except OSError as error:
         raise unreadable(path, error) from error
-    except RuntimeError as error:  # how pathlib tells of a link to itself
+    except RuntimeError as error:  # pathlib's error for a link to itself
         raise DumpError(f"{path} is a link that leads nowhere: {error}") from error
 
 
 MAX_RECORD = 16 << 20
-"""Bytes of a record that are read: FlashInfer's have a few kB, or 5 MB for a call with ten thousand tensors."""
+"""Most bytes of a record that are read: FlashInfer's have a few kB, or 5 MB for a call with ten thousand tensors."""
 
 
 def last_record(path: Path) -> tuple[dict[str, Any], bool]:
-    """The last record that is whole, and whether something that is cut off follows it.
+    """The last complete record, and whether a truncated one follows.
 
-    However long the file is, only its end is read.
+    Only the file's end is read.
 
     Raises:
         DumpError: there is none, or the file can't be read.
@@ -97,7 +94,7 @@ def last_record(path: Path) -> tuple[dict[str, Any], bool]:
 
 
 def records(path: Path) -> Iterator[dict[str, Any]]:
-    """All records of a file that several processes may have written to; what is none is passed over.
+    """All records of a file that several processes may have written to; other lines are skipped.
 
     Raises:
         DumpError: the file can't be read.
@@ -115,12 +112,12 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _record(line: bytes) -> dict[str, Any]:
-    """One record. ValueError for anything else, however it is made."""
+    """One record. Raises ValueError for anything else."""
     try:
         # Not msgspec: FlashInfer writes scalars that are not finite as NaN and Infinity.
         record = json.loads(line.decode())
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if not isinstance(record, dict):
-        raise ValueError(f"a {type(record).__name__} instead of an object")  # noqa: TRY004 - it is content, no argument
+        raise ValueError(f"a {type(record).__name__} instead of an object")  # noqa: TRY004 - content, not an argument
     return record

@@ -1,7 +1,4 @@
-"""What FlashInfer writes about a call beside its tensors: `metadata.jsonl` of level 10, flashinfer/api_logging.py.
-
-A dump numbers positional arguments, and quotes the signature that names them.
-"""
+"""FlashInfer's metadata of a call: `metadata.jsonl` of log level 10, flashinfer/api_logging.py."""
 
 import importlib
 import inspect
@@ -23,7 +20,7 @@ Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 
-# Quantised tensors are no plain numbers.
+# Quantized tensors are not plain numbers.
 _DTYPES: Final = {
     str(each): each
     for each in vars(torch).values()
@@ -32,7 +29,7 @@ _DTYPES: Final = {
 
 
 class TensorDetails(msgspec.Struct, frozen=True):
-    """A tensor as it was written: after the copy to the host, except of a captured call."""
+    """A tensor's form when written: after the copy to the host, except in a captured call."""
 
     shape: tuple[Size, ...]
     dtype: str
@@ -48,9 +45,9 @@ class TensorInfo(msgspec.Struct, frozen=True):
 
 
 class Metadata(msgspec.Struct, frozen=True):
-    """The keys that are needed, and those that others versions of FlashInfer may leave out; further ones are ignored.
+    """The required keys, and those that other versions of FlashInfer may leave out; further ones are ignored.
 
-    `input_metadata` has the arguments that are no tensors, and those that hold tensors.
+    `input_metadata` has the non-tensor arguments, and those that hold tensors.
     """
 
     function_name: str
@@ -82,7 +79,7 @@ def metadata_of(record: dict[str, Any], path: Path) -> Metadata:
 
 
 def converted(value: Any, record: type[Record], path: Path) -> Record:
-    """Foreign data as what it should be. Raises DumpError."""
+    """Convert foreign data to its type. Raises DumpError."""
     try:
         return msgspec.convert(value, record)
     except msgspec.ValidationError as error:
@@ -90,18 +87,18 @@ def converted(value: Any, record: type[Record], path: Path) -> Record:
 
 
 def dtype_of(name: str, path: Path) -> torch.dtype:
-    """The dtype that FlashInfer writes as `name`. Raises DumpError."""
+    """The dtype with this name in FlashInfer's metadata. Raises DumpError."""
     if name not in _DTYPES:
         raise DumpError(f"{path} has the dtype {name[:50]!r}, which torch {torch.__version__} has no plain tensors of")
     return _DTYPES[name]
 
 
 _TEXT = 1000
-"""Characters that FlashInfer keeps of an object's text, and we of everything else."""
+"""Most characters of a text: FlashInfer's limit for objects, ours for everything."""
 
 
 class Described(msgspec.Struct, frozen=True):
-    """A value that is no number, text or None: `type`, and what FlashInfer keeps of that type."""
+    """A value that is not a number, text or None: its `type`, and the fields recorded for it."""
 
     type: str
     value: Any = None
@@ -129,7 +126,7 @@ def recorded_value(raw: Any, tensor: Callable[[str, Described], ForeignTensor], 
             return tuple(member for member in members if member is not None)
     if described.type == "enum":
         return OtherValue(printable(described.name.split(".")[0]), _text(described.name))
-    # FlashInfer's older versions keep of a list, even of tensors, no more than its text.
+    # Older versions of FlashInfer keep only the text of a list, even of tensors.
     text = described.value if isinstance(described.value, str) else described.repr
     return OtherValue(printable(described.type), _text(raw if text is None else text))
 
@@ -148,7 +145,7 @@ def _text(content: Any) -> str:
 
 @dataclass(frozen=True)
 class Positional:
-    """The parameters that take positional arguments, in order; `rest` is the one that takes all further ones."""
+    """The parameters that take positional arguments, in order; `rest` takes all further ones."""
 
     names: tuple[str, ...]
     rest: str | None = None
@@ -161,13 +158,13 @@ class Positional:
 
 
 def positional(function: str, recorded: str) -> Positional:
-    """The parameters of a function whose signature a dump gives as the text `recorded`, which may be missing.
+    """The parameters of a function, from the signature text `recorded` in a dump, which may be missing.
 
-    Then those of the installed FlashInfer's function are taken, or of the native kernel of that name. What the dump
-    names is neither evaluated nor imported.
+    Then they come from the installed FlashInfer's function, or the native kernel of that name. Names in the dump are
+    neither evaluated nor imported.
 
     Raises:
-        DumpError: none of them is there.
+        DumpError: no signature is found.
 
     """
     found = parse(recorded) or _installed(function) or _native(function)
@@ -180,7 +177,7 @@ def positional(function: str, recorded: str) -> Positional:
 
 
 def parse(signature: str) -> Positional | None:
-    """The positional parameters in a signature as `inspect` prints it, None if the text is no signature."""
+    """The positional parameters in a signature as `inspect` prints it; None if the text is not a signature."""
     names: list[str] = []
     parameters = _split(signature)
     if parameters is None:
@@ -188,7 +185,7 @@ def parse(signature: str) -> Positional | None:
     for parameter in parameters:
         name = parameter.split(":", 1)[0].split("=", 1)[0].strip()
         if name.startswith("*"):
-            # Behind it are keywords alone.
+            # Only keywords follow.
             return Positional(tuple(names), name[1:] if name[1:].isidentifier() else None)
         if name.isidentifier():
             names.append(name)
@@ -220,7 +217,7 @@ def _split(signature: str) -> list[str] | None:
 
 
 def _installed(function: str) -> Positional | None:
-    """What the installed FlashInfer's function of this name takes, if it is there and one that we know."""
+    """The parameters of the installed FlashInfer's function of this name, if known and there."""
     known = ENTRY_POINTS.get(function)
     if known is None or known.module is None:
         return None

@@ -1,4 +1,4 @@
-"""One recorded call on its way into a case: each argument in a buffer of its own, its workspace, its right answer."""
+"""Place one recorded call in a case: a buffer per argument, its workspace, its right answer."""
 
 import math
 from collections.abc import Mapping
@@ -25,10 +25,7 @@ _LOOKED_AT = 8 << 20
 
 
 def used_bytes(op: Op, arguments: Mapping[str, Any]) -> int | None:
-    """How much workspace a call uses that its entry point understands, None if its kernel is not one of ours.
-
-    Raises NoCompiler, BuildFailed: the kernels are asked.
-    """
+    """The bytes of workspace that a call uses, None if its kernel is not ours. Raises NoCompiler, BuildFailed."""
     if op.function.__module__ != ops.__name__:
         return None
     build.load()
@@ -37,10 +34,10 @@ def used_bytes(op: Op, arguments: Mapping[str, Any]) -> int | None:
 
 
 class CaseWorkspaces:
-    """The workspaces of all calls of a case. `used` is the most that one of them uses, None if that is not known.
+    """The workspaces of all calls of a case. `used` is the most that one of them uses, in bytes, None if unknown.
 
-    What is not used is cut off, and the rest begins as zeros, since each kernel lays its workspace out in a way of its
-    own. One that is no larger than that is kept as it was.
+    The unused rest is cut off, and the used part begins as zeros, since each kernel has its own layout. A workspace no
+    larger than `used` is kept as it was.
     """
 
     def __init__(self, shelf: BufferShelf, used: int | None) -> None:
@@ -48,10 +45,7 @@ class CaseWorkspaces:
         self._cut: dict[int, View] = {}
 
     def place(self, name: str, source: ForeignTensor) -> tuple[View, list[str]]:
-        """A workspace of uint8, and what was changed, in words. Raises DumpError.
-
-        Workspaces of equal size that are cut are taken to be one: servers have one for all their calls.
-        """
+        """Place a workspace as uint8, cut ones of equal size as one; return it with notes. Raises DumpError."""
         nbytes = math.prod(source.shape) * source.dtype.itemsize
         if self._used is None or nbytes <= self._used:
             return self._shelf.keep(name, _as_bytes(source.read())), []
@@ -72,10 +66,7 @@ def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class PlacedCall:
-    """One call on its way into a case: `notes` say what was changed. Its buffers are named `prefix` + argument.
-
-    `judges_lse` tells whether the backend's kernels give an LSE, so that they are asked for it to be judged.
-    """
+    """One call in a case: its buffers are named `prefix` + argument; with `judges_lse`, its LSE is judged."""
 
     def __init__(
         self, asked: Understood, shelf: BufferShelf, workspaces: CaseWorkspaces, prefix: str, *, judges_lse: bool
@@ -90,7 +81,7 @@ class PlacedCall:
         self._cache: tuple[CutPool, PageMap] | None = None
 
     def call(self) -> Call:
-        """The call, with its tensors on the shelf."""
+        """Return the call, with its tensors on the shelf."""
         self._place_cache()
         for name, value in self._call.arguments.items():
             if name not in self._literal:
@@ -101,10 +92,10 @@ class PlacedCall:
         return Call(op=self._call.function, arguments=self._literal, writes=writes)
 
     def answer(self) -> CallAnswer | None:
-        """The right answer to the call, None if it is unknown: the notes then say why."""
-        reason = "what it works on is another call's result"
+        """The right answer to the call; None if it is unknown, with the reason in the notes."""
+        reason = "its input is another call's result"
         if self._breaches:
-            reason = "the call breaks what its caller owes"
+            reason = "the call breaks a precondition"
         elif self._is_attention:
             try:
                 answer, notes = answer_to(self._asked(), self._shelf)
@@ -118,7 +109,7 @@ class PlacedCall:
 
     @property
     def guard(self) -> Guard:
-        """The side at which a page id that is not of the pool leads out of it."""
+        """The side at which a page id outside of the pool leaves it."""
         pages = [page for span in self._spans for page in span.pages]
         below = min(pages, default=0) < 0
         return Guard.LEFT if below and self._cache and max(pages) < self._cache[1].total else Guard.RIGHT
@@ -128,7 +119,7 @@ class PlacedCall:
         return any(parameter.role is Role.QUERY for parameter in self._parameters.values())
 
     def _place_cache(self) -> None:
-        """Put the pages that are needed on the shelf, and their new ids into every page table."""
+        """Put the needed pages on the shelf, and their new ids into the page table."""
         parts = [parameter for parameter in self._parameters.values() if parameter.axes[:1] == ("pages",)]
         tables = [parameter for parameter in self._parameters.values() if parameter.role is Role.PAGE_TABLE]
         if not parts or not tables:
@@ -157,7 +148,7 @@ class PlacedCall:
         elif isinstance(value, OtherValue):
             self.notes.append(f"{name} was {value.text} ({value.type_name}): no case holds that, its default applies.")
         elif isinstance(value, torch.dtype):
-            # It is that of the output, which is passed.
+            # The output's dtype; the output is passed.
             return
         elif not isinstance(value, ForeignTensor) or not isinstance(given, torch.Tensor):
             self._place_scalar(name, given, was_tensor=isinstance(value, ForeignTensor))
@@ -181,7 +172,7 @@ class PlacedCall:
             self.notes.append(f"{name} was a tensor of one number, which is passed as a number now.")
 
     def _place_outputs(self) -> None:
-        """Results that the kernel would allocate itself are passed, so that they are guarded and judged."""
+        """Pass the results that the kernel would allocate itself, so that they are guarded and judged."""
         query = self._given["query"]
         wanted = self._call.arguments.get("out_dtype")
         added = []
@@ -226,7 +217,7 @@ class PlacedCall:
         return tensor
 
     def _put(self, name: str, tensor: torch.Tensor) -> View:
-        """Integers, with the strides that they had."""
+        """Put an integer tensor on the shelf, with its strides."""
         return self._shelf.put(self._prefix + name, tuple(tensor.shape), tensor.dtype, lambda: tensor, tensor.stride())
 
     def _put_source(self, name: str, source: ForeignTensor) -> View:
@@ -237,7 +228,7 @@ class PlacedCall:
 
 
 def _origin(call: RecordedCall) -> str:
-    # Python's version has a compiler's name and a date behind it.
+    # A compiler's name and a date follow Python's version.
     versions = ", ".join(f"{name} {text.partition(' ')[0]}" for name, text in call.versions.items())
     return (
         f"It was call {call.sequence} of {call.function} in process {call.process}, {call.status}"

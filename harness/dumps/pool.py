@@ -1,4 +1,4 @@
-"""The KV pool of a recorded call, cut to the pages that its lengths refer to and laid out as it was."""
+"""The KV pool of a recorded call, cut to the pages that lengths refer to, with its layout kept."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from attnfuzz.reference.dtypes import DType
 
 @dataclass(frozen=True)
 class PageMap:
-    """Which pages of a pool are kept, by their ids, ascending, and how they are numbered anew, in the same order.
+    """The pages of a pool to keep, ascending ids, and their new numbers, in the same order.
 
-    `total` is how many pages the pool had. With `spare` there is one page more behind those that are kept, which
-    stands for every other page of the pool: it can be read, and belongs to no request.
+    `total` is the pool's number of pages. With `spare`, one more page follows the kept ones and stands for every other
+    page of the pool: it can be read, and belongs to no request.
     """
 
     total: int
@@ -29,12 +29,12 @@ class PageMap:
 
     @classmethod
     def of(cls, total: int, spans: Iterable[RequestSpan], table: torch.Tensor) -> "PageMap":
-        """Keep the pages that the lengths of requests reach; spare is for what else is in the page `table`."""
+        """Keep the pages that lengths reach; the spare is for other pages in `table`."""
         kept = sorted({page for span in spans for page in span.pages if 0 <= page < total})
         ids = table.long()
         inside = ids[(ids >= 0) & (ids < total)]
         others = not bool(torch.isin(inside, torch.tensor(kept, dtype=torch.long)).all())
-        # A pool without a page has no address, so that a wild access would look like a null pointer.
+        # An empty pool has no address: a wild access would look like a null pointer.
         return cls(total, tuple(kept), others or not kept)
 
     @property
@@ -43,7 +43,7 @@ class PageMap:
         return len(self.kept) + self.spare
 
     def renumbered(self, table: torch.Tensor) -> torch.Tensor:
-        """A page table of the new ids. Ids outside of the pool stay as far outside as they were."""
+        """Renumber a page table. Ids outside of the pool stay as far outside."""
         ids = table.long()
         kept = torch.tensor(self.kept, dtype=torch.long)
         place = torch.searchsorted(kept, ids).clamp(max=max(len(kept) - 1, 0))
@@ -53,7 +53,7 @@ class PageMap:
         return torch.where(ids < 0, ids, new).to(table.dtype)
 
     def covered(self, spans: Iterable[RequestSpan], page_size: int) -> torch.Tensor:
-        """Which slots hold tokens of requests: bool [pages, page_size]."""
+        """Mask of the slots with tokens of requests: bool [pages, page_size]."""
         slots = torch.zeros(self.pages, dtype=torch.long)
         places = {page: place for place, page in enumerate(self.kept)}
         for span in spans:
@@ -65,7 +65,7 @@ class PageMap:
 
 
 def in_ranges(numbers: Sequence[int], most: int = 12) -> str:
-    """Ascending numbers as people write them, "3 to 5, 9"; the first `most` ranges, and how many numbers follow."""
+    """Format ascending numbers as "3 to 5, 9": the first `most` ranges, then the count of the rest."""
     ranges: list[tuple[int, int]] = []
     for number in numbers:
         if ranges and ranges[-1][1] == number - 1:
@@ -78,15 +78,12 @@ def in_ranges(numbers: Sequence[int], most: int = 12) -> str:
 
 
 ROOMY = 8
-"""How many times its elements a pool may span before the gap between its pages is closed."""
+"""Span of a pool over its elements above which the gaps between its pages are closed."""
 
 
 @dataclass(frozen=True)
 class CutPool:
-    """The tensors of a KV cache as arguments, what has to be written before the call, and what was changed, in words.
-
-    `parts` has one view for each of `parameters`.
-    """
+    """The tensors of a KV cache as arguments, a view per parameter, the writes before the call, and notes."""
 
     parameters: tuple[Parameter, ...]
     parts: tuple[View, ...]
@@ -104,7 +101,7 @@ def cut_pool(
 ) -> CutPool:
     """Put the pages of one cache tensor, or of a pair of them, into buffers whose names begin with `prefix`.
 
-    `covered` says which slots of the new pool hold tokens; all others are poisoned where contents are kept by value.
+    `covered` marks the new pool's slots with tokens; all others are poisoned if contents are kept by value.
     Raises DumpError.
     """
     argument = parameters[0].name.partition("[")[0]
@@ -119,7 +116,7 @@ def cut_pool(
         partial(_gathered, shelf.known(each.name, source.dtype), source, pages, covered, each.axes.index("slots"))
         for each, source in zip(parameters, sources, strict=True)
     ]
-    said = tuple(note for _, note in forms if note)
+    notes = tuple(note for _, note in forms if note)
     if len(sources) == 2 and _interleaved(shapes, strides, sources):
         # Both at once: [pages, 2, ...].
         shape, inner = (pages.pages, 2, *shapes[0][1:]), strides[0][1:]
@@ -134,7 +131,7 @@ def cut_pool(
         parts = tuple(
             View(buffer=whole.buffer, shape=shapes[0], stride=strides[0], offset=index * half) for index in range(2)
         )
-        said += ("K and V have the strides of the two halves of one cache, and are taken as that.",)
+        notes += ("K and V have the strides of the two halves of one cache, and are taken as that.",)
         buffers = [whole]
     else:
         parts = tuple(
@@ -143,22 +140,23 @@ def cut_pool(
         )
         buffers = list(parts)
     writes = tuple(_poisoned_spare(shelf, view) for view in buffers if pages.spare and shelf.is_drawn(view))
-    return CutPool(tuple(parameters), parts, writes, said)
+    return CutPool(tuple(parameters), parts, writes, notes)
 
 
 def _gathered(
     dtype: DType, source: ForeignTensor, pages: PageMap, covered: torch.Tensor, slot_axis: int
 ) -> torch.Tensor:
-    """The pages that are kept, with poison in every slot that holds no token."""
+    """Gather the kept pages, with poison in every slot without a token."""
     pool = torch.empty((pages.pages, *source.shape[1:]), dtype=dtype.bits)
     if pages.kept:
         pool[: len(pages.kept)] = source.rows(torch.tensor(pages.kept)).view(dtype.bits)
-    pool.movedim(slot_axis, 1)[~covered] = _poison(dtype)
+    element = bytearray(poison(dtype.torch_dtype).content(dtype.itemsize))
+    pool.movedim(slot_axis, 1)[~covered] = torch.frombuffer(element, dtype=dtype.bits)
     return pool.view(dtype.torch_dtype)
 
 
 def _poisoned_spare(shelf: BufferShelf, view: View) -> Buffer:
-    """What makes poison of the last page of a pool that is drawn; its gaps, which hold poison anyway, keep it."""
+    """The write that poisons the last page of a drawn pool, gaps included, which hold poison anyway."""
     dtype, inner = shelf.dtype(view), extent(view.shape[1:], view.stride[1:])
     return Buffer(
         name=view.buffer,
@@ -169,12 +167,8 @@ def _poisoned_spare(shelf: BufferShelf, view: View) -> Buffer:
     )
 
 
-def _poison(dtype: DType) -> torch.Tensor:
-    return torch.frombuffer(bytearray(poison(dtype.torch_dtype).content(dtype.itemsize)), dtype=dtype.bits)
-
-
 def _stride(name: str, shape: tuple[int, ...], source: ForeignTensor) -> tuple[tuple[int, ...], str]:
-    """The strides of the cut pool, and what became of those of the recorded one, "" if they are kept or were lost."""
+    """The strides of the cut pool, and a note if the recorded ones changed, else ""."""
     dense, stride = dense_stride(shape), source.stride
     if stride is None or stride == dense:
         return dense, ""
@@ -189,7 +183,7 @@ def _stride(name: str, shape: tuple[int, ...], source: ForeignTensor) -> tuple[t
 def _interleaved(
     shapes: Sequence[tuple[int, ...]], strides: Sequence[tuple[int, ...]], sources: Sequence[ForeignTensor]
 ) -> bool:
-    """Whether K and V lie as the two halves of each page of one cache do."""
+    """Whether K and V are laid out as the two halves of each page of one cache."""
     half = extent(shapes[0][1:], strides[0][1:])
     return (
         shapes[0] == shapes[1]

@@ -1,4 +1,4 @@
-"""One folder of a dump as a recorded call: what FlashInfer says about it, with the files beside it."""
+"""Read one folder of a dump as a recorded call."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -30,12 +30,12 @@ _POSITION = re.compile(r"arg_(\d{1,6})", re.ASCII)
 
 
 def read_call(root: Path, folder: Path, snapshot: int | None = None) -> RecordedCall:
-    """The call in `folder`, which is `root` or under it; `snapshot` is its number among those of a captured call.
+    """Read the call in `folder`, which is `root` or under it; `snapshot` is its number if the call was captured.
 
-    Its tensors are not looked at yet.
+    Its tensors are not read yet.
 
     Raises:
-        DumpError: the folder has no such call, or not all of it.
+        DumpError: the folder has no complete call.
 
     """
     return _Reader.open(root, folder).call(snapshot)
@@ -43,7 +43,7 @@ def read_call(root: Path, folder: Path, snapshot: int | None = None) -> Recorded
 
 @dataclass(frozen=True)
 class _Reader:
-    """`path` is the file of `metadata`; `torn` tells whether that is not the last record. `lost` grows."""
+    """Reads a folder. `path` is the metadata file; `torn` is True if its last record is cut off. `lost` grows."""
 
     root: Path
     folder: Path
@@ -102,7 +102,7 @@ class _Reader:
         return _EAGER[written]
 
     def _values(self, kind: str, keys: Iterable[str], others: Mapping[str, object]) -> dict[str, Recorded]:
-        """All arguments or results by the dump's names. `others` are those that are no tensors, or hold some."""
+        """All arguments or results by the dump's names. `others` are non-tensors, or contain tensors."""
         keys = dict.fromkeys(keys)
         file = self._tensor_file(kind) if keys else None
 
@@ -142,9 +142,9 @@ class _Reader:
         )
 
     def _stride(self, details: TensorDetails) -> tuple[int, ...] | None:
-        """The stride of a tensor that is an argument by itself.
+        """The stride of a tensor that is an argument by itself; None if unknown.
 
-        A copy on the host is dense, in the order of axes of the original; other strides are the original's.
+        The dump's copy on the host is dense, in the original's order of axes; other strides are the original's.
         """
         if self.metadata.graph_capture or details.stride != dense_stride(details.shape):
             return details.stride
@@ -179,7 +179,7 @@ class _Reader:
         return arguments
 
     def _note(self, status: CallStatus, arguments: Mapping[str, Recorded]) -> None:
-        """Say what the dump did not keep."""
+        """Note the information that the dump lost."""
         dense, tensors = [], 0
         for name, value in arguments.items():
             members = value if isinstance(value, tuple) else (value,)
@@ -193,13 +193,13 @@ class _Reader:
         if tensors > 1:
             self.lost.append("Which of its tensors shared memory is not recorded.")
         if status is CallStatus.CAPTURED:
-            self.lost.append("Inputs are recorded as they were after a replay: what that wrote over is lost.")
+            self.lost.append("Inputs are recorded as they were after a replay: overwritten inputs are lost.")
         if self.torn:
             self.lost.append(f"The last line of {METADATA} is cut off: the call came further than is recorded.")
 
 
 def _is_member(key: str, others: Mapping[str, object]) -> bool:
-    """Whether a tensor is part of one of these values: `arg_1__0` is the first of arg_1."""
+    """Whether a tensor belongs to one of these values: `arg_1__0` is the first of arg_1."""
     owner, *members = key.split("__")
     for member in members:
         if owner in others:

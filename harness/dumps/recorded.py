@@ -1,4 +1,4 @@
-"""A call as a dump recorded it, before anything is made of it."""
+"""A call as recorded in a dump."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ Scalar = int | float | str | bool | None
 
 
 class DumpError(UserError):
-    """A dump that can't be read or made into a case: one line that says what is wrong, where, and what to do."""
+    """A dump that can't be read or made into a case: one line with the fault, its place, and the remedy."""
 
     def __init__(self, message: str) -> None:
-        # It may quote names out of the dump, which may hold what a terminal obeys.
+        # It may quote names from the dump with terminal escapes.
         super().__init__(printable(message).replace("\n", "\N{REPLACEMENT CHARACTER}"))
 
 
 class CallStatus(StrEnum):
-    """How far a recorded call came."""
+    """How far a recorded call got."""
 
     CRASHED = "crashed"
     COMPLETED = "completed"
@@ -34,10 +34,10 @@ class CallStatus(StrEnum):
 
 @dataclass(frozen=True)
 class ForeignTensor:
-    """A tensor of a dump, whose content stays on the disk until it is loaded.
+    """A tensor of a dump, whose content stays on disk until it is loaded.
 
-    `stride` is that of the call, in elements; None where the dump lost it, so that a dense layout is all that is known.
-    `load` gives the tensor, of any strides. Raises DumpError.
+    `stride` is that of the call, in elements; None if the dump lost it and only the dense layout is known. `load`
+    returns the tensor, with any strides. Raises DumpError.
     """
 
     shape: tuple[int, ...]
@@ -47,26 +47,23 @@ class ForeignTensor:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Self:
-        """A tensor that is in memory."""
+        """Wrap a tensor in memory."""
         return cls(tuple(tensor.shape), tensor.dtype, tensor.stride(), lambda: tensor)
 
     def read(self) -> torch.Tensor:
-        """All of it, dense; a view of the file where that is. Raises DumpError."""
+        """Load it dense; a view of the file if that is dense. Raises DumpError."""
         return self.load().contiguous()
 
     def rows(self, indices: torch.Tensor) -> torch.Tensor:
-        """The entries of the first axis at `indices` [n] int64, which must lie inside. Reads no more than it must.
-
-        Raises DumpError.
-        """
-        # As bits: torch selects no entries of some dtypes, uint32 among them.
+        """Read entries of the first axis at `indices` [n] int64, in range, and no others. Raises DumpError."""
+        # As bits: torch can't index some dtypes, uint32 among them.
         bits = _BITS.get(self.dtype.itemsize, self.dtype)
         return self.load().view(bits).index_select(0, indices).view(self.dtype)
 
 
 @dataclass(frozen=True)
 class OtherValue:
-    """A value that is neither a number nor a tensor: its type's name, and what the dump wrote for it."""
+    """A value that is neither a number nor a tensor: its type's name and its recorded text."""
 
     type_name: str
     text: str
@@ -77,13 +74,13 @@ Recorded = ForeignTensor | tuple[ForeignTensor, ...] | Scalar | torch.dtype | Ot
 
 @dataclass(frozen=True)
 class RecordedCall:
-    """One call: the function's name as FlashInfer writes it, and its arguments by their names.
+    """One call: FlashInfer's name of the function, and its arguments by name.
 
-    `sequence` counts the calls of that function in that process, from 1. `arguments` are those that were passed, bound
-    to the names of the signature; defaults are not filled in. `self_id` tells the wrapper object of a method, None for
-    a function; the object itself is not among the arguments. `outputs` are what it returned, by the dump's names.
-    `lost` says what the dump did not keep, a sentence each. `versions` are those in the dump. `snapshot` counts
-    the copies of a captured call's tensors, from 1: one after each replay of its graph, and one when the process ended.
+    `sequence` counts the calls of that function in that process, from 1. `arguments` are the passed ones, bound to the
+    signature's names, without defaults. `self_id` identifies the wrapper object of a method, None for a function; the
+    object itself is not among the arguments. `outputs` are the results, by the dump's names. `lost` describes
+    information that the dump did not keep, a sentence each. `versions` are those in the dump. `snapshot` counts the
+    copies of a captured call's tensors, from 1: one after each replay of its graph, and one when the process ended.
     """
 
     folder: Path

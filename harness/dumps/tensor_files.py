@@ -1,7 +1,7 @@
-"""The tensors of a dump, which stay on the disk until they are asked for.
+"""The tensors of a dump, which stay on disk until they are used.
 
-Both formats are mapped into memory: what is not looked at is not read. Nothing in a file is executed: of pickles torch
-takes what makes a tensor (`weights_only`) and nothing else.
+Both formats are mapped into memory, so only used parts are read. Nothing in a file is executed: torch takes only
+tensors from pickles (`weights_only`).
 """
 
 import pickle
@@ -19,15 +19,15 @@ from attnfuzz.harness.dumps.folders import unreadable
 from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor
 
 MAX_PICKLE = 64 << 20
-"""Bytes of the pickle in a .pt file, which names the tensors: about 300 for each."""
+"""Most bytes of the pickle in a .pt file, which names the tensors: about 300 each."""
 
 SUFFIXES: Final = (".pt", ".safetensors")
-"""Of the files that FlashInfer writes tensors to."""
+"""Suffixes of FlashInfer's tensor files."""
 
 
 @dataclass(frozen=True)
 class TensorFile:
-    """A file of tensors by name, opened when the first of them is asked for."""
+    """A file of tensors by name, opened on first use."""
 
     path: Path
 
@@ -63,7 +63,7 @@ class TensorFile:
         return ForeignTensor(shape, dtype, stride, lambda: self._stored(key, shape, dtype))
 
     def _stored(self, key: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """The tensor as it lies in the file. DumpError if it is not what the metadata says."""
+        """The tensor in the file. Raises DumpError if it contradicts the metadata."""
         path, tensor = self.path, self.tensors.get(key)
         if tensor is None:
             raise DumpError(f"{path} has no tensor {key}, which the metadata names: copy the dump anew")
@@ -83,7 +83,7 @@ class TensorFile:
 def _pickled(path: Path) -> Mapping[str, torch.Tensor]:
     with zipfile.ZipFile(path) as archive:
         for entry in archive.infolist():
-            # torch.save compresses nothing; what is compressed may have any size when it is unpacked.
+            # torch.save compresses nothing; compressed entries may unpack to any size.
             if entry.compress_type != zipfile.ZIP_STORED:
                 raise DumpError(f"{path} has compressed entries, which torch.save never writes: it is not read")
             if entry.filename.endswith(".pkl") and entry.file_size > MAX_PICKLE:

@@ -1,4 +1,4 @@
-"""A recorded call as its entry point understands it: its integers, and only the form of other tensors."""
+"""A recorded call interpreted by its entry point: integer contents, and only the form of other tensors."""
 
 import contextlib
 from collections.abc import Mapping
@@ -14,26 +14,26 @@ from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.reference.call_validity import MAX_BYTES
 
 _INTEGERS = frozenset({torch.int32, torch.int64})
-"""The dtypes of lengths and page ids, which are read."""
+"""Dtypes of lengths and page ids, whose contents are read."""
 
 _SCALES = frozenset({"bmm1_scale", "bmm2_scale"})
 
 
 def pictured(call: RecordedCall) -> dict[str, Any]:
-    """The arguments by name. Tensors of integers have their content, others are on torch's "meta" device.
+    """The arguments by name. Integer tensors have their content, others are on torch's "meta" device.
 
-    Scales are numbers, also where tensors of one element were passed. Raises DumpError.
+    Scales are numbers, even if passed as tensors of one element. Raises DumpError.
     """
     return {name: _pictured(name, value) for name, value in call.arguments.items()}
 
 
 def is_scale(name: str, value: Recorded) -> bool:
-    """Whether an argument is one number in a tensor, as some of FlashInfer's kernels take theirs."""
+    """Whether an argument is a scale in a one-element tensor, as some FlashInfer kernels take it."""
     return name in _SCALES and isinstance(value, ForeignTensor) and value.shape in ((), (1,))
 
 
 def layout_of(tensor: ForeignTensor) -> tuple[int, ...]:
-    """The strides that a tensor has in a case: dense where they were lost, or let elements share memory."""
+    """A tensor's strides in a case: dense if they were lost or let elements overlap."""
     if tensor.stride is not None:
         with contextlib.suppress(ValueError):
             check_strides("", tensor.shape, tensor.stride)
@@ -60,23 +60,19 @@ def _tensor(name: str, tensor: ForeignTensor) -> torch.Tensor:
 
 
 def form_of(call: RecordedCall, *names: str) -> str:
-    """The dtype and shape of the first argument of these names that the call has, "" if it has none of them."""
+    """The dtype and shape of the first argument with one of these names, "" if there is none."""
     for name in names:
         value = call.arguments.get(name)
         members = value if isinstance(value, tuple) else (value,)
-        forms = [f"{_named(each.dtype)} {list(each.shape)}" for each in members if isinstance(each, ForeignTensor)]
+        forms = [f"{each.dtype} {list(each.shape)}" for each in members if isinstance(each, ForeignTensor)]
         if forms:
-            return " and ".join(forms)
+            return " and ".join(forms).replace("torch.", "")
     return ""
-
-
-def _named(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 @dataclass(frozen=True)
 class Understood:
-    """A call with its arguments as `pictured` gives them, its tensors by name, its requests, and what it breaks."""
+    """A call with its `pictured` arguments, its tensors by name, its requests, and the preconditions it breaks."""
 
     call: RecordedCall
     given: Mapping[str, Any]
@@ -86,10 +82,12 @@ class Understood:
 
 
 def understood(call: RecordedCall) -> Understood:
-    """What a call asks for. Raises DumpError if its function is not known, or can't have such arguments."""
+    """Interpret a call. Raises DumpError if its function is unknown, or can't have such arguments."""
     entry = ENTRY_POINTS.get(call.function)
     if entry is None:
-        raise DumpError(f"{call.folder}: what {call.function} takes is not known, only {', '.join(ENTRY_POINTS)}")
+        raise DumpError(
+            f"{call.folder}: the arguments of {call.function} are unknown; known are {', '.join(ENTRY_POINTS)}"
+        )
     given = pictured(call)
     try:
         parameters, spans = entry.parameters(given), entry.spans(given)
@@ -101,9 +99,6 @@ def understood(call: RecordedCall) -> Understood:
 
 
 def breaches_of(call: RecordedCall) -> tuple[Breach, ...]:
-    """The preconditions that a call breaks, as it was recorded; none for a function that is not known.
-
-    Raises DumpError.
-    """
+    """The preconditions that a call breaks; none for an unknown function. Raises DumpError."""
     entry = ENTRY_POINTS.get(call.function)
     return () if entry is None else entry.breaches(pictured(call))

@@ -1,7 +1,7 @@
-"""Runs of FlashInfer's wrapper objects, as calls of the functions that do the same without a plan.
+"""Runs of FlashInfer's wrapper objects as calls of equivalent functions without a plan.
 
-A wrapper is planned for the pages of its requests, and run on queries and a cache. The functions for TRT-LLM's kernels
-take both at once: lists of pages become rows of a page table, and what lies on the last of them makes a length.
+A wrapper is planned for the pages of its requests, then run on queries and a cache. The functions for TRT-LLM's kernels
+take both at once: lists of pages become rows of a page table, and the tokens on the last page make a length.
 """
 
 import math
@@ -17,7 +17,7 @@ from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, Recorded, 
 
 @dataclass(frozen=True)
 class _Wrapper:
-    """A class of wrappers: the function that does what its run does, and what its plan calls the lists of pages."""
+    """A wrapper class: the function equivalent to its run, and its plan's names of the page lists."""
 
     function: str
     prefix: str
@@ -39,12 +39,12 @@ _CARRIED: Final = frozenset({"q", "paged_kv_cache", "out", "lse", "return_lse", 
 _IMMATERIAL: Final = frozenset(
     {"num_qo_heads", "num_kv_heads", "head_dim", "head_dim_qk", "head_dim_vo", "page_size"}
 ) | {
-    # Told by the tensors, or by the lists once more.
+    # Redundant with the tensors or the lists.
     *("q_data_type", "kv_data_type", "o_data_type", "data_type", "seq_lens", "seq_lens_q", "block_tables"),
     *("max_token_per_sequence", "max_sequence_kv", "uniform_q_len"),
-    # How it is computed.
+    # Choices of the implementation.
     *("non_blocking", "fixed_split_size", "disable_split_kv", "use_fp16_qk_reduction", "enable_pdl"),
-    # Of embeddings that are refused.
+    # Parameters of position encodings, which are refused.
     *("rope_scale", "rope_theta"),
 }
 _NEUTRAL: Final[Mapping[str, Recorded]] = {
@@ -53,18 +53,18 @@ _NEUTRAL: Final[Mapping[str, Recorded]] = {
     "window_right": 0,
     "token_pos_in_items_len": 0,
 }
-"""What options that no function has must be."""
+"""Required values of options that no function has."""
 
 
 def function_of(call: RecordedCall) -> str:
-    """The function that does what a call does: its own, or one for the run of a wrapper."""
+    """The function equivalent to a call: its own, or one for the run of a wrapper."""
     return _WRAPPERS[_class(call)].function if _is_run(call) else call.function
 
 
 def as_function(calls: Sequence[RecordedCall], call: RecordedCall) -> RecordedCall:
-    """`call` as one of `function_of(call)`; `calls` are those of the dump. Others than runs stay as they are.
+    """Turn `call` into one of `function_of(call)`; `calls` are the dump's. Calls other than runs are unchanged.
 
-    Raises DumpError for a run whose object's __init__ or plan was not dumped, or which no function can be asked for.
+    Raises DumpError for a run whose object's __init__ or plan was not dumped, or which no function can express.
     """
     if not _is_run(call):
         return call
@@ -84,7 +84,7 @@ def as_function(calls: Sequence[RecordedCall], call: RecordedCall) -> RecordedCa
         **{name: known[name] for name in ("out", "lse", "return_lse", "sinks") if name in known},
         **(pages.context(plan, known) if "qo_indptr" in known else pages.decode(known)),
     }
-    note = f"That function stands for the run of a {_class(call)}, and is told the pages of {plan.folder.name}."
+    note = f"That function stands for the run of a {_class(call)}, with the pages planned in {plan.folder.name}."
     return replace(call, function=wrapper.function, arguments=arguments, self_id=None, lost=(note, *call.lost))
 
 
@@ -117,7 +117,7 @@ def _check_options(call: RecordedCall) -> None:
 
 
 def _scales(call: RecordedCall, known: Mapping[str, Recorded], wrapper: _Wrapper) -> dict[str, Recorded]:
-    """As run has it: scales of queries and keys multiply the softmax scale, that of values the output."""
+    """Combine scales as run does: those of queries and keys into the softmax scale, that of values for the output."""
     head_dim = known.get(wrapper.head_dim)
     if not isinstance(head_dim, int) or head_dim < 1:
         raise DumpError(f"{call.folder}: its object was planned without {wrapper.head_dim}; import another call")
@@ -136,7 +136,7 @@ def _scales(call: RecordedCall, known: Mapping[str, Recorded], wrapper: _Wrapper
 
 @dataclass(frozen=True)
 class _Pages:
-    """What a plan says of each request: a row of a page table [requests, most pages], and its number of keys."""
+    """A plan's requests: a page table [requests, most pages], and their numbers of keys."""
 
     table: torch.Tensor
     lengths: torch.Tensor

@@ -1,4 +1,4 @@
-"""Stand-alone scripts: a failure without this project, for whoever owns the kernel."""
+"""Stand-alone scripts: a failure without this project, for the kernel's owners."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -26,9 +26,9 @@ _JUDGED_BY_ANSWER = frozenset(
 
 
 class Exporter:
-    """A case that was run once more, of which scripts can be made.
+    """A case that was run once more, to make scripts of.
 
-    `seen` is its worst failure, None if it passes; `calls` are those in which it ended, None if nothing was launched. A
+    `seen` is its worst failure, None if it passes; `calls` are those of its last step, None if nothing was launched. A
     case that `failed` and has a `recurrence` may pass this time.
     """
 
@@ -40,7 +40,7 @@ class Exporter:
         failed: Observation | None = None,
         recurrence: Recurrence | None = None,
     ) -> None:
-        """Run it. Raises CannotExport for a call that can't be written down."""
+        """Run the case. Raises CannotExport for a call that can't be serialized."""
         runner = runner or shared_runner()
         calls: CallCase | None
         if isinstance(case, CallCase):
@@ -53,7 +53,7 @@ class Exporter:
         self._case, self._unsupported = case, verdict.unsupported
         self.seen: Observation | None = next(iter(verdict.failures), failed)
         self._recurrence = recurrence
-        # The calls of a run that passes are those of its last step.
+        # A passing run has the calls of its last step.
         last = len(case.steps) - 1 if isinstance(case, Case) else -1
         self._other_step = not verdict.failures and failed is not None and failed.step not in (-1, last)
         self.calls = _lean(calls, self.seen, runner) if calls is not None and self.seen is not None else calls
@@ -62,31 +62,28 @@ class Exporter:
         """The script for a target.
 
         Raises:
-            CannotExport: nothing was launched, calls alone do not show what failed, or the target lacks a kernel.
+            CannotExport: nothing was launched, calls alone don't show the failure, or the target lacks a kernel.
 
         """
         seen, calls = self.seen, self.calls
         if calls is None:
             raise CannotExport(f"no kernel was launched{f' ({self._unsupported})' if self._unsupported else ''}")
         if self._other_step:
-            raise CannotExport("it passed this time, and fails before its last step, whose calls a script makes")
+            raise CannotExport("it passed this time, and a script has the calls of the last step, after the failure")
         if self._recurrence is not None and self._recurrence.history:
-            raise CannotExport("it fails after other cases alone, whose calls a script does not make: replay it")
+            raise CannotExport("it fails only after other cases, whose calls a script doesn't make: replay it")
         if seen is not None and seen.tier == Tier.T6:
-            raise CannotExport("two runs differ, and each is right by itself: the calls of one do not show it")
+            raise CannotExport("two runs differ, and each is right by itself: the calls of one don't show it")
         if seen is not None and seen.kind is Kind.CONTRACT_BROKEN:
-            raise CannotExport("its kernels give the right answer: what a call asks of them breaks its contract")
+            raise CannotExport("its kernels give the right answer: it is the call that breaks its contract")
         if seen is not None and seen.kind in _JUDGED_BY_ANSWER and calls.answer is None:
             raise CannotExport(
-                f"{calls.backend} changes what its kernels return: their calls alone do not show the failure"
+                f"{calls.backend} changes its kernels' results: their calls alone don't show the failure"
             )
         return render_script(case_id(self._case), calls, seen, target, self._recurrence)
 
     def scripts(self, targets: Iterable[Target] | None = None) -> Iterator[str]:
-        """Yield the scripts for `targets` that one can be made for, by default for all.
-
-        The calls of a backend on a GPU are FlashInfer's first: kernels on a CPU do not show what one on a GPU does.
-        """
+        """Yield the scripts that can be made for `targets`, by default for all, FlashInfer's first on a GPU."""
         on_gpu = resolve(self._case.backend).capability.device is Device.CUDA
         for target in targets or sorted(Target, key=lambda target: (target is Target.FLASHINFER) != on_gpu):
             with contextlib.suppress(CannotExport):
@@ -94,12 +91,12 @@ class Exporter:
 
 
 def export_script(case: AnyCase, runner: Runner | None = None, *, target: Target = Target.NATIVE) -> str:
-    """Run a case once more, and make a script of the calls in which it ended. Raises CannotExport."""
+    """Run a case once more, and make a script of its last step's calls. Raises CannotExport."""
     return Exporter(case, runner).script(target)
 
 
 def _lean(calls: CallCase, seen: Observation, runner: Runner) -> CallCase:
-    """The calls with normal numbers for contents if they die of the same then, else as they are."""
+    """The calls with normal numbers for contents if they still die alike, else unchanged."""
     if seen.kind not in DEATHS:
         return calls
     buffers = tuple(_redrawn(buffer, seed) for seed, buffer in enumerate(calls.buffers))

@@ -1,4 +1,4 @@
-"""The calls of a case as the text of one Python function: its buffers, the calls, and what they should have given."""
+"""The calls of a case as the text of one Python function: buffers, calls, and expected results."""
 
 import base64
 import ctypes
@@ -25,7 +25,7 @@ from attnfuzz.reference.case import Outputs
 from attnfuzz.reference.dtypes import DType
 
 WIDTH = 100
-"""Lines are filled up to so many characters, but never broken inside of an item."""
+"""Line length in characters; items are never broken."""
 
 _TAKEN = frozenset(
     {"compare", "elements", "filled", "inf", "memory", "nan", "normal", "packed", "put", "strided", "torch"}
@@ -33,24 +33,21 @@ _TAKEN = frozenset(
 """Names that the function uses and a script defines."""
 
 MOST_RUNS = 6
-"""Content of up to so many runs of equal elements is written as runs."""
+"""Most runs of equal elements that content is written as."""
 
 MOST_NUMBERS = 256
-"""Up to so many integers are written as numbers."""
+"""Most integers that are written as numbers."""
 
 
 class ScriptContents:
-    """The contents of one script. `packed` has the bits of those that are too long for a line, by name, as text.
-
-    Expressions call what a script defines: normal(size, seed), filled((count, value), ...) and packed(name).
-    """
+    """The contents of one script as expressions of its functions; `packed` has the bits of long ones, as text."""
 
     def __init__(self, outputs: Outputs) -> None:
         self._outputs = outputs
         self.packed: dict[str, str] = {}
 
     def source(self, buffer: Buffer, key: str) -> str:
-        """The content of a buffer, or of a write to one, as an expression; `key` names it if it is packed."""
+        """An expression for the content of a buffer or a write; `key` names it if it is packed."""
         dtype = buffer.dtype.torch_dtype
         if buffer.drawn is not None:
             drawn = buffer.drawn
@@ -71,7 +68,7 @@ class ScriptContents:
         return f"packed({quoted(key)})"
 
     def _unwritten(self, buffer: Buffer) -> str:
-        """What an output holds before it is written: NaN, or what an earlier call could have left."""
+        """The content of an output before it is written: NaN, or plausible stale numbers."""
         if not buffer.dtype.torch_dtype.is_floating_point:
             return f"filled(({buffer.size}, 1))"
         if self._outputs is Outputs.POISONED:
@@ -80,18 +77,18 @@ class ScriptContents:
 
 
 def _runs(content: torch.Tensor, dtype: DType) -> list[tuple[int, float]]:
-    """How often which element comes one after another."""
+    """Run-length encode elements as (count, value)."""
     values, counts = torch.unique_consecutive(content.view(dtype.bits), return_counts=True)
     numbers = values.view(dtype.torch_dtype)
     if dtype.torch_dtype.is_floating_point:
         numbers = numbers.double()
-    # Bits that differ make runs of their own, so that no two zeros or NaNs are taken for one another.
+    # By bits, so that different zeros or NaNs don't merge.
     return list(zip(counts.tolist(), numbers.tolist(), strict=True))
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a target calls: `names` has what each op is called, `adapt` changes the text of an argument by its name.
+    """A target's way to call: `names` maps ops to functions, `adapt` changes an argument's text by its name.
 
     `after` is a line to run after each call, "" for none.
     """
@@ -103,14 +100,14 @@ class Dialect:
 
 @dataclass(frozen=True)
 class Body:
-    """`text` is what goes into the function, indented by four spaces; `packed` are the contents that it refers to."""
+    """`text` is the function's body, indented by four spaces; `packed` are the contents that it uses."""
 
     text: str
     packed: dict[str, str]
 
 
 def body_of(calls: CallCase, dialect: Dialect, *, has_lse: bool = False, left_out: Iterable[str] = ()) -> Body:
-    """The text for some calls. `has_lse` tells whether the LSE can be compared; buffers `left_out` are not made."""
+    """The text for some calls. The LSE is compared if `has_lse`; buffers `left_out` are not made."""
     return _Writer(calls, dialect, has_lse=has_lse).body(frozenset(left_out))
 
 
@@ -147,15 +144,15 @@ class _Writer:
         arguments = []
         for name, value in call.arguments.items():
             text = self._argument(name, value)
-            # The names that a case from a file has are parameters; others stay text.
+            # Names from a file may not be identifiers.
             arguments.append(f"{name}={text}" if is_parameter(name) else f"**{{{name!r}: {text}}}")
         after = [f"    {self._dialect.after}"] if self._dialect.after else []
         return [f"    {self._dialect.names[call.op]}(", *_packed_lines(arguments, " " * 8), "    )", *after]
 
     def _answer(self, answer: CallAnswer, reached: set[str]) -> list[str]:
-        """What compare() is given; what no kernel sees is made here."""
+        """The call of compare(), and buffers that no kernel gets."""
         lines = []
-        # A request without queries has no rows that could be wrong.
+        # A request without queries has no rows.
         requests = [request for request in answer.requests if request.query.shape[0]]
         truths = [view for request in requests for view in (request.query, request.key, request.value)]
         truths += [] if answer.sinks is None else [answer.sinks]
@@ -208,7 +205,7 @@ class _Writer:
 
 
 def reached_by(calls: Iterable[Call]) -> set[str]:
-    """The names of the buffers that these calls are handed."""
+    """The names of the buffers that these calls get."""
     return {view.buffer for call in calls for _, view in named_views(call.arguments)}
 
 
@@ -222,7 +219,7 @@ def _filled(opening: str, content: str, closing: str) -> list[str]:
 
 
 def _packed_lines(items: Iterable[str], indent: str) -> list[str]:
-    """As many items in each line as fit, each with a comma after it."""
+    """Fill lines with items, each with a comma."""
     lines: list[str] = []
     for item in items:
         if lines and len(lines[-1]) + len(item) + 2 <= WIDTH:

@@ -1,4 +1,4 @@
-"""Text of Python: literals, names of variables, imports, and functions of this project that a script carries along."""
+"""Python source text: literals, variable names, imports, and this project's functions in a script."""
 
 import ast
 import inspect
@@ -9,26 +9,26 @@ from types import ModuleType
 
 
 def source(text: str) -> str:
-    """A file's text, in lines where that is possible."""
+    """A file's text as a literal, in lines if possible."""
     plain = "'''" not in text and not text.endswith(("\\", "'"))
     return f"r'''{text}'''" if plain else repr(text)
 
 
 def in_docstring(text: str) -> str:
-    """Text as one line inside of a docstring in triple double quotes."""
+    """Text as one line of a docstring in triple double quotes."""
     text = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
     return text.replace("\\", "\\\\").replace('"""', "'''")
 
 
 def quoted(value: object) -> str:
-    """A value as Python writes it, but text in double quotes where that takes no escapes."""
+    """A value's repr, but text in double quotes if that needs no escapes."""
     text = repr(value)
     inner = text[1:-1]
     return f'"{inner}"' if isinstance(value, str) and text[0] == "'" and '"' not in inner else text
 
 
 def variables(names: Iterable[str], taken: Collection[str]) -> dict[str, str]:
-    """For each of `names` a Python name like it, none of them alike, a keyword, or among those `taken`."""
+    """A unique Python name for each of `names`, neither a keyword nor among those `taken`."""
     found: dict[str, str] = {}
     used = set(taken)
     for name in names:
@@ -58,7 +58,7 @@ _NAMES = {
 
 
 def standard_imports(text: str) -> list[str]:
-    """Import statements, sorted, for the modules above and names in them that `text` uses."""
+    """Import statements, sorted, for the modules and names above that `text` uses."""
     used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     names: dict[str, list[str]] = {}
     for name in sorted(used & _NAMES.keys()):
@@ -68,10 +68,7 @@ def standard_imports(text: str) -> list[str]:
 
 
 def inlined(modules: Iterable[ModuleType], wanted: Iterable[str], renames: dict[str, str]) -> str:
-    """Source of the top-level names `wanted` and of those that they use, looked up in `modules`.
-
-    `renames` replaces text in what is returned, such as a call into a module that is not carried along.
-    """
+    """Source of the top-level names `wanted` of `modules`, and of names they use, with texts replaced by `renames`."""
     definitions = [definition for module in modules for definition in _definitions(module)]
     used = {name: names for defined, names, _ in definitions for name in defined}
     needed: set[str] = set()
@@ -81,7 +78,7 @@ def inlined(modules: Iterable[ModuleType], wanted: Iterable[str], renames: dict[
         if name in used and name not in needed:
             needed.add(name)
             queue += used[name]
-    # In the order of definition, so that constants precede what uses them when it is defined.
+    # In order of definition, so that constants precede their uses.
     result = "\n\n\n".join(text for defined, _, text in definitions if needed.intersection(defined))
     for old, new in renames.items():
         result = result.replace(old, new)
@@ -89,7 +86,7 @@ def inlined(modules: Iterable[ModuleType], wanted: Iterable[str], renames: dict[
 
 
 def _definitions(module: ModuleType) -> Iterable[tuple[list[str], set[str], str]]:
-    """For each statement of a module that defines names: these, the names that it uses, and its source."""
+    """For each defining statement of a module: the names it defines, the names it uses, and its source."""
     source = inspect.getsource(module)
     lines = source.splitlines()
     for node in ast.parse(source).body:

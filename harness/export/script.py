@@ -1,4 +1,4 @@
-"""From calls to a script that anyone can run: the memory, the calls, what is right, and whose kernels they are."""
+"""Render calls as a stand-alone script: memory, calls, right answers, and kernels."""
 
 import jinja2
 
@@ -15,7 +15,7 @@ from attnfuzz.reference.calls import CallCase, named_views
 from attnfuzz.reference.contract import LseBase
 
 MAX_BYTES = 64 << 20
-"""Of all contents that a script has to carry as text."""
+"""Limit for all contents that a script has as text."""
 
 
 def render_script(
@@ -25,12 +25,12 @@ def render_script(
     target: Target,
     recurrence: Recurrence | None = None,
 ) -> str:
-    """A script that makes `calls`, and says whether what was `seen` when the case of that id ran shows.
+    """Render a script that makes `calls`, and reports whether the failure `seen` in the case of that id shows.
 
-    With a `recurrence`, it makes them again and again, until it shows or would have.
+    With a `recurrence`, it repeats them until it shows or should have.
 
     Raises:
-        CannotExport: the target lacks a kernel, or there is too much to carry.
+        CannotExport: the target lacks a kernel, or the contents are too large.
 
     """
     backend = resolve(calls.backend)
@@ -53,7 +53,7 @@ def render_script(
         device=parts.device,
         guarded=guarded,
         guard=calls.guard.value,
-        # After a death there is nobody who could look.
+        # A dead process can't check.
         checked=not deadly,
         judged=calls.answer is not None,
         child=parts.more["native"],
@@ -61,14 +61,14 @@ def render_script(
         read_only=_read_only(calls, backend, parts.left_out),
         repeats=1 if recurrence is None else max(2, recurrence.runs_to_show),
         repeat_seconds=MOST_SECONDS,
-        # Each is made once by the calls.
+        # Each round of calls makes each once.
         buffers=body.text.count(" = memory("),
         **parts.more,
     )
-    what = f"{seen.kind}: {seen.place}" if seen else "Nothing wrong"
+    failure = f"{seen.kind}: {seen.place}" if seen else "Nothing wrong"
     where = f" in {calls.mode}" if calls.mode else ""
     return _template("script.py.j2").render(
-        title=in_docstring(f"{what}, in calls that {calls.backend} made{where}."),
+        title=in_docstring(f"{failure}, in calls that {calls.backend} made{where}."),
         seen=seen,
         about=(
             *parts.about,
@@ -85,7 +85,7 @@ def render_script(
 
 
 def _repeated(recurrence: Recurrence | None) -> list[str]:
-    """What to say of a failure that comes and goes."""
+    """Lines about a failure that comes and goes."""
     if recurrence is None:
         return []
     beside = ""
@@ -95,14 +95,14 @@ def _repeated(recurrence: Recurrence | None) -> list[str]:
 
 
 def _poison(calls: CallCase, left_out: frozenset[str]) -> dict[str, bytes]:
-    """For each element type of a buffer that calls reach, what an element holds that nobody may read."""
+    """The poison of an element, for each dtype of the buffers that calls reach."""
     reached = reached_by(calls.calls) - left_out
     dtypes = dict.fromkeys(buffer.dtype for buffer in calls.buffers if buffer.name in reached)
     return {dtype.value: poison(dtype.torch_dtype).content(dtype.itemsize) for dtype in dtypes}
 
 
 def _read_only(calls: CallCase, backend: Backend, left_out: frozenset[str]) -> list[str]:
-    """The buffers that no call may write, nor anybody else between the calls."""
+    """The buffers that nothing may write, during or between the calls."""
     written = {write.name for call in calls.calls for write in call.writes}
     if calls.answer is not None:
         written |= {write.name for write in calls.answer.writes}

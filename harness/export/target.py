@@ -1,4 +1,4 @@
-"""Whose functions a script calls: CPU kernels whose source it carries, or FlashInfer, which is not imported here."""
+"""The functions that a script calls: CPU kernels with their source, or FlashInfer's, which is not imported here."""
 
 import platform
 from collections.abc import Mapping
@@ -27,14 +27,14 @@ from attnfuzz.reference.noise import ROUNDOFF, SMALLEST_STEP
 from attnfuzz.reference.user_error import UserError
 
 _MODULES: tuple[ModuleType, ...] = (unsupported, ops, gather, torch_sdpa)
-"""The modules whose functions a script can carry along."""
+"""The modules whose functions a script can include."""
 
 WORKSPACE_BYTES = 128 << 20
-"""Of a workspace at least: what FlashInfer's own tests allocate for these functions, whose kernels need more than the
+"""Least size of a workspace: FlashInfer's own tests allocate it for these functions, whose kernels need more than the
 CPU's."""
 
 _OWN = (fixup, gather)
-"""The modules whose functions FlashInfer lacks, all in torch."""
+"""Modules of functions that FlashInfer lacks, all in torch."""
 
 _DECODE = "trtllm_batch_decode_with_kv_cache"
 _WORKSPACE = "workspace_buffer"
@@ -42,24 +42,23 @@ _COMPILATION_SECONDS = 600
 
 
 class Target(StrEnum):
-    """Whose functions a script calls: this project's CPU kernels, whose source it carries, or FlashInfer's."""
+    """The functions that a script calls: this project's CPU kernels, with their source, or FlashInfer's."""
 
     NATIVE = "native"
     FLASHINFER = "flashinfer"
 
 
 class CannotExport(UserError):
-    """A case that no stand-alone script can be made of; the message says why."""
+    """A case can't be exported as a stand-alone script; the message says why."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a target puts into a script.
+    """A target's parts of a script.
 
-    `packages` are import statements, `install` what pip is told if one fails. `about` are the lines of the head that
-    say what it runs on and where it comes from. `allocate` and `main` name templates. `wrappers` is source of functions
-    that the calls use; `left_out` are buffers that it does not make. `more` is what only the templates of this target
-    know.
+    `packages` are import statements, `install` the arguments of pip if one fails. `about` are head lines on
+    requirements and origin. `allocate` and `main` name templates. `wrappers` is the source of functions that the calls
+    use; buffers `left_out` are not made. `more` has values for this target's own templates.
     """
 
     dialect: Dialect
@@ -75,21 +74,21 @@ class Parts:
 
 
 def raises(seen: Observation | None) -> bool:
-    """Whether the failure is an exception. In a script that shows another, an exception only means that it can't."""
+    """Whether the failure is an exception. In a script for another failure, an exception means that it can't run."""
     return seen is not None and seen.kind in {Kind.RAISED, Kind.UNEXPECTED_REJECTION}
 
 
 def versions_of(*packages: str) -> list[str]:
-    """Those that are installed, with their versions."""
+    """The installed ones of `packages`, with their versions."""
     found = ((package, version_of(package)) for package in packages)
     return [f"{package} {version}" for package, version in found if version]
 
 
 def native_parts(case_id: str, calls: CallCase, backend: Backend, seen: Observation | None, *, guarded: bool) -> Parts:
-    """What such a script has.
+    """The parts of a script with this project's kernels.
 
     Raises:
-        CannotExport: a kernel is not this project's, so that its source can't be carried along.
+        CannotExport: a kernel is not this project's, so its source can't be included.
 
     """
     names = {op: _carried(backend, op) for op in sorted({call.op for call in calls.calls})}
@@ -122,7 +121,7 @@ def native_parts(case_id: str, calls: CallCase, backend: Backend, seen: Observat
 
 
 def _bounds(calls: CallCase, backend: Backend) -> dict[str, object]:
-    """What the error of a correct kernel depends on."""
+    """The parameters of a correct kernel's error."""
     if calls.answer is None:
         return {}
     dtypes = {buffer.name: buffer.dtype for buffer in calls.buffers}
@@ -136,10 +135,10 @@ def _bounds(calls: CallCase, backend: Backend) -> dict[str, object]:
 
 
 def _carried(backend: Backend, op: str) -> str:
-    """The name of an op's function, whose source a script can carry."""
+    """The name of an op's function, whose source a script can include. Raises CannotExport."""
     function = backend.ops[op].function
     if function.__module__ not in {module.__name__ for module in _MODULES}:
-        raise CannotExport(f"{op} of {backend.name} is not part of attnfuzz: a script can't carry its source along")
+        raise CannotExport(f"{op} of {backend.name} is not part of attnfuzz: a script can't include its source")
     name: str = function.__name__
     return name
 
@@ -147,7 +146,7 @@ def _carried(backend: Backend, op: str) -> str:
 def flashinfer_parts(
     case_id: str, calls: CallCase, backend: Backend, seen: Observation | None, *, guarded: bool
 ) -> tuple[CallCase, Parts]:
-    """The calls as FlashInfer is to be called, and what such a script has.
+    """The calls adapted to FlashInfer, and the parts of such a script.
 
     Raises:
         CannotExport: one of the functions is not FlashInfer's.
@@ -170,7 +169,7 @@ def flashinfer_parts(
         calls = _without_lse(calls)
     workspaces = _workspaces(calls)
     sizes = [buffer.size * buffer.dtype.itemsize for buffer in calls.buffers if buffer.name in workspaces]
-    # Whole MiB, so that it reads well.
+    # Whole MiB for readability.
     workspace_bytes = -(-max(WORKSPACE_BYTES, *sizes, 0) >> 20) << 20
     names = {call.op: call.op for call in calls.calls}
     eight_bits = any(buffer.dtype is DType.FLOAT8_E4M3 for buffer in calls.buffers)
@@ -188,7 +187,7 @@ def flashinfer_parts(
             "Run it with Python 3.11+, torch and FlashInfer, on a GPU that FlashInfer has these functions for.",
             f"Written by attnfuzz {attnfuzz.__version__} from case {case_id}, for",
             f"{', '.join(versions_of('flashinfer-python', 'cuda-bindings', 'torch'))}.",
-            f"What was seen, was seen with the kernels of {calls.backend}, which take the same arguments.",
+            f"The failure was seen with the kernels of {calls.backend}, which take the same arguments.",
             *_differences(recorded, calls, workspace_bytes),
         ),
         allocate="allocate_cuda.py.j2" if guarded else "allocate_plain.py.j2",
@@ -209,15 +208,15 @@ def flashinfer_parts(
 
 
 def _adapt(workspace_bytes: int, name: str, text: str) -> str:
-    """An argument where FlashInfer wants it."""
+    """Place an argument on the device that FlashInfer wants."""
     if name == _WORKSPACE:
         return f"torch.zeros({workspace_bytes >> 20} << 20, dtype=torch.uint8, device=DEVICE)"
-    # The mirrors of lengths, for the host.
+    # Host mirrors of lengths.
     return f"{text}.cpu()" if name.endswith("_cpu") and text != "None" else text
 
 
 def _without_lse(calls: CallCase) -> CallCase:
-    """The calls without the LSE of paged decode, where none but the judge looks at it: not every kernel has one."""
+    """Drop the LSE of paged decode if only the judge uses it: not every kernel has one."""
     answer = calls.answer
     decodes = [call for call in calls.calls if call.op == _DECODE]
     elsewhere = reached_by(call for call in calls.calls if call.op != _DECODE)
@@ -247,12 +246,10 @@ def _workspaces(calls: CallCase) -> frozenset[str]:
 
 
 def _differences(before: CallCase, after: CallCase, workspace_bytes: int) -> list[str]:
-    """What FlashInfer's kernels are given that the others were not, or the other way round."""
+    """Describe the differences between FlashInfer's calls and the original ones."""
     lines = []
     if _workspaces(before):
-        lines.append(
-            f"The workspace is {workspace_bytes >> 20} MiB of zeros, since how much a kernel needs is its own affair."
-        )
+        lines.append(f"The workspace is {workspace_bytes >> 20} MiB of zeros, since each kernel has its own needs.")
     if after != before:
         lines.append("The LSE of the decode is left out, since XQA (SM90, SM120) has none.")
     if any(call.op == _DECODE and call.arguments.get("q_len_per_req") not in {None, 1} for call in after.calls):

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, also after the machine went away."""
+"""Files that are complete or absent, even after a crash of the machine."""
 
 import contextlib
 import os
@@ -6,17 +6,14 @@ import shutil
 from pathlib import Path
 
 DRAFT = ".draft-"
-"""How the names of files begin that are being written; they end in the number of the process."""
+"""Name prefix of files being written; their suffix is the process id."""
 
 _LONGEST_NAME = 60
-"""Characters of the name of what was set aside: in UTF-8, they take at most the 255 bytes of a file name."""
+"""Most characters of a set-aside file's name, which in UTF-8 fit into 255 bytes."""
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Write `data` to `path` in one move; it is on the disk when this returns. Raises OSError.
-
-    What an interrupted write leaves is a file whose name begins with ".draft-", beside `path`.
-    """
+    """Write `data` to `path` atomically and durably; interrupted, it leaves a ".draft-" file. Raises OSError."""
     make_folder(path.parent)
     draft = path.with_name(f"{DRAFT}{path.name}.{os.getpid()}")
     try:
@@ -31,17 +28,14 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of `data` to an open file. Raises OSError, and may have written a part then.
-
-    A disk that is almost full takes a part without a word; what stopped it shows when the rest is written.
-    """
+    """Write all of `data` to an open file, even if the system takes parts. Raises OSError, maybe after a part."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` last: without this, a machine that goes away may take a new file along."""
+    """Make the names in `folder` durable: without this, a crash of the machine may lose a new file."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -50,12 +44,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a folder lies at `path` itself: a link may lead anywhere."""
+    """Whether `path` itself is a folder, not a link to one."""
     return path.is_dir() and not path.is_symlink()
 
 
 def remove(path: Path) -> None:
-    """Remove what lies at `path`, of whatever kind, as far as the system lets us. A link's target stays."""
+    """Remove a file, folder or link at `path`, as far as possible. A link's target stays."""
     with contextlib.suppress(OSError):
         if is_folder(path):
             shutil.rmtree(path, ignore_errors=True)
@@ -64,7 +58,7 @@ def remove(path: Path) -> None:
 
 
 def set_aside(path: Path) -> Path | None:
-    """Free the name `path`: what lies there gets another one beside it, which is returned. Raises OSError."""
+    """Rename anything at `path` to a free name beside it, which is returned. Raises OSError."""
     if not os.path.lexists(path):
         return None
     number = 1
@@ -75,7 +69,7 @@ def set_aside(path: Path) -> Path | None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make `folder`, and those that it lies in, so that their names last. Raises OSError."""
+    """Make `folder` and its parents durably. Raises OSError."""
     if not folder.exists():
         make_folder(folder.parent)
         folder.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Templates, with the settings that all of them share."""
+"""Templates, with their common settings."""
 
 from collections.abc import Callable
 
@@ -12,9 +12,9 @@ def environment_of(
     keep_trailing_newline: bool = False,
     finalize: Callable[[object], object] | None = None,
 ) -> jinja2.Environment:
-    """The environment of the templates that lie beside the modules of `package`; a name that is undefined raises.
+    """The environment of the templates beside the modules of `package`; undefined names raise.
 
-    `autoescape` is for HTML and XML: other formats have rules of their own. `finalize` is called on all that is shown.
+    `autoescape` is for HTML and XML: other formats escape in their own way. `finalize` is called on each value.
     """
     return jinja2.Environment(
         loader=jinja2.PackageLoader(package, "."),

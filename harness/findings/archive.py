@@ -1,4 +1,4 @@
-"""The findings of all campaigns in one home: filed once, and followed from night to night."""
+"""The findings of all campaigns in one home, filed once and tracked from night to night."""
 
 import contextlib
 import os
@@ -30,15 +30,13 @@ _REPLACED = ".replaced-"
 
 
 class Archive:
-    """The folders of findings and of unconfirmed failures, as one `campaign` sees and extends them.
+    """The folders of findings and of unconfirmed failures, as seen and extended by one `campaign`.
 
-    `environment` is what the campaign runs on, `now` gives seconds since the epoch. Findings with the same name are the
-    same finding, in whatever campaign. One with another name is another, though its coarse fingerprint may be on file:
-    it was searched for only because the case on file passes, or failed elsewhere, and other features make it fail.
-
-    States follow from what other campaigns saw, so that a campaign that was killed between writing and telling may do
-    both again. Making an archive tidies up after such a one, so only one may be in use at a time: a home's lock sees to
-    that.
+    `environment` is the campaign's, `now` returns seconds since the epoch. Findings with the same name are the same, in
+    any campaign. A coarse fingerprint may be shared with one on file: a failure was searched for only because the case
+    on file passes, or failed elsewhere, and it needs other features. States follow from other campaigns' sightings, so
+    that a campaign killed between writing and reporting may do both again. Making an archive tidies up after such a
+    campaign, so only one may be in use at a time, which a home's lock ensures.
     """
 
     def __init__(
@@ -56,38 +54,38 @@ class Archive:
         self._environment = dict(environment)
         self._now = now
         self.troubles: list[str] = []
-        """A line for each folder that `past` left out because it holds no finding."""
+        """A line for each folder that `past` left out, since it holds no finding."""
         for folder in (findings, unconfirmed):
             _tidy(folder)
 
     def past(self, backends: Collection[str]) -> list[Record]:
-        """What earlier campaigns found in `backends`, as they left it: what failed last before what passed."""
+        """Earlier campaigns' findings in `backends`, failing ones before fixed ones."""
         records, self.troubles = read_records(self._findings)
         past = []
         for record in records:
-            # What this campaign saw itself, before it was killed, is not past.
+            # Sightings of this campaign, before it was killed, are not past.
             seen = tuple(each for each in record.sightings if each.campaign != self._campaign)
-            # What was seen once is not refuted by running it again: it stays as it is.
+            # Running a failure that was seen once can't refute it.
             seen_once = record.recurrence is not None and record.recurrence.seen_once
             if seen and record.case.backend in backends and not seen_once:
                 past.append(msgspec.structs.replace(record, sightings=seen))
         return sorted(past, key=lambda record: (record.state is State.FIXED, record.name))
 
     def file(self, finding: Finding, fingerprint: Fingerprint) -> tuple[Path, State]:
-        """Write `finding` into its folder, in place of what is there; its history goes on. Raises OSError.
+        """Write `finding` into its folder, replacing its content; its history continues. Raises OSError.
 
-        Its state is NEW, RETURNED, or OPEN; OPEN too where its case on file passed in this campaign, and another shows
-        that it was never fixed.
+        Its state is NEW, RETURNED, or OPEN; OPEN too if its case on file passed in this campaign, since another case
+        shows that it was never fixed.
         """
         path, history = self._write(self._findings, finding, fingerprint)
         return path, state_after(history.sightings)
 
     def keep_unconfirmed(self, finding: Finding, fingerprint: Fingerprint) -> Path:
-        """Write a failure that did not come back into a folder of its own, as `file` does. Raises OSError."""
+        """Write a failure that did not come back, as `file` does. Raises OSError."""
         return self._write(self._unconfirmed, finding, fingerprint)[0]
 
     def checked(self, name: str, *, fails: bool) -> State:
-        """Note that the finding `name` of an earlier campaign was run again: it is OPEN, RETURNED or FIXED now.
+        """Record that an earlier campaign's finding `name` was run again: it is OPEN, RETURNED or FIXED now.
 
         Once it failed in this campaign, it is not FIXED. Raises OSError.
         """
@@ -95,21 +93,21 @@ class Archive:
         try:
             history = read_history(path)
         except RecordError:
-            # Somebody removed the folder meanwhile; a night is not given up for that.
+            # The folder was removed meanwhile: go on.
             return State.OPEN if fails else State.FIXED
         sightings = with_sighting(history.sightings, self._sighting(failed=fails))
         write_durably(path / HISTORY, _pretty(msgspec.structs.replace(history, sightings=sightings)))
         return state_after(sightings)
 
     def explained(self, name: str, cause: str) -> None:
-        """Note that the cause of the finding `name` is that of the finding `cause`. Raises OSError."""
+        """Record that the finding `name` has the cause of the finding `cause`. Raises OSError."""
         path = self._findings / name
         with contextlib.suppress(RecordError):
             history = msgspec.structs.replace(read_history(path), cause=cause)
             write_durably(path / HISTORY, _pretty(history))
 
     def _write(self, parent: Path, finding: Finding, fingerprint: Fingerprint) -> tuple[Path, History]:
-        """Write the finding's folder in `parent` anew; returns its path and history."""
+        """Rewrite the finding's folder in `parent`; return its path and history."""
         path = parent / finding.name
         before: Sequence[Sighting] = ()
         with contextlib.suppress(RecordError):
@@ -131,7 +129,7 @@ class Archive:
 
 
 def read_records(findings: Path) -> tuple[list[Record], list[str]]:
-    """The findings in a folder, by name, and a line for each of its folders that holds none."""
+    """The findings in a folder, by name, and a line for each folder without one."""
     records: list[Record] = []
     troubles: list[str] = []
     try:
@@ -152,8 +150,8 @@ def read_records(findings: Path) -> tuple[list[Record], list[str]]:
 
 
 def forget(path: Path) -> None:
-    """Remove the folder of a finding: whoever finds it again, finds it for the first time. Raises OSError."""
-    # Out of sight in one move, so that being killed midway leaves no finding with half of its files.
+    """Remove the folder of a finding; the next sighting is a first one. Raises OSError."""
+    # Renamed first, so that being killed midway leaves no partial finding.
     away = path.with_name(f"{_DRAFT}{path.name}")
     path.rename(away)
     sync_folder(path.parent)
@@ -161,17 +159,17 @@ def forget(path: Path) -> None:
 
 
 def _write_folder(path: Path, files: Mapping[str, bytes]) -> None:
-    """Make the folder `path` with `files`, in place of one that is there. Raises OSError, and changes nothing then.
+    """Make the folder `path` with `files`, replacing an existing one. On OSError, nothing has changed.
 
-    Killed at any moment, it leaves the old or the new folder; the old perhaps under a name from which `_tidy` brings it
-    back.
+    Killed at any moment, it leaves the old or the new folder; the old one perhaps under a name from which `_tidy`
+    restores it.
     """
     draft = path.with_name(f"{_DRAFT}{path.name}")
     replaced = path.with_name(f"{_REPLACED}{path.name}")
     for each in (draft, replaced):
         remove(each)
     if not is_folder(path):
-        # Nothing that a campaign wrote.
+        # Not written by a campaign.
         set_aside(path)
     try:
         for name, content in files.items():
@@ -188,9 +186,9 @@ def _write_folder(path: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _tidy(folder: Path) -> None:
-    """Remove what a campaign that was killed left half done in `folder`, and bring back what it had moved away.
+    """Remove drafts that a killed campaign left in `folder`, and restore replaced folders.
 
-    Raises OSError for a folder that can't be one, before a night is spent on what could not be filed.
+    Raises OSError for an unusable folder, before a night is spent on findings that can't be filed.
     """
     if not os.path.lexists(folder):
         return
@@ -205,7 +203,7 @@ def _tidy(folder: Path) -> None:
 
 
 def _bring_back(replaced: Path) -> None:
-    """Give a folder that was moved away its name again, unless a new one has it."""
+    """Restore the name of a replaced folder, unless a new one has it."""
     path = replaced.with_name(replaced.name.removeprefix(_REPLACED))
     if is_folder(path) or not is_folder(replaced):
         remove(replaced)

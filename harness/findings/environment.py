@@ -1,4 +1,4 @@
-"""What a campaign runs on: the versions, the processor and the GPUs that a finding may depend on."""
+"""A campaign's environment: the versions, CPU and GPUs that a finding may depend on."""
 
 import contextlib
 import os
@@ -22,10 +22,7 @@ _SECONDS_PER_COMMAND = 5.0
 
 
 def environment() -> dict[str, str]:
-    """Names of what matters, and their versions or models; what is absent is left out.
-
-    It makes no CUDA context and imports no flashinfer, which would make one.
-    """
+    """Components with their versions or models, without absent ones. Imports no flashinfer: no CUDA context."""
     try:
         command = shlex.split(compiler())
     except NoCompiler:
@@ -35,7 +32,7 @@ def environment() -> dict[str, str]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": _cpu(),
-        # Its own version tells the build, like 2.13.0+cu130, which that of the package may not.
+        # Its own version has the build, like 2.13.0+cu130; the package's may not.
         "torch": str(torch.__version__),
         **{name: version_of(name) for name in _PACKAGES},
         "cuda": torch.version.cuda,
@@ -46,7 +43,7 @@ def environment() -> dict[str, str]:
 
 
 def _own_version() -> str:
-    """The version, and in a checkout what git calls its state."""
+    """The version, and in a checkout git's description."""
     root = Path(attnfuzz.__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return attnfuzz.__version__
@@ -83,7 +80,7 @@ def _gpus() -> dict[str, str]:
 
 
 def _output(command: Sequence[str]) -> str:
-    """What a command prints; nothing if it is absent, fails or takes too long."""
+    """A command's output; empty if it is absent, fails or takes too long."""
     try:
         answer = subprocess.run(
             command, capture_output=True, text=True, errors="replace", check=True, timeout=_SECONDS_PER_COMMAND

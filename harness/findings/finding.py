@@ -1,4 +1,4 @@
-"""A finding: what a campaign knows of a confirmed failure, and the files that say so."""
+"""A finding: a confirmed failure, and its files."""
 
 from pathlib import Path
 
@@ -17,12 +17,12 @@ SCRIPT = "repro.py"
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A confirmed failure: `case` is the smallest that shows it, `first` as it was drawn.
+    """A confirmed failure: `case` is the smallest that shows it, `first` the drawn one.
 
-    `report` is for people; `script` shows the failure without this project, None if no such script can be made.
-    `needs` are the features that it needs, by name; `cause` is the finding that stands for its cause, "" if that is
-    this one. It stands `apart` from another with the same kind, kernel and features, which needs others of them. One
-    that comes and goes has a `recurrence`; `history` are the cases that are to run before it.
+    `report` is for people; `script` shows the failure without this project, None if there is none. `needs` are the
+    names of features that it needs; `cause` is the finding that represents its cause, "" if that is this one. It stands
+    `apart` from another with the same kind, kernel and features that needs others of them. A flaky one has a
+    `recurrence`; `history` are the cases to run before it.
     """
 
     case: Case
@@ -38,12 +38,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The folder's name, the same for all findings that share a fine fingerprint and do not stand apart."""
+        """The folder's name, shared by all findings with the same fine fingerprint that do not stand apart."""
         return finding_name(self.case, self.observation, self.needs if self.apart else ())
 
     @property
     def files(self) -> dict[str, bytes]:
-        """What it takes to understand and repeat the failure, by file name."""
+        """The files that describe and reproduce the failure, by name."""
         files = {
             CASE: case_file.encode(self.case),
             "first.json": case_file.encode(self.first),
@@ -54,14 +54,14 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def earlier_case(number: int) -> str:
-    """The name of the file with a case that is to run before the finding's own."""
+    """The name of the file with a case to run before the finding's own."""
     return f"before-{number:03}.json"
 
 
 def text_beside(folder: Path, name: str) -> str | None:
-    """The text of a file in a finding's folder; None if it is missing, no regular file, too large, or a link.
+    """The text of a file in a finding's folder; None if it is missing, not a regular file, too large, or a link.
 
-    Texts are shown, and put into issues: a link would put anything of this machine there.
+    Texts are put into issues, where a link could leak any file of this machine.
     """
     path = folder / name
     if path.is_symlink():
@@ -73,5 +73,5 @@ def text_beside(folder: Path, name: str) -> str | None:
 
 
 def case_path(path: Path) -> Path:
-    """The case file that `path` means: itself, or the one in a finding's folder."""
+    """The case file at `path`: itself, or the one in a finding's folder."""
     return path / CASE if path.is_dir() else path

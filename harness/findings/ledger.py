@@ -1,6 +1,6 @@
-"""The ledger: a file in a user's repository that says which failures are known, and why they are lived with.
+"""The ledger: a file in a user's repository with known failures, and the reasons for accepting them.
 
-An entry names at least a backend, a reason, and a kind or features. docs/ledger.md says the rest.
+An entry names at least a backend, a reason, and a kind or features. docs/guides/ledger.md is the full guide.
 """
 
 import difflib
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from attnfuzz.harness.backends.registry import is_file, resolve
+from attnfuzz.harness.backends.registry import is_file, origin, resolve
 from attnfuzz.harness.verdict.failures import FAULTS, Kind
 from attnfuzz.harness.verdict.fingerprint import FEATURES, Fingerprint, features
 from attnfuzz.reference.case import Case, Mode
@@ -24,13 +24,13 @@ DEFAULT_NAME = "attnfuzz-ledger.toml"
 
 
 class LedgerError(UserError):
-    """A ledger that can't be used; the message has a line for each mistake, which says what would be right."""
+    """A ledger can't be used; the message has a line per mistake, with the correction."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A known failure: one that agrees with every field which is given, and has all of `features`.
+    """A known failure: one that agrees with every given field, and has all of `features`.
 
-    `finding` is the name of a finding's folder; the other fields are those of its fingerprint. `issue` is a URL.
+    `finding` is a finding's folder name; the other fields are those of its fingerprint. `issue` is a URL.
     """
 
     backend: str
@@ -46,7 +46,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def title(self) -> str:
-        """What it is about, in half a line."""
+        """The entry in half a line."""
         narrower = (self.mode, self.kernel, self.place, self.finding, *self.features)
         return ", ".join((f"{self.kind or 'any failure'} in {self.backend}", *(each for each in narrower if each)))
 
@@ -56,9 +56,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return f"{self.reason} ({self.issue})" if self.issue else self.reason
 
     def matches(self, fingerprint: Fingerprint, case: Case, name: str | None) -> bool:
-        """Whether it means this failure, on file as `name` if it is on file."""
+        """Whether it matches this failure, filed as `name`, if it is filed.
+
+        What is known of a release is known of a source tree that comes from it.
+        """
+        backends = {fingerprint.backend, origin(fingerprint.backend)}
         wanted = (
-            (self.backend, fingerprint.backend),
             (self.kind, fingerprint.kind),
             (self.kernel, fingerprint.kernel),
             (self.mode, fingerprint.mode),
@@ -66,11 +69,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             (self.finding, name),
         )
         agrees = all(own is None or own == its for own, its in wanted)
-        return agrees and set(self.features) <= set(features(case))
+        return self.backend in backends and agrees and set(self.features) <= set(features(case))
 
 
 class Ledger:
-    """The entries of a ledger. One without entries knows of nothing."""
+    """The entries of a ledger. One without entries knows no failure."""
 
     def __init__(self, entries: Sequence[Entry] = ()) -> None:
         self.entries = tuple(entries)
@@ -85,7 +88,7 @@ class Ledger:
         except RecursionError:
             raise LedgerError(f"{path} is not a ledger: it nests too deeply") from None
         except ValueError as error:
-            # TOML that is none, bytes that are not UTF-8, and integers of thousands of digits.
+            # Invalid TOML, invalid UTF-8, and integers of thousands of digits.
             raise LedgerError(f"{path} is not TOML: {reason(error)}") from None
         entries, mistakes = _entries(content)
         if mistakes:
@@ -93,18 +96,18 @@ class Ledger:
         return cls(entries)
 
     def reason(self, fingerprint: Fingerprint, case: Case, name: str | None = None) -> str | None:
-        """Why a failure is known, in the words of the first entry that means it; None if none does."""
+        """The text of the first entry that matches a failure; None if none does."""
         return next((entry.text for entry in self.entries if entry.matches(fingerprint, case, name)), None)
 
 
 def _entries(content: dict[str, Any]) -> tuple[list[Entry], list[str]]:
-    """The entries of a ledger's content, and what is wrong with it."""
+    """The entries of a ledger's content, and its mistakes."""
     mistakes = [f"{key}: unknown; a ledger is made of [[known]] tables" for key in content if key != "known"]
     tables = content.get("known", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         return [], [*mistakes, "known: must be an array of tables, each headed by [[known]]"]
     entries: list[Entry] = []
-    # What makes an entry the same as another, and its number.
+    # Number of the first entry by its meaning.
     numbers: dict[Entry, int] = {}
     for number, table in enumerate(tables, 1):
         where = f"entry {number}"
@@ -122,7 +125,7 @@ def _entries(content: dict[str, Any]) -> tuple[list[Entry], list[str]]:
 
 
 def _wrong_values(table: dict[str, Any]) -> Iterable[str]:
-    """What is wrong with the table of one entry, as clauses that say what would be right."""
+    """The mistakes in one entry's table, as clauses with the correction."""
     fields = {field.name: field for field in msgspec.structs.fields(Entry)}
     yield from (_unknown("key", key, fields) for key in table if key not in fields)
     for name, field in fields.items():
@@ -145,7 +148,7 @@ def _wrong_value(name: str, value: object, kind: Any) -> Iterable[str]:
     try:
         converted = msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        # That a key may be left out is no hint for one that is given.
+        # Optionality is no hint for a given key.
         yield f"{name}: {str(error)[:1].lower()}{str(error)[1:]}".replace(" | null`", "`")
         return
     if isinstance(converted, str) and not converted.strip():
@@ -165,7 +168,7 @@ def _wrong_backend(name: str) -> Iterable[str]:
         yield str(error)
         return
     if is_file(name):
-        # A ledger is read, and not run: the file is imported where its backend is searched.
+        # Reading a ledger runs no code: the file is imported when its backend is searched.
         file = name.rpartition(":")[0]
         if not Path(file).is_file():
             yield f"backend: backend file {file} does not exist: give FILE.py:NAME"
@@ -176,15 +179,15 @@ def _wrong_backend(name: str) -> Iterable[str]:
         yield f"backend: {error}"
 
 
-def _unknown(what: str, word: str, known: Iterable[str]) -> str:
+def _unknown(noun: str, word: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(word, known, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"give one of {', '.join(known)}"
-    return f"unknown {what} {word!r}: {hint}"
+    return f"unknown {noun} {word!r}: {hint}"
 
 
 _REQUIRED = {
     "backend": "name the backend that fails",
-    "reason": "say why it is lived with",
+    "reason": "say why the failure is accepted",
 }
 
 _CHOICES = {"kind": [kind.value for kind in Kind], "mode": [mode.value for mode in Mode]}

@@ -1,4 +1,4 @@
-"""What is on file of a finding: how it fails, and in which campaigns it did."""
+"""A finding's record: how it fails, and in which campaigns it did."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,11 +19,11 @@ HISTORY = "finding.json"
 
 
 class RecordError(UserError):
-    """A folder that holds no finding; the message is one line that says what is wrong and what to do."""
+    """A folder holds no finding; the message is one line with the reason and the remedy."""
 
 
 class Sighting(msgspec.Struct, frozen=True, kw_only=True):
-    """What one campaign saw of a finding, at `time` in seconds since the epoch: whether it failed, and on what."""
+    """One campaign's result for a finding, at `time` in seconds since the epoch, and its environment."""
 
     campaign: str
     time: float
@@ -32,10 +32,10 @@ class Sighting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """What finding.json holds. `sightings` come in the order of the campaigns, at most one for each.
+    """The content of finding.json. `sightings` are in the order of campaigns, at most one each.
 
-    `needs` and `cause` are as in `Finding`; older releases wrote neither. `recurrence` is how often the failure comes
-    back, if it does not always.
+    `needs` and `cause` are as in `Finding`; older releases wrote neither. `recurrence` is set if the failure does not
+    always come back.
     """
 
     format: Literal["attnfuzz-finding"] = "attnfuzz-finding"
@@ -49,10 +49,10 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding on file in the folder `path`: the smallest case that is known, how it failed, and its history.
+    """A finding on file in the folder `path`: its smallest known case, how it failed, and its history.
 
-    `fingerprint` is what the failure was before it was shrunk. `needs` and `cause` are as in `Finding`. `recurrence` is
-    how often it comes back, if it does not always, and `before` the cases that are to run before its own.
+    `fingerprint` is that of the failure before shrinking. `needs` and `cause` are as in `Finding`. `recurrence` is set
+    if it does not always come back; `before` are the cases to run before its own.
     """
 
     name: str
@@ -93,9 +93,9 @@ def state_after(sightings: Sequence[Sighting]) -> State:
 
 
 def with_sighting(sightings: Sequence[Sighting], sighting: Sighting) -> tuple[Sighting, ...]:
-    """`sightings`, and what the present campaign saw; if it saw the finding before, one failure is enough to fail.
+    """Add the present campaign's sighting; several of one campaign are merged, and one failure is enough to fail.
 
-    Of many campaigns in a row that saw the same on the same, the first and the last stay: years of nights fit.
+    Of many equal sightings in a row on the same environment, the first and the last are kept: years of nights fit.
     """
     others = [each for each in sightings if each.campaign != sighting.campaign]
     own = [each for each in sightings if each.campaign == sighting.campaign]
@@ -110,7 +110,7 @@ def _same(a: Sighting, b: Sighting) -> bool:
 
 
 def read_record(path: Path) -> Record:
-    """The finding in the folder `path`. Raises RecordError."""
+    """Read the finding in the folder `path`. Raises RecordError."""
     history = read_history(path)
     needed = 0 if history.recurrence is None else history.recurrence.history
     case, *before = (_case_at(path / name) for name in (CASE, *map(earlier_case, range(needed))))
@@ -139,7 +139,7 @@ def _case_at(path: Path) -> Case:
 
 
 def read_history(path: Path) -> History:
-    """The history in the folder `path`, which has a failure in it. Raises RecordError."""
+    """Read the history in the folder `path`; it has at least one failure. Raises RecordError."""
     file = path / HISTORY
     try:
         history = foreign.decode_json(foreign.read_bytes(file), History)

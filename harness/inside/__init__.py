@@ -1,1 +1,1 @@
-"""What runs in a worker, and nowhere else."""
+"""Code that runs in workers only."""

@@ -1,4 +1,4 @@
-"""What is done before a worker on a GPU is ready, so that its first case costs little more than the others."""
+"""Warm up a GPU worker, so that its first case costs little more than the others."""
 
 import contextlib
 import importlib
@@ -21,20 +21,20 @@ from attnfuzz.reference.geometry import Geometry, KvLayout
 
 
 def preload() -> None:
-    """Import FlashInfer before workers are forked, which takes seconds and which each would do again.
+    """Import FlashInfer before workers are forked: it takes seconds.
 
-    While it is imported it asks torch what the GPU can do (0.7.2, kda_kernels/__init__.py). The architectures to
-    compile for come from the environment.
+    Its import asks torch for the GPU's features (0.7.2, kda_kernels/__init__.py). The architectures to compile for come
+    from the environment.
     """
-    # Without it there is no backend that needs it.
+    # Without FlashInfer, no backend needs it.
     with no_gpu_visible(), contextlib.suppress(ImportError):
         importlib.import_module("flashinfer")
 
 
 def begin(*names: str) -> None:
-    """Create the CUDA context, judge a case, and load what the backends of these names need.
+    """Create the CUDA context, judge a case, and load the needs of the backends of these names.
 
-    Called in the worker and never in the nursery: neither a context nor the threads that come with it survive a fork.
+    Called in the worker and never in the nursery: neither a context nor its threads survive a fork.
     """
     torch.cuda.init()
     torch.ones(1, device="cuda").add_(1)
@@ -66,7 +66,7 @@ def attends(
     scale: float,
     **_: object,
 ) -> None:
-    """Attention of one query to the first page, without products of matrices: their library takes long to load."""
+    """Attention of one query to the first page, without matrix products, whose library loads slowly."""
     page, kv_len = int(block_tables[0, 0]), int(seq_lens[0])
     key, value = (cache[page, :kv_len].float() for cache in (k_cache, v_cache))
     weights = ((query.float() * key).sum(-1) * scale).softmax(0)

@@ -1,6 +1,6 @@
-"""What a worker does with a case: run each step on guarded memory and judge its output right after it.
+"""Run a case: each step on guarded memory, judged right after it.
 
-A case with a relation is run once more as its other case, in memory of its own, if it passes: the two are compared.
+If a case with a relation passes, its related case is run in memory of its own, and the two are compared.
 """
 
 import contextlib
@@ -47,26 +47,26 @@ from attnfuzz.reference.related import related
 from attnfuzz.reference.user_error import UserError
 
 REJECTIONS = (ValueError, TypeError, NotImplementedError)
-"""What a kernel raises for arguments that it does not take."""
+"""Exceptions by which a kernel rejects arguments."""
 
 _NOT_THE_BACKENDS = (LaunchError, OutOfMemory, EngineError)
-"""What comes through a backend without being a failure of it: faults of the harness, and releases of an engine that
-are not what they are taken for.
+"""Exceptions that are not failures of the backend: faults of the harness, and releases of an engine that differ from
+the expected ones.
 """
 
 _Made = TypeVar("_Made")
 
 
 def warm() -> None:
-    """Load, before workers are forked, what all of them need and what starts no thread."""
+    """Load, before workers are forked, everything that all need and that starts no thread."""
     torch.set_num_threads(1)
-    # To look through installed packages takes 50 ms, which the first case of each worker would pay.
+    # Looking through installed packages takes 50 ms: not in each worker's first case.
     engines()
     torch.nn.functional.softmax(torch.zeros(2, 2, dtype=torch.float64) @ torch.ones(2, 2, dtype=torch.float64), dim=-1)
     for backend in registry.builtin().values():
-        # What runs on a GPU can't be loaded before the fork.
+        # GPU backends can't be loaded before the fork.
         if backend.capability.device is Device.CPU and backend.missing() is None:
-            # A case of this backend reports it; a case of another one must run all the same.
+            # A case of this backend reports it; other backends' cases must still run.
             with contextlib.suppress(BuildFailed):
                 backend.prepare(lambda _: None)
 
@@ -74,7 +74,7 @@ def warm() -> None:
 def handle(
     request: bytes, journal: Journal, explained: Callable[[Task, Callable[[bytes], None]], Verdict] | None = None
 ) -> bytes:
-    """Answer an encoded Task with an encoded Verdict; one that asks for it with that of `explained`."""
+    """Answer an encoded Task with an encoded Verdict, by `explained` if the task asks for it."""
     task = msgspec.json.decode(request, type=Task)
     try:
         backend = backend_of(task.backend)
@@ -90,7 +90,7 @@ def handle(
 
 @cache
 def backend_of(name: str) -> Backend:
-    """A backend, prepared in this process."""
+    """Load a backend and prepare it in this process."""
     backend = registry.load(name)
     backend.prepare(lambda _: None)
     return backend
@@ -100,7 +100,7 @@ Look = Callable[[int, Judgement, Sequence[Launched]], None]
 
 
 class _Stepped(NamedTuple):
-    """What a step gave, where its kernels wrote it and as it is judged."""
+    """A step's output, on the device and as judged."""
 
     output: Output
     on_host: Pending[Output]
@@ -109,8 +109,8 @@ class _Stepped(NamedTuple):
 class Execution:
     """One run of one case, on guarded memory unless `memory` is given. `write` puts an entry into the journal.
 
-    The task's backend runs it, or a `backend` that has no name to be found by. `place` is where that runs. `look` is
-    shown each step's index, judgement and launches, while the memory that these are about is still there.
+    The task's backend runs it, or a `backend` without a registered name. `place` is the device it runs on. `look` gets
+    each step's index, judgement and launches while their memory is still there.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Execution:
         self._launcher.launched = None if look is None else []
         self._contract: Contract
         self._noise: NoiseModel
-        # What each step gave that a related run is compared with.
+        # Each step's baseline for a related run.
         self._kept: dict[int, Allowed] = {}
         self._observations: list[Observation] = []
         self._margins: dict[str, float] = {}
@@ -153,15 +153,15 @@ class Execution:
             if self._has_related() and not self._failed():
                 self._run_related()
         except self._unsupported as reason:
-            # What says that memory is short goes on for pages.
+            # Out-of-memory errors have pages of text.
             unsupported = said_by(reason).partition("\n")[0] + self._launcher.run
         finally:
             try:
-                # A fault may show late, in the harness's own work on the device. Then this process ends here.
+                # A fault may show late, in the harness's own work on the device: this process then ends here.
                 self._launcher.see_through()
             finally:
                 self._memory.release()
-        # What is neither kernel nor judge is drawing values, planning and placing tensors.
+        # The rest is drawing values, planning and placing tensors.
         self._seconds["place"] = time.perf_counter() - start - sum(self._seconds.values())
         return Verdict(
             observations=tuple(self._observations),
@@ -178,8 +178,8 @@ class Execution:
     def _failed(self) -> bool:
         return any(not observation.gap for observation in self._observations)
 
-    def _run_steps(self, case: Case | CallCase, hear: Callable[[Output, Geometry, int, str], None]) -> None:
-        """Run a case, and let `hear` judge what each step gave, up to the first that fails."""
+    def _run_steps(self, case: Case | CallCase, judge_step: Callable[[Output, Geometry, int, str], None]) -> None:
+        """Run a case and judge each step's output by `judge_step`, up to the first that fails."""
         session = self._open(case)
         modes = [step.mode.value for step in case.steps] if isinstance(case, Case) else [case.mode]
         for index, mode in enumerate(modes):
@@ -189,12 +189,12 @@ class Execution:
             before = len(self._observations)
             stepped = self._step(session, index, mode)
             if stepped is not None:
-                # A death from now on is no kernel's, and must not be blamed on the one that was launched last.
+                # A death from now on must not be blamed on the last kernel.
                 self._write(b"")
                 geometry = case.geometry if isinstance(case, Case) else answered_geometry(case)
                 if self._tracer is not None:
                     self._tracer.output(stepped.output, geometry)
-                hear(stepped.on_host.result(), geometry, index, mode)
+                judge_step(stepped.on_host.result(), geometry, index, mode)
             found = with_broken(self._observations[before:], self._launcher.broken)
             self._observations[before:] = map(self._with_way, found)
 
@@ -203,14 +203,14 @@ class Execution:
         return replace(found, message=f"{found.message}\n{REACHED_BY}{way}") if way else found
 
     def _run_related(self) -> None:
-        """Run the related case and compare. Whatever fails in it, its message says that it failed there."""
+        """Run the related case and compare. Messages of its failures name the related run."""
         case = self._case
         assert isinstance(case, Case)
         assert case.relation is not None
         relation, other, before = case.relation, related(case), len(self._observations)
         firsts = {index: first for first, index in enumerate(other.steps) if index is not None}
 
-        def hear(output: Output, geometry: Geometry, index: int, mode: str) -> None:
+        def judge_step(output: Output, geometry: Geometry, index: int, mode: str) -> None:
             start, first = time.perf_counter(), firsts[index]
             comparison = compare(
                 self._kept[first],
@@ -229,7 +229,7 @@ class Execution:
             self._seconds["judge"] += time.perf_counter() - start
 
         self._launcher.run = f", in the related run ({relation.words})"
-        self._run_steps(other.case, hear)
+        self._run_steps(other.case, judge_step)
         self._observations[before:] = [
             replace(found, message=f"{found.message}{self._launcher.run}") for found in self._observations[before:]
         ]
@@ -264,7 +264,7 @@ class Execution:
                 finally:
                     damage.append(self._memory.damage())
 
-        # The one wait in it is for the output and the damage as well.
+        # Its one wait covers the output and the damage as well.
         stepped = self._attempt(forward, index, mode)
         self._seconds["kernel"] += self._launcher.kernel_seconds
         self._launcher.kernel_seconds = 0.0
@@ -278,7 +278,7 @@ class Execution:
         return stepped
 
     def _attempt(self, work: Callable[[], _Made], index: int, mode: str) -> _Made | None:
-        """What the backend makes; None if it raises, which is observed."""
+        """Return the result of `work`; None if it raises, which is observed."""
         try:
             made = work()
             self._launcher.see_through()
@@ -286,7 +286,7 @@ class Execution:
             raise
         except BaseException as error:  # noqa: BLE001 - whatever else a backend raises is a finding, also SystemExit
             self._stay_alone()
-            # Unless the device is broken: then this process ends here.
+            # If the device is broken, this process ends here.
             self._launcher.see_through()
             rejected = error is self._launcher.raised and isinstance(error, REJECTIONS)
             self._observations.append(_raised(error, index, mode, self._launcher.kernel, rejected=rejected))
@@ -298,7 +298,7 @@ class Execution:
 
     def _stay_alone(self) -> None:
         if os.getpid() != self._pid:
-            # The backend forked, and returned in both processes: the other one goes on with the case.
+            # The backend forked and returned in both processes: the parent goes on with the case.
             os._exit(0)
 
     def _judge(self, output: Output, geometry: Geometry, index: int, mode: str) -> None:
@@ -323,8 +323,8 @@ class Execution:
         if judgement.unanswered and isinstance(self._case, Case):
             # All values that are drawn are finite.
             message = (
-                f"{judgement.unanswered} (token, head) rows attend with or to what is not finite, and no request holds "
-                "such values: the backend handed its kernel something else"
+                f"{judgement.unanswered} (token, head) rows attend with or to values that are not finite, and no "
+                "request holds such values: the backend handed its kernel something else"
             )
             report = self._launcher.observation()
             self._observations.append(report(kind=Kind.NOT_FINITE, place="inputs", message=message))
@@ -339,7 +339,7 @@ class Execution:
 def _raised(
     error: BaseException, index: int = -1, mode: str = "", kernel: str = "", *, rejected: bool = False
 ) -> Observation:
-    """An exception. A kernel that rejects what its capability promises is distinguished from code that breaks."""
+    """Observe an exception: a kernel's rejection of supported arguments, or any other error."""
     return Observation(
         kind=Kind.UNEXPECTED_REJECTION if rejected else Kind.RAISED,
         place=type_name(error),
@@ -351,14 +351,14 @@ def _raised(
 
 
 def _checked(given: object, wanted: type[_Made], part: str) -> _Made:
-    """What a backend gives, if it is of the type that it should be; otherwise TypeError."""
+    """Return a backend's value if it has the right type. Raises TypeError."""
     if not isinstance(given, wanted):
         raise TypeError(f"the backend's {part} is a {type(given).__name__}, not a {wanted.__name__}")
     return given
 
 
 def _complete(output: object) -> Output:
-    """What a session gives, if it has all parts that are judged; otherwise TypeError."""
+    """Return a session's output if it has all judged parts. Raises TypeError."""
     given = _checked(output, Output, "output")
     _checked(given.out, torch.Tensor, "out")
     for optional, part in ((given.lse, "lse"), (given.sinks, "sinks")):
@@ -372,10 +372,10 @@ def _complete(output: object) -> Output:
 
 
 def with_broken(found: Sequence[Observation], broken: Sequence[Observation]) -> list[Observation]:
-    """What a step's checks found, each with the first broken contract in its text; then the broken contracts.
+    """The failures of a step, each with its first broken contract in the text; then the broken contracts.
 
-    What came of them is worse than that they were broken, and stands before them. A breach that several calls of the
-    step have in common is reported once.
+    The consequences are worse than the breaches, and come first. A breach shared by several calls of the step is
+    reported once.
     """
     if not broken:
         return list(found)
@@ -388,7 +388,7 @@ def with_broken(found: Sequence[Observation], broken: Sequence[Observation]) -> 
 
 
 def _default_device(_: int) -> None:
-    # The one mode that a setting of torch leaves behind.
+    # Only set_default_device leaves a mode behind.
     torch.set_default_device(None)
 
 
@@ -406,17 +406,17 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
     (sys.getrecursionlimit, sys.setrecursionlimit),
     (gc.isenabled, _collect_garbage),
 )
-"""How each is read, which costs much less than a microsecond, and how it is set."""
+"""Getter, which takes much less than a microsecond, and setter of each setting."""
 
 
 class Settings:
-    """What the settings were when this was made."""
+    """A snapshot of process-wide settings."""
 
     def __init__(self) -> None:
         self._values = [read() for read, _ in _SETTINGS]
 
     def put_back(self) -> None:
-        """Set those that have changed."""
+        """Restore the changed ones."""
         for (read, put), value in zip(_SETTINGS, self._values, strict=True):
             if read() != value:
                 put(value)

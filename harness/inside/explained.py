@@ -1,6 +1,6 @@
-"""A failure with what explains it: the case is run again with other values, scales and lengths, to test each claim.
+"""A failure with its explanation: the case is run again with other values, scales and lengths, to test each claim.
 
-A worker does this once for a failure that is reported. No tensor leaves it: claims are functions of a row.
+A worker does this once per reported failure. No tensor leaves it: claims are functions of a row.
 """
 
 import time
@@ -17,32 +17,31 @@ from attnfuzz.harness.verdict.failures import REACHED_BY, Observation, Verdict
 from attnfuzz.harness.verdict.tiers import Task, Tier
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.reference.case import Case, Launch, Mode, Step, ValueFamily
-from attnfuzz.reference.validity import ImpossibleCase, validate
 
 _MOST_SECONDS = 10.0
-"""Time after which no further run begins."""
+"""Seconds after which no further run begins."""
 
 _LONGER = ((37, 5, 1), (10, 2))
-"""Keys by which requests become longer, in two runs: the first of these numbers with which the case can exist."""
+"""Keys added to requests in two runs: the first of these numbers that gives a valid case."""
 
 _SEEDS = 3
-"""Runs with other values."""
+"""Number of runs with other values."""
 
 _QUERIES = 2
-"""Queries by which requests have more."""
+"""Queries added to requests."""
 
 _WIDER = 3
-"""Keys by which a window becomes wider."""
+"""Keys added to a window."""
 
 _SCALE = 1.375
-"""What scales are multiplied by: exact in 16 bits."""
+"""Factor of scales, exact in 16 bits."""
 
 Write = Callable[[bytes], None]
 
 
 @dataclass
 class _Failure:
-    """A place of a step that failed, the row that it is about, and the inquiry into it."""
+    """A failed place of a step, its row, and the inquiry into it."""
 
     step: int
     place: str
@@ -56,12 +55,12 @@ class _Failure:
 
 @dataclass
 class _FirstRun:
-    """Opens an inquiry into each place that fails."""
+    """Opens an inquiry into each failing place."""
 
     failures: list[_Failure] = field(default_factory=list)
 
     def look(self, step: int, judgement: Judgement, launches: Sequence[Launched]) -> None:
-        """As `Execution` asks."""
+        """Implement `Execution`'s `look`."""
         for place, worst in judgement.worst.items():
             evidence = judgement.evidence
             if worst is None or evidence is None:
@@ -76,13 +75,13 @@ class _FirstRun:
 
 @dataclass
 class _FurtherRun:
-    """Shows the inquiries what a further run gave."""
+    """Passes the rows of a further run to the inquiries."""
 
     stake: Stake
     failures: Sequence[_Failure]
 
     def look(self, step: int, judgement: Judgement, launches: Sequence[Launched]) -> None:
-        """As `Execution` asks."""
+        """Implement `Execution`'s `look`."""
         evidence = judgement.evidence
         for failure in self.failures:
             if evidence is None or (failure.aspect is Aspect.LSE and evidence.lse is None):
@@ -91,16 +90,16 @@ class _FurtherRun:
             at = judgement.worst.get(failure.place) if elsewhere else failure.at
             if at is not None and at[0] < len(evidence.sees):
                 rows = sampled_rows(evidence, at, failure.aspect, _call(launches), failed=False)
-                failure.inquiry.hear(self.stake, rows, elsewhere=elsewhere)
+                failure.inquiry.test(self.stake, rows, elsewhere=elsewhere)
 
 
 def _call(launches: Sequence[Launched]) -> PagedCall | None:
-    """The call that gave all of an output; None if several did."""
+    """The one call that produced an output; None if there were several."""
     return paged_call(launches[0].op.name, launches[0].arguments) if len(launches) == 1 else None
 
 
 def explained(task: Task, write: Write) -> Verdict:
-    """The verdict on a task, whose failures say what explains them if further runs confirm it."""
+    """The verdict on a task, with explanations of failures that further runs confirm."""
     began = time.monotonic()
     first = _FirstRun()
     verdict = Execution(task, write, look=first.look).run()
@@ -109,14 +108,14 @@ def explained(task: Task, write: Write) -> Verdict:
             failures = [failure for failure in first.failures if failure.inquiry.open]
             if not failures or time.monotonic() - began > _MOST_SECONDS:
                 break
-            # Not silent for too long: a worker without news hangs.
+            # A worker that is silent for too long counts as hung.
             write(b"")
             Execution(replace(task, case=case, trace=None), write, look=_FurtherRun(stake, failures).look).run()
     return replace(verdict, observations=tuple(_with_words(each, first.failures) for each in verdict.observations))
 
 
 def _further(case: Case, backend: Backend) -> Iterator[tuple[Stake, Case]]:
-    """Cases that differ in one thing, and that can exist."""
+    """Valid cases that differ in one thing."""
     case = replace(case, relation=None)
     changed = [(Stake.VALUES, replace(case, seed=case.seed + more)) for more in range(1, _SEEDS + 1)]
     if case.values is not ValueFamily.NORMAL:
@@ -126,7 +125,7 @@ def _further(case: Case, backend: Backend) -> Iterator[tuple[Stake, Case]]:
     candidates += [[(Stake.LENGTHS, _longer(case, more)) for more in mores] for mores in _LONGER]
     candidates.append([(Stake.SCALES, _rescaled(case, all_of_them=all_)) for all_ in (True, False)])
     for alternatives in candidates:
-        possible = (each for each in alternatives if _can_run(each[1], backend))
+        possible = (each for each in alternatives if backend.capability.can_run(each[1]))
         if (one := next(possible, None)) is not None and one[1] != case:
             yield one
 
@@ -149,7 +148,7 @@ def _longer(case: Case, more: int) -> Case:
 
 
 def _more_queries(case: Case) -> Case:
-    """With more queries, and as many more keys, in each request of the eager steps that may have more than one."""
+    """Add queries, and as many keys, to each request of eager steps that may have more than one query."""
     return replace(case, steps=tuple(map(_with_queries, case.steps)))
 
 
@@ -175,16 +174,8 @@ def _rescaled(case: Case, *, all_of_them: bool) -> Case:
     return replace(case, scales=changed)
 
 
-def _can_run(case: Case, backend: Backend) -> bool:
-    try:
-        validate(case)
-    except ImpossibleCase:
-        return False
-    return backend.capability.why_not(case) is None
-
-
 def _with_words(observation: Observation, failures: Sequence[_Failure]) -> Observation:
-    """The observation of a place that failed, with its explanation before the line on how a server gets there."""
+    """Add the explanation to a failed place's observation, before the line on how a server gets there."""
     for failure in failures:
         if observation.tier not in ("", Tier.T0) and (observation.step, observation.place) == (
             failure.step,

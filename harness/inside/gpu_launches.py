@@ -1,4 +1,4 @@
-"""Launches on a GPU: graphs that CUDA keeps, and a stopwatch that waits for many launches at once."""
+"""Launches on a GPU: CUDA graphs, and a stopwatch that waits for many launches at once."""
 
 import gc
 import time
@@ -14,26 +14,26 @@ from attnfuzz.harness.workers import sticky
 from attnfuzz.kernels.gpu import guards
 
 _MOST_RESERVED = 1 << 30
-"""Bytes of torch's allocator beyond which a capture has it give back what the pools of dead graphs hold."""
+"""Bytes reserved by torch's allocator above which a capture frees the pools of dead graphs."""
 
 
 class CudaGraph(RecordedGraph):
-    """A torch.cuda.CUDAGraph, with a pool of its own for what kernels allocate.
+    """A torch.cuda.CUDAGraph, with a memory pool of its own.
 
-    The launches are captured at the end of the `with` block, one behind the other: what a session does between them,
-    like filling a workspace, happens once and is no part of the graph, as on the CPU.
+    The launches are captured at the end of the `with` block, in sequence: other work of a session between them, like
+    filling a workspace, happens once and is not part of the graph, as on the CPU.
     """
 
     def __init__(self, launcher: JournalingLauncher) -> None:
-        # Tensors of the launches stay alive for as long as the graph may read and write them.
+        # Keep the launches' tensors alive while the graph may use them.
         super().__init__(launcher)
         self._graph = torch.cuda.CUDAGraph()
 
     @contextmanager
     def all_of_it(self) -> Iterator[None]:
-        """Capture a block. What is copied and computed in it changes inputs of its launches: none of them is sealed."""
+        """Capture a block. Its copies and computations change inputs of its launches, so none is sealed."""
         self._launcher.let_go()
-        # Relaxed: what a library asks the driver for on the way is its own business.
+        # Relaxed: libraries may call the driver meanwhile.
         with _without_garbage(), capturing(self._graph, "relaxed"):
             yield
         self._launches = [
@@ -41,21 +41,18 @@ class CudaGraph(RecordedGraph):
         ]
 
     def finish(self) -> None:
-        """Capture the launches. Raises what a kernel's host code raises, and RuntimeError where it can't be captured.
-
-        Captured thread-locally: another thread of the process, like autograd's, may go on using the device.
-        """
+        """Capture the launches, thread-locally. Raises kernels' host errors, and RuntimeError on a failed capture."""
         error = self._capture()
         if error is not None:
             self._launcher.raised = error
             raise error
 
     def replay(self) -> None:
-        """Launch what CUDA captured, with all inputs of its launches sealed."""
+        """Replay the graph, with all inputs of its launches sealed."""
         self._launcher.run_sealed(self._launches, self._graph.replay)
 
     def _capture(self) -> Exception | None:
-        """What went wrong first: ending a capture that has failed may raise as well, and tells less."""
+        """Return the first error: ending a failed capture may raise too, with less information."""
         first: Exception | None = None
         self._launcher.let_go()
         try:
@@ -65,7 +62,7 @@ class CudaGraph(RecordedGraph):
                         self._launcher.announce([launched])
                         launched.call()
                         self._launcher.notice_failed_launch([launched])
-                except Exception as error:  # noqa: BLE001 - the capture has to be ended whatever a kernel raises
+                except Exception as error:  # noqa: BLE001 - the capture has to end whatever a kernel raises
                     first = error
         except RuntimeError as error:
             first = first or error
@@ -74,10 +71,10 @@ class CudaGraph(RecordedGraph):
 
 @contextmanager
 def capturing(graph: torch.cuda.CUDAGraph, errors: str = "thread_local") -> Iterator[None]:
-    """Capture what is launched; `errors` is torch's capture_error_mode.
+    """Capture launches; `errors` is torch's capture_error_mode.
 
-    Torch's own torch.cuda.graph gives all idle memory back each time. That includes the host's page-locked memory,
-    which copies would have to lock anew, for milliseconds of each case.
+    Torch's own torch.cuda.graph frees all idle memory each time, including the host's page-locked memory, which copies
+    would have to lock again, for milliseconds of each case.
     """
     torch.cuda.synchronize()
     if torch.cuda.memory_reserved() > _MOST_RESERVED:
@@ -92,16 +89,16 @@ def capturing(graph: torch.cuda.CUDAGraph, errors: str = "thread_local") -> Iter
 
 @cache
 def _stream() -> torch.cuda.Stream:
-    """What captures are made on: the default stream can't be captured."""
+    """The stream of captures: the default stream can't be captured."""
     return torch.cuda.Stream()
 
 
 @contextmanager
 def _without_garbage() -> Iterator[None]:
-    """Keep the collector of garbage away.
+    """Disable garbage collection.
 
-    Sessions refer to themselves, so that it is what destroys the graphs of earlier cases, at any time; a graph that is
-    destroyed during a capture breaks it (PyTorch PR #161037).
+    Sessions refer to themselves, so the collector destroys the graphs of earlier cases, at any time; destroying a graph
+    during a capture breaks it (PyTorch PR #161037).
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -113,18 +110,18 @@ def _without_garbage() -> Iterator[None]:
 
 
 _GLANCE = 20e-6
-"""Seconds between two looks at whether the GPU is done: the driver's own wait would keep a core busy."""
+"""Seconds between two polls of the GPU: the driver's own wait would keep a core busy."""
 
 _LONG = 1.0
-"""Seconds after which `tell` is called with what the GPU is at, in case that it never ends."""
+"""Seconds after which `tell` is called with the current launch, in case that it never ends."""
 
 
 class CudaStopwatch(Stopwatch):
     """A `Stopwatch` on the current device and stream.
 
-    A launch is not held back until what was queued before it is done, since each wait costs what other processes on the
-    GPU take meanwhile. So that a fault is blamed on the launch whose it is, the GPU says when it reaches a launch and
-    when it leaves it, in memory of the host, which outlives the device's faults.
+    A launch is not held back until the queued ones are done, since each wait costs a time slice of other processes on
+    the GPU. To blame a fault on the right launch, the GPU records when it reaches and leaves a launch, in host memory,
+    which survives the device's faults.
     """
 
     at_once = False
@@ -136,12 +133,12 @@ class CudaStopwatch(Stopwatch):
 
         self._driver = driver
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-        # How often a launch began or ended: odd while the GPU is at one.
+        # Number of launch begins and ends: odd during a launch.
         self._passed = torch.zeros(1, dtype=torch.int32, pin_memory=True)
         self._launches = self._waited = 0
 
     def start(self) -> None:
-        """As `Stopwatch` says."""
+        """See `Stopwatch`."""
         place = self._launches - self._waited
         if place == len(self._events):
             self._events.append((torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)))
@@ -150,12 +147,12 @@ class CudaStopwatch(Stopwatch):
         self._events[place][0].record()
 
     def stop(self) -> None:
-        """As `Stopwatch` says."""
+        """See `Stopwatch`."""
         self._events[self._launches - self._waited - 1][1].record()
         self._pass(2 * self._launches)
 
     def wait(self, tell: Callable[[int | None], None]) -> float:
-        """As `Stopwatch` says; on a broken device this process ends. RuntimeError for any other error."""
+        """See `Stopwatch`; on a broken device this process ends. Raises RuntimeError for any other error."""
         events = self._events[: self._launches - self._waited]
         try:
             self._watch(tell)
@@ -166,23 +163,23 @@ class CudaStopwatch(Stopwatch):
         return milliseconds / 1e3
 
     def _pass(self, count: int) -> None:
-        # If it fails, the context is broken, or nothing is blamed: `wait` finds out.
+        # If it fails, the context is broken, or no launch is blamed: `wait` finds out.
         self._driver.cuStreamWriteValue32(guards.stream(), self._passed.data_ptr(), count, 0)
 
     def _at(self) -> int | None:
-        """Which of the launches since the last wait the GPU is at; None if it is between two, or at something else."""
+        """Index of the current launch since the last wait; None if the GPU is between launches."""
         passed = int(self._passed.item())
         return (passed - 1) // 2 - self._waited if passed % 2 else None
 
     def _watch(self, tell: Callable[[int | None], None]) -> None:
-        """Return when the GPU is done or broken; until then tell, now and then, what it has come to."""
-        told: tuple[int | None, ...] = ()
+        """Return when the GPU is done or broken; until then report the current launch now and then."""
+        reported: tuple[int | None, ...] = ()
         soon = time.monotonic() + _LONG
         while self._driver.cuStreamQuery(guards.stream())[0] == self._driver.CUresult.CUDA_ERROR_NOT_READY:
             time.sleep(_GLANCE)
             if time.monotonic() > soon:
                 soon += _LONG
                 at = self._at()
-                if told != (at,):
-                    told = (at,)
+                if reported != (at,):
+                    reported = (at,)
                     tell(at)

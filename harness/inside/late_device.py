@@ -10,32 +10,32 @@ from torch.overrides import TorchFunctionMode
 from attnfuzz.kernels.gpu import guards
 
 _PATIENCE = 0.1
-"""Seconds after which the GPU goes on by itself: a library may wait for it where torch does not see that."""
+"""Seconds after which the GPU goes on by itself: a library may wait for it unseen by torch."""
 
 _WAITING = frozenset({"cpu", "item", "tolist", "numpy", "nonzero", "equal", "__bool__", "__int__", "__float__"})
 """Methods of tensors that wait for the GPU, besides `to` and `copy_`."""
 
 
 class StreamGate:
-    """A `Gate` of torch's current stream: `close` queues a kernel that waits, `open` ends all of these."""
+    """A `Gate` of torch's current stream: `close` queues a waiting kernel, `open` ends all of them."""
 
     def __init__(self) -> None:
         self._opened = torch.zeros(1, dtype=torch.int32, pin_memory=True).numpy()
         self._ticket = 0
 
     def close(self) -> None:
-        """Hold what is queued from now on; a graph that is being captured is left alone."""
+        """Hold work queued from now on; does nothing during a graph's capture."""
         if not torch.cuda.is_current_stream_capturing():
             self._ticket += 1
             guards.hold(self._opened.ctypes.data, self._ticket, _PATIENCE)
 
     def open(self) -> None:
-        """Let go of what was held so far."""
+        """Release the held work."""
         self._opened[0] = self._ticket
 
 
 class _OpenToWaits(TorchFunctionMode):
-    """Opens the gate for methods of tensors that wait for the GPU, and closes it behind them."""
+    """Opens the gate during tensor methods that wait for the GPU."""
 
     def __init__(self, gate: StreamGate) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class _OpenToWaits(TorchFunctionMode):
 
 
 def _waits(method: str, args: tuple[Any, ...]) -> bool:
-    """Whether a call may wait; one that only might opens the gate as well, which does no harm."""
+    """Whether a call may wait; opening the gate needlessly does no harm."""
     tensor = args[0] if args else None
     if not isinstance(tensor, torch.Tensor):
         return False

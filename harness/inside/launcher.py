@@ -1,4 +1,4 @@
-"""The way to a kernel in a worker: on record before it runs, checked after it, recorded while a graph captures."""
+"""Launches in a worker: journaled before, checked after, recorded while a graph captures."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ from attnfuzz.kernels.transfers import Pending, done
 Scalar = int | float | str | bool | None
 
 _MOST_SEALED = 64 << 20
-"""Bytes of inputs from which on their launches are seen through: each seal is a copy that is kept until then."""
+"""Bytes of sealed inputs above which launches are awaited: each seal keeps a copy until then."""
 
 
 class Launched(NamedTuple):
@@ -34,7 +34,7 @@ class Launched(NamedTuple):
 
 
 class Tracer(Protocol):
-    """Sees every launch, before it runs and after."""
+    """Traces every launch, before and after."""
 
     def begin_step(self, index: int, mode: str) -> None:
         """A step begins."""
@@ -50,32 +50,29 @@ class Tracer(Protocol):
 
 
 class LaunchError(RuntimeError):
-    """The harness itself could not put a launch on record: no fault of a kernel's."""
+    """The harness could not journal a launch: not a kernel's fault."""
 
 
 class RecordedGraph:
-    """A CUDA graph's semantics on the CPU: scalars are frozen at capture, tensors are live at replay.
-
-    Its launcher records every launch of a capture, and finishes it after the last.
-    """
+    """A CUDA graph's semantics on the CPU: scalars are frozen at capture, tensors are live at replay."""
 
     def __init__(self, launcher: "JournalingLauncher") -> None:
         self._launcher = launcher
         self._launches: list[Launched] = []
 
     def record(self, launched: Launched) -> None:
-        """Keep one launch."""
+        """Record one launch."""
         self._launches.append(launched)
 
     def all_of_it(self) -> AbstractContextManager[None]:
-        """Capture all that a block does on the device. NotImplementedError here: only launches are recorded."""
+        """Capture all device work of a block. NotImplementedError here: only launches are recorded."""
         raise NotImplementedError("on the CPU launches alone are recorded")
 
     def finish(self) -> None:
-        """Capture what was recorded. Does nothing here: the record is the graph."""
+        """Capture the recorded launches. Does nothing here: the record is the graph."""
 
     def replay(self) -> None:
-        """Launch again what was captured."""
+        """Repeat the captured launches."""
         for op, arguments in self._launches:
             self._launcher.launch(op, **arguments)
 
@@ -84,19 +81,16 @@ class Gate(Protocol):
     """Keeps a device behind the host."""
 
     def close(self) -> None:
-        """Hold what is queued from now on."""
+        """Hold work queued from now on."""
         ...
 
     def open(self) -> None:
-        """Let go of what was held so far."""
+        """Release the held work."""
         ...
 
 
 class Stopwatch:
-    """Sees launches to their end on their device: here, kernels that have run when their call returns.
-
-    `at_once` says that they are such kernels.
-    """
+    """Times launches and waits for them. `at_once`: kernels have run when their call returns."""
 
     at_once = True
 
@@ -104,18 +98,18 @@ class Stopwatch:
         self._started = self._seconds = 0.0
 
     def start(self) -> None:
-        """What is queued from now on is a launch."""
+        """A launch begins."""
         self._started = time.perf_counter()
 
     def stop(self) -> None:
-        """What is queued from now on is not the launch any more."""
+        """The launch is queued."""
         self._seconds += time.perf_counter() - self._started
 
     def wait(self, tell: Callable[[int | None], None]) -> float:
-        """Wait until all that was queued is done. Returns the seconds that the launches since the last wait took.
+        """Wait until all queued work is done. Returns the seconds of the launches since the last wait.
 
-        Does not return if the device broke. Before this process ends, and while it waits for long, `tell` is called
-        with the launch that the device is at, the first being 0, or None if it is between two.
+        Does not return if the device broke. Before this process ends, and during long waits, `tell` is called with the
+        index of the device's current launch, or None between launches.
         """
         del tell
         seconds, self._seconds = self._seconds, 0.0
@@ -124,7 +118,7 @@ class Stopwatch:
 
 @dataclass
 class _Unseen:
-    """A launch, not waited for yet: its journal entry, how it is observed, and what it changed of its inputs."""
+    """A launch not awaited yet: its journal entry, observation, and changed inputs."""
 
     entry: bytes
     kernel: str
@@ -133,16 +127,15 @@ class _Unseen:
 
 
 class JournalingLauncher:
-    """Launches kernels for one case. What launches did is known when they were seen through.
+    """Launches kernels for one case. Their effects are known after `see_through`.
 
-    `kernel` is the entry point launched last in a step, `raised` what it raised, `observations` what the checks of the
-    step's launches found, `broken` what was reported of them before they ran, `way` how a server comes to make them,
-    if the backend says, `kernel_seconds` the time spent in kernels. `launched` are the launches of a step if it is a
-    list, None if they are not looked at. What launches were given stays alive until they were seen through, unless a
-    `gate` keeps the device behind: a server that runs ahead drops what it needs no more. `run` goes on record as
-    `LaunchRecord.run`. A `tracer` is shown every launch, `stopwatch` sees launches to their end, and `new_graph` makes
-    the graph of a capture. `failed_launch` says what the device's runtime keeps of a launch that failed, "" if there
-    was none, and forgets it.
+    Of the current step, `kernel` is the entry point launched last, `raised` its exception, `observations` the findings
+    of launch checks, `broken` the reported breaches of preconditions, `way` how a server comes to make the launches, if
+    the backend says, and `launched` its launches, None if they are not kept. `kernel_seconds` is the time spent in
+    kernels. Arguments stay alive until their launch is awaited, unless a `gate` keeps the device behind: a server that
+    runs ahead drops tensors it no longer needs. `run` is journaled as `LaunchRecord.run`. A `tracer` gets every launch,
+    `stopwatch` awaits launches, and `new_graph` makes the graph of a capture. `failed_launch` returns and clears the
+    runtime's error of a failed launch, "" if none.
     """
 
     def __init__(
@@ -178,7 +171,7 @@ class JournalingLauncher:
         self.kernel_seconds = 0.0
 
     def begin_step(self, index: int, mode: str) -> None:
-        """Say which step the following launches belong to."""
+        """Start a step."""
         self._step, self._mode, self._call = index, mode, -1
         self.kernel, self.raised, self.observations, self.broken, self._reported = "", None, [], [], []
         self.way = ""
@@ -191,7 +184,7 @@ class JournalingLauncher:
         """Call `op`, or record it while a graph captures.
 
         Raises:
-            LaunchError: the launch could not be put on record.
+            LaunchError: the launch could not be journaled.
             ValueError: an argument lies outside of guarded memory.
 
         """
@@ -206,16 +199,16 @@ class JournalingLauncher:
         return self.run_sealed([launched], launched.call)
 
     def reached_by(self, words: str) -> None:
-        """Say how a server comes to make the launches that follow in this step."""
+        """Set how a server comes to make the following launches of this step."""
         self.way = bounded(words)
 
     def report(self, place: str, text: str) -> None:
-        """Remember that the next launch breaks a precondition: it is launched all the same."""
+        """Report that the next launch breaks a precondition; it is still launched."""
         self._reported.append((label(place), bounded(text)))
 
     @contextmanager
     def capture(self) -> Iterator[RecordedGraph]:
-        """Record launches instead of running them; the graph is made of them at the end."""
+        """Record launches instead of running them, for a graph made at the end."""
         graph = self._new_graph(self)
         self._recording = graph
         try:
@@ -226,7 +219,7 @@ class JournalingLauncher:
 
     @contextmanager
     def capture_all(self) -> Iterator[RecordedGraph]:
-        """Capture what the block does, launches among it: each is on record, and called at once."""
+        """Capture the block's device work; launches are journaled, and called at once."""
         graph = self._new_graph(self)
         self._capturing = graph
         try:
@@ -236,7 +229,7 @@ class JournalingLauncher:
             self._capturing = None
 
     def run_sealed(self, launches: Sequence[Launched], work: Callable[[], Any]) -> Any:
-        """Do `work`, which is these launches, on record and with all of their inputs sealed. Raises as `launch`."""
+        """Do `work`, which makes these launches, journaled and with all inputs sealed. Raises like `launch`."""
         if self.launched is not None:
             self.launched += launches
         tensors = [(op, name, tensor) for op, arguments in launches for name, tensor in tensors_of(arguments)]
@@ -246,7 +239,7 @@ class JournalingLauncher:
         self._sealed += sum(tensor.nbytes for tensor in inputs)
         entry = self.announce(launches)
         self._show(launches)
-        # An error that was not asked for until now is not of this launch.
+        # Clear an error of earlier launches.
         self._failed_launch()
         launch = _Unseen(entry, self.kernel, self.observation(launches))
         self._unseen.append(launch)
@@ -268,26 +261,26 @@ class JournalingLauncher:
             try:
                 launch.broken = seal.broken()
             finally:
-                # Also if a broken device made the comparison fail.
+                # Even if a broken device made the comparison fail.
                 if self._stopwatch.at_once or self._tracer is not None or self._sealed > _MOST_SEALED:
                     self.see_through()
             if self._tracer is not None and not all(op.own for op, _ in launches):
                 self._tracer.returned()
 
     def observation(self, launches: Sequence[Launched] = ()) -> Callable[..., Observation]:
-        """What is observed of the step's last launch, or of these, but for its kind, place and message."""
+        """Make observations of the step's last launch, or of these; kind, place and message are left to fill in."""
         return partial(
             Observation, step=self._step, mode=self._mode, kernel=self.kernel, call=self._known_call(launches)
         )
 
     def see_through(self) -> None:
-        """Wait for all launches so far, and observe what they did. No return if the device broke."""
+        """Wait for all launches so far, and observe changed inputs. Doesn't return if the device broke."""
         unseen, self._unseen, self._sealed = self._unseen, [], 0
         kept, self._kept = self._kept, []
         self.let_go()
 
         def tell(at: int | None) -> None:
-            # A fault between two launches is no kernel's.
+            # A fault between two launches is not a kernel's.
             self._write(b"" if at is None else unseen[at].entry)
 
         self.kernel_seconds += self._stopwatch.wait(tell)
@@ -298,20 +291,20 @@ class JournalingLauncher:
                 self.observations.append(each.observation(kind=Kind.INPUT_MUTATED, place=name, message=changed))
 
     def let_go(self) -> None:
-        """Let the device begin what was held behind the gate: it is waited for."""
+        """Release work held by the gate."""
         if self.gate is not None:
             self.gate.open()
 
     def announce(self, launches: Sequence[Launched]) -> bytes:
-        """Put launches on record before they run, with the tensors that they know of: no other can be blamed.
+        """Journal launches before they run, with their tensors; a fault is blamed on these tensors alone.
 
-        Of several that run as one, it is not known which it was. Returns the journal entry.
+        Among launches that run as one, the culprit is unknown. Returns the journal entry.
         """
         self._call += len(launches)
         self.kernel = " + ".join(dict.fromkeys(label(op.name) for op, _ in launches))
         reported: list[tuple[str, str]] = []
         if not all(op.own for op, _ in launches):
-            # Contracts are those of entry points, not of a backend's own code before it.
+            # Contracts belong to entry points, not to a backend's own code before them.
             reported, self._reported = self._reported, []
         observation = self.observation(launches)
         for place, text in reported:
@@ -340,10 +333,10 @@ class JournalingLauncher:
         return entry
 
     def notice_failed_launch(self, launches: Sequence[Launched]) -> None:
-        """After calls that raised nothing: observe that a kernel of theirs could not be launched, and so never ran."""
+        """Observe a kernel that failed to launch, and so never ran, although its call raised nothing."""
         error = self._failed_launch()
         if error:
-            hidden = f"{self.kernel} did not tell of the error of its own launch, {error}"
+            hidden = f"{self.kernel} did not report the error of its own launch, {error}"
             observation = self.observation(launches)
             self.observations.append(observation(kind=Kind.RAISED, place=error.partition(":")[0], message=hidden))
 
@@ -359,14 +352,14 @@ class JournalingLauncher:
         try:
             yield
         except Exception as error:
-            raise LaunchError(f"the launch of {self.kernel} could not be put on record: {error}") from error
+            raise LaunchError(f"the launch of {self.kernel} could not be journaled: {error}") from error
 
     def _known_call(self, launches: Sequence[Launched]) -> int:
         return self._call if len(launches) == 1 else -1
 
 
 def _on_one_line(value: Scalar) -> Scalar:
-    """A scalar as it goes on record: of any length it would not fit, and JSON has integers of 64 bits."""
+    """A scalar for the journal: of bounded length, as JSON has integers of 64 bits."""
     if isinstance(value, str):
         return label(value)
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
@@ -375,7 +368,7 @@ def _on_one_line(value: Scalar) -> Scalar:
 
 
 def tensors_of(arguments: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each tensor that a launch is given, also in sequences within sequences, with the name of its argument."""
+    """Each tensor among a launch's arguments, also in nested sequences, with its argument's name."""
     for name, value in arguments.items():
         if isinstance(value, torch.Tensor):
             yield name, value

@@ -1,6 +1,6 @@
-"""Where cases run: memory, launcher and graphs of the host, or of the one GPU that a worker sees.
+"""Devices where cases run: memory, launcher and graphs of the host, or of the worker's one GPU.
 
-The output of a step is brought from a GPU to where it is judged bit by bit, NaN payloads included.
+A step's output is copied from a GPU bit by bit, NaN payloads included.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,11 +25,11 @@ from attnfuzz.reference.device import Device
 
 @dataclass(frozen=True)
 class Place:
-    """A device, and how this process works there.
+    """A device, and this process's access to it.
 
-    `memory` makes the guarded memory of a case, `plain` memory without guards, and `launcher` its launcher.
-    `too_large` are the errors for a case that finds no memory, which is no failure. `late` keeps the device behind the
-    host for a block.
+    `memory` makes the guarded memory of a case, `plain` memory without guards, and `launcher` its launcher. `too_large`
+    are the errors of a case that finds no memory, which is not a failure. `late` keeps the device behind the host for a
+    block.
     """
 
     device: torch.device
@@ -42,7 +42,7 @@ class Place:
 
 @cache
 def place_of(device: Device) -> Place:
-    """Where a backend on this kind of device runs. Its arena belongs to the process: cases use its memory in turn."""
+    """The place for this kind of device. The process has one arena, which cases use in turn."""
     return _gpu() if device is Device.CUDA else _host()
 
 
@@ -53,7 +53,7 @@ def _host() -> Place:
         memory=lambda guard, outputs: GuardedMemory(arena, guard, outputs),
         plain=PlainMemory,
         launcher=JournalingLauncher,
-        # Address space is plentiful: that it ran out is the harness's own fault.
+        # Address space is plentiful: running out is the harness's own fault.
         too_large=(),
     )
 
@@ -78,21 +78,18 @@ def _gpu() -> Place:
         memory=lambda guard, outputs: CudaMemory(arena, guard, outputs),
         plain=lambda outputs: PlainCudaMemory(outputs, arena.device),
         launcher=launcher,
-        # Of what a GPU has, other processes may take any part.
+        # Other processes may take any part of a GPU's memory.
         too_large=(OutOfMemory, torch.OutOfMemoryError),
         late=partial(late, StreamGate()),
     )
 
 
 _ALIGNMENT = 8
-"""Bytes: no element is larger."""
+"""Bytes of the largest element."""
 
 
 def on_host(output: Output) -> Pending[Output]:
-    """The same output with its tensors in the host's memory, strides and shared storage included.
-
-    Their numbers are those after all that was queued before this call. Large keys and values stay where they are.
-    """
+    """Copy an output's tensors to host memory after all queued work, strides and storage kept, large keys excepted."""
     tensors = [output.out, output.lse, output.sinks, *(entry.query for entry in output.attended)]
     keys = [each for entry in output.attended for each in (entry.key, entry.value)]
     if sum(each.nbytes for each in keys) < transfers.STAYS:
@@ -117,7 +114,7 @@ def on_host(output: Output) -> Pending[Output]:
 
 
 class Moving:
-    """Copies under way of what some tensors reach over, one for each storage: the queries of all requests are one."""
+    """Pending copies of tensors, one per storage, which the queries of all requests share."""
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         spans: dict[int, tuple[torch.UntypedStorage, int, int]] = {}
@@ -134,12 +131,12 @@ class Moving:
         return len(self._copies)
 
     def wait(self) -> None:
-        """Wait until all copies are there."""
+        """Wait for all copies."""
         for _, copy in self._copies.values():
             copy.wait()
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The same elements in a copy, once it is there; `tensor` itself if its storage is not copied."""
+        """The tensor in its copied storage, when there; `tensor` itself if that is not copied."""
         first, copy = self._copies.get(tensor.untyped_storage().data_ptr(), (0, None))
         if copy is None:
             return tensor
@@ -148,7 +145,7 @@ class Moving:
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """Where a tensor begins and ends in its storage, in bytes; it begins where elements of any size may begin."""
+    """The bytes of a storage that a tensor spans, the begin aligned for elements of any size."""
     first = int(tensor.storage_offset())
     end = first + extent(tensor.shape, tensor.stride())
     return first * tensor.itemsize // _ALIGNMENT * _ALIGNMENT, end * tensor.itemsize

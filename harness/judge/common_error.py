@@ -1,25 +1,22 @@
-"""T3: what all rows have in common, which sees a uniform error that is too small for any row by itself.
+"""T3: the error common to all rows, which shows a uniform error too small for any single row.
 
-For a row r with error e and expected output o, x_r = sum_d e o / V, with V from `ErrorBudget.variance`, is how much
-larger the output is than it should be; sum_d e / V is how far it is shifted; and the LSE has its own error. Errors of a
-correct kernel are as often positive as negative and independent from row to row, so that signs are coin flips: then
-|sum x_r| exceeds z sqrt(sum x_r^2) with probability 2 exp(-z^2 / 2) at most, whatever their sizes are (Hoeffding's
-inequality given the sizes; Efron, 1969). No calibrated size of the noise enters. This is what is not coin flips:
-
-- Rounding to the output's dtype, which is known where answers are structured. An output stands for all values that
-  round to it, and counts as the one that is nearest to the answer: half a spacing less of an error, or none.
-- Rows with the same answer, which have the same error: heads of a group with q = 0, shared prefixes, constant values.
-  They count as one.
-- What a row may be off by for a reason that it shares with others: NoiseModel.bias, a fast exponential, fp32 roundings
-  of numbers that are exponentiated, weights that round alike, largest weights that are not exp(0) (NoiseModel.peak: if
-  they are exp(-c), they round alike in every row), small weights that are lost, and roundings before a merge, where a
-  small part is lost to a large one in row after row. Let c_r be the most that this does to x_r. Then the
-  noise is |x_r| + c_r at most and its sum |sum x_r| - sum c_r at least, so that
-  t = (|sum x_r| - sum c_r) / sqrt(sum (|x_r| + c_r)^2) obeys the inequality. Rows that may share more than their own
-  noise are left out: what is wrong with them, T1 and T2 see.
-
-Each x_r is divided by its standard deviation, so that no row outweighs the others. t is sqrt(rows) at most: below
-about 50 rows the tier has nothing to say.
+For a row r with error e and expected output o, x_r = sum_d e o / V, with V from `ErrorBudget.variance`, measures how
+much too large the output is, and sum_d e / V how far it is shifted; the LSE has its own error. Errors of a correct
+kernel are as often positive as negative and independent between rows, so signs are coin flips: |sum x_r| exceeds
+z sqrt(sum x_r^2) with probability at most 2 exp(-z^2 / 2), for any sizes (Hoeffding's inequality given the sizes;
+Efron, 1969). No calibrated noise level enters. Three sources are not coin flips:
+- Rounding to the output's dtype, which is known for structured answers. An output stands for all values that round to
+  it, and counts as the one nearest to the answer: the error shrinks by half a spacing, at most to zero.
+- Rows with the same answer have the same error: heads of a group with q = 0, shared prefixes, constant values. They
+  count as one.
+- Errors that a row may share with others: NoiseModel.bias, a fast exponential, fp32 roundings of exponents, weights
+  that round alike, largest weights that are not exp(0) (NoiseModel.peak: if they are exp(-c), they round alike in
+  every row), small weights that are lost, and roundings before a merge, where a small part is lost to a large one in
+  row after row. Let c_r be the most that these contribute to x_r. The noise is then at most |x_r| + c_r and its sum at
+  least |sum x_r| - sum c_r, so t = (|sum x_r| - sum c_r) / sqrt(sum (|x_r| + c_r)^2) obeys the inequality. Rows that
+  may share more than their own noise are left out: T1 and T2 see their errors.
+Each x_r is divided by its standard deviation, so that no row outweighs the others. t is at most sqrt(rows): below about
+50 rows the tier is silent.
 """
 
 from collections.abc import Callable
@@ -41,18 +38,18 @@ _STATISTICS = 3
 """Scale, shift and LSE."""
 
 _SAME = 1e-9
-"""Relative difference below which two rows have the same answer. Rows that are merged by mistake cost power alone."""
+"""Relative difference below which two rows have the same answer. Merging rows by mistake costs power alone."""
 
 _TINY = 1e-150
-"""Stands for a standard deviation or a precision of 0, where what it divides is 0 too."""
+"""Stands for a standard deviation or a precision of 0, whose numerator is 0 too."""
 
 _EXPONENT = 0x7FF << 52
-"""The bits of an fp64 number that are the power of two below it."""
+"""The exponent bits of an fp64 number: its power of two."""
 
 
 @dataclass(frozen=True)
 class Signs:
-    """One thing that rows have in common: x_r and c_r >= 0 of fp64, and the number of r's answer, int64; all [rows]."""
+    """A common error: x_r and c_r >= 0 in fp64, and the number of r's answer, int64; all [rows]."""
 
     off: torch.Tensor
     shared: torch.Tensor
@@ -60,7 +57,7 @@ class Signs:
 
     @cached_property
     def score(self) -> float:
-        """The statistic t, 0 if what rows may share explains their sum; P(t >= z) <= 2 exp(-z^2 / 2)."""
+        """The statistic t, 0 if shared errors explain their sum; P(t >= z) <= 2 exp(-z^2 / 2)."""
         excess = abs(self.off.sum().item()) - self.shared.sum().item()
         if excess <= 0:
             return 0.0
@@ -69,7 +66,7 @@ class Signs:
 
 
 class CommonErrors(NamedTuple):
-    """What the rows that are `telling`, bool [T, Hq], have in common: a scale and a shift."""
+    """Scale and shift common to the rows in `telling`, bool [T, Hq]."""
 
     scale: Signs
     shift: Signs
@@ -122,7 +119,7 @@ def _result(evidence: Evidence, found: Signs, place: str, words: Callable[[], st
 
 
 def allowed_score(budget: ErrorBudget) -> float:
-    """The largest score that chance gives, to within the budget's alpha."""
+    """The largest score that chance produces with probability `budget.alpha`."""
     return sqrt(2 * log(2 * _STATISTICS / budget.alpha))
 
 
@@ -131,7 +128,7 @@ def common_errors(budget: ErrorBudget, error: torch.Tensor, sees: torch.Tensor) 
     out, noise = budget.answer.out, budget.noise
     precision = budget.variance.reciprocal()
     scaled = out * precision
-    # Row by row, sums of |o|^n / V for n = 0, 1, 2: what rows share is made of these.
+    # Row by row, sums of |o|^n / V for n = 0, 1, 2 make up the shared errors.
     precisions, sizes, squares = precision.sum(dim=-1), scaled.abs().sum(dim=-1), (scaled * out).sum(dim=-1)
     own = budget.row_shared_error + (budget.roundings - 1) * budget.roundoff
     own = own + noise.peak * budget.moments.p_peak
@@ -153,7 +150,7 @@ def common_errors(budget: ErrorBudget, error: torch.Tensor, sees: torch.Tensor) 
 
 
 def common_lse_errors(budget: ErrorBudget, error: torch.Tensor, comparable: torch.Tensor) -> tuple[Signs, torch.Tensor]:
-    """The LSE of the rows that are `comparable`, from `error` in natural units; and those that tell: all [T, Hq]."""
+    """LSE errors of the `comparable` rows, from `error` in natural units, and the rows used: both [T, Hq]."""
     deviation, shared = independent_lse_error(budget), shared_lse_error(budget)
     telling = comparable & (shared <= deviation)
     off, size = error[telling], deviation[telling]
@@ -162,9 +159,9 @@ def common_lse_errors(budget: ErrorBudget, error: torch.Tensor, comparable: torc
 
 
 def estimate(error: torch.Tensor, variance: torch.Tensor, size: torch.Tensor, telling: torch.Tensor) -> float:
-    """The common error in multiples of `size`, weighted by precision and with all of the rounding.
+    """The common error in multiples of `size`, weighted by precision, rounding included.
 
-    `error` and `variance` are [T, Hq, ...], `size` can be broadcast to them, and `telling` is [T, Hq].
+    `error` and `variance` are [T, Hq, ...], `size` broadcasts to them, `telling` is [T, Hq].
     """
     weights = size / variance
     common, precision = ((each * weights)[telling].sum() for each in (error, size))
@@ -172,13 +169,13 @@ def estimate(error: torch.Tensor, variance: torch.Tensor, size: torch.Tensor, te
 
 
 def same_answers(answers: torch.Tensor) -> torch.Tensor:
-    """Numbers that are equal where `answers` [rows] are, to within rounding: int64 [rows]."""
+    """Number equal answers [rows] alike, to within rounding: int64 [rows]."""
     return grouped(answers, _SAME * answers.abs())
 
 
 def _beyond_rounding(budget: ErrorBudget, error: torch.Tensor) -> torch.Tensor:
-    """The error [T, Hq, Dv] of the value nearest to the answer that rounds to the output: by half a spacing smaller."""
-    # The spacing of values from a power of two on is twice that times the roundoff.
+    """The error [T, Hq, Dv] of the value nearest to the answer that rounds to the output."""
+    # Above a power of two, values are spaced by twice that power times the roundoff.
     half = budget.answer.out.view(torch.int64).bitwise_and(_EXPONENT).view(torch.float64).mul_(budget.roundoff)
     half.clamp_(min=SMALLEST_STEP[budget.out_dtype])
     return error - error.minimum(half).maximum(half.neg_())

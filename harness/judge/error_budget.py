@@ -1,17 +1,16 @@
-"""What the error of a correct kernel may be, from a noise model and the moments of the answer.
+"""The error budget of a correct kernel, from a noise model and the moments of the answer.
 
-Sources of error, and what each does to an output o = sum_j p_j v_j (p: softmax weights, u: unit roundoffs):
-
+Sources of error and their effects on an output o = sum_j p_j v_j (p: softmax weights, u: unit roundoffs):
 - weights rounded for the second product: sum_j p_j eps_j v_j, |eps_j| <= u_P. Independent errors give u_P^2 sum p^2 v^2
-  (Higham and Mary, 2019). Weights that are all alike round alike, and give up to u_P |o|: `alike` says how much of that
+  (Higham and Mary, 2019). Equal weights round alike and give up to u_P |o|: `alike` is the share of that which
   applies. Weights near zero have an absolute error instead.
 - logits, exp, soft cap, a rounded denominator: sum_j p_j (v_j - o) delta_j.
-- fp32 sums of n terms: each partial sum is rounded, so errors grow like sqrt(n) u, or like n u when the terms are all
-  alike and stay on the same side of a rounding boundary (Blanchard, Higham and Higham, 2021). The first is what a
-  calibration measures, the second follows from the format alone (`ErrorBudget.step`).
-- partial results weighted by exp(lse_part - lse), as flash-decoding and sinks do it: the fp32 roundings of both sides.
-- rounding to the output's dtype, once and once more per merge; what a merge adds up are partial outputs, whose size is
-  about sqrt(sum p^2 v^2) rather than |o|.
+- fp32 sums of n terms: each partial sum is rounded, so errors grow like sqrt(n) u, or like n u if equal terms stay on
+  one side of a rounding boundary (Blanchard, Higham and Higham, 2021). Calibration measures the first; the second
+  follows from the format (`ErrorBudget.step`).
+- partial results weighted by exp(lse_part - lse), as in flash-decoding and sinks: the fp32 roundings of both sides.
+- rounding to the output's dtype, once and once more per merge; a merge adds partial outputs, whose size is about
+  sqrt(sum p^2 v^2) rather than |o|.
 """
 
 from dataclasses import dataclass
@@ -30,14 +29,14 @@ UNIFORM = 0.18
 _TOKENS_AT_ONCE = 4096
 
 _FP32 = ROUNDOFF[torch.float32]
-"""What is exponentiated is computed in fp32, whatever sums are kept in; and no sums are kept in more than that."""
+"""Exponents are computed in fp32 whatever dtype sums have, and no sum is wider than fp32."""
 
 
 @dataclass(frozen=True)
 class ErrorBudget:
     """The error of a correct kernel on one problem, whose output of dtype `out_dtype` was rounded `roundings` times.
 
-    `alpha` is the probability of a false alarm that one tier may spend on the whole output. Tensors are fp64: [T, Hq,
+    `alpha` is the probability of a false alarm that one tier may spend on the output. Tensors are fp64: [T, Hq,
     Dv] per element, or [T, Hq] per row (then `row` in the name).
     """
 
@@ -50,7 +49,7 @@ class ErrorBudget:
 
     @cached_property
     def moments(self) -> Moments:
-        """The moments of the answer, which must have been asked for."""
+        """The moments of the answer; they must have been computed."""
         assert self.answer.moments is not None
         return self.answer.moments
 
@@ -61,32 +60,29 @@ class ErrorBudget:
 
     @cached_property
     def tail(self) -> float:
-        """By how many standard deviations an error may be off: sqrt(2 ln(2 M / alpha)), a bound for M elements."""
+        """Bound on an error in standard deviations, for M elements: sqrt(2 ln(2 M / alpha))."""
         return sqrt(2 * log(2 * max(self.answer.out.numel(), 1) / self.alpha))
 
     @cached_property
     def deviations(self) -> torch.Tensor:
-        """By how many root mean squares a sum of n independent bounded errors may be off: [T, 1].
+        """Bound on a sum of n independent bounded errors, in root mean squares: [T, 1].
 
-        As `tail` (Hoeffding's inequality), but never above sqrt(n), by Cauchy and Schwarz. Not for what the noise model
-        states as a root mean square: the error of one logit has no bound.
+        Like `tail` (Hoeffding's inequality), but at most sqrt(n), by Cauchy and Schwarz. Not for quantities that the
+        noise model states as a root mean square: the error of one logit has no bound.
         """
         return self.keys.sqrt().clamp_(max=self.tail)
 
     @cached_property
     def alike(self) -> torch.Tensor:
-        """Whether a row's weights are so close to each other that they round alike: 1 if equal, 0 if not; [T, Hq].
-
-        Rounding errors lose their memory of each other once weights spread over a few steps of the grid, 2 u_P wide.
-        """
+        """Degree to which weights round alike: 1 if equal, 0 once spread over a few grid steps of 2 u_P; [T, Hq]."""
         return torch.exp(-0.5 * (self.moments.gap / (4 * self.noise.probabilities)) ** 2)
 
     @property
     def step(self) -> float:
-        """The most that one addition to a running sum is off by, relative to the sum.
+        """The largest error of one addition to a running sum, relative to the sum.
 
-        NoiseModel.accumulate where that is coarser than fp32. Below it is a root mean square that was measured, and
-        says nothing of sums whose every addition is rounded to the same side.
+        NoiseModel.accumulate where that is coarser than fp32. Below, it is a measured root mean square and doesn't
+        bound sums whose every addition is rounded to the same side.
         """
         return max(self.noise.accumulate, _FP32)
 
@@ -102,35 +98,35 @@ class ErrorBudget:
 
     @cached_property
     def row_exponent(self) -> torch.Tensor:
-        """Size of the fp32 numbers whose differences are exponentiated, with a few units for their terms; [T, Hq]."""
+        """Size of the fp32 numbers whose difference is exponentiated, plus a few units for their terms; [T, Hq]."""
         lse = self.answer.lse
         return self.moments.peak.abs() + lse.masked_fill(lse == -torch.inf, 0.0).abs() + 4
 
     @cached_property
     def row_exponent_error(self) -> torch.Tensor:
-        """Relative error of what is exponentiated, from the fp32 roundings of both sides of a difference; [T, Hq]."""
+        """Relative error of exp of a difference, from the fp32 roundings of both sides; [T, Hq]."""
         return 2 * _FP32 * self.row_exponent
 
     @cached_property
     def row_shared_error(self) -> torch.Tensor:
-        """Relative error that all elements of a row have in common; [T, Hq]."""
+        """Relative error common to all elements of a row; [T, Hq]."""
         noise = self.noise
         alike = self.alike * (noise.probabilities + noise.row_sum + self.step * self.keys)
         return alike + self.row_exponent_error
 
     @cached_property
     def value_peak(self) -> float:
-        """The largest value, with bmm2_scale."""
+        """The largest absolute value, times bmm2_scale."""
         if not self.problem.value.numel():
             return 0.0
-        # Piece by piece: a copy in fp32 of values of 8 bits would take four times their memory.
+        # In pieces: an fp32 copy of 8-bit values takes four times their memory.
         pieces = self.problem.value.split(_TOKENS_AT_ONCE)
         largest: float = torch.stack([piece.to(torch.float32).abs().amax() for piece in pieces]).amax().item()
         return largest * abs(self.problem.bmm2_scale)
 
     @property
     def row_quotient(self) -> torch.Tensor:
-        """Absolute error of a row whose denominator is huge: before they are divided, weights are at most 1; [T, 1]."""
+        """Absolute error of a row with a huge denominator: before division, weights are at most 1; [T, 1]."""
         return self.noise.quotient * self.value_peak * self.keys
 
     @cached_property
@@ -162,15 +158,15 @@ class ErrorBudget:
 
     @cached_property
     def row_shared_variance(self) -> torch.Tensor:
-        """Mean square of the relative error that all elements of a row have in common, [T, Hq]."""
+        """Mean square of the relative error common to all elements of a row, [T, Hq]."""
         return self.row_shared_error**2 + self.noise.accumulate**2 * self.keys
 
     @cached_property
     def independent_variance(self) -> torch.Tensor:
-        """Mean square of the errors that each element has for itself, [T, Hq, Dv]: fp32 sums and output roundings.
+        """Mean square of the errors independent per element, [T, Hq, Dv]: fp32 sums and output roundings.
 
-        The rounding that the exact answer suffers is known, and used where it is larger than the average: equal
-        elements round alike, as those of a count do.
+        The known rounding of the exact answer is used where it is larger than the average: equal elements round
+        alike, as those of a count do.
         """
         out = self.answer.out
         squared = out * out
@@ -184,7 +180,7 @@ class ErrorBudget:
 
     @cached_property
     def memo(self) -> dict[tuple[str, int, int], Any]:
-        """What was worked out for single rows, by its name, token and head: a budget may judge many outputs."""
+        """Results for single rows, by name, token and head: one budget may judge many outputs."""
         return {}
 
     @cached_property

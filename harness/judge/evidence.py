@@ -1,7 +1,7 @@
-"""What the tiers judge: the rows of an output beside their answer; and what a tier says about them.
+"""Evidence for the tiers: the rows of an output beside their answers; and a tier's result.
 
-A request has no right answer if NaN or infinity is among what it attends with or to. No kernel is held to numbers for
-it: whether a NaN reaches a row depends on the order of its sums, and what one kernel masks another multiplies by 0.
+A request that attends with or to NaN or infinity has no right answer, and no kernel is held to numbers for it: whether
+a NaN reaches a row depends on the order of its sums, and one kernel masks what another multiplies by 0.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -22,9 +22,9 @@ from attnfuzz.reference.problem import Answer, Problem
 
 
 class RealRows:
-    """The tokens of all attended requests, packed in their order, as places in an output of `rows` rows.
+    """The tokens of all attended requests, packed in order, as places in an output of `rows` rows.
 
-    Rows in `aside`, (first, count) each, are neither a request's nor padding, and are not judged.
+    Rows in `aside`, (first, count) each, are neither requests nor padding, and are not judged.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class RealRows:
             end += q_len
 
     def real(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The rows of requests, of a tensor [rows, ...]: [tokens, ...]."""
+        """Select the rows of requests from a tensor [rows, ...]: [tokens, ...]."""
         return tensor[: self.tokens] if self._places is None else tensor[self._places]
 
     def padded(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The rows that belong to no request."""
+        """Select the rows that belong to no request."""
         if self._places is None and not self._aside:
             return tensor[self.tokens :]
         is_padding = torch.ones(self.rows, dtype=torch.bool, device=self._device)
@@ -66,7 +66,7 @@ class RealRows:
         return tensor[is_padding]
 
     def place(self, token: int) -> int:
-        """The row of the output that has a packed token."""
+        """The output row of a packed token."""
         return token if self._places is None else int(self._places[token])
 
     def name(self, row: RowAddress) -> str:
@@ -84,7 +84,7 @@ class RealRows:
 
 
 def packed_problem(output: Output, rows: RealRows, geometry: Geometry) -> Problem:
-    """The attention problem of an output's real rows, with the scales and sinks that its backend was asked for."""
+    """The attention problem of an output's real rows, with the requested scales and sinks."""
     attended = output.attended
     _, heads, dim = output.out.shape
     if not attended:
@@ -111,11 +111,11 @@ def packed_problem(output: Output, rows: RealRows, geometry: Geometry) -> Proble
 
 
 def unanswered(answer: Answer, rows: RealRows) -> frozenset[int]:
-    """The requests with a row whose answer, or what bounds its error, is no number. The moments must be there."""
+    """The requests with a row whose answer, or error bound, is not a number. The moments must be there."""
     assert answer.moments is not None
     if not answer.lse.numel():
         return frozenset()
-    # Sums and the maximum keep a NaN: almost always, nothing else need be looked at.
+    # Sums and the maximum propagate NaN, so this almost always decides.
     sizes = answer.out.sum() + answer.moments.magnitude.sum()
     if bool(sizes.isfinite()) and answer.lse.max().item() < torch.inf:
         return frozenset()
@@ -126,7 +126,7 @@ def unanswered(answer: Answer, rows: RealRows) -> frozenset[int]:
 
 
 def set_aside(output: Output, requests: Collection[int]) -> tuple[Output, RealRows]:
-    """The output with nothing to attend to for some requests, which keep their numbers, and its rows without theirs."""
+    """Drop the queries and keys of some requests from the output; return it with the rows left to judge."""
     aside = [(entry.first_row, entry.query.shape[0]) for at, entry in enumerate(output.attended) if at in requests]
     attended = tuple(
         Attended(entry.first_row, entry.query[:0], entry.key[:0], entry.value[:0]) if at in requests else entry
@@ -137,13 +137,13 @@ def set_aside(output: Output, requests: Collection[int]) -> tuple[Output, RealRo
 
 
 Report = Callable[..., Observation]
-"""An Observation of the step under judgement, from the fields that differ."""
+"""Makes an Observation of the judged step from the given fields."""
 
 
 class TierResult(NamedTuple):
-    """What a statistical tier says about one place: its margin, error over bound, and the failure if that exceeds 1.
+    """A statistical tier's result for one place: the margin (error over bound), and the failure if that exceeds 1.
 
-    `worst` is the row that the failure is about, a token and a head; None if it is about all of them.
+    `worst` is the token and head of the failing row; None if the failure is about all rows.
     """
 
     margin: float
@@ -155,7 +155,7 @@ class TierResult(NamedTuple):
 class Evidence:
     """The real rows of an output: out [T, Hq, Dv], lse [T, Hq] in the contract's base or None; and the padded rows.
 
-    `rows` says whose they are, and `budget` what the error of a correct kernel may be. `report` makes an observation.
+    `rows` maps them to requests, `budget` bounds the error of a correct kernel, and `report` makes an observation.
     """
 
     rows: RealRows
@@ -179,7 +179,7 @@ class Evidence:
 
     @cached_property
     def error(self) -> torch.Tensor:
-        """What `out` is more than its answer in fp64, 0 where it is not finite or sees no key: that is for T0."""
+        """`out` minus its answer in fp64; 0 where it is not finite or sees no key, which T0 judges."""
         difference = self.out.to(torch.float64).sub_(self.budget.answer.out)
         if bool(self.sees.all()) and bool(difference.sum().isfinite()):
             return difference
@@ -187,21 +187,18 @@ class Evidence:
 
     @property
     def lse_unit(self) -> float:
-        """The contract's unit of an LSE, in natural units."""
+        """The contract's LSE unit in natural units."""
         return log(2.0) if self.contract.lse is LseBase.TWO else 1.0
 
     @cached_property
     def comparable(self) -> torch.Tensor:
-        """Which LSEs are to be compared: finite ones of rows that see a key, or a sink if it must count; bool [T, Hq].
-
-        There must be an LSE.
-        """
+        """Mask of the LSEs to compare: finite, of rows that see a key, or a sink if it must count; bool [T, Hq]."""
         assert self.lse is not None
         comparable = torch.isfinite(self.lse) & torch.isfinite(self.budget.answer.lse)
         return comparable if self.contract.empty_rows is Holds.ZERO else comparable & self.sees.unsqueeze(-1)
 
     def lse_error(self, unit: float) -> torch.Tensor:
-        """What the LSE, in this unit, is more than its answer: fp64 [T, Hq] in natural units, 0 where none is."""
+        """The LSE minus its answer: fp64 [T, Hq] in natural units, 0 where not comparable. `unit` is the LSE's."""
         assert self.lse is not None
         difference = self.lse.to(torch.float64).mul_(unit).sub_(self.budget.answer.lse)
         return torch.where(self.comparable, difference, 0.0)
@@ -213,18 +210,18 @@ class Evidence:
     def failed(
         self, tier: Tier, place: str, margin: float, message: str, worst: tuple[int, int] | None = None
     ) -> TierResult:
-        """What a tier says of a failure of "out" or "lse", in the row `worst` or in all rows."""
+        """Return the result for a failure of "out" or "lse", in the row `worst` or in all rows."""
         kind = Kind.OUTPUT_MISMATCH if place == "out" else Kind.LSE_MISMATCH
         row = None if worst is None else self.rows.address(*worst)
         failure = self.report(kind=kind, place=place, tier=tier, margin=margin, message=message, row=row)
         return TierResult(margin, failure, worst)
 
     def name(self, worst: tuple[int, int]) -> str:
-        """Return the address of a row, a token and a head, in words."""
+        """Describe the row of a token and head."""
         return self.rows.name(self.rows.address(*worst))
 
     def share(self, wrong: torch.Tensor | int) -> str:
-        """How many rows are wrong, of those that see a key; `wrong` is bool [T, Hq] or their number."""
+        """Describe the share of wrong rows among those that see a key; `wrong` is bool [T, Hq] or a count."""
         return f"{int(wrong.sum() if isinstance(wrong, torch.Tensor) else wrong)} of {self.seeing_rows} rows are wrong"
 
     @property

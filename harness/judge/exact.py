@@ -1,4 +1,4 @@
-"""T0: what holds exactly. Shapes and dtypes, finite numbers, rows that see nothing, and padded rows."""
+"""T0: exact checks of shapes and dtypes, finite numbers, rows that see nothing, and padded rows."""
 
 from collections.abc import Iterator
 from math import isfinite
@@ -28,7 +28,7 @@ def judge_exactly(evidence: Evidence) -> Iterator[Observation]:
 
 
 def misshapen(output: Output, rows: RealRows, geometry: Geometry, report: Report) -> Observation | None:
-    """What makes the output impossible to judge: its shape or dtype, or too few rows."""
+    """The failure that makes the output impossible to judge: its shape or dtype, or too few rows."""
     out, lse = output.out, output.lse
     heads, dim = geometry.q_heads, geometry.head_dim_vo
     if output.attended:
@@ -47,7 +47,7 @@ def misshapen(output: Output, rows: RealRows, geometry: Geometry, report: Report
 
 
 def _not_numbers(evidence: Evidence, tensor: torch.Tensor, place: str) -> Iterator[Observation]:
-    """Elements of rows [T, Hq, ...] that see a key, and yet are NaN or infinite: never written, or computed."""
+    """Report NaN or infinity in rows [T, Hq, ...] that see a key: never written, or computed."""
     if all_finite(tensor):
         return
     sees = evidence.sees
@@ -55,22 +55,22 @@ def _not_numbers(evidence: Evidence, tensor: torch.Tensor, place: str) -> Iterat
     if not bad.any():
         return
     stale = bad & unwritten(tensor)
-    for kind, mask, what in ((Kind.UNWRITTEN, stale, "never written"), (Kind.NOT_FINITE, bad & ~stale, "not finite")):
+    for kind, mask, state in ((Kind.UNWRITTEN, stale, "never written"), (Kind.NOT_FINITE, bad & ~stale, "not finite")):
         if mask.any():
             by_row = mask.flatten(2).any(dim=-1) if tensor.dim() == 3 else mask
             token, head = by_row.nonzero()[0].tolist()
             value = tensor[token, head].flatten()[mask[token, head].flatten()][0].item()
             held = "the sentinel" if kind is Kind.UNWRITTEN else f"{value}"
             row = evidence.rows.address(token, head)
-            message = f"{place} of {evidence.rows.name(row)} was {what}: it holds {held}; {_share(by_row, sees)}"
+            message = f"{place} of {evidence.rows.name(row)} was {state}: it holds {held}; {_share(by_row, sees)}"
             yield evidence.report(kind=kind, place=place, tier=Tier.T0, row=row, message=message)
 
 
 def _empty_rows(evidence: Evidence) -> Iterator[Observation]:
-    """Rows that see no key, and do not hold what the contract says. The strictest is out = 0 and lse = -inf.
+    """Report rows that see no key and break the contract. The strictest demands out = 0 and lse = -inf.
 
-    In either base only -inf and finite LSEs matter, unless there are sinks, when the expected one is finite and the
-    LSE's own tier compares it.
+    In either base only -inf and finite LSEs matter, except with sinks, when the expected one is finite and the LSE's
+    own tier compares it.
     """
     out, lse, sees, contract = evidence.out, evidence.lse, evidence.sees, evidence.contract
     if contract.empty_rows is Holds.ANYTHING or bool(sees.all()):
@@ -97,7 +97,7 @@ def _empty_rows(evidence: Evidence) -> Iterator[Observation]:
 
 
 def padded_rows(padded: torch.Tensor, contract: Contract, report: Report) -> Iterator[Observation]:
-    """Rows of no request, [padded rows, Hq, Dv], that do not hold what the contract says."""
+    """Report rows of no request, [padded rows, Hq, Dv], that break the contract."""
     if contract.padded_rows is Holds.ANYTHING or not padded.numel():
         return
     zero = contract.padded_rows is Holds.ZERO
@@ -109,19 +109,19 @@ def padded_rows(padded: torch.Tensor, contract: Contract, report: Report) -> Ite
     stale = bad & unwritten(padded)
     infinite = ~torch.isfinite(padded) & ~stale
     leaked = bad & ~stale & ~infinite
-    for kind, mask, what in (
+    for kind, mask, fault in (
         (Kind.UNWRITTEN, stale, "were never written"),
         (Kind.NOT_FINITE, infinite, "hold NaN or infinity"),
         (Kind.PADDING_LEAK, leaked, "hold numbers other than 0"),
     ):
         count = int(mask.flatten(1).any(dim=-1).sum())
         if count:
-            message = f"{count} of {padded.shape[0]} padded rows {what}"
+            message = f"{count} of {padded.shape[0]} padded rows {fault}"
             yield report(kind=kind, place="padded rows", tier=Tier.T0, message=message)
 
 
 def all_finite(tensor: torch.Tensor) -> bool:
-    """Whether a tensor of up to fp32 holds neither NaN nor infinity: its sum in fp64 can't overflow, and keeps both."""
+    """Whether a tensor of up to fp32 is finite: its sum in fp64 can't overflow, and propagates NaN and infinity."""
     return isfinite(tensor.sum(dtype=torch.float64).item())
 
 
@@ -134,5 +134,5 @@ def _held(element: torch.Tensor) -> str:
 
 
 def _share(wrong: torch.Tensor, of: torch.Tensor) -> str:
-    """How many rows are wrong, of the tokens in `of` [T]."""
+    """Describe how many rows are wrong, of the tokens in `of` [T]."""
     return f"{int(wrong.sum())} of {int(of.sum()) * wrong.shape[1]} such rows"

@@ -1,11 +1,11 @@
-"""T5: rows whose softmax weights are exact, where one key of 65,536 is more than any rounding.
+"""T5: rows whose softmax weights are exact, where one key of 65,536 exceeds any rounding.
 
-If the visible logits that matter are equal, each weight is exp(0) = 1 before normalisation, in every format, and a sum
-of n ones is exact in fp32 up to 2^24. A kernel that normalises first, or whose idea of the largest logit is above the
-truth, rounds all weights alike. Either way nothing independent is left of the errors of the weights, which are most of
-what T1 and T4 allow. Which rows these are is seen from the answer's moments: how far the logits lie below the largest
-one, averaged by weight, is next to nothing. So it is for q = 0, for equal keys, and where one key takes all the weight;
-`attnfuzz.reference.probe` makes such rows on purpose.
+If the visible logits that matter are equal, each weight is exp(0) = 1 before normalization, in every format, and a sum
+of n ones is exact in fp32 up to 2^24. A kernel that normalizes first, or overestimates the largest logit, rounds all
+weights alike. Either way the weights have no independent errors, which are most of the error that T1 and T4 allow.
+The answer's moments identify these rows: the gap between the largest logit and the others, averaged by weight, is
+almost 0. That holds for q = 0, for equal keys, and where one key takes all the weight; `attnfuzz.reference.probe`
+makes such rows on purpose.
 """
 
 import torch
@@ -17,7 +17,7 @@ from attnfuzz.harness.judge.lse_bound import rounded_lse_error, wrong_lse
 from attnfuzz.harness.verdict.tiers import Tier
 
 _LARGEST_GAP = 2.0**-24
-"""Gap above which weights do not count as exact: the error of what is below the largest logit is the gap at most."""
+"""Gap above which weights don't count as exact: keys below the largest logit add an error of at most the gap."""
 
 
 def judge_exact_rows(evidence: Evidence) -> TierResult | None:
@@ -79,13 +79,13 @@ def have_exact_weights(budget: ErrorBudget) -> torch.Tensor:
 
 
 def exact_bound(budget: ErrorBudget, rows: torch.Tensor) -> torch.Tensor:
-    """The largest error of a correct kernel in `rows` with exact weights, out of [T, Hq] flattened: fp64 [rows, Dv].
+    """The largest error of a correct kernel in `rows` with exact weights, indices into flat [T, Hq]: fp64 [rows, Dv].
 
     (u_P + u_sum + u n + 2 u e) |o|, the rounding that all n equal weights share, their sum if they are not ones, and
-    the fp32 roundings of numbers of size e that are exponentiated; t u sqrt(n) rms(p v), the fp32 sums;
-    tail rms(delta) rms(p (v - o)), where delta is the error of the logits alone: exp(0) is exact; 2 gap max|v| for
-    weights far below the others; and, as in T1, output roundings, those before a merge, huge denominators, and a floor.
-    Beside a sink, delta is also what all weights share.
+    the fp32 roundings of exponents of size e; t u sqrt(n) rms(p v), the fp32 sums; tail rms(delta) rms(p (v - o)),
+    where delta is the error of the logits alone: exp(0) is exact; 2 gap max|v| for weights far below the others; and,
+    as in T1, output roundings, those before a merge, huge denominators, and a floor. Beside a sink, all weights share
+    delta too.
     """
     noise, moments = budget.noise, budget.moments
     t = budget.deviations
@@ -112,7 +112,7 @@ def exact_bound(budget: ErrorBudget, rows: torch.Tensor) -> torch.Tensor:
 
 
 def _rows(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Some rows of [T, Hq, ...], by their numbers: [rows, ...]."""
+    """Select rows of [T, Hq, ...] by flat index: [rows, ...]."""
     flat = tensor.flatten(0, 1)
     return flat if len(rows) == len(flat) else flat.index_select(0, rows)
 
@@ -120,10 +120,9 @@ def _rows(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 def exact_lse_bound(budget: ErrorBudget) -> torch.Tensor:
     """The largest error of a correct kernel's LSE in rows whose logits are all 0, [T, Hq] of fp64, in natural units.
 
-    T4's bound for logits of this size without what the weights do to their sum, which is exact: the number of keys,
-    plus the sink's share, whose weight may be rounded. It would not be exact of a kernel whose largest weight is not
-    exp(0) and that adds up a thousand keys or more one by one, in one fp32 sum; kernels have a sum for each of many
-    threads, and one key of 65,536 is worth seeing.
+    T4's bound for such logits, less the weights' effect on their sum, which is exact: the number of keys, plus the
+    sink's share, whose weight may be rounded. The sum is inexact only in a kernel whose largest weight is not exp(0)
+    and that adds a thousand keys or more one by one in one fp32 sum; real kernels keep one sum per thread.
     """
     bound = rounded_lse_error(budget)
     if budget.problem.sinks is None:

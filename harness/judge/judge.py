@@ -1,4 +1,4 @@
-"""The verdict on one step's output: the reference answers, and every tier judges."""
+"""The verdict on one step's output: compute the reference answer, run every tier."""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -37,7 +37,7 @@ STATISTICAL: tuple[tuple[Tier, str, Callable[[Evidence], TierResult | None]], ..
 
 @dataclass(frozen=True)
 class Allowed:
-    """What a related run is compared with: the real rows of an output, packed, and what they may be wrong by.
+    """The baseline of a related run: the real rows of an output, packed, and their error budget.
 
     `out` is [T, Hq, Dv]; `lse` [T, Hq] in the contract's base, None if there is none.
     """
@@ -50,11 +50,11 @@ class Allowed:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What judging one output gave. `margins` has each tier's largest margin; `rows` counts (token, head) rows.
+    """The result of judging one output: `margins` has each tier's largest margin; `rows` counts (token, head) rows.
 
-    `unanswered` counts those that were not judged, since they have no right answer. `allowed` is there if it was asked
-    for, the output had the right shape, and every row has an answer. `evidence` is what was judged, and `worst` has the
-    token and head of the worst row of each place that failed; None where it is about all rows.
+    `unanswered` counts rows not judged, since they have no right answer. `allowed` is there if it was requested, the
+    output had the right shape, and every row has an answer. `worst` has the token and head of the worst row of each
+    place that failed; None if the failure is about all rows.
     """
 
     observations: tuple[Observation, ...]
@@ -82,10 +82,10 @@ def judge(
     tiers: Collection[Tier] = ALL_TIERS,
     keep: bool = False,
 ) -> Judgement:
-    """Judge `output` against fp64 attention over what it attended to, causally and with the geometry's window.
+    """Judge `output` against fp64 attention over its attended keys, causal and with the geometry's window.
 
-    With `strict`, what breaks only the strict contract is observed too, marked as a gap. Only `tiers` run. With
-    `keep`, the judgement has what a related run may be compared with. Requests without a right answer are set aside.
+    With `strict`, failures of the strict contract alone are observed too, marked as gaps. Only `tiers` run. With
+    `keep`, the judgement has the baseline of a related run. Requests without a right answer are set aside.
     """
     began = time.perf_counter()
     report = partial(Observation, step=step, mode=mode, kernel=kernel)
@@ -136,9 +136,9 @@ def _each_tiers_alpha(alpha: float, tiers: Collection[Tier]) -> float:
 def _statistical(
     evidence: Evidence, tiers: Collection[Tier], margins: dict[str, float], worst: dict[str, tuple[int, int] | None]
 ) -> Iterator[Observation]:
-    """Yield what the statistical `tiers` find; put the margin of each into `margins`, a place's worst row in `worst`.
+    """Run the statistical `tiers`; put each margin into `margins`, and a place's worst row into `worst`.
 
-    A place that has failed is not judged again: the first tier to see it says it best.
+    A place that failed is not judged again: the first tier to see a failure describes it best.
     """
     if not evidence.out.numel():
         return

@@ -1,19 +1,16 @@
-"""Rows that fail are judged again, by what costs too much to ask of every row: at most `MOST_ROWS_AGAIN` of an output.
+"""Rows that fail are judged again, by checks too expensive for every row: up to `MOST_ROWS_AGAIN` of an output.
 
-`ErrorBudget` takes the errors of a row's terms for independent unless all of its weights are alike. Where keys come in
-groups (prefixes that slots share, values that repeat, few dims of few bits), that is too narrow:
-
+`ErrorBudget` treats the errors of a row's terms as independent unless all its weights are alike. That is too narrow
+where keys come in groups (prefixes that slots share, values that repeat, few dims of few bits):
 - equal weights are rounded alike for the second product and for the denominator;
 - copies of a key have the same logit, and the same error in it;
-- equal terms that are added to a larger sum in a row are rounded to the same side each time, for as long as the sum
-  stays between two powers of two: sums are multiples of one step there, and what the term is beyond a multiple is lost
-  again and again. Nothing in that is random, so the bound is that of the format of the sums.
-
-It takes parts of an output that are rounded to its dtype before they are merged to be about as large as
-sqrt(sum p^2 v^2), the size of a sum whose terms have random signs. Values that are alike over many keys (the codes of
-ValueFamily.PROBE, constant values) make parts that are far larger than that, and than the output if they cancel; and
-elements with the same parts are rounded alike. How a kernel cuts its keys into parts is not known, but each is a run of
-keys, so that the largest run bounds them.
+- equal terms added to a larger sum in a row are rounded to the same side each time, while the sum stays between two
+  powers of two: sums are multiples of one step there, and the remainder of the term is lost again and again. Nothing
+  in that is random, so the bound follows from the format of the sums.
+It assumes that parts rounded to the output's dtype before a merge are about as large as sqrt(sum p^2 v^2), the size of
+a sum whose terms have random signs. Values that are alike over many keys (the codes of ValueFamily.PROBE, constant
+values) make much larger parts, larger than the output if they cancel; and elements with the same parts are rounded
+alike. The partition that a kernel uses is unknown, but each part is a run of keys, so the largest run bounds them.
 """
 
 from collections.abc import Callable
@@ -26,20 +23,20 @@ from attnfuzz.harness.judge.error_budget import UNIFORM, ErrorBudget
 from attnfuzz.reference.row import EQUAL, key_marks, row_weights, tied_row
 
 MOST_ROWS_AGAIN = 64
-"""Rows of one output that a tier judges again. A factor that is wrong by little makes every row suspect: over long
-requests, looking at each would take hours, and where the worst all pass, the rest are like them."""
+"""Rows of one output that a tier judges again. A slightly wrong factor makes every row suspect, and looking at each
+would take hours over long requests; if the worst all pass, the rest are like them."""
 
 
 def element_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
-    """What a row's own keys add to T1's bound, [Dv]."""
+    """Allowance for a row's own keys on top of T1's bound, [Dv]."""
     return ties_allowance(budget, token, head) + parts_allowance(budget, token, head)
 
 
 def judged_again(ratio: torch.Tensor, again: Callable[[int, int], float]) -> tuple[int, int] | None:
-    """The row that fails worst even judged again; None if there is none.
+    """The worst row that still fails when judged again; None if there is none.
 
-    `ratio` [T, Hq] is each row's error over bound, and `again` that of a token and head judged again. Rows that no
-    longer fail have their new ratio put in its place, and those that are not judged again count as passing by a hair.
+    `ratio` [T, Hq] is each row's error over bound, and `again` recomputes that of a token and head. The new ratio
+    replaces the old one; rows not judged again are capped at 1 and pass.
     """
     failing = (ratio > 1).nonzero()
     ordered = failing[ratio[ratio > 1].argsort(descending=True)].tolist()
@@ -90,7 +87,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class Ties:
-    """A row's keys in groups: `alike` have equal weights, and `copies` are one key. `tied` keys have an equal."""
+    """A row's keys in groups: `alike` have equal weights, `copies` are one key. `tied` counts keys with an equal."""
 
     alike: Groups
     copies: Groups
@@ -105,18 +102,18 @@ class Ties:
         return cls(Groups.by(equal, weights, values), Groups.by(copies, weights, values), int(sizes[sizes > 1].sum()))
 
     def summed(self, step: float, out: torch.Tensor) -> torch.Tensor:
-        """What rounding sums may come to where equal terms round to the same side, [Dv], for the row's answer `out`.
+        """Bound on the rounding of sums whose equal terms round to the same side, [Dv], for the row's answer `out`.
 
         n u for the sum of p v, times the sizes of the groups' sums, and n u for that of p, which `out` was divided by;
-        n is the keys that are tied, and u = `step` (Higham's bound for n terms).
+        n is the number of tied keys, and u = `step` (Higham's bound for n terms).
         """
         return step * self.tied * (self.alike.weighted.abs().sum(dim=0) + out.abs())
 
 
 def ties_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
-    """What the ties of a row add to T1's bound, [Dv].
+    """Allowance for a row's ties on top of T1's bound, [Dv].
 
-    t u_P (rms p v of groups - of keys) + tail rms(delta) (rms p (v - o) of copies - of keys) + what sums share.
+    t u_P (rms p v of groups - of keys) + tail rms(delta) (rms p (v - o) of copies - of keys) + shared errors of sums.
     """
     ties, moments = _ties_of(budget, token, head), budget.moments
     power, spread = moments.power[token, head], moments.spread[token, head]
@@ -130,7 +127,7 @@ def ties_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
 
 
 def lse_ties_allowance(budget: ErrorBudget, token: int, head: int) -> float:
-    """What the ties of a row add to T4's bound, in natural units."""
+    """Allowance for a row's ties on top of T4's bound, in natural units."""
     ties, noise = _ties_of(budget, token, head), budget.noise
     if ties is None:
         return 0.0
@@ -158,10 +155,10 @@ def largest_run(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 def parts_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
-    """What the parts of a row add to T1's bound and T5's, [Dv]: (3 r - 4) u R, if that is more than they have of it.
+    """Allowance for a row's parts on top of T1's bound and T5's, [Dv]: (3 r - 4) u R, less the share counted there.
 
-    R is the largest run. Of r = `roundings` parts each is rounded, and so are r - 2 merges of some of them, which reach
-    over two runs at most: the request's new tokens, and a run of its prefix.
+    R is the largest run. Each of r = `roundings` parts is rounded, and so are r - 2 merges of some of them, which span
+    at most two runs: the request's new tokens, and a run of its prefix.
     """
     power, roundings = budget.moments.power[token, head], budget.roundings
     if roundings < 2:
@@ -171,7 +168,7 @@ def parts_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
 
 
 def parts_error(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
-    """Root mean square of what two roundings for each merge come to, [Dv], which all elements may have in common."""
+    """Root mean square of two roundings per merge, [Dv], which all elements may share."""
     if budget.roundings < 2:
         return torch.zeros_like(budget.moments.power[token, head])
     return sqrt(2 * UNIFORM * (budget.roundings - 1)) * budget.roundoff * _largest_run(budget, token, head)
@@ -186,9 +183,9 @@ def _largest_run(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
 
 
 def grouped(numbers: torch.Tensor, tolerance: torch.Tensor) -> torch.Tensor:
-    """The group of each of `numbers` [n], int64 [n], counted from 0 in rising order.
+    """The group of each of `numbers` [n], int64 [n], counted from 0 in ascending order.
 
-    A number is in the group of the next lower one if it is above it by its own `tolerance` [n] at most.
+    A number joins the group of the next lower one if it exceeds it by at most its own `tolerance` [n].
     """
     ordered, order = numbers.sort()
     starts = ordered.diff(prepend=ordered[:1]) > tolerance[order]

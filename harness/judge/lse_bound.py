@@ -49,18 +49,18 @@ def wrong_lse(evidence: Evidence, ratio: torch.Tensor, worst: tuple[int, int]) -
 def lse_bound(budget: ErrorBudget) -> torch.Tensor:
     """The largest error that a correct kernel shows, [T, Hq] of fp64, in natural units.
 
-    What errors have in common, tail times what the errors of the weights do to their sum, and t times the rounding of
-    that sum, with t = `ErrorBudget.deviations`.
+    Shared errors, tail times the effect of weight errors on their sum, and t times the rounding of that sum, with
+    t = `ErrorBudget.deviations`.
     """
     summing = budget.deviations * summing_lse_error(budget)
     return shared_lse_error(budget) + budget.tail * weighing_lse_error(budget) + summing
 
 
 def shared_lse_error(budget: ErrorBudget) -> torch.Tensor:
-    """What the errors of all LSEs may have in common, [T, Hq].
+    """The error that all LSEs may share, [T, Hq].
 
-    2^-22 (4 + |largest logit| + |lse|) for a few fp32 roundings of each, once more per merge; the exponential; and what
-    weights that are alike do to their sum.
+    2^-22 (4 + |largest logit| + |lse|) for a few fp32 roundings of each, once more per merge; the exponential; and the
+    effect of equal weights on their sum.
     """
     noise = budget.noise
     return rounded_lse_error(budget) + budget.alike * (budget.step * budget.keys + noise.row_sum)
@@ -72,12 +72,12 @@ def rounded_lse_error(budget: ErrorBudget) -> torch.Tensor:
 
 
 def independent_lse_error(budget: ErrorBudget) -> torch.Tensor:
-    """Root mean square of the rest, [T, Hq]: of the fp32 sum, and of what the errors of the weights do to it."""
+    """Root mean square of the independent error, [T, Hq]: of the fp32 sum, and of the weights in it."""
     return weighing_lse_error(budget) + summing_lse_error(budget)
 
 
 def weighing_lse_error(budget: ErrorBudget) -> torch.Tensor:
-    """Root mean square of what the errors of the weights do to their sum, [T, Hq]."""
+    """Root mean square of the effect of weight errors on their sum, [T, Hq]."""
     return budget.moments.concentration.sqrt() * (budget.row_logit_variance.sqrt() + budget.noise.row_sum)
 
 

@@ -1,7 +1,7 @@
-"""T6: a related run gives the same answer as the first, bit for bit where the contract says so.
+"""T6: a related run gives the same answer as the first, bit for bit if the contract says so.
 
-Elsewhere both lie within the bound of a correct kernel around the same truth (T1's for elements, T4's for the LSE), so
-that they differ by the sum of the two bounds at most, which are alike but for how often each output was rounded.
+Otherwise both lie within a correct kernel's bound around the same truth (T1's for elements, T4's for the LSE), so they
+differ by at most the sum of the two bounds, which are equal except for the number of output roundings.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -31,7 +31,7 @@ _KINDS = {Relation.SAME_CALL: Kind.NONDETERMINISTIC, Relation.REPLAY_AS_EAGER: K
 
 @dataclass(frozen=True)
 class StepComparison:
-    """What comparing one step gave. `margin` is the largest difference over its bound; None if bits were compared."""
+    """The result of comparing one step. `margin` is the largest difference over bound; None if bits were compared."""
 
     observations: tuple[Observation, ...]
     margin: float | None = None
@@ -49,10 +49,10 @@ def compare(
     strict: bool = False,
     tiers: Collection[Tier] = ALL_TIERS,
 ) -> StepComparison:
-    """Compare the `output` of a related step with what the first run gave, which has passed.
+    """Compare the `output` of a related step with the first run, which has passed.
 
     The first run's request p is at `positions[p]` of the related step. Padded rows of the related step are held to T0's
-    clause. With `strict`, bits that only the strict contract promises are compared as well: a difference is a gap.
+    clause. With `strict`, bits promised only by the strict contract are compared too: a difference is a gap.
     """
     rows = RealRows(output.attended, output.out.shape[0], output.out.device)
     wrong = exact.misshapen(output, rows, geometry, report)
@@ -84,8 +84,8 @@ def compare(
 class _Pair:
     """The real rows of one tensor in both runs, in the first run's order: [T, Hq, ...] with T * Hq > 0.
 
-    Rows outside of `compared` [T] may hold anything. `unit` turns them into what `bound` is stated in, to which a row's
-    `allowance`, by token and head, adds what its own keys may. Both are of the two runs together.
+    Rows outside `compared` [T] may hold anything. `unit` converts them to the unit of `bound`, which a row's
+    `allowance`, by token and head, raises for its own keys. Both cover the two runs together.
     """
 
     place: str
@@ -98,7 +98,7 @@ class _Pair:
     allowance: Callable[[int, int], torch.Tensor | float]
 
     def differing_bits(self, mismatch: Report) -> Iterator[Observation]:
-        """What breaks a promise to keep the bits."""
+        """Report rows whose bits differ."""
         bits = DType.of(self.first.dtype).bits
         differ = self._masked(self.first.view(bits) != self.other.view(bits))
         if differ.any():
@@ -116,7 +116,7 @@ class _Pair:
         return torch.where(self._masked(~same), ratio, 0.0)
 
     def judge_again(self, ratio: torch.Tensor) -> None:
-        """Let finite ratios of rows above 1 count their allowance, one after another until one stays above 1."""
+        """Apply the allowance to finite ratios above 1, row by row, until one stays above 1."""
         bound = self.bound()
 
         def again(token: int, head: int) -> float:
@@ -129,12 +129,12 @@ class _Pair:
             ratio.clamp_(max=1.0)
 
     def too_far_apart(self, ratio: torch.Tensor, largest: float, mismatch: Report) -> Observation:
-        """Two results that can't both be right."""
-        what = f"{largest:.3g} times what two correct runs may differ by" if largest < inf else "not both numbers"
+        """Report two results that can't both be right."""
+        distance = f"{largest:.3g} times the allowed difference" if largest < inf else "not both numbers"
         return mismatch(
             margin=largest if largest < inf else None,
             row=self._row(int(ratio.argmax())),
-            message=f"{self._words(int(ratio.argmax()))}, {what}; {self._count(ratio > 1)}",
+            message=f"{self._words(int(ratio.argmax()))}, {distance}; {self._count(ratio > 1)}",
         )
 
     def _masked(self, differ: torch.Tensor) -> torch.Tensor:
@@ -152,7 +152,7 @@ class _Pair:
         return self.rows.address(token, head)
 
     def _place(self, at: int) -> tuple[int, ...]:
-        """Return token, head and, of an output, element of a flattened index."""
+        """Token, head and, for an output, element of a flattened index."""
         return tuple(int(index) for index in torch.unravel_index(torch.tensor(at), self.first.shape))
 
     def _count(self, differ: torch.Tensor) -> str:
@@ -167,7 +167,7 @@ def _pairs(
     at: torch.Tensor,
     contract: Contract,
 ) -> Iterator[_Pair]:
-    """The output and, if there is one, the LSE of both runs; the related run's packed rows are taken `at` an index."""
+    """The outputs of both runs, and the LSEs if any; `at` maps to the related run's packed rows."""
     if not first.out.numel():
         return
     compared = first.budget.answer.visible > 0

@@ -1,4 +1,4 @@
-"""T2: a bound on the mean square error of every row, which sees what is too small and too widespread for T1."""
+"""T2: a bound on the mean square error of every row, which sees errors too small and widespread for T1."""
 
 from dataclasses import dataclass
 from math import log, sqrt
@@ -14,7 +14,7 @@ from attnfuzz.reference.row import key_marks, row_weights
 
 @dataclass(frozen=True)
 class RowError:
-    """The rows that fail, most suspicious first, as (token, head, margin); `margin` is the largest of all rows."""
+    """The rows that fail, most suspicious first, as (token, head, margin); `margin` is the largest one."""
 
     wrong: tuple[tuple[int, int, float], ...]
     margin: float
@@ -36,12 +36,12 @@ def judge_rows(evidence: Evidence) -> TierResult:
 
 
 def row_error(budget: ErrorBudget, error: torch.Tensor) -> RowError:
-    """Judge rows by z^2 = mean_d(error^2 / variance), for `error` [T, Hq, Dv] of fp64, 0 where there is no verdict.
+    """Judge rows by z^2 = mean_d(error^2 / variance), for `error` [T, Hq, Dv] of fp64, 0 where not judged.
 
     The errors of a row's elements are correlated, so z^2 is a mixture of chi-squares whose weights are the eigenvalues
     of the errors' correlation matrix C. It stays below 1 + (2 |C|_F sqrt(x) + 2 |C|_2 x) / Dv with probability
-    1 - exp(-x) (Laurent and Massart, 2000, lemma 1). Independent elements have the lowest threshold: rows above
-    that are given their own, `MOST_ROWS_AGAIN` at most.
+    1 - exp(-x) (Laurent and Massart, 2000, lemma 1). Independent elements have the lowest threshold: rows above it get
+    their own threshold, at most `MOST_ROWS_AGAIN` of them.
     """
     if not error.numel():
         return RowError((), 0.0)
@@ -78,7 +78,7 @@ def _own_margin(budget: ErrorBudget, error: torch.Tensor, token: int, head: int,
 
 
 def _own_variance(budget: ErrorBudget, token: int, head: int) -> tuple[torch.Tensor, float, float]:
-    """Mean square errors [Dv] of one row, and length and largest of the eigenvalues of their correlation matrix."""
+    """Mean square errors [Dv] of one row, and norm and maximum of the eigenvalues of their correlation matrix."""
     weights, values = row_weights(budget.problem, token, head)
     ties = Ties.of(weights, values, key_marks(budget.problem, token, head))
     out = budget.answer.out[token, head]

@@ -1,1 +1,1 @@
-"""Guarded memory: tensors that touch an unmapped page, poison where nothing may be read, and proof of stray writes."""
+"""Guarded memory: tensors flush with an unmapped page, poison around them, and detection of stray writes."""

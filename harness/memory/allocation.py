@@ -1,4 +1,4 @@
-"""How tensors lie in memory, and in what relation an address stands to them: what makes a fault readable."""
+"""The layout of tensors in memory, and addresses described relative to them, to make faults readable."""
 
 from collections.abc import Iterable, Sequence
 
@@ -19,17 +19,17 @@ def dense_stride(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """Elements from the first to the last that a tensor reaches, both included; 0 for an empty tensor."""
+    """Number of elements that a tensor spans, gaps included; 0 for an empty tensor."""
     if 0 in shape:
         return 0
     return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
 
 
 def check_strides(name: str, shape: Sequence[int], stride: Sequence[int]) -> None:
-    """Refuse strides that don't fit `shape`, are negative, or let two indices share an element.
+    """Check that strides fit `shape`, are not negative, and don't overlap elements.
 
     Raises:
-        ValueError: says which tensor, and why.
+        ValueError: with the tensor and the reason.
 
     """
     if len(stride) != len(shape):
@@ -44,9 +44,9 @@ def check_strides(name: str, shape: Sequence[int], stride: Sequence[int]) -> Non
 
 
 NEAR = 64 << 10
-"""Bytes beside a tensor, or as many as it has, within which a stray access is taken for one to that tensor.
+"""Bytes around a tensor, or as many as it has, within which a stray access is attributed to it.
 
-Farther ones were indexed with a wild number: which tensor lies there says nothing, and changes from run to run.
+Farther accesses used a wild index: the tensor nearest to them is chance, and changes from run to run.
 """
 
 NULL_BYTES = 1 << 16
@@ -56,8 +56,8 @@ NULL_BYTES = 1 << 16
 class Allocation(msgspec.Struct, frozen=True):
     """One tensor in memory.
 
-    `nbytes` reaches from its first to its last element, gaps included; `stride` is in elements; `dtype` as torch names
-    it ("bfloat16"). The address is 0 for a tensor without elements: torch hands kernels a null pointer for those.
+    `nbytes` spans the first to the last element, gaps included; `stride` is in elements; `dtype` is torch's name
+    ("bfloat16"). The address is 0 for a tensor without elements: torch passes kernels a null pointer for those.
     """
 
     name: str
@@ -81,9 +81,9 @@ class Allocation(msgspec.Struct, frozen=True):
 
 
 class Location(msgspec.Struct, frozen=True):
-    """An address in words: `place` is a tensor's name, or the same words for every address that belongs to none.
+    """An address in words: `place` is a tensor's name, or fixed words for addresses that belong to none.
 
-    `index` is the index along the largest axis of that tensor, which has `size` there; None where there is none.
+    `index` is the index along the largest axis of that tensor, of `size` entries; None without a tensor.
     """
 
     place: str
@@ -96,7 +96,7 @@ class Location(msgspec.Struct, frozen=True):
 
 
 def locate(allocations: Iterable[Allocation], address: int) -> Location:
-    """The tensor that an access to `address` was meant for, and where the address lies: "8 bytes past the end"."""
+    """Attribute an access to a tensor, with the address's relation to it: "8 bytes past the end"."""
     everything = list(allocations)
     if address < NULL_BYTES:
         return _near_null(everything, address)

@@ -9,7 +9,7 @@ from attnfuzz.harness.memory.slabs import OutOfMemory, Shelf, Spacing, size_clas
 from attnfuzz.reference.case import Guard
 
 PAGE = mmap.PAGESIZE
-"""Bytes of a page: the grain of protection."""
+"""Bytes of a page, the unit of protection."""
 
 _PROT_NONE = 0
 _MAP_NORESERVE = 0x4000
@@ -29,10 +29,10 @@ _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 class Reservation:
-    """`nbytes` of address space from `address` on, all of it inaccessible at first.
+    """`nbytes` of address space from `address` on, inaccessible at first; it costs no memory.
 
-    The size asked for is halved until the system grants it, down to `least`: address spaces differ (47 bits on x86-64,
-    39 on some ARM kernels), and so do limits on virtual memory. It costs no memory, whatever its size.
+    The requested size is halved until the system grants it, down to `least`: address spaces differ (47 bits on x86-64,
+    39 on some ARM kernels), and so do limits on virtual memory.
     """
 
     def __init__(self, nbytes: int, least: int) -> None:
@@ -50,20 +50,20 @@ class Reservation:
         self.nbytes = size
 
     def open(self, address: int, nbytes: int) -> None:
-        """Let whole pages be read and written. New ones hold zeros. OutOfMemory if the system has none left."""
+        """Make whole pages accessible. New ones hold zeros. Raises OutOfMemory."""
         self._protect(address, nbytes, mmap.PROT_READ | mmap.PROT_WRITE)
 
     def shut(self, address: int, nbytes: int) -> None:
-        """Make whole pages inaccessible again; they keep their content."""
+        """Make whole pages inaccessible again, content kept."""
         self._protect(address, nbytes, _PROT_NONE)
 
     def discard(self, address: int, nbytes: int) -> None:
-        """Give the memory behind whole pages back to the system."""
+        """Return the memory of whole pages to the system."""
         if _madvise(address, nbytes, _MADV_DONTNEED):
             raise OSError(ctypes.get_errno(), f"madvise of {nbytes} bytes failed")
 
     def close(self) -> None:
-        """Give the address space back: every tensor in it becomes invalid."""
+        """Free the address space: every tensor in it becomes invalid."""
         if _munmap(self.address, self.nbytes):
             raise OSError(ctypes.get_errno(), "munmap failed")
 
@@ -83,10 +83,7 @@ _LEAST = 1 << 30
 
 
 class Slab:
-    """Up to `capacity` bytes of pages, of which the first or the last are open: those that one tensor needs.
-
-    `buffer` spans the whole capacity, whether open or not.
-    """
+    """`buffer` spans `capacity` bytes of pages, of which the first or last ones are open for a tensor."""
 
     __slots__ = ("address", "buffer", "capacity", "opened", "start")
 
@@ -101,10 +98,10 @@ class Slab:
 class Arena:
     """Memory for tensors that touch an inaccessible page.
 
-    `take` opens exactly the pages that a tensor needs, at the right or the left end of a slab, between at least GAP
-    bytes (and at least the slab's own size) of inaccessible ones. A slab that was given back is taken again for the
-    next tensor of its size class, so which pages are open depends on a tensor's size alone, not on what came before.
-    Slabs at rest keep at most `budget` bytes of memory; beyond it, those that rested longest give theirs up.
+    `take` opens exactly the pages that a tensor needs, at the right or the left end of a slab, with at least GAP
+    inaccessible bytes (and at least the slab's own size) on each side. A returned slab is reused for the next tensor of
+    its size class, so the open pages depend on a tensor's size alone, not on history. Idle slabs keep at most `budget`
+    bytes of memory; beyond it, the longest idle ones are freed.
     """
 
     def __init__(self, *, budget: int = 256 << 20, reserve: int = _RESERVED) -> None:
@@ -124,10 +121,7 @@ class Arena:
         self.close()
 
     def take(self, nbytes: int, guard: Guard) -> Slab:
-        """A slab with the pages for `nbytes` open, flush with the guard: at its right end or its left.
-
-        What it holds is left over from its last use. OutOfMemory if there is no address space or memory left.
-        """
+        """Take a slab with the pages for `nbytes` open at the guard's end, not cleared. Raises OutOfMemory."""
         pages = -(-nbytes // PAGE)
         needed = pages * PAGE
         capacity = size_class(pages) * PAGE
@@ -144,7 +138,7 @@ class Arena:
         return slab
 
     def give(self, slab: Slab) -> None:
-        """Take a slab back: its tensor must not be used any more."""
+        """Return a slab; its tensor must not be used any more."""
         self._shelf.put(slab)
         for excess in self._shelf.excess():
             self._shut(excess)

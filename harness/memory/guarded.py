@@ -1,4 +1,4 @@
-"""The host's memory for one case: guarded, and without guards, which benchmarks compare it with."""
+"""Host memory for one case: guarded, and without guards for benchmarks."""
 
 import ctypes
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ from attnfuzz.reference.case import Guard, Outputs
 
 
 class GuardedMemory(PlacedMemory):
-    """`PlacedMemory` in an arena's pages: exactly those that a tensor needs are accessible."""
+    """`PlacedMemory` in an arena's pages: exactly those of tensors are accessible."""
 
     def __init__(self, arena: Arena, guard: Guard, outputs: Outputs) -> None:
         super().__init__(torch.device("cpu"), guard, outputs)
@@ -25,7 +25,7 @@ class GuardedMemory(PlacedMemory):
         nbytes = elements * dtype.itemsize
         slab = self._arena.take(nbytes, self._guard)
         offset = slab.capacity - nbytes if self._guard is Guard.RIGHT else 0
-        # Over exactly the tensor's bytes: what copies a tensor's storage must not run into a closed page.
+        # Exactly the tensor's bytes: copying its storage must not touch a closed page.
         flat = torch.frombuffer(slab.buffer, dtype=dtype, count=elements, offset=offset)
         return Room(flat, slab.start, slab.opened, slab)
 
@@ -56,17 +56,17 @@ class PlainMemory(PlacedMemory):
         super().__init__(torch.device("cpu") if device is None else device, Guard.RIGHT, outputs)
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """True: any memory will do."""
+        """True: any memory is accepted."""
         del tensor
         return True
 
     def on_record(self, arguments: Iterable[tuple[str, torch.Tensor]]) -> list[Allocation]:
-        """None, likewise."""
+        """Empty: nothing is recorded."""
         del arguments
         return []
 
     def renew(self, tensor: torch.Tensor) -> None:
-        """As in guarded memory, for a tensor without gaps, wherever it lies."""
+        """As in guarded memory, for any tensor without gaps."""
         if self._output_pattern is sentinel:
             self._write(sentinel(tensor.dtype), tensor.data_ptr(), tensor.nbytes)
 
@@ -75,7 +75,7 @@ class PlainMemory(PlacedMemory):
         return Room(flat, flat.data_ptr(), flat.nbytes, None)
 
     def _give(self, slabs: list[None]) -> None:
-        """Nothing to do: torch frees the tensors."""
+        """Do nothing: torch frees the tensors."""
 
     def _write(self, pattern: Pattern, address: int, nbytes: int) -> None:
         pattern.write(address, nbytes)

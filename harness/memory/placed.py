@@ -1,4 +1,4 @@
-"""What guarded memory of every kind has in common: tensors on record, what lies around them, and what became of it."""
+"""The common part of guarded memories: recorded tensors, the bytes around them, and checks of these."""
 
 import math
 from abc import ABC, abstractmethod
@@ -18,10 +18,7 @@ from attnfuzz.reference.case import Guard, Outputs
 
 
 class Room(NamedTuple):
-    """Where a tensor was put: `flat` are exactly its elements, among `opened` accessible bytes from `start` on.
-
-    `slab` is whatever the memory has to remember of it.
-    """
+    """A tensor's place: `flat` are exactly its elements, among `opened` accessible bytes from `start` on."""
 
     flat: torch.Tensor
     start: int
@@ -30,7 +27,7 @@ class Room(NamedTuple):
 
 
 class ByteSpan(NamedTuple):
-    """`nbytes` from `address` on, and what they should hold: a pattern, or the bytes of a tensor of the same device."""
+    """`nbytes` from `address` on, expected to hold a pattern, or the bytes of a tensor on the same device."""
 
     address: int
     nbytes: int
@@ -38,7 +35,7 @@ class ByteSpan(NamedTuple):
 
     @property
     def expected_address(self) -> int:
-        """Where the expected bytes lie, those of a pattern in the host's memory."""
+        """Address of the expected bytes; a pattern's are in host memory."""
         return self.expected.address if isinstance(self.expected, Pattern) else self.expected.data_ptr()
 
 
@@ -61,11 +58,11 @@ class Placed:
 
 
 class PlacedMemory(ABC):
-    """The `Memory` of one case: every tensor touches an inaccessible page on the side that `guard` says.
+    """The `Memory` of one case: every tensor touches an inaccessible page on the side of `guard`.
 
-    The rest of its accessible bytes, and the gaps that strides leave, hold poison: a read of it turns up as NaN or
-    faults, a write is reported by `damage`. Tensors are valid until `release`, after which their memory serves the next
-    case. A tensor without elements has no memory: torch hands kernels a null pointer for it.
+    The rest of its accessible bytes, and the gaps of strides, hold poison: a read of it shows as NaN or faults, a write
+    is reported by `damage`. Tensors are valid until `release`, after which their memory serves the next case. A tensor
+    without elements has no memory: torch passes kernels a null pointer for it.
     """
 
     def __init__(self, device: torch.device, guard: Guard, outputs: Outputs) -> None:
@@ -91,7 +88,7 @@ class PlacedMemory(ABC):
         stride: Sequence[int] | None = None,
         fill: Fill = Fill.POISON,
     ) -> torch.Tensor:
-        """A tensor called `name`, filled as `fill` says. `stride` (in elements) may leave gaps, which hold poison.
+        """Allocate a tensor called `name`, filled by `fill`. `stride` (in elements) may leave gaps, which hold poison.
 
         Raises:
             ValueError: for strides that overlap, and for a dtype without poison.
@@ -108,18 +105,18 @@ class PlacedMemory(ABC):
         return placed.tensor
 
     def copy(self, name: str, value: torch.Tensor, *, stride: Sequence[int] | None = None) -> torch.Tensor:
-        """A guarded tensor with the values, shape and dtype of `value`, on any device. Raises as `tensor` does."""
+        """Copy `value`, from any device, into a guarded tensor. Raises like `tensor`."""
         placed = self._place(name, tuple(value.shape), value.dtype, stride, poisoned=False)
         if placed is None:
             return torch.empty_like(value, device=self._device)
         return write(placed.tensor, value)
 
     def allocations(self) -> list[Allocation]:
-        """Every tensor of this memory, in the order of their making, those without elements last."""
+        """Every tensor of this memory, in order of creation, those without elements last."""
         return [placed.allocation for placed in self._placed] + self._empty
 
     def allocation_of(self, tensor: torch.Tensor) -> Allocation:
-        """The allocation that `tensor`, which has elements, is a view of. ValueError if it is none of this memory."""
+        """The allocation that `tensor`, which has elements, is a view of. Raises ValueError for any other tensor."""
         return self._placed_of(tensor).allocation
 
     def holds(self, tensor: torch.Tensor) -> bool:
@@ -127,7 +124,7 @@ class PlacedMemory(ABC):
         return self._find(tensor) is not None
 
     def on_record(self, arguments: Iterable[tuple[str, torch.Tensor]]) -> list[Allocation]:
-        """The allocations that arguments, given by name, are views of: each once, empty ones by the argument's name.
+        """The allocations behind named arguments: each once, empty ones by the argument's name.
 
         Raises:
             ValueError: for a tensor that lies outside of this memory.
@@ -139,12 +136,12 @@ class PlacedMemory(ABC):
         return list(found.values())
 
     def renew(self, tensor: torch.Tensor) -> None:
-        """Give an output its sentinel again before it is written once more; stale numbers stay what they became."""
+        """Restore an output's sentinel before it is written again; stale numbers are left."""
         if self._output_pattern is poison.sentinel and tensor.numel():
             self._fill_output(self._placed_of(tensor))
 
     def content(self, allocation: Allocation) -> bytes:
-        """What a tensor and its gaps hold now, after all launches so far: on a GPU this waits for them."""
+        """A tensor's bytes, gaps included, after all launches so far; on a GPU this waits for them."""
         if not allocation.nbytes:
             return b""
         tensor = self._by_address[allocation.address].tensor
@@ -152,7 +149,7 @@ class PlacedMemory(ABC):
         return flat.cpu().numpy().tobytes()
 
     def damage(self) -> Pending[list[Damage]]:
-        """The bytes beside and between elements that were written, up to and with the launches so far."""
+        """The overwritten bytes around and between elements, after the launches so far."""
         spans = []
         for placed in self._placed:
             allocation = placed.allocation
@@ -170,10 +167,10 @@ class PlacedMemory(ABC):
         return self._differences([span for _, span in spans]).then(damaged)
 
     def seal(self, tensors: Iterable[torch.Tensor], *, writable: Iterable[torch.Tensor] = ()) -> Seal:
-        """Remember the allocations that `tensors` are views of, except those that `writable` ones are views of.
+        """Remember the contents of the allocations behind `tensors`, except those behind `writable` ones.
 
         Raises:
-            ValueError: for a tensor that lies outside of this memory, where nothing guards it.
+            ValueError: for a tensor outside of this memory.
 
         """
         written = {each.address for each in self.on_record(("", tensor) for tensor in writable)}
@@ -181,7 +178,7 @@ class PlacedMemory(ABC):
         return self._sealed([each for each in sealed if each.nbytes and each.address not in written])
 
     def release(self) -> None:
-        """Give all memory back to the arena: no tensor of this memory may be used any more."""
+        """Return all memory to the arena; its tensors must not be used any more."""
         slabs = [placed.slab for placed in self._placed]
         self._placed.clear()
         self._empty.clear()
@@ -190,11 +187,11 @@ class PlacedMemory(ABC):
 
     @abstractmethod
     def _room(self, elements: int, dtype: torch.dtype) -> Room:
-        """Accessible memory for a tensor, flush with the guard."""
+        """Make room for a tensor, flush with the guard."""
 
     @abstractmethod
     def _give(self, slabs: list[Any]) -> None:
-        """Take slabs back whose tensors are forgotten."""
+        """Return slabs to the arena."""
 
     @abstractmethod
     def _write(self, pattern: Pattern, address: int, nbytes: int) -> None:
@@ -202,21 +199,21 @@ class PlacedMemory(ABC):
 
     @abstractmethod
     def _differences(self, spans: Sequence[ByteSpan]) -> Pending[list[Difference]]:
-        """How each span differs from what it should hold."""
+        """Compare each span with its expected content."""
 
     @abstractmethod
     def _sealed(self, allocations: Sequence[Allocation]) -> Seal:
-        """A seal over these allocations."""
+        """Make a seal over these allocations."""
 
     def _poison(self, placed: Placed, room: Room, *, own: bool) -> None:
-        """Fill what is around a tensor, and if `own`, its own bytes too: if not, all of them are written next."""
+        """Fill the bytes around a tensor, and its own if `own`; if not, they are all written next."""
         del own
         self._write(placed.pattern, room.start, room.opened)
 
     def _place(
         self, name: str, shape: tuple[int, ...], dtype: torch.dtype, stride: Sequence[int] | None, *, poisoned: bool
     ) -> Placed | None:
-        # It goes on record, whatever a backend calls it.
+        # The name is journaled: make it printable.
         name = label(name)
         pattern = poison.poison(dtype)
         itemsize = dtype.itemsize
@@ -251,7 +248,7 @@ class PlacedMemory(ABC):
             self._write(pattern, allocation.address, allocation.nbytes)
 
     def _intact(self, placed: Placed) -> torch.Tensor:
-        """A tensor with gaps as it should be: poison in which its own elements, whatever they are now, are set."""
+        """The expected bytes of a tensor with gaps: its current elements, and poison between them."""
         allocation, tensor = placed.allocation, placed.tensor
         expected = torch.empty(allocation.nbytes // allocation.itemsize, dtype=tensor.dtype, device=self._device)
         self._write(placed.pattern, expected.data_ptr(), allocation.nbytes)

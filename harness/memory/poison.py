@@ -1,9 +1,9 @@
-"""What memory holds before it is written: poison, the output sentinel, and stale numbers.
+"""The content of memory before it is written: poison, the output sentinel, and stale numbers.
 
-Poison is a NaN for floats, so that whatever is computed from it shows, and POISON_ID for integers: a length that runs
-into a guard page at once, and a page id far outside of any pool. The sentinel is another NaN, so that an output that
-was never written can be told from a computed NaN, whose payload hardware leaves at the canonical one, and from poison
-that a kernel copied. float8_e4m3fn has only two NaNs, which differ in the sign: 0x7F is poison, 0xFF the sentinel.
+Poison is a NaN for floats, so that any result computed from it shows, and POISON_ID for integers: a length that runs
+into a guard page at once, and a page id far outside of any pool. The sentinel is another NaN, which distinguishes
+unwritten outputs from computed NaN, whose payload hardware leaves at the canonical one, and from copied poison.
+float8_e4m3fn has only two NaNs, which differ in the sign: 0x7F is poison, 0xFF the sentinel.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ from functools import cache
 import torch
 
 POISON_ID = 0x00BADBAD
-"""Poison of an integer tensor: as a page id it lands inside the reservation, far from every tensor."""
+"""Poison of an integer tensor; as a page id it leads into the reservation, far from every tensor."""
 
 _POISON = {
     torch.float32: 0x7FCBADBA,
@@ -44,7 +44,7 @@ PERIOD = 1 << 18
 
 
 class Pattern:
-    """A run of `PERIOD` bytes, at `address`, that is repeated over memory, starting anew wherever it is written."""
+    """A run of `PERIOD` bytes, at `address`, that is repeated over memory from the start of each write."""
 
     def __init__(self, content: bytes) -> None:
         assert len(content) == PERIOD
@@ -67,13 +67,13 @@ class Pattern:
 
 @cache
 def poison(dtype: torch.dtype) -> Pattern:
-    """The pattern of memory that must not be read. ValueError for a dtype that attention tensors never have."""
+    """The pattern of memory that must not be read. Raises ValueError for a dtype that attention tensors never have."""
     return Pattern(_repeated(_POISON, dtype))
 
 
 @cache
 def sentinel(dtype: torch.dtype) -> Pattern:
-    """The pattern of an output that its kernel has still to write. ValueError as for `poison`."""
+    """The pattern of an output not yet written by its kernel. Raises like `poison`."""
     return Pattern(_repeated(_SENTINEL, dtype))
 
 
@@ -92,7 +92,7 @@ def stale(dtype: torch.dtype) -> Pattern:
 
 
 def unwritten(tensor: torch.Tensor) -> torch.Tensor:
-    """Mask, bool of the tensor's shape, of the elements that still hold the sentinel's bits. ValueError as above."""
+    """Mask, bool of the tensor's shape, of the elements that hold the sentinel's bits. Raises like `poison`."""
     if tensor.dtype not in _SENTINEL:
         raise _unknown(tensor.dtype)
     return tensor.view(_BITS[tensor.itemsize]) == _SENTINEL[tensor.dtype]

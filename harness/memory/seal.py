@@ -1,4 +1,4 @@
-"""Proof that memory was not written: copies of inputs, compared byte by byte, and damage to what no tensor owns."""
+"""Detection of writes: to inputs, compared byte by byte with copies, and to bytes that no tensor owns."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -10,9 +10,9 @@ from attnfuzz.harness.memory.allocation import Allocation
 from attnfuzz.kernels.transfers import Pending
 
 Difference = tuple[int, int] | None
-"""The offset of the first byte that differs, and how many do; None if none does."""
+"""Offset of the first differing byte, and their number; None if there is none."""
 
-# PyDLL keeps the interpreter's lock: giving it up costs more than comparing a page.
+# PyDLL keeps the GIL: releasing it costs more than comparing a page.
 _memcmp = ctypes.PyDLL(None).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _memcmp.restype = ctypes.c_int
@@ -41,19 +41,16 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class Seal:
-    """Remembers what tensors held when it was made. `compare` finds the difference of each from what it holds then.
+    """Remembers the contents of tensors. `compare` finds the difference of each from its content when called.
 
-    It has copies and no checksums: copying and comparing is several times faster, and can say where.
+    It keeps copies, not checksums: copying and comparing is several times faster, and gives the place.
     """
 
     def __init__(self, allocations: Sequence[Allocation], compare: Callable[[], Pending[list[Difference]]]) -> None:
         self._allocations, self._compare = allocations, compare
 
     def broken(self) -> Pending[list[tuple[str, int]]]:
-        """The tensors that changed up to now, each with the first element (counted in memory) that differs.
-
-        On a GPU, up to now means by anything that was queued so far.
-        """
+        """The tensors changed so far, on a GPU by queued work too, each with its first differing element in memory."""
         return self._compare().then(self._names)
 
     def _names(self, differences: list[Difference]) -> list[tuple[str, int]]:
@@ -65,7 +62,7 @@ class Seal:
 
 
 def difference(address: int, expected: int | bytes, nbytes: int) -> Difference:
-    """How `nbytes` of the host's memory differ from those that are `expected`, or that lie at that address."""
+    """Compare `nbytes` of host memory with the `expected` bytes, or those at that address."""
     if not _memcmp(address, expected, nbytes):
         return None
     found = ctypes.string_at(address, nbytes)

@@ -1,23 +1,23 @@
-"""Slabs of memory: where they lie in a span of address space, which sizes they come in, and how they are used again."""
+"""Slabs of memory: their places in address space, their size classes, and their reuse."""
 
 from collections.abc import Hashable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 GAP = 16 << 20
-"""Inaccessible bytes on each side of a slab, at the least: more than a page of a KV pool, so that page id -1 faults."""
+"""Least inaccessible bytes on each side of a slab: more than a page of a KV pool, so that page id -1 faults."""
 
 _FINE_CLASSES = 8
 """Slabs of up to this many pages come in every size; larger ones in four sizes per power of two."""
 
 
 class OutOfMemory(MemoryError):
-    """Guarded memory can't grow; the message says which limit was met and what to do."""
+    """Guarded memory can't grow; the message has the limit and the remedy."""
 
 
 class Spacing:
     """Hands out addresses in `nbytes` of address space from `address` on, for slabs of whole pages of `page` bytes.
 
-    It begins in the middle, so that far offsets to either side stay inside. `remedy` is what to do when it is full.
+    It begins in the middle, so that far offsets to either side stay inside. `remedy` is advice for when it is full.
     """
 
     def __init__(self, address: int, nbytes: int, page: int, remedy: str) -> None:
@@ -27,7 +27,7 @@ class Spacing:
         self._remedy = remedy
 
     def place(self, capacity: int) -> int:
-        """The address of a new slab, at least GAP bytes and its own size from its neighbours. OutOfMemory if full."""
+        """The address of a new slab, at least GAP bytes and its own size from its neighbours. Raises OutOfMemory."""
         gap = max(GAP, capacity)
         address = self._cursor + gap
         end = address + capacity + gap
@@ -41,7 +41,7 @@ class Spacing:
 
 
 def size_class(pages: int) -> int:
-    """The pages of the slab that serves a tensor of so many."""
+    """Round a tensor's pages up to those of its slab."""
     if pages <= _FINE_CLASSES:
         return pages
     step = 1 << (pages.bit_length() - 3)
@@ -57,10 +57,7 @@ SlabT = TypeVar("SlabT", bound=_Sized)
 
 
 class Shelf(Generic[SlabT]):
-    """Slabs that no tensor lives in, by their capacity. Those put back last are taken first.
-
-    A warm one still holds memory. Beyond `budget` bytes of it, those that rested longest have to give theirs up.
-    """
+    """Idle slabs by capacity, last in, first out; at most `budget` bytes of them stay warm (hold memory)."""
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
@@ -69,7 +66,7 @@ class Shelf(Generic[SlabT]):
         self._warm_bytes = 0
 
     def take(self, capacity: int) -> SlabT | None:
-        """A slab of exactly this capacity, warm or cold; None if there is none."""
+        """Take a slab of exactly this capacity, warm or cold; None if there is none."""
         resting = self._resting.get(capacity)
         if not resting:
             return None
@@ -79,22 +76,22 @@ class Shelf(Generic[SlabT]):
         return slab
 
     def put(self, slab: SlabT) -> None:
-        """Take a warm slab back."""
+        """Put a warm slab back."""
         self.put_cold(slab)
         self._warm[slab] = None
         self._warm_bytes += slab.capacity
 
     def put_cold(self, slab: SlabT) -> None:
-        """Take a slab back that got no memory, so that its addresses are not lost."""
+        """Put a slab without memory back, so that its addresses are not lost."""
         self._resting.setdefault(slab.capacity, []).append(slab)
 
     def excess(self) -> Iterator[SlabT]:
-        """The slabs that have to give up their memory; they count as cold from then on."""
+        """The slabs that must give up their memory; they are cold from then on."""
         while self._warm_bytes > self._budget:
             yield self._coldest()
 
     def all_warm(self) -> Iterator[SlabT]:
-        """Every warm slab, likewise."""
+        """Every warm slab; they are cold from then on."""
         while self._warm:
             yield self._coldest()
 

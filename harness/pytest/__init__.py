@@ -1,1 +1,1 @@
-"""The pytest plugin, and how its workers share a search."""
+"""The pytest plugin, and shards for its workers."""

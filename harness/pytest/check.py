@@ -1,4 +1,4 @@
-"""check(case): what a user's test calls. Inside of a test of Hypothesis, our reducer makes small what failed."""
+"""check(case) for users' tests. Inside a Hypothesis test, our reducer shrinks failures."""
 
 import hashlib
 import os
@@ -21,12 +21,12 @@ from attnfuzz.reference import case_file
 from attnfuzz.reference.case_file import AnyCase
 
 BUDGET = ShrinkBudget()
-"""What making a failure of a test small may cost: as in a campaign."""
+"""The budget for shrinking a test's failure, as in a campaign."""
 
 
 @dataclass(frozen=True)
 class _Found:
-    """The first failure of a run of a test: the case that was drawn, and what there is to say of the smallest."""
+    """The first failure of a test run: the drawn case, and the smallest one's observation and message."""
 
     case: AnyCase
     observation: Observation
@@ -34,12 +34,12 @@ class _Found:
 
     @property
     def error(self) -> Failure:
-        """A new exception: one that is raised again would drag along where it was raised before."""
+        """A new exception: re-raising one would keep its old traceback."""
         return FAILURES[self.observation.kind](self.observation, self.message)
 
 
 _FOUND: WeakKeyDictionary[Random, _Found] = WeakKeyDictionary()
-"""By run of a test."""
+"""Failures by test run."""
 
 _LAST: list[_Found] = []
 """The last failure, which Hypothesis repeats at the end of the run to report it."""
@@ -48,15 +48,14 @@ _LAST: list[_Found] = []
 def check(case: AnyCase) -> None:
     """Run a case and raise its first failure as one of attnfuzz.harness.verdict.failures.FAILURES.
 
-    Inside of a Hypothesis test, the message is about the smallest case that fails for the same cause, and no other case
-    is run for the rest of the test: Hypothesis' own shrinking, which would slide from one bug into another, then ends
-    with what it has.
+    Inside a Hypothesis test, the message is about the smallest case with the same cause, and no other case is run for
+    the rest of the test: Hypothesis' own shrinking, which would slide from one bug into another, then ends at once.
 
-    The case that the message is about is left in .attnfuzz/, in one file for each test and kind of failure, and the
+    The message's case is saved in .attnfuzz/, in one file per test and kind of failure, and the
     last line of the message replays it.
 
     Raises:
-        CannotRun: the backend does not support the case; inside of a Hypothesis test, the example is rejected instead.
+        CannotRun: the backend does not support the case; inside a Hypothesis test, the example is rejected instead.
 
     """
     __tracebackhide__ = True
@@ -77,7 +76,7 @@ def _judged_in_test(case: AnyCase) -> _Found | None:
 
 
 def _judged(case: AnyCase, *, small: bool) -> _Found | None:
-    """The first failure of a case, as that of the `small`est case like it if asked for; None if it passes."""
+    """The first failure of a case, shrunk if `small`; None if it passes."""
     verdict = shared_runner().verdict(case)
     if verdict.unsupported is not None:
         if hypothesis.currently_in_test_context():
@@ -87,7 +86,7 @@ def _judged(case: AnyCase, *, small: bool) -> _Found | None:
         return None
     if not small:
         return _Found(case, verdict.failures[0], _message(case, verdict))
-    # Hypothesis repeats what failed, to report it.
+    # Hypothesis repeats a failure to report it.
     known = next((each for each in _LAST if each.case == case), None)
     _LAST[:] = [known or _smallest(case, verdict)]
     return _LAST[0]
@@ -96,9 +95,9 @@ def _judged(case: AnyCase, *, small: bool) -> _Found | None:
 def _smallest(case: AnyCase, verdict: Verdict) -> _Found:
     shrunk = shrink(case, shared_runner(), budget=BUDGET)
     if shrunk is None:
-        return _Found(case, verdict.failures[0], _message(case, verdict, "it passed when it was run again"))
+        return _Found(case, verdict.failures[0], _message(case, verdict, "it passed when run again"))
     again = shared_runner().verdict(shrunk.case)
-    note = f"made small in {count(shrunk.runs, 'run')} from case {case_file.case_id(case)}"
+    note = f"shrunk in {count(shrunk.runs, 'run')} from case {case_file.case_id(case)}"
     if not shrunk.steady:
         note = "it did not come back in a fresh worker"
     return _Found(case, shrunk.observation, _message(shrunk.case, again if again.failures else verdict, note))
@@ -115,8 +114,8 @@ def _message(case: AnyCase, verdict: Verdict, note: str = "") -> str:
 
 
 def _leave(case: AnyCase, kind: Kind) -> Path:
-    """Save a case that fails, under a name of its own for each test, backend and kind."""
-    # pytest's name for the test that runs, so that no test takes another's file, on other workers of xdist neither.
+    """Save a failing case, in one file per test, backend and kind."""
+    # By pytest's name of the running test, so that tests don't share files, even across xdist workers.
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
     digest = hashlib.sha256(f"{test}\0{case.backend}".encode()).hexdigest()[:8]
     backend = registry.as_file_name(Path(case.backend).name)

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 DEFAULT_EXAMPLES = 200
 MOST_EXAMPLES = 10**12
 SHARDS = 4
-"""Shards of each backend's examples, however many workers there are: what is drawn must not depend on that."""
+"""Shards of each backend's examples, whatever the number of workers: the drawn cases must not depend on it."""
 
 
 @dataclass(frozen=True)
 class FuzzSession:
-    """What all processes of one test run agree on: the seed of all shards, and the folder of their claims."""
+    """State shared by all processes of one test run: the seed of all shards, and the folder of their claims."""
 
     seed: int
     claims: Path
@@ -42,15 +42,15 @@ class FuzzSession:
 
 @dataclass(frozen=True)
 class Budget:
-    """For each backend so many `examples`, or so many `seconds` for all of them; the other is infinite."""
+    """The number of `examples` for each backend, or of `seconds` for all of them; the other is infinite."""
 
     examples: float = math.inf
     seconds: float = math.inf
 
     def shares(self, backends: int, workers: int) -> list["Budget"]:
-        """The budgets of a backend's shards, if `workers` run the shards of so many backends at the same time.
+        """Split the budget into shards per backend, if `workers` run the shards of this many `backends` concurrently.
 
-        Time is shared so that all workers end when it is over: each gets as many shards as the others.
+        Time is shared so that all workers end together: each gets as many shards as the others.
         """
         if math.isinf(self.seconds):
             whole = int(self.examples)
@@ -65,7 +65,7 @@ _RUN = pytest.StashKey[FuzzSession]()
 
 @dataclass(frozen=True)
 class AttnFuzz:
-    """What the fixture `attn_fuzz` is: one shard of a fuzz test, called `test`."""
+    """The value of the fixture `attn_fuzz`: one shard of the fuzz test `test`."""
 
     shard: "Shard"
     ledger: "Ledger"
@@ -73,9 +73,9 @@ class AttnFuzz:
     test: str
 
     def run(self) -> None:
-        """Search the shard, and fail with the shrunk case and a line that replays it if something is found.
+        """Search the shard; fail with the shrunk case and a line that replays it if there is a finding.
 
-        What another shard of this run shows is passed over. If all that is found is in the ledger, the test is xfailed.
+        Findings of other shards of this run are skipped. If all findings are in the ledger, the test is xfailed.
         """
         __tracebackhide__ = True
         from attnfuzz.harness.pytest.shard import Claims
@@ -106,7 +106,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
             f"--attn-{engine}",
             type=Path,
             metavar="PATH",
-            help=f"source tree of {engine}: what --attn-backend {engine}:KIND is, or what is fuzzed if none is given",
+            help=f"source tree of {engine}: for --attn-backend {engine}:KIND; fuzzed if no backend is given",
         )
     group.addoption(
         "--attn-examples",
@@ -120,14 +120,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--attn-device",
         choices=["cpu", "cuda"],
-        help="where to fuzz: with cuda, trtllm_mha is that of the visible GPU (default: where the backend's name says)",
+        help="device to fuzz on: with cuda, trtllm_mha is the visible GPU's (default: by the backend's name)",
     )
     group.addoption("--attn-guard", choices=["left", "right"], help="edge to guard (default: either, by the case)")
     group.addoption("--attn-seed", type=int, metavar="N", help="seed of all shards (default: a new one)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Check the options, and settle what all workers of pytest-xdist share."""
+    """Check the options, and set up the state shared by pytest-xdist's workers."""
     handed: dict[str, Any] | None = getattr(config, "workerinput", None)
     if handed is not None:
         config.stash[_RUN] = FuzzSession(seed=handed["attn_seed"], claims=Path(handed["attn_claims"]))
@@ -142,7 +142,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Remove the claims at the end of the run."""
-    # Absent where configuring failed.
+    # Absent if configuring failed.
     run = config.stash.get(_RUN, None)
     if run is not None and not hasattr(config, "workerinput"):
         shutil.rmtree(run.claims, ignore_errors=True)
@@ -150,14 +150,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Hand what is shared to a worker of pytest-xdist."""
+    """Pass the shared state to a pytest-xdist worker."""
     run = node.config.stash[_RUN]
     node.workerinput["attn_seed"] = run.seed
     node.workerinput["attn_claims"] = str(run.claims)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make a test of each shard of each backend."""
+    """Make a test per shard of each backend."""
     if "attn_fuzz" not in metafunc.fixturenames:
         return
     from attnfuzz.harness.workers.system import WrongSystem, require_linux
@@ -200,7 +200,7 @@ def attn_fuzz(request: pytest.FixtureRequest) -> AttnFuzz:
 
 
 def _budget(config: pytest.Config) -> Budget:
-    """What the options ask for. Raises UsageError."""
+    """The budget in the options. Raises UsageError."""
     examples, time, preset = (config.getoption(f"--attn-{name}") for name in ("examples", "time", "preset"))
     if sum(option is not None for option in (examples, time, preset)) > 1:
         raise pytest.UsageError("--attn-examples, --attn-time and --attn-preset are all budgets: give one of them")
@@ -235,7 +235,7 @@ def _check_options(config: pytest.Config) -> None:
 
 
 def _check_room(workers: int, backends: Sequence[str]) -> None:
-    """Raise UsageError if the memory is not enough for so many processes that fuzz."""
+    """Raise UsageError if the memory is not enough for this many fuzzing processes."""
     from attnfuzz.harness.campaign.prepare import NoRoom, check_room
     from attnfuzz.reference.user_error import UserError
 
@@ -244,12 +244,12 @@ def _check_room(workers: int, backends: Sequence[str]) -> None:
     except NoRoom as error:
         raise pytest.UsageError(str(error)) from error
     except UserError:
-        # A backend that can't be had: each shard fails with it.
+        # A backend that can't be loaded: each shard fails with it.
         return
 
 
 def _backends(config: pytest.Config) -> tuple[str, ...]:
-    """What to fuzz, each once. Raises UsageError."""
+    """The backends to fuzz, each once. Raises UsageError."""
     named, device = config.getoption("--attn-backend"), config.getoption("--attn-device")
     for engine in engine_names():
         if (tree := _tree(config, engine)) is not None:
@@ -286,7 +286,7 @@ def _of_tree(engine: str, tree: Path, named: Sequence[str]) -> tuple[str, ...]:
 
 
 def _check_backends(names: Sequence[str]) -> None:
-    """Raise UsageError for what can't run here."""
+    """Raise UsageError for a backend that can't run here."""
     from attnfuzz.harness.backends.registry import resolve
     from attnfuzz.reference.user_error import UserError
 

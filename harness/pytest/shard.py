@@ -1,4 +1,4 @@
-"""One share of a fuzz test: pytest-xdist runs a test on one worker, so a fuzz test is split into seeded shards."""
+"""One share of a fuzz test: pytest-xdist runs a test on one worker, so fuzz tests are split into seeded shards."""
 
 import fcntl
 import math
@@ -34,9 +34,9 @@ class _Claim(msgspec.Struct, frozen=True):
 
 
 class Claims:
-    """What the tests of a run show, in a file that the first of them makes in `folder`; `test` is the caller's name.
+    """Failures that the tests of a run report, in a file in `folder` made by the first; `test` is the caller's name.
 
-    A test that is run again claims again what it showed before.
+    A test that is run again claims its failures again.
     """
 
     def __init__(self, folder: Path, test: str) -> None:
@@ -44,7 +44,7 @@ class Claims:
         self._test = test
 
     def claim(self, fingerprint: Fingerprint, name: str) -> bool:
-        """Whether this test is to show the finding `name`: no other has one of that name, or with its fingerprint."""
+        """Whether this test reports the finding `name`: no other has claimed its name or fingerprint."""
         with self._locked() as file:
             for other in self._read(file):
                 if other.name == name or other.fingerprint.anywhere == fingerprint.anywhere:
@@ -53,14 +53,14 @@ class Claims:
         return True
 
     def of_others(self) -> set[Fingerprint]:
-        """What other tests show."""
+        """The fingerprints claimed by other tests."""
         with self._locked() as file:
             return {claim.fingerprint for claim in self._read(file)}
 
     def _read(self, file: BinaryIO) -> list[_Claim]:
-        """What others claimed."""
+        """Other tests' claims."""
         file.seek(0)
-        # A process that is killed may leave half a line, which the next one is glued to: both bugs are shown again.
+        # A killed process may leave half a line, joined with the next one: both bugs are then reported again.
         claims = []
         for line in file:
             with suppress(msgspec.DecodeError):
@@ -71,7 +71,7 @@ class Claims:
     def _locked(self) -> Iterator[BinaryIO]:
         self._folder.mkdir(mode=0o700, exist_ok=True)
         with (self._folder / "claims.ndjson").open("a+b") as file:
-            # Closing the file gives the lock back, after it has written what is buffered.
+            # Closing the file flushes it and releases the lock.
             fcntl.flock(file, fcntl.LOCK_EX)
             yield file
 
@@ -82,7 +82,7 @@ class UnconfirmedFailure(UserWarning):
 
 @dataclass(frozen=True)
 class ShardFailure:
-    """What a shard found: `text` ends in a line that replays it. `known` is why, if the ledger has it."""
+    """A shard's finding: `text` ends in a line that replays it. `known` is the ledger's reason, if any."""
 
     name: str
     text: str
@@ -93,8 +93,8 @@ class ShardFailure:
 class Shard:
     """Shard number `index` of a fuzz test of `backend`, drawn with a seed that follows from `seed`.
 
-    Its budget is so many `examples`, or so many `seconds`; the other is infinite. `guard` is the edge that is guarded,
-    by name; None is either.
+    Its budget is a number of `examples` or of `seconds`; the other is infinite. `guard` is the guarded edge, by name;
+    None is either.
     """
 
     backend: str
@@ -112,10 +112,10 @@ class Shard:
         claims: Claims,
         explained: Callable[[Case, Verdict], Verdict] = lambda _, verdict: verdict,
     ) -> list[ShardFailure]:
-        """Search the shard in slices, as a campaign does; what was found, but for what other shards show.
+        """Search the shard in slices, like a campaign; return the findings.
 
-        `explained` adds what explains a failure to its verdict. What other shards show is passed over, like what was
-        found before and what did not come back.
+        `explained` adds explanations to a failure's verdict. Other shards' failures are skipped, like known and
+        unconfirmed ones.
         """
         strategy = drawn_cases(self.backend, None if self.guard is None else Guard(self.guard))
         found: list[ShardFailure] = []
@@ -142,8 +142,10 @@ class Shard:
                     shown = {failure.name for failure in found}
                     found += (each for each in _claimed(message, ledger, claims) if each.name not in shown)
                 elif isinstance(message, Lost):
-                    settled.add(message.fingerprint)
-                    warnings.warn(_unconfirmed(message.fingerprint), UnconfirmedFailure, stacklevel=2)
+                    lost = message.fingerprint
+                    settled.add(lost)
+                    text = f"unconfirmed: {lost.kind} at {lost.place} in {lost.backend}"
+                    warnings.warn(text, UnconfirmedFailure, stacklevel=2)
         return found
 
     def _remaining_seconds(self) -> Iterator[float]:
@@ -153,7 +155,7 @@ class Shard:
 
 
 def _claimed(caught: Caught, ledger: Ledger, claims: Claims) -> list[ShardFailure]:
-    """What was caught, with its case saved, unless another shard shows it."""
+    """Report the caught failure and save its case, unless another shard reports it."""
     report = render_failure(caught.case, caught.verdict)
     if caught.recurrence is not None:
         report = f"{caught.recurrence.words}\n\n{report}"
@@ -165,7 +167,3 @@ def _claimed(caught: Caught, ledger: Ledger, claims: Claims) -> list[ShardFailur
     case_file.save(path, finding.case)
     known = ledger.reason(caught.fingerprint, caught.case, finding.name)
     return [ShardFailure(finding.name, f"{report}\n\nreplay: attnfuzz replay {path}", known)]
-
-
-def _unconfirmed(fingerprint: Fingerprint) -> str:
-    return f"unconfirmed: {fingerprint.kind} at {fingerprint.place} in {fingerprint.backend}"

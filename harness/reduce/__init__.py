@@ -1,4 +1,4 @@
-"""Structural reduction: makes a failing case smaller by editing the case itself, without a choice sequence."""
+"""Structural reduction: shrink a failing case by editing the case itself, without a choice sequence."""
 
 from attnfuzz.harness.reduce.same_cause import SameCause, reduce_to_cause
 from attnfuzz.harness.reduce.search import identity, reduce, reduce_calls

@@ -1,6 +1,6 @@
 """Ablation: which features a failure needs, found by running its case without each of them.
 
-A `Feature` is what can be special about a case and can be taken out of it: sinks, a window, padding, a replayed graph.
+A `Feature` is a removable special property of a case: sinks, a window, padding, a replayed graph.
 `ablations` gives the variants of a case without each feature that it has; `needed` runs them, and returns the features
 without which the case passes. `attnfuzz.harness.reduce.transfers` goes the other way: the same case where it may fail
 as well.
@@ -36,15 +36,15 @@ from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.strategies.coverage import axes, features_of
 
 FRESH_SEEDS = 2
-"""Value seeds with which a variant that passes is run again: an error near its bound may pass by chance."""
+"""Value seeds for rerunning a passing variant: an error near its bound may pass by chance."""
 
 
 @dataclass(frozen=True, order=True)
 class Feature:
-    """Something special about a case, called `name`, that `removal` takes out of it.
+    """A special property of a case, called `name`, that `removal` takes out.
 
-    A case has it if it has one of the features of coverage in `shown_by`. A `clue` is about the cause of a failure, and
-    is kept while the case is made smaller; the others (sizes, values, guards) bring a failure out.
+    A case has it if it has one of the coverage features in `shown_by`. A `clue` points to the cause of a failure, and
+    is kept during shrinking; the others (sizes, values, guards) bring a failure out.
     """
 
     name: str
@@ -72,9 +72,9 @@ def features_in(case: Case) -> frozenset[Feature]:
 def ablations(
     case: Case, *, allowed: Callable[[Case], bool] = lambda _: True, among: Collection[Feature] | None = None
 ) -> Iterator[Ablation]:
-    """Yield each feature that `case` has, with the possible variants without it that are `allowed`, the plainest first.
+    """Yield each feature of `case` with its possible, `allowed` variants without it, the plainest first.
 
-    Features without such a variant are left out, and so are those not `among` which to look: all are by default.
+    Features without such a variant are left out, and those not `among` the given ones (default: all).
     """
     for feature in sorted(features_in(case) if among is None else features_in(case).intersection(among)):
         variants = tuple(_variants(case, feature, allowed))
@@ -90,10 +90,10 @@ def needed(
     among: Collection[Feature] | None = None,
     fresh_seeds: int = FRESH_SEEDS,
 ) -> frozenset[Feature]:
-    """Return the features that the failure of `case` needs, of those `among` which to look: all by default.
+    """Return the features that the failure of `case` needs, `among` the given ones (default: all).
 
-    `fails` runs a case and says whether it fails in the same way; `case` itself does. A variant that passes is run with
-    `fresh_seeds` more value seeds before it counts as passing.
+    `fails` runs a case and returns whether it fails alike; `case` does. A passing variant is run with `fresh_seeds`
+    more value seeds.
     """
     return frozenset(
         feature
@@ -126,7 +126,7 @@ _CLUES = (
     Feature("window", _but("window", "none"), geometry_with(window_left=-1)),
     Feature("keys outside of the window", frozenset({"window=cuts keys off"}), removals.no_window),
     Feature("window of one key", frozenset({"window=a query's own key"}), removals.wider_window),
-    Feature("sinks", _but("sinks", "none"), geometry_with(sinks=False)),
+    Feature("sinks", _but("sinks", "none"), removals.no_sinks),
     Feature("soft cap", _but("soft cap", "none"), geometry_with(soft_cap=0.0)),
     Feature("fp8 KV", _but("KV dtype", "that of the queries"), removals.no_fp8),
     _scaled("softmax", "softmax"),
@@ -144,6 +144,7 @@ _CLUES = (
     Feature("stated maxima", _but("stated maxima", "exact"), case_with(max_len_slack=0)),
     Feature("relation", _but("relation", "none"), removals.no_relation),
     Feature("replay", _but("launch", "eager"), removals.no_graphs),
+    Feature("several steps", _but("steps", "one"), removals.one_step),
     Feature("padding", _but("padding", "none"), removals.no_padding),
     Feature("ragged queries", frozenset({"q lens=ragged"}), removals.equal_q_lens),
     Feature("idle request", frozenset({"q lens=an idle request"}), removals.no_idle_requests),
@@ -153,12 +154,14 @@ _CLUES = (
     Feature("several chunks", _but("chunks", "no prefix", "one"), removals.one_chunk),
 )
 
-_CIRCUMSTANCES = (
+_VISIBILITY = (
     Feature("values", _but("values", ValueFamily.NORMAL), case_with(values=ValueFamily.NORMAL), clue=False),
     Feature("left guard", _but("guard", Guard.RIGHT), case_with(guard=Guard.RIGHT), clue=False),
-    Feature("several requests", _but("batch", "1"), removals.one_request, clue=False),
-    Feature("several steps", _but("steps", "one"), removals.one_step, clue=False),
     Feature("stale outputs", _but("outputs", Outputs.POISONED), case_with(outputs=Outputs.POISONED), clue=False),
+)
+
+_SHAPE = (
+    Feature("several requests", _but("batch", "1"), removals.one_request, clue=False),
     Feature("grouped heads", _but("group", "1"), removals.no_groups, clue=False),
     Feature("several KV heads", _but("KV heads", "1"), removals.one_kv_head, clue=False),
     Feature("V dim", _but("V dim", "as K's"), removals.equal_head_dims, clue=False),
@@ -170,8 +173,11 @@ _CIRCUMSTANCES = (
     ),
 )
 
-FEATURES: Mapping[str, Feature] = MappingProxyType({each.name: each for each in (*_CLUES, *_CIRCUMSTANCES)})
+FEATURES: Mapping[str, Feature] = MappingProxyType({each.name: each for each in (*_CLUES, *_SHAPE, *_VISIBILITY)})
 """All features by name."""
 
+SHAPE: frozenset[Feature] = frozenset(_SHAPE)
+"""Features about counts."""
+
 CLUES: frozenset[Feature] = frozenset(_CLUES)
-"""Those that are about the cause of a failure."""
+"""Features that point to a failure's cause."""

@@ -1,4 +1,4 @@
-"""Which preconditions the calls of a case break."""
+"""The preconditions that the calls of a case break."""
 
 from attnfuzz.harness.calls.literal_calls import literal_arguments
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
@@ -8,7 +8,7 @@ Breached = frozenset[tuple[str, tuple[str, ...]]]
 
 
 def breached(case: CallCase) -> Breached:
-    """The broken preconditions, each as the entry point and the arguments that it is about."""
+    """The broken preconditions, each as an entry point and its arguments."""
     found = set()
     for index, call in enumerate(case.calls):
         entry = ENTRY_POINTS.get(call.op)

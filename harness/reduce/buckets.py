@@ -1,4 +1,4 @@
-"""Edits among the geometries that modules are compiled for: those that halve numbers leave them, or leap over them."""
+"""Edits among compiled geometries, which edits that halve numbers leave or skip."""
 
 from collections.abc import Callable, Iterator
 from itertools import takewhile
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 def edits_among(buckets: tuple[Bucket, ...]) -> tuple[Callable[[Case], Iterator[Case]], ...]:
-    """What to try on a case for a backend with these buckets: nothing if there are none."""
+    """The edits for a backend with these buckets; none without buckets."""
 
     def simpler_bucket(case: Case) -> Iterator[Case]:
-        """The simplest geometry of each bucket up to its own, with numbers of draft tokens that it has modules for."""
+        """The simplest geometry of each bucket up to its own, with compiled numbers of draft tokens."""
         for bucket in buckets:
             moved = replace(on_pages(case, bucket.simplest.page_size), geometry=bucket.simplest)
             yield moved
@@ -27,7 +27,7 @@ def edits_among(buckets: tuple[Bucket, ...]) -> tuple[Callable[[Case], Iterator[
                 return
 
     def simpler_parts(case: Case) -> Iterator[Case]:
-        """Whatever comes before a part of its geometry in the lists of its own bucket."""
+        """Simpler values of each part of its geometry in its own bucket."""
         for bucket in buckets:
             if bucket.covers(case.geometry):
                 yield from _simpler_parts(case, bucket)
@@ -54,7 +54,7 @@ def _simpler_parts(case: Case, bucket: Bucket) -> Iterator[Case]:
 
 
 def _fewer_drafts(case: Case, bucket: Bucket) -> Iterator[Case]:
-    """`case` with each smaller number of draft tokens that the bucket has modules for."""
+    """`case` with each smaller compiled number of draft tokens."""
     most = max((step.tokens_per_request for step in case.steps if step.mode is not Mode.DECODE), default=0)
     for stride in sorted(bucket.strides):
         if stride < most:

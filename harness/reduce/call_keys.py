@@ -10,7 +10,7 @@ from attnfuzz.reference.calls import CallCase
 
 
 def drop_columns(case: CallCase) -> Iterator[CallCase]:
-    """Narrower page tables; the keys of pages in columns that go are gone."""
+    """Narrower page tables; keys of pages in dropped columns are gone."""
     meaning = Meaning(case)
     page = meaning.size("slots")
     every = range(meaning.size("columns"))
@@ -46,7 +46,7 @@ def drop_pages(case: CallCase) -> Iterator[CallCase]:
 
 
 def shrink_pages(case: CallCase) -> Iterator[CallCase]:
-    """Smaller pages, with the keys that were in the slots that stay."""
+    """Smaller pages, with the keys in the remaining slots."""
     meaning = Meaning(case)
     page, smaller = meaning.size("slots"), 1
     while smaller < page:
@@ -65,7 +65,7 @@ def _lengths(meaning: Meaning) -> dict[tuple[int, int], int]:
 
 
 def _paged(meaning: Meaning) -> dict[tuple[int, int], int]:
-    """Those that lie in pages."""
+    """Lengths of keys in pages."""
     calls = {site.call for site in meaning.of_role(Role.PAGE_TABLE)}
     return {place: length for place, length in _lengths(meaning).items() if place[0] in calls}
 

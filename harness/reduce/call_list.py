@@ -1,4 +1,4 @@
-"""Edits that do with fewer calls, and with no answer."""
+"""Edits to fewer calls, and to no answer."""
 
 from collections.abc import Iterator
 
@@ -15,13 +15,13 @@ from attnfuzz.reference.calls import Buffer, Call, CallCase
 
 
 def drop_answer(case: CallCase) -> Iterator[CallCase]:
-    """What faults needs no right answer."""
+    """Drop the answer: a fault needs none."""
     if case.answer is not None:
         yield tidy(replace(case, answer=None))
 
 
 def drop_calls(case: CallCase) -> Iterator[CallCase]:
-    """Fewer calls: any, where nothing is answered; else those that the answer does not need."""
+    """Fewer calls: any without an answer; else those that the answer doesn't need."""
     if case.answer is None:
         for kept in without_blocks(tuple(range(len(case.calls)))):
             if kept:
@@ -32,7 +32,7 @@ def drop_calls(case: CallCase) -> Iterator[CallCase]:
         gone = _with_users(meaning, index)
         if gone is None or len(gone) == len(case.calls):
             continue
-        # The answer is now one to the calls that stay: without the keys that only the others saw.
+        # The answer is now to the remaining calls: drop keys that only the others saw.
         places = ((call, request) for call in gone for request in range(meaning.batch))
         keys = {place: range(length) for place in places if (length := meaning.kv_len(*place))}
         try:
@@ -44,7 +44,7 @@ def drop_calls(case: CallCase) -> Iterator[CallCase]:
 
 
 def _with_users(meaning: Meaning, index: int) -> set[int] | None:
-    """A call and all others that see what it gives, to be dropped together; None if the answer would miss that."""
+    """A call and all users of its results, to be dropped together; None if the answer needs them."""
     answer = meaning.case.answer
     assert answer is not None
     results = {site.view.buffer for site in meaning.of_role(Role.OUT, Role.LSE) if site.call == index}
@@ -53,14 +53,14 @@ def _with_users(meaning: Meaning, index: int) -> set[int] | None:
         return None
     views = [(int(place[1]), view) for place, view in views_of(meaning.case) if place[0] == "call"]
     users = {call for call, view in views if view.buffer in results}
-    # What a call of unknown meaning brings to the answer is not known.
+    # The effect of a call of unknown meaning on the answer is unknown.
     if any(call in users & meaning.strangers and view.buffer in answered for call, view in views):
         return None
     return users
 
 
 def _with_calls(case: CallCase, kept: set[int]) -> CallCase:
-    """Only these calls. What was written before a call that goes is written before the next."""
+    """Keep only these calls; writes before a dropped call move to the next."""
     calls: list[Call] = []
     pending: tuple[Buffer, ...] = ()
     for index, call in enumerate(case.calls):

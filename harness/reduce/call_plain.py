@@ -1,4 +1,4 @@
-"""Edits that put what calls were given back to what is plain: scalars, memory, contents."""
+"""Edits to plain scalars, memory and contents of calls."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,17 +18,17 @@ from attnfuzz.reference.calls import Buffer, Call, CallCase, View, content_of
 from attnfuzz.reference.case import Guard, Outputs
 
 _WORTH_IT = 8
-"""A workspace is not made smaller by less than this part of it: how much the kernel needs is of no interest."""
+"""A workspace is not shrunk by less than one part in this many: its exact need doesn't matter."""
 
 _ALIGNED = 256
-"""Bytes: kernels want workspaces aligned, and one that ends at a guard begins where its length says."""
+"""Alignment of workspaces in bytes: one that ends at a guard page begins where its length puts it."""
 
 _SINKS = ("sinks", "attention_sinks")
 _FLOATS = (Role.QUERY, Role.KEY, Role.VALUE, Role.CACHE, Role.SINKS)
 
 
 def use_defaults(case: CallCase) -> Iterator[CallCase]:
-    """The default guard and filling of outputs; notes stay, since they say where the calls came from."""
+    """The default guard and filling of outputs; notes stay: they have the calls' origin."""
     plain: dict[str, Any] = {"guard": Guard.RIGHT, "outputs": Outputs.POISONED}
     yield replace(case, **plain)
     for name, value in plain.items():
@@ -36,20 +36,20 @@ def use_defaults(case: CallCase) -> Iterator[CallCase]:
 
 
 def drop_features(case: CallCase) -> Iterator[CallCase]:
-    """No window, no sinks, no scales: in the calls, and in the answer to them. No LSE, if nobody looks at it."""
+    """No window, no sinks, no scales: in the calls and their answer. No LSE, if it is unused."""
     yield _with(case, dict.fromkeys(_SINKS), sinks=None)
     yield _with(case, {"window_left": -1}, window_left=-1)
     if not _used_lse(Meaning(case)):
         yield _with(case, {"lse": None, "return_lse": False})
     for name in ("bmm1_scale", "bmm2_scale"):
         given = {call.arguments[name] for call in case.calls if isinstance(call.arguments.get(name), int | float)}
-        # A scale that the call and the answer disagree on is what may be wrong with the call.
+        # Disagreement on a scale may be the call's fault.
         if case.answer is None or given == {getattr(case.answer, name)}:
             yield _with(case, {name: 1.0}, **{name: 1.0})
 
 
 def state_no_more(case: CallCase) -> Iterator[CallCase]:
-    """Stated maxima that are reached."""
+    """Exact stated maxima."""
     spans = [span for spans in Meaning(case).spans for span in spans]
     q_len = max((span.q_len for span in spans), default=0)
     kv_len = max((span.kv_len for span in spans), default=0)
@@ -71,7 +71,7 @@ def shrink_workspace(case: CallCase) -> Iterator[CallCase]:
 
 
 def _with_bytes(case: CallCase, name: str, length: int) -> CallCase:
-    """The case with that length of a buffer that all see as one whole; by hand, since it may be very long."""
+    """The case with a buffer, seen whole by all, cut to a length; directly, since it may be very long."""
 
     def shortened(buffer: Buffer) -> Buffer:
         if buffer.name != name:
@@ -86,7 +86,7 @@ def _with_bytes(case: CallCase, name: str, length: int) -> CallCase:
 
 
 def lay_out_plainly(case: CallCase) -> Iterator[CallCase]:
-    """No memory between rows that no tensor reaches: in all buffers, then in one."""
+    """No unreached memory between rows: in all buffers, then in one."""
     names = tuple(buffer.name for buffer in case.buffers)
     for some in (names, *((name,) for name in names)):
         try:
@@ -99,7 +99,7 @@ def simplify_contents(case: CallCase) -> Iterator[CallCase]:
     """Ones for all queries, keys and values; else only their signs. With and without the NaN of poison."""
     names = _floating(case)
     if case.answer is not None and _strange_inputs(case) - names:
-        # Which contents of these belong together is not known.
+        # It is unknown which of these contents belong together.
         return
     for change in (torch.ones_like, torch.sign):
         yield _mapped(case, names, partial(_finite, change))
@@ -118,7 +118,7 @@ def _where_finite(change: Change, content: torch.Tensor) -> torch.Tensor:
 
 
 def _used_lse(meaning: Meaning) -> bool:
-    """Whether the answer or some call looks at an LSE that another call gives."""
+    """Whether the answer or another call uses a call's LSE."""
     answer = meaning.case.answer
     if answer is not None and answer.lse is not None:
         return True
@@ -127,7 +127,7 @@ def _used_lse(meaning: Meaning) -> bool:
 
 
 def _mapped(case: CallCase, names: set[str], change: Change) -> CallCase:
-    """The case with the elements of these buffers changed alike, so that the answer stays one to the calls."""
+    """The case with the elements of these buffers changed alike, so that the answer stays right."""
 
     def changed(buffer: Buffer) -> Buffer:
         content = content_of(buffer) if buffer.name in names else None
@@ -149,7 +149,7 @@ def _floating(case: CallCase) -> set[str]:
 
 
 def _strange_inputs(case: CallCase) -> set[str]:
-    """Buffers of numbers that a call of unknown meaning is given."""
+    """Buffers of numbers that a call of unknown meaning gets."""
     strangers = Meaning(case).strangers
     seen = {view.buffer for place, view in views_of(case) if place[0] == "call" and place[1] in strangers}
     filled = (buffer for buffer in case.buffers if buffer.dtype.torch_dtype.is_floating_point)
@@ -157,7 +157,7 @@ def _strange_inputs(case: CallCase) -> set[str]:
 
 
 def _with(case: CallCase, arguments: dict[str, Any], **answer: Any) -> CallCase:
-    """The case with these arguments of every call that has them, and these fields of the answer."""
+    """Set these arguments in every call that has them, and these fields of the answer."""
 
     def changed(call: Call) -> Call:
         return replace(

@@ -29,7 +29,7 @@ def drop_padding(case: CallCase) -> Iterator[CallCase]:
 
 
 def draft_fewer_tokens(case: CallCase) -> Iterator[CallCase]:
-    """Fewer query tokens in every request, where all have the same number of them: the first ones go."""
+    """Drop the first query tokens of every request, if all have the same number."""
     meaning = Meaning(case)
     stated = (call.arguments.get("q_len_per_req") for call in case.calls)
     stride = max([each for each in stated if isinstance(each, int)] or [meaning.size("tokens per request")])
@@ -42,7 +42,7 @@ def draft_fewer_tokens(case: CallCase) -> Iterator[CallCase]:
 
 
 def shorten_q(case: CallCase) -> Iterator[CallCase]:
-    """Fewer query tokens of ragged requests, over the same keys or with as many keys gone: all at once, or one's."""
+    """Fewer query tokens of ragged requests, over the same keys or with as many dropped: in all, or in one."""
     meaning = Meaning(case)
     if not any(meaning.of_role(Role.CUM_Q)):
         return
@@ -55,13 +55,13 @@ def shorten_q(case: CallCase) -> Iterator[CallCase]:
 
 
 def _shorter(meaning: Meaning, gone: dict[int, int]) -> Iterator[CallCase]:
-    """Without so many of the first query tokens of requests: each that stays sees the keys that it saw."""
+    """Drop first query tokens of requests; each remaining one sees the same keys."""
     rows = frozenset(row for request, count in gone.items() for row in sorted(meaning.rows(request))[:count])
     keys = {}
     for request, count in gone.items():
         for call in range(len(meaning.case.calls)):
             kv_len = meaning.kv_len(call, request)
-            # The last keys, since those in pages are counted from the first.
+            # The last keys: keys in pages count from the first.
             keys[call, request] = range(max(0, kv_len - count), kv_len)
     yield from without(meaning, [Drop({"tokens": rows}, keys), Drop({"tokens": rows})])
 

@@ -1,4 +1,4 @@
-"""What kernels on a GPU are compiled for: calls that agree in it run on the same ones."""
+"""The parameters that GPU kernels are compiled for: calls that agree in them run the same ones."""
 
 from collections.abc import Hashable
 
@@ -12,8 +12,8 @@ _AXES = ("qk dim", "vo dim", "slots")
 def compiled_for(case: CallCase) -> Hashable:
     """Head dims, slots of a page, query heads per KV head, and whether there is a window.
 
-    XQA's modules are built for these (gen_xqa_module, flashinfer/jit/xqa.py), and others for some of them; element
-    types are not here, since no edit changes them.
+    XQA's modules are compiled for these (gen_xqa_module, flashinfer/jit/xqa.py), others for some of them; element
+    types are left out, since no edit changes them.
     """
     meaning = Meaning(case)
     heads = meaning.size("q heads") / max(1, meaning.size("kv heads"))

@@ -1,4 +1,4 @@
-"""Contents of buffers, as numbers where a person would read them."""
+"""Contents of buffers, as readable numbers if possible."""
 
 import ctypes
 
@@ -14,7 +14,7 @@ def with_content(buffer: Buffer, content: torch.Tensor, offset: int = 0) -> Buff
         wide = content.float()
         if bool((wide == wide.round()).all()) and bool(wide.isfinite().all()):
             numbers = tuple(int(number) for number in wide.tolist())
-            # Equal is not enough: there is a negative zero.
+            # By bits: there is a negative zero.
             if torch.equal(torch.tensor(numbers, dtype=content.dtype).view(torch.uint8), content.view(torch.uint8)):
                 return Buffer(name=buffer.name, dtype=buffer.dtype, size=len(numbers), offset=offset, values=numbers)
     dense = content.contiguous()

@@ -1,6 +1,6 @@
-"""Cutting positions out of the axes of views, and so out of the buffers below them.
+"""Cut positions out of the axes of views, and so out of the buffers below them.
 
-Views may share a buffer: what is cut from one is gone from all.
+Views may share a buffer: a cut in one affects all.
 """
 
 import math
@@ -15,11 +15,11 @@ from attnfuzz.harness.reduce.units import Positions, Units
 from attnfuzz.reference.calls import Buffer, CallCase, View, content_of
 
 Cuts = Mapping[Place, Mapping[int, Positions]]
-"""For views by their places: the positions to drop from each axis."""
+"""The positions to drop from each axis of views, by their places."""
 
 
 def cut(case: CallCase, cuts: Cuts) -> CallCase:
-    """The case without what `cuts` drop. Raises Uncuttable."""
+    """Apply `cuts` to the case. Raises Uncuttable."""
     kept = {}
     for buffer, views in _buffers_and_views(case):
         asked = [(view, axis, drop) for place, view in views for axis, drop in cuts.get(place, {}).items() if drop]
@@ -34,7 +34,7 @@ def cut(case: CallCase, cuts: Cuts) -> CallCase:
 
 
 def trim(case: CallCase, names: Iterable[str]) -> CallCase:
-    """The case without the elements of these buffers that no view reaches: strides become plain. Raises Uncuttable."""
+    """Drop the elements of these buffers that no view reaches: strides become plain. Raises Uncuttable."""
     kept = {}
     for buffer, views in _buffers_and_views(case):
         if buffer.name in names:
@@ -61,7 +61,7 @@ def _units(case: CallCase, buffer: Buffer, views: list[tuple[Place, View]], fine
 
 
 def _without_the_rest(case: CallCase, kept: Mapping[str, tuple[Units, torch.Tensor]], cuts: Cuts) -> CallCase:
-    """The case with only those units of buffers that are kept."""
+    """The case with only the kept units of buffers."""
 
     def rebuilt(place: Place, view: View) -> View:
         if view.buffer not in kept:
@@ -79,9 +79,9 @@ def _without_the_rest(case: CallCase, kept: Mapping[str, tuple[Units, torch.Tens
 
 
 def _resized(buffer: Buffer, units: Units, kept: torch.Tensor, *, exact: bool) -> Buffer | None:
-    """What is left of a buffer or of a write to one; None of a write that is gone.
+    """The remainder of a buffer or of a write to one; None for a write that is gone.
 
-    Without `exact`, content that is drawn is drawn anew: it stays short, and with no answer to give it is as good.
+    Without `exact`, drawn content is drawn again: it stays short, and without an answer that is as good.
     """
     itemsize = buffer.dtype.itemsize
     first = buffer.offset * itemsize // units.size

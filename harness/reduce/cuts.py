@@ -1,4 +1,4 @@
-"""What smaller means: shorter tuples and lower numbers, in the order in which to try them."""
+"""The order of shrinking: shorter tuples and lower numbers."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -28,7 +28,7 @@ def without_blocks(items: tuple[T, ...]) -> Iterator[tuple[T, ...]]:
 
 
 def with_step(case: Case, index: int, *steps: Step) -> Case:
-    """`case` with `steps` in the place of one step."""
+    """`case` with `steps` instead of one step."""
     return replace(case, steps=(*case.steps[:index], *steps, *case.steps[index + 1 :]))
 
 
@@ -40,6 +40,14 @@ def with_requests(step: Step, requests: tuple[Request, ...]) -> Step:
     return replace(changed, padded_tokens=changed.tokens + step.padded_tokens - step.tokens)
 
 
+def with_q_len(request: Request, q_len: int) -> Request:
+    """`request` with another number of query tokens after the same prefix; one without a prefix keeps its keys few."""
+    if request.kv_len >= request.q_len:
+        return replace(request, q_len=q_len, kv_len=request.kv_len - request.q_len + q_len if request.kv_len else 0)
+    # Fewer keys than queries, or none: so they stay, if a key is left.
+    return replace(request, q_len=q_len, kv_len=min(request.kv_len, max(1, q_len - 1)))
+
+
 def map_requests(case: Case, change: Callable[[Request], Request]) -> Case:
     """`case` with every request changed in the same way."""
     steps = tuple(with_requests(step, tuple(change(request) for request in step.requests)) for step in case.steps)
@@ -47,7 +55,7 @@ def map_requests(case: Case, change: Callable[[Request], Request]) -> Case:
 
 
 def tidy(case: Case) -> Case:
-    """`case` without steps that have nothing to do, captures that nothing replays, and gaps between slots."""
+    """`case` without idle steps, captures that are not replayed, and gaps between slots."""
     wanted = {graph_of(step) for step in case.steps if step.launch is Launch.REPLAY and step.requests}
     steps = [
         step for step in case.steps if (graph_of(step) in wanted if step.launch is Launch.CAPTURE else step.tokens > 0)
@@ -62,5 +70,5 @@ def tidy(case: Case) -> Case:
 
 
 def graph_of(step: Step) -> tuple[Mode, int, int]:
-    """What tells one graph from another."""
+    """The key of a step's graph."""
     return step.mode, step.padded_tokens, step.tokens_per_request

@@ -1,6 +1,6 @@
-"""Dropping what axes count, everywhere at once: from tensors, lengths, page ids, batch sizes, and from the answer.
+"""Drop positions of axes everywhere at once: from tensors, lengths, page ids, batch sizes, and from the answer.
 
-Positions are dropped wherever there are such, also where sizes disagree: what is malformed stays so.
+Positions are dropped wherever they occur, even if sizes disagree: malformed calls stay malformed.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ from attnfuzz.reference.calls import CallCase, Expected
 
 @dataclass(frozen=True)
 class Drop:
-    """Positions to drop: from axes by their names, and from the keys of a (call, request).
+    """Positions to drop from axes by name, and from the keys of a (call, request).
 
     `scalars` are arguments to set in every call that has them.
     """
@@ -36,7 +36,7 @@ class Drop:
 
 
 def dropped(meaning: Meaning, drop: Drop) -> CallCase:
-    """The case without what `drop` says. Raises Uncuttable."""
+    """Apply `drop` to the case. Raises Uncuttable."""
     case, cuts = _without_requests(meaning, drop)
     if case.answer is not None and _changes_the_answer(meaning, drop):
         raise Uncuttable("the answer would be to other attention than that of the calls")
@@ -50,7 +50,7 @@ def dropped(meaning: Meaning, drop: Drop) -> CallCase:
 
 
 def without(meaning: Meaning, drops: Iterable[Drop]) -> Iterator[CallCase]:
-    """The case without each of the drops by itself; those after which some tensor is none are passed over."""
+    """The case after each drop by itself, without those that can't be cut."""
     for drop in drops:
         try:
             yield dropped(meaning, drop)
@@ -77,7 +77,7 @@ def _axes_to_cut(meaning: Meaning, site: TensorSite, drop: Drop) -> dict[int, Po
     for number, positions in cuts.items():
         gone, length = marked(positions, site.view.shape[number]), site.view.shape[number]
         if length and gone.all() and site.parameter.axes[number] != "kv tokens":
-            # A kernel that gets null pointers fails in a way of its own. That there are no keys is common.
+            # Null pointers make a kernel fail in another way. Having no keys is common.
             raise Uncuttable(f"nothing would be left of {site.parameter.name}")
         if gone.any():
             real[number] = positions
@@ -93,7 +93,7 @@ def _scalars(arguments: Mapping[str, Any], drop: Drop) -> dict[str, Any]:
 
 
 def _without_requests(meaning: Meaning, drop: Drop) -> tuple[CallCase, dict[Place, dict[int, Positions]]]:
-    """The case without the requests of the answer whose rows all go, and what to cut from the others."""
+    """Drop the answer's requests without remaining rows; return the cuts in the others."""
     cuts: dict[Place, dict[int, Positions]] = {}
     answer = meaning.case.answer
     if answer is None:
@@ -116,10 +116,10 @@ def _without_requests(meaning: Meaning, drop: Drop) -> tuple[CallCase, dict[Plac
 
 
 def _changes_the_answer(meaning: Meaning, drop: Drop) -> bool:
-    """Whether a request with packed keys keeps too few of them in a call for the answer to stay the same attention.
+    """Whether too few packed keys of a request remain in a call for the answer to stay the same attention.
 
     Rows of a request without keys stay unwritten. If other calls have keys of it too, a causal call needs as many as
-    there are queries, since its first queries would otherwise see less than all keys of the others.
+    there are queries, since its first queries would otherwise see only some keys of the others.
     """
     packed = {site.call for site in meaning.of_role(Role.KEY)}
     rows = drop.of("tokens", meaning.tokens)
@@ -135,7 +135,7 @@ def _changes_the_answer(meaning: Meaning, drop: Drop) -> bool:
 
 
 def keys_of_answer(meaning: Meaning, drop: Drop) -> dict[int, frozenset[int]]:
-    """For each request of the answer, the rows of key and value that go with keys of calls. Raises Uncuttable."""
+    """For each request of the answer, the key and value rows dropped with keys of calls. Raises Uncuttable."""
     truth = Truth(meaning)
     requests = drop.of("requests", meaning.batch)
     gone: dict[int, frozenset[int]] = {}

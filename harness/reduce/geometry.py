@@ -10,7 +10,7 @@ from attnfuzz.reference.case import Case, Request
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, KvLayout, Latent
 
-# Kernels want head dims that are multiples of 8, so that rows are aligned.
+# Aligned rows need head dims that are multiples of 8.
 _DIM_UNIT = 8
 
 
@@ -53,7 +53,7 @@ def shrink_head_dims(case: Case) -> Iterator[Case]:
 
 
 def shrink_pages(case: Case) -> Iterator[Case]:
-    """Smaller pages, with lengths that lie in the same pages as before, or with the same lengths."""
+    """Smaller pages, with lengths that fill as many pages as before, or with the same lengths."""
     old = case.geometry.page_size
     size = 1
     while size < old:
@@ -63,7 +63,7 @@ def shrink_pages(case: Case) -> Iterator[Case]:
 
 
 def on_pages(case: Case, size: int) -> Case:
-    """`case` with pages of `size`: on smaller ones, its lengths end where they did in as many pages as before."""
+    """`case` with pages of `size`; on smaller ones, lengths keep their number of pages and their last slot."""
     old = case.geometry.page_size
     changed = _with(case, replace(case.geometry, page_size=size))
     return map_requests(changed, partial(_same_pages, old, size)) if size < old else changed

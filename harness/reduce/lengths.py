@@ -10,14 +10,14 @@ from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
 
 
 def draft_fewer_tokens(case: Case) -> Iterator[Case]:
-    """Fewer draft tokens in every speculative step, over the same KV or over what is left of it."""
+    """Fewer draft tokens in every speculative step, over the same KV or with their keys dropped."""
     strides = {step.tokens_per_request for step in case.steps if step.mode is not Mode.DECODE}
     for stride in lower(max(strides, default=0), 1):
         yield from with_drafts(case, stride)
 
 
 def with_drafts(case: Case, stride: int) -> Iterator[Case]:
-    """At most so many draft tokens in every speculative step: with their keys gone as well, or over the same KV."""
+    """At most `stride` draft tokens in every speculative step: with their keys dropped too, or over the same KV."""
     for shift in (True, False):
         yield replace(case, steps=tuple(_with_stride(step, stride, shift=shift) for step in case.steps))
 
@@ -74,7 +74,7 @@ def _at_most(ceiling: int, request: Request) -> Request:
 
 
 def _without(cut: int, slot: int | None, request: Request) -> Request:
-    """`request` with `cut` keys less, if it is of that slot or no slot is asked for."""
+    """`request` with `cut` fewer keys, if it is of `slot`, or for any slot if that is None."""
     return replace(request, kv_len=max(0, request.kv_len - cut)) if slot in (None, request.slot) else request
 
 

@@ -1,4 +1,4 @@
-"""What the calls of a case mean to their kernels: axes of tensors, and requests."""
+"""The meaning of a case's calls to their kernels: axes of tensors, and requests."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.reference.calls import CallCase, View
 
 _MAX_KEYS = 1 << 20
-"""A KV length beyond this is garbage, and not to be counted through."""
+"""A KV length beyond this is garbage."""
 
 
 @dataclass(frozen=True)
 class TensorSite:
-    """A tensor of call `call` that its entry point knows: where it stands, what it is, and what it holds."""
+    """A tensor of call `call` known to its entry point: its place, parameter, view and content."""
 
     call: int
     place: Place
@@ -33,7 +33,7 @@ class TensorSite:
 
 
 class Meaning:
-    """A case as its kernels take it. Calls that no entry point can make sense of have no sites and no spans."""
+    """A case interpreted by its entry points. Calls that none understands have no sites and no spans."""
 
     def __init__(self, case: CallCase) -> None:
         self.case = case
@@ -60,12 +60,12 @@ class Meaning:
 
     @property
     def batch(self) -> int:
-        """Requests of the largest call, by its tensors or by what its kernel takes from them."""
+        """Requests of the largest call, by its tensors or its kernel's reading of them."""
         return max([self.size("requests"), *(len(spans) for spans in self.spans)])
 
     @property
     def strangers(self) -> frozenset[int]:
-        """The calls that no entry point can make sense of."""
+        """The calls that no entry point understands."""
         return frozenset(range(len(self.case.calls))) - {site.call for site in self.sites}
 
     @property

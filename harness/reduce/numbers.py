@@ -1,4 +1,4 @@
-"""Metadata after a drop: lengths, cumulative lengths and page ids that mean what they meant."""
+"""Metadata after a drop: lengths, cumulative lengths and page ids with unchanged meaning."""
 
 from collections.abc import Mapping
 
@@ -12,10 +12,10 @@ from attnfuzz.kernels.entry_points import Role
 from attnfuzz.reference.calls import Buffer, CallCase, content_of, viewed
 
 _MOST_KEYS = 1 << 24
-"""Cumulative lengths beyond this are garbage, and no keys are counted up to them."""
+"""Cumulative lengths beyond this are garbage."""
 
 _MIRRORS = {"kv_seq_lens_cpu": Role.KV_LENGTHS}
-"""Arguments that repeat what one of this role says."""
+"""Arguments that mirror one of this role."""
 
 _Q_LENGTHS = "q_seq_lens_cpu"
 
@@ -23,9 +23,9 @@ Keys = Mapping[tuple[int, int], Positions]
 
 
 def renumbered(case: CallCase, meaning: Meaning, axes: Mapping[str, Positions], keys: Keys) -> CallCase:
-    """The case with the metadata of `meaning` as it is once these positions are gone; the tensors keep their sizes.
+    """The case with the metadata of `meaning` adjusted to the dropped positions; tensors keep their sizes.
 
-    Raises Uncuttable for metadata that is written between the calls: which of its contents to change is not known.
+    Raises Uncuttable for metadata written between the calls: it is unknown which of its contents to change.
     """
     changed: dict[str, torch.Tensor] = {}
     buffers = {buffer.name: buffer for buffer in case.buffers}
@@ -38,7 +38,7 @@ def renumbered(case: CallCase, meaning: Meaning, axes: Mapping[str, Positions], 
             raise Uncuttable(f"{name} is written to between the calls")
         if name not in changed:
             content = content_of(buffers[name])
-            # What literal_arguments says of a buffer without content.
+            # As in literal_arguments, for a buffer without content.
             empty = torch.zeros(buffers[name].size, dtype=buffers[name].dtype.torch_dtype)
             changed[name] = empty if content is None else content.clone()
         viewed(changed[name], site.view).copy_(numbers)
@@ -50,7 +50,7 @@ def renumbered(case: CallCase, meaning: Meaning, axes: Mapping[str, Positions], 
 
 
 def flat_keys(meaning: Meaning, call: int, keys: Keys) -> frozenset[int]:
-    """The keys of a call, counted through all of its requests as its cumulative lengths do, that are to go."""
+    """The dropped keys of a call, numbered through all its requests like its cumulative lengths."""
     site = next((site for site in meaning.of_role(Role.CUM_KV) if site.call == call), None)
     if site is None:
         return frozenset()
@@ -62,7 +62,7 @@ def flat_keys(meaning: Meaning, call: int, keys: Keys) -> frozenset[int]:
 
 
 def _numbers(meaning: Meaning, site: TensorSite, axes: Mapping[str, Positions], keys: Keys) -> torch.Tensor | None:
-    """What a tensor of metadata holds afterwards; None for other tensors."""
+    """The new content of a metadata tensor; None for other tensors."""
     if site.parameter.name == _Q_LENGTHS and "tokens" in axes:
         rows = marked(axes["tokens"], meaning.tokens)
         spans = meaning.spans[site.call][: len(site.tensor)]
@@ -85,12 +85,12 @@ def _numbers(meaning: Meaning, site: TensorSite, axes: Mapping[str, Positions], 
             gone_pages = marked(axes["pages"], pages)
             ids = _counted(site.tensor, gone_pages)
             left = pages - int(gone_pages.sum())
-            # The id of a page that is gone stays inside, if it was.
+            # The id of a dropped page stays inside.
             return torch.where((site.tensor >= 0) & (site.tensor < pages), ids.clamp(max=left - 1), ids)
     return None
 
 
 def _counted(numbers: torch.Tensor, gone: torch.Tensor) -> torch.Tensor:
-    """Numbers less what is gone below them."""
+    """Numbers less the count of dropped ones below them."""
     below = torch.cat([torch.zeros(1, dtype=torch.int64), gone.cumsum(0)])
     return numbers - below[numbers.long().clamp(0, len(gone))].to(numbers.dtype)

@@ -1,4 +1,4 @@
-"""All views of a case made of calls, each under the place where it stands."""
+"""All views of a case made of calls, each by its place."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from attnfuzz.reference.calls import Argument, Buffer, CallAnswer, CallCase, Expected, View
 
 Place = tuple[str | int, ...]
-"""Where a view stands: ("call", index, argument), with a fourth entry for a member of a pair; ("answer", field); or
+"""The place of a view: ("call", index, argument), with a fourth entry for a member of a pair; ("answer", field); or
 ("request", index, field).
 """
 
@@ -42,7 +42,7 @@ def with_views(case: CallCase, change: Callable[[Place, View], View]) -> CallCas
 
 
 def with_contents(case: CallCase, change: Callable[[Buffer], Buffer | None]) -> CallCase:
-    """The case with every buffer and every write replaced, or left out where `change` gives None."""
+    """The case with every buffer and write replaced, or dropped if `change` returns None."""
 
     def changed(buffers: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
         return tuple(new for buffer in buffers if (new := change(buffer)) is not None)
@@ -57,7 +57,7 @@ def with_contents(case: CallCase, change: Callable[[Buffer], Buffer | None]) -> 
 
 
 def tidy(case: CallCase) -> CallCase:
-    """The case without buffers that nothing looks at."""
+    """The case without unused buffers."""
     seen = {view.buffer for _, view in views_of(case)}
     return with_contents(case, lambda buffer: buffer if buffer.name in seen else None)
 

@@ -1,4 +1,4 @@
-"""Edits that put a field of the case back to its default, or nearer to it."""
+"""Edits that reset a field to its default, or move it nearer."""
 
 from collections.abc import Iterator
 
@@ -40,7 +40,7 @@ def lower_numbers(case: Case) -> Iterator[Case]:
 
 
 def _defaults(struct: msgspec.Struct) -> dict[str, object]:
-    """The defaults of the fields that are not at them."""
+    """The defaults of fields that differ from them."""
     return {
         field.name: field.default
         for field in msgspec.structs.fields(struct)

@@ -7,7 +7,7 @@ from attnfuzz.reference.related import NotRelated, related
 
 
 def run_only_the_other(case: Case) -> Iterator[Case]:
-    """The related case by itself: what breaks in it may need no first run."""
+    """The related case by itself: its failure may need no first run."""
     if case.relation is not None:
         try:
             yield related(case).case

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.cuts import graph_of, map_requests, tidy, with_requests
+from attnfuzz.harness.reduce.cuts import graph_of, map_requests, tidy, with_q_len, with_requests
 from attnfuzz.harness.reduce.relation import run_only_the_other
 from attnfuzz.harness.reduce.steps import as_eager, with_surplus
 from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
@@ -15,7 +15,7 @@ from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
 Removal = Callable[[Case], Iterator[Case]]
 
 _TRIED_ALONE = 4
-"""Requests or steps that are tried alone. A failure that needs one of many shows in one of these, or is rare."""
+"""Requests or steps tried alone: a failure that needs one of many shows in one of these, or is rare."""
 
 
 def geometry_with(**plain: Any) -> Removal:
@@ -40,11 +40,24 @@ def no_window(case: Case) -> Iterator[Case]:
 
 
 def wider_window(case: Case) -> Iterator[Case]:
-    """A window of two keys; then of half of the keys; then none."""
+    """A window of two keys that still cuts some off; then one of half of the keys; then none."""
     longest = max(case.slot_lengths().values(), default=0)
+    yield replace(one_key_more(case), geometry=replace(case.geometry, window_left=1))
     for window in (1, longest // 2):
         yield replace(case, geometry=replace(case.geometry, window_left=window))
     yield from no_window(case)
+
+
+def no_sinks(case: Case) -> Iterator[Case]:
+    """No sinks; then a key more for each request instead, since one key alone has all weight, whatever its logit."""
+    plain = replace(case, geometry=replace(case.geometry, sinks=False))
+    yield plain
+    yield one_key_more(plain)
+
+
+def one_key_more(case: Case) -> Case:
+    """Return `case` with a further key for each request that has keys."""
+    return map_requests(case, lambda each: replace(each, kv_len=each.kv_len + 1) if each.kv_len else each)
 
 
 def no_fp8(case: Case) -> Iterator[Case]:
@@ -169,10 +182,5 @@ def _at_equal_q(step: Step, choose: Callable[[list[int]], int]) -> Step:
     if step.mode.uniform or not asking:
         return step
     q_len = choose(asking)
-    requests = tuple(
-        replace(each, q_len=q_len, kv_len=max(0, each.kv_len - each.q_len) + q_len if each.kv_len else 0)
-        if each.q_len
-        else each
-        for each in step.requests
-    )
+    requests = tuple(with_q_len(each, q_len) if each.q_len else each for each in step.requests)
     return with_requests(step, requests)

@@ -1,4 +1,4 @@
-"""What a smaller case has to share with the first one: its symptom, and the features that its failure needs."""
+"""The identity of a cause during shrinking: its symptom, and the features that its failure needs."""
 
 from collections.abc import Callable
 from typing import Self
@@ -11,15 +11,15 @@ from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 
 FRESH_SEEDS = 3
-"""Value seeds of which one has to make a smaller case fail as well, where chance can produce the failure."""
+"""Value seeds of which one has to make a smaller case fail, if chance can produce the failure."""
 
 
 class SameCause:
-    """The features that the failure of a case needs, of those that are clues to its cause.
+    """The clues that the failure of a case needs.
 
-    `fails` runs a case and says whether it fails like the first one. A smaller case has the same cause if it fails, if
-    it has these features, and if it passes without each of them: else something else has come to make it fail.
-    Where it fails `by_chance`, one of a few fresh value seeds has to make it fail too.
+    `fails` runs a case and returns whether it fails like the first one. A smaller case has the same cause if it fails,
+    has these features, and passes without each of them; otherwise something else makes it fail. If it fails
+    `by_chance`, one of a few fresh value seeds has to make it fail too.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class SameCause:
         allowed: Callable[[Case], bool] = lambda _: True,
         by_chance: bool = False,
     ) -> Self:
-        """Take the features that the failure of `case` needs, by ablation."""
+        """Find the features that the failure of `case` needs, by ablation."""
         features = needed(case, fails, allowed=allowed, among=CLUES)
         return cls(features, fails, allowed=allowed, by_chance=by_chance)
 
@@ -68,10 +68,10 @@ class SameCause:
         stop: Callable[[], bool] = lambda: False,
         budget: int = 500,
     ) -> Case:
-        """Return the smallest case that edits lead to from `case`, and that fails for this cause; as `reduce` else."""
+        """Return the smallest case reached by edits that fails for this cause, like `reduce`."""
 
         def same_cause(candidate: Case) -> bool:
-            # A check that was cut short has shown nothing.
+            # A check that was cut short shows nothing.
             return self.shows_in(candidate) and not stop()
 
         return reduce(case, same_cause, capability=capability, stop=stop, budget=budget)
@@ -94,9 +94,9 @@ def reduce_to_cause(
     stop: Callable[[], bool] = lambda: False,
     budget: int = 500,
 ) -> Case:
-    """Return the smallest case that edits lead to from `case`, and that fails for the same cause.
+    """Return the smallest case reached by edits that fails for the same cause.
 
-    The arguments are those of `reduce` and of `SameCause`. Once `stop` says so, `fails` may answer anything.
+    The arguments are those of `reduce` and of `SameCause`. Once `stop` returns True, `fails` may return anything.
     """
 
     def allowed(candidate: Case) -> bool:

@@ -1,4 +1,4 @@
-"""The search: try edits, biggest cuts first, and keep what still fails."""
+"""The search: try edits, biggest cuts first, and keep failing cases."""
 
 import hashlib
 import math
@@ -29,9 +29,8 @@ from attnfuzz.reference.case_file import AnyCase
 C = TypeVar("C", Case, CallCase)
 
 _FIRST_PATIENCE = 4
-"""Candidates of one edit that may pass one after the other before the next edit is tried, as long as any edit helps.
-
-A case with many requests has hundreds of small edits. Its big ones, of all kinds, come first.
+"""Candidates of one edit that may pass in a row before the next edit is tried, while any edit helps: a case with many
+requests has hundreds of small edits, and the big ones of all kinds come first.
 """
 
 STEP_EDITS = (*RELATION, *STEPS, *PLAIN, *LENGTHS, *GEOMETRY)
@@ -46,11 +45,11 @@ def reduce(
     stop: Callable[[], bool] = lambda: False,
     budget: int = 500,
 ) -> Case:
-    """The smallest case that edits lead to from `case`, which is taken to fail, while `still_fails` holds.
+    """Return the smallest case reached by edits from `case`, which is taken to fail, while `still_fails` holds.
 
-    Candidates that are impossible, or that the `capability` does not cover, are passed over, and those that its buckets
-    suggest are tried. Ends when no edit helps, when `stop` says so, or after `budget` calls of `still_fails`. The same
-    arguments and answers give the same result.
+    Candidates that are impossible or not covered by `capability` are skipped; its buckets suggest edits too. Ends when
+    no edit helps, when `stop` returns True, or after `budget` calls of `still_fails`. Deterministic for the same
+    arguments and answers.
     """
 
     def allowed(candidate: Case) -> bool:
@@ -68,11 +67,11 @@ def reduce_calls(
     stop: Callable[[], bool] = lambda: False,
     budget: int = 500,
 ) -> CallCase:
-    """The same for a case made of calls.
+    """Reduce a case made of calls.
 
-    Candidates whose calls break a precondition that those of `case` keep are passed over, and so are, if `case` breaks
-    one, those that break none: an edit must not put a fault of its own in the place of the one that is reduced.
-    With `same_kernels`, so are those that need kernels compiled for another shape.
+    Candidates that break preconditions which `case` keeps are skipped, and if `case` breaks one, those that break none:
+    an edit must not replace the fault by one of its own. With `same_kernels`, so are those that need kernels compiled
+    for another shape.
     """
     breaches, shape = breached(case), compiled_for(case)
 
@@ -86,7 +85,7 @@ def reduce_calls(
 
 
 def identity(case: AnyCase) -> Hashable:
-    """What tells a case from others. Calls have arguments in a dict, and no hash of their own."""
+    """A hashable key of a case: calls have arguments in a dict, and no hash."""
     return case if isinstance(case, Case) else hashlib.blake2b(msgspec.json.encode(case)).digest()
 
 
@@ -119,7 +118,7 @@ def _search(
 
 
 class _Candidates(Generic[C]):
-    """Tells which candidates are worth a try: possible, allowed, and not tried before."""
+    """Filters candidates: possible, allowed, and not tried before."""
 
     def __init__(self, allowed: Callable[[C], bool]) -> None:
         self._allowed: Callable[[C], bool] = allowed

@@ -23,7 +23,7 @@ def run_eagerly(case: Case) -> Iterator[Case]:
 
 
 def drop_slots(case: Case) -> Iterator[Case]:
-    """Fewer requests, each taken out of every step."""
+    """Fewer requests, removed from every step."""
     slots = tuple(sorted(case.slot_lengths()))
     for kept in without_blocks(slots):
         steps = tuple(
@@ -59,7 +59,7 @@ def shrink_buckets(case: Case) -> Iterator[Case]:
 
 
 def order_slots(case: Case) -> Iterator[Case]:
-    """The requests of each step in the order of their slots; then each step on the first slots there are."""
+    """The requests of each step in the order of their slots; then each step on the first slots."""
     yield replace(
         case,
         steps=tuple(
@@ -85,12 +85,12 @@ def as_eager(step: Step) -> Step:
 
 
 def with_surplus(step: Step, surplus: int) -> Step:
-    """An eager step with so many rows of padding; a graph as it is."""
+    """An eager step with `surplus` rows of padding; graphs are unchanged."""
     return replace(step, padded_tokens=step.tokens + surplus) if step.launch is Launch.EAGER else step
 
 
 def _with_buckets(case: Case, captures: Collection[Step], batch: int) -> Case:
-    """The case with these graphs, and their replays, for so many requests at most."""
+    """The case with these graphs and their replays for at most `batch` requests."""
     graphs = set(map(graph_of, captures))
 
     def resized(step: Step) -> Step:
@@ -102,7 +102,7 @@ def _with_buckets(case: Case, captures: Collection[Step], batch: int) -> Case:
 
 
 def _at_either_chunking(case: Case, edited: Case) -> Iterator[Case]:
-    """An edit that changes how many requests share a chunk: with the old capacity, and with the old share of each."""
+    """An edit that changes the requests per chunk: with the old capacity, and with the old share of each."""
     yield edited
     before, after = _largest_chunked_batch(case), _largest_chunked_batch(edited)
     if after and before != after:

@@ -1,42 +1,14 @@
-"""Transfers: a failing case where its cause may show as well, in another mode, launch, layout, dtype or backend.
+"""Transfers: a failing case in another mode or launch, where its cause may show as well.
 
 The opposite of `ablation`: a feature without which the case passes is needed; a place where it still fails shares the
-cause. Nothing else about the case changes than what the place forces.
+cause. Only changes that the place forces are made.
 """
-
-from collections.abc import Callable, Collection, Iterator
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.cuts import tidy, with_requests
-from attnfuzz.harness.reduce.possible import possible
-from attnfuzz.harness.reduce.removals import no_graphs
-from attnfuzz.reference.case import Case, Guard, Launch, Mode, Request, Step
-from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.geometry import KvLayout
-
-_DTYPES = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32)
-
-
-class Transfer(NamedTuple):
-    """A case somewhere else: `axis` is what differs, and `value` what it is there."""
-
-    axis: str
-    value: str
-    case: Case
-
-
-def transfers(
-    case: Case, *, backends: Collection[str] = (), allowed: Callable[[Case], bool] = lambda _: True
-) -> Iterator[Transfer]:
-    """Yield the possible cases that are `case` in one other place each, of those that are `allowed`.
-
-    `backends` are the other backends to try; `allowed` is asked about their cases, too.
-    """
-    for axis, value, moved in _moved(case, backends):
-        if moved != case and possible(moved) and allowed(moved):
-            yield Transfer(axis, value, moved)
+from attnfuzz.harness.reduce.cuts import tidy, with_q_len
+from attnfuzz.harness.reduce.steps import with_surplus
+from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
 
 
 def captured(case: Case) -> Case | None:
@@ -57,32 +29,12 @@ def captured(case: Case) -> Case | None:
 
 
 def in_mode(case: Case, mode: Mode) -> Case:
-    """Return `case` with every step in another mode, over the same prefixes.
+    """Return `case` with every step in another mode, over the same prefixes and with padding where there was some.
 
-    A step of several query tokens is a decode of the last one; a step without a stride gets that of its longest
-    request, and requests with other numbers of tokens are raised to it where the mode is uniform.
+    A step of several query tokens becomes a decode of the last one; a step without a stride gets that of its longest
+    request, and other requests are raised to it if the mode is uniform.
     """
     return tidy(replace(case, steps=tuple(_in_mode(step, mode) for step in case.steps), relation=None))
-
-
-def _moved(case: Case, backends: Collection[str]) -> Iterator[tuple[str, str, Case]]:
-    geometry = case.geometry
-    for mode in Mode:
-        if any(step.mode is not mode for step in case.steps):
-            yield "mode", mode.value, in_mode(case, mode)
-    if any(step.launch is Launch.REPLAY for step in case.steps):
-        yield from (("launch", "eager", eager) for eager in no_graphs(case))
-    elif (replayed := captured(case)) is not None:
-        yield "launch", "replay", replayed
-    for layout in KvLayout:
-        yield "layout", layout.value, replace(case, geometry=replace(geometry, kv_layout=layout))
-    for dtype in _DTYPES:
-        kv_dtype = dtype if geometry.kv_dtype is geometry.dtype else geometry.kv_dtype
-        yield "dtype", dtype.value, replace(case, geometry=replace(geometry, dtype=dtype, kv_dtype=kv_dtype))
-    for guard in Guard:
-        yield "guard", guard.value, replace(case, guard=guard)
-    for backend in backends:
-        yield "backend", backend, replace(case, backend=backend)
 
 
 def _in_mode(step: Step, mode: Mode) -> Step:
@@ -90,20 +42,27 @@ def _in_mode(step: Step, mode: Mode) -> Step:
         return step
     launch = step.launch if mode.speculative else Launch.EAGER
     if not mode.speculative and step.launch is Launch.CAPTURE:
-        # Nothing to run: tidied away.
+        # Nothing to run: `tidy` drops it.
         return replace(step, mode=mode, requests=(), padded_tokens=0, tokens_per_request=0, launch=Launch.EAGER)
     longest = max((request.q_len for request in step.requests), default=step.tokens_per_request)
     stride = 1 if mode is Mode.DECODE else max(1, step.tokens_per_request or longest) if mode.speculative else 0
     requests = tuple(_with_queries(each, stride, uniform=mode.uniform) for each in step.requests)
-    padding = step.padded_batch - len(step.requests)
     moved = replace(step, mode=mode, requests=requests, tokens_per_request=stride, launch=launch)
+    surplus = _surplus(step)
     if mode.uniform or launch is not Launch.EAGER:
-        return replace(moved, padded_tokens=(len(requests) + padding) * stride)
-    return with_requests(replace(moved, requests=(), padded_tokens=0), requests)
+        return replace(moved, padded_tokens=len(requests) * stride + -(-surplus // stride) * stride)
+    return with_surplus(moved, surplus)
+
+
+def _surplus(step: Step) -> int:
+    """A step's rows of padding, without unused slots of a ragged graph."""
+    if step.mode.uniform or step.launch is not Launch.EAGER:
+        return (step.padded_batch - len(step.requests)) * step.tokens_per_request
+    return step.padded_tokens - step.tokens
 
 
 def _with_queries(request: Request, stride: int, *, uniform: bool) -> Request:
-    """A request with as many query tokens as a mode takes, after the same prefix; an empty KV stays empty."""
-    q_len = stride if uniform else min(max(request.q_len, 1), stride) if stride else request.q_len
-    prefix = max(0, request.kv_len - request.q_len)
-    return replace(request, q_len=q_len, kv_len=prefix + q_len if request.kv_len else 0)
+    """A request with as many query tokens as a mode takes."""
+    if uniform:
+        return with_q_len(request, stride)
+    return with_q_len(request, min(max(request.q_len, 1), stride) if stride else request.q_len)

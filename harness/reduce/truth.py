@@ -1,4 +1,4 @@
-"""Which keys of which call an answer is about: keys that are cut from a call have to go from the answer as well."""
+"""Match the keys of an answer to those of calls: keys cut from a call have to leave the answer as well."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from attnfuzz.reference.dtypes import DType
 
 
 class Truth:
-    """The requests of an answer beside those of the calls."""
+    """The requests of an answer, matched to those of the calls."""
 
     def __init__(self, meaning: Meaning) -> None:
         self._meaning = meaning
@@ -22,15 +22,15 @@ class Truth:
         self._keys = {site.call: site for site in meaning.of_role(Role.KEY)}
 
     def of(self, request: int) -> int | None:
-        """Which request of the answer has the rows of a request; None if it has none of them."""
+        """Index of the answer's request with a request's rows; None if there is none."""
         rows = self._meaning.rows(request)
         return next((index for index, expected in enumerate(self._requests) if expected.first_row in rows), None)
 
     def first_key(self, call: int, request: int, index: int) -> int:
-        """The row of an answer's key that is the first key of a request in a call.
+        """The row of an answer's keys at which a request's keys in a call begin.
 
-        A call that alone has keys of a request has them from the first. Of several, each has some of them: those that
-        hold the same. Raises Uncuttable if that can't be told.
+        A call that alone has keys of a request has them from the first. Of several, each has the equal ones. Raises
+        Uncuttable if that is ambiguous.
         """
         calls = [each for each in range(len(self._meaning.spans)) if self._meaning.kv_len(each, request)]
         if len(calls) <= 1:

@@ -1,4 +1,4 @@
-"""A buffer in units of bytes that no view of it begins or ends within: what a cut leaves of it and of its views."""
+"""A buffer in units of bytes within which no view begins or ends, to cut it and its views."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -13,12 +13,12 @@ Positions = range | frozenset[int]
 
 
 class Uncuttable(ValueError):
-    """A cut after which some view is no tensor: what is left of it has no strides."""
+    """A cut after which some view has no strides."""
 
 
 @dataclass(frozen=True)
 class _Form:
-    """A view as a grid: elements that are dense together fill a block of bytes, over which the outer axes stride."""
+    """A view as a grid: dense elements fill a block of bytes, over which the outer axes stride."""
 
     outer: tuple[int, ...]
     block: int
@@ -26,7 +26,7 @@ class _Form:
 
 
 class Units:
-    """A buffer in units. `finest` is the least number of bytes that a cut drops at once."""
+    """A buffer in units. `finest` is the smallest number of bytes that a cut drops."""
 
     def __init__(self, buffer: Buffer, views: Iterable[View], writes: Iterable[Buffer], finest: float) -> None:
         self._itemsize = buffer.dtype.itemsize
@@ -43,14 +43,14 @@ class Units:
         self.count = buffer.size * self._itemsize // self.size
 
     def seen_by(self, view: View, per_unit: torch.Tensor) -> torch.Tensor:
-        """A flag or number for each unit of the buffer as a view sees them: [outer axes ..., units of a block]."""
+        """A flag or number per unit of the buffer, arranged like a view: [outer axes ..., units of a block]."""
         form = self._form(view)
         shape = [*(view.shape[axis] for axis in form.outer), form.block // self.size]
         stride = [*(view.stride[axis] * form.width // self.size for axis in form.outer), 1]
         return per_unit.as_strided(shape, stride, view.offset * form.width // self.size)
 
     def drop(self, kept: torch.Tensor, view: View, axis: int, positions: Positions) -> None:
-        """Clear `kept` where the view is at these positions of an axis; the gaps after them go along."""
+        """Clear `kept` at these positions of a view's axis and the gaps after them."""
         length, stride = view.shape[axis], view.stride[axis]
         if 0 in view.shape or not stride:
             return
@@ -64,15 +64,15 @@ class Units:
         if outside:
             place %= min(outside) * form.width // self.size
         place = place.div(stride * form.width // self.size, rounding_mode="floor")
-        # What is at no position of the axis finds the flag at the end, which stays clear.
+        # Units at no position of the axis map to the last flag, which stays clear.
         dropped = torch.zeros(length + 1, dtype=torch.bool)
         dropped[:length] = marked(positions, length)
         kept &= ~dropped[place.where((place >= 0) & (place < length), length)]
 
     def rebuilt(self, view: View, kept: torch.Tensor, asked: Mapping[int, Positions]) -> View:
-        """The view of what is kept. Raises Uncuttable.
+        """The view of the kept units. Raises Uncuttable.
 
-        `asked` are the positions to drop, for axes of which no element tells: those of empty and of expanded views.
+        `asked` are the positions to drop, for axes without elements of their own: of empty and expanded views.
         """
         shape, stride = list(view.shape), list(view.stride)
         for axis, positions in asked.items():
@@ -96,9 +96,9 @@ class Units:
                 stride[axis] = max((shape[inner] * stride[inner] for inner in range(axis + 1, len(shape))), default=1)
         offset = int(places.flatten()[0]) * self.size // form.width
         rebuilt = View(buffer=view.buffer, shape=tuple(shape), stride=tuple(stride), offset=offset, dtype=view.dtype)
-        # The blocks must be whole, and the strides those of every element and not of the first ones alone.
+        # Blocks must be whole, and all elements must fit the strides, not only the first ones.
         if not flags.all() or not self._same(places, rebuilt, form):
-            raise Uncuttable(f"what is left of a view of {view.buffer} has no strides")
+            raise Uncuttable(f"the rest of a view of {view.buffer} has no strides")
         return rebuilt
 
     def _same(self, places: torch.Tensor, view: View, form: _Form) -> bool:
@@ -125,7 +125,7 @@ class Units:
 
 
 def marked(positions: Positions, length: int) -> torch.Tensor:
-    """Flags [length] that are set at the positions; those outside are passed over."""
+    """Flags [length], set at the positions that are in range."""
     flags = torch.zeros(length, dtype=torch.bool)
     if isinstance(positions, range):
         flags[slice(max(0, positions.start), max(0, positions.stop), positions.step)] = True

@@ -1,7 +1,7 @@
-"""Which release: the same failures run with each, to say in which one they began and ended.
+"""Releases: run the same failures with each, to find the ones in which they began and ended.
 
-A bisection runs one script: `halving` decides with which versions, `sites` installs them, `script` runs it. A sweep
-runs cases on the releases of an engine: `versions` reads which ones are meant, `wanted` says what is looked for and how
-a verdict shows it, `replaying` runs it on a release, `sweep` runs and searches all of them, and `results` is the file.
-Both end in `outcomes`. Imports no command line.
+A bisection runs one script: `halving` chooses versions, `sites` installs them, `script` runs it. A sweep runs cases on
+an engine's releases: `versions` parses ranges, `wanted` defines the failures to look for, `replaying` runs one on a
+release, `sweep` runs and searches all of them, and `results` is the file. Both end in `outcomes`. Imports no command
+line.
 """

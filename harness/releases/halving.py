@@ -1,4 +1,4 @@
-"""Which versions to run: halving, where that is enough."""
+"""The choice of versions to run, by halving if that is enough."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -10,12 +10,11 @@ from attnfuzz.harness.releases.outcomes import Outcome
 def search(
     versions: Sequence[Version], run: Callable[[Version], Outcome], *, every: bool = False
 ) -> Mapping[Version, Outcome]:
-    """The outcomes of those of `versions`, in their order, that had to be run.
+    """The outcomes of the versions that had to be run, in order.
 
-    The oldest and the newest that can be run come first. If one of them fails and the other passes, the versions
-    between them are halved, where one that can't be run is passed over for its neighbours: that finds a change, and the
-    only one if there is one. If they agree, all are run, since the fault may have come and gone between them. With
-    `every` all are run anyway.
+    The oldest and the newest that can be run come first. If one fails and the other passes, the versions between them
+    are halved, skipping ones that can't be run: that finds a change, the only one if there is just one. If they agree,
+    all are run, since the fault may have come and gone between them. With `every`, all are run anyway.
     """
     known: dict[Version, Outcome] = {}
 

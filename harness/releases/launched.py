@@ -1,8 +1,8 @@
-"""Runs a script with a site's modules, in a process of its own, and writes down where each was imported from.
+"""Runs a script with a site's modules, in its own process, and records the file of each import.
 
 It is run as a file, `python launched.py PARENT SCRIPT RECORD SITE MODULE ...`, and ends with the process PARENT. It
-imports nothing but the standard library: what else there is belongs to the site and the script. RECORD gets a line of
-JSON, [module, file], when a module is found, so that the death of the process takes nothing away.
+imports only the standard library, leaving the rest to the site and the script. RECORD gets a line of JSON, [module,
+file], when a module is found, so that it survives the process's death.
 """
 
 import contextlib
@@ -23,14 +23,14 @@ CANNOT_RUN = 2
 FAILS = 1
 
 SEEN = "seen: "
-"""What the line begins with that says what became of a script."""
+"""Prefix of the line with a script's result."""
 
 _PR_SET_PDEATHSIG = 1
 """linux/prctl.h"""
 
 
 class Recorder(MetaPathFinder):
-    """Finds modules as ever, and records those in `modules`."""
+    """Finds modules as usual, and records those in `modules`."""
 
     def __init__(self, record: Path, modules: Sequence[str]) -> None:
         self._record, self._modules = record, frozenset(modules)
@@ -39,13 +39,13 @@ class Recorder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Where Python's own finder finds it."""
+        """Record Python's own result."""
         if fullname not in self._modules:
             return None
         spec = PathFinder.find_spec(fullname, path)
         if spec is not None:
             self.found.add(fullname)
-            # A folder without __init__.py has locations alone.
+            # A namespace package has only locations.
             where = spec.origin or next(iter(spec.submodule_search_locations or ()), "")
             with self._record.open("a") as record:
                 record.write(json.dumps([fullname, where]) + "\n")
@@ -53,11 +53,8 @@ class Recorder(MetaPathFinder):
 
 
 def main(parent: str, script: str, record: str, site: str, *modules: str) -> None:
-    """Run it, and exit as it does, but with CANNOT_RUN if it ends with an import that fails.
-
-    An exception that ends it is what was seen, unless the script says that itself.
-    """
-    # A script that nobody waits for any more must not keep a GPU busy.
+    """Run the script and exit with its code, printing an exception; CANNOT_RUN if a failing import ends it."""
+    # An orphaned script must not keep a GPU busy.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):
         sys.exit(CANNOT_RUN)
@@ -72,9 +69,9 @@ def main(parent: str, script: str, record: str, site: str, *modules: str) -> Non
         traceback.print_exc()
         # A script may have closed its output, or its output may not take every character.
         with contextlib.suppress(OSError, ValueError):
-            # The first line: pages of advice may follow.
+            # Only the first line: pages of advice may follow.
             sys.stdout.write(f"{SEEN}{type(error).__name__}: {error}".splitlines()[0] + "\n")
-        # A module whose import has failed, with whatever error, is taken out again.
+        # A module whose import failed is removed from sys.modules.
         unimported = any(name not in sys.modules for name in recorder.found)
         sys.exit(CANNOT_RUN if unimported or isinstance(error, ImportError) else FAILS)
 

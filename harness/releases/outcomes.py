@@ -1,4 +1,4 @@
-"""What became of each version, and what that says together: in which a fault began, and in which it ended."""
+"""The outcome of each version, and the versions in which a fault began and ended."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,7 @@ NEVER = "-"
 
 
 class Ending(StrEnum):
-    """How a script or a case ended with a version, or why it was not run.
-
-    What fails otherwise than it was known to says nothing about its fault, which may be hidden.
-    """
+    """How a script or a case ended with a version; a different failure may hide the known one."""
 
     PASSES = "passes"
     FAILS = "fails"
@@ -27,7 +24,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """`line` is what was seen, or the reason why it could not be run or had; empty if it passes."""
+    """`line` is the failure seen, or the reason why it could not be run or installed; empty if it passes."""
 
     ending: Ending
     line: str = ""
@@ -40,7 +37,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Course:
-    """The ends of a failure: "-" both, if no release fails.
+    """When a failure began and ended; both "-" if no release fails.
 
     `began` is the first release that fails, after "by" if it is the oldest that could be judged. `ended` is the first
     that passes after all that fail, or "still there".
@@ -56,7 +53,7 @@ class Course:
 
 
 def course_of(outcomes: Mapping[str, Outcome]) -> Course:
-    """The course of a failure by its outcomes, which are in the order of the releases."""
+    """The course of a failure from its outcomes in the order of releases."""
     judged = [(release, outcome.ending) for release, outcome in outcomes.items() if outcome.judged]
     failing = [place for place, (_, ending) in enumerate(judged) if ending is Ending.FAILS]
     if not failing:
@@ -69,7 +66,7 @@ def course_of(outcomes: Mapping[str, Outcome]) -> Course:
 
 
 def in_words(outcomes: Mapping[V, Outcome]) -> str:
-    """A sentence about `outcomes`, which are in the order of their versions."""
+    """Describe `outcomes`, in the order of versions, in a sentence."""
     judged = [(version, outcome.ending) for version, outcome in outcomes.items() if outcome.judged]
     if not judged:
         return "No version could be run."
@@ -98,10 +95,10 @@ def in_words(outcomes: Mapping[V, Outcome]) -> str:
 
 
 def _unjudged(outcomes: Mapping[V, Outcome], before: V, first: V) -> str:
-    """What is not known about the versions between two: the change may be there."""
+    """Name the versions between two that could not be judged: the change may be there."""
     versions = list(outcomes)
     between = versions[versions.index(before) + 1 : versions.index(first)]
-    return f"; of {_listed(between)} nothing is known" if between else ""
+    return f"; {_listed(between)} could not be judged" if between else ""
 
 
 def _listed(versions: Sequence[object]) -> str:

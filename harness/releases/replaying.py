@@ -1,4 +1,4 @@
-"""One failure looked for in one release."""
+"""Look for one failure in one release."""
 
 from collections.abc import Iterator
 
@@ -20,14 +20,14 @@ from attnfuzz.reference.case import Case
 from attnfuzz.reference.user_error import UserError
 
 MOST_CASES = 8
-"""Geometries that a reported case is moved into, at the most."""
+"""Most geometries that a reported case is moved into."""
 
 CANNOT_BE_JUDGED = (HandlerError, NurseryError, UserError)
-"""What a release that can't be run comes as: it says nothing about any failure."""
+"""Exceptions of a release that can't be run, which say nothing about any failure."""
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it. If it fails, `case` is what was run, and `fingerprint` how it fails, which names no backend."""
+    """The result. If it fails, `case` is the case that was run, and `fingerprint` the failure's, without a backend."""
 
     outcome: Outcome
     case: Case | None = None
@@ -35,10 +35,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def replayed(wanted: Wanted, backend: str, runner: CaseRunner[Case]) -> Replayed:
-    """Run the case on `backend`, with fresh values too, in a worker that has run nothing.
-
-    Raises what the runner raises if the backend can't be run.
-    """
+    """Run the case on `backend` in a fresh worker, with fresh values too. Raises the runner's errors."""
     otherwise: Observation | None = None
     reason = ""
     passed = False
@@ -61,7 +58,7 @@ def replayed(wanted: Wanted, backend: str, runner: CaseRunner[Case]) -> Replayed
 
 
 def reason_of(error: Exception, backend: str = "") -> str:
-    """Why a release can't be run, in a line without its name: of a traceback the last, which says what was raised."""
+    """Why a release can't be run, in a line without its name; the last line of a traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
@@ -69,12 +66,12 @@ def reason_of(error: Exception, backend: str = "") -> str:
 
 
 def _cases(wanted: Wanted, backend: str) -> Iterator[Case]:
-    """The case on `backend`; one that is reported, also in geometries that there are."""
+    """The case on `backend`; a reported one also in the backend's geometries."""
     own = replace(wanted.case, backend=backend)
     if not wanted.reported:
         yield own
         return
-    # If it has none, what it lacks is said of the nearest.
+    # If there is none, the nearest shows the missing feature.
     yield from cases_like(wanted.case, backend)[:MOST_CASES] or [with_views_of(resolve(backend).capability, own)]
 
 

@@ -1,4 +1,4 @@
-"""What a sweep has found out so far, as a file: its table, and all that it takes to go on."""
+"""A sweep's results so far, as a file: its table, and the state to resume from."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,13 +20,13 @@ RESULTS = "sweep.json"
 
 
 class SweepError(UserError):
-    """A folder without a sweep in it, or with a damaged one; the message says what to do."""
+    """A folder has no sweep, or a damaged one; the message has the remedy."""
 
 
 class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user asks of a sweep: `releases` in their order, each searched for `examples` per kind or for `seconds`.
+    """The settings of a sweep: `releases` in order, each searched for `examples` per kind or for `seconds`.
 
-    Neither of both: nothing is searched. `given` are the cases named beside the reports.
+    With neither, nothing is searched. `given` are the cases named beside the reports.
     """
 
     package: str
@@ -40,14 +40,14 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def searches(self) -> bool:
-        """Whether releases are searched, beside the known failures that are run in them."""
+        """Whether releases are searched, beyond running the known failures."""
         return self.examples is not None or self.seconds is not None
 
 
 class Searched(msgspec.Struct, frozen=True, kw_only=True):
-    """What a release's search came to: drawn examples, judged cases, and the campaign's name in the sweep's home.
+    """A release's search: drawn examples, judged cases, and the campaign's name in the sweep's home.
 
-    `interrupted` is what a user or a signal ended, `failure` what the harness failed with.
+    `interrupted`: ended by a user or a signal. `failure` is the harness's error.
     """
 
     examples: Count
@@ -58,12 +58,12 @@ class Searched(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def complete(self) -> bool:
-        """Whether a sweep that goes on need not search again."""
+        """Whether a resumed sweep need not search again."""
         return not self.interrupted and not self.failure
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure in a release. If it fails, `case` is a file, and `fingerprint` how it fails, without a backend."""
+    """A failure in a release. If it fails, `case` is a file, and `fingerprint` the failure's, without a backend."""
 
     ending: Ending
     line: str = ""
@@ -72,14 +72,14 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def outcome(self) -> Outcome:
-        """As what a course and a sentence are made of."""
+        """As an `Outcome`."""
         return Outcome(self.ending, self.line)
 
 
 class FailureRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure, and what came of it by release; those that it was not run in yet are left out.
+    """A failure and its results by release, without releases it was not run in yet.
 
-    `resembles` names the row of a report that fails in the same way in the same releases: perhaps it is that.
+    `resembles` names the row of a report that fails alike in the same releases: perhaps the same failure.
     """
 
     wanted: Wanted
@@ -98,7 +98,7 @@ class FailureRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SweepResults(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it. `searched` is by release, `unable` says by backend why it could not be run."""
+    """All results. `searched` is by release, `unable` has the reason per backend that could not be run."""
 
     format: Literal["attnfuzz-sweep"] = "attnfuzz-sweep"
     version: Literal[1] = 1
@@ -122,26 +122,26 @@ class SweepResults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_results(folder: Path, results: SweepResults) -> None:
-    """Write them to the folder in one move. Raises OSError."""
+    """Write them to the folder atomically. Raises OSError."""
     write_durably(folder / RESULTS, msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
 
 
 def read_results(folder: Path) -> SweepResults:
-    """What a sweep has left in its folder. Raises SweepError."""
+    """Read the results in a sweep's folder. Raises SweepError."""
     path = folder / RESULTS
     try:
         results = decode_json(read_bytes(path), SweepResults)
         for wanted in (*results.asked.given, *(row.wanted for row in results.rows)):
             validate(wanted.case)
     except OSError as error:
-        raise SweepError(f"cannot read {path}: {error.strerror}. Name the --out folder of a sweep") from None
+        raise SweepError(f"cannot read {path}: {error.strerror}. Name the --home of a sweep") from None
     except (msgspec.DecodeError, ImpossibleCase) as error:
         raise SweepError(f"{path} is no sweep of this attnfuzz ({reason(error)}): begin another") from None
     return results
 
 
 def with_resemblances(rows: Sequence[FailureRow]) -> tuple[FailureRow, ...]:
-    """The rows, each but the reports with the report that it resembles, if there is one."""
+    """Set the report that each other row resembles, if any."""
     reports = [row for row in rows if row.wanted.reported]
     return tuple(
         row
@@ -154,7 +154,7 @@ def with_resemblances(rows: Sequence[FailureRow]) -> tuple[FailureRow, ...]:
 
 
 def _resembles(row: FailureRow, report: FailureRow) -> bool:
-    """Whether both fail in the same way wherever both were judged, and somewhere at all."""
+    """Whether both fail in the same way wherever both were judged, and at least once."""
     both = [
         (cell, report.cells[release])
         for release, cell in row.cells.items()

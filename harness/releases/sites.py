@@ -1,4 +1,4 @@
-"""Sites: folders that one version of a package was installed into, as `pip install --target` does."""
+"""Sites: folders with one version of a package, as `pip install --target` makes them."""
 
 import sys
 from collections.abc import Callable
@@ -15,16 +15,16 @@ from attnfuzz.reference.user_error import UserError
 
 
 class SiteError(UserError):
-    """A folder that does not hold the version that it should; the message says what to do."""
+    """A folder doesn't hold the right version; the message has the remedy."""
 
 
 class CannotBeHad(UserError):
-    """A version that could not be installed; the message is the reason in a line."""
+    """A version could not be installed; the message is the reason in a line."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """A version of a package, the folder that it is imported from, and the names of its top-level modules."""
+    """A version of a package, its folder, and the names of its top-level modules."""
 
     version: Version
     folder: Path
@@ -32,7 +32,7 @@ class Site:
 
 
 def site_at(folder: Path, package: str, version: Version) -> Site:
-    """The site in `folder`, which the package's metadata must say to be `version`. Raises SiteError."""
+    """The site in `folder`, whose metadata must have `version`. Raises SiteError."""
     if not folder.is_dir():
         raise SiteError(f"{folder} is no folder: name one that {package} {version} was installed into")
     found = list(metadata.distributions(name=package, path=[str(folder)]))
@@ -44,7 +44,7 @@ def site_at(folder: Path, package: str, version: Version) -> Site:
     there = _version_of(found[0])
     if there is None:
         raise SiteError(f"the metadata of {package} in {folder} names no version: install it anew, {install}")
-    # As pip has it: 0.6.8 asks for 0.6.8+cu128 too.
+    # Like pip: 0.6.8 matches 0.6.8+cu128 too.
     if version not in {there, Version(there.public)}:
         raise SiteError(f"{folder} has {package} {there}, not {version}: name the folder of {version}")
     present = {entry.name.partition(".")[0] for entry in folder.iterdir()}
@@ -55,7 +55,7 @@ def site_at(folder: Path, package: str, version: Version) -> Site:
 
 
 def site_folder(cache: Path, package: str, version: Version) -> Path:
-    """Where a version is kept: by Python's version too, since wheels may hold compiled modules."""
+    """The folder of a version; Python's version counts, since wheels may hold compiled modules."""
     return cache / "sites" / f"{package}-{version}-{sys.implementation.cache_tag}"
 
 
@@ -65,7 +65,7 @@ def installed(package: str, version: Version, cache: Path, progress: Callable[[s
     `progress` gets a line about an install.
 
     Raises:
-        CannotBeHad: pip failed, or installed something else.
+        CannotBeHad: pip failed, or installed another version.
         OSError: the cache can't be written to.
 
     """
@@ -82,7 +82,7 @@ def installed(package: str, version: Version, cache: Path, progress: Callable[[s
 
 
 def _pip_install(requirement: str, target: Path) -> None:
-    """Have pip install it. Raises CannotBeHad."""
+    """Install by pip. Raises CannotBeHad."""
     try:
         pip("install", "--quiet", "--no-deps", "--target", str(target), requirement)
     except NoPip as error:
@@ -100,7 +100,7 @@ def _version_of(distribution: metadata.Distribution) -> Version | None:
 
 
 def _modules_of(distribution: metadata.Distribution) -> AbstractSet[str]:
-    """Names of what can be imported: as it says itself, which not every build tool makes it do, or by its files."""
+    """Names of importable modules, from top_level.txt, which not every build tool writes, or from its files."""
     named = (distribution.read_text("top_level.txt") or "").split()
     names = named or [file.parts[0].partition(".")[0] for file in distribution.files or ()]
     return {name for name in names if name.isidentifier() and name != "__pycache__"}

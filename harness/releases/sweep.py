@@ -1,7 +1,4 @@
-"""All releases, one after the other: what is known is run in each, each is searched, and what that finds is run in all.
-
-A release that can't be run is a row with the reason, and the rest goes on.
-"""
+"""Sweep all releases in order: run the known failures in each, search each, and run new failures in all."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -21,22 +18,22 @@ from attnfuzz.reference import case_file
 
 
 class StartableRunner(RepeatingRunner, Protocol):
-    """A runner that says beforehand whether a backend can be run."""
+    """A runner that checks beforehand whether a backend can be run."""
 
     def start(self, backend: str) -> None:
-        """Make ready for a backend. Raises one of CANNOT_BE_JUDGED."""
+        """Prepare for a backend. Raises one of CANNOT_BE_JUDGED."""
         ...
 
 
 Search = Callable[[tuple[str, ...]], Searched]
-"""Searches the backends of a release, and files what it finds in the sweep's home."""
+"""Searches the backends of a release, and files findings in the sweep's home."""
 
 
 class Sweep:
-    """The sweep that `results` were begun with, or go on with.
+    """A sweep, new or resumed from `results`.
 
-    `runners` makes a runner, for one release: workers that have loaded one are no use to another. `findings` is the
-    folder that searches file into, and `cases` where failing cases are kept. `tell` is told what is done.
+    `runners` makes a runner per release, since workers that have loaded one can't run another. Searches file into the
+    folder `findings`; failing cases are kept in `cases`. `tell` gets a line of progress.
     """
 
     def __init__(
@@ -67,7 +64,7 @@ class Sweep:
 
     @property
     def results(self) -> SweepResults:
-        """What is known so far."""
+        """The results so far."""
         found = {wanted.name: wanted for wanted in self._found()}
         known = [
             replace(wanted, found=found.pop(wanted.name).found) if wanted.name in found else wanted
@@ -85,10 +82,11 @@ class Sweep:
         )
 
     def run(self) -> Iterator[SweepResults]:
-        """Run it; gives what is known whenever a release is done. It ends early if a search is interrupted."""
+        """Run it; yield the results after each release. Ends early if a search is interrupted."""
         for release in self._asked.releases:
             able = self._replay(release, self._known)
-            if able and self._asked.searches and not self._is_searched(release):
+            before = self._searched.get(release)
+            if able and self._asked.searches and not (before and before.complete):
                 self._searched[release] = self._searched_for(able)
                 if self._searched[release].interrupted:
                     yield self.results
@@ -107,9 +105,6 @@ class Sweep:
         except CANNOT_BE_JUDGED as error:
             return Searched(examples=0, cases=0, campaign="", failure=f"the search failed: {reason_of(error)}")
 
-    def _is_searched(self, release: str) -> bool:
-        return release in self._searched and self._searched[release].complete
-
     def _found(self) -> list[Wanted]:
         return found(read_records(self._findings)[0], self._backends)
 
@@ -118,7 +113,7 @@ class Sweep:
         return {release: cells[release] for release in self._asked.releases if release in cells}
 
     def _replay(self, release: str, all_wanted: Iterable[Wanted]) -> tuple[str, ...]:
-        """Run these failures in a release; the backends of it that can be run."""
+        """Run these failures in a release; return its backends that can be run."""
         able: dict[str, str] = {}
         with self._runners() as runner:
             for kind in self._asked.kinds:

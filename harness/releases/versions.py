@@ -1,4 +1,4 @@
-"""Which releases are meant by what a user writes: 0.5.9, 0.5.9..0.5.14, 0.5.9..latest, or several of them."""
+"""Parse releases: 0.5.9, 0.5.9..0.5.14, 0.5.9..latest, or several of them."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,15 +11,15 @@ _TO = ".."
 
 
 class NoSuchVersions(UserError):
-    """What was written means no versions; the message says what to write."""
+    """A text matches no versions; the message says how to write them."""
 
 
 def versions_in(text: str, released: Callable[[], Sequence[Version]]) -> list[Version]:
-    """The versions that `text` means, the oldest first, each once.
+    """Parse the versions in `text`, ascending, each once.
 
-    `released` tells all there are, in their order. It is asked for a range or the latest alone: what is named by itself
-    is taken as it is, so that a machine without a network can name what it has. A range holds both of its ends, and no
-    pre-releases but an end that is one. Raises NoSuchVersions, and whatever `released` raises.
+    `released` lists all versions in order. It is called for a range or the latest alone: versions named by themselves
+    need no network. A range includes both ends, and no pre-releases except an end that is one. Raises NoSuchVersions,
+    and the errors of `released`.
     """
     found: set[Version] = set()
     for part in text.split(","):
@@ -30,16 +30,13 @@ def versions_in(text: str, released: Callable[[], Sequence[Version]]) -> list[Ve
         low = _version(first)
         known = released()
         high = _newest(known) if last == LATEST else _version(last)
-        within = [version for version in known if low <= version <= high and _wanted(version, (low, high))]
+        between = (version for version in known if low <= version <= high)
+        within = [version for version in between if version in (low, high) or not version.is_prerelease]
         if not within:
             have = f"there are {known[0]} to {known[-1]}" if known else "there are none"
             raise NoSuchVersions(f"no version is in {part.strip()}: {have}; the older end comes first")
         found.update(within)
     return sorted(found)
-
-
-def _wanted(version: Version, ends: Sequence[Version]) -> bool:
-    return version in ends or not version.is_prerelease
 
 
 def _newest(released: Sequence[Version]) -> Version:

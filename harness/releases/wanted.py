@@ -1,4 +1,4 @@
-"""What is looked for in every release: a case, and which of its failures count."""
+"""The failures to look for in every release: a case, and the matching failures."""
 
 import re
 from collections.abc import Collection, Iterable
@@ -20,20 +20,20 @@ from attnfuzz.reference.case import Case
 from attnfuzz.reference.user_error import UserError
 
 _PLACED = FAULTS | {Kind.RAISED}
-"""Kinds of failures of which one elsewhere is another bug."""
+"""Kinds of failures whose place matters: elsewhere, it is another bug."""
 
 
 class NotOfTheEngine(UserError):
-    """A case that no release can be asked about; the message says why."""
+    """A case that doesn't apply to the engine; the message says why."""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """A failure to look for with `case`, on the backend of this `kind` of each release.
 
-    Failures count that are of one of `kinds`, or like `fingerprint`, in which no backend is named; any, if neither is
-    given. Where `where` is given, a fault counts in that kernel alone, and an exception of that type. `reported`: its
-    case may be moved into a geometry that a release has, since the report is about no other. `found` are the releases
-    whose search found it.
+    A failure matches if it is of one of `kinds`, or like `fingerprint`, which names no backend; any does if neither is
+    given. If `where` is given, a fault matches in that kernel alone, and an exception of that type. `reported`: its
+    case may be moved into a geometry of the release, since the report is not about the geometry. `found` are the
+    releases whose search found it.
     """
 
     name: str
@@ -47,25 +47,25 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     found: tuple[str, ...] = ()
 
     def shown_by(self, verdict: Verdict) -> Observation | None:
-        """The failure of a verdict that counts; None if none does."""
+        """The first matching failure of a verdict; None if there is none."""
         if self.fingerprint is not None:
             return self.fingerprint.among(verdict.failures)
-        return next((each for each in verdict.failures if self._is_meant(each)), None)
+        return next((each for each in verdict.failures if self._matches(each)), None)
 
-    def _is_meant(self, failure: Observation) -> bool:
+    def _matches(self, failure: Observation) -> bool:
         elsewhere = self.where and _where(failure) not in {"", self.where}
         return not elsewhere and (not self.kinds or failure.kind in self.kinds)
 
 
 def fingerprint_anywhere(observation: Observation) -> Fingerprint:
-    """The fingerprint of a failure in whatever release: it names no backend."""
+    """The fingerprint of a failure without its backend, the same in every release."""
     return Fingerprint.of("", observation).anywhere
 
 
 def reported(bugs: Iterable[Bug], engine: Engine, kinds: Collection[str], runner: RepeatingRunner) -> list[Wanted]:
-    """The reports of the engine that a case shows on this machine: as a release has it, if one is known to.
+    """The engine's reports that a case shows on this machine; in a release's form, if one is known.
 
-    Where a report is about a fault or an exception, `runner` finds out where our own backend has it.
+    For a report about a fault or an exception, `runner` finds its place in our own backend.
     """
     return [
         Wanted(
@@ -86,7 +86,7 @@ def reported(bugs: Iterable[Bug], engine: Engine, kinds: Collection[str], runner
 
 
 def _where_ours(bug: Bug, runner: RepeatingRunner) -> str:
-    """Where our own backend fails with a bug, "" if that does not matter."""
+    """The place at which our own backend fails with a bug, "" if it does not matter."""
     if not isinstance(bug.case, Case) or _PLACED.isdisjoint(bug.kinds):
         return ""
     failures = runner.verdict(replace(bug.case, backend=bug.backend_before)).failures
@@ -94,20 +94,14 @@ def _where_ours(bug: Bug, runner: RepeatingRunner) -> str:
 
 
 def _where(failure: Observation) -> str:
-    """What tells failures of its kind apart: a fault's kernel, an exception's type; "" if nothing does.
-
-    After a wrong number, other kernels were launched.
-    """
+    """The place that distinguishes failures of a kind: a fault's kernel, an exception's type, else ""."""
     if failure.kind in FAULTS:
         return failure.kernel
     return failure.place if failure.kind is Kind.RAISED else ""
 
 
 def given(path: Path, engine: Engine, kinds: Collection[str]) -> Wanted:
-    """What a user's file or a finding's folder shows: the failure on record, any if none is.
-
-    Raises CaseFileError, RecordError, NotOfTheEngine.
-    """
+    """The recorded failure of a user's file or finding, or any. Raises CaseFileError, RecordError, NotOfTheEngine."""
     case = case_file.load(case_path(path))
     if not isinstance(case, Case):
         raise NotOfTheEngine(f"{path} is made of literal calls, which no release plans: give a case made of steps")
@@ -121,9 +115,9 @@ def given(path: Path, engine: Engine, kinds: Collection[str]) -> Wanted:
 
 
 def found(records: Iterable[Record], backends: dict[str, tuple[str, str]]) -> list[Wanted]:
-    """What searches have filed for `backends`, each with its release and kind, in the order of the releases.
+    """The findings of searches for `backends`, each with its release and kind, in the order of releases.
 
-    What fails alike with the same features in several releases is one failure, with the case of the first of them.
+    The same failure with the same features in several releases is one, with the case of the first of them.
     """
     order = list(backends)
     mine = sorted(
@@ -140,7 +134,7 @@ def found(records: Iterable[Record], backends: dict[str, tuple[str, str]]) -> li
 
 
 def _on_file(case: Case, kind: str, seen: Observation) -> Wanted:
-    """What is looked for of a finding; its name is the same whatever release it was found in."""
+    """The failure of a finding; its name doesn't depend on the release."""
     return Wanted(
         name=f"{seen.kind}-{fine(replace(case, backend=kind), seen)}",
         title=headline(kind, seen),
@@ -151,5 +145,5 @@ def _on_file(case: Case, kind: str, seen: Observation) -> Wanted:
 
 
 def file_name(wanted: Wanted, release: str) -> str:
-    """The name of the file that a failing case is kept in."""
+    """The file name of a failing case."""
     return re.sub(r"[^A-Za-z0-9_.+-]+", "_", f"{wanted.name}-{release.strip('@/')}") + ".json"

@@ -1,4 +1,4 @@
-"""The words that the terminal and the file have for a sweep, and the file: its table as markdown."""
+"""Texts about a sweep for the terminal and the markdown file, and that file."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -14,7 +14,7 @@ MARKDOWN = "sweep.md"
 
 
 def shown(release: str) -> str:
-    """A release as tables show it: of a source tree the folder's name."""
+    """A release in a table; a source tree by its folder's name."""
     mark = release.find("@")
     return release if mark < 0 else f"{release[:mark]}@{Path(release[mark + 1 :]).name}"
 
@@ -24,12 +24,12 @@ def sentence(row: FailureRow) -> str:
     if not row.cells:
         return "Found by a search, and not run in any release yet."
     if Ending.FAILS_OTHERWISE in _ends(row) and not _ends(row) & {Ending.FAILS, Ending.PASSES}:
-        return "Nothing is known of it: every release that could be run fails otherwise."
+        return "Unknown: every release that could be run fails otherwise."
     return in_words({shown(release): outcome for release, outcome in row.outcomes.items()})
 
 
 def budget(asked: SweepPlan) -> str:
-    """What the search of each release may take."""
+    """The budget of each release's search."""
     if asked.examples is not None:
         return f"{count(asked.examples, 'example')} of each backend"
     return clock(asked.seconds or 0)
@@ -41,7 +41,7 @@ def found_in(results: SweepResults, release: str) -> int:
 
 
 def unable(results: SweepResults, release: str, backends: tuple[str, ...]) -> str:
-    """Why those backends of a release that could not be run could not, "" if all could."""
+    """The reasons why backends of a release could not be run, "" if all could."""
     reasons = {name: results.unable[name] for name in backends if name in results.unable}
     searched = results.searched.get(release)
     lines = list(dict.fromkeys(reasons.values())) if len(reasons) == len(backends) else []
@@ -50,19 +50,19 @@ def unable(results: SweepResults, release: str, backends: tuple[str, ...]) -> st
 
 
 def without_failure(results: SweepResults) -> tuple[list[FailureRow], list[FailureRow]]:
-    """The rows of which no release shows any failure: those that pass somewhere, and those that could not be run."""
+    """The rows without a failure in any release: those that pass somewhere, and those that could not be run."""
     quiet = [row for row in results.rows if row.cells and not _ends(row) & {Ending.FAILS, Ending.FAILS_OTHERWISE}]
     passing = [row for row in quiet if Ending.PASSES in _ends(row)]
     return passing, [row for row in quiet if row not in passing]
 
 
 def not_yet_run(results: SweepResults) -> list[FailureRow]:
-    """The rows that were found before a sweep was interrupted."""
+    """The rows found before an interruption and not run yet."""
     return [row for row in results.rows if not row.cells]
 
 
 def why_not_run(rows: Iterable[FailureRow]) -> str:
-    """Which failures could not be looked for, by the reason; but for releases that could not be run at all."""
+    """Failures that could not be looked for, by reason, except in releases that could not be run at all."""
     by_reason: dict[str, list[str]] = {}
     for row in rows:
         reason = next((cell.line for cell in row.cells.values() if cell.ending is Ending.CANNOT_RUN), "")
@@ -85,7 +85,7 @@ ENDED = {
     Ending.FAILS: "**fails**",
     Ending.FAILS_OTHERWISE: "fails otherwise",
 }
-"""A cell of the file; what could not be run is a dash, and its reason stands below."""
+"""Cells of the table; others are a dash, with the reason below."""
 
 
 def render_markdown(results: SweepResults, engine: Engine) -> str:

@@ -1,1 +1,1 @@
-"""What people read of a campaign: HTML, JUnit XML and markdown, all drawn from where it stands."""
+"""Reports of a campaign as HTML, JUnit XML and markdown, all rendered from its `Standing`."""

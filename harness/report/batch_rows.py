@@ -1,4 +1,4 @@
-"""What a picture shows of a step: the rows of its batch that there is room for, and where it failed."""
+"""The rows of a step's batch that a picture has room for, and the place of its failure."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -8,18 +8,15 @@ from attnfuzz.harness.verdict.failures import FAULTS, Observation
 from attnfuzz.reference.case import Case, Request, Step
 
 FIRST, LAST, MARKED = 9, 3, 4
-"""Rows that are shown of a large batch: so many from its beginning and end, and so many that fail."""
+"""Rows shown of a large batch: from its beginning, its end, and failing ones."""
 
 PADDED = 2
-"""Padded rows that are shown: they are all alike."""
+"""Padded rows that are shown; all are alike."""
 
 
 @dataclass(frozen=True)
 class BatchRow:
-    """Row `index` of the padded batch: a request's, or (None) one of padding with so many query rows in `padding`.
-
-    `index` is -1 for padding that is added behind all rows, as tokens.
-    """
+    """Row `index` of the padded batch, -1 behind all rows: a request's, or padding with `padding` query rows."""
 
     index: int
     request: Request | None
@@ -28,13 +25,13 @@ class BatchRow:
 
 @dataclass(frozen=True)
 class Elided:
-    """Rows that are left out."""
+    """Rows that are not drawn."""
 
     rows: tuple[BatchRow, ...]
 
     @property
     def words(self) -> str:
-        """How many there are, and how long."""
+        """Their number and lengths, in words."""
         requests = [row.request for row in self.rows if row.request is not None]
         if not requests:
             return f"+ {len(self.rows)} more padded row{'s' * (len(self.rows) > 1)}"
@@ -79,7 +76,7 @@ def _range(numbers: Iterable[int]) -> str:
 
 
 _OF_THE_BATCH = {"seq_lens": 0, "block_tables": 0, "cum_seq_lens_q": 1, "cum_seq_lens_kv": 1}
-"""Metadata that has an element for each row of the batch, and so many before the first row's."""
+"""Metadata with an element per row of the batch, and the number of elements before the first row's."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +90,10 @@ class StrayAccess:
 
 @dataclass(frozen=True)
 class Failing:
-    """What to mark in step `step` (-1: it is not known which).
+    """The place to mark in step `step` (-1: unknown).
 
-    `row` is the row of the padded batch that is named, if one is; with a `token` of its request and a `head`. `padding`
-    says that the rows that belong to no request are wrong.
+    `row` is the failing row of the padded batch, if known, with a `token` of its request and a `head`. `padding`: the
+    rows of no request are wrong.
     """
 
     step: int
@@ -107,12 +104,12 @@ class Failing:
     access: StrayAccess | None = None
 
     def marks(self, step: int, row: int, *, real: bool) -> bool:
-        """Whether a row of the padded batch is to be marked; `real` says that it is a request's."""
+        """Whether to mark a row of the padded batch; `real` if it is a request's."""
         return step == self.step and (row == self.row or (self.padding and not real))
 
 
 def failing(case: Case, observation: Observation) -> Failing:
-    """Where `case` failed, as far as `observation` tells."""
+    """The place where `case` failed, as far as `observation` has it."""
     step = observation.step if observation.step < len(case.steps) else -1
     if observation.kind in FAULTS:
         access = _access(observation)

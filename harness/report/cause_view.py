@@ -1,4 +1,4 @@
-"""A cause as every report shows it: what fails, what that needs, where it shows, whose fault it is, what runs it."""
+"""A cause as every report shows it: failure, needs, symptoms, triage and reproducer."""
 
 import shlex
 from collections.abc import Collection, Iterator, Mapping
@@ -23,29 +23,26 @@ from attnfuzz.harness.verdict.printable import in_a_line, shortened
 from attnfuzz.harness.verdict.wording import clock, count, date, headline_of, replay_line
 
 MOST_DRAWN = 40
-"""Causes that are drawn: pictures of more would make a file that no browser likes."""
+"""Causes that are drawn, to keep the file small enough for browsers."""
 
 KNOWN = "known"
-"""The status of what the ledger knows, instead of a state."""
+"""The status of a cause in the ledger, instead of a state."""
 
 _MOST_CHARACTERS = 20_000
 _MOST_VERSIONS = 4
 
 
 class SymptomGroup(NamedTuple):
-    """The symptoms of a cause in which the same fails, in the same modes of each of the backends."""
+    """The symptoms of a cause with the same failure and modes in each of the backends."""
 
-    what: str
+    failure: str
     backends: str
     modes: str
 
 
 @dataclass(frozen=True)
 class CauseView:
-    """What reports say of one cause. `finding` stands for it, with its smallest case; `passing` passes by now.
-
-    `has_script` says whether the folder of `finding` has a stand-alone script.
-    """
+    """A cause in a report: the `finding` with the smallest case, `passing` ones, and whether it has a script."""
 
     cause: Cause
     passing: tuple[AnyFinding, ...] = ()
@@ -53,7 +50,7 @@ class CauseView:
 
     @property
     def finding(self) -> AnyFinding:
-        """The finding that stands for it."""
+        """The finding that represents the cause."""
         return self.cause.findings[0]
 
     @property
@@ -74,10 +71,16 @@ class CauseView:
 
     @property
     def explanation(self) -> str:
-        """What the judge takes for the reason, or else what happens; one line."""
+        """The judge's explanation, or else the failure itself; one line."""
         first, *others = self.finding.observation.message.splitlines() or [""]
         reasons = [line for line in others if not line.startswith(REACHED_BY)] if self.finding.observation.tier else []
         return reasons[0] if reasons else first
+
+    @property
+    def recurrence(self) -> str:
+        """How often it comes back, in a line or two; empty if it always does."""
+        rate = self.finding.recurrence if isinstance(self.finding, FindingFiled) else None
+        return "" if rate is None else rate.words
 
     @property
     def backends(self) -> list[str]:
@@ -97,23 +100,25 @@ class CauseView:
 
     @property
     def symptom_groups(self) -> list[SymptomGroup]:
-        """The symptoms that fail, in few lines."""
+        """The failing symptoms, grouped."""
         modes: dict[tuple[str, str], list[str]] = {}
         for each in self.cause.findings if self.symptoms else ():
             seen = each.observation
-            what = f"{seen.kind} at {seen.place}" if seen.place else str(seen.kind)
-            modes.setdefault((what, each.case.backend), []).append(seen.mode or "-")
+            failure = f"{seen.kind} at {seen.place}" if seen.place else str(seen.kind)
+            modes.setdefault((failure, each.case.backend), []).append(seen.mode or "-")
         backends: dict[tuple[str, str], list[str]] = {}
-        for (what, backend), those in modes.items():
-            backends.setdefault((what, ", ".join(sorted(set(those)))), []).append(backend)
-        return [SymptomGroup(what, ", ".join(those), in_modes) for (what, in_modes), those in backends.items()]
+        for (failure, backend), those in modes.items():
+            backends.setdefault((failure, ", ".join(sorted(set(those)))), []).append(backend)
+        return [SymptomGroup(failure, ", ".join(those), in_modes) for (failure, in_modes), those in backends.items()]
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """What is known of it beyond the failure itself, as names and values."""
+        """Further facts about the cause, as names and values."""
         facts = []
         if self.cause.needs:
             facts.append(("needs", ", ".join(self.cause.needs)))
+        if self.recurrence:
+            facts.append(("rate", self.recurrence))
         if self.symptoms:
             facts.append(("backends", ", ".join(self.backends)))
             facts.append(("modes", ", ".join(self.modes)))
@@ -123,7 +128,7 @@ class CauseView:
 
     @property
     def reproducers(self) -> list[str]:
-        """The lines to paste that run its smallest case again, without attnfuzz if a script was made."""
+        """Command lines that run the smallest case again, one of them without attnfuzz if there is a script."""
         lines = [replay_line(self.finding.path)]
         if self.has_script:
             lines.append(in_a_line(f"python {shlex.quote(str(Path(self.finding.path) / SCRIPT))}"))
@@ -131,19 +136,19 @@ class CauseView:
 
     @property
     def triage(self) -> str | None:
-        """The line to paste that finds out whose fault it is; None where that is known, or where it passes."""
+        """The command line of the triage; None if the cause is known or fixed."""
         if self.status in {KNOWN, State.FIXED}:
             return None
         return in_a_line(f"attnfuzz triage {shlex.quote(self.finding.path)}")
 
     @property
     def report(self) -> str:
-        """The finding that stands for it, at length."""
+        """The full report of the finding that represents it."""
         return report_of(self.finding)
 
 
 def title_of(cause: Cause) -> str:
-    """A cause in half a line: the failure that stands for it, and how many more there are."""
+    """A cause in half a line: its first failure, and the number of others."""
     more = len(cause.findings) - 1
     return headline_of(cause.findings[0]) + (f", and {count(more, 'more failure', 'more failures')}" if more else "")
 
@@ -154,10 +159,7 @@ def status_of(finding: AnyFinding) -> str:
 
 
 def cause_views(standing: Standing, scripts: Collection[str] = ()) -> list[CauseView]:
-    """The causes of all findings of a campaign: what fails as in `standing.causes`, then what is fixed.
-
-    `scripts` are the names of the findings that have a stand-alone script.
-    """
+    """The causes of all findings of a campaign: failing ones as in `standing.causes`, then fixed ones."""
     causes = causes_of([*standing.findings, *standing.fixed], standing.merged)
     return [_view(cause.findings, scripts) for cause in causes]
 
@@ -184,7 +186,7 @@ class DrawnCause:
 
     @property
     def report(self) -> str:
-        """The failure at length, as far as a page has room for it."""
+        """The full report, cut to a page's room."""
         return shortened(self.view.report, _MOST_CHARACTERS)
 
     @property
@@ -195,7 +197,7 @@ class DrawnCause:
 
 @dataclass(frozen=True)
 class CauseGroup:
-    """The causes of one status, below a heading that says what it means."""
+    """The causes of one status, below a heading with its meaning."""
 
     title: str
     meaning: str
@@ -212,10 +214,7 @@ _MEANINGS = {
 
 
 def cause_groups(standing: Standing, views: Collection[CauseView], records: Mapping[str, Record]) -> list[CauseGroup]:
-    """All causes of a campaign, those that need attention first; groups without any are left out.
-
-    `records` has what is on file of their findings, by name, as far as there is anything.
-    """
+    """All causes of a campaign by status, those that need attention first; `records` are by finding's name."""
     left = MOST_DRAWN
     result = []
     for status, meaning in _MEANINGS.items():
@@ -235,7 +234,7 @@ def _drawn(standing: Standing, records: Mapping[str, Record], view: CauseView, *
 
 
 def report_of(finding: AnyFinding) -> str:
-    """A finding at length: its report, or what is known of one that was only run again."""
+    """A finding's full report, or a summary if it was only run again."""
     if isinstance(finding, FindingFiled):
         return finding.report.strip()
     return f"{finding.observation.kind}: {finding.observation.message}\n\n{describe(finding.case)}"
@@ -258,7 +257,7 @@ def _circumstances(finding: AnyFinding) -> Iterator[str]:
 
 
 def _seen(standing: Standing, record: Record | None) -> list[str]:
-    """When and on what an old finding first and last failed, before or in this campaign."""
+    """When and on which versions an old finding first and last failed before this campaign."""
     if record is None or standing.started is None:
         return []
     failed = [each for each in record.sightings if each.failed and each.campaign < standing.started.campaign]

@@ -1,4 +1,4 @@
-"""Lines over time or examples, and dots on a logarithmic axis: the few charts that a report has."""
+"""The charts of a report: lines over time or examples, and dots on a logarithmic axis."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from markupsafe import Markup
 
 from attnfuzz.harness.report.svg import CHARACTER, Picture
 
-COLOURS = 6
-"""Colours by which lines are told apart; the next one has the first colour again."""
+COLORS = 6
+"""Number of line colors; then they repeat."""
 
 _WIDTH, _HEIGHT = 420.0, 190.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 10.0, 12.0, 24.0
 _MOST_POINTS = 400
 _SMALLEST, _LARGEST = -4.0, 1.5
-"""The ends of the axis of margins, as powers of ten: what lies beyond is drawn at the end."""
+"""The ends of the margin axis, as powers of ten; values beyond are drawn at the end."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Series:
 
 
 def line_chart(label: str, lines: Sequence[Series], x_words: Callable[[float], str]) -> Markup:
-    """A chart of lines that begin at the origin's height, with the largest value at its top."""
+    """A line chart from 0 to the largest value."""
     picture = Picture(_WIDTH, label)
     picture.height = _HEIGHT
     right = max((x for line in lines for x, _ in line.points), default=0.0) or 1.0
@@ -47,7 +47,7 @@ def line_chart(label: str, lines: Sequence[Series], x_words: Callable[[float], s
     for index, line in enumerate(lines):
         placed = [(_LEFT + x / right * width, base - y / ticks[-1] * height) for x, y in _thinned(line.points)]
         if placed:
-            picture.add("path", f"line c{index % COLOURS}", title=line.name, d=_path(placed, steps=line.steps))
+            picture.add("path", f"line c{index % COLORS}", title=line.name, d=_path(placed, steps=line.steps))
     return picture.markup()
 
 
@@ -61,7 +61,7 @@ class Margin:
 
 
 def margin_chart(label: str, margins: Sequence[Margin]) -> Markup:
-    """Margins of each tier on a logarithmic axis, with the line that no correct kernel crosses."""
+    """Margins of each tier on a logarithmic axis, with the limit at 1."""
     row, left, top = 24.0, 34.0, 20.0
     picture = Picture(_WIDTH, label)
     picture.height = top + row * len(margins) + 18
@@ -95,14 +95,14 @@ def margin_chart(label: str, margins: Sequence[Margin]) -> Markup:
 
 
 def share_bar(label: str, shares: Mapping[str, float]) -> Markup:
-    """A bar of parts, which make up the whole; each has the colour of its place in the order."""
+    """A bar of parts that make up a whole, colored in order."""
     picture = Picture(_WIDTH, label)
     picture.height = 16
     total = sum(shares.values()) or 1.0
     x = 0.0
     for index, (name, amount) in enumerate(shares.items()):
         width = amount / total * _WIDTH
-        picture.rect(x, 0, width, 16, f"part c{index % COLOURS}", title=f"{name}: {amount / total:.0%}")
+        picture.rect(x, 0, width, 16, f"part c{index % COLORS}", title=f"{name}: {amount / total:.0%}")
         x += width
     return picture.markup()
 
@@ -125,7 +125,7 @@ def _number(value: float) -> str:
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most so many points, evenly chosen, with the last one."""
+    """Thin out points evenly to `_MOST_POINTS`, keeping the last."""
     every = -(-len(points) // _MOST_POINTS) or 1
     return [*points[:-1:every], *points[-1:]]
 

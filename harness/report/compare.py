@@ -1,4 +1,4 @@
-"""What changed from one campaign to another: two nights, or two versions of a backend."""
+"""The changes between two campaigns: two nights, or two versions of a backend."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ from attnfuzz.strategies.coverage import Pair
 
 @dataclass(frozen=True)
 class ChangedValue:
-    """Something that has another value now; empty where it was not there."""
+    """A value that changed; empty if it was not there."""
 
     name: str
     before: str
@@ -40,7 +40,7 @@ class MarginChange:
 
 @dataclass(frozen=True)
 class BackendChange:
-    """One backend in both campaigns, or two versions of it: `before` and `after` are what they have been through."""
+    """One backend in both campaigns, or two versions of it, with their scores."""
 
     name: str
     before: Score
@@ -48,23 +48,23 @@ class BackendChange:
 
     @property
     def margins(self) -> list[MarginChange]:
-        """By tier."""
+        """The margin changes, by tier."""
         old, new = self.before.tally.margins, self.after.tally.margins
         return [MarginChange(tier, old.get(tier), new.get(tier)) for tier in sorted(old.keys() | new.keys())]
 
     @property
     def gained(self) -> Counter[str]:
-        """How many pairs of features were reached for the first time, by their axes, the most first."""
+        """Numbers of newly reached pairs of features, by their axes, most first."""
         return _by_axes(self.after.pairs - self.before.pairs)
 
     @property
     def lost(self) -> Counter[str]:
-        """How many pairs of features were reached before only, by their axes, the most first."""
+        """Numbers of pairs of features reached only before, by their axes, most first."""
         return _by_axes(self.before.pairs - self.after.pairs)
 
     @property
     def milliseconds(self) -> tuple[float | None, float | None]:
-        """What a case took in a job, before and after; None where that was not measured."""
+        """Job time per case, before and after; None if not measured."""
         return _milliseconds(self.before), _milliseconds(self.after)
 
 
@@ -72,10 +72,10 @@ class BackendChange:
 class Comparison:
     """Two campaigns, called `before` and `after` by their names.
 
-    `caveats` say, each in a sentence, what can't be compared, and why. Causes are those of failures of `backends`:
-    `appeared` and `still` as the later campaign saw them, `fixed` and `unseen` those of which it saw no failure, and
-    ran all of the fixed ones again. `grown` counts the failures of those that are still there which only the later one
-    saw, by the cause's name; `left_out` the findings of other backends. `rates` are cases per second in all.
+    `caveats` are sentences about things that can't be compared. Causes are those of failures of `backends`: `appeared`
+    and `still` as the later campaign saw them; `fixed` and `unseen` are those without a failure in it, of which it ran
+    all `fixed` ones again. `grown` counts the new failures of causes that are still there, by the cause's name;
+    `left_out` the findings of other backends. `rates` are cases per second in all.
     """
 
     before: str
@@ -93,14 +93,14 @@ class Comparison:
 
     @property
     def nothing(self) -> str | None:
-        """What is said where there is no finding to list; None where there is one."""
+        """A sentence for the case that there is no finding to list, else None."""
         if self.appeared or self.fixed or self.unseen or self.still:
             return None
-        return "No findings in what both searched." if self.left_out else "No findings in either."
+        return "No findings in the backends that both searched." if self.left_out else "No findings in either."
 
 
 def compare(before: Standing, after: Standing) -> Comparison:
-    """What changed from `before` to `after`, both of which have started."""
+    """Compare two campaigns that have started."""
     old, new = _start(before), _start(after)
     partners = _partners(before.scores, after.scores)
     backends = [
@@ -139,7 +139,7 @@ def _start(standing: Standing) -> CampaignStarted:
 
 
 def _partners(before: Iterable[str], after: Iterable[str]) -> dict[str, str]:
-    """For each backend of `after` what to compare it with: itself, or else the only other version of it."""
+    """Map each backend of `after` to its partner: itself, or else the only other version of it."""
     old, new = list(before), list(after)
     partners = {name: name for name in new if name in old}
     for name in new:
@@ -157,12 +157,12 @@ def _failures(causes: Iterable[Cause], names: Mapping[str, str]) -> list[tuple[C
 
 
 def _key(finding: AnyFinding, names: Mapping[str, str]) -> str:
-    """What makes a finding the same in both campaigns: all but which version of a backend it is of."""
+    """The identity of a finding in both campaigns, whatever the version of its backend."""
     return fine(replace(finding.case, backend=names[finding.case.backend]), finding.observation)
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[ChangedValue, ...]:
-    """What is not the same in two environments, in the order of their names there."""
+    """The values that differ between two environments, in their order."""
     names = dict.fromkeys([*before, *after])
     changes = (ChangedValue(name, before.get(name, ""), after.get(name, "")) for name in names)
     return tuple(change for change in changes if change.before != change.after)
@@ -181,8 +181,8 @@ def _settings(old: CampaignStarted, new: CampaignStarted) -> list[str]:
     }
     before, after = _words(old), _words(new)
     return [
-        f"{name} was {before[name]} and is {after[name]}: {what}"
-        for name, what in spoiled.items()
+        f"{name} was {before[name]} and is {after[name]}: {effect}"
+        for name, effect in spoiled.items()
         if before[name] != after[name]
     ]
 
@@ -203,7 +203,7 @@ def _words(started: CampaignStarted) -> dict[str, str]:
 
 def _endings(before: Standing, after: Standing) -> list[str]:
     return [
-        f"{_start(standing).campaign} did not come to its end: what it lacks may be there"
+        f"{_start(standing).campaign} did not come to its end: missing findings may exist"
         for standing in (before, after)
         if standing.finished is None or standing.finished.interrupted or standing.failure is not None
     ]
@@ -221,7 +221,7 @@ def _unpaired(before: Standing, after: Standing, partners: Mapping[str, str]) ->
 
 
 def _by_axes(pairs: Iterable[Pair]) -> Counter[str]:
-    # By what is written, and not by what there is today: a log may be of a time when there were other axes.
+    # By the names in the log, not today's axes: an old log may have others.
     counted = Counter(" x ".join(feature.partition("=")[0] for feature in pair) for pair in pairs)
     return Counter(dict(sorted(counted.items(), key=lambda item: (-item[1], item[0]))))
 

@@ -1,4 +1,4 @@
-"""What a campaign reached of the case space of one backend, what it did not, and what no case can; also as a map."""
+"""The coverage of one backend's case space: reached, unreached and impossible pairs; also as a map."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -21,15 +21,12 @@ _ORDER = {axis: place for place, axis in enumerate(axes())}
 _CELL, _GAP = 5, 3
 _LABELS = 118
 _NAMED = 6
-"""Unreached pairs that a block names to those who point at it."""
+"""Unreached pairs named in a block's tooltip."""
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Pairs of features of `backend`: each is reached, unreached or impossible; the latter with its reason.
-
-    Where it is `unknown` what the backend can, nothing is unreached or impossible.
-    """
+    """Pairs of features of `backend`: reached, unreached, impossible with a reason; reached only if `unknown`."""
 
     backend: str
     reached: frozenset[Pair]
@@ -41,8 +38,8 @@ class Coverage:
     def of(cls, backend: str, capability: Capability | None, pairs: Collection[Pair]) -> "Coverage":
         """The coverage of a backend whose cases had these `pairs`. Features of another version are left out.
 
-        The capability is what its campaign knew of it, None if nothing: a backend that is named in somebody else's log
-        may be a file, which must not be imported here.
+        The capability is the one in the campaign's log, None if there is none: a backend named in a foreign log may be
+        a file, which must not be imported here.
         """
         features = {feature for members in axes().values() for feature in members}
         reached = frozenset(pair for pair in pairs if features.issuperset(pair))
@@ -53,25 +50,25 @@ class Coverage:
 
     @property
     def possible(self) -> int:
-        """How many pairs can be reached, as far as is known."""
+        """The number of pairs known to be possible."""
         return len(self.reached) + len(self.unreached)
 
     @property
     def share(self) -> float:
-        """The share of the possible pairs that was reached."""
+        """The share of the possible pairs that were reached."""
         return len(self.reached) / max(self.possible, 1)
 
     def unreached_by_block(self) -> list[tuple[Block, list[Pair]]]:
-        """The unreached pairs of each two axes that have some, most first."""
+        """The unreached pairs by block, most first."""
         return sorted(_by_block(self.unreached).items(), key=lambda item: (-len(item[1]), item[0]))
 
     def reasons(self) -> list[tuple[str, int]]:
-        """Why pairs are impossible, and how many for that reason, most first."""
+        """The reasons why pairs are impossible and their numbers of pairs, most first."""
         return sorted(Counter(self.impossible.values()).items(), key=lambda item: (-item[1], item[0]))
 
     @cached_property
     def map(self) -> Markup | None:
-        """The map of the pairs, which is drawn once; None before any case was drawn."""
+        """The map of the pairs, drawn once; None if none is reached."""
         return heat_map(self) if self.reached else None
 
 
@@ -82,10 +79,7 @@ def block_of(pair: Pair) -> Block:
 
 
 def heat_map(coverage: Coverage) -> Markup:
-    """The lower triangle of all pairs of features. Each path holds what is alike in one block of two axes.
-
-    One element for each cell would take megabytes.
-    """
+    """Draw the lower triangle of all pairs of features, one path per block: one per cell would take megabytes."""
     begins = _begins()
     ends = {axis: begins[features[-1]] + _CELL for axis, features in axes().items()}
     size = max(ends.values())
@@ -107,7 +101,7 @@ def heat_map(coverage: Coverage) -> Markup:
 
 
 def _begins() -> dict[str, int]:
-    """Where each feature's cells begin, from the left or the top."""
+    """The offset of each feature's cells, from the left or the top."""
     begins, at = {}, 0
     for features in axes().values():
         for feature in features:
@@ -118,7 +112,7 @@ def _begins() -> dict[str, int]:
 
 
 def _alike(coverage: Coverage) -> Mapping[tuple[Block, str, str], list[Pair]]:
-    """The pairs by block, status and what is to be said of them."""
+    """The pairs by block, status and tooltip."""
     groups: dict[tuple[Block, str, str], list[Pair]] = {}
     for block, pairs in _by_block(coverage.reached).items():
         groups[block, "reached", f"{count(len(pairs), 'pair')} reached"] = pairs
@@ -132,7 +126,7 @@ def _alike(coverage: Coverage) -> Mapping[tuple[Block, str, str], list[Pair]]:
 
 
 def named(pairs: Iterable[Pair], most: int) -> str:
-    """Pairs by the values of their features, at most so many."""
+    """Format up to `most` pairs by the values of their features."""
     listed = [" & ".join(feature.partition("=")[2] for feature in pair) for pair in pairs]
     more = f", and {len(listed) - most:,} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more
@@ -146,7 +140,7 @@ def _by_block(pairs: Iterable[Pair]) -> dict[Block, list[Pair]]:
 
 
 def _cells(pairs: Iterable[Pair], begins: Mapping[str, int]) -> str:
-    """The path of the cells of `pairs`, those that touch in a row as one."""
+    """The path of the cells of `pairs`; adjacent cells of a row are joined."""
     places = sorted((max(ends), min(ends)) for ends in ([begins[feature] for feature in pair] for pair in pairs))
     parts = []
     for y, row in groupby(places, key=lambda place: place[0]):

@@ -1,4 +1,4 @@
-"""A case as a picture: batch, pages and padding of each step, the pool, and where it failed."""
+"""A case as a picture: each step's batch, pages and padding, the pool, and the failure."""
 
 from markupsafe import Markup
 
@@ -11,7 +11,7 @@ from attnfuzz.reference.case import Case, Launch, Request, Step
 
 WIDTH = 760
 _QUERIES, _KEYS = 146.0, 292.0
-"""Where the columns of queries and keys begin; before them is what a row is called."""
+"""Left edges of the columns of queries and keys; row names come first."""
 
 _QUERY_ROOM, _KEY_ROOM = _KEYS - _QUERIES - 16, 360.0
 _ROW, _BAR = 30.0, 18.0
@@ -20,7 +20,7 @@ _MOST_CELLS = 14
 
 
 def draw_case(case: Case, observation: Observation | None = None) -> Markup:
-    """An SVG of `case`, with what `observation` says is wrong marked."""
+    """Draw `case` as SVG, with the failure of `observation` marked."""
     where = failing(case, observation) if observation is not None else Failing(-1)
     drawing = _Drawing(case, where)
     top = 0.0
@@ -35,7 +35,7 @@ def draw_case(case: Case, observation: Observation | None = None) -> Markup:
 
 
 def _steps_shown(number: int, failed: int) -> list[int | None]:
-    """The steps to draw, None where some are left out: the first, the last, and those up to the failing one."""
+    """The steps to draw, None for a gap: the first, the last, and those up to the failing one."""
     if number <= _MOST_STEPS:
         return list(range(number))
     keep = sorted({0, 1, number - 1, *(step for step in (failed - 1, failed) if step >= 0)})
@@ -64,7 +64,7 @@ class _Drawing:
         self._query = min(12.0, _QUERY_ROOM / most)
 
     def step(self, index: int, top: float) -> float:
-        """Draw a step from `top` on, and return where it ends."""
+        """Draw a step from `top` on; return its lower end."""
         step = self.case.steps[index]
         rows = batch_rows(step)
         marked = [at for at, row in enumerate(rows) if self.where.marks(index, row.index, real=row.request is not None)]
@@ -114,7 +114,7 @@ class _Drawing:
         self._beyond(step, request, end, top)
 
     def _queries(self, real: int, padding: int, top: float, *, wrong: bool) -> None:
-        """Query tokens as squares, or as a bar where they are too many."""
+        """Draw query tokens as squares, or as a bar if there are too many."""
         x, size = _QUERIES, self._query
         if not real + padding:
             self.picture.text(x, top + 13, "no queries", "dim small")
@@ -130,7 +130,7 @@ class _Drawing:
             self.picture.rect(x + self.where.token * size, top, max(size - 1.5, 3.0), _BAR, "wrong-token", title=title)
 
     def _keys(self, request: Request, top: float) -> float:
-        """The pages of a request, filled as far as its keys reach; returns where they end."""
+        """Draw a request's pages, filled up to its last key; return their right end."""
         size, unit = self.pool.size, self._key
         if not request.kv_len:
             self.picture.rect(_KEYS, top, 64, _BAR, "empty")
@@ -171,7 +171,7 @@ class _Drawing:
             self.picture.text(x + (room - len(label) * CHARACTER) / 2, top + 13, label, "on")
 
     def _beyond(self, step: Step, request: Request, end: float, top: float) -> None:
-        """What the page table holds past a request's pages, where it is wider than they are, and what is unusual."""
+        """Draw the page table's tail past a request's pages, and unusual lengths."""
         if self.pool.has_tail(step, request):
             tail, words = self.pool.tail
             width = len(tail) * CHARACTER + 8
@@ -183,7 +183,7 @@ class _Drawing:
             self.picture.text(end + 8, top + 13, "fewer keys than queries", "dim small")
 
     def _access(self, access: StrayAccess, top: float) -> float:
-        """The elements of the tensor at which a launch faulted, with the one that it went for."""
+        """Draw the tensor's elements at which a launch faulted, with the accessed one."""
         self.picture.text(10, top + 13, access.tensor, "wrong-text")
         x = max(_QUERIES, len(access.tensor) * CHARACTER + 22)
         cells = sorted({*range(min(access.count, _MOST_CELLS)), access.element})
@@ -199,7 +199,7 @@ class _Drawing:
             self.picture.rect(x, top, cell - 2, _BAR, classes)
             self.picture.text(x + (cell - 2 - len(label) * CHARACTER) / 2, top + 13, label, "on")
             x += cell
-        words = f"{count(access.count, 'element')}; what was accessed is at index {access.element:,}"
+        words = f"{count(access.count, 'element')}; the access is at index {access.element:,}"
         self.picture.text(_QUERIES, top + _BAR + 13, words, "dim small")
         return top + _BAR + 22
 
@@ -219,4 +219,4 @@ def _label(case: Case, where: Failing) -> str:
     if where.step < 0:
         return f"A case of {steps}"
     row = "" if where.row is None else f", row {where.row} of the batch"
-    return f"A case of {steps}; what fails is in step {where.step}{row}"
+    return f"A case of {steps}; the failure is in step {where.step}{row}"

@@ -1,4 +1,4 @@
-"""Campaigns on disk: which one a path means, and its reports as files beside its log."""
+"""Campaigns on disk: find the one at a path, and write its reports beside its log."""
 
 import os
 from collections.abc import Callable, Collection, Sequence
@@ -23,16 +23,16 @@ from attnfuzz.harness.report.markdown import render_issue, render_markdown
 from attnfuzz.reference.user_error import UserError
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
-"""The variable in which GitHub's runners name the file that is shown as the summary of a step."""
+"""GitHub's environment variable with the file for a step's summary."""
 
 
 class NoCampaignError(UserError):
-    """A path that no campaign can be read from; the message says why, and what to do."""
+    """No campaign can be read from a path; the message has the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """One campaign's log. `home` is where it lies, None for a log that was taken out of one."""
+    """One campaign's log. `home` contains it, None for a log outside of a home."""
 
     log: Path
     home: Home | None
@@ -43,22 +43,22 @@ class Source:
         return self.log.parent
 
     def standing(self) -> Standing:
-        """Where the campaign stands. Raises LogError or OSError."""
+        """Fold the log. Raises LogError or OSError."""
         return Standing.of(read_log(self.log))
 
     def earlier(self) -> Standing | None:
-        """Where the campaign before this one stood, the last that can be read; None if there is none."""
+        """The standing of the last readable campaign before this one; None if there is none."""
         names = [] if self.home is None else [name for name in self.home.ids() if name < self.folder.name]
         for name in reversed(names):
             try:
                 return Standing.of(read_log(self.folder.parent / name / LOG_NAME))
             except (LogError, OSError):
-                # An old night that was damaged must not cost the report of this one.
+                # A damaged older log must not prevent this report.
                 continue
         return None
 
     def not_run(self, standing: Standing) -> list[str]:
-        """The findings on file that fail as far as is known, and that a campaign which stands so did not run."""
+        """Names of filed findings that fail as far as known, and that this campaign did not run."""
         if self.home is None:
             return []
         seen = {filed.name for filed in standing.filed} | {checked.name for checked in standing.checked}
@@ -67,24 +67,24 @@ class Source:
 
 
 def locate(path: Path, campaign: str | None = None) -> Source:
-    """The campaign that `path` means: of a home, the one called `campaign`, or else the last.
+    """Find the campaign at `path`: in a home, the one called `campaign`, or else the last.
 
     Raises:
         NoCampaignError: there is none.
 
     """
     if not path.exists():
-        raise NoCampaignError(f"{path} does not exist: name the --out folder of a campaign, or a log of one")
+        raise NoCampaignError(f"{path} does not exist: name a home, or the folder or log of a campaign")
     home = Home(path)
     if path.is_dir() and (ids := home.ids()):
         if campaign is not None and campaign not in ids:
             raise NoCampaignError(f"{path} has no campaign {campaign!r}: the last ones are {', '.join(ids[-3:])}")
         return Source(home.log(campaign or ids[-1]), home)
     if campaign is not None:
-        raise NoCampaignError(f"{path} has no campaigns/: --campaign chooses from an --out folder")
+        raise NoCampaignError(f"{path} has no campaigns/: name a home")
     log = path / LOG_NAME if path.is_dir() else path
     if not log.is_file():
-        raise NoCampaignError(f"{path} holds no campaign: name the --out folder of one, or a log ({LOG_NAME})")
+        raise NoCampaignError(f"{path} holds no campaign: name a home, or the folder or log ({LOG_NAME}) of a campaign")
     above = log.parent.parent
     inside = log.name == LOG_NAME and above == Home(above.parent).campaigns
     return Source(log, Home(above.parent) if inside else None)
@@ -92,7 +92,7 @@ def locate(path: Path, campaign: str | None = None) -> Source:
 
 @dataclass(frozen=True)
 class Written:
-    """The files that were written; `issues` has one for each new or returned cause that the ledger does not know."""
+    """The written files; `issues` has one per new or returned cause that is not in the ledger."""
 
     html: Path
     junit: Path
@@ -102,10 +102,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Reports:
-    """What the reports of one campaign are drawn from; `troubles` has a line for each finding that can't be read.
-
-    `scripts` are the names of the findings that have a stand-alone script.
-    """
+    """The input of one campaign's reports; `scripts` are the names of findings with a stand-alone script."""
 
     standing: Standing
     earlier: Standing | None
@@ -117,41 +114,41 @@ class Reports:
 
     @classmethod
     def of(cls, source: Source, standing: Standing, defects: DefectScore | None = None) -> "Reports":
-        """The reports of the campaign in `source`, which stands so."""
+        """The reports of the campaign in `source`, with its standing."""
         records, troubles = ([], []) if source.home is None else read_records(source.home.findings)
         return cls(standing, source.earlier(), source.home, defects, records, troubles, scripts_in(source.home))
 
     @property
     def causes(self) -> list[CauseView]:
-        """The causes that the reports are about."""
+        """The campaign's causes."""
         return cause_views(self.standing, self.scripts)
 
     def html(self) -> bytes:
-        """The page that opens from disk."""
+        """The HTML page."""
         return render_html(
             self.standing, earlier=self.earlier, defects=self.defects, records=self.records, scripts=self.scripts
         ).encode()
 
     def junit(self) -> bytes:
-        """The XML that CI systems read."""
+        """JUnit XML."""
         return render_junit(self.standing, self.scripts)
 
     def markdown(self) -> bytes:
-        """The summary of a step."""
+        """The markdown summary."""
         return render_markdown(self.standing, self.earlier, self.scripts).encode()
 
     def issue(self, cause: CauseView) -> bytes:
-        """The text of an issue."""
+        """The text of an issue about `cause`."""
         finding, script = cause.finding, None
         if self.home is not None:
-            # In this home, wherever it lay when the log was written.
+            # The home may have moved since the log was written.
             script = text_beside(self.home.findings / as_file_name(finding.name), SCRIPT)
         scripts = [] if script is None else [script]
         text = render_issue(finding.case, finding.observation, self.standing.environment, scripts, cause)
         return text.encode()
 
     def write_all(self, folder: Path) -> Written:
-        """Write all of them into `folder`, and an issue for each cause that is new or returned."""
+        """Write all reports into `folder`, and an issue per new or returned cause."""
         news = [each for each in self.causes if each.status in {State.NEW, State.RETURNED}]
 
         def write(name: str, content: Callable[[], bytes]) -> Path:
@@ -162,7 +159,7 @@ class Reports:
             html=write("report.html", self.html),
             junit=write("junit.xml", self.junit),
             markdown=write("summary.md", self.markdown),
-            # A log may be somebody else's, and name anything.
+            # A foreign log may contain any name.
             issues=tuple(
                 write(f"issues/{as_file_name(each.cause.name)}.md", partial(self.issue, each)) for each in news
             ),
@@ -175,7 +172,7 @@ def scripts_in(home: Home | None) -> frozenset[str]:
 
 
 def write_reports(home: Home, campaign: str, standing: Standing) -> Written:
-    """Write the reports of `campaign` beside its log, and its summary for the runner if one asks. Raises OSError."""
+    """Write the reports of `campaign` beside its log, and append to GitHub's step summary, if any. Raises OSError."""
     source = Source(home.log(campaign), home)
     written = Reports.of(source, standing).write_all(source.folder)
     if summary := os.environ.get(STEP_SUMMARY):

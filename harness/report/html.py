@@ -1,4 +1,4 @@
-"""A campaign as one HTML file that opens from disk: it loads nothing, and runs nothing."""
+"""A campaign as one self-contained HTML file without scripts."""
 
 from collections.abc import Collection, Sequence
 from itertools import pairwise
@@ -12,7 +12,7 @@ from attnfuzz.harness.defects.results import DefectScore
 from attnfuzz.harness.files.templates import environment_of
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.report.cause_view import cause_groups, cause_views, status_of
-from attnfuzz.harness.report.charts import COLOURS, Margin, Series, line_chart, margin_chart, share_bar
+from attnfuzz.harness.report.charts import COLORS, Margin, Series, line_chart, margin_chart, share_bar
 from attnfuzz.harness.report.compare import changes
 from attnfuzz.harness.report.coverage import Coverage, named
 from attnfuzz.harness.report.verdict import ledger_lines, verdict
@@ -21,7 +21,7 @@ from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.harness.verdict.wording import clock, count, date, headline_of
 
 _MOST_LISTED = 100
-"""Rows of a table of what may come in any number: unconfirmed failures, gaps, restarts."""
+"""Most rows of tables without a bound: unconfirmed failures, gaps, restarts."""
 
 
 def render_html(
@@ -32,10 +32,10 @@ def render_html(
     records: Sequence[Record] = (),
     scripts: Collection[str] = (),
 ) -> str:
-    """The report of a campaign.
+    """Render the report of a campaign.
 
     `earlier` is the campaign before it, whose environment is compared; `defects` a measurement of the judge's power;
-    `records` what is on file of its findings, and `scripts` the names of those that have a stand-alone script.
+    `records` the filed records of its findings, and `scripts` the names of those that have a stand-alone script.
     """
     then = None if earlier is None else earlier.started
     changed = () if earlier is None else changes(earlier.environment, standing.environment)
@@ -51,7 +51,7 @@ def render_html(
         clock=clock, count=count, date=date, shortened=shortened, named=named, printable=printable
     )
     environment.globals.update(
-        headline_of=headline_of, status_of=status_of, ledger_lines=ledger_lines, colours=COLOURS, most=_MOST_LISTED
+        headline_of=headline_of, status_of=status_of, ledger_lines=ledger_lines, colors=COLORS, most=_MOST_LISTED
     )
     return environment.get_template("report.html.j2").render(
         standing=standing,
@@ -75,7 +75,7 @@ def render_html(
 
 
 def markup_environment() -> jinja2.Environment:
-    """The templates of HTML and XML, which escape what is shown, and leave out what no document may hold."""
+    """The templates of HTML and XML, which escape values and drop characters that no document may hold."""
     return environment_of(
         "attnfuzz.harness.report",
         autoescape=True,
@@ -84,7 +84,7 @@ def markup_environment() -> jinja2.Environment:
 
 
 def _facts(standing: Standing) -> list[tuple[str, str]]:
-    """What was asked for, and what came of it, as names and values."""
+    """Settings and results, as names and values."""
     started = standing.started
     facts = [] if started is None else _settings(started)
     if standing.resumed:
@@ -129,7 +129,7 @@ def _before_the_end(standing: Standing, at: float | None) -> str:
 
 
 def _margins(standing: Standing) -> dict[str, Markup]:
-    """A chart for each backend of which there is a margin, of tiers that have one."""
+    """A chart per backend with margins, of the tiers that have one."""
     charts = {}
     for backend, score in standing.scores.items():
         failed: dict[str, list[float]] = {}
@@ -166,7 +166,7 @@ def _timelines(standing: Standing) -> list[tuple[str, Markup]]:
 
 
 def _far_apart(samples: list[TimelinePoint]) -> list[TimelinePoint]:
-    """All but the last sample but one, where the end of the campaign is too close to it for a rate."""
+    """Drop the last sample but one if it is too close to the end for a rate."""
     if len(samples) > 2 and samples[-1].at - samples[-2].at < SECONDS_PER_SAMPLE / 2:
         return [*samples[:-2], samples[-1]]
     return samples

@@ -15,9 +15,9 @@ from attnfuzz.harness.verdict.wording import clock, count, headline_of, replay_l
 
 @dataclass(frozen=True)
 class Test:
-    """A test case: it passed unless there is an `outcome`: "failure", "error" or "skipped", with the reason in a line.
+    """A test case, passed unless there is an `outcome`: "failure", "error" or "skipped", with a one-line `reason`.
 
-    `kind` and `text` belong to a failure or an error; `out` is what it says in any case. `seconds` is its time.
+    `kind` and `text` belong to a failure or an error; `out` is output in any case. `seconds` is its time.
     """
 
     name: str
@@ -37,35 +37,32 @@ class Suite:
     tests: tuple[Test, ...]
 
     def number(self, outcome: str) -> int:
-        """How many tests ended so."""
+        """Number of tests with this outcome."""
         return sum(test.outcome == outcome for test in self.tests)
 
 
 def render_junit(standing: Standing, scripts: Collection[str] = ()) -> bytes:
-    """The campaign as JUnit XML, in UTF-8. It must have started.
-
-    `scripts` are the names of the findings that have a stand-alone script.
-    """
+    """The started campaign as JUnit XML in UTF-8; `scripts` are the names of findings with a stand-alone script."""
     started = standing.started
     assert started is not None
     causes = cause_views(standing, scripts)
     suites = [_campaign(standing), *(_backend(standing, backend, causes) for backend in standing.scores)]
-    # Readers take a time without a zone for UTC.
+    # Readers assume UTC without a zone.
     timestamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(started.time))
     template = markup_environment().get_template("junit.xml.j2")
     return template.render(standing=standing, started=started, suites=suites, timestamp=timestamp).encode()
 
 
 def _campaign(standing: Standing) -> Suite:
-    """What concerns all backends: whether the campaign came to its end, and what it says of the ledger."""
+    """The suite of the campaign as a whole: its end, and remarks on the ledger."""
     result = verdict(standing).text
     if standing.failure is not None:
         text = standing.failure.text
         ended = Test("campaign", "error", "the harness itself failed", "JobFailed", text, result)
     elif standing.finished is None:
-        ended = Test("campaign", "error", "it runs still, or was killed: this is not all", "Unfinished", out=result)
+        ended = Test("campaign", "error", "still running, or killed: incomplete", "Unfinished", out=result)
     elif standing.finished.interrupted:
-        ended = Test("campaign", "error", "it was stopped early: this is not all", "Unfinished", out=result)
+        ended = Test("campaign", "error", "the campaign was stopped early: incomplete", "Unfinished", out=result)
     else:
         ended = Test("campaign", out=result)
     remarks = [
@@ -86,12 +83,9 @@ def _backend(standing: Standing, backend: str, causes: Sequence[CauseView]) -> S
     search = Test("search", out=out, seconds=sum(score.tally.phases.values()))
     if not score.tally.cases:
         search = replace(search, outcome="skipped", reason="the campaign never came to it")
-    return Suite(backend, (search, *map(_cause, _of(backend, causes)), *_unsettled(standing, backend)))
-
-
-def _of(backend: str, causes: Sequence[CauseView]) -> list[CauseView]:
-    """The causes whose smallest case is one of `backend`: each is a test of one suite."""
-    return [cause for cause in causes if cause.finding.case.backend == backend]
+    # Each cause is a test in one suite, that of its smallest case.
+    own = (_cause(cause) for cause in causes if cause.finding.case.backend == backend)
+    return Suite(backend, (search, *own, *_unsettled(standing, backend)))
 
 
 def _cause(view: CauseView) -> Test:
@@ -112,7 +106,7 @@ def _cause(view: CauseView) -> Test:
 
 
 def _more(view: CauseView) -> Iterator[str]:
-    """What is known of the cause beyond the report of its smallest case, and its symptoms."""
+    """Facts about the cause beyond its report, and its symptoms."""
     for name, value in view.facts:
         yield f"{name}: {value}"
     for symptom in view.symptoms:

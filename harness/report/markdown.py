@@ -1,4 +1,4 @@
-"""Markdown for GitHub: a campaign, what changed between two, a failure as an issue; foreign text in it is escaped."""
+"""Markdown for GitHub: a campaign, a comparison of two, an issue; foreign text is escaped."""
 
 import ast
 import re
@@ -20,18 +20,18 @@ from attnfuzz.harness.verdict.wording import clock, count, headline, headline_of
 from attnfuzz.reference.case_file import AnyCase, encode
 
 MOST_CHARACTERS = 300
-"""Of one message or name inside a line; a report is longer."""
+"""Limit for one message or name in a line."""
 
 MOST_ROWS = 50
-"""Of a table, and a quarter of that in a list. GitHub drops a summary of more than 1 MiB as a whole."""
+"""Most rows of a table; a quarter of that in a list. GitHub drops a summary above 1 MiB."""
 
 MOST_REPORTS = 8
-"""Reports that are shown in full, each up to MOST_CHARACTERS_OF_REPORT."""
+"""Reports shown in full, each up to MOST_CHARACTERS_OF_REPORT."""
 
 MOST_CHARACTERS_OF_REPORT = 6000
 
 MOST_CHARACTERS_OF_SCRIPT = 40_000
-"""GitHub takes an issue of 65,536 characters."""
+"""GitHub's limit for an issue is 65,536 characters."""
 
 MOST_CHARACTERS_OF_CALLS = 4_000
 MOST_CHARACTERS_OF_CASE = 8_000
@@ -40,9 +40,9 @@ _CLAUSES = {
     Kind.EMPTY_ROW: "empty_rows: a row that sees no key holds out 0 and lse -inf, unless the backend says otherwise",
     Kind.LSE_MISMATCH: "lse: the base of the log-sum-exp that the backend returns",
     Kind.NONDETERMINISTIC: "deterministic: the same call gives the same bits, unless the backend says otherwise",
-    Kind.REPLAY_DIVERGED: "bitwise: a replayed graph gives what the same calls give eagerly",
-    Kind.METAMORPHIC_MISMATCH: "bitwise: what does not change the question does not change the answer, "
-    "and ids of pages not a bit of it",
+    Kind.REPLAY_DIVERGED: "bitwise: a replayed graph gives the same bits as the eager calls",
+    Kind.METAMORPHIC_MISMATCH: "bitwise: a change that keeps the question keeps the answer, and new page ids keep "
+    "every bit",
 }
 _PADDED_ROWS = "padded_rows: rows of no request hold finite numbers, unless the backend says otherwise"
 
@@ -58,27 +58,27 @@ _BACKTICKS = re.compile(r"`+")
 
 
 def one_line(text: str) -> str:
-    """`text` fit to print, and cut with an ellipsis where it is too long."""
+    """Make `text` printable on one line, cut with an ellipsis if it is too long."""
     line = " ".join(printable(text).split())
     return line if len(line) <= MOST_CHARACTERS else f"{line[: MOST_CHARACTERS - 1]}…"
 
 
 def escape(text: str) -> str:
-    """One line of plain text that says `text`, whatever is in it."""
+    """Escape any `text` to one line of plain text."""
     return _SPECIAL.sub(r"\\\1", one_line(text))
 
 
 def code(text: str) -> str:
-    """`text` as a code span on one line, which may stand in a table too: GitHub mentions no user from inside of one."""
+    """Format `text` as a code span on one line, also in a table: GitHub mentions no users from code."""
     line = one_line(text) or " "
     fence = "`" * (_longest_run(line) + 1)
     space = " " if line[0] in "` " or line[-1] in "` " else ""
-    # Tables end a cell at any bar without a backslash, also inside of code, and take the backslash away.
+    # In tables, an unescaped bar ends a cell even in code; the backslash is removed.
     return f"{fence}{space}{line}{space}{fence}".replace("|", "\\|")
 
 
 def fenced(text: str, language: str = "", most: int = 100_000) -> str:
-    """`text`, or its first `most` characters, as a block of code."""
+    """Format the first `most` characters of `text` as a code block."""
     text = shortened(printable(text), most)
     fence = "`" * max(3, _longest_run(text) + 1)
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
@@ -86,7 +86,7 @@ def fenced(text: str, language: str = "", most: int = 100_000) -> str:
 
 @cache
 def template(name: str) -> jinja2.Template:
-    """The markdown template of this name beside this module."""
+    """Load the markdown template of this name."""
     # Markdown's own escapes are the filters below.
     environment = environment_of("attnfuzz.harness.report", autoescape=False, keep_trailing_newline=True)
     environment.filters.update(
@@ -101,10 +101,7 @@ def _longest_run(text: str) -> int:
 
 
 def render_markdown(standing: Standing, earlier: Standing | None = None, scripts: Collection[str] = ()) -> str:
-    """The campaign as markdown, with what changed since an earlier one; always less than 1 MiB.
-
-    `scripts` are the names of the findings that have a stand-alone script.
-    """
+    """Render the campaign as markdown, with changes since an earlier one; always below 1 MiB."""
     return template("summary.md.j2").render(
         standing=standing,
         causes=cause_views(standing, scripts),
@@ -117,7 +114,7 @@ def render_markdown(standing: Standing, earlier: Standing | None = None, scripts
 
 
 def render_comparison(comparison: Comparison) -> str:
-    """What changed between two campaigns as markdown."""
+    """Render a comparison as markdown."""
     return template("comparison.md.j2").render(comparison=comparison, **_LIMITS)
 
 
@@ -128,10 +125,10 @@ def render_issue(
     scripts: Sequence[str] = (),
     cause: CauseView | None = None,
 ) -> str:
-    """An issue as markdown, its title as the first heading; with what else is known of the `cause` that it is about.
+    """Render an issue as markdown, its title as the first heading, with further facts about its `cause`.
 
-    `scripts` show the failure without attnfuzz, the best first. The first that GitHub has room for is shown; if none
-    is, the command that writes it.
+    `scripts` show the failure without attnfuzz, the best first. The first that fits into an issue is shown; if none
+    does, the command that writes it.
     """
     script = next((text for text in scripts if len(text) <= MOST_CHARACTERS_OF_SCRIPT), None)
     case_json = encode(case).decode()
@@ -153,7 +150,7 @@ def render_issue(
 
 
 def _calls_in(script: str | None) -> str | None:
-    """The function of a script that makes the calls."""
+    """The source of a script's function that makes the calls."""
     try:
         functions = [node for node in ast.parse(script or "").body if isinstance(node, ast.FunctionDef)]
     except (SyntaxError, ValueError):

@@ -1,4 +1,4 @@
-"""The pages of a case's KV pool: whose they are, and a picture of them in their order in memory."""
+"""The pages of a case's KV pool: their owners, and a picture in memory order."""
 
 from attnfuzz.harness.report.svg import CHARACTER, Picture
 from attnfuzz.harness.verdict.wording import count
@@ -6,14 +6,14 @@ from attnfuzz.kernels.paged_kv import DUMMY_PAGE, assign_pages
 from attnfuzz.reference.case import Case, Request, Step, TableTail
 
 TINTS = 6
-"""Tints by which slots are told apart; the next slot has the first tint again."""
+"""Number of tints of slots; then they repeat."""
 
 MOST_PAGES = 72
 _CELL, _HEIGHT, _PER_ROW = 28.0, 20.0, 24
 
 
 class PagePool:
-    """The pages of `case`. `pages` are those of each slot, in order; `poison` is the first that is nobody's."""
+    """The pages of `case`. `pages` are those of each slot, in order; `poison` is the first page without an owner."""
 
     def __init__(self, case: Case) -> None:
         size = case.geometry.page_size
@@ -29,12 +29,12 @@ class PagePool:
         self._tints = {slot: f"slot{index % TINTS}" for index, slot in enumerate(self.pages)}
 
     def tint(self, slot: int) -> str:
-        """The class of what belongs to a slot."""
+        """The CSS class of a slot's pages."""
         return self._tints[slot]
 
     @property
     def tail(self) -> tuple[str, str]:
-        """What the page table holds past a request's pages, in a few characters and in words."""
+        """The page table's content past a request's pages, in short and in words."""
         return {
             TableTail.ZEROS: (str(DUMMY_PAGE), f"{DUMMY_PAGE}, the dummy page"),
             TableTail.MINUS_ONE: ("-1", "-1"),
@@ -43,12 +43,12 @@ class PagePool:
         }[self.case.pages.tail]
 
     def has_tail(self, step: Step, request: Request) -> bool:
-        """Whether the page table is wider than what a request of `step` owns, by its longest request and the slack."""
+        """Whether the page table is wider than a request's pages, by the step's longest request and the slack."""
         longest = max(other.kv_len for other in step.requests)
         return -(-request.kv_len // self.size) < -(-longest // self.size) + self.case.pages.table_slack
 
     def draw(self, picture: Picture, top: float) -> float:
-        """Draw the pool from `top` on, and return where it ends."""
+        """Draw the pool from `top` on; return its lower end."""
         words = f"KV pool: {count(self.total, 'page')} of {self.size}, {self.case.pages.order}"
         if any(self.has_tail(step, request) for step in self.case.steps for request in step.requests):
             words += f"; past a request's pages the table has {self.tail[1]}"
@@ -68,9 +68,9 @@ class PagePool:
     def _draw_page(self, picture: Picture, page: int, x: float, y: float) -> None:
         owners = self.owners.get(page, [])
         if page == DUMMY_PAGE:
-            kind, title = "dummy", f"page {page}: the dummy page that padded rows point at, nobody's"
+            kind, title = "dummy", f"page {page}: the dummy page that padded rows point at, without an owner"
         elif not owners:
-            kind, title = "nan", f"page {page}: nobody's, full of NaN"
+            kind, title = "nan", f"page {page}: without an owner, full of NaN"
         else:
             kind = self.tint(owners[0])
             title = f"page {page}: of slot{'s' * (len(owners) > 1)} {', '.join(map(str, owners))}"

@@ -1,4 +1,4 @@
-"""Pictures as SVG elements inside of a page, whose style sheet says how each class looks."""
+"""Pictures as SVG elements inside of a page, styled by its style sheet."""
 
 from xml.etree.ElementTree import Element, SubElement, tostring
 
@@ -7,14 +7,14 @@ from markupsafe import Markup
 from attnfuzz.harness.verdict.printable import printable
 
 CHARACTER = 6.6
-"""The width of a character of the pictures' text, about, in units of the picture."""
+"""Approximate width of a character, in units of the picture."""
 
 
 class Picture:
     """An <svg> of `width` units, drawn from the top left; its height is set when it is known.
 
-    `label` says for those who can't see it what is shown. `minimum` is the width in pixels below which a page lets
-    people scroll sideways instead of making it smaller.
+    `label` describes it to screen readers. Below a width of `minimum` pixels, a page scrolls sideways instead of
+    shrinking it.
     """
 
     def __init__(self, width: float, label: str, *, minimum: int = 0) -> None:
@@ -24,7 +24,7 @@ class Picture:
         self._root = Element("svg", {"role": "img", "aria-label": printable(label)})
 
     def add(self, tag: str, classes: str = "", *, title: str = "", **attributes: str | float) -> Element:
-        """Add an element. `title` is shown to those who point at it."""
+        """Add an element. `title` is its tooltip."""
         named = {name.replace("_", "-"): _number(value) for name, value in attributes.items()}
         element = SubElement(self._root, tag, {**({"class": classes} if classes else {}), **named})
         if title:
@@ -48,7 +48,7 @@ class Picture:
         self._root.set("viewBox", f"0 0 {_number(self.width)} {_number(self.height)}")
         if self._minimum:
             self._root.set("style", f"min-width:{self._minimum}px")
-        # ElementTree has escaped what is text.
+        # ElementTree has escaped all text.
         return Markup(tostring(self._root, encoding="unicode"))  # noqa: S704
 
 

@@ -1,4 +1,4 @@
-"""What came of a campaign in one line, and what it has to say of its ledger in few."""
+"""A campaign's result in one line, and its remarks on the ledger in a few."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from attnfuzz.harness.report.cause_view import KNOWN, cause_views
 from attnfuzz.harness.verdict.wording import clock, count
 
 _FEW = 3
-"""So many entries of which the same is to be said are told one by one. In a new home it is most of a ledger."""
+"""Entries up to which the same remark is repeated; a new home has it for most of a ledger."""
 
 
 class Level(StrEnum):
-    """Whether anything has to be done. FAILED: the campaign itself, so that what it found says little."""
+    """Whether there is something to do. FAILED: the campaign itself failed, so its result is incomplete."""
 
     GOOD = "good"
     BAD = "bad"
@@ -33,7 +33,7 @@ class CampaignVerdict:
 
 
 def verdict(standing: Standing) -> CampaignVerdict:
-    """What came of a campaign; known findings are mentioned, but are no reason to do anything."""
+    """The result of a campaign; known findings are mentioned, but don't lower the level."""
     spent = f"in {count(standing.cases, 'case')} over {clock(standing.at)}"
     text = f"{_findings(standing)} {spent}"
     if standing.failure is not None:
@@ -47,10 +47,7 @@ def verdict(standing: Standing) -> CampaignVerdict:
 
 
 def _findings(standing: Standing) -> str:
-    """The causes by state, then the suspects: 2 new causes, 1 open (5 failures), 1 fixed, 1 suspect (3 known).
-
-    They are called findings where each of them is one.
-    """
+    """The causes by state, then the suspects: 2 new causes, 1 open (5 failures), 1 fixed, 1 suspect (3 known)."""
     views = cause_views(standing)
     states = Counter(view.status for view in views)
     failing = [(states[state], state) for state in (State.NEW, State.RETURNED, State.OPEN) if states[state]]
@@ -72,15 +69,15 @@ def _findings(standing: Standing) -> str:
 
 
 def ledger_lines(remarks: Sequence[LedgerRemark]) -> list[str]:
-    """Each entry with its title; or the numbers of all of which the same is said."""
+    """One line per entry with its title, or one for all numbers with the same remark."""
     by_text: dict[str, list[LedgerRemark]] = {}
     for remark in remarks:
         by_text.setdefault(remark.text, []).append(remark)
     lines = []
-    for text, told in by_text.items():
-        if len(told) <= _FEW:
-            lines += [f"entry {remark.entry} ({remark.title}): {text}" for remark in told]
+    for text, sharing in by_text.items():
+        if len(sharing) <= _FEW:
+            lines += [f"entry {remark.entry} ({remark.title}): {text}" for remark in sharing]
         else:
-            *most, last = (str(remark.entry) for remark in told)
+            *most, last = (str(remark.entry) for remark in sharing)
             lines.append(f"entries {', '.join(most)} and {last}: {text}")
     return lines

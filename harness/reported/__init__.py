@@ -1,1 +1,1 @@
-"""The catalogue of reported bugs, and their counterparts among our backends."""
+"""The catalog of reported bugs, and their counterparts among our backends."""

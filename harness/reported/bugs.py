@@ -1,8 +1,8 @@
-"""The reported bugs: for each where it was reported, and a case that shows it where this machine can.
+"""The reported bugs: the report of each, and a case that shows it, if this machine can run it.
 
-The entries are JSON files in bugs/. What shows a bug is a backend of ours, as it was before the fix or with the mistake
-planted in it, a kernel on a GPU that has it, or a released package. What it is fixed in is the same backend without
-that; a kernel that is not ours has no such counterpart. A bug of an engine may have a release that shows it too.
+The entries are JSON files in bugs/. A bug is shown by a backend of ours, in its state before the fix or with the
+mistake planted, by a kernel on a GPU that has it, or by a released package. The counterpart without the bug is the same
+backend without that; foreign kernels have none. An engine's bug may also name a release that shows it.
 """
 
 import re
@@ -35,18 +35,17 @@ class BugFileError(UserError):
 class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One report.
 
-    `sources` are URLs: the report, then its fix if that is another page; of what was found here and has no report, the
-    page in docs/findings. `kinds` are the failures that the report describes; seeing one of them counts as showing the
-    bug. `shown_by` is the backend that has it (a revision like trtllm_mha@21649-before, a planted defect like
-    trtllm_mha+k_scale_twice, a kernel on a GPU like xqa), or a release of a package like flashinfer-python==0.6.8.
+    `sources` are URLs: the report, then its fix if that is another page; for our own unreported finds, the page in
+    docs/findings. `kinds` are the failures in the report; one of them shows the bug. `shown_by` is the backend that has
+    it (a revision like trtllm_mha@21649-before, a planted defect like trtllm_mha+k_scale_twice, a kernel on a GPU like
+    xqa), or a release of a package like flashinfer-python==0.6.8.
     `affected` and `fixed_in` are versions of `project`, "" where unknown.
 
-    `release` is the backend of an engine's release that has it; that of the version `fixed_in` has it no more.
-    `release_case` shows it there where `case` does not: a release may have it in another mode than our revision, and
-    interprets Triton kernels, which takes long.
-
+    `release` is the backend of an engine's release that has the bug; the one of the version `fixed_in` does not.
+    `release_case` shows it there if `case` does not: a release may have it in another mode than our revision, and
+    interprets Triton kernels, which is slow.
     An entry without `why_not_here` has a case and a backend, and fails wherever that can run. `why_not_here` is a
-    clause that says what the others need.
+    clause with the requirements of the others.
     """
 
     name: str
@@ -66,12 +65,12 @@ class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     @property
     def reproduced(self) -> bool:
-        """Whether it can be seen to fail: it has a case, and what shows it is a backend of ours."""
+        """Whether it can be reproduced: it has a case, and a backend of ours shows it."""
         return self.case is not None and self.backend_before != ""
 
     @property
     def missing(self) -> str | None:
-        """Why it can't be seen to fail on this machine, in a clause; None if it can."""
+        """Why it can't be reproduced on this machine, in a clause; None if it can."""
         return resolve(self.backend_before).missing() if self.reproduced else self.why_not_here
 
     @property
@@ -94,17 +93,17 @@ class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     @property
     def case_in_release(self) -> AnyCase | None:
-        """The case that fails in `release`, as of any backend; None if there is none."""
+        """The case that fails in `release`, whatever its backend; None if there is none."""
         return self.release_case or self.case if self.release else None
 
     @property
     def case_before(self) -> AnyCase:
-        """The case, which fails there, on the backend that has the bug."""
+        """The case on the backend that has the bug, where it fails."""
         return self._case_on(self.backend_before)
 
     @property
     def case_after(self) -> AnyCase:
-        """The case, which passes there, on the backend without the bug."""
+        """The case on the backend without the bug, where it passes."""
         return self._case_on(self.backend_after)
 
     def _case_on(self, backend: str) -> AnyCase:
@@ -119,7 +118,7 @@ def projects() -> list[str]:
 
 
 def load_bugs(folder: Path = FOLDER) -> list[Bug]:
-    """Every entry, by name. BugFileError if one is damaged, or if there is none: then none would fail."""
+    """All entries, by name. Raises BugFileError if one is damaged, or if there is none."""
     bugs = [_load(path) for path in sorted(folder.glob("*.json"))]
     if not bugs:
         raise BugFileError(f"no bug entries in {folder}: reinstall attnfuzz")
@@ -140,7 +139,7 @@ def _load(path: Path) -> Bug:
 
 
 def _troubles(bug: Bug, stem: str) -> Iterator[str]:
-    """What contradicts itself in an entry."""
+    """The contradictions in an entry."""
     if bug.name != stem:
         yield f"is named {bug.name} inside"
     if not bug.name.startswith(f"{bug.project}-"):

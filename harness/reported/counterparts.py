@@ -1,4 +1,4 @@
-"""Reported bugs on other kernels than those of their entries: which cases show them there."""
+"""Reproduce reported bugs on other kernels than their entries'."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -21,12 +21,11 @@ from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Pace
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.geometry import Geometry
-from attnfuzz.reference.validity import ImpossibleCase, validate
 from attnfuzz.strategies.coverage.features import features_of
 from attnfuzz.strategies.lean import Lean
 
 EXAMPLES = 400
-"""What is drawn at most to find a bug again whose own case can't be run."""
+"""Most drawn cases to find a bug again whose own case can't be run."""
 
 _SHRINK = ShrinkBudget(runs=200, seconds=10.0)
 _TRIES = 8
@@ -36,10 +35,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Shown:
-    """What came of a bug on another backend, `before` its fix and, if it failed there, `after` it.
+    """The results of a bug on another backend, `before` its fix and, if it failed there, `after` it.
 
-    `remark` says what kind of case this was; if none failed, `before` is the verdict on the nearest one. `fixed` is the
-    backend without the bug, "" if it was not asked.
+    `remark` names the kind of case; if none failed, `before` is the verdict on the nearest one. `fixed` is the backend
+    without the bug, "" if it was not run.
     """
 
     remark: str
@@ -57,10 +56,10 @@ def shown_on(
     after: str = "",
     examples: int = EXAMPLES,
 ) -> Shown:
-    """Have `backend` fail in one of these ways: on `case`, on `case` in geometries that it has, or on a drawn one.
+    """Make `backend` fail in one of these ways: on `case`, on `case` in its geometries, or on a drawn one.
 
-    What fails is run on `after` then, or if that is "" on the same backend without its bug. Those that are drawn lean
-    to what `case` shows, and are always the same.
+    A failing case is then run on `after`, or if that is "", on the same backend without its bug. Drawn cases are biased
+    towards the features of `case`, and are always the same.
     """
     nearest: Verdict | None = None
     for moved in cases_like(case, backend)[:_TRIES]:
@@ -82,9 +81,9 @@ def _shown(remark: str, before: Verdict, case: Case, runner: RepeatingRunner, af
 
 
 def without_bug(case: Case) -> str:
-    """The backend of `case` without the bug that it shows.
+    """The backend of `case` without its bug.
 
-    As served, if there is such a one: asked for more, its kernels may fail in ways that are known and hide the fix.
+    The one restricted to served features, if there is one: beyond them, known failures of its kernels may hide the fix.
     """
     plain = fixed(case.backend)
     served = builtin().get(name_as_served(plain))
@@ -98,7 +97,7 @@ def _fails(verdict: Verdict, kinds: Collection[Kind]) -> bool:
 
 
 def _drawn(backend: str, near: Case, kinds: Collection[Kind], runner: RepeatingRunner, examples: int) -> Caught | None:
-    """The first drawn case that fails as reported, made small."""
+    """The first drawn case that fails as reported, shrunk."""
     lean = Lean(tuple(sorted(features_of(near))))
     can, strategy = resolve(backend).capability, drawn_cases(backend, lean=lean)
     known: list[Fingerprint] = []
@@ -128,10 +127,7 @@ def _drawn(backend: str, near: Case, kinds: Collection[Kind], runner: RepeatingR
 
 
 def cases_like(case: Case, backend: str) -> list[Case]:
-    """`case` on `backend`, as it is or moved into the geometries that there are modules for; the nearest come first.
-
-    Lengths, modes, padding and launches stay as they are.
-    """
+    """`case` on `backend`, unchanged or moved into compiled geometries, the nearest first."""
     can = resolve(backend).capability
     case = replace(case, backend=backend, pace=Pace.PROMPT if can.device is Device.CPU else case.pace)
     viewed = with_views_of(can, case)
@@ -141,11 +137,11 @@ def cases_like(case: Case, backend: str) -> list[Case]:
         moved.append(there)
         for stride in bucket.strides:
             moved += with_drafts(there, stride)
-    return [each for each in dict.fromkeys(moved) if _runs(each, can)]
+    return [each for each in dict.fromkeys(moved) if can.can_run(each)]
 
 
 def with_views_of(can: Capability, case: Case) -> Case:
-    """`case` over tensors that lie as a backend takes them: as they do now, or else in the first way that it has."""
+    """`case` with tensor layouts that a backend takes: its own, or else the backend's first."""
     views = replace(
         case.views,
         query=_nearest(case.views.query, can.query_views),
@@ -156,7 +152,7 @@ def with_views_of(can: Capability, case: Case) -> Case:
 
 
 def _moved(case: Case, bucket: Bucket) -> Case:
-    """`case` in a geometry of `bucket`: of each part what it has now, or else the first."""
+    """`case` in a geometry of `bucket`: its own value of each part, or else the bucket's first."""
     now, simplest = case.geometry, bucket.simplest
     q_heads, kv_heads = _nearest((now.q_heads, now.kv_heads), bucket.heads)
     page_size = _nearest(now.page_size, bucket.page_sizes)
@@ -175,11 +171,3 @@ def _moved(case: Case, bucket: Bucket) -> Case:
 
 def _nearest(value: T, options: tuple[T, ...]) -> T:
     return value if value in options else options[0]
-
-
-def _runs(case: Case, can: Capability) -> bool:
-    try:
-        validate(case)
-    except ImpossibleCase:
-        return False
-    return can.why_not(case) is None

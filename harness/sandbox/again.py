@@ -1,4 +1,4 @@
-"""Show a failure again that comes and goes, under the conditions that it was filed with."""
+"""Show a flaky failure again, under the conditions in its record."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from attnfuzz.reference.case import Case
 
 
 class ShownAgain(NamedTuple):
-    """How often the case failed in so many `runs` of those `wanted`, and the first verdict that did, if one did."""
+    """The number of failures in `runs` of the `wanted` ones, and the first failing verdict, if any."""
 
     runs: int
     wanted: int
@@ -22,7 +22,7 @@ class ShownAgain(NamedTuple):
 
     @property
     def conclusive(self) -> bool:
-        """Whether it failed, or would have."""
+        """Whether it failed, or should have by now."""
         return self.failed > 0 or self.runs >= self.wanted
 
 
@@ -37,9 +37,9 @@ def show_again(
     times: int | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> ShownAgain:
-    """Run a case until it fails like `observation`, as often as its rate asks for, but no longer than `seconds`.
+    """Run a case until it fails like `observation`, as often as its rate requires, for at most `seconds`.
 
-    With `times`, it is run that often whether it fails or not.
+    With `times`, it is run that often in any case.
     """
     wanted = recurrence.runs_to_show if times is None else times
     tries = Tries(

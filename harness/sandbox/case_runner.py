@@ -1,4 +1,4 @@
-"""The protocols of what runs and judges cases."""
+"""Protocols of case runners."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ class CaseRunner(Protocol[CaseT_contra]):
         ...
 
     def renew(self) -> None:
-        """Have the next case run by a worker that has run nothing."""
+        """Have a fresh worker run the next case."""
         ...
 
 
 class RepeatingRunner(CaseRunner[Case], Protocol):
-    """A runner that can bring about the conditions under which a case failed."""
+    """A runner that can recreate the conditions under which a case failed."""
 
     @property
     def history(self) -> tuple[Case, ...]:
@@ -37,7 +37,7 @@ class RepeatingRunner(CaseRunner[Case], Protocol):
 
 
 class OneByOne(ABC):
-    """A base of runners that keep no history, and that run cases one after the other."""
+    """Base class of runners without a history that run cases one after the other."""
 
     @abstractmethod
     def verdict(self, case: Case) -> Verdict:
@@ -45,9 +45,9 @@ class OneByOne(ABC):
 
     @property
     def history(self) -> tuple[Case, ...]:
-        """Nothing is on record."""
+        """Empty: no history is kept."""
         return ()
 
     def together(self, cases: Sequence[Case]) -> list[Verdict]:
-        """Run cases, none of them beside another."""
+        """Run cases one after the other."""
         return [self.verdict(case) for case in cases]

@@ -29,35 +29,34 @@ from attnfuzz.reference.device import Device
 from attnfuzz.reference.user_error import UserError
 
 TIMEOUT_SECONDS = 30.0
-"""A small case takes milliseconds: what runs this long hangs."""
+"""Time after which a case hangs; a small one takes milliseconds."""
 
 TRACE_SECONDS = 30.0
-"""What a traced run may take longer: it writes down all that a step sees."""
+"""Extra time of a traced run, which writes all tensors of a step."""
 
 EXPLAIN_SECONDS = 30.0
-"""What a run may take longer whose failures are explained: the case is run several times."""
+"""Extra time of a run with explanations, which runs the case several times."""
 
 RUNS_IF_KILLED = 3
-"""How often a case is run before it takes the blame for a SIGKILL: want of memory elsewhere, or an operator, kills too,
-and may do so again.
-"""
+"""Runs of a case before it takes the blame for a SIGKILL: lack of memory elsewhere, or an operator, kills too, and may
+do so again."""
 
 CONTRACTS = ("declared", "strict")
 
 CASES = Path(".attnfuzz")
-"""Where check() leaves the cases that fail, for the line that replays them."""
+"""Folder in which check() saves failing cases for replay."""
 
 
 class CannotRun(UserError):
-    """A backend that this machine can't run; the message says why, and what to do."""
+    """A backend that this machine can't run; the message has the reason and the remedy."""
 
 
 class Runner:
     """Judges cases in isolated workers.
 
     `backends` are prepared before workers start, others at their first case. `contract` is "declared" or "strict",
-    `alpha` the probability that a correct step is called wrong, the tiers in `without` are skipped, and `progress` is
-    told of compilations. `device_index` says which GPU is this one's, among several (`Teams`).
+    `alpha` the probability that a correct step fails, the tiers in `without` are skipped, and `progress` gets lines
+    about compilations. `device_index` selects the GPU among several (`Teams`).
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class Runner:
             self._prepare(name)
         self._teams = Teams(device_index)
         for team in dict.fromkeys(map(team_of, backends)) or [Team(Device.CPU)]:
-            # They start now, while others are still drawing their first case.
+            # Start now, while the first case is drawn.
             self._workers(team)
 
     def __enter__(self) -> Self:
@@ -105,7 +104,7 @@ class Runner:
         return self._teams.restarts
 
     def start(self, backend: str) -> None:
-        """Wait until a worker stands ready for `backend`. Raises as `verdict` does."""
+        """Wait until a worker is ready for `backend`. Raises like `verdict`."""
         self._prepare(backend)
         self._workers(team_of(backend)).renew()
 
@@ -114,21 +113,21 @@ class Runner:
 
         Raises:
             ImpossibleCase, UnknownBackend, BackendFileError, CannotRun, NoCompiler, BuildFailed: before anything runs.
-            HandlerError, NurseryError: the harness failed, and not what it tests.
+            HandlerError, NurseryError: the harness failed, not the tested code.
 
         """
         return self._run(case, backend or case.backend)
 
     @property
     def history(self) -> tuple[Case, ...]:
-        """The cases that the worker of the last case had run before it, in order: about the last 1,000 of them."""
+        """The cases that the worker of the last case had run before it, in order: at most about 1,000."""
         if self._last is None:
             return ()
         tasks = (msgspec.json.decode(request, type=Task) for request in self._last.history)
         return tuple(replace(task.case, backend=task.backend) for task in tasks if isinstance(task.case, Case))
 
     def together(self, cases: Sequence[Case]) -> list[Verdict]:
-        """Run cases of one backend at the same time, each in a worker of its own. Raises as `verdict`."""
+        """Run cases of one backend at the same time, each in a worker of its own. Raises like `verdict`."""
         name = cases[0].backend
         backend = self._prepare(name)
         for case in cases:
@@ -141,40 +140,40 @@ class Runner:
         answers = workers.run_together(tasks, timeout=patience)
         for index, answer in enumerate(answers):
             if isinstance(answer, Death) and answer.killed_from_outside:
-                # Many workers take much memory: only a death that comes back in a worker alone is the case's.
+                # Many workers take much memory: blame the case only for a death that comes back alone.
                 answers[index] = self._answer(workers, tasks[index], patience)
         return [_judged(answer) for answer in answers]
 
     def trace(self, case: Case) -> tuple[Verdict, CallCase | None]:
-        """Run a case, and give the literal calls of the step in which it ended; None if it launched nothing.
+        """Run a case, and return the literal calls of its last step; None if it launched nothing.
 
         Raises:
-            Untraceable: one of the calls can't be written down. Otherwise as `verdict`.
+            Untraceable: one of the calls can't be serialized. Otherwise like `verdict`.
 
         """
-        # A file without a name, which the worker opens through this process: nothing stays if both are killed.
+        # An anonymous file, opened by the worker through this process: nothing remains if both are killed.
         with tempfile.TemporaryFile() as file:
             path = Path(f"/proc/{os.getpid()}/fd/{file.fileno()}")
             verdict = self._run(case, case.backend, str(path))
             return verdict, assemble(path, case)
 
     def explained(self, case: AnyCase, verdict: Verdict) -> Verdict:
-        """Run a case that failed with `verdict` once more, and further runs of it, to explain its failures.
+        """Run a case that failed with `verdict`, and variants of it, to explain its failures.
 
-        Gives `verdict` where nothing in it can be explained, or the case did not fail alike. Raises as `verdict` does.
+        Returns `verdict` if nothing in it can be explained, or the case did not fail alike. Raises like `verdict`.
         """
         if not any(observation.tier not in ("", Tier.T0) and observation.row for observation in verdict.failures):
             return verdict
         try:
             again = self._run(case, case.backend, explained=True)
         except HandlerError:
-            # A wrong number is a finding, also where looking for words about it breaks.
+            # A wrong number is a finding even if explaining it breaks.
             self.renew()
             return verdict
         return again if _alike(again, verdict) else verdict
 
     def renew(self) -> None:
-        """Have the next case run by a worker that has run nothing."""
+        """Have a fresh worker run the next case."""
         self._teams.renew()
 
     def _run(self, case: AnyCase, name: str, trace: str | None = None, *, explained: bool = False) -> Verdict:
@@ -212,7 +211,7 @@ class Runner:
         except Refused:
             raise
         except HandlerError:
-            # An earlier case may have left something behind that the harness stumbles over.
+            # An earlier case may have left state that breaks the harness.
             workers.renew()
             answer = workers.run(task, timeout=timeout)
         for _ in range(RUNS_IF_KILLED - 1):
@@ -223,11 +222,11 @@ class Runner:
         return answer
 
     def _workers(self, team: Team) -> Workers:
-        # A team on a GPU is made ready for what was prepared so far.
+        # A team on a GPU is made ready for the backends prepared so far.
         return self._teams.of(team, tuple(sorted(name for name in self._ready if team_of(name) == team)))
 
     def _prepare(self, name: str) -> Backend:
-        """Compile what a backend needs, in sight: workers then find it in the cache."""
+        """Compile a backend's needs with progress shown: workers then find them in the cache."""
         backend = registry.resolve(name)
         if name in self._ready:
             return backend
@@ -253,12 +252,12 @@ def _judged(answer: bytes | Death) -> Verdict:
     try:
         return foreign.decode_json(answer, Verdict)
     except msgspec.DecodeError:
-        words = "what its worker answered is no verdict"
+        words = "its worker's answer is not a verdict"
         return Verdict(observations=(Observation(kind=Kind.WORKER_DIED, place=words, message=words),))
 
 
 def why_not(backend: Backend, case: AnyCase) -> str | None:
-    """What of a case a backend does not support; None if it supports it all."""
+    """The features of a case that a backend does not support; None if it supports all."""
     if isinstance(case, Case):
         return backend.capability.why_not(case)
     lacking = sorted({call.op for call in case.calls} - backend.ops.keys())
@@ -266,13 +265,13 @@ def why_not(backend: Backend, case: AnyCase) -> str | None:
 
 
 def render_failure(case: AnyCase, verdict: Verdict) -> str:
-    """A failure for a person: kind, place and words of each observation, margins, and the case."""
+    """A readable failure: kind, place and message of each observation, margins, and the case."""
     lines = []
     for observation in verdict.failures:
         where = f"step {observation.step}" if observation.step >= 0 else "no step on record"
         where += f" ({observation.mode})" if observation.mode else ""
-        what = f"{observation.kind}: {observation.place}" if observation.place else observation.kind.value
-        lines.append(f"{what}, {where}, {observation.kernel or 'no kernel on record'}")
+        kind = f"{observation.kind}: {observation.place}" if observation.place else observation.kind.value
+        lines.append(f"{kind}, {where}, {observation.kernel or 'no kernel on record'}")
         lines += [f"  {line}" for line in observation.message.splitlines()]
         if observation.margin is not None:
             lines.append(f"  {observation.tier}: {observation.margin:.3g} times the bound")

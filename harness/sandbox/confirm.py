@@ -12,15 +12,14 @@ STATISTICAL = frozenset({Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH})
 """Kinds that chance can produce, with the probability that the judge's alpha states."""
 
 FRESH_SEEDS = 3
-"""Value seeds with which a statistical failure is tried again."""
+"""Value seeds for rerunning a statistical failure."""
 
 
 def comes_back(runner: CaseRunner[Case], case: Case, observation: Observation) -> bool:
     """Whether a failure comes back in a fresh worker: one of its kind, and in its place unless that is chance.
 
-    What is exact is tried with the same seed; what chance can produce with fresh ones, since the same would only
-    repeat a false alarm: it comes back if one of them fails. A hang needs no run alone: a runner runs one case at a
-    time.
+    Exact ones are run with the same seed; those that chance can produce with fresh ones, since the same would only
+    repeat a false alarm: one failure is enough. A hang needs no run alone: a runner runs one case at a time.
     """
     runner.renew()
     cases = _with_fresh_seeds(case) if observation.kind in STATISTICAL else iter((case,))
@@ -28,9 +27,9 @@ def comes_back(runner: CaseRunner[Case], case: Case, observation: Observation) -
 
 
 def recheck(runner: CaseRunner[Case], case: Case) -> tuple[int, Verdict]:
-    """Run the case of an old finding in a fresh worker, and with fresh seeds too, until it fails in whatever way.
+    """Run an old finding's case in a fresh worker, with fresh seeds too, until it fails in any way.
 
-    Returns the number of runs and the verdict of the last, which is that of a failure if there was one.
+    Returns the number of runs and the last verdict, which is a failure if there was one.
     """
     runner.renew()
     runs, verdict = 1, runner.verdict(case)
@@ -46,6 +45,6 @@ def _with_fresh_seeds(case: Case) -> Iterator[Case]:
 
 
 def alike(again: Observation, first: Observation) -> bool:
-    """Whether a failure is one that was seen before: of its kind, and in its place unless that is chance."""
+    """Whether two failures are alike: of the same kind, and in the same place unless that is chance."""
     same = again.kind is first.kind and again.gap is first.gap
     return same and (again.place == first.place or first.kind in FAULTS)

@@ -1,4 +1,4 @@
-"""Run a failure again that does not always come back, in several ways, until its rate is known or a budget ends."""
+"""Rerun a flaky failure in several ways, until its rate is known or a budget ends."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -15,23 +15,23 @@ from attnfuzz.harness.workers.postmortem import KILLED
 from attnfuzz.reference.case import Case, Guard, Pace
 
 STEADY_RUNS = 4
-"""Runs of a failure that came back, of which each must fail for it to count as one that always does."""
+"""Runs of a failure that came back, all of which must fail for it to count as steady."""
 
 _FIRST_RUNS = 32
 """Runs of each way in the first round; each further round has twice as many."""
 
 _FIRST_HISTORIES = 2
-"""The same for runs after a history, which take as long as all of its cases."""
+"""The same after a history, whose cases take time too."""
 
 _CUT_SHARE = 0.6
-"""Part of the time left that cutting a history may take; the rest is for its rate."""
+"""Share of the remaining time for cutting a history; the rest is for its rate."""
 
 _CONVINCED = 0.95
-"""Probability with which a history that suffices shows it, as far as the rate is known when it is cut."""
+"""Probability that a sufficient history shows the failure, at the rate known when cutting."""
 
 
 class Effort(NamedTuple):
-    """What a pursuit may cost: runs of the case, and seconds."""
+    """The budget of a pursuit: runs of the case, and seconds."""
 
     runs: int
     seconds: float
@@ -39,7 +39,7 @@ class Effort(NamedTuple):
 
 @dataclass(frozen=True)
 class Pursued:
-    """What is known of a failure that comes and goes: how `case` fails, after `history`, and how often."""
+    """The result of a pursuit: how `case` fails, after `history`, and how often."""
 
     case: Case
     observation: Observation
@@ -51,17 +51,17 @@ class Pursued:
     def is_finding(self) -> bool:
         """Whether to file it: it came back, or it is a death, which no correct kernel causes.
 
-        A worker that was killed from outside may have been too large for its machine.
+        A worker killed from outside may have been too large for its machine.
         """
         death = self.observation.kind in DEATHS and self.observation.place != KILLED
         return death or not self.recurrence.seen_once
 
 
 class Pursuit:
-    """The runs of `case` that are to show again how it failed with `observation`, after the cases in `history`.
+    """Reruns of `case` meant to show `observation` again, also after the cases in `history`.
 
-    `late` says whether its device can be made to begin late; `came_back`, whether it failed in a fresh worker before.
-    `clock` gives seconds.
+    `late`: its device can be made to begin late; `came_back`: it failed in a fresh worker before. `clock` returns
+    seconds.
     """
 
     def __init__(
@@ -92,9 +92,9 @@ class Pursuit:
             self._ways.append(Tries(runner, Rerun.LATE, replace(case, pace=Pace.LATE), observation))
 
     def is_steady(self) -> bool:
-        """Whether the case, which came back, fails in each of a few more runs. A hang is taken to: it costs too much.
+        """Whether the case, which came back, fails in each of a few more runs. A hang is assumed to: it costs too much.
 
-        It is run with its own values: where some values fail and others don't, the case has those that do.
+        It is run with its own values, which are failing ones if only some values fail.
         """
         if self._observation.kind is Kind.HANG or self._spent:
             return True
@@ -108,7 +108,7 @@ class Pursuit:
         return True
 
     def outcome(self) -> Pursued:
-        """Run the case in all ways in turns, until it fails in one; then find out how often it does there."""
+        """Run the case in all ways in turn, until it fails in one; then measure the rate there."""
         found = self._first_to_fail()
         if found is None:
             return self._never()
@@ -149,7 +149,7 @@ class Pursuit:
         return None
 
     def _shows(self, tries: Tries, runs: int, until: float) -> bool:
-        """Whether one of so many runs fails, or of as many as there is time for."""
+        """Whether one of `runs` runs fails, or of as many as there is time for."""
         tries.begin()
         before, failed = tries.runs, tries.failed
         while tries.runs < before + runs and tries.unsupported is None and not self._spent:
@@ -169,7 +169,7 @@ class Pursuit:
         return self._runs_left <= 0 or self._clock() >= self._until
 
     def _cut(self, found: Tries) -> Tries:
-        """Drop from the history what the failure does not need: parts of it, of half as many cases each round."""
+        """Drop unneeded cases from the history, in parts that halve each round."""
         until = self._clock() + _CUT_SHARE * (self._until - self._clock())
         runs = runs_to_show(found.failed / found.runs, _CONVINCED)
         best, history = found, found.history

@@ -17,23 +17,23 @@ from attnfuzz.reference.device import Device
 _PRELOAD = (named(entry.warm),)
 
 _SPARES_ON_A_GPU = 2
-"""A worker on a GPU takes seconds to begin, so that deaths in quick succession would otherwise wait for it."""
+"""A GPU worker takes seconds to begin, which deaths in quick succession would wait for."""
 
 
 class Team(NamedTuple):
-    """What workers have in common: their device, and what imports the release that they run, if it is one's."""
+    """The key of a group of workers: their device, and the import of an engine's release, if any."""
 
     device: Device
     release: tuple[str, ...] = ()
 
 
 class Teams:
-    """Workers that run cases, on the CPU and on one GPU; each team starts when it is first asked for.
+    """Workers that run cases, on the CPU and on one GPU; each team starts on first use.
 
-    Two releases of an engine may have modules of the same names, so each has a team of its own on a device.
+    Two releases of an engine may have modules of the same names, so each has its own team on a device.
 
-    With several GPUs visible, number `index` modulo their count is the one; without an index, workers of pytest-xdist
-    take theirs from their own number, and others the first.
+    Among several visible GPUs, number `index` modulo their count is used; without an index, a worker of pytest-xdist
+    uses its own number, and others the first.
     """
 
     def __init__(self, index: int | None = None) -> None:
@@ -53,7 +53,7 @@ class Teams:
         return sum(workers.restarts for workers in self._teams.values())
 
     def renew(self) -> None:
-        """Have each team's next request go to a worker that has not been asked anything."""
+        """Have a fresh worker of each team take the next request."""
         for workers in self._teams.values():
             workers.renew()
 
@@ -64,14 +64,14 @@ class Teams:
 
 
 def team_of(backend: str) -> Team:
-    """The team whose workers run the backend of that name. Raises as `resolve`."""
+    """The team whose workers run the backend of that name. Raises like `resolve`."""
     engine = engine_of(backend)
     device = resolve(backend).capability.device
     return Team(device) if engine is None else Team(device, engine.preload(engine.team(backend), device))
 
 
 def workers_of(team: Team, handler: str, backends: tuple[str, ...] = (), *, index: int = 0, spares: int = 0) -> Workers:
-    """Workers of a team with a handler of their own; the GPU of this index is theirs, made ready for `backends`."""
+    """Workers of a team with a handler of their own, on the GPU of this index, made ready for `backends`."""
     release = [team.release] if team.release else []
     if team.device is Device.CPU:
         return Workers(handler, (*_PRELOAD, *release), spares)
@@ -86,7 +86,7 @@ def workers_of(team: Team, handler: str, backends: tuple[str, ...] = (), *, inde
 
 
 def _one_gpu(index: int) -> dict[str, str]:
-    """The environment of a process that sees but one of the GPUs that this one sees."""
+    """The environment of a process that sees only one of this one's GPUs."""
     gpus = visible()
     if not gpus:
         return {}

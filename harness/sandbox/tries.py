@@ -1,4 +1,4 @@
-"""Runs of one case in one way, counted: how often its failure comes back."""
+"""Count how often a case's failure comes back in one way."""
 
 import os
 from collections.abc import Sequence
@@ -15,19 +15,19 @@ from attnfuzz.reference.case import Case
 MOST_LOAD = 8
 
 LOAD = max(2, min(len(os.sched_getaffinity(0)), MOST_LOAD))
-"""Workers that run a case at the same time: one for each core, within bounds."""
+"""Workers that run a case at the same time: one per core, within bounds."""
 
 FRESH_SEEDS = 64
-"""Value seeds that take turns where chance can produce a failure."""
+"""Value seeds in turn for failures that chance can produce."""
 
 OWN_SEED = (0,)
 """The offset of a case's own seed."""
 
 
 def seeds_of(observation: Observation, first: int) -> Sequence[int]:
-    """Offsets of the seeds that runs take in turns, from `first` on; a failure that is exact is run with its own.
+    """Offsets of seeds for runs in turn, from `first` on; an exact failure is run with its own seed.
 
-    What chance can produce would come back with the seed that it had, as a false alarm does.
+    A failure that chance can produce would come back with its old seed, as a false alarm does.
     """
     return range(first, first + FRESH_SEEDS) if observation.kind in STATISTICAL else OWN_SEED
 
@@ -35,9 +35,9 @@ def seeds_of(observation: Observation, first: int) -> Sequence[int]:
 class Tries:
     """Runs of `case` in one `way`, and how many of them failed like `observation`.
 
-    Each is in a worker that ran the one before, but for Rerun.HISTORY: there each begins a worker, which runs `history`
-    first. The runs have value seeds in turns, by default fresh ones (`seeds_of`). `shown` is the first case that
-    failed, with its observation and verdict.
+    Each runs in the worker of the one before, except for Rerun.HISTORY: there each begins a worker, which runs
+    `history` first. Value seeds take turns, by default fresh ones (`seeds_of`). `shown` is the first failing case, with
+    its observation and verdict.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Tries:
         self._cases = cycle([replace(case, seed=(case.seed + offset) % (1 << 63)) for offset in offsets])
 
     def begin(self) -> None:
-        """Have the next run start in a worker that has run nothing."""
+        """Have a fresh worker take the next run."""
         self._runner.renew()
 
     def run(self) -> None:
@@ -89,11 +89,11 @@ class Tries:
 
     @property
     def trial(self) -> Trial:
-        """What was tried, in numbers."""
+        """The runs in numbers."""
         return Trial(self.way, self.runs, self.failed)
 
     def recurrence(self, tried: tuple[Trial, ...] = ()) -> Recurrence:
-        """The rate that was seen, and the conditions."""
+        """The observed rate and its conditions."""
         return Recurrence(
             way=self.way,
             runs=self.runs,

@@ -1,4 +1,4 @@
-"""What a known failure may hide: its case is run once more without the features that the known causes need."""
+"""Look beneath known failures: run a case once more without the features that the known causes need."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -7,17 +7,16 @@ from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.reference.case import Case
 
 SHARE = 0.1
-"""The part of the searched cases that may be run once more."""
+"""Share of the searched cases that may be run once more."""
 
 MOST_TOGETHER = 4
-"""Causes with the same fingerprint beside which no further one is looked for: more are fragments of one, mostly."""
+"""Most causes with the same fingerprint; more are usually fragments of one."""
 
 
 def explaining(causes: Collection[KnownCause], case: Case) -> Sequence[KnownCause] | None:
-    """Return those of the causes with a failure's fingerprint that may make `case` fail.
+    """Return the causes that may make `case` fail, of those with its failure's fingerprint.
 
-    An empty list says that something else does. None says that nothing can be known: a cause shows in all cases, or it
-    is not known what it needs.
+    An empty list: something else does. None: unknown, since a cause shows in all cases, or its needs are unknown.
     """
     if not causes or len(causes) >= MOST_TOGETHER or not all(cause.clues for cause in causes):
         return None
@@ -27,7 +26,7 @@ def explaining(causes: Collection[KnownCause], case: Case) -> Sequence[KnownCaus
 def without(case: Case, causes: Sequence[KnownCause], allowed: Callable[[Case], bool], *, turn: int) -> Case | None:
     """Return `case` without one feature that each of `causes` needs; None if there is no such variant.
 
-    Which feature of a cause that is goes by turns: what is beneath may need some of them, too.
+    `turn` rotates the choice of features: a failure beneath may need some of them too.
     """
     for cause in causes:
         if cause.may_show_in(case):

@@ -1,4 +1,4 @@
-"""How Hypothesis draws for us: every setting explicit, a seed of ours, and nothing remembered but failing examples."""
+"""Drawing with Hypothesis: explicit settings, our own seed, and only failing examples remembered."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -17,9 +17,7 @@ from attnfuzz.strategies.lean import NO_LEAN, Lean
 
 
 def drawn_cases(name: str, guard: Guard | None = None, lean: Lean = NO_LEAN) -> SearchStrategy[Case]:
-    """The cases that the backend called `name` supports, with tensors flush with `guard` if one is given.
-
-    What `lean` names is drawn more often than otherwise.
+    """The cases that the backend called `name` supports, biased by `lean`, flush with `guard` if one is given.
 
     Raises UnknownBackend or BackendFileError.
     """
@@ -37,14 +35,13 @@ def run_examples(
     seed_of: int,
     remembered: SliceExamples | None = None,
 ) -> None:
-    """Call `visit` on up to `examples` drawn cases, and raise what the first case raises that does.
+    """Call `visit` on up to `examples` drawn cases, and raise the first exception that it raises.
 
-    Hypothesis does not shrink: the reducer edits the case itself, and knows what a smaller one has to keep. Failing
-    examples are kept in `remembered`, and those in it tried first; `visit` returns something true for a case that
-    failed although it raises nothing.
-
-    No setting is left to a profile: the one that Hypothesis loads where CI is set would draw the same cases in every
-    run. Nothing is drawn because it stands in a loaded module. Exceptions that are no `Exception` pass through at once.
+    Hypothesis does not shrink: the reducer edits the case itself, and knows which features a smaller one has to keep.
+    Failing examples are kept in `remembered`, and those in it tried first; `visit` returns a true value for a case that
+    failed without raising.
+    No setting is left to a profile: the one that Hypothesis loads in CI would draw the same cases in every run.
+    Constants of loaded modules are not drawn. Exceptions that are not an `Exception` pass through at once.
     """
     phases = (Phase.generate,) if remembered is None else (Phase.reuse, Phase.generate)
 
@@ -78,24 +75,24 @@ def _visit_remembered(visit: Callable[[Case], object], case: Case, remembered: S
         remembered.failed = True
         raise
     except BaseException:
-        # Hypothesis would keep the case at hand, and there is nothing wrong with it.
+        # Hypothesis would keep the current case, which is fine.
         remembered.closed = True
         raise
 
 
 def derive_seed(base: int, *path: str | int) -> int:
-    """A 64-bit seed for one part of a run with seed `base`, independent of those of other parts."""
+    """A 64-bit seed for one part of a run with seed `base`, independent of other parts'."""
     text = "/".join(map(str, (base, *path)))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
 @contextmanager
 def without_constants_of_sources() -> Iterator[None]:
-    """Have Hypothesis draw no number because it stands in the source of a loaded module.
+    """Keep Hypothesis from drawing constants in the sources of loaded modules.
 
-    It takes modules outside of site-packages for what is under test (providers.py, _get_local_constants): which these
-    are depends on whether attnfuzz is installed or a checkout, on backends in files, and on what was imported before.
-    There is no setting for it; releases that have no such pool are left as they are.
+    It takes modules outside of site-packages for the code under test (providers.py, _get_local_constants): these depend
+    on whether attnfuzz is installed or a checkout, on backends in files, and on earlier imports. There is no setting
+    for it; releases without such a pool are left as they are.
     """
     of_sources = getattr(providers, "_get_local_constants", None)
     if of_sources is None:
@@ -103,7 +100,7 @@ def without_constants_of_sources() -> Iterator[None]:
         return
     none = type(providers._local_constants)()  # noqa: SLF001 - as above
     providers._get_local_constants = lambda: none  # noqa: SLF001
-    # Which constants may be drawn where is kept, with those of the sources that were seen by then.
+    # The cache holds constants of sources seen so far.
     providers.CONSTANTS_CACHE.cache.clear()
     try:
         yield

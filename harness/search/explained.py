@@ -1,71 +1,79 @@
-"""Whether a known cause explains a failure: what the cause predicts is run before it is believed.
+"""Whether a known cause explains a failure: its predictions are run before it is believed.
 
 A cause explains a failure if
-- the case has the features that the cause needs, and passes without each of them; and
-- the smallest case of the cause, moved to where the failure shows, fails in this way; or the failing case, with no
-  features left but those that the cause needs, still fails, and fails as the cause does where the cause shows.
+- the case has the features that mark the cause, and passes altogether without each of them; and
+- *here*: the smallest case of the cause, moved to where the failure shows, fails in this way; or *there*: the failing
+  case still fails with no clues but those of the cause and those without which this kind of failure can't be seen, and
+  without the latter it fails as the cause does, or as the cause's case does where this failure shows.
 
-A cause that needs no feature has to pass both halves of the second test, in the same kernel. Nothing is explained by
-likeness: causes with the same kind, kernel and mode stay apart unless the runs above agree.
+A cause without clues has to pass both halves of the second test and to show in the same kernel, or the same verified
+mistake has to explain it and the failure. Likeness alone explains nothing: causes with the same kind, kernel and mode
+stay apart unless the runs above agree.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.ablation import CLUES, FRESH_SEEDS, Feature, ablations
+from attnfuzz.harness.reduce.ablation import CLUES, FRESH_SEEDS, Ablation, Feature, ablations, features_in
 from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.reduce.transfers import captured, in_mode
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.pinned import Pinned
-from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case, Launch, Mode
+from attnfuzz.reference.mistake import Mistake
 
 MOST_CAUSES = 12
-"""Known causes that are tried on one failure, the likeliest first."""
+"""Most known causes tried on one failure, the likeliest first."""
 
 SHARE = 0.4
-"""The part of the budget for shrinking a failure after which no further cause is tried on it."""
+"""Share of a failure's shrinking budget for trying causes."""
 
 SEEDS = 2
-"""Value seeds with which a case that is predicted to fail is run."""
+"""Value seeds tried on a case that is predicted to fail."""
 
 Allowed = Callable[[Case], bool]
 
 _SEEN_WITH: dict[Kind, frozenset[str]] = {
     Kind.EMPTY_ROW: frozenset({"empty KV", "fewer keys than queries"}),
     Kind.PADDING_LEAK: frozenset({"padding", "replay"}),
-    Kind.REPLAY_DIVERGED: frozenset({"padding", "replay"}),
+    Kind.REPLAY_DIVERGED: frozenset({"padding", "replay", "relation"}),
     Kind.NONDETERMINISTIC: frozenset({"relation"}),
     Kind.METAMORPHIC_MISMATCH: frozenset({"relation"}),
 }
 """Features without which a kind of failure can't be seen, whatever its cause."""
+
+_WRONG = frozenset({Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH, Kind.NOT_FINITE, Kind.UNWRITTEN})
+"""Kinds that differ only in the stray numbers a kernel read or left: another request's, zeros, NaN."""
 
 _PLACES = {"padded rows": frozenset({"padding", "replay"}), "empty rows": _SEEN_WITH[Kind.EMPTY_ROW]}
 """The same for places."""
 
 
 class Attribution(NamedTuple):
-    """What became of a failure: the known `cause` that explains it, if one does, and the case to go on with.
+    """The known `cause` that explains a failure, if any, and the case to go on with.
 
-    That is another than before if the failure shows without the features of a cause, too: something else is beneath.
+    That is a new case if the failure shows without the features of a cause too: something else is beneath.
     """
 
     cause: KnownCause | None
     case: Case
 
 
-def explain(pinned: Pinned[Case], causes: Sequence[KnownCause], allowed: Allowed) -> Attribution:
-    """Find the cause that explains a pinned failure, within the failure's budget."""
+def explain(
+    pinned: Pinned[Case], causes: Sequence[KnownCause], allowed: Allowed, *, mistakes: Collection[Mistake] = ()
+) -> Attribution:
+    """Find the cause that explains a pinned failure, within the failure's budget; `mistakes` explain it."""
     case = pinned.first
     for cause in _likeliest(causes, pinned.fingerprint):
         if pinned.left <= 1 - SHARE:
             break
         if not cause.may_show_in(case):
             continue
-        test = _Test(cause, case, pinned, allowed)
+        test = _Test(cause, case, pinned, allowed, same_mistake=not set(mistakes).isdisjoint(cause.mistakes))
         failing = test.failing_without()
         if failing is not None:
             case = failing
@@ -75,7 +83,7 @@ def explain(pinned: Pinned[Case], causes: Sequence[KnownCause], allowed: Allowed
 
 
 def _likeliest(causes: Sequence[KnownCause], fingerprint: Fingerprint) -> list[KnownCause]:
-    """The causes in this backend or kernel: those first that show in both."""
+    """The causes in this backend or kernel, those in both first."""
 
     def unlike(cause: KnownCause) -> int:
         backend = any(each.backend == fingerprint.backend for each in cause.symptoms)
@@ -86,26 +94,29 @@ def _likeliest(causes: Sequence[KnownCause], fingerprint: Fingerprint) -> list[K
 
 
 class _Test:
-    """The runs that say whether `cause` explains how `case` fails."""
+    """Runs that test whether `cause` explains the failure of `case`."""
 
-    def __init__(self, cause: KnownCause, case: Case, pinned: Pinned[Case], allowed: Allowed) -> None:
+    def __init__(
+        self, cause: KnownCause, case: Case, pinned: Pinned[Case], allowed: Allowed, *, same_mistake: bool
+    ) -> None:
         self._cause = cause
         self._case = case
         self._pinned = pinned
         self._allowed = allowed
+        self._same_mistake = same_mistake
         self.passes_without = True
 
     def failing_without(self) -> Case | None:
-        """A variant without a feature that the cause needs, which still fails in the same way; None if none does.
+        """A variant without a feature that marks the cause, that still fails in the same way; None if there is none.
 
-        Sets `passes_without`: whether all variants were run, and each passed altogether.
+        Sets `passes_without`: whether all variants were run, and each passed; without a clue, altogether.
         """
-        removed = list(ablations(self._case, allowed=self._allowed, among=self._cause.clues))
-        self.passes_without = len(removed) == len(self._cause.clues)
+        removed = list(self._without(self._case, self._cause.marks))
+        self.passes_without = len(removed) == len(self._cause.marks)
         for variant in (variant for _, variants in removed for variant in variants):
             for again in _reseeded(variant, FRESH_SEEDS + 1):
                 verdict = self._pinned.judged(again)
-                if verdict is None or verdict.unsupported is not None or verdict.failures:
+                if verdict is None or verdict.unsupported is not None or (verdict.failures and self._cause.clues):
                     self.passes_without = False
                 if self._pinned.fails(again):
                     return again
@@ -114,30 +125,72 @@ class _Test:
     @property
     def predicted(self) -> bool:
         """Whether the cause predicts the failure where it shows."""
-        if self._cause.clues:
+        if self._cause.clues or self._same_mistake:
             return self._fails_here() or self._fails_there()
-        same_kernel = any(each.kernel == self._pinned.fingerprint.kernel for each in self._cause.symptoms)
-        return same_kernel and self._fails_here() and self._fails_there()
+        if self._pinned.fingerprint.kernel not in self._cause.kernels:
+            return False
+        return (bool(self._seen_with) or self._fails_here()) and self._fails_there()
+
+    @property
+    def _seen_with(self) -> frozenset[str]:
+        """The names of the features without which this kind of failure can't be seen."""
+        own = self._pinned.fingerprint
+        return _SEEN_WITH.get(own.kind, frozenset()) | _PLACES.get(own.place, frozenset())
 
     def _fails_here(self) -> bool:
         """Whether the cause's case fails like this one where this one does."""
         return self._some_fails(moved(self._cause.case, self._case, self._pinned.fingerprint), self._pinned.fingerprint)
 
     def _fails_there(self) -> bool:
-        """Whether this case with the cause's features alone fails, and like the cause where the cause shows."""
-        own = self._pinned.fingerprint
-        seen_with = _SEEN_WITH.get(own.kind, frozenset()) | _PLACES.get(own.place, frozenset())
-        plain = self._plain({feature for feature in CLUES if feature.name in seen_with})
-        if not self._some_fails(iter((plain,)), own):
+        """Whether this case, made plain, fails as the cause does, or as the cause's case does in its place."""
+        cause = self._cause
+        shown = frozenset(feature for feature in CLUES if feature.name in self._seen_with) - cause.marks
+        plain = self._plain(self._case, cause.marks | shown)
+        if (features_in(plain) & CLUES) - cause.marks - shown:
             return False
-        return self._some_fails(moved(plain, self._cause.case, self._cause.fingerprint), self._cause.fingerprint)
+        return any(self._fails_like_the_cause(bare) for bare in self._bare(plain, shown))
 
-    def _plain(self, kept: set[Feature]) -> Case:
-        """The case without the clues that neither the cause nor the kind of failure needs."""
-        case = self._case
-        for feature in sorted(CLUES - self._cause.clues - kept):
-            case = next((each.variants[0] for each in ablations(case, allowed=self._allowed, among={feature})), case)
+    def _plain(self, case: Case, kept: frozenset[Feature]) -> Case:
+        """The case without the clues that are not `kept`, as far as it still fails in the same way.
+
+        Where that way can be seen in some cases only, and for a stray access, any failure will do.
+        """
+        # Without one feature a case may have another again, as where longer requests outgrow a window.
+        for feature in (*sorted(CLUES - kept), *sorted(CLUES - kept)):
+            variants = (variant for each in self._without(case, {feature}) for variant in each.variants)
+            failing = (again for variant in variants for again in _reseeded(variant, SEEDS) if self._still_fails(again))
+            case = next(failing, case)
         return case
+
+    def _still_fails(self, case: Case) -> bool:
+        if not self._seen_with and self._pinned.fingerprint.kind not in FAULTS:
+            return self._pinned.fails(case)
+        verdict = self._pinned.judged(case)
+        return verdict is not None and bool(verdict.failures)
+
+    def _bare(self, case: Case, shown: frozenset[Feature]) -> Iterator[Case]:
+        """The case, then its variants without the features with which alone its failure can be seen."""
+        yield case
+        for feature, variants in self._without(case, shown):
+            for variant in variants:
+                yield from self._bare(variant, shown - {feature})
+
+    def _fails_like_the_cause(self, case: Case) -> bool:
+        """Whether a case fails with a symptom of the cause, or the cause's case fails in its place as it does."""
+        cause = self._cause
+        verdict = self._pinned.judged(case)
+        for failure in () if verdict is None else verdict.failures:
+            fingerprint = Fingerprint.of(case.backend, failure)
+            if cause.shows_as(fingerprint):
+                return True
+            if fingerprint.place in _PLACES or fingerprint.kind in _SEEN_WITH:
+                continue
+            if self._some_fails(moved(cause.case, case, fingerprint), fingerprint):
+                return True
+        return self._some_fails(moved(case, cause.case, cause.fingerprint), cause.fingerprint)
+
+    def _without(self, case: Case, features: Collection[Feature]) -> Iterator[Ablation]:
+        return ablations(case, allowed=self._allowed, among=features)
 
     def _some_fails(self, cases: Iterator[Case], fingerprint: Fingerprint) -> bool:
         """Whether one of the cases that can be run fails with this fingerprint, with the one seed or another."""
@@ -145,9 +198,17 @@ class _Test:
             if possible(case) and self._allowed(case):
                 for again in _reseeded(case, SEEDS):
                     verdict = self._pinned.judged(again)
-                    if verdict is not None and fingerprint.among(verdict.failures) is not None:
+                    if verdict is not None and any(self._alike(fingerprint, each) for each in verdict.failures):
                         return True
         return False
+
+    def _alike(self, fingerprint: Fingerprint, failure: Observation) -> bool:
+        """Whether a failure is at the same place of the same kernel and mode, and of the same kind.
+
+        Under the clues of one cause, a wrong number and a NaN are the same kind.
+        """
+        wrong = bool(self._cause.clues) and {fingerprint.kind, failure.kind} <= _WRONG
+        return fingerprint.among((replace(failure, kind=fingerprint.kind) if wrong else failure,)) is not None
 
 
 def moved(case: Case, to: Case, fingerprint: Fingerprint) -> Iterator[Case]:

@@ -1,4 +1,4 @@
-"""One slice of the search: draw cases until one fails in a new way, then shrink and confirm what failed."""
+"""One slice of the search: draw cases until one fails in a new way, then shrink and confirm it."""
 
 import time
 from collections import Counter
@@ -9,6 +9,8 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.reduce import SameCause
 from attnfuzz.harness.reduce.ablation import Feature
+from attnfuzz.harness.reduce.possible import possible
+from attnfuzz.harness.reduce.relation import run_only_the_other
 from attnfuzz.harness.sandbox.again import show_again
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike, comes_back, recheck
@@ -36,23 +38,26 @@ from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.remembered import Remembered
 from attnfuzz.harness.search.tally import CountingRunner
-from attnfuzz.harness.verdict.failures import FAILURES, Failure, Observation, Verdict
+from attnfuzz.harness.verdict.failures import FAILURES, Failure, Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Pace
 from attnfuzz.reference.device import Device
 
 RUNS_PER_SHRINKING_RUN = 4
-"""Runs of one case for each run that shrinking may take: those of a failure that does not always come back."""
+"""Runs of a flaky failure's case per run of the shrinking budget."""
 
 RECHECK_SECONDS = 60.0
-"""What it may take to show again a finding of an earlier campaign that comes and goes."""
+"""Time limit to show a flaky finding of an earlier campaign again."""
 
 PROMPT_RUNS = 60
-"""Runs on a prompt device, at most, before a failure that comes and goes on a late one is said to need it."""
+"""Most runs on a prompt device before a flaky failure is said to need a late one."""
+
+RELATIVE = frozenset({Kind.METAMORPHIC_MISMATCH, Kind.REPLAY_DIVERGED, Kind.NONDETERMINISTIC})
+"""Kinds of failures that compare two runs."""
 
 SYMPTOM = ShrinkBudget(runs=150, seconds=3.0)
-"""What making a failure smaller may cost once a known cause explains it."""
+"""Budget for shrinking a failure that a known cause explains."""
 
 
 class _TimeIsUp(BaseException):
@@ -64,17 +69,13 @@ class _Broken(BaseException):
 
 
 class Hunt:
-    """Runs one slice and tells what it meets, as messages.
+    """Runs one slice and sends its results as messages.
 
-    The first new failure is pinned: from then on only its fingerprint counts as failing, so that shrinking ends in
-    the bug that it began with. Other failures that turn up meanwhile are set aside, and are reduced after it.
-
-    A failure that the cause of a known one explains is a symptom of that, and is not made small with the same effort.
-    `explained` adds to the verdict on a case what explains its failures: it is asked once for each that is caught.
-
-    Reducing keeps to what `capability` covers, if one is given, and what runs on other backends to what `elsewhere`
-    gives for them. `novelty` says which cases are interesting; none are
-    without it. Failing examples are kept in `remembered`.
+    The first new failure is pinned: from then on only its fingerprint counts as failing, so that shrinking ends in the
+    bug that it began with. Other failures meanwhile are set aside, and are reduced after it. A failure explained by a
+    known cause is a symptom, shrunk with less effort. `explained` adds explanations to the verdict on a caught case.
+    Reduction stays within `capability`, if given, and on other backends within `elsewhere`. `novelty` selects
+    interesting cases; without it there are none. Failing examples are kept in `remembered`.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Hunt:
         self._replayed = 0
 
     def run(self, strategy: SearchStrategy[Case]) -> SliceDone:
-        """Search the cases of `strategy`, or do what else the slice asks for. Raises what the runner raises."""
+        """Search the cases of `strategy`, or do the slice's other task. Raises the runner's errors."""
         if self._task.comparison is not None:
             self._compare(self._task.comparison)
         elif self._task.replays:
@@ -139,7 +140,7 @@ class Hunt:
                 continue
             verdict = self._runner.verdict(replay.case)
             self._note(replay.case, verdict)
-            # One that fails no more may come and go.
+            # One that passes now may be flaky.
             passing = [each for each in replay.failed if not any(alike(seen, each) for seen in verdict.observations)]
             for each in [verdict] if verdict.failures else [Verdict(observations=(seen,)) for seen in passing]:
                 pinned = self._suspect(replay.case, each, self._runner.history)
@@ -148,7 +149,7 @@ class Hunt:
                     self._runner.shrinking = False
 
     def _rechecked(self, replay: Replay, finding: str) -> Rechecked:
-        """How the case of a finding fails now."""
+        """Run a finding's case again."""
         if replay.recurrence is None:
             runs, verdict = recheck(self._runner, replay.case)
             return Rechecked(finding=finding, observations=verdict.failures, runs=runs, unsupported=verdict.unsupported)
@@ -165,13 +166,14 @@ class Hunt:
         )
 
     def _compare(self, pair: CausePair) -> None:
-        """Find out whether two causes are one: what either predicts of the other is run."""
+        """Test whether two causes are one: each one's predictions about the other are run."""
         self._runner.shrinking = True
         for cause, other in ((pair.cause, pair.other), (pair.other, pair.cause)):
             verdict = self._runner.verdict(other.case)
             if other.fingerprint.among(verdict.failures) is None:
                 return
-            explained = explain(self._pin(other.fingerprint, other.case, verdict), (cause,), self._allowed)
+            pinned = self._pin(other.fingerprint, other.case, verdict)
+            explained = explain(pinned, (cause,), self._allowed, mistakes=other.mistakes)
             if explained.cause is not None:
                 self._tell(SameCauses(name=other.name, cause=cause.name))
                 return
@@ -196,15 +198,15 @@ class Hunt:
             raise broken.args[0] from None
 
     def _visit(self, case: Case) -> bool:
-        """What Hypothesis runs on each case that it draws, and once more on the one that failed.
+        """Judge a case that Hypothesis draws, or the failing one once more.
 
-        Returns whether the case failed in a way that is passed over.
+        Returns whether the case has a known failure.
         """
         failed = False
         try:
             if self._pinned is None:
                 failed = self._search(case)
-            # What fails may be a variant of the case that was drawn.
+            # The failing case may be a variant of the drawn one.
             observation = self._pinned.observation(self._pinned.first) if self._pinned else None
         except Exception as error:
             raise _Broken(error) from error
@@ -213,7 +215,7 @@ class Hunt:
         return failed
 
     def _search(self, case: Case) -> bool:
-        """Judge a drawn case, and pin its failure if that is new. Returns whether it failed at all."""
+        """Judge a drawn case, and pin a new failure. Returns whether it failed at all."""
         if self._time_is_up():
             raise _TimeIsUp
         verdict = self._runner.search(case)
@@ -222,7 +224,7 @@ class Hunt:
         return bool(verdict.failures)
 
     def _note(self, case: Case, verdict: Verdict) -> None:
-        """Tell what a case is worth beside its failures."""
+        """Report a case's gaps, rejection and novelty."""
         if verdict.unsupported is not None:
             self._unsupported[verdict.unsupported] += 1
         for observation in verdict.observations:
@@ -235,10 +237,13 @@ class Hunt:
     def _suspect(self, case: Case, verdict: Verdict, history: tuple[Case, ...]) -> Pinned[Case] | None:
         """The failure of `case` to shrink: its worst, if that is new and comes back in a fresh worker.
 
-        One that does not is run again in other ways, after the cases of `history` among them.
+        One that does not come back is run again in other ways, also after the cases of `history`.
         """
         if not verdict.failures:
             return None
+        alone = self._related_alone(case, verdict)
+        if alone is not None:
+            case, verdict = alone
         self._history = history
         fingerprint = Fingerprint.of(case.backend, verdict.failures[0])
         if fingerprint in self._passed_over:
@@ -246,8 +251,17 @@ class Hunt:
         self._passed_over.add(fingerprint)
         return self._confirmed(fingerprint, case, verdict)
 
+    def _related_alone(self, case: Case, verdict: Verdict) -> tuple[Case, Verdict] | None:
+        """The related run of a case as a case of its own, if the two runs differ because that one is wrong."""
+        if case.relation is None or verdict.failures[0].kind not in RELATIVE:
+            return None
+        for other in run_only_the_other(case):
+            if possible(other) and self._allowed(other) and (judged := self._runner.verdict(other)).failures:
+                return other, judged
+        return None
+
     def _beneath(self, fingerprint: Fingerprint, case: Case, verdict: Verdict) -> Pinned[Case] | None:
-        """What a failure that is passed over hides: none of its causes shows in the case, or it fails without them."""
+        """A failure beneath a known one: none of its causes shows in the case, or it fails without them."""
         causes = [cause for cause in self._causes.values() if cause.shows_as(fingerprint)]
         present = explaining(causes, case)
         if present is None or fingerprint in self._beside:
@@ -315,7 +329,7 @@ class Hunt:
         )
 
     def _needs_late(self, pursued: Pursued) -> tuple[str, ...]:
-        """The feature "late device", if a failure that comes and goes does not come where the device is prompt."""
+        """The feature "late device", if a flaky failure does not show on a prompt device."""
         if pursued.case.pace is Pace.PROMPT or pursued.recurrence.seen_once:
             return ()
         prompt = replace(pursued.case, pace=Pace.PROMPT)
@@ -325,7 +339,7 @@ class Hunt:
         return ("late device",)
 
     def _settle(self, pinned: Pinned[Case]) -> None:
-        """Make a failure small, and hand over the smallest case that comes back; the first one did."""
+        """Shrink a failure, and send the smallest case that comes back; the first one did."""
         pinned, cause = self._explained(pinned)
         smallest, clues = self._smallest(pinned)
         for case in dict.fromkeys((smallest, pinned.first)):
@@ -340,7 +354,7 @@ class Hunt:
                 return
 
     def _smallest(self, pinned: Pinned[Case]) -> tuple[Case, frozenset[Feature]]:
-        """The smallest case that fails for the same cause, and the clues that it needs as the first one does."""
+        """The smallest case that fails for the same cause, and the clues that both it and the first one need."""
         if pinned.reduced:
             return pinned.first, frozenset()
         by_chance = pinned.fingerprint.kind in STATISTICAL
@@ -349,14 +363,14 @@ class Hunt:
         smallest = cause.smallest(
             pinned.first,
             capability=self._capability,
-            # Candidates of a large case take time to make, so that making them has to end when the time is over.
+            # Making candidates of a large case is slow, and has to end with the time.
             stop=lambda: pinned.reduced,
             budget=self._task.shrink.runs,
         )
         return smallest, clues
 
     def _explained(self, pinned: Pinned[Case]) -> tuple[Pinned[Case], KnownCause | None]:
-        """The failure to make small, and the known cause that explains it; less is spent on it if there is one."""
+        """The failure to shrink, and the known cause that explains it, which lowers its budget."""
         explained = explain(pinned, tuple(self._causes.values()), self._allowed)
         if explained.case != pinned.first:
             observation, verdict = pinned.observation(explained.case), pinned.verdict(explained.case)
@@ -415,7 +429,7 @@ class Hunt:
                 self._settle(pinned)
         for fingerprint, (case, verdict, _) in self._aside.items():
             if fingerprint not in self._passed_over:
-                # No time is left to confirm it, and it must not go unheard.
+                # There is no time left to confirm it, but it must be reported.
                 worst = verdict.failures[0]
                 self._tell(Suspect(fingerprint=fingerprint, case=case, observation=worst, left_over=True))
 
@@ -436,11 +450,11 @@ class Hunt:
         return seconds is not None and self._seconds >= seconds
 
     def _budget(self) -> ShrinkBudget:
-        """What the next failure may cost to shrink."""
+        """The budget for shrinking the next failure."""
         budget, limit = self._task.shrink, self._task.shrink_seconds
         return budget if limit is None else replace(budget, seconds=min(budget.seconds, limit - self._seconds))
 
     @property
     def _seconds(self) -> float:
-        """The seconds that the slice has taken, as its limits count them."""
+        """The slice's seconds, as its limits count them."""
         return time.monotonic() - self._handed_at

@@ -1,4 +1,4 @@
-"""What a job does with its slices, however they reach it: the workers, and all that is kept between slices."""
+"""A job's work on slices, however they arrive: the workers, and the state kept between slices."""
 
 from collections.abc import Callable
 from typing import Self
@@ -15,7 +15,7 @@ from attnfuzz.strategies.coverage import pairs_of
 
 
 class Hunter:
-    """Runs slices, one at a time, and tells what they meet. Raises what Runner does, and DatabaseError."""
+    """Runs slices one at a time, and sends their messages. Raises Runner's errors and DatabaseError."""
 
     def __init__(self, setup: JobSetup, tell: Callable[[AnyMessage], None]) -> None:
         self._setup = setup

@@ -1,4 +1,4 @@
-"""What the main process of a campaign and its jobs say to each other: JSON, one message per line."""
+"""Messages between a campaign's main process and its jobs: JSON lines."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from attnfuzz.harness.search.known import KnownCause
+from attnfuzz.harness.search.limits import MOST_SECONDS
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.recurrence import Recurrence
@@ -15,16 +16,13 @@ from attnfuzz.reference.case import Case, Guard
 from attnfuzz.strategies.coverage import Pair
 from attnfuzz.strategies.lean import Lean
 
-MOST_SECONDS = 10 * 366 * 86400.0
-"""Ten years: a longer campaign is a slip of the pen."""
-
-# Bounds on what a log may hold: it may be damaged, or foreign.
+# Bounds on values in a log, which may be damaged or foreign.
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
 Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
 
 
 class JobSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """To a job, first: what all of its slices share.
+    """First message to a job: the settings of all its slices.
 
     `alpha` is the probability that a correct output is called wrong. The tiers in `without` are skipped. `database`
     is a folder or a redis:// URL for Hypothesis' examples. `job` is the job's number, by which it takes its GPU.
@@ -40,14 +38,14 @@ class JobSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShrinkBudget(msgspec.Struct, frozen=True):
-    """What shrinking one failure may cost: runs of a case, and seconds."""
+    """The budget for shrinking one failure, in runs of a case and seconds."""
 
     runs: int = 1000
     seconds: float = 40.0
 
 
 class SliceKind(StrEnum):
-    """What a slice runs: cases that it draws, cases that were kept, suspects that no other slice settled, or causes."""
+    """The task of a slice: drawn cases, kept cases, unsettled suspects, or a comparison of causes."""
 
     DRAWN = "drawn"
     KEPT = "kept"
@@ -56,10 +54,10 @@ class SliceKind(StrEnum):
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
-    """A kept case to run again. `finding` names the finding that it is the case of, if it is one's.
+    """A kept case to run again. `finding` is the name of its finding, if any.
 
-    `failed` is how the case of a finding, or of suspects, failed before. A finding that comes and goes has its
-    `recurrence` and `history`.
+    `failed` is how the case of a finding, or of suspects, failed before. A flaky finding has its `recurrence` and
+    `history`.
     """
 
     case: Case
@@ -77,16 +75,13 @@ class CausePair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
-    """To a job: search `backend` for failures that are not `known`, for so many examples or seconds.
+    """To a job: search `backend` for failures that are not `known`, for this many examples or seconds.
 
-    `causes` are those of the failures that are known, in this backend or in one that shares a kernel with it.
-
-    `index` is its number among the slices of its backend that draw; others have none.
-
-    With `replays`, judge these cases in this order and draw none. With a `comparison`, do nothing but that. `lean` is
-    what is drawn more often than otherwise. With `first_only`, what else turns up while the first failure is shrunk is
-    ignored. Nothing is shrunk after `shrink_seconds`. These and `seconds` count from `handed_at`, a time of this
-    machine's monotonic clock, or from when the slice begins if that is not given.
+    `causes` are those of known failures in this backend or in one that shares a kernel with it. `index` numbers the
+    drawing slices of a backend. With `replays`, judge these cases in order and draw none. With a `comparison`, do only
+    that. `lean` biases drawing. With `first_only`, other failures during shrinking are ignored. Nothing is shrunk after
+    `shrink_seconds`. These and `seconds` count from `handed_at`, a time of this machine's monotonic clock, or from the
+    slice's begin if that is not given.
     """
 
     backend: str
@@ -111,11 +106,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Tally(Message, frozen=True, kw_only=True, tag=True):
-    """What was run: since the last message, in a slice, or on a backend. Tallies are added.
+    """Counts of runs since the last message, in a slice, or on a backend. Tallies are added.
 
     `searched` examples were drawn; `cases` were judged in all, shrinking and confirming included, with `rows` rows;
-    `deaths` workers died of them. `shrinking` says whether the last of them were suspects. `margins` has the largest
-    margin of each tier among cases that passed, `phases` the seconds spent in each phase of a case.
+    `deaths` workers died of them. `shrinking`: the last of them were suspects. `margins` has the largest margin of each
+    tier among cases that passed, `phases` the seconds spent in each phase of a case.
     """
 
     searched: Count = 0
@@ -127,7 +122,7 @@ class Tally(Message, frozen=True, kw_only=True, tag=True):
     phases: dict[str, Seconds] = {}
 
     def __add__(self, later: "Tally") -> "Tally":
-        """Return what was run in both."""
+        """Return the sum of both."""
         tiers, phases = self.margins | later.margins, self.phases | later.phases
         return Tally(
             searched=self.searched + later.searched,
@@ -141,7 +136,7 @@ class Tally(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Interesting(Message, frozen=True, kw_only=True, tag=True):
-    """A case that passed or failed, and did what no other case of this job did before it.
+    """A case with new features or margins for this job, passed or failed.
 
     `pairs` of features are new to the job; `margins` of tiers are larger than any before by a tenth at least.
     """
@@ -152,10 +147,10 @@ class Interesting(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Rechecked(Message, frozen=True, kw_only=True, tag=True):
-    """A finding's case was run again: how it fails now, worst first; not at all, if there is no observation.
+    """A finding's case was run again: its failures now, worst first; empty if it passes.
 
-    It was run until it failed, with fresh value seeds too: `runs` times in all. `unsupported` is why it could not be.
-    `inconclusive`: it comes and goes, and there was no time for as many runs as would show it.
+    It was run until it failed, with fresh value seeds too: `runs` times in all. `unsupported` is why it could not run.
+    `inconclusive`: it is flaky, and there was no time for enough runs.
     """
 
     finding: str
@@ -166,9 +161,9 @@ class Rechecked(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Suspect(Message, frozen=True, kw_only=True, tag=True):
-    """A new kind of failure, as it was drawn. One that is `left_over` waits for another slice: this one has no time.
+    """A new kind of failure, as drawn. One that is `left_over` waits for another slice, since this one has no time.
 
-    One is `beside` others with its fingerprint, which are known, if their causes don't show in its case.
+    One is `beside` known ones with its fingerprint if their causes don't show in its case.
     """
 
     fingerprint: Fingerprint
@@ -181,10 +176,9 @@ class Suspect(Message, frozen=True, kw_only=True, tag=True):
 class Caught(Message, frozen=True, kw_only=True, tag=True):
     """The suspect with this fingerprint came back in a fresh worker; `case` is the smallest that fails like it.
 
-    `needs` are the features that the failure of `case` needs, by name, as far as the budget lasted to find out.
-    `cause` names the finding whose cause explains it, "" if none is known to. `beside` is as in `Suspect`. One that
-    comes and goes has a `recurrence`; `history` are the cases that are to run before it. A death may have been seen
-    just once.
+    `needs` are the names of the features that the failure of `case` needs, as far as the budget allowed. `cause` names
+    the finding whose cause explains it, "" if unknown. `beside` is as in `Suspect`. A flaky one has a `recurrence`;
+    `history` are the cases to run before it. A death may have been seen just once.
     """
 
     fingerprint: Fingerprint
@@ -200,7 +194,7 @@ class Caught(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Lost(Message, frozen=True, kw_only=True, tag=True):
-    """The suspect with this fingerprint did not come back, in whatever way it was run again: `tried` says in which."""
+    """The suspect with this fingerprint did not come back in any rerun; `tried` describes them."""
 
     fingerprint: Fingerprint
     tried: Recurrence | None = None
@@ -214,7 +208,7 @@ class SameCauses(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Gap(Message, frozen=True, kw_only=True, tag=True):
-    """Something that only the strict contract forbids."""
+    """A failure of the strict contract alone."""
 
     fingerprint: Fingerprint
     case: Case
@@ -222,16 +216,13 @@ class Gap(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Troubled(Message, frozen=True, kw_only=True, tag=True):
-    """Something around the job broke, and it goes on without it."""
+    """An auxiliary part of the job broke; the job goes on without it."""
 
     text: str
 
 
 class SliceDone(Message, frozen=True, kw_only=True, tag=True):
-    """The slice is over; `tally` is the sum of what it sent.
-
-    `replayed` are the cases that it came to, of those that it was to run again.
-    """
+    """The slice is over. `tally` sums those that it sent; `replayed` is the number of replays that it ran."""
 
     tally: Tally
     replayed: int = 0

@@ -12,11 +12,11 @@ def needs_of(
 ) -> tuple[str, ...]:
     """Return the names of the features that the failure of `case` needs, as far as the budget lasts to find out.
 
-    That it needs `clues` is known: they were kept while it was made small.
+    `clues` are known to be needed: shrinking kept them.
     """
 
     def shown(feature: Feature) -> bool:
-        # A check that was cut short has shown nothing.
+        # A check that was cut short shows nothing.
         return bool(needed(case, pinned.fails, allowed=allowed, among={feature})) and not pinned.spent
 
     clues_first = sorted(features_in(case), key=lambda each: (not each.clue, each.name))

@@ -1,4 +1,4 @@
-"""What a case did that none did before it: pairs of features that were reached, and margins."""
+"""The novelty of a case: newly reached pairs of features, and record margins."""
 
 from collections.abc import Callable, Collection
 
@@ -8,16 +8,16 @@ from attnfuzz.reference.case import Case
 from attnfuzz.strategies.coverage import Pair
 
 RECORD = 1.1
-"""How much larger than the largest before it a margin is that is worth telling: each tier has a few dozen, no more."""
+"""Factor over the last record for a margin to be reported: a few dozen per tier at most."""
 
 WORTH_TELLING = 0.3
-"""The margin below which nothing is close to failing, and a record says nothing."""
+"""Margin below which records are not reported: nothing is close to failing."""
 
 
 class Novelty:
-    """Remembers, for each backend, the pairs and the largest margins so far; no cases, so that it does not grow.
+    """Remembers the pairs and the largest margins of each backend, but no cases, so that it doesn't grow.
 
-    `pairs_of` gives the pairs of features of a case.
+    `pairs_of` returns the pairs of features of a case.
     """
 
     def __init__(self, pairs_of: Callable[[Case], Collection[Pair]]) -> None:
@@ -26,13 +26,13 @@ class Novelty:
         self._records: dict[str, dict[str, float]] = {}
 
     def of(self, case: Case, verdict: Verdict) -> Interesting | None:
-        """What is new about a case that was judged; None if nothing is, or if its backend rejected it."""
+        """The novelty of a judged case; None if there is none, or if its backend rejected it."""
         if verdict.unsupported is not None:
             return None
         reached = self._reached.setdefault(case.backend, set())
         pairs = sorted(pair for pair in self._pairs_of(case) if pair not in reached)
         reached.update(pairs)
-        # The margins of what fails belong to a finding. They would also hide how close others come.
+        # A failing case's margins belong to its finding, and would hide how close others come.
         margins = {} if verdict.failures else self._new_records(case.backend, verdict)
         return Interesting(case=case, pairs=tuple(pairs), margins=margins) if pairs or margins else None
 

@@ -1,4 +1,4 @@
-"""A failure that is being shrunk: which smaller cases still fail in the same way, within a budget."""
+"""A failure being shrunk: which smaller cases fail in the same way, within a budget."""
 
 import time
 from collections.abc import Callable, Hashable
@@ -13,15 +13,14 @@ from attnfuzz.reference.case_file import AnyCase
 C = TypeVar("C", bound=AnyCase)
 
 NEEDS_SHARE = 0.2
-"""The part of the budget that is for finding out which features the smallest case needs."""
+"""Share of the budget for finding the features that the smallest case needs."""
 
 
 class Pinned(Generic[C]):
-    """The failure with `fingerprint` of the case `first`, a fault being the same wherever it lands.
+    """The failure with `fingerprint` of the case `first`; a fault is the same wherever it lands.
 
-    Every verdict that `run` gives is remembered. Once the budget is spent, cases that were not run before count as
-    passing and no others do, so that what shrinks sees answers that never change, and ends. `aside` is handed each
-    verdict.
+    Every verdict of `run` is remembered. Once the budget is spent, unknown cases count as passing, so that shrinking
+    sees consistent answers, and ends. `aside` gets each verdict.
     """
 
     def __init__(
@@ -60,18 +59,18 @@ class Pinned(Generic[C]):
         return self._verdicts.get(key)
 
     def limit(self, budget: ShrinkBudget) -> None:
-        """Have this budget from now on."""
+        """Set the budget from now on."""
         self._budget = budget
         self._runs_left = budget.runs
         self._deadline = time.monotonic() + budget.seconds
 
     def verdict(self, case: C) -> Verdict:
-        """The verdict on a case that was run."""
+        """The remembered verdict on a case."""
         return self._verdicts[identity(case)]
 
     @property
     def left(self) -> float:
-        """The part of the budget that is left, of runs or seconds, whichever is less; 0 if nothing will be run."""
+        """The part of the budget that is left, of runs or seconds, whichever is less; 0 if it is spent."""
         seconds = self._deadline - time.monotonic()
         if self._runs_left <= 0 or seconds <= 0:
             return 0.0
@@ -79,10 +78,10 @@ class Pinned(Generic[C]):
 
     @property
     def spent(self) -> bool:
-        """Whether nothing will be run any more."""
+        """Whether the budget is spent."""
         return not self.left
 
     @property
     def reduced(self) -> bool:
-        """Whether the part of the budget that is for making the case smaller is spent."""
+        """Whether the shrinking part of the budget is spent."""
         return self.left <= NEEDS_SHARE

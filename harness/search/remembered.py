@@ -1,4 +1,4 @@
-"""Hypothesis' example database as a search uses it: few entries, each tried once, under names of our own."""
+"""Hypothesis' example database for a search: few entries, each tried once, under our own names."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -8,20 +8,20 @@ from hypothesis.database import ExampleDatabase
 from attnfuzz.strategies.lean import Lean
 
 TRIED_PER_SLICE = 5
-"""Entries that one slice tries; those of a bug that is known, or was fixed, cost no more than this."""
+"""Entries that one slice tries, which bounds the cost of known or fixed bugs."""
 
 _MOST_TRIED = 100_000
 
 
 class Remembered:
-    """The failing examples in `database`, for the slices of one job. An entry is tried once by a job, and no more."""
+    """The failing examples in `database`, for the slices of one job. A job tries an entry once."""
 
     def __init__(self, database: ExampleDatabase) -> None:
         self._database = database
         self._tried: set[tuple[bytes, bytes]] = set()
 
     def of(self, backend: str, lean: Lean) -> "SliceExamples":
-        """What a slice hands to Hypothesis. What was drawn says something under the same lean only."""
+        """The database for a slice, per lean: entries are valid only under the same lean."""
         if len(self._tried) > _MOST_TRIED:
             self._tried.clear()
         return SliceExamples(self._database, "\0".join(("attnfuzz", backend, *lean.features)).encode(), self._tried)
@@ -30,12 +30,11 @@ class Remembered:
 class SliceExamples(ExampleDatabase):
     """A database for one run of Hypothesis, which keeps the smallest failing examples in `database` under `name`.
 
-    Hypothesis names entries after the function that it calls, and we have one function for all backends. The names
-    that it derives from the first one are for what shrinking and targets passed through: they are not kept, since
-    trying them again would take a tenth of each slice.
-
-    Set `failed` after each example: what failed is kept even if it raised nothing, because the failure is known here;
-    another machine may not know it. Set `closed` when what ends the run is no failure.
+    Hypothesis names entries after the function that it calls, and ours is the same for all backends. Entries under
+    names derived from the first one, for shrinking and targets, are not kept: trying them again would take a tenth of
+    each slice.
+    Set `failed` after each example: failing ones are kept even if they raised nothing, because the failure is known
+    here; another machine may not know it. Set `closed` when the run ends without a failure.
     """
 
     def __init__(self, database: ExampleDatabase, name: bytes, tried: set[tuple[bytes, bytes]]) -> None:
@@ -48,7 +47,7 @@ class SliceExamples(ExampleDatabase):
         self._first: bytes | None = None
 
     def fetch(self, key: bytes) -> Iterable[bytes]:
-        """Some entries that this job has not tried, the smallest first."""
+        """Yield some entries that this job has not tried, the smallest first."""
         self._first = self._first or key
         if key != self._first:
             return

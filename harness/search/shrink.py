@@ -1,4 +1,4 @@
-"""A failing case of either kind made small: its first failure is pinned, and what still fails in that way is kept."""
+"""Shrink a failing case of either kind: its first failure is pinned, and cases failing alike are kept."""
 
 from collections.abc import Callable
 
@@ -22,10 +22,10 @@ SMALLER = "It was made smaller since, as long as it failed alike: pages, lengths
 
 
 class Shrunk(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a case: the smallest that fails like it, and comes back in a fresh worker.
+    """The result of shrinking: the smallest case that fails alike, and comes back in a fresh worker.
 
-    `observation` is that failure of `case`, `runs` how many cases were run. `steady` is false if nothing but the first
-    case comes back, and that not even itself.
+    `observation` is the failure of `case`, `runs` the number of cases run. `steady` is False if not even the first case
+    comes back.
     """
 
     case: AnyCase
@@ -43,8 +43,8 @@ def shrink(
 ) -> Shrunk | None:
     """The smallest case that fails like `case`, None if it passes.
 
-    With `same_kernels`, calls stay of the shape that kernels are compiled for, as they do on a GPU's backends anyway.
-    With `repeat`, each case is run up to so many times, and fails if one run of it does: for failures that race.
+    With `same_kernels`, calls keep the shape that kernels are compiled for, as on a GPU's backends. With `repeat`, each
+    case is run up to `repeat` times, and fails if one run does: for races.
     The same case and verdicts give the same result, as long as the budget lasts. Raises Unsupported.
     """
     runs = _Runs(runner, repeat)
@@ -71,7 +71,7 @@ def shrink(
 
 
 class _Runs:
-    """A runner that counts, and runs a case again where one run may not show what it does."""
+    """A runner that counts runs, and repeats a case whose failure races."""
 
     def __init__(self, runner: CaseRunner[AnyCase], repeat: int) -> None:
         self._runner, self._repeat = runner, repeat
@@ -85,7 +85,7 @@ class _Runs:
         self._runner.renew()
 
     def until(self, case: AnyCase, enough: Callable[[Verdict], bool]) -> Verdict:
-        """The first verdict that is enough, or the last."""
+        """Run until a verdict is enough; return it, or the last."""
         verdict = self.verdict(case)
         for _ in range(self._repeat - 1):
             if enough(verdict) or verdict.unsupported is not None:
@@ -95,7 +95,7 @@ class _Runs:
 
 
 def _reduced(case: AnyCase, pinned: Pinned[AnyCase], budget: int, *, same_kernels: bool) -> AnyCase:
-    # Candidates of a large case take time to make, so that making them has to end when the time is over.
+    # Making candidates of a large case is slow, and has to end with the time.
     def stop() -> bool:
         return pinned.spent
 
@@ -108,14 +108,14 @@ def _reduced(case: AnyCase, pinned: Pinned[AnyCase], budget: int, *, same_kernel
 
 
 def _noted(smaller: AnyCase, case: AnyCase) -> AnyCase:
-    """The smaller case, whose notes say that they are about the larger one."""
+    """The smaller case, with a note that its notes are about the larger one."""
     if isinstance(smaller, Case) or smaller == case or not smaller.notes or SMALLER in smaller.notes:
         return smaller
     return replace(smaller, notes=(*smaller.notes, SMALLER))
 
 
 def _again(runs: _Runs, case: AnyCase, observation: Observation) -> bool:
-    """Whether a failure comes back in a fresh worker; of calls with the same contents, since there are no others."""
+    """Whether a failure comes back in a fresh worker; calls have no other contents."""
     if isinstance(case, Case):
         return comes_back(runs, case, observation)
     runs.renew()

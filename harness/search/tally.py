@@ -1,4 +1,4 @@
-"""Counts what a runner runs, and tells it now and then, so that a long shrink shows as progress too."""
+"""Count a runner's runs, and report them now and then, so that long shrinking shows progress."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -14,28 +14,28 @@ SECONDS_PER_TALLY = 0.25
 
 
 class CountingRunner:
-    """A runner that counts what `runner` runs, and the workers that died of it. Each run is told once, when it is over.
+    """A runner that counts the runs of `runner`, and workers that died. Each run is reported once, when it is over.
 
-    `total` is the sum of what it ran. `shrinking` is for the caller to set; each tally says what it was.
+    `total` is the sum of its runs. The caller sets `shrinking`, which each tally repeats.
     """
 
     def __init__(self, runner: RepeatingRunner, tell: Callable[[Tally], None]) -> None:
         self._runner = runner
         self._tell = tell
         self._news = self.total = Tally()
-        self._told_at = time.monotonic()
+        self._reported_at = time.monotonic()
         self.shrinking = False
 
     def verdict(self, case: Case) -> Verdict:
-        """Run `case`, which the search came back to: to shrink, to confirm, or because it was kept."""
+        """Run a case that was not drawn: to shrink, to confirm, or because it was kept."""
         return self._run(case, drawn=False)
 
     def search(self, case: Case) -> Verdict:
-        """Run `case`, which was drawn: one more example."""
+        """Run a drawn case: one more example."""
         return self._run(case, drawn=True)
 
     def renew(self) -> None:
-        """Have the next case run by a worker that has run nothing."""
+        """Have a fresh worker run the next case."""
         self._runner.renew()
 
     @property
@@ -51,9 +51,9 @@ class CountingRunner:
         return verdicts
 
     def flush(self) -> None:
-        """Tell what has not been told."""
+        """Report pending counts."""
         news, self._news = self._news, Tally()
-        self._told_at = time.monotonic()
+        self._reported_at = time.monotonic()
         if news.cases:
             self._tell(structs.replace(news, shrinking=self.shrinking))
 
@@ -73,5 +73,5 @@ class CountingRunner:
         )
         self.total += ran
         self._news += ran
-        if time.monotonic() - self._told_at >= SECONDS_PER_TALLY:
+        if time.monotonic() - self._reported_at >= SECONDS_PER_TALLY:
             self.flush()

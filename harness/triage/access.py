@@ -1,4 +1,4 @@
-"""A stray access in words: which tensor of the call, how far past which end, and what of the arguments led there."""
+"""A stray access in words: the tensor, the distance past its end, and the arguments that led there."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ _VERBS = {"read": "reads", "write": "writes"}
 
 @dataclass(frozen=True)
 class Explained:
-    """What is known of a stray access: sentences, and the names of the arguments that it follows from."""
+    """A stray access explained: sentences, and the names of the arguments that caused it."""
 
     sentences: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
 
 
 def explain_access(calls: CallCase, observation: Observation) -> Explained:
-    """The access of a fault in `calls`, whose buffers the observation names; nothing for other failures."""
+    """Explain a fault's access in `calls`, whose buffers the observation names; empty for other failures."""
     if observation.kind not in FAULTS or not 0 <= observation.call < len(calls.calls):
         return Explained()
     index, op = observation.call, calls.calls[observation.call].op
@@ -47,7 +47,7 @@ def explain_access(calls: CallCase, observation: Observation) -> Explained:
 def _near(
     calls: CallCase, observation: Observation, verb: str, named: dict[str, View], arguments: dict[str, Any]
 ) -> str:
-    """An access beside a tensor: how far from which end, and what would lie there."""
+    """Describe an access beside a tensor: its distance from the end, and the element that would lie there."""
     assert observation.access is not None
     (name, view), *others = named.items()
     tensor = dict(tensors_of(arguments))[name]
@@ -66,7 +66,7 @@ def _near(
 
 
 def _would_be(op: str, arguments: dict[str, Any], name: str, element: int) -> str:
-    """What of a tensor would lie at an element, where the meaning of the call's arguments is known."""
+    """The meaning of a tensor's element, if the call's arguments are understood."""
     entry = ENTRY_POINTS.get(op)
     if entry is None:
         return ""
@@ -83,7 +83,7 @@ class _Page:
 
 
 def _wild_pages(calls: CallCase, index: int, access: Access, arguments: dict[str, Any]) -> Iterator[_Page]:
-    """Page ids of the call that are outside of their pool, and lead to the address."""
+    """Page ids of the call outside of their pool that lead to the address."""
     entry = ENTRY_POINTS.get(calls.calls[index].op)
     if entry is None:
         return

@@ -1,8 +1,8 @@
-"""What a call asks for by its own arguments: the same call, judged against that instead of what a server wanted.
+"""A call judged by its own arguments instead of a server's intent.
 
-A planner that passes the wrong pages gets the right attention to the wrong pages. What a call gives is compared with
-attention to the keys that its arguments name: where that agrees, the kernel did what it was asked. Where the two
-answers differ are the arguments in which a planner went wrong.
+A planner that passes the wrong pages gets the right attention to the wrong pages. A call's result is compared with
+attention to the keys that its arguments name: if they agree, the kernel followed its arguments. The differences between
+the two answers are the arguments in which a planner went wrong.
 """
 
 import ctypes
@@ -36,21 +36,21 @@ from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.dtypes import DType
 
 MAX_KEY_BYTES = 64 << 20
-"""Of the keys and values that are gathered from pages: a copy of them travels with the case."""
+"""Limit of keys and values gathered from pages: the case has a copy of them."""
 
 _UNMASKED = ("causal", "is_causal")
-"""Arguments with which a call may switch the causal mask off."""
+"""Arguments that may switch the causal mask off."""
 
 _MASKS_OF_THEIR_OWN = frozenset({"trtllm_fmha_v2_prefill"})
-"""Entry points whose mask is an argument of its own, in which an answer can't say what they attend to."""
+"""Entry points with a mask argument, which an answer can't express."""
 
 
 class NotJudgeable(ValueError):
-    """A call that can't be judged by its own arguments; the message is a clause that says why."""
+    """A call that can't be judged by its own arguments; the message is a clause with the reason."""
 
 
 class NamesNothing(NotJudgeable):
-    """A call whose arguments name keys that hold NaN: unwritten memory, as a rule."""
+    """A call whose arguments name keys that hold NaN: unwritten memory, usually."""
 
     def __init__(self, breach: Breach) -> None:
         super().__init__(breach.text)
@@ -58,11 +58,11 @@ class NamesNothing(NotJudgeable):
 
 
 def asked(case: CallCase, index: int, contract: Contract) -> CallCase:
-    """The calls up to `index`, with the answer to what that one asks for. Raises NotJudgeable."""
+    """The calls up to `index`, with the right answer to that one's arguments. Raises NotJudgeable."""
     call = case.calls[index]
     entry = ENTRY_POINTS.get(call.op)
     if entry is None or call.op in _MASKS_OF_THEIR_OWN:
-        raise NotJudgeable("it is not known what its arguments ask for")
+        raise NotJudgeable("the meaning of its arguments is unknown")
     arguments = literal_arguments(case, index)
     try:
         parameters, spans = entry.parameters(arguments), entry.spans(arguments)
@@ -95,17 +95,17 @@ def asked(case: CallCase, index: int, contract: Contract) -> CallCase:
 
 
 def _scale(arguments: Mapping[str, Any], name: str) -> float:
-    """A factor, 1 where none is given. NotJudgeable for what is no single number."""
+    """A factor, 1 by default. Raises NotJudgeable for anything but a single number."""
     scale = arguments.get(name, 1.0)
     if isinstance(scale, torch.Tensor):
         scale = scale.item() if scale.numel() == 1 else described(scale)
     if not isinstance(scale, int | float):
-        raise NotJudgeable(f"{name} is {scale}, no single number")
+        raise NotJudgeable(f"{name} is {scale}, not a single number")
     return float(scale)
 
 
 def _check(spans: Sequence[RequestSpan], query: View) -> None:
-    """Refuse requests of which the arguments do not say what they attend to."""
+    """Refuse requests whose keys the arguments don't determine."""
     if not spans:
         raise NotJudgeable("it has no requests")
     for span in spans:
@@ -120,12 +120,12 @@ def _check_written(spans: Sequence[RequestSpan], query: torch.Tensor) -> None:
     unwritten = torch.isnan(query.float()).flatten(query.ndim - 2 if query.ndim > 2 else 0).any(dim=-1).flatten()
     for request, span in enumerate(spans):
         if span.kv_len and bool(unwritten[span.first_row :][: span.q_len].any()):
-            text = f"the queries of request {request} hold NaN: nobody has written what its rows and strides name"
+            text = f"the queries of request {request} hold NaN: the rows that its strides name were never written"
             raise NamesNothing(Breach(("query",), text, "FlashInfer's docstring of query: its tokens", request))
 
 
 def _expected(span: RequestSpan, query: View, key: View, value: View, *, causal: bool) -> Iterator[Expected]:
-    """The rows of one request; without a mask one by one, since the only query of a request sees all of its keys."""
+    """The rows of one request; without a mask one by one, since a request's only query sees all of its keys."""
     count = span.q_len if causal else 1
     for first in range(span.first_row, span.first_row + span.q_len, max(count, 1)):
         yield Expected(first_row=first, query=rows(query, first, count), key=key, value=value)
@@ -146,13 +146,13 @@ class _Parts:
         return role in self._found
 
     def view(self, role: Role) -> View:
-        """The first tensor of a role. NotJudgeable if there is none."""
+        """The first tensor of a role. Raises NotJudgeable if there is none."""
         if role not in self._found:
-            raise NotJudgeable(f"it is handed no tensor of its {role}")
+            raise NotJudgeable(f"it has no tensor of its {role}")
         return self._found[role][0][1]
 
     def tensor(self, role: Role) -> torch.Tensor:
-        """What it holds, as `view`."""
+        """The content of `view`."""
         self.view(role)
         return self._found[role][0][2]
 
@@ -209,7 +209,7 @@ def _gathered(cache: torch.Tensor, span: RequestSpan, request: int) -> torch.Ten
             Breach(
                 ("block_tables", "seq_lens"),
                 f"request {request} has {span.kv_len} keys by seq_lens, and the one at {first}, slot {first % size} of "
-                f"page {span.pages[first // size]}, holds NaN: nobody has written it",
+                f"page {span.pages[first // size]}, holds NaN: it was never written",
                 "FlashInfer's docstring of seq_lens: the KV length of each request",
                 request,
             )
@@ -226,9 +226,9 @@ class Difference:
 
 
 def differences(asked: CallCase, wanted: CallCase) -> Iterator[Difference]:
-    """Where the answer to a call by its own arguments differs from the one that the step wants; scalars first.
+    """The differences between the answer to a call's arguments and the step's answer; scalars first.
 
-    Of each request the first row that differs.
+    For each request, the first differing row.
     """
     if asked.answer is None or wanted.answer is None:
         return
@@ -253,7 +253,7 @@ def _of_scalars(asked: CallAnswer, wanted: CallAnswer) -> Iterator[Difference]:
 
 
 def _rows(expected: Expected) -> Iterator[tuple[int, int]]:
-    """The rows of a request, and how many of its keys each sees under a causal mask."""
+    """The rows of a request, each with its number of visible keys under a causal mask."""
     q_len, kv_len = expected.query.shape[0], expected.key.shape[0]
     for token in range(q_len):
         yield expected.first_row + token, max(0, kv_len - q_len + token + 1)
@@ -269,7 +269,7 @@ def _of_rows(whose: str, due: Expected, own: dict[int, tuple[int, Expected]]) ->
 
 
 def _of_keys(index: int, asked: tuple[CallCase, Expected], wanted: tuple[CallCase, Expected]) -> Difference | None:
-    """The first key of a request that is another one."""
+    """The first differing key of a request."""
     keys, due = _content(asked[0], asked[1].key), _content(wanted[0], wanted[1].key)
     if keys is None or due is None or not len(due):
         return None
@@ -282,7 +282,7 @@ def _of_keys(index: int, asked: tuple[CallCase, Expected], wanted: tuple[CallCas
 
 
 def _content(case: CallCase, view: View) -> torch.Tensor | None:
-    """The bits of a view of a buffer; None for what a kernel has written."""
+    """The bits of a view of a buffer; None if a kernel has written it."""
     buffer = next(buffer for buffer in case.buffers if buffer.name == view.buffer)
     content = content_of(buffer)
     if content is None or view.dtype is not None:

@@ -1,8 +1,8 @@
-"""Whose fault a failure is, by the evidence of its calls.
+"""Conclude whose fault a failure is, from the evidence of its calls.
 
-A call that breaks a precondition is its caller's fault, whatever the kernel then does. Where a call keeps them all, and
-yet does not give what its arguments ask for, the fault is the kernel's. Where each call did what it was asked and the
-step is wrong, its caller asked for something else.
+A call that breaks a precondition is its caller's fault, whatever the kernel then does. If a call keeps them all, but
+its result contradicts its arguments, the kernel is at fault. If each call followed its arguments and the step is
+wrong, its caller passed the wrong ones.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case_file import AnyCase
 
 _OF_MEMORY = FAULTS | {Kind.HANG, Kind.WORKER_DIED, Kind.CANARY_OVERWRITTEN, Kind.INPUT_MUTATED}
-"""Failures that no answer is needed for: no legal call may end like that."""
+"""Failures that need no answer: no legal call may end like that."""
 
 _OF_EXCEPTIONS = frozenset({Kind.RAISED, Kind.UNEXPECTED_REJECTION})
 
@@ -57,18 +57,18 @@ def culprit(case: AnyCase, failure: Observation, found: Sequence[CallEvidence]) 
 
 
 def _caller(case: AnyCase) -> str:
-    return "whoever made the call" if isinstance(case, CallCase) else f"the planner of {case.backend}"
+    return "the maker of the call" if isinstance(case, CallCase) else f"the planner of {case.backend}"
 
 
 def _broken(caller: str, failure: Observation, evidence: CallEvidence) -> Culprit:
-    """The call that failed breaks a precondition, or one before it does."""
+    """The failing call, or one before it, breaks a precondition."""
     own = [each for each in evidence.breaches if each.call == failure.call] or list(evidence.breaches)
     call = own[0].call
     own = [each for each in own if each.call == call]
     op = _op(evidence, call)
     return Culprit(
         Blame.CALLER,
-        f"The caller's fault: {caller} hands {op} what its contract rules out.",
+        f"The caller's fault: {caller} breaks the contract of {op}.",
         tuple(f"{each.breach.text} ({each.breach.source})" for each in own),
         tuple(own),
         call=call,
@@ -76,7 +76,7 @@ def _broken(caller: str, failure: Observation, evidence: CallEvidence) -> Culpri
 
 
 def _inherited(evidence: CallEvidence) -> Culprit:
-    """A call finds its workspace as no caller left it."""
+    """A call finds its workspace spoiled by an earlier call."""
     first = evidence.inherited[0]
     return Culprit(
         Blame.KERNEL,
@@ -94,7 +94,7 @@ def _raised(caller: str, failure: Observation, found: Sequence[CallEvidence]) ->
     if not failure.kernel:
         return Culprit(Blame.CALLER, f"The caller's fault: {caller} raised before it launched anything.")
     if failure.kind is Kind.RAISED and any(evidence.alone.passes for evidence in found):
-        said = f"By themselves its calls pass, so that what was raised is its own: {_line(failure)}"
+        said = f"By themselves its calls pass, so the exception is its own: {_line(failure)}"
         return Culprit(Blame.CALLER, f"The caller's fault: {caller} raised after it had launched.", (said,))
     if failure.kernel not in ENTRY_POINTS:
         return _unknown(failure, found)
@@ -114,9 +114,9 @@ def _disobedient(evidence: CallEvidence) -> Culprit:
     op = _op(evidence, wrong.call)
     return Culprit(
         Blame.KERNEL,
-        f"The kernel's fault: {op} does not do what its arguments ask for.",
+        f"The kernel's fault: the result of {op} contradicts its arguments.",
         (
-            "The call keeps every precondition that is known. Judged by attention to the very keys that it names: "
+            "The call keeps every precondition that is known. Judged by attention to the keys that it names: "
             + _line(wrong.failure),
             *_elsewhere([evidence]),
         ),
@@ -155,17 +155,17 @@ def _stray(failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
 
 
 def _wrong(caller: str, failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
-    """Wrong numbers from calls that, as far as they could be judged, did what they were asked."""
+    """Wrong numbers from calls that, as far as judged, followed their arguments."""
     if any(outcome.passes for evidence in found if evidence.alone.failed for outcome in evidence.elsewhere.values()):
         return Culprit(
             Blame.KERNEL,
-            "The kernel's fault: other kernels give the right answer to the very same calls.",
+            "The kernel's fault: other kernels give the right answer to the same calls.",
             _elsewhere(found),
         )
     said = (*_obstacles(found), *_elsewhere(found))
     if failure.kind is Kind.NONDETERMINISTIC:
-        told = "The kernel's fault: the same call on the same bits gives other bits."
-        return Culprit(Blame.KERNEL, told, (_line(failure), *said))
+        conclusion = "The kernel's fault: the same call on the same bits gives other bits."
+        return Culprit(Blame.KERNEL, conclusion, (_line(failure), *said))
     if failure.kind is Kind.METAMORPHIC_MISMATCH and failure.margin is None and _judged(found):
         return Culprit(
             Blame.KERNEL,
@@ -176,11 +176,11 @@ def _wrong(caller: str, failure: Observation, found: Sequence[CallEvidence]) -> 
         asked = sum(len(evidence.asked) for evidence in found)
         each = "Its attention call" if asked == 1 else f"Each of its {asked} attention calls"
         between = sorted({call.op for each in found if each.calls for call in each.calls.calls if call.op in BETWEEN})
-        rest = f" What is between them, {', '.join(between)}, was not judged by itself." if between else ""
+        rest = f" The calls between them, {', '.join(between)}, were not judged by themselves." if between else ""
         return Culprit(
             Blame.CALLER,
-            f"The caller's fault: the kernels do what {caller} asks for, which is not what it should ask for.",
-            (f"{each} breaks no precondition and gives attention to the very keys that it names.{rest}", *said),
+            f"The caller's fault: the kernels follow their arguments, but {caller} passes the wrong ones.",
+            (f"{each} breaks no precondition and gives attention to the keys that it names.{rest}", *said),
             differences=tuple(each for evidence in found for each in evidence.differences),
             call=found[0].asked[0].call if asked == 1 else -1,
         )
@@ -188,9 +188,9 @@ def _wrong(caller: str, failure: Observation, found: Sequence[CallEvidence]) -> 
 
 
 def _unknown(failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
-    """Calls of which it is not known what they ask for, or what is asked of their callers."""
-    told = f"Unclear: of {failure.kernel or 'its calls'} it is not known what the arguments ask for."
-    return Culprit(Blame.UNCLEAR, told, (*_obstacles(found), *_elsewhere(found)), call=failure.call)
+    """Calls whose arguments or preconditions are unknown."""
+    conclusion = f"Unclear: the meaning of the arguments of {failure.kernel or 'its calls'} is unknown."
+    return Culprit(Blame.UNCLEAR, conclusion, (*_obstacles(found), *_elsewhere(found)), call=failure.call)
 
 
 def _judged(found: Sequence[CallEvidence]) -> bool:
@@ -198,7 +198,7 @@ def _judged(found: Sequence[CallEvidence]) -> bool:
 
 
 def _elsewhere(found: Sequence[CallEvidence]) -> tuple[str, ...]:
-    """How the same calls end on other kernels."""
+    """The results of the same calls on other kernels."""
     ends = {name: outcome for evidence in found for name, outcome in evidence.elsewhere.items() if outcome.runs}
     return tuple(f"The same calls on the kernels of {name} {_ended(outcome)}." for name, outcome in ends.items())
 
@@ -209,7 +209,7 @@ def _obstacles(found: Sequence[CallEvidence]) -> tuple[str, ...]:
 
 
 def _ended(outcome: VariantOutcome) -> str:
-    """How calls ended, in words: "pass", "end with OutputMismatch at out", "end with Hang in 2 of 5 runs"."""
+    """The end of calls in words: "pass", "end with OutputMismatch at out", "end with Hang in 2 of 5 runs"."""
     if outcome.failure is None:
         return "pass"
     place = f" at {outcome.failure.place}" if outcome.failure.place else ""

@@ -1,4 +1,4 @@
-"""What running the calls of a failing step by themselves shows."""
+"""Evidence from running the calls of a failing step by themselves."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,15 +27,15 @@ from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
 
 BETWEEN = frozenset({"merge_state_in_place", "merge_state", "fixup_zero_kv_rows", "gather_rows"})
-"""Calls that attend to nothing: they move, merge and repair what attention calls take or give."""
+"""Calls without attention: they move, merge and repair inputs and results of attention calls."""
 
 _OUTSIDE = "padded rows"
-"""Place of the rows that no request of a call owns: the call was not asked to write them."""
+"""Place of rows without a request of the call, which need not be written."""
 
 
 @dataclass(frozen=True)
 class BrokenDuty:
-    """A breach, and in which call."""
+    """A breach, and its call."""
 
     call: int
     breach: Breach
@@ -43,7 +43,7 @@ class BrokenDuty:
 
 @dataclass(frozen=True)
 class JudgedCall:
-    """A call that was judged by what its own arguments ask for; `failure` says that it did something else."""
+    """A call judged by its own arguments; `failure` is set if it contradicts them."""
 
     call: int
     failure: Observation | None
@@ -52,12 +52,11 @@ class JudgedCall:
 
 @dataclass(frozen=True)
 class CallEvidence:
-    """Of the failing step as literal calls, where they could be had.
+    """Evidence on the failing step as literal calls, if these could be traced.
 
-    `alone`: how they end by themselves. `breaches`: preconditions that they break, by call; `inherited` are those that
-    follow from what calls of earlier steps left in a workspace. `asked`: each attention call against what its arguments
-    ask for. `elsewhere`: how they end on other kernels, by the backend's name. `obstacles` say what could not be
-    looked at.
+    `alone`: their result by themselves. `breaches`: the preconditions that they break, by call; `inherited` are those
+    caused by a workspace that calls of earlier steps left. `asked`: each attention call judged by its arguments.
+    `elsewhere`: their results on other kernels, by the backend's name. `obstacles` are checks that were impossible.
     """
 
     calls: CallCase | None = None
@@ -70,26 +69,26 @@ class CallEvidence:
 
     @property
     def wrong(self) -> JudgedCall | None:
-        """The first call that did not do what it was asked."""
+        """The first call that contradicts its arguments."""
         return next((each for each in self.asked if each.failure is not None), None)
 
     @property
     def judged(self) -> bool:
-        """Whether every attention call did what it was asked, as far as they were judged."""
+        """Whether every attention call followed its arguments, as far as judged."""
         return bool(self.asked) and self.wrong is None
 
     @property
     def differences(self) -> tuple[Difference, ...]:
-        """Between what the only attention call asks for and what the step wants."""
+        """Differences between the only attention call's arguments and the step."""
         if self.calls is None or len(self.asked) != 1:
             return ()
         return tuple(differences(self.asked[0].case, self.calls))
 
 
 def collect(case: AnyCase, runner: Tried, tries: int = 1) -> CallEvidence:
-    """Evidence on a failing case, whose step that fails is its last.
+    """Evidence on a failing case, whose last step fails.
 
-    What fails now and then is run up to `tries` times: one failure is enough.
+    Flaky ones are run up to `tries` times: one failure is enough.
     """
     if isinstance(case, CallCase):
         calls: CallCase | None = case
@@ -119,7 +118,7 @@ def collect(case: AnyCase, runner: Tried, tries: int = 1) -> CallEvidence:
 
 
 def _traced(case: Case, runner: Tried, tries: int) -> CallCase | None:
-    """The calls of the run that failed, or of the last if none did."""
+    """The calls of the first failing run, or of the last run."""
     for _ in range(tries):
         verdict, calls = runner.trace(case)
         if verdict.failures:
@@ -128,7 +127,7 @@ def _traced(case: Case, runner: Tried, tries: int) -> CallCase | None:
 
 
 def _breaches(calls: CallCase) -> Iterator[BrokenDuty]:
-    """Of each call by itself."""
+    """The breaches of each call by itself."""
     for index, call in enumerate(calls.calls):
         entry = ENTRY_POINTS.get(call.op)
         if entry is not None:
@@ -137,7 +136,7 @@ def _breaches(calls: CallCase) -> Iterator[BrokenDuty]:
 
 
 def _inherited(case: AnyCase, calls: CallCase, breaches: Sequence[BrokenDuty], runner: Tried) -> tuple[BrokenDuty, ...]:
-    """Breaches that would not be if the workspace held zeros, where calls of an earlier step spoil their workspace."""
+    """Breaches absent with a zeroed workspace, if calls of an earlier step spoil their workspace."""
     of_contents = [broken for broken in breaches if broken.breach not in _on_zeros(calls, broken.call)]
     if not of_contents or not isinstance(case, Case):
         return ()
@@ -147,7 +146,7 @@ def _inherited(case: AnyCase, calls: CallCase, breaches: Sequence[BrokenDuty], r
 
 
 def _spoils_its_workspace(case: Case, runner: Tried) -> bool:
-    """Whether the calls of the last step, which pass and break nothing, fail when they are made a second time."""
+    """Whether the calls of the last step, which pass and break nothing, fail when made twice."""
     verdict, calls = runner.trace(case)
     if calls is None or verdict.failures or any(_breaches(calls)) or any(reads_of_unwritten_rows(calls)):
         return False
@@ -155,7 +154,7 @@ def _spoils_its_workspace(case: Case, runner: Tried) -> bool:
 
 
 def _twice(calls: CallCase) -> CallCase:
-    """The calls, and then the same again in the same workspace, on outputs as they were at first."""
+    """The calls made twice in the same workspace, with fresh outputs."""
     outputs = tuple(
         replace(buffer, bits=pack(sentinel(buffer.dtype.torch_dtype).content(buffer.size * buffer.dtype.itemsize)))
         for buffer in calls.buffers
@@ -166,7 +165,7 @@ def _twice(calls: CallCase) -> CallCase:
 
 
 def _on_zeros(calls: CallCase, index: int) -> tuple[Breach, ...]:
-    """The breaches of a call, if its workspace held zeros."""
+    """The breaches of a call with a zeroed workspace."""
     entry, arguments = ENTRY_POINTS[calls.calls[index].op], literal_arguments(calls, index)
     try:
         workspaces = [each.name for each in entry.parameters(arguments) if each.role is Role.WORKSPACE]
@@ -178,7 +177,7 @@ def _on_zeros(calls: CallCase, index: int) -> tuple[Breach, ...]:
 def _asked(
     calls: CallCase, runner: Tried, backend: Backend, tries: int
 ) -> tuple[list[JudgedCall], list[BrokenDuty], list[str]]:
-    """Attention calls judged by their arguments up to the first that is wrong; broken duties; why others were not."""
+    """Attention calls judged by their arguments up to the first wrong one; broken duties; obstacles."""
     judged: list[JudgedCall] = []
     unwritten: list[BrokenDuty] = []
     obstacles: list[str] = []
@@ -222,7 +221,7 @@ def other_kernels(calls: CallCase) -> Sequence[str]:
             continue
         functions = {call.op: backend.ops[call.op].function for call in calls.calls}
         known = [own, *(registry.resolve(each).ops for each in found)]
-        # By value: a method of a backend is another object each time that it is asked for.
+        # By value: a bound method is a new object each time.
         if all(any(functions[op] != ops[op].function for op in functions) for ops in known):
             found.append(name)
     return found
@@ -234,9 +233,9 @@ _MERGES = frozenset({"merge_state_in_place", "merge_state"})
 
 
 def reads_of_unwritten_rows(calls: CallCase) -> Iterator[tuple[int, Breach]]:
-    """The merges that read what a ragged call has left unwritten and that were not written since, by their index.
+    """The merges, by index, that read rows left unwritten by a ragged call, and not written since.
 
-    What writes to such an output between the two, or repairs it, is taken to have written the right rows.
+    A write to such an output in between, or a repair, is taken to cover the right rows.
     """
     for first, call in enumerate(calls.calls):
         idle = _idle_rows(calls, first) if call.op == Ragged.name else {}
@@ -252,20 +251,20 @@ def reads_of_unwritten_rows(calls: CallCase) -> Iterator[tuple[int, Breach]]:
                 request, row = next(iter(read.items()))
                 text = (
                     f"call {first} ({call.op}) leaves row {row} of its output unwritten, since request {request} has "
-                    f"no keys, and call {index} ({later.op}) reads it: the result depends on what was there before"
+                    f"no keys, and call {index} ({later.op}) reads it: the result depends on the old content of out"
                 )
                 yield index, Breach(("out", "seq_lens"), text, _SOURCE, request)
                 break
 
 
 def _read(calls: CallCase, index: int, idle: dict[int, int]) -> dict[int, int]:
-    """Those of the idle rows that a merge does not mask out."""
+    """The idle rows that a merge does not mask out."""
     mask = literal_arguments(calls, index).get("mask")
     return {request: row for request, row in idle.items() if mask is None or bool(mask[row])}
 
 
 def _idle_rows(calls: CallCase, index: int) -> dict[int, int]:
-    """The first row of each request that has queries and no keys, where the call leaves them unwritten."""
+    """The first row of each request that has queries and no keys, if the call leaves them unwritten."""
     arguments = literal_arguments(calls, index)
     if not leaves_empty_rows(Ragged.name, arguments):
         return {}

@@ -1,4 +1,4 @@
-"""The very same case, again and again: whether its failure is deterministic, a race, or a matter of the process."""
+"""Repeat a case, to see whether its failure is deterministic, a race, or depends on the process."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -11,25 +11,25 @@ from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
 
 REPEATS = 5
-"""Runs in fresh workers, and as many in one: of what fails in three runs of ten, ten show both ways in all but 3 %."""
+"""Runs in fresh workers, and as many in one: for a failure rate of 30%, ten runs miss a result in 3% of cases."""
 
 AFTER_A_HANG = 2
-"""Runs of a case that hangs: each takes as long as a hang needs to be called one."""
+"""Runs of a hanging case: each takes the whole timeout."""
 
 
 class Tried(Protocol):
-    """What triage runs cases on: `attnfuzz.harness.sandbox.check.Runner`."""
+    """The runner for triage: `attnfuzz.harness.sandbox.check.Runner`."""
 
     def verdict(self, case: AnyCase, backend: str | None = None) -> Verdict:
         """Run a case."""
         ...
 
     def trace(self, case: Case) -> tuple[Verdict, CallCase | None]:
-        """Run a case made of steps, and give the calls of the step in which it ended."""
+        """Run a case made of steps, and return the calls of its last step."""
         ...
 
     def renew(self) -> None:
-        """Have the next case run by a worker that has run nothing."""
+        """Have a fresh worker run the next case."""
         ...
 
 
@@ -42,24 +42,24 @@ class Repeated:
 
     @property
     def failing(self) -> Verdict | None:
-        """The first that failed."""
+        """The first failing verdict."""
         return next((verdict for verdict in (*self.fresh, *self.used) if verdict.failures), None)
 
     @property
     def outcome(self) -> VariantOutcome:
-        """Of all of them."""
+        """The outcome of all runs."""
         return VariantOutcome.of(*self.fresh, *self.used)
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """Those of one worker, and those of several."""
+        """The variants in fresh workers, and in one."""
         fresh = Variant(what="as given", value="in fresh processes", outcome=VariantOutcome.of(*self.fresh))
         used = Variant(what="as given", value="again in one process", outcome=VariantOutcome.of(*self.used))
         return (fresh, used) if self.used else (fresh,)
 
     @property
     def repetition(self) -> Repetition:
-        """What the differences between the runs say."""
+        """The conclusion from differences between the runs."""
         if len(self.fresh) < 2:
             return Repetition.UNKNOWN
         groups = [{_seen(verdict) for verdict in group} for group in (self.fresh, self.used) if group]
@@ -70,7 +70,7 @@ class Repeated:
 
 
 def repeated(case: AnyCase, runner: Tried, repeats: int = REPEATS) -> Repeated:
-    """Run a case so many times in fresh workers, and as often in one that has run it before, if it survives."""
+    """Run a case `repeats` times in fresh workers, and as often in one that has run it, if it survives."""
     first = _fresh(case, runner)
     if _shows(first, {Kind.HANG}):
         repeats = min(repeats, AFTER_A_HANG)
@@ -82,7 +82,7 @@ def repeated(case: AnyCase, runner: Tried, repeats: int = REPEATS) -> Repeated:
 
 
 def tried(case: AnyCase, runner: Tried, tries: int) -> list[Verdict]:
-    """So many runs of a case; several are each in a fresh worker, so that a race has as many chances."""
+    """Run a case `tries` times; several runs are each in a fresh worker, for independent chances of a race."""
     return [runner.verdict(case)] if tries == 1 else [_fresh(case, runner) for _ in range(tries)]
 
 
@@ -96,9 +96,9 @@ def _shows(verdict: Verdict, kinds: Collection[Kind]) -> bool:
 
 
 def _seen(verdict: Verdict) -> tuple[Sequence[object], ...]:
-    """What must be the same in every run of deterministic code on the same bits.
+    """The part of a verdict that is the same in every run of deterministic code on the same bits.
 
-    Of a fault only its kind and its kernel: which of several threads gets to its fault first is chance.
+    For a fault only its kind and kernel: which of several threads faults first is chance.
     """
     return tuple(
         (failure.kind, failure.kernel) if failure.kind in FAULTS else (failure.kind, failure.place, failure.message)

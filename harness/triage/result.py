@@ -1,4 +1,4 @@
-"""What triage says of a case: a conclusion, the sentences that lead to it, and how each variant ended."""
+"""The result of triage: a conclusion, the sentences for it, and the outcome of each variant."""
 
 from enum import StrEnum
 
@@ -8,7 +8,7 @@ from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 
 
 class Blame(StrEnum):
-    """Whose fault it is: of who made the call (a planner, a server), of the kernel, unknown, or nothing fails."""
+    """Whose fault it is: the caller's (a planner, a server), the kernel's, unknown, or nothing fails."""
 
     CALLER = "caller"
     KERNEL = "kernel"
@@ -17,7 +17,7 @@ class Blame(StrEnum):
 
 
 class Repetition(StrEnum):
-    """What running the very same case again and again gave. HISTORY: it depends on what the process ran before."""
+    """The result of repeating a case. HISTORY: it depends on earlier cases of the process."""
 
     DETERMINISTIC = "deterministic"
     RACING = "racing"
@@ -26,9 +26,9 @@ class Repetition(StrEnum):
 
 
 class VariantOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How one way to run a case ended, in all of its `runs`, of which `failed` did; `failure` is the first one's worst.
+    """The outcome of one way to run a case: `failed` of its `runs`; `failure` is the first one's worst.
 
-    `unanswered` counts its rows without a right answer. `reason` says why it was not run, where it was not.
+    `unanswered` counts its rows without a right answer. `reason` is set if it was not run.
     """
 
     runs: int = 0
@@ -39,7 +39,7 @@ class VariantOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, *verdicts: Verdict) -> "VariantOutcome":
-        """That of these runs."""
+        """The outcome of these runs."""
         rejected = next((verdict.unsupported for verdict in verdicts if verdict.unsupported is not None), None)
         if rejected is not None:
             return cls(reason=rejected)
@@ -58,12 +58,12 @@ class VariantOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> Kind | None:
-        """What it failed with."""
+        """The kind of its failure."""
         return self.failure.kind if self.failure is not None else None
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to run a case: what is varied ("guard"), to what ("left"), and how that ended."""
+    """One way to run a case: the variation ("guard"), its value ("left"), and the outcome."""
 
     what: str
     value: str
@@ -73,9 +73,9 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
 class Triage(msgspec.Struct, frozen=True, kw_only=True):
     """A case's triage.
 
-    `sentences` say why `fault` is the conclusion, the most important first. `breaches` are the preconditions that the
-    failing call breaks, `step` and `call` the first bad ones (-1 if unknown), `arguments` those that the failure
-    follows from. `missing` are the tools that could have said more, and why they did not.
+    `sentences` support the conclusion `fault`, the most important first. `breaches` are the preconditions that the
+    failing call breaks, `step` and `call` the first bad ones (-1 if unknown), `arguments` the causing ones. `missing`
+    are tools that did not run, each with the reason.
     """
 
     case: str

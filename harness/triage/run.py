@@ -1,4 +1,4 @@
-"""Triage of one case: run it in other ways, look at its calls, and conclude whose fault it is."""
+"""Triage of one case: run it in other ways, examine its calls, and conclude whose fault it is."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -21,14 +21,14 @@ from attnfuzz.reference.case_file import AnyCase, case_id
 from attnfuzz.reference.related import related
 
 _LISTED = 3
-"""Differences between what a call asks for and what its step wants that are listed one by one."""
+"""Most differences between a call and its step that are listed one by one."""
 
 
 def triage(case: AnyCase, runner: Tried, *, repeats: int = REPEATS) -> Triage:
-    """Say whose fault a case is, without the tools of a GPU. A case that races is run `repeats` times in what decides.
+    """Conclude whose fault a case is, without GPU tools. In a racing case, decisive runs are made `repeats` times.
 
     Raises:
-        CannotRun: its backend rejects it. Otherwise as `Runner.verdict`.
+        CannotRun: its backend rejects it. Otherwise like `Runner.verdict`.
 
     """
     runs = repeated(case, runner, repeats)
@@ -57,7 +57,7 @@ def _passing(case: AnyCase, variants: list[Variant], runs: Repeated) -> Triage:
         case=case_id(case),
         backend=case.backend,
         fault=Blame.NONE,
-        conclusion="Nothing fails: it passes in every way that it was run in.",
+        conclusion="Nothing fails: it passes in every way of running it.",
         sentences=tuple(_unanswered(runs)),
         repetition=runs.repetition,
         variants=tuple(variants),
@@ -73,11 +73,11 @@ def _failing(
     runner: Tried,
     tries: int,
 ) -> Triage:
-    """Triage of a case of which `culpable`, itself or a variant of it, fails."""
+    """Triage of a case, where `culpable`, the case or a variant, fails."""
     found = [collect(part, runner, tries) for part in _parts(culpable, failure)]
     blamed = culprit(culpable, failure, found)
     explained = next(filter(None, (_explained(evidence) for evidence in found)), Explained())
-    # Calls name their buffers uniquely, and say which of them failed.
+    # Calls name their buffers uniquely and identify the failing one.
     call = blamed.call if blamed.call >= 0 else failure.call
     arguments = (
         *explained.arguments,
@@ -121,7 +121,7 @@ def _outcome(case: AnyCase | None, reason: str, runner: Tried, tries: int) -> Va
 
 
 def _on_fixed(case: AnyCase, runner: Tried, tries: int) -> list[Variant]:
-    """The same case on the backend without the revision or the defect."""
+    """The same case on the backend without revision or defect."""
     fixed = registry.fixed(case.backend)
     if fixed == case.backend:
         return []
@@ -130,7 +130,7 @@ def _on_fixed(case: AnyCase, runner: Tried, tries: int) -> list[Variant]:
 
 
 def _parts(case: AnyCase, failure: Observation) -> Iterator[AnyCase]:
-    """The case up to the step that failed, and its related one, whose failures are those of the first as well."""
+    """The case up to the failing step, and its related case, whose failures count as its own."""
     if not isinstance(case, Case):
         yield case
         return
@@ -149,7 +149,7 @@ def _explained(evidence: CallEvidence) -> Explained | None:
 
 
 def _listed(differences: Sequence[Difference]) -> Iterator[str]:
-    """The first differences, and how many there are."""
+    """The first differences, and the number of others."""
     yield from (difference.text for difference in differences[:_LISTED])
     if len(differences) > _LISTED:
         yield f"There are {len(differences) - _LISTED} more differences of that kind."
@@ -157,11 +157,11 @@ def _listed(differences: Sequence[Difference]) -> Iterator[str]:
 
 def _not_as_given(case: AnyCase, culpable: AnyCase) -> Iterator[str]:
     if culpable is not case:
-        yield "As given it passes: what is said of its calls is about the first way in which it fails."
+        yield "As given it passes: sentences about its calls refer to its first failing variant."
 
 
 def _order(case: AnyCase, failure: Observation, call: int, found: list[CallEvidence]) -> Iterator[str]:
-    """Which step is the first bad one, and which call of it."""
+    """The first bad step, and its first bad call."""
     if isinstance(case, Case) and len(case.steps) > 1 and failure.step >= 0:
         yield f"The first bad step is {failure.step} of 0 to {len(case.steps) - 1} ({failure.mode})."
     calls = next((evidence.calls.calls for evidence in found if evidence.calls is not None), ())
@@ -175,7 +175,7 @@ def _unanswered(runs: Repeated) -> Iterator[str]:
 
 
 def _repeated(runs: Repeated) -> Iterator[str]:
-    """Whether it is deterministic."""
+    """Describe whether it is deterministic."""
     failed, outcome = runs.outcome.failed, runs.outcome
     if not failed:
         return
@@ -184,9 +184,9 @@ def _repeated(runs: Repeated) -> Iterator[str]:
         case Repetition.RACING if failed == outcome.runs:
             yield f"{times}, and not in the same way each time: it is a race."
         case Repetition.RACING:
-            yield f"{times} of the very same case: it is a race."
+            yield f"{times} of the same case: it is a race."
         case Repetition.HISTORY:
-            yield f"{times}: it depends on what its process ran before."
+            yield f"{times}: it depends on earlier cases of its process."
         case Repetition.DETERMINISTIC:
             yield f"{times}, each time in the same way: it is deterministic."
         case Repetition.UNKNOWN:

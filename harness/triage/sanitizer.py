@@ -1,7 +1,7 @@
 """NVIDIA's tools on an exported script: compute-sanitizer's memcheck, initcheck and racecheck, and GPU core dumps.
 
-Command lines follow the Compute Sanitizer manual, the parsers what it and others have published of real runs. Of the
-tools, memcheck has been run, on an H200.
+Command lines follow the Compute Sanitizer manual; the parsers follow it and published outputs of real runs. Of the
+tools, only memcheck has been run, on an H200.
 """
 
 import os
@@ -23,22 +23,22 @@ from attnfuzz.harness.workers import gpu_core
 from attnfuzz.reference.case_file import AnyCase
 
 SECONDS = 300.0
-"""What one tool may take: instrumented kernels are slower by one to two orders of magnitude."""
+"""Time limit of one tool: instrumented kernels are slower by one to two orders of magnitude."""
 
 _TOOLS = ("compute-sanitizer", "cuda-gdb")
 
 CHECKS = ("memcheck", "initcheck", "racecheck")
 
 SEE_EVERY_TENSOR = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-"""Torch asks CUDA for each tensor by itself: in a pool of its own, a tool can't see where one ends."""
+"""Make torch allocate each tensor from CUDA: in torch's pool, tools can't see a tensor's end."""
 
 _PRINTED = 10
-"""Errors that a tool prints: the first explains the others."""
+"""Most errors that a tool prints: the first explains the others."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What tools said, a sentence each, and which could not be asked, each with the reason."""
+    """Results of tools, a sentence each, and tools that could not run, each with the reason."""
 
     said: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
@@ -57,26 +57,26 @@ def sanitizer_command(check: str, script: Path) -> list[str]:
     """Run a script under one of the CHECKS, its child processes as well."""
     options = ["--target-processes", "all", "--print-limit", str(_PRINTED)]
     if check == "memcheck":
-        # cuda-bindings asks the driver for functions that it may lack: each of these would be printed before the fault.
+        # cuda-bindings looks up driver functions that may be missing, which would be printed before the fault.
         options += ["--report-api-errors", "no"]
     return ["compute-sanitizer", "--tool", check, *options, sys.executable, str(script)]
 
 
 def core_environment(core: Path) -> dict[str, str]:
-    """The variables with which the driver leaves a GPU core dump at `core` when a kernel ends with an exception."""
+    """The environment that makes the driver write a GPU core dump to `core` on a kernel's exception."""
     return {"CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1", "CUDA_COREDUMP_FILE": str(core)}
 
 
 def ask_tools(case: AnyCase, runner: Runner, seconds: float = SECONDS) -> Report:
-    """Run what is exported of a case under every tool that is here."""
+    """Run a case's exported script under every available tool."""
     absent = {tool: why for tool in _TOOLS if (why := why_missing(tool)) is not None}
-    missing = [f"{tool} was not asked: {why}." for tool, why in absent.items()]
+    missing = [f"{tool} was not run: {why}." for tool, why in absent.items()]
     if len(absent) == len(_TOOLS):
         return Report(missing=tuple(missing))
     try:
         script = export_script(case, runner, target=Target.FLASHINFER)
     except CannotExport as reason:
-        return Report(missing=(f"NVIDIA's tools were not asked: {reason}.",))
+        return Report(missing=(f"NVIDIA's tools were not run: {reason}.",))
     said: list[str] = []
     with tempfile.TemporaryDirectory(prefix="attnfuzz-triage-") as folder:
         path, core = Path(folder) / "repro.py", Path(folder) / "kernel.nvcudmp"
@@ -99,12 +99,12 @@ def _core_dump(script: Path, core: Path, seconds: float) -> str:
     return _too_long("cuda-gdb", seconds) if output is None else gpu_core.understood(output).words
 
 
-def _too_long(what: str, seconds: float) -> str:
-    return f"{what} was stopped after {seconds:g} s"
+def _too_long(name: str, seconds: float) -> str:
+    return f"{name} was stopped after {seconds:g} s"
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], seconds: float) -> str | None:
-    """What a command prints; None if it takes too long, when it is ended with all that it started."""
+    """A command's output; None if it takes too long, when it is killed with its children."""
     process = subprocess.Popen(
         command,
         env={**os.environ, **environment},
@@ -143,12 +143,12 @@ _SUMMARY = re.compile(
 
 
 def in_words(output: str) -> str:
-    """What one of the CHECKS printed, as a clause: its first error, and how many there were."""
+    """The output of one of the CHECKS as a clause: its first error, and their number."""
     lines = [line.removeprefix("=========").strip() for line in output.splitlines() if line.startswith("=========")]
     summary = next((found for line in reversed(lines) if (found := _SUMMARY.search(line))), None)
     if summary is None:
         last = next((line for line in reversed(output.splitlines()) if line.strip()), "nothing was printed")
-        return f"it did not come to its end: {last.strip()}"
+        return f"it did not finish: {last.strip()}"
     count = summary["errors"] or summary["hazards"]
     first = next((index for index, line in enumerate(lines) if _ERROR.search(line)), None)
     if first is None:
@@ -157,7 +157,7 @@ def in_words(output: str) -> str:
 
 
 def _details(lines: Sequence[str]) -> Iterator[str]:
-    """The error that the first line begins."""
+    """The parts of the error that begins in the first line."""
     found = _ERROR.search(lines[0])
     assert found is not None
     yield found["access"]

@@ -1,6 +1,6 @@
 """Other ways to run a case: another guard, other outputs, a graph or none, alone, with other contents.
 
-If the failure changes or goes away in one of them, that says what it depends on.
+A failure that changes or goes away in one of them depends on that variation.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,12 +20,12 @@ from attnfuzz.reference.relation import Relation
 from attnfuzz.reference.validity import ImpossibleCase
 
 _SEEDS = 3
-"""Other contents that are tried: what fails for some of them only depends on values."""
+"""Number of other contents tried: a failure for only some of them depends on values."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to run a case: `what` differs, and is `value` in it. Without a `case`, `reason` says why there is none."""
+    """A way to run a case: `what` is set to `value`. Without a `case`, `reason` says why not."""
 
     what: str
     value: str
@@ -34,7 +34,7 @@ class Way:
 
 
 def ways(case: AnyCase, failing_step: int) -> Iterator[Way]:
-    """The ways to run a case that failed at a step, or did not (-1)."""
+    """The ways to run a case that failed at a step; -1 if it passed."""
     guard = Guard.LEFT if case.guard is Guard.RIGHT else Guard.RIGHT
     outputs = Outputs.STALE if case.outputs is Outputs.POISONED else Outputs.POISONED
     yield Way("guard", guard.value, replace(case, guard=guard))
@@ -45,7 +45,7 @@ def ways(case: AnyCase, failing_step: int) -> Iterator[Way]:
 
 
 def _checked(way: Way) -> Way:
-    """The way, without its case if that can't exist."""
+    """The way, without its case if that is impossible."""
     if way.case is None:
         return way
     try:
@@ -75,7 +75,7 @@ def _ways_of_calls(case: CallCase) -> Iterator[Way]:
 
 
 def eager(case: Case) -> Way:
-    """Without graphs: what was replayed is launched eagerly."""
+    """Without graphs: replays are launched eagerly."""
     try:
         other = related(replace(case, relation=Relation.REPLAY_AS_EAGER)).case
     except NotRelated as reason:
@@ -93,7 +93,7 @@ def replayed(case: Case) -> Way:
 
 
 def alone(case: Case, index: int) -> Case:
-    """Step `index` without those before it, but for the captures that it needs."""
+    """Step `index` without earlier steps, except the captures that it needs."""
     step = case.steps[index]
     captures = [other for other in case.steps[:index] if other.launch is Launch.CAPTURE]
     kept = (*captures, step) if step.launch is Launch.REPLAY else (step,)
@@ -105,10 +105,10 @@ def alone(case: Case, index: int) -> Case:
 
 
 def cut(case: Case, last: int | None) -> Case:
-    """The case without the steps behind `last`, and without the slots that only those have."""
+    """The case without the steps after `last`, and without slots of theirs alone."""
     steps = case.steps[: (len(case.steps) - 1 if last is None else last) + 1]
     slots = {request.slot for step in steps for request in step.requests}
-    # Slots are numbered without gaps: where a later step brings one of the middle, all steps are kept.
+    # Slots are numbered without gaps: keep all steps if a later one introduces a slot in the middle.
     return replace(case, steps=steps) if slots == set(range(len(slots))) else case
 
 
@@ -128,39 +128,39 @@ def _redrawn(buffer: Buffer, offset: int) -> Buffer:
 
 
 def contrasts(runs: Repeated, variants: Sequence[Variant]) -> Iterator[str]:
-    """A sentence for each variation that makes a difference; none where chance may have made it."""
+    """A sentence for each variation that makes a difference, unless chance may have made it."""
     given = runs.outcome
     by_chance = runs.repetition in (Repetition.RACING, Repetition.HISTORY) or not given.failed
-    for what in ("guard", "outputs", "workspace", "launch", "steps", "contents", "backend"):
-        if by_chance and what != "backend":
+    for varied in ("guard", "outputs", "workspace", "launch", "steps", "contents", "backend"):
+        if by_chance and varied != "backend":
             continue
-        tried = [variant for variant in variants if variant.what == what and variant.outcome.runs]
+        tried = [variant for variant in variants if variant.what == varied and variant.outcome.runs]
         other = [variant for variant in tried if variant.outcome.kind is not given.kind]
         if other:
-            yield _saying(what, given, other, len(tried))
+            yield _saying(varied, given, other, len(tried))
 
 
-def _saying(what: str, given: VariantOutcome, other: Sequence[Variant], tried: int) -> str:
-    """What it means that variations of `what` end as `other` ones, of so many that were tried."""
+def _saying(varied: str, given: VariantOutcome, other: Sequence[Variant], tried: int) -> str:
+    """The meaning of `other` outcomes among the `tried` variations of `varied`."""
     value, verb = other[0].value, _verb(other[0])
-    match what:
+    match varied:
         case "guard":
             seen = "the stray access is seen on one side only"
-            beside = seen if given.kind in FAULTS else "the result depends on what lies beside a tensor"
+            beside = seen if given.kind in FAULTS else "the result depends on memory beside a tensor"
             return f"With the guards on the {value} it {verb}: {beside}."
         case "outputs":
-            return f"With outputs that begin {value} it {verb}: the result depends on what out held before."
+            return f"With outputs that begin {value} it {verb}: the result depends on the old content of out."
         case "workspace":
             states = " and ".join(f"{variant.value} it {_verb(variant)}" for variant in other)
-            return f"With a workspace that is {states}: the result depends on what the workspace held before."
+            return f"With a workspace that is {states}: the result depends on the old content of the workspace."
         case "launch" if value == "eager":
-            return f"Launched eagerly it {verb}: it depends on what a graph freezes or does not refresh."
+            return f"Launched eagerly it {verb}: it depends on values that a graph freezes or does not refresh."
         case "launch":
-            return f"Captured in a graph and replayed it {verb}: a replay is planned otherwise."
+            return f"Captured in a graph and replayed it {verb}: a replay is planned differently."
         case "steps":
-            return f"{value.capitalize()} {verb}: it depends on what ran before."
+            return f"{value.capitalize()} {verb}: it depends on earlier steps."
         case "contents":
-            return f"With other contents it ends otherwise in {len(other)} of {tried}: it depends on values."
+            return f"With other contents it ends differently in {len(other)} of {tried}: it depends on values."
         case _:
             return f"The whole case on {value} {verb}."
 

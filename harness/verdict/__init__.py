@@ -1,1 +1,1 @@
-"""Failures and the words for them: what a verdict says, and how it reads."""
+"""Failures, verdicts, and the words for them."""

@@ -1,4 +1,4 @@
-"""A case in words and numbers that a person takes in at a glance, within 80 columns."""
+"""A case in words and numbers, readable at a glance, within 80 columns."""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -17,7 +17,7 @@ _NUMBERS = ("values", "scales", "chunk_capacity", "seed")
 
 
 def describe(case: Case) -> str:
-    """Lines for the geometry, each step with its requests and padding, and whatever is not at its default."""
+    """Lines for the geometry, each step with its requests and padding, and non-default fields."""
     lines = [_wrapped(f"case {case_id(case)} for {case.backend}", "")]
     lines.append(_wrapped(_geometry(case.geometry), "geometry  "))
     slots_matter = any(_moves(step) for step in case.steps) or len(case.steps) > 1
@@ -73,7 +73,7 @@ def _step(step: Step, *, slots: bool) -> str:
 
 
 def _requests(requests: tuple[Request, ...], *, slots: bool) -> str:
-    """The requests in order, runs of equal ones as one; with the slots where they tell something."""
+    """The requests in order, runs of equal ones joined, with slots if informative."""
     runs = []
     for (q_len, kv_len), run in groupby(requests, key=lambda request: (request.q_len, request.kv_len)):
         members = list(run)
@@ -106,7 +106,7 @@ def _padding(step: Step) -> str:
 
 
 def _particular(case: Case, names: Iterable[str]) -> Iterator[str]:
-    """Name and value of what is not at its default; of a group of fields, each by itself."""
+    """Name and value of each non-default field, also in groups of fields."""
     defaults = {field.name: field.default for field in msgspec.structs.fields(case)}
     for name in names:
         value, default = getattr(case, name), defaults[name]
@@ -150,7 +150,7 @@ def describe_calls(case: CallCase, *, notes: bool = True) -> str:
 
 
 def _note(text: str) -> str:
-    # Names of folders stay whole, to be searched for.
+    # Folder names stay whole, for searching.
     return fill(text, _WIDTH, initial_indent="note      ", subsequent_indent=" " * 10, break_long_words=False)
 
 

@@ -1,7 +1,7 @@
 """The ways in which a case can fail: one exception type per kind, raised in the parent.
 
-Hypothesis tells bugs apart by the type and the place of an exception, so that a type per kind keeps it from sliding
-from one bug into another while it shrinks, also when the failure killed a worker.
+Hypothesis distinguishes bugs by the type and the place of an exception, so a type per kind keeps it from sliding from
+one bug into another while it shrinks, even if the failure killed a worker.
 """
 
 from enum import StrEnum
@@ -11,7 +11,7 @@ import msgspec
 from attnfuzz.reference.mistake import Mistake
 
 REACHED_BY = "a server gets there so: "
-"""Begins the line of a failure's text that says what makes the backend's server do the step."""
+"""Prefix of the line that explains how a server comes to the step."""
 
 
 class Kind(StrEnum):
@@ -38,7 +38,7 @@ class Kind(StrEnum):
 
 
 FAULTS = frozenset({Kind.ILLEGAL_ACCESS, Kind.MISALIGNED})
-"""Kinds whose place is chance: which tensor a wild access comes closest to."""
+"""Kinds whose place is chance: the tensor nearest to a wild access."""
 
 DEATHS = FAULTS | {Kind.HANG, Kind.WORKER_DIED}
 """Kinds of failures that end the worker."""
@@ -53,10 +53,10 @@ class RowAddress(msgspec.Struct, frozen=True):
 
 
 class Access(msgspec.Struct, frozen=True):
-    """The access that ended a worker: "read", "write", or "access" where the processor does not tell.
+    """The access that ended a worker: "read", "write", or "access" if the processor does not tell.
 
-    `offsets` has, for each tensor that the launch knew of, the bytes from its first element to the address. `index` is
-    the index along the largest axis of the tensor that was meant, which has `size` there; None where it is unknown.
+    `offsets` has, for each tensor of the launch, the bytes from its first element to the address. `index` is
+    the index along the largest axis of the likely tensor, of `size` entries; None if unknown.
     """
 
     kind: str
@@ -69,10 +69,10 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """One failure of one step, as the worker (or, for a death, the parent) saw it.
 
     `place` is a tensor's name for a fault, or which rows are wrong ("out", "lse", "padded rows", "empty rows").
-    `kernel` is the entry point that was launched last. `margin` is error over bound: above 1 fails; None where the
-    check is exact. `step` is the index of the step, -1 if unknown; `call` that of the launch in the step, -1 where it
-    is unknown. `gap` marks what only the strict contract breaks. `access` is the stray one of a fault, `row` the
-    wrong row that the message is about. `mistakes` are those that explain it, if it was explained.
+    `kernel` is the entry point launched last. `margin` is error over bound: above 1 fails; None if the check is exact.
+    `step` is the index of the step, -1 if unknown; `call` that of the launch in the step, -1 if unknown. `gap` marks a
+    failure of the strict contract alone. `access` is the stray one of a fault, `row` the wrong row of the message.
+    `mistakes` are those that explain it, if known.
     """
 
     kind: Kind
@@ -91,10 +91,10 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What judging a case gave. `margins` has the largest margin of each tier; `seconds` the time of each phase.
+    """The result of judging a case. `margins` has the largest margin of each tier; `seconds` the time of each phase.
 
-    `rows` counts the (token, head) rows that were judged, `unanswered` those that have no right answer, since what they
-    attend to is not finite: of them only accesses were.
+    `rows` counts the judged (token, head) rows, `unanswered` those without a right answer, since their inputs are not
+    finite: only their accesses were judged.
     """
 
     observations: tuple[Observation, ...] = ()
@@ -106,7 +106,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def failures(self) -> tuple[Observation, ...]:
-        """What breaks the declared contract, worst first."""
+        """Failures of the declared contract, worst first."""
         return tuple(observation for observation in self.observations if not observation.gap)
 
 

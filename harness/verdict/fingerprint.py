@@ -1,4 +1,4 @@
-"""What makes two failures the same bug: a coarse fingerprint before shrinking, a fine one after it."""
+"""Identity of bugs: a coarse fingerprint before shrinking, a fine one after it."""
 
 import hashlib
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ from attnfuzz.reference.relation import Relation
 
 
 class Fingerprint(msgspec.Struct, frozen=True):
-    """The coarse fingerprint: what is known of a failure before its case is shrunk."""
+    """The coarse fingerprint: a failure's properties before its case is shrunk."""
 
     backend: str
     kind: Kind
@@ -28,11 +28,11 @@ class Fingerprint(msgspec.Struct, frozen=True):
 
     @property
     def anywhere(self) -> "Fingerprint":
-        """The same for a fault at any place: where a wild access lands is chance. Other failures keep theirs."""
+        """The same for a fault at any place, since a wild access lands by chance. Others are unchanged."""
         return replace(self, place="") if self.kind in FAULTS else self
 
     def among(self, failures: Iterable[Observation]) -> Observation | None:
-        """The first failure of the same backend that has this fingerprint, a fault at any place; None if none has."""
+        """The first failure of the same backend with this fingerprint, a fault at any place; None if there is none."""
         wanted = self.anywhere
         return next((each for each in failures if Fingerprint.of(self.backend, each).anywhere == wanted), None)
 
@@ -40,14 +40,14 @@ class Fingerprint(msgspec.Struct, frozen=True):
 def fine(case: Case, observation: Observation) -> str:
     """Ten hex digits that are equal for shrunk cases that fail alike: same backend, kind, kernel and features.
 
-    The place is left out: whether a kernel first runs past the keys or past the queries is chance.
+    The place is left out: running past the keys or the queries first is chance.
     """
     parts = (case.backend, observation.kind, observation.kernel, *features(case))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:10]
 
 
 def features(case: Case) -> tuple[str, ...]:
-    """The words for what is special about `case`, in a fixed order. In a shrunk case each is needed to fail."""
+    """The special features of `case` in words, in a fixed order. A shrunk case needs each to fail."""
     modes = dict.fromkeys(step.mode.value for step in case.steps)
     traits = (trait for trait, present in _TRAITS.items() if present(case))
     relation = () if case.relation is None else (case.relation.words,)

@@ -1,31 +1,31 @@
-"""Foreign text (a backend's message, what it raised, a path) made fit to be written into any document."""
+"""Foreign text (a backend's message or exception, a path) made safe for any document."""
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _KEPT = {"\n", "\t"}
 _UNPRINTABLE = {
     **{code: _REPLACEMENT for code in range(0x20) if chr(code) not in _KEPT},
     **dict.fromkeys(range(0x7F, 0xA0), _REPLACEMENT),
-    # Halves of surrogate pairs can't be encoded; how a path with undecodable bytes arrives.
+    # Lone surrogates, from paths with undecodable bytes, can't be encoded.
     **dict.fromkeys(range(0xD800, 0xE000), _REPLACEMENT),
     0xFFFE: _REPLACEMENT,
     0xFFFF: _REPLACEMENT,
-    # What orders text anew: a line would read as another one. What ends lines, and is no newline.
+    # Bidirectional controls, which reorder a line, and line separators other than the newline.
     **dict.fromkeys((0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)), _REPLACEMENT),
 }
 
 
 def printable(text: str) -> str:
-    """`text` with control characters and what can't be encoded replaced, one by one."""
+    """Replace each control character and unencodable character of `text`."""
     return text.translate(_UNPRINTABLE)
 
 
 def in_a_line(text: str) -> str:
-    """`text` as `printable` gives it, and with what ends lines replaced too: no part of it passes for another line."""
+    """Like `printable`, with newlines and tabs replaced too, so that `text` stays one line."""
     return printable(text).replace("\n", _REPLACEMENT).replace("\t", _REPLACEMENT)
 
 
 def shortened(text: str, most: int) -> str:
-    """`text`, or its first `most` characters and how many there were more."""
+    """`text`, or its first `most` characters and the number of others."""
     return text if len(text) <= most else f"{text[:most]}\n[... {len(text) - most:,} more characters]"
 
 
@@ -39,16 +39,16 @@ def type_name(error: BaseException) -> str:
 
 
 def words_of(error: BaseException) -> str:
-    """The name of an exception's type, and what it says."""
+    """An exception's type and text."""
     return f"{type_name(error)}: {said_by(error)}"
 
 
 def said_by(error: BaseException) -> str:
-    """What an exception says."""
+    """An exception's text."""
     try:
         return bounded(str(error))
-    except BaseException as another:  # noqa: BLE001 - code of the backend, like what raised
-        return f"(its text can't be had: {type_name(another)} in {type_name(error)}.__str__)"
+    except BaseException as another:  # noqa: BLE001 - code of the backend
+        return f"(its text can't be read: {type_name(another)} in {type_name(error)}.__str__)"
 
 
 def bounded(foreign: str) -> str:

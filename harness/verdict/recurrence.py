@@ -1,4 +1,4 @@
-"""How often a failure comes back that does not always: the rate, its interval, and under what conditions."""
+"""The recurrence of a flaky failure: its rate, interval, and conditions."""
 
 import math
 from enum import StrEnum
@@ -11,24 +11,24 @@ _Z = 1.96
 """Standard deviations on either side of a 95% interval."""
 
 SHOWN = 0.99
-"""The probability with which runs that are to show a failure do so."""
+"""Probability that runs meant to show a failure do so."""
 
 MOST_RUNS = 20_000
-"""Runs that are made to show a failure, however rare it is."""
+"""Most runs made to show a failure, however rare."""
 MOST_SECONDS = 300
-"""How long such runs go on."""
+"""Time limit for such runs."""
 
 SEEN_ONCE_RUNS = 200
-"""Runs of a failure that was filed as seen once: no number of them would refute it."""
+"""Runs of a failure that was filed as seen once; no number would refute it."""
 
-# What a file of a finding may say: it may be damaged, or somebody else's.
+# Bounds on values in a finding's file, which may be damaged or foreign.
 Runs = Annotated[int, Meta(ge=0, le=1 << 40)]
 Load = Annotated[int, Meta(ge=1, le=64)]
 Cases = Annotated[int, Meta(ge=0, le=10_000)]
 
 
 class Rerun(StrEnum):
-    """How a case is run again that did not fail again in a fresh worker."""
+    """A way to rerun a case that did not fail again in a fresh worker."""
 
     ALONE = "repeated in one worker"
     HISTORY = "in a fresh worker, after the cases that its worker had run before"
@@ -38,7 +38,7 @@ class Rerun(StrEnum):
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """What was tried in one way: so many runs, so many of which failed."""
+    """Runs in one way, and the number of failing ones."""
 
     way: Rerun
     runs: Runs
@@ -51,10 +51,10 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure that comes and goes: it `failed` in so many of `runs`, made as `way` says.
+    """A flaky failure: it `failed` in some of `runs`, made in the given `way`.
 
     `failed` is 0 for a failure that was seen once and never again. `load` is the number of workers that ran the case at
-    the same time, and `history` the number of cases that a fresh worker ran before it. `tried` has all that was tried.
+    the same time, and `history` the number of cases that a fresh worker ran before it. `tried` has all trials.
     """
 
     way: Rerun
@@ -65,7 +65,7 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
     tried: tuple[Trial, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what no runs can give."""
+        """Refuse impossible counts."""
         if self.failed > self.runs:
             raise ValueError(f"{self.failed} of {self.runs} runs can't have failed")
 
@@ -132,5 +132,5 @@ def runs_to_show(rate: float, shown: float = SHOWN) -> int:
 
 
 def percent(rate: float) -> str:
-    """A rate in percent, with two digits that count."""
+    """A rate in percent, with two significant digits."""
     return f"{100 * rate:.2g}%" if rate < 0.995 else "100%"

@@ -1,4 +1,4 @@
-"""What a worker is asked: a case, and the tiers of the judge, by the names that observations and margins carry."""
+"""A worker's task: a case, and the judge's tiers, by their names in observations and margins."""
 
 from enum import StrEnum
 from typing import Final
@@ -10,10 +10,10 @@ from attnfuzz.reference.case import Case
 
 
 class Tier(StrEnum):
-    """What a check is made of.
+    """The judge's tiers.
 
-    T0 holds exactly. T1 bounds each element, T2 the mean square error of a row, T3 what all rows have in common, T4
-    the log-sum-exp. T5 bounds rows whose weights are exact by roundings alone. T6 compares with a related run.
+    T0 holds exactly. T1 bounds each element, T2 the mean square error of a row, T3 the error common to all rows, T4
+    the log-sum-exp. T5 bounds rows with exact weights by roundings alone. T6 compares with a related run.
     """
 
     T0 = "T0"
@@ -26,16 +26,16 @@ class Tier(StrEnum):
 
 
 ALPHA = 1e-9
-"""The probability that a correct kernel's output is called wrong, by all tiers together."""
+"""Probability that a correct kernel's output fails, over all tiers."""
 
 ALL_TIERS: Final = frozenset(Tier)
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """A case to run, and how to judge it. `backend` is the one that runs it, whatever the case says.
+    """A case to run, and how to judge it. `backend` runs it, whatever the case's own.
 
-    `trace` is a file that its calls are written to. `alpha` is the probability that a correct step is called wrong. The
-    tiers in `without` are skipped. With `explain`, what is wrong is explained, which takes further runs.
+    `trace` is a file for its calls. `alpha` is the probability that a correct step fails. The tiers in `without` are
+    skipped. With `explain`, failures are explained, which takes further runs.
     """
 
     case: Case | CallCase

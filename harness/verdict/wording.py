@@ -1,4 +1,4 @@
-"""The words and numbers that several outputs share."""
+"""Words and numbers shared by several outputs."""
 
 import shlex
 import time
@@ -27,7 +27,7 @@ def count(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A time as people read it: 42 s, 3:05, 1:10:00."""
+    """A time in readable form: 42 s, 3:05, 1:10:00."""
     whole = int(seconds)
     if whole < 100:
         return f"{whole} s"
@@ -36,21 +36,21 @@ def clock(seconds: float) -> str:
 
 
 def date(seconds: float) -> str:
-    """A time since the epoch as people read it: 2026-05-01 04:30 UTC."""
+    """A time since the epoch in readable form: 2026-05-01 04:30 UTC."""
     try:
         return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
     except (OverflowError, ValueError, OSError):
-        # A log is foreign data, and JSON's numbers go further than calendars.
+        # A log is foreign data: its numbers may exceed the calendar.
         return "an impossible time"
 
 
 def left_unjudged(rows: int) -> str:
-    """What is said of (token, head) rows without a right answer."""
+    """Describe (token, head) rows without a right answer."""
     return f"only accesses were judged of {count(rows, 'row')} without a right answer: their inputs are not finite"
 
 
 def headline(backend: str, observation: Observation) -> str:
-    """A failure in half a line, whatever is in its names."""
+    """A failure in half a line, safe for any names."""
     place = f" at {observation.place}" if observation.place else ""
     mode = f", {observation.mode}" if observation.mode else ""
     return in_a_line(f"{observation.kind}{place} in {backend}{mode}")
@@ -62,5 +62,5 @@ def headline_of(failed: CaseThatFailed) -> str:
 
 
 def replay_line(path: str) -> str:
-    """The line to paste that runs the finding in the folder `path` again."""
+    """The command line that runs the finding in the folder `path` again."""
     return in_a_line(f"attnfuzz replay {shlex.quote(path)}")

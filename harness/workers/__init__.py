@@ -1,1 +1,1 @@
-"""Processes that may die: they run cases, and what is left of one that died says why."""
+"""Processes that may die: they run cases, and the remains of one that died say why."""

@@ -1,7 +1,7 @@
-"""What goes between a worker and its parent: messages over a stream socket, and a pipe for what the worker prints.
+"""Messages between a worker and its parent over a stream socket, and a pipe for the worker's output.
 
-A message is a token, a kind, a size, and bytes. The worker's end lies open in the process of a kernel, which may write
-to it or close it by accident. So each request comes with a random token, and what does not begin with it is no answer.
+A message is a token, a kind, a size, and bytes. A kernel in the worker's process may write to the worker's end or close
+it by accident. So each request has a random token, and only a message that begins with it is an answer.
 """
 
 import os
@@ -14,26 +14,26 @@ from typing import NamedTuple
 TOKEN_BYTES = 8
 
 UNASKED = bytes(TOKEN_BYTES)
-"""The token of what a worker sends before its first request."""
+"""The token of messages that a worker sends before its first request."""
 
 MOST_BYTES = 1 << 26
-"""Of a message from a worker, at most. The largest that are sent are calibrations, of some MB; verdicts have kB."""
+"""Largest message from a worker. Calibrations have some MB, verdicts some kB."""
 
 LOST = 100
 """Exit code of a worker that can't send its answer: its end of the channel was closed or replaced."""
 
 _HEAD = struct.Struct(f"<{TOKEN_BYTES}sBQ")
 _CHUNK = 1 << 16
-"""Bytes to read at a time: what a pipe holds, by default."""
+"""Bytes to read at a time: a pipe's default capacity."""
 
 
 class MessageKind(IntEnum):
-    """What a message is: REQUEST goes to the worker, the others come from it.
+    """The kind of a message: REQUEST goes to the worker, the others come from it.
 
     READY is the first, with the worker's process id and whether faults are recorded; ERROR holds the traceback of a
-    handler that raised, or, as the first, of what kept the worker from beginning. REFUSAL is as ERROR for what a user
-    can fix, and holds one line. LEAVING is the last of a worker that ends itself, with its exit code. LAST_REPLY is as
-    REPLY, from a worker that has to be replaced: something in its process could not be undone.
+    handler that raised, or, as the first, the reason why the worker can't begin. REFUSAL is an ERROR that a user can
+    fix, in one line. LEAVING is the last message of a worker that ends itself, with its exit code. LAST_REPLY is a
+    REPLY of a worker that must be replaced, because its process could not be restored.
     """
 
     READY = 1
@@ -50,7 +50,7 @@ class ChannelClosed(ConnectionError):
 
 
 class NoMessage(Exception):
-    """What was received is no message of the other side's."""
+    """The received bytes are not a message of the other side."""
 
 
 class Received(NamedTuple):
@@ -69,7 +69,7 @@ def send(
     Raises:
         ChannelClosed: when the other side is gone.
         TimeoutError: when the deadline passes.
-        OSError: when this side was closed, or is no socket any more.
+        OSError: when this side was closed or is no longer a socket.
 
     """
     _limit(channel, deadline)
@@ -82,11 +82,11 @@ def send(
 def receive(channel: socket.socket, deadline: float | None = None, *, token: bytes | None = None) -> Received:
     """Wait for one message. `deadline` is a time.monotonic(); None waits for ever.
 
-    With a `token`, nothing but a message from a worker that has it is received.
+    With a `token`, only a message with that token is accepted.
 
     Raises:
         ChannelClosed: when the other side is gone before the message is complete.
-        NoMessage: when what comes has another token, no kind, or more than MOST_BYTES.
+        NoMessage: when the message has another token, no kind, or more than MOST_BYTES.
         TimeoutError: when the deadline passes.
 
     """
@@ -128,14 +128,14 @@ def _limit(channel: socket.socket, deadline: float | None) -> None:
 
 
 _KEPT = 4096
-"""Bytes of the end."""
+"""Bytes of output to keep, from the end."""
 
 _CHUNKS = 64
-"""Most chunks to read at a time: a worker may never stop printing, and the parent has to check its deadline."""
+"""Most chunks to read at a time: a worker may print forever, and the parent has to check its deadline."""
 
 
 class PrintedOutput:
-    """A pipe that a worker prints into. It blocks while the pipe is full, so its parent drains it while it waits.
+    """A pipe that a worker prints into. The parent drains it while waiting: a full pipe blocks the worker.
 
     `fd` is the end to wait on, `remote` the worker's.
     """
@@ -146,7 +146,7 @@ class PrintedOutput:
         self._end = b""
 
     def drain(self) -> bool:
-        """Take what was printed. False once no process can print any more."""
+        """Read the output so far. False once no process can print any more."""
         for _ in range(_CHUNKS):
             try:
                 printed = os.read(self.fd, _CHUNK)
@@ -158,19 +158,19 @@ class PrintedOutput:
         return True
 
     def forget(self) -> None:
-        """Take what was printed so far, and forget it."""
+        """Discard the output so far."""
         self.drain()
         self._end = b""
 
     def words(self) -> str:
-        """The end of what was printed."""
+        """The end of the output."""
         self.drain()
         return self._end.decode(errors="replace").strip()
 
     def hand_over(self) -> None:
-        """Close the worker's end, which is on its way to the worker."""
+        """Close the worker's endafter it was passed on."""
         os.close(self.remote)
 
     def close(self) -> None:
-        """Close the parent's end. What is printed from now on is lost."""
+        """Close the parent's end. Later output is lost."""
         os.close(self.fd)

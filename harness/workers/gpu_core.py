@@ -1,9 +1,8 @@
-"""Core dumps of a GPU, which have the address and the instruction of a fault: CUDA itself reports neither.
+"""GPU core dumps, which record a fault's address and instruction; CUDA itself reports neither.
 
-They are switched on by naming a folder in the environment variable ATTNFUZZ_CUDA_COREDUMP. CUDA-GDB prints the
-instruction that failed and the registers of one thread of its warp, which stops a few instructions later. An address is
-taken from them where a register pair holds it, and nothing in between may have changed that pair. What it prints has
-been seen of CUDA 13.0 on an H200.
+They are enabled by a folder in the environment variable ATTNFUZZ_CUDA_COREDUMP. CUDA-GDB prints the failing instruction
+and the registers of one thread of its warp, which stops a few instructions later. The address is taken from a register
+pair, if no instruction in between may have changed it. The output format is that of CUDA 13.0 on an H200.
 """
 
 import os
@@ -19,14 +18,14 @@ VARIABLE = "ATTNFUZZ_CUDA_COREDUMP"
 _FILE = "CUDA_COREDUMP_FILE"
 
 _RUN = secrets.token_hex(4)
-"""Of this process and its workers: in a folder that is kept, process ids repeat."""
+"""Distinguishes runs: process ids repeat in a folder that is kept."""
 
 
 def settings() -> dict[str, str]:
-    """The environment with which a process writes them (cuda-gdb manual, "GPU core dump support"); makes the folder.
+    """The environment that makes a process write dumps (cuda-gdb manual, "GPU core dump support"); makes the folder.
 
-    They leave out what memory held. A process goes on after its dump, and says itself what it was at: CUDA's own end of
-    it tells nothing.
+    Dumps leave out memory. A process goes on after its dump and reports its state itself: CUDA's own abort reports
+    nothing.
     """
     folder = os.environ.get(VARIABLE)
     if not folder:
@@ -41,7 +40,7 @@ def settings() -> dict[str, str]:
 
 
 def written_by(pid: int) -> str | None:
-    """The dump of a process, if dumps are switched on and it has left one."""
+    """The dump left by a process, if any and dumps are enabled."""
     folder = os.environ.get(VARIABLE)
     if not folder:
         return None
@@ -50,7 +49,7 @@ def written_by(pid: int) -> str | None:
 
 
 def left_here() -> bool:
-    """Whether this process, a worker that began with `settings`, has left one."""
+    """Whether this process, a worker started with `settings`, has left a dump."""
     pattern = os.environ.get(_FILE)
     return pattern is not None and Path(pattern.replace("%p", str(os.getpid()))).exists()
 
@@ -62,12 +61,12 @@ def _name(pid: str) -> str:
 _DEBUGGER = "cuda-gdb"
 
 _SECONDS = 60.0
-"""It takes a second, more where many modules were loaded."""
+"""Time limit of CUDA-GDB; it takes a second, more if many modules are loaded."""
 
 _BETWEEN = 16
-"""Instructions to look at from the one that failed on."""
+"""Instructions to look at, starting with the failing one."""
 
-_EXCEPTION = re.compile(r"^CUDA Exception: (?P<what>.+)$", re.MULTILINE)
+_EXCEPTION = re.compile(r"^CUDA Exception: (?P<text>.+)$", re.MULTILINE)
 _FRAME = re.compile(r"^#0\s+(?:0x[0-9a-fA-F]+ in )?(?P<kernel>.+?)\s*(?:\(\))?$", re.MULTILINE)
 _FOCUS = re.compile(r"focus set to CUDA kernel .*?block (?P<block>\([\d,]+\)), thread (?P<thread>\([\d,]+\))")
 _LINE = re.compile(r"^(?P<mark>[=*]>)?\s*0x(?P<at>[0-9a-f]+)(?: <.*>)?:\s+(?:@!?U?P\w+ )?(?P<text>[A-Z]\S*(?: .*)?)$")
@@ -76,14 +75,14 @@ _POINTER = re.compile(r"\[R(?P<pair>\d+)\.64(?P<offset>[+-]0x[0-9a-f]+)?\]")
 _RESULT = re.compile(r"^\S+ R(?P<first>\d+)\b")
 
 _WIDEST = 4
-"""Registers that one instruction writes, at most."""
+"""Most registers that one instruction writes."""
 
 
 @dataclass(frozen=True)
 class Core:
-    """What a core dump tells: `words` are a clause. `address` is that of one thread of the warp, None if unknown.
+    """The fault in a core dump: `words` are a clause. `address` is that of one thread of the warp, None if unknown.
 
-    `write` says whether the instruction writes memory.
+    `write` is True if the instruction writes memory.
     """
 
     words: str
@@ -92,23 +91,23 @@ class Core:
 
     @property
     def misaligned(self) -> bool:
-        """Whether that is what was wrong with an address."""
+        """Whether an address was misaligned."""
         return "Misaligned Address" in self.words
 
     @property
     def illegal(self) -> bool:
-        """Whether an address was not to be used."""
+        """Whether an address was illegal."""
         return "Illegal Address" in self.words or "MMU Fault" in self.words
 
 
 def command(core: Path) -> list[str]:
-    """Have CUDA-GDB say where the kernel of a core dump stopped, at which instruction, and with which registers."""
+    """The CUDA-GDB command that prints a core dump's kernel, instruction and registers."""
     asked = ("set style enabled off", f"target cudacore {core}", f"x/{_BETWEEN}i $errorpc", "info registers")
     return [_DEBUGGER, "-nx", "-batch", *(part for each in asked for part in ("-ex", each))]
 
 
 def read(core: str) -> Core:
-    """What a core dump tells; where there is no CUDA-GDB, how to get it."""
+    """Read a core dump; without CUDA-GDB, the words say how."""
     if shutil.which(_DEBUGGER) is None:
         return Core(f"{_DEBUGGER}, of the CUDA toolkit, is not on the PATH to read it: target cudacore {core}")
     try:
@@ -121,12 +120,12 @@ def read(core: str) -> Core:
 
 
 def understood(output: str) -> Core:
-    """What CUDA-GDB printed."""
-    what = _EXCEPTION.search(output)
-    if what is None:
+    """Parse CUDA-GDB's output."""
+    exception = _EXCEPTION.search(output)
+    if exception is None:
         lines = (line.strip() for line in output.splitlines())
         return Core(f"it can't be read: {next(filter(None, lines), 'nothing was printed')}")
-    said = [what["what"].strip()]
+    said = [exception["text"].strip()]
     if frame := _FRAME.search(output):
         said.append(f"in {frame['kernel']}")
     if focus := _FOCUS.search(output):
@@ -140,7 +139,7 @@ def understood(output: str) -> Core:
 
 
 def _code(output: str) -> Iterator[tuple[int, str]]:
-    """The instructions from the one that failed on, each with its address."""
+    """The instructions from the failing one on, each with its address."""
     for line in output.splitlines():
         if found := _LINE.match(line.rstrip()):
             yield int(found["at"], 16), found["text"].strip()
@@ -152,7 +151,7 @@ def _address(code: list[tuple[int, str]], output: str) -> int | None:
     if pointer is None or "pc" not in registers:
         return None
     low = int(pointer["pair"])
-    # What failed has written nothing.
+    # The failing instruction has written nothing.
     passed = [text for at, text in code[1:] if at < registers["pc"]]
     if any(_writes(text, low) for text in passed) or {f"R{low}", f"R{low + 1}"} - registers.keys():
         return None

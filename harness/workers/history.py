@@ -1,14 +1,14 @@
-"""What a worker has been asked since it began, as far back as memory allows."""
+"""A worker's requests since it began, as far back as memory allows."""
 
 from collections import deque
 
 MOST_REQUESTS = 1000
 MOST_BYTES = 8 << 20
-"""Of all requests that are remembered of one worker."""
+"""Limit for all requests remembered of one worker."""
 
 
 class RequestHistory:
-    """The last requests of one worker: `MOST_REQUESTS` at most, of `MOST_BYTES` together."""
+    """The last requests of one worker: at most `MOST_REQUESTS`, of `MOST_BYTES` together."""
 
     def __init__(self) -> None:
         self._requests: deque[bytes] = deque()

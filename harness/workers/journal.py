@@ -22,7 +22,7 @@ _SIZE = _ENTRIES + 2 * (_NUMBER.size + _ENTRY_BYTES)
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What the signal handler noted: the fields of siginfo_t, and whether the access was a read (1) or a write (2)."""
+    """The signal handler's record: the fields of siginfo_t, and whether the access was a read (1) or a write (2)."""
 
     signal: int
     code: int
@@ -33,9 +33,9 @@ class Fault(msgspec.Struct, frozen=True):
 class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel that is about to be launched: the entry point, its scalar arguments, and where every tensor lies.
 
-    `call` counts the launches of the step, from 0. `run` says which run of the case it belongs to, in words that end a
-    sentence; empty for the first. `way` says how a server comes to make the call, if the backend says. `broken` has
-    what the call was seen to do wrong before it was launched.
+    `call` counts the launches of the step, from 0. `run` names the run of the case that it belongs to, in words that
+    end a sentence; empty for the first. `way` says how a server comes to make the call, if the backend says. `broken`
+    lists contract violations of the call seen before its launch.
     """
 
     step: int
@@ -49,7 +49,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     broken: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
-        """The journal entry for it."""
+        """Encode as a journal entry."""
         return _encoder.encode(self)
 
     @classmethod
@@ -62,10 +62,10 @@ _encoder = msgspec.json.Encoder()
 
 
 class Journal:
-    """A fault record and the last entry, in a file without a name that both processes map.
+    """A fault record and the last entry, in an anonymous file that both processes map.
 
-    A new entry goes where the last but one was, and counts only once its number is set after it: whenever its writer
-    dies, the reader finds a whole entry.
+    A new entry replaces the last but one, and counts only once its number is set after it: the reader finds a whole
+    entry whenever the writer dies.
     """
 
     def __init__(self, fd: int) -> None:
@@ -86,7 +86,7 @@ class Journal:
 
     @property
     def fault_address(self) -> int:
-        """Where this process sees the fault record: the argument of `install_fault_recorder`."""
+        """The fault record's address in this process: the argument of `install_fault_recorder`."""
         return ctypes.addressof(self._first_byte)
 
     def write(self, entry: bytes) -> None:
@@ -101,24 +101,24 @@ class Journal:
         _NUMBER.pack_into(self._map, _FAULT_BYTES, self._sequence)
 
     def clear(self) -> None:
-        """Forget the last entry and the fault: what happens from now on is no launch."""
+        """Clear the last entry and the fault: no launch is under way."""
         self.write(b"")
         self._map[:_FAULT_BYTES] = bytes(_FAULT_BYTES)
 
     @property
     def entries(self) -> int:
-        """How many entries were written so far, by whichever process."""
+        """Number of entries written so far, by either process."""
         return int(_NUMBER.unpack_from(self._map, _FAULT_BYTES)[0])
 
     def read(self) -> bytes:
-        """The last entry that was written whole; empty if there is none, or if something else wrote over it."""
+        """The last complete entry; empty if there is none, or if it was overwritten."""
         slot = self._slot(self.entries)
         (size,) = _NUMBER.unpack_from(self._map, slot)
         start = slot + _NUMBER.size
         return self._map[start : start + size] if size <= _ENTRY_BYTES else b""
 
     def fault(self) -> Fault | None:
-        """What the signal handler noted, if one did."""
+        """The signal handler's record, if any."""
         signal, code, address, access, done = FAULT_RECORD.unpack_from(self._map, 0)
         return Fault(signal, code, address, access) if done else None
 

@@ -16,34 +16,34 @@ from attnfuzz.reference.user_error import UserError
 
 _answers: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
 _SECONDS_TO_END = 5.0
-"""How long a process whose sockets are closed may take to be gone."""
+"""Time for a process to end after its sockets are closed."""
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 _DRIVER_ASLEEP = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 """Libraries ask torch for a GPU while they are imported (tvm_ffi does). torch would ask the CUDA driver, which starts a
-thread for that and does not work in forks any more; so it asks NVIDIA's management library (docs of torch.cuda).
+thread for that and then fails in forks; with this it asks NVIDIA's management library instead (docs of torch.cuda).
 """
 
 
 class NurseryError(RuntimeError):
-    """Workers can't be had: an import failed, or the nursery is gone. The message says which, with its traceback."""
+    """No worker can start: an import failed, or the nursery is gone. The message says which, with a traceback."""
 
 
 class CannotStart(NurseryError, UserError):
-    """Workers can't be had for a reason that a user can fix; the message is one line that says what to do."""
+    """No worker can start, for a reason that a user can fix; the message is one line with the fix."""
 
 
 class Lifeline:
-    """A nursery and the socket to it. The nursery starts at once, and imports while the parent does other things.
+    """A nursery and the socket to it. The nursery starts at once, and imports in the background.
 
-    `environment` is added to this process's. `proven` is set by the first worker that is ready: a nursery that ends
-    before that would only end again.
+    `environment` is added to this process's. `proven` is set by the first ready worker: a nursery that ends before
+    that would only end again.
     """
 
     def __init__(self, setup: Setup, environment: Mapping[str, str]) -> None:
         self.proven = False
-        # Workers that run at the same time are waited for in threads.
+        # Concurrent workers are awaited in threads.
         self._lock = threading.Lock()
         self._log = os.memfd_create("attnfuzz-nursery-output")
         # A packet socket keeps messages apart, and passes descriptors with them.
@@ -56,7 +56,7 @@ class Lifeline:
                 stderr=self._log,
                 pass_fds=(remote.fileno(),),
                 env={**os.environ, **_ONE_THREAD, **_DRIVER_ASLEEP, **environment},
-                # In a session of its own, Ctrl-C on the terminal does not reach it while Python starts.
+                # In its own session, Ctrl-C on the terminal doesn't reach it while Python starts.
                 start_new_session=True,
             )
         self._send(setup)
@@ -67,18 +67,18 @@ class Lifeline:
         return self._process.poll() is None
 
     def killed(self) -> bool:
-        """Whether it was ended from outside, so that another may live; to be asked when it does not answer."""
+        """Whether it was killed from outside, so that another may live. Call this when it doesn't answer."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_SECONDS_TO_END)
         return not self.alive and (self.proven or self._process.returncode == -signal.SIGKILL)
 
     def fork(self, channel: int, journal: int, output: int) -> None:
-        """Ask for a worker on these descriptors. It reports on its channel; nothing is awaited here."""
+        """Ask for a worker on these descriptors. It reports on its channel; this doesn't wait."""
         with self._lock:
             self._send(Fork(), channel, journal, output)
 
     def reap(self, pid: int) -> int | None:
-        """The status, as waitpid gives it, of a worker that ended; None if the nursery itself is gone."""
+        """The waitpid status of a worker that ended; None if the nursery is gone."""
         try:
             with self._lock:
                 self._send(Reap(pid))
@@ -88,12 +88,12 @@ class Lifeline:
         return answer.status if isinstance(answer, Reaped) else None
 
     def bury(self, pid: int) -> None:
-        """Have a worker that is about to end forgotten, without waiting for it."""
+        """Tell the nursery to reap a worker that is about to end, without waiting."""
         with self._lock, contextlib.suppress(NurseryError):
             self._send(Bury(pid))
 
     def failure(self, words: str = "") -> NurseryError:
-        """Why no worker came: what the nursery said, or it and the last of the workers (`words`) printed."""
+        """The reason why no worker started: the nursery's answer, or its output and the last worker's (`words`)."""
         answer: Answer | None = None
         with contextlib.suppress(NurseryError, OSError):
             answer = self._receive(socket.MSG_DONTWAIT)
@@ -111,7 +111,7 @@ class Lifeline:
             self._control.shutdown(socket.SHUT_RDWR)
         self._control.close()
         if self.proven:
-            # It ends what kernels forked off.
+            # It ends processes forked by kernels.
             self._go_on()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_SECONDS_TO_END)
@@ -120,14 +120,14 @@ class Lifeline:
         os.close(self._log)
 
     def abandon(self) -> None:
-        """Close the descriptors alone: for a process that was forked off and inherited this by accident."""
+        """Close the descriptors alone, in a forked process that inherited this by accident."""
         self._control.close()
         os.close(self._log)
         # Popen warns about a child that it can't wait for, and this one is not this process's.
         self._process.returncode = 0
 
     def _go_on(self) -> None:
-        # A kernel may have stopped it, and then it would never answer.
+        # A kernel may have stopped it.
         self._process.send_signal(signal.SIGCONT)
 
     def _send(self, order: Order, *descriptors: int) -> None:
@@ -141,7 +141,7 @@ class Lifeline:
         try:
             message = self._control.recv(MESSAGE_BYTES, flags)
         except ConnectionResetError:
-            # It ended with orders unread. The system tells that first, and then what it had said before.
+            # It ended with orders unread. The system reports that first, then its earlier message.
             message = self._control.recv(MESSAGE_BYTES, flags)
         if not message:
             raise NurseryError("the nursery hung up")

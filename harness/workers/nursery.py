@@ -1,4 +1,4 @@
-"""The process that workers are forked from: everything is imported once, and no thread ever runs in it.
+"""The process that forks workers: it imports everything once and never starts a thread.
 
 Run as `python -m attnfuzz.harness.workers.nursery FD`, where FD is a socket to the parent. It ends when the parent
 does, and its workers with it.
@@ -30,19 +30,19 @@ from attnfuzz.kernels.native.fault_recorder import install_fault_recorder
 from attnfuzz.reference.user_error import UserError
 
 MESSAGE_BYTES = 1 << 17
-"""Of a message to or from the nursery, at most."""
+"""Largest message to or from the nursery."""
 
 Life = Callable[[socket.socket, Journal, int], None]
-"""What a worker does with its channel, its journal and the file for its output."""
+"""A worker's life, from its channel, its journal and the file for its output."""
 
 Hook = str | tuple[str, ...]
-"""A function that is called before workers are forked: "module:function", or that and its arguments."""
+"""A function to call before forking: "module:function", or that and its arguments."""
 
 _LOOK_FOR_PARENT_SECONDS = 1.0
 
 
 class Setup(msgspec.Struct, tag=True, frozen=True):
-    """The first message: what to import, from where. `handler` and `begin` are "module:function".
+    """The first message: the modules to import, and the path. `handler` and `begin` are "module:function".
 
     `preload` is called once. `begin` is called in each worker with `arguments`, before it is ready.
     """
@@ -59,28 +59,25 @@ class Fork(msgspec.Struct, tag=True, frozen=True):
 
 
 class Reap(msgspec.Struct, tag=True, frozen=True):
-    """Asks for the exit status of a worker that has ended, or is about to."""
+    """Asks for the exit status of a worker that has ended or is about to."""
 
     pid: int
 
 
 class Bury(msgspec.Struct, tag=True, frozen=True):
-    """Tells of a worker that is about to end, and whose status will not be asked for."""
+    """Announces a worker that is about to end and whose status is not needed."""
 
     pid: int
 
 
 class Reaped(msgspec.Struct, tag=True, frozen=True):
-    """A worker's status, as waitpid gives it."""
+    """A worker's waitpid status."""
 
     status: int
 
 
 class Failed(msgspec.Struct, tag=True, frozen=True):
-    """The nursery can't start: an import or a preload hook raised.
-
-    `advice` is a line for the user, if it is an error that a user can fix.
-    """
+    """An import or a preload hook raised; `advice` is a line for an error that the user can fix, else ""."""
 
     trace: str
     advice: str = ""
@@ -104,15 +101,15 @@ def main() -> None:
     try:
         handler, begin = _prepare(setup)
         recorder = _fault_recorder()
-    except BaseException as error:  # noqa: BLE001 - user code is imported here: whatever it raises is the parent's to show
+    except BaseException as error:  # noqa: BLE001 - it imports user code: the parent shows any error
         advice = str(error) if isinstance(error, UserError) else ""
         control.send(msgspec.json.encode(Failed(traceback.format_exc()[-MESSAGE_BYTES // 2 :], advice)))
         return
-    # What is alive now is shared by all workers: collecting garbage in it would only copy its pages.
+    # All workers share these objects: garbage collection would only copy their pages.
     gc.collect()
     gc.freeze()
     _serve(control, partial(worker.serve, handler, begin=begin, recorder=recorder))
-    # Interpreter shutdown would take longer than everything that the parent still waits for.
+    # Interpreter shutdown is slow, and the parent waits.
     os._exit(0)
 
 
@@ -121,13 +118,13 @@ def _prepare(setup: Setup) -> tuple[worker.Handler, worker.Begin]:
     import torch  # noqa: PLC0415 - the parent waits for this import: errors in it must be reported
 
     torch.set_num_threads(1)
-    # Builds of torch for CUDA start some as they are imported, which idle and which no worker needs.
+    # CUDA builds of torch start idle threads on import, which no worker needs.
     before = _threads()
     for hook in setup.preload:
         function, *arguments = (hook,) if isinstance(hook, str) else hook
         _resolve(function)(*arguments)
     handler = _resolve(setup.handler)
-    begin = partial(_resolve(setup.begin), *setup.arguments) if setup.begin is not None else _nothing
+    begin = partial(_resolve(setup.begin), *setup.arguments) if setup.begin is not None else lambda: None
     threads = _threads()
     if len(threads) > len(before):
         loaded = (*(hook if isinstance(hook, str) else " ".join(hook) for hook in setup.preload), setup.handler)
@@ -140,16 +137,12 @@ def _prepare(setup: Setup) -> tuple[worker.Handler, worker.Begin]:
 
 
 def _threads() -> list[str]:
-    """The names of the threads of this process, its first one included."""
+    """The names of the threads of this process, the main one included."""
     return sorted((task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir())
 
 
-def _nothing() -> None:
-    """Begin without a hook."""
-
-
 def _fault_recorder() -> worker.FaultRecorder | None:
-    """What notes faulting addresses; None on a machine that can't compile it, where deaths go without an address."""
+    """The recorder of faulting addresses; None if it can't be compiled: deaths then have no address."""
     try:
         build.load()
     except (NoCompiler, BuildFailed):
@@ -158,7 +151,7 @@ def _fault_recorder() -> worker.FaultRecorder | None:
 
 
 def named(function: Callable[..., Any]) -> str:
-    """Return the name by which a nursery finds a function of a module."""
+    """Return a function's name as "module:function"."""
     return f"{function.__module__}:{function.__name__}"
 
 
@@ -178,13 +171,13 @@ def _serve(control: socket.socket, serve: Life) -> None:
 
 
 def _obey(control: socket.socket, serve: Life, workers: set[int]) -> None:
-    """Do what the parent orders until it is gone. `workers` are those that have not been waited for."""
+    """Carry out the parent's orders until it is gone. `workers` are those not reaped yet."""
     parent = os.getppid()
     poll = select.poll()
     poll.register(control, select.POLLIN)
     leaving: set[int] = set()
     while True:
-        # The socket tells when the parent is gone, unless some other process inherited the parent's end of it.
+        # The socket closes with the parent, unless another process inherited the parent's end.
         while not poll.poll(_LOOK_FOR_PARENT_SECONDS * 1e3):
             if os.getppid() != parent:
                 return
@@ -205,15 +198,15 @@ def _obey(control: socket.socket, serve: Life, workers: set[int]) -> None:
 
 
 def _wait_for(pid: int) -> int:
-    """The status of a worker that ends. The processes that a kernel forked off in it end with it."""
-    # Until it is waited for, neither its id nor that of its group is reused.
+    """Reap a worker and return its status. Processes that a kernel forked in it end with it."""
+    # Until it is reaped, neither its id nor its group's is reused.
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     _end_group(pid)
     return os.waitpid(pid, 0)[1]
 
 
 def _bury(leaving: set[int], workers: set[int]) -> None:
-    """Forget those that have ended."""
+    """Reap the leaving workers that have ended."""
     for pid in tuple(leaving):
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
             _wait_for(pid)
@@ -222,26 +215,26 @@ def _bury(leaving: set[int], workers: set[int]) -> None:
 
 
 def _end_group(pid: int) -> None:
-    # One that ended before it had a group has none.
+    # A worker that ended early has no group.
     with contextlib.suppress(OSError):
         os.killpg(pid, signal.SIGKILL)
 
 
 def _fork(control: socket.socket, serve: Life, descriptors: list[int]) -> int:
-    """Fork a worker; its process id, -1 if there can't be one."""
+    """Fork a worker and return its process id, -1 on failure."""
     channel, journal, output = descriptors
     nursery = os.getpid()
     try:
         pid = os.fork()
     except OSError:
-        # The parent sees the channel closed without a word, and shows this.
+        # The parent sees the channel closed without a message, and shows this.
         traceback.print_exc()
         pid = -1
     if pid == 0:
         try:
             control.close()
             die_with(nursery)
-            # A kernel that signals its group means itself, and what it forks off can be ended with it.
+            # A kernel that signals its group hits only itself, and its forks can be ended with it.
             os.setpgid(0, 0)
             for descriptor in descriptors:
                 os.set_inheritable(descriptor, False)
@@ -256,7 +249,7 @@ def _fork(control: socket.socket, serve: Life, descriptors: list[int]) -> int:
 
 
 def _shun_core_dumps() -> None:
-    """Set the one limit that keeps both core files and core handlers from running (core(5)): deaths must be quick."""
+    """Set the limit that disables both core files and core handlers (core(5)): deaths must be quick."""
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (1 if hard else 0, hard))
 

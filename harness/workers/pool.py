@@ -1,4 +1,4 @@
-"""Workers, as the parent has them: one at work, others warm behind it."""
+"""Workers from the parent's side: one at work, spares ready behind it."""
 
 import contextlib
 import os
@@ -24,30 +24,28 @@ from attnfuzz.harness.workers.postmortem import Death
 from attnfuzz.reference.user_error import UserError
 
 _START_SECONDS = 600.0
-"""How long a nursery may take to import, and to compile kernels, before it is given up."""
+"""Time limit for a nursery's imports and compilations."""
 
 _ATTEMPTS = 10
-"""How many workers in a row may be found dead before they were asked anything: a machine that is short of memory kills
-several, and a fork costs little.
-"""
+"""Workers in a row that may die before their first request: a machine short of memory kills several, and a fork is
+cheap."""
 
 
 _PATIENCE = 20
-"""How many times its timeout a request may take in all, as long as it goes on launching kernels. What runs hundreds of
-launches on a GPU that many processes share is slow, and no hang.
-"""
+"""Total time of a request, in timeouts, as long as it keeps launching kernels: hundreds of launches on a shared GPU are
+slow without a hang."""
 
 
 _WROTE = "it wrote to the descriptors that its worker answers with"
-"""Why a worker is killed whose answer is none."""
+"""Reason for killing a worker whose answer is malformed."""
 
 
 class HandlerError(RuntimeError):
-    """The handler raised: a fault of the harness, not of what it tests. The message is the worker's traceback."""
+    """The handler raised: a fault of the harness, not of the tested code. The message is the worker's traceback."""
 
 
 class Refused(HandlerError, UserError):
-    """The handler raised what a user can fix; the message is one line that says what to do."""
+    """The handler raised an error that a user can fix; the message is one line with the fix."""
 
 
 class _Stillborn(Exception):
@@ -55,10 +53,9 @@ class _Stillborn(Exception):
 
 
 class Worker:
-    """One worker process, forked from the nursery behind `lifeline`. It is ready when it first says so.
+    """One worker process, forked from the nursery behind `lifeline`.
 
-    `fresh` says whether it has not been asked anything yet, `spent` whether it must not be asked anything more.
-    `history` has the requests that it was asked.
+    `fresh` is True until its first request, `spent` if it must get no more requests. `history` has its requests.
     """
 
     def __init__(self, lifeline: Lifeline) -> None:
@@ -85,10 +82,10 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """Its process id. Waits until it is ready; _Stillborn or NurseryError if it can't be had."""
+        """Its process id. Waits until it is ready. Raises _Stillborn or NurseryError."""
         if self._pid is None:
             until = time.monotonic() + _START_SECONDS
-            # Until it has begun, which may take long, only this takes what it prints.
+            # Drains its output: beginning may take long.
             self._wait(until)
             try:
                 message, _, payload = channel.receive(self._channel, until, token=channel.UNASKED)
@@ -107,20 +104,20 @@ class Worker:
         return self._pid
 
     def gone(self) -> bool:
-        """Whether it ended while it had nothing to do, or before it was ready, for which this waits."""
+        """Whether it ended while idle or before it was ready. Waits until it is ready."""
         try:
             return bool(self.pid and self._wait(time.monotonic()))
         except _Stillborn:
             return True
 
     def last_words(self) -> str:
-        """The end of what it printed."""
+        """The end of its output."""
         return self._output.words()
 
     def ask(self, request: bytes, *, timeout: float) -> bytes | Death:
-        """Send a request and wait for the reply, or for its end. HandlerError as it says.
+        """Send a request and wait for the reply or the worker's end. Raises HandlerError.
 
-        It hangs if it neither replies nor writes to its journal for `timeout` seconds.
+        The worker hangs if it neither replies nor writes to its journal for `timeout` seconds.
         """
         self.fresh = False
         self._output.forget()
@@ -133,7 +130,7 @@ class Worker:
             hang = not self._ends(timeout)
             return self._death(hang=hang, seconds=timeout if hang else time.monotonic() - started)
         except TimeoutError:
-            # It may have died, and what it forked off still has its end of the channel.
+            # It may have died while a process it forked keeps its end of the channel open.
             hang = not (self._pidfd is not None and self._ends(0.0))
             return self._death(hang=hang, seconds=timeout)
         except NoMessage:
@@ -152,7 +149,7 @@ class Worker:
         return reply
 
     def _await_words(self, timeout: float) -> None:
-        """Wait until it says something. ChannelClosed if it ends; TimeoutError once it hangs, or after all patience."""
+        """Wait for a message. Raises ChannelClosed if it ends, TimeoutError if it hangs or exceeds `_PATIENCE`."""
         given_up = time.monotonic() + _PATIENCE * timeout
         entries = self._journal.entries
         while not self._wait(time.monotonic() + timeout):
@@ -160,11 +157,11 @@ class Worker:
             if entries == before or time.monotonic() > given_up:
                 raise TimeoutError
         if not select.select([self._channel], [], [], 0)[0]:
-            # Its end of the channel may be open still, in a process that was forked off.
+            # A forked process may keep its end of the channel open.
             raise ChannelClosed
 
     def _wait(self, until: float) -> bool:
-        """Wait until it says something or ends, False if it does neither until then. What it prints is taken."""
+        """Wait for a message or its end, draining its output; False if neither comes by then."""
         while True:
             left = until - time.monotonic()
             ready = {descriptor for descriptor, _ in self._poll.poll(max(0.0, 1e3 * left))}
@@ -176,13 +173,13 @@ class Worker:
                 return bool(ready)
 
     def _watch_end(self) -> None:
-        # Where a system has no such descriptor (Linux before 5.3), the end of its channel is all that is seen.
+        # Without pidfd (Linux before 5.3), only the end of its channel is seen.
         with contextlib.suppress(OSError):
             self._pidfd = os.pidfd_open(self.pid)
             self._poll.register(self._pidfd, select.POLLIN)
 
     def _ends(self, seconds: float) -> bool:
-        """Whether it ends by itself in this time; otherwise it is killed."""
+        """Whether it ends by itself in this time; otherwise kill it."""
         if self._pidfd is None:
             return True
         with contextlib.suppress(KeyError):
@@ -193,14 +190,14 @@ class Worker:
         return False
 
     def dispose(self) -> None:
-        """End it, if it hasn't ended, and free what it used."""
+        """End the process if it runs, and free its resources."""
         if self._pid is not None:
             self._kill()
             self._lifeline.reap(self._pid)
         self.forget()
 
     def forget(self) -> None:
-        """Close the descriptors alone. A worker that is still starting ends when it finds its channel closed."""
+        """Close the descriptors alone. A starting worker ends when it finds its channel closed."""
         self._channel.close()
         self._journal.close()
         self._output.close()
@@ -213,11 +210,11 @@ class Worker:
             os.kill(self.pid, signal.SIGKILL)
 
     def _death(self, *, hang: bool, seconds: float, exit_code: int | None = None, misdeed: str = "") -> Death:
-        """What is left of it. One that said with which code it leaves is not waited for."""
+        """Collect the worker's remains. One that announced its exit code is not awaited."""
         pid, self._pid = self.pid, None
         if exit_code is None:
             status = self._lifeline.reap(pid)
-            # Without a nursery the status is lost: it was killed, and took its workers along.
+            # Without a nursery the status is lost: it was killed with its workers.
             code = os.waitstatus_to_exitcode(status) if status is not None else -signal.SIGKILL
         else:
             self._lifeline.bury(pid)
@@ -228,7 +225,7 @@ class Worker:
             exit_code=code if code >= 0 else None,
             hang=hang,
             seconds=seconds,
-            # A process that it forked off has the same journal.
+            # A process that it forked shares the journal.
             fault=fault if fault is not None and fault.signal == -code else None,
             entry=self._journal.read(),
             output=self.last_words(),
@@ -241,14 +238,12 @@ class Worker:
 class Workers:
     """Runs requests in a process that may die.
 
-    `handler` ("module:function") is called in the worker as handler(request, journal) and returns the reply; `preload`
-    names functions that are called once, before workers are forked: to import, compile and warm up (one that takes
-    arguments is a tuple, they come after its name). `spares` workers
-    stand ready behind the one at work, so that a death costs no start. `begin` names a function that each worker calls
-    with `arguments` before it is ready; `environment` is what the environment of workers has beside this process's. One
-    request runs at a time, but for `run_together`. A process that was forked off this one gets workers of its own.
-    `restarts` is the number of workers that died of their requests, `history` are the requests that the worker of the
-    last `run` had been asked before it, in order.
+    `handler` ("module:function") is called in the worker as handler(request, journal) and returns the reply. `preload`
+    names functions to call once before forking, to import, compile and warm up; one with arguments is a tuple of its
+    name and them. `spares` workers stand ready behind the one at work, so that a death costs no start. Each worker
+    calls `begin` with `arguments` before it is ready; `environment` is added to the workers' environment. One request
+    runs at a time, except in `run_together`. A process forked off this one gets workers of its own. `restarts` counts
+    the workers that died of their requests; `history` are the earlier requests of the last `run`'s worker, in order.
     """
 
     def __init__(
@@ -287,14 +282,14 @@ class Workers:
         self.close()
 
     def run(self, request: bytes, *, timeout: float) -> bytes | Death:
-        """The handler's reply, or what is left of the worker if it dies or hangs.
+        """Return the handler's reply, or the remains of the worker if it dies or hangs.
 
-        It hangs if it neither replies nor launches anything for `timeout` seconds, and at the latest after 20 times
+        It hangs if it neither replies nor launches anything for `timeout` seconds, or doesn't reply within 20 times
         as long.
 
         Raises:
-            HandlerError: the handler raised (Refused: what a user can fix). The worker lives on.
-            NurseryError: no worker can be had.
+            HandlerError: the handler raised (Refused if a user can fix it). The worker lives on.
+            NurseryError: no worker can start.
 
         """
         worker = self._ready()
@@ -305,7 +300,7 @@ class Workers:
         except HandlerError:
             raise
         except BaseException:
-            # Interrupted: the reply to this request must not be taken for the reply to the next.
+            # Interrupted: this reply must not be taken for the next one's.
             self._team.remove(worker)
             worker.dispose()
             raise
@@ -346,7 +341,7 @@ class Workers:
         return results
 
     def renew(self) -> None:
-        """Let the next request go to a worker that has not been asked anything."""
+        """Have a fresh worker take the next request."""
         self._disperse()
         worker = self._ready()
         if not worker.fresh:
@@ -362,11 +357,11 @@ class Workers:
         self._recruit()
 
     def _gather(self, count: int) -> None:
-        """Have at least so many workers in the crowd, all of them ready."""
+        """Fill the crowd up to `count` ready workers."""
         words = ""
         for _ in range(_ATTEMPTS):
             lifeline = self._nursery()
-            # All of them begin before one is waited for.
+            # Start all before waiting for one.
             self._crowd += [Worker(lifeline) for _ in range(count - len(self._crowd))]
             for worker in [worker for worker in self._crowd if worker.gone()]:
                 words = worker.last_words()

@@ -1,4 +1,4 @@
-"""What is left of a worker that died, and what it means: the kind of failure, its place, and the launch under way."""
+"""The remains of a dead worker, and their explanation: kind of failure, place, and the launch under way."""
 
 import signal
 
@@ -12,17 +12,17 @@ from attnfuzz.harness.workers.journal import Fault, LaunchRecord
 from attnfuzz.harness.workers.sticky import Sticky, sticky_of
 
 KILLED = "killed by SIGKILL from outside, most likely out of memory"
-"""The cause of a death that may not be the fault of what the worker ran."""
+"""The cause of a death that may not be the kernel's fault."""
 
 
 class Death(msgspec.Struct, frozen=True, kw_only=True):
     """A worker's end during a request.
 
     Either `signal` killed it or it left by itself with `exit_code`. `hang`: it was killed because it did not reply
-    within `seconds`; otherwise `seconds` is how long it lived on the request. `entry` is the last journal entry
-    (empty: nothing was launched), `fault` what the signal handler noted, `output` the end of what it printed.
-    `core_dump` is the file that the GPU's state was written to, if that was asked for. `misdeed` says what it did
-    for which it was killed, "" if nothing. `recorder` says whether a handler for faults was installed.
+    within `seconds`; otherwise `seconds` is the time from the request to its end. `entry` is the last journal entry
+    (empty: nothing was launched), `fault` the signal handler's record, `output` the end of its output. `core_dump` is
+    the GPU core dump's file, if enabled. `misdeed` is the reason why the parent killed it, "" if none. `recorder`
+    says whether a fault handler was installed.
     """
 
     signal: int | None
@@ -38,17 +38,17 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sticky(self) -> Sticky | None:
-        """The error for which it left, if it left because its CUDA context was broken."""
+        """The error that broke its CUDA context, if it left for that."""
         return sticky_of(self.exit_code)
 
     @property
     def killed_from_outside(self) -> bool:
-        """Whether it was killed from outside: most likely by the kernel, for want of memory."""
+        """Whether it was killed from outside: most likely by the OS kernel, out of memory."""
         return self.signal == signal.SIGKILL and not self.hang
 
     @property
     def untimed(self) -> bool:
-        """Whether what led to it was seen later, so that it can't be said in which launch it was done."""
+        """Whether the cause was noticed later, so that the launch is unknown."""
         return bool(self.misdeed) or self.exit_code == channel.LOST
 
     @property
@@ -75,29 +75,29 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
 
 _BUS_ADRALN = 1
 _SI_KERNEL = 128
-"""si_code values of siginfo_t: a misaligned address, and a fault for which the processor gives no address."""
+"""si_code values of siginfo_t: a misaligned address, and a fault without an address from the CPU."""
 
 _ACCESS = {1: "read", 2: "write"}
 
 
 def explain(death: Death) -> Observation:
-    """The failure that a worker's death is."""
+    """Turn a worker's death into an observation."""
     launch = None if death.untimed else _last_launch(death.entry)
     core = None if death.core_dump is None else gpu_core.read(death.core_dump)
     kind = _kind(death, core)
     place = death.cause if kind is Kind.WORKER_DIED else ""
-    what = death.cause
+    text = death.cause
     access = None
     fault = _on_gpu(core, launch) if death.sticky else death.fault
     if kind in (Kind.ILLEGAL_ACCESS, Kind.MISALIGNED):
         location = _unknown(core, launch) if death.sticky and fault is None else _location(death, fault, launch)
         place = location.place
-        what = f"{_access(fault)} at {location} ({death.cause})"
+        text = f"{_access(fault)} at {location} ({death.cause})"
         access = _stray(fault, launch, location)
-    message = f"{what}, {'at some point of the case' if death.untimed else _circumstances(launch)}"
+    message = f"{text}, {'at some point of the case' if death.untimed else _circumstances(launch)}"
     if launch is not None:
         message += f"\n{REACHED_BY}{launch.way}" if launch.way else ""
-        message += "".join(f"\nbefore that, the call was seen to break its contract: {text}" for text in launch.broken)
+        message += "".join(f"\nbefore that, the call was seen to break its contract: {each}" for each in launch.broken)
     if core is not None:
         message += f"\nthe GPU's core dump, {death.core_dump}: {core.words}"
     if death.output:
@@ -134,15 +134,12 @@ def _last_launch(entry: bytes) -> LaunchRecord | None:
     try:
         return LaunchRecord.decode(entry)
     except msgspec.DecodeError:
-        # A handler may journal in a format of its own: the death is reported without the launch.
+        # A handler may use its own journal format: report the death without the launch.
         return None
 
 
 def _on_gpu(core: Core | None, launch: LaunchRecord | None) -> Fault | None:
-    """A fault on a GPU as its core dump has it; None without one, or if the thread whose address it has did no wrong.
-
-    That may be another thread of the warp than the one that went astray.
-    """
+    """A GPU fault from its core dump; None without one, or if its address is valid: another thread's."""
     if core is None or core.address is None:
         return None
     inside = any(not tensor.distance(core.address) for tensor in (launch.tensors if launch else ()) if tensor.nbytes)
@@ -152,7 +149,7 @@ def _on_gpu(core: Core | None, launch: LaunchRecord | None) -> Fault | None:
 
 
 def _unknown(core: Core | None, launch: LaunchRecord | None) -> Location:
-    """What can be said of a fault on a GPU without an address."""
+    """The location of a GPU fault without an address."""
     names = dict.fromkeys(tensor.name for tensor in launch.tensors) if launch else ()
     words = f"one of {', '.join(names)} is likely" if names else "no tensor was on record"
     if core is None:
@@ -174,7 +171,7 @@ def _location(death: Death, fault: Fault | None, launch: LaunchRecord | None) ->
 
 
 def _stray(fault: Fault | None, launch: LaunchRecord | None, location: Location) -> Access | None:
-    """Return where the access was, from every tensor that has elements; None if no address is known."""
+    """The access relative to every tensor with elements; None if no address is known."""
     if fault is None or launch is None or fault.code == _SI_KERNEL or fault.code <= 0:
         return None
     offsets = {tensor.name: fault.address - tensor.address for tensor in launch.tensors if tensor.nbytes}

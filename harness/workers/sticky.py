@@ -1,4 +1,4 @@
-"""Errors that break a CUDA context for good: a worker that meets one leaves, and its exit code says which it was."""
+"""Errors that break a CUDA context for good; a worker leaves on one, with an exit code for it."""
 
 import sys
 from collections.abc import Callable
@@ -14,9 +14,9 @@ _FIRST_EXIT_CODE = 101
 
 
 class Sticky(msgspec.Struct, frozen=True):
-    """An error of which the CUDA driver API says that the process must be terminated (cuda.h, enum CUresult).
+    """An error after which, by the CUDA driver API, the process must be terminated (cuda.h, enum CUresult).
 
-    `number` is its CUresult; `words` say what happened on the GPU.
+    `number` is its CUresult; `words` describe the event on the GPU.
     """
 
     number: int
@@ -43,38 +43,38 @@ STICKY = (
     Sticky(220, Kind.WORKER_DIED, "uncorrectable NVLink error"),
     Sticky(226, Kind.WORKER_DIED, "contained memory error"),
 )
-"""The first stands for errors that are none of the others; its number is no error's."""
+"""The first stands for all other errors; 0 is no error number."""
 
 _EXIT_CODES = {sticky.number: _FIRST_EXIT_CODE + place for place, sticky in enumerate(STICKY)}
 
 
 def exit_code_of(number: int) -> int:
-    """What a worker whose context is broken by this CUresult leaves with."""
+    """The exit code of a worker whose context is broken by this CUresult."""
     return _EXIT_CODES.get(number, _FIRST_EXIT_CODE)
 
 
 def sticky_of(exit_code: int | None) -> Sticky | None:
-    """The error that a worker left for; None for an exit code that means something else."""
+    """The error behind a worker's exit code; None for any other code."""
     place = -1 if exit_code is None else exit_code - _FIRST_EXIT_CODE
     return STICKY[place] if 0 <= place < len(STICKY) else None
 
 
 def synchronise(before_leaving: Callable[[], None] = lambda: None) -> None:
-    """Wait for the GPU. Ends this process if its context is broken, and raises RuntimeError for any other error.
+    """Wait for the GPU. Ends this process if its context is broken; raises RuntimeError for any other error.
 
-    The driver is asked first, and not the exception that tells of an error: what libraries make of one is text. And in
-    a broken context each further call of theirs takes its time.
+    The driver is asked before the exception of a library is read, which is only text. In a broken context each further
+    library call takes time.
     """
     leave_if_broken(before_leaving)
     torch.cuda.synchronize()
     if gpu_core.left_here():
-        # With dumps switched on CUDA tells no error of some faults (seen of 13.0, on an H200).
+        # With dumps enabled, CUDA hides the error of some faults (seen with 13.0 on an H200).
         before_leaving()
         leave(exit_code_of(0))
 
 
 def leave_if_broken(before_leaving: Callable[[], None] = lambda: None) -> None:
-    """Wait for the GPU, and end this process if its CUDA context is broken. Returns if CUDA recovers from an error."""
+    """Wait for the GPU; end this process if its CUDA context is broken. Returns if CUDA recovers from an error."""
     from cuda.bindings import driver  # noqa: PLC0415 - only on a GPU, where a context has been created
 
     (result,) = driver.cuCtxSynchronize()
@@ -84,5 +84,5 @@ def leave_if_broken(before_leaving: Callable[[], None] = lambda: None) -> None:
     _, text = driver.cuGetErrorString(result)
     print(f"{name.decode()}: {text.decode()}", file=sys.stderr)  # noqa: T201 - the parent reads it
     before_leaving()
-    # Nothing is put in order: whatever still holds memory of the GPU would fail to free it.
+    # No cleanup: freeing GPU memory would fail.
     leave(exit_code_of(int(result)))

@@ -1,7 +1,7 @@
-"""Processes that do not outlive the one that starts them, even if it is killed while they are still starting.
+"""Processes that die with their parent, even if it is killed while they are still starting.
 
 Run as `python -m attnfuzz.harness.workers.tethered PARENT MODULE ARGUMENTS`: it asks the system to be killed with the
-process PARENT, before anything is imported that takes time, and then is `python -m MODULE ARGUMENTS`.
+process PARENT before any slow import, then becomes `python -m MODULE ARGUMENTS`.
 """
 
 import ctypes
@@ -17,8 +17,8 @@ _PR_SET_PDEATHSIG = 1
 def command(module: str, *arguments: str) -> list[str]:
     """The command line of `python -m module arguments`, as a process that dies with this one.
 
-    The system takes the end of the thread that starts a process for the end of its parent (prctl(2)), so that it is not
-    tethered unless the main thread does.
+    The system takes the end of the starting thread for the end of the parent (prctl(2)), so it is tethered only if the
+    main thread starts it.
     """
     python = [sys.executable, "-m"]
     if threading.current_thread() is not threading.main_thread():
@@ -27,7 +27,7 @@ def command(module: str, *arguments: str) -> list[str]:
 
 
 def die_with(parent: int) -> None:
-    """Be killed when `parent`, which started this process, ends; end at once if it has ended already."""
+    """Arrange to be killed when `parent`, which started this process, ends; end now if it has ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)

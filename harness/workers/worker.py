@@ -1,6 +1,6 @@
 """The life of a worker: take a request, run the handler, reply, until the parent hangs up or the worker dies.
 
-After each request it restores what a kernel may have changed of its process, so that the next one starts as it should.
+After each request it restores the process state that a kernel may have changed.
 """
 
 import contextlib
@@ -22,28 +22,28 @@ from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.reference.user_error import UserError
 
 Handler = Callable[[bytes, Journal], bytes]
-"""Turns a request into a reply. It writes the journal before it does what may kill the worker."""
+"""Turns a request into a reply. It writes the journal before any action that may kill the worker."""
 
 Begin = Callable[[], object]
-"""What only a worker may do, and not the process that it is forked from: create a CUDA context, start threads."""
+"""Actions for a worker alone, not for its nursery: create a CUDA context, start threads."""
 
 FaultRecorder = Callable[[int], None]
-"""Notes the fault that ends the process at the address that it is given."""
+"""Installs a handler that records a fatal fault at the given address."""
 
 _DEADLY = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 
 _IDLE_SECONDS = 5e-3
-"""Shorter waits do not show whether a thread of a kernel still computes."""
+"""Shorter waits don't show whether a kernel's thread still computes."""
 
 _GLANCE_SECONDS = 2e-3
-"""To look at threads that a kernel has started: those of a pool wait, others may never end."""
+"""Time to watch threads that a kernel started: those of a pool wait, others may never end."""
 
 _MOST_OF_A_TRACEBACK = 1 << 16
-"""Characters of its end."""
+"""Characters to keep, from the end."""
 
 
 class Line:
-    """A worker's end of the channel to its parent, with the token of the request that it is at."""
+    """A worker's end of the channel to its parent, with the token of the current request."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -56,7 +56,7 @@ class Line:
         return request
 
     def send(self, message: MessageKind, payload: bytes) -> None:
-        """Send a message. Ends this process if it can't, and a process that a kernel forked off, which must not."""
+        """Send a message. Ends this process on failure, or if a kernel forked it off."""
         if os.getpid() != self._pid:
             os._exit(0)
         try:
@@ -66,7 +66,7 @@ class Line:
 
 
 _line: Line | None = None
-"""That of the worker that this process is."""
+"""The line of this process, if it is a worker."""
 
 
 def serve(
@@ -88,7 +88,7 @@ def serve(
     except BaseException as error:  # noqa: BLE001 - whatever it is, the parent has to report why there is no worker
         line.send(*_reported(error))
         return
-    # Collecting what was imported would only cost time.
+    # Garbage collection of imports would only cost time.
     gc.freeze()
     _line = line
     state = ProcessState(output)
@@ -103,7 +103,7 @@ def serve(
         journal.clear()
         message, reply = _answer(handler, request, journal)
         state.flush()
-        # The handlers of a kernel, and of libraries that it has loaded, are not those of the next case.
+        # Replace handlers installed by the kernel or by libraries that it loaded.
         _watch_faults(recorder, journal)
         busy = busy or (threading.active_count() > threads and _computing())
         if (not state.put_back() or busy) and message is MessageKind.REPLY:
@@ -114,7 +114,7 @@ def serve(
 def leave(exit_code: int) -> NoReturn:
     """End this worker at once, in the middle of a request.
 
-    The parent is informed first: until a process that used a GPU is gone, its driver puts things in order for a while.
+    The parent is informed first: the driver takes a while to clean up after a process that used a GPU.
     """
     for stream in (sys.stdout, sys.stderr):
         # A kernel may have closed or replaced it.
@@ -126,7 +126,7 @@ def leave(exit_code: int) -> NoReturn:
 
 
 def _watch_faults(recorder: FaultRecorder | None, journal: Journal) -> None:
-    # Libraries install handlers that print backtraces, for up to a second: the parent explains a death better.
+    # Libraries install handlers that print backtraces for up to a second; the parent explains a death better.
     if recorder is not None:
         recorder(journal.fault_address)
         return
@@ -135,7 +135,7 @@ def _watch_faults(recorder: FaultRecorder | None, journal: Journal) -> None:
 
 
 def _next(line: Line) -> tuple[bytes, bool]:
-    """The next request, and whether something computed in this process while it waited: a kernel's thread."""
+    """The next request, and whether a kernel's thread computed in this process meanwhile."""
     began, used = time.monotonic(), time.process_time()
     request = line.receive()
     idle = time.monotonic() - began
@@ -143,7 +143,7 @@ def _next(line: Line) -> tuple[bytes, bool]:
 
 
 def _computing() -> bool:
-    """Whether something computes in this process while this thread does not."""
+    """Whether another thread computes in this process."""
     used = time.process_time()
     time.sleep(_GLANCE_SECONDS)
     return time.process_time() - used > _GLANCE_SECONDS / 2
@@ -174,7 +174,7 @@ _SIGNALS = (
     signal.SIGVTALRM,
     signal.SIGPROF,
 )
-"""Signals that may be handled in Python. Those of faults are set anew for each case."""
+"""Signals that may be handled in Python. Fault handlers are installed again for each case."""
 
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
@@ -203,7 +203,7 @@ class ProcessState:
         self._limits = {number: resource.getrlimit(number) for number in _LIMITS}
 
     def put_back(self) -> bool:
-        """Undo what can be undone. False if something can't, so that the process is of no use any more."""
+        """Restore the state. False if that fails, and the process must be replaced."""
         try:
             self._put_back()
         except (OSError, ValueError):
@@ -211,9 +211,9 @@ class ProcessState:
         return not any(stream.closed for stream in self._streams)
 
     def flush(self) -> None:
-        """Have what was printed reach the parent, unless it can't."""
+        """Flush the output to the parent, if possible."""
         for stream in self._streams:
-            # A kernel may have closed it, or what is below it.
+            # A kernel may have closed it or its descriptor.
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
 

@@ -28,11 +28,11 @@ DEFECTS = Planted(Layer.SCALE)
     explained_by=(Mistake.TOLD_WINDOW, Mistake.WINDOW),
 )
 class TellsWindowSize(MhaSession):
-    """The window's size is told where the keys before a query's own are meant."""
+    """The window's size is passed as the number of keys before a query's own."""
 
     def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
-        told = super()._arguments(step, plan, query, results)
-        return told | {"window_left": told["window_left"] + 1} if told["window_left"] >= 0 else told
+        arguments = super()._arguments(step, plan, query, results)
+        return arguments | {"window_left": arguments["window_left"] + 1} if arguments["window_left"] >= 0 else arguments
 
 
 @DEFECTS.add(
@@ -43,11 +43,11 @@ class TellsWindowSize(MhaSession):
     explained_by=(Mistake.TOLD_WINDOW, Mistake.WINDOW),
 )
 class DropsWindowInVerify(MhaSession):
-    """A verify has no window."""
+    """A verify runs without the window."""
 
     def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
-        told = super()._arguments(step, plan, query, results)
-        return told | {"window_left": -1} if step.mode is Mode.TARGET_VERIFY else told
+        arguments = super()._arguments(step, plan, query, results)
+        return arguments | {"window_left": -1} if step.mode is Mode.TARGET_VERIFY else arguments
 
 
 @DEFECTS.add(
@@ -58,11 +58,11 @@ class DropsWindowInVerify(MhaSession):
     explained_by=(Mistake.TOLD_SINKS, Mistake.SINK),
 )
 class DropsSinksInDrafts(MhaSession):
-    """Draft extends have no sinks."""
+    """Draft extends run without sinks."""
 
     def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
-        told = super()._arguments(step, plan, query, results)
-        return told | {"sinks": None} if step.mode in (Mode.DRAFT_EXTEND, Mode.DRAFT_EXTEND_V2) else told
+        arguments = super()._arguments(step, plan, query, results)
+        return arguments | {"sinks": None} if step.mode in (Mode.DRAFT_EXTEND, Mode.DRAFT_EXTEND_V2) else arguments
 
 
 @DEFECTS.add(
@@ -73,14 +73,14 @@ class DropsSinksInDrafts(MhaSession):
     explained_by=(Mistake.TOLD_SINKS, Mistake.SINK_OF_ANOTHER_HEAD),
 )
 class TellsSinksOfKvHeads(MhaSession):
-    """The query heads of a group have one sink, that of the first."""
+    """All query heads of a group get the sink of the first."""
 
     def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
-        told = super()._arguments(step, plan, query, results)
+        arguments = super()._arguments(step, plan, query, results)
         if self._sinks is None:
-            return told
+            return arguments
         group = self._case.geometry.group
-        return told | {"sinks": self._bench.memory.copy("sinks", self._sinks[::group].repeat_interleave(group))}
+        return arguments | {"sinks": self._bench.memory.copy("sinks", self._sinks[::group].repeat_interleave(group))}
 
 
 @DEFECTS.add(
@@ -94,10 +94,10 @@ class ScalesSinks(MhaSession):
     """Sinks are scaled like the logits."""
 
     def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
-        told = super()._arguments(step, plan, query, results)
+        arguments = super()._arguments(step, plan, query, results)
         if self._sinks is None:
-            return told
-        return told | {"sinks": self._bench.memory.copy("sinks", self._sinks * self._scales["bmm1_scale"])}
+            return arguments
+        return arguments | {"sinks": self._bench.memory.copy("sinks", self._sinks * self._scales["bmm1_scale"])}
 
 
 @DEFECTS.add(
@@ -108,7 +108,7 @@ class ScalesSinks(MhaSession):
     explained_by=(Mistake.TOLD_QUERY, Mistake.QUERY_STRIDE),
 )
 class AssumesPackedQueries(MhaSession):
-    """Rows of queries are taken to follow each other, whatever their stride."""
+    """Rows of queries are assumed to be contiguous, regardless of their stride."""
 
     def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
         packed = query.as_strided(query.shape, (query.shape[1] * query.stride(1), query.stride(1), 1))
@@ -123,7 +123,7 @@ class AssumesPackedQueries(MhaSession):
     explained_by=(Mistake.TOLD_QUERY, Mistake.QUERY_STRIDE),
 )
 class AssumesPackedHeads(MhaSession):
-    """Heads of queries are taken to follow each other, whatever their stride."""
+    """Heads of queries are assumed to be contiguous, regardless of their stride."""
 
     def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
         packed = query.as_strided(query.shape, (query.stride(0), query.shape[2], 1))
@@ -138,12 +138,12 @@ class AssumesPackedHeads(MhaSession):
     explained_by=(Mistake.TOLD_PAGES,),
 )
 class SwapsPairedCache(MhaSession):
-    """K and V of a pool that holds both change places."""
+    """K and V of a pool that holds both are swapped."""
 
     def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
-        told = super()._arguments(step, plan, query, results)
-        cache = told["kv_cache"]
-        return told | {"kv_cache": (cache[:, 1], cache[:, 0])} if isinstance(cache, torch.Tensor) else told
+        arguments = super()._arguments(step, plan, query, results)
+        cache = arguments["kv_cache"]
+        return arguments | {"kv_cache": (cache[:, 1], cache[:, 0])} if isinstance(cache, torch.Tensor) else arguments
 
 
 @DEFECTS.add(
@@ -157,20 +157,20 @@ class ReadsTokensAsHeads(MhaSession):
     """A token-major pool is read as if it were head-major."""
 
     def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
-        told = super()._arguments(step, plan, query, results)
+        arguments = super()._arguments(step, plan, query, results)
         if self._case.views.kv is not KvView.TOKEN_MAJOR:
-            return told
-        return told | {"kv_cache": tuple(_dense(pool) for pool in told["kv_cache"])}
+            return arguments
+        return arguments | {"kv_cache": tuple(_dense(pool) for pool in arguments["kv_cache"])}
 
 
 def _dense(pool: torch.Tensor) -> torch.Tensor:
-    """The pool's memory, seen with the strides of its shape."""
+    """The pool's memory, viewed with the dense strides of its shape."""
     return pool.as_strided(pool.shape, torch.empty(pool.shape, device="meta").stride())
 
 
 @DEFECTS.add("k_scale_twice", BugClass.SCALES, "vLLM PR #48016", explained_by=(Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE))
 class AppliesKScaleTwice(MhaSession):
-    """K's scale is applied to K and to the logits."""
+    """K's scale is applied twice, to K and to the logits."""
 
     def _launched_scales(self, step: Step) -> BmmScales:
         scales = super()._launched_scales(step)
@@ -205,7 +205,7 @@ class DropsVScaleInDrafts(MhaSession):
     "k_scale_for_values", BugClass.SCALES, "AutoFP8 PR #25", explained_by=(Mistake.TOLD_SCALE, Mistake.OUTPUT_SCALE)
 )
 class UsesKScaleForV(MhaSession):
-    """One scale, K's, stands for those of K and of V."""
+    """K's scale is used for both K and V."""
 
     def _launched_scales(self, step: Step) -> BmmScales:
         return {**super()._launched_scales(step), "bmm2_scale": self._case.scales.k}
@@ -215,7 +215,7 @@ class UsesKScaleForV(MhaSession):
     "scale_of_padded_dim", BugClass.SCALES, "IPEX-LLM PR #12619", explained_by=(Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE)
 )
 class ScalesByPaddedDim(MhaSession):
-    """The softmax scale is that of the head dim after padding to a power of two."""
+    """The softmax scale uses the head dim after padding to a power of two."""
 
     def _launched_scales(self, step: Step) -> BmmScales:
         scales, dim = super()._launched_scales(step), self._case.geometry.head_dim_qk
@@ -245,7 +245,7 @@ class ConvertsBaseTwice(MhaSession):
     explained_by=(Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE),
 )
 class RoundsSoftmaxScale(MhaSession):
-    """The softmax scale is kept in the dtype of the queries."""
+    """The softmax scale is rounded to the dtype of the queries."""
 
     def _launched_scales(self, step: Step) -> BmmScales:
         scales, dtype = super()._launched_scales(step), self._case.geometry.dtype.torch_dtype
@@ -260,7 +260,7 @@ class RoundsSoftmaxScale(MhaSession):
     explained_by=(Mistake.TOLD_SCALE, Mistake.OUTPUT_SCALE),
 )
 class RoundsVScale(MhaSession):
-    """V's scale is kept in the dtype of the queries."""
+    """V's scale is rounded to the dtype of the queries."""
 
     def _launched_scales(self, step: Step) -> BmmScales:
         scales, dtype = super()._launched_scales(step), self._case.geometry.dtype.torch_dtype
@@ -275,7 +275,7 @@ class RoundsVScale(MhaSession):
     explained_by=(Mistake.TOLD_SCALE, Mistake.OUTPUT_SCALE),
 )
 class InflatesVScale(MhaSession):
-    """V's scale is a part in a thousand too large."""
+    """V's scale is 0.1% too large."""
 
     def _launched_scales(self, step: Step) -> BmmScales:
         scales = super()._launched_scales(step)
@@ -298,7 +298,7 @@ class CastsQueriesToFp8(MhaSession):
     "scale_of_latent_dim", BugClass.SCALES, "vLLM-metax PR #113", explained_by=(Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE)
 )
 class ScalesByLatentDim(MlaSession):
-    """The softmax scale of latents is that of rank + rope, not of the keys of nope + rope that they stand for."""
+    """The softmax scale of latents uses rank + rope, instead of the nope + rope of the keys that they represent."""
 
     def _launched_scales(self) -> BmmScales:
         latent, scales = self._latent, super()._launched_scales()
@@ -313,7 +313,7 @@ class ScalesByLatentDim(MlaSession):
     explained_by=(Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE),
 )
 class ScalesByValueDim(MlaPrefill):
-    """The softmax scale of a prefill is that of the values' head dim."""
+    """The softmax scale of a prefill uses the values' head dim."""
 
     def _launched_scales(self) -> BmmScales:
         return {**super()._launched_scales(), "bmm1_scale": self._case.scales.softmax / math.sqrt(self._latent.vo)}

@@ -1,4 +1,4 @@
-"""All planted defects, and the backends that have them."""
+"""All planted defects, and the defective backends."""
 
 from dataclasses import replace
 from functools import cache
@@ -15,7 +15,7 @@ DEFECTS: tuple[Defect, ...] = tuple(
 
 @cache
 def planted() -> dict[str, Backend]:
-    """Each defect as a backend, by a name like trtllm_mha+window_one_short."""
+    """Each defect as a backend, named like trtllm_mha+window_one_short."""
     correct = {backend.name: backend for backend in TRTLLM_BACKENDS}
     return {
         backend_name(defect): replace(defect.plant(correct[defect.backend]), name=backend_name(defect))
@@ -24,5 +24,5 @@ def planted() -> dict[str, Backend]:
 
 
 def backend_name(defect: Defect) -> str:
-    """The name of the backend that has this defect."""
+    """The name of the backend with this defect."""
     return f"{defect.backend}+{defect.name}"

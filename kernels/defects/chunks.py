@@ -1,4 +1,4 @@
-"""Defects of the chunked prefill of latents: which chunks there are, which are fixed up, and how they are merged."""
+"""Defects of the chunked prefill of latents: in the list of chunks, in their fixup, and in their merge."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ DEFECTS = Planted(Layer.MERGE)
 
 @dataclass(frozen=True)
 class FlaggedByFirst(Chunk):
-    """A chunk whose flag is that of its first request."""
+    """A chunk with the flag of its first request."""
 
     @property
     def has_zero_kv(self) -> bool:
@@ -30,13 +30,13 @@ class FlaggedByFirst(Chunk):
 
 @dataclass(frozen=True)
 class FlaggedBy(Chunk):
-    """A chunk whose flag is that of another one."""
+    """A chunk with the flag of another one."""
 
     other: Chunk | None
 
     @property
     def has_zero_kv(self) -> bool:
-        """The other's flag."""
+        """The flag of the other chunk."""
         return self.other is not None and self.other.has_zero_kv
 
 
@@ -50,7 +50,7 @@ class FlagsByFirstRequest(MlaPrefill):
 
 @DEFECTS.add("flag_of_previous_chunk", BugClass.SHORT_KV, "SGLang PR #22688", layer=Layer.PLANNER)
 class FlagsByPreviousChunk(MlaPrefill):
-    """Whether a chunk is fixed up depends on the one before."""
+    """Whether a chunk is fixed up depends on the previous chunk."""
 
     def _chunks(self, prefixes: Sequence[int]) -> Sequence[Chunk]:
         chunks = super()._chunks(prefixes)
@@ -67,7 +67,7 @@ class FlagsByPreviousChunk(MlaPrefill):
     explained_by=(Mistake.KEYS_MISSING, Mistake.LSE_OF_A_PART),
 )
 class DropsLastChunk(MlaPrefill):
-    """A last chunk that is shorter than the first is left out."""
+    """The last chunk is dropped if it is shorter than the first."""
 
     def _chunks(self, prefixes: Sequence[int]) -> Sequence[Chunk]:
         chunks = super()._chunks(prefixes)
@@ -90,7 +90,7 @@ class RestartsChunks(MlaPrefill):
 
 @DEFECTS.add("fixup_by_key_offsets", BugClass.SHORT_KV, "SGLang PR #22688", layer=Layer.FIXUP)
 class FixesUpByKeyOffsets(MlaPrefill):
-    """The fixup is told where keys begin instead of where queries do."""
+    """The fixup gets the offsets of keys instead of those of queries."""
 
     def _fix_up(self, queries: Queries, part: Partial) -> None:
         offsets = place_int32(self._bench, "cum_seq_lens", [0, *part.seq_lens.cumsum(0).tolist()])
@@ -105,7 +105,7 @@ class FixesUpByKeyOffsets(MlaPrefill):
     explained_by=(Mistake.KEYS_MISSING, Mistake.LSE_OF_A_PART),
 )
 class ShowsChunksCausally(MlaPrefill):
-    """Chunks of the prefix are attended to as causally as new tokens are."""
+    """Chunks of the prefix get a causal mask, like new tokens."""
 
     def _attend(self, queries: Queries, chunk: Chunk, *, causal: bool, prefix: str = "") -> Partial:
         return super()._attend(queries, chunk, causal=True, prefix=prefix)
@@ -178,7 +178,7 @@ class MergesFirstChunkTwice(MlaPrefill):
     explained_by=(Mistake.KEYS_REPLACED,),
 )
 class SharesChunkBuffer(MlaPrefill):
-    """The next chunk is attended to before the last one is merged, in the same buffer."""
+    """The next chunk is computed before the last one is merged, in the same buffer."""
 
     def __init__(self, ops: OpsTable, case: Case, bench: Bench, workspace: SharedWorkspace) -> None:
         super().__init__(ops, case, bench, workspace)

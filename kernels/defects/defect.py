@@ -1,4 +1,4 @@
-"""What a planted defect is: a bug with a source, a few lines away from a correct piece, to measure the judge with."""
+"""Planted defects: bugs with a source, a few lines away from correct code, that measure the judge."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from attnfuzz.reference.mistake import Mistake
 
 
 class Layer(StrEnum):
-    """Where a defect is planted."""
+    """The layer of the code with the defect."""
 
     KERNEL = "kernel"
     MASK = "mask"
@@ -24,7 +24,7 @@ class Layer(StrEnum):
 
 
 class BugClass(StrEnum):
-    """The classes of bug that serving engines have met, in words that fit a command line."""
+    """The classes of bug seen in serving engines, in words for the command line."""
 
     ROWS_DIFFER_FROM_METADATA = "rows-differ-from-metadata"
     PLANNED_THEN_PADDED = "planned-then-padded"
@@ -50,9 +50,9 @@ class BugClass(StrEnum):
 class Defect:
     """One planted bug.
 
-    `title` says in one line what is wrong, `source` where it was met (a pull request, an issue). `backend` is the name
-    of the correct backend that `plant` makes the defective one of. `explained_by` are the mistakes that an explanation
-    of its wrong rows may rightly name; where there are none, it is right to say nothing.
+    `title` states the mistake in one line, `source` a pull request or an issue with such a bug. `plant` makes the
+    defective backend from the correct one, whose name is `backend`. `explained_by` are the mistakes that a correct
+    explanation of its wrong rows may name; if there are none, the correct explanation is silence.
     """
 
     name: str

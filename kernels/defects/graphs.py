@@ -1,4 +1,4 @@
-"""Defects of captured graphs: what is frozen that should not be, and what a replay forgets to refresh."""
+"""Defects of captured graphs: values frozen by a capture, and tensors that a replay does not refresh."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -57,7 +57,7 @@ class ReturnsOutputOfLastCapture(MhaSession):
     explained_by=(Mistake.TOLD_ROWS,),
 )
 class ReplaysLastOfSameShape(MhaSession):
-    """A capture takes the place of those of other modes that have as many queries and requests."""
+    """A capture replaces those of other modes with the same numbers of queries and requests."""
 
     def _capture(self, step: Step) -> None:
         super()._capture(step)
@@ -74,7 +74,7 @@ class ReplaysLastOfSameShape(MhaSession):
     explained_by=(Mistake.TOLD_LENGTH, Mistake.TOLD_PAGES),
 )
 class PlansReplaysAnew(MhaSession):
-    """A replay makes a new plan, which the graph does not know of."""
+    """A replay makes a new plan, which the graph does not use."""
 
     def _refresh(self, plan: BatchMetadata, rows: Sequence[Row]) -> None:
         self._plan(rows)
@@ -87,7 +87,7 @@ class PlansReplaysAnew(MhaSession):
     explained_by=(Mistake.TOLD_ROWS,),
 )
 class KeepsFirstQueryOffsets(MhaSession):
-    """Cumulative query lengths are those of the first replay."""
+    """Cumulative query lengths stay those of the first replay."""
 
     def _refresh(self, plan: BatchMetadata, rows: Sequence[Row]) -> None:
         first = plan.cum_seq_lens_q.clone()
@@ -97,10 +97,10 @@ class KeepsFirstQueryOffsets(MhaSession):
 
 
 @DEFECTS.add(
-    "bucket_tail_not_refreshed", BugClass.STALE_TAILS, "SGLang PR #24743 (what the replay before left in padded rows)"
+    "bucket_tail_not_refreshed", BugClass.STALE_TAILS, "SGLang PR #24743 (leftovers of the last replay in padded rows)"
 )
 class LeavesBucketTail(MhaSession):
-    """Padded rows keep the lengths and pages of the replay before."""
+    """Padded rows keep the lengths and pages of the last replay."""
 
     def _refresh(self, plan: BatchMetadata, rows: Sequence[Row]) -> None:
         real = [row for row in rows if row.slot is not None]
@@ -118,11 +118,11 @@ class LeavesBucketTail(MhaSession):
 @DEFECTS.add(
     "columns_of_first_request_refreshed",
     BugClass.STALE_TAILS,
-    "SGLang PR #28106 (columns that nobody writes)",
+    "SGLang PR #28106 (columns that are never written)",
     explained_by=(Mistake.TOLD_PAGES,),
 )
 class RefreshesColumnsOfFirst(MhaSession):
-    """As many columns of the page table are refreshed as the first request needs."""
+    """Only the columns of the page table that the first request needs are refreshed."""
 
     def _refresh(self, plan: BatchMetadata, rows: Sequence[Row]) -> None:
         before = plan.block_tables.clone()
@@ -135,7 +135,7 @@ class RefreshesColumnsOfFirst(MhaSession):
     "packed_drafts_at_stride", BugClass.CAPTURE_AND_REPLAY_DIFFER, "SGLang PR #21987", explained_by=(Mistake.TOLD_ROWS,)
 )
 class PacksDraftsAtStride(MhaSession):
-    """Accept lengths are replaced by the captured stride, at which queries that are packed do not lie."""
+    """Accept lengths are replaced by the captured stride, although the queries are packed."""
 
     def _refresh(self, plan: BatchMetadata, rows: Sequence[Row]) -> None:
         super()._refresh(plan, [replace(row, q_len=plan.max_q_len) for row in rows])
@@ -148,7 +148,7 @@ class PacksDraftsAtStride(MhaSession):
     explained_by=(Mistake.TOLD_LENGTH,),
 )
 class KeepsFirstLengths(MhaSession):
-    """KV lengths are those of the first replay."""
+    """KV lengths stay those of the first replay."""
 
     def _refresh(self, plan: BatchMetadata, rows: Sequence[Row]) -> None:
         first = plan.seq_lens.clone()
@@ -160,15 +160,15 @@ class KeepsFirstLengths(MhaSession):
 @DEFECTS.add(
     "window_not_captured",
     BugClass.WINDOW,
-    "SGLang PR #31501 (a window that is not told when planning)",
+    "SGLang PR #31501 (planning without the window)",
     explained_by=(Mistake.TOLD_WINDOW, Mistake.WINDOW),
 )
 class CapturesWithoutWindow(MhaSession):
     """A graph is captured without the window."""
 
     def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
-        told = super()._arguments(step, plan, query, results)
-        return told | {"window_left": -1} if step.launch is Launch.CAPTURE else told
+        arguments = super()._arguments(step, plan, query, results)
+        return arguments | {"window_left": -1} if step.launch is Launch.CAPTURE else arguments
 
 
 @DEFECTS.add(
@@ -206,7 +206,7 @@ class ReplaysAtStrideOne(MlaSession):
     explained_by=(Mistake.TOLD_ROWS, Mistake.TOLD_LENGTH),
 )
 class ReplaysWithBonus(MlaSession):
-    """A replay plans lengths for the captured stride and the bonus token."""
+    """A replay plans lengths for the captured stride plus the bonus token."""
 
     def replay_stride(self, step: Step) -> int:
         """One more for draft extends."""

@@ -1,4 +1,4 @@
-"""Defects of the C++ kernels: how they address operands, mask, compute, merge, repair, and share a workspace.
+"""Defects of the C++ kernels: in addressing, masking, arithmetic, merging, repairs, and the shared workspace.
 
 kernels/native/defects.h has each of them by the same name.
 """
@@ -12,12 +12,12 @@ from attnfuzz.kernels.trtllm.backends import MHA, MLA, TrtllmBackend
 from attnfuzz.reference.mistake import Mistake
 
 _Table = Mapping[tuple[Layer, BugClass], Mapping[str, tuple[str, str, *tuple[Mistake, ...]]]]
-"""The title and the source of each defect, by its name, and the mistakes that may explain it."""
+"""By name: the title and the source of a defect, and the mistakes that may explain it."""
 
 _ON_PAGES: Final[_Table] = {
     (Layer.KERNEL, BugClass.WRONG_INDEX_SPACE): {
         "query_heads_interleaved": (
-            "Query head h belongs to KV head h % kv_heads, and not to h / group.",
+            "Query head h uses KV head h % kv_heads instead of h / group.",
             "HipKittens PR #22",
             Mistake.OTHER_KV_HEAD,
         ),
@@ -29,14 +29,14 @@ _ON_PAGES: Final[_Table] = {
             Mistake.QUERY_STRIDE,
         ),
         "table_gap_ignored": (
-            "Rows of the page table are taken to follow each other without gaps.",
+            "Rows of the page table are assumed to follow each other without gaps.",
             "vLLM PR #44577",
             Mistake.TABLE_STRIDE,
         ),
     },
     (Layer.KERNEL, BugClass.INT32_OFFSETS): {
         "page_offset_wraps": (
-            "Offsets into the pool wrap at 2^18 elements; stands in for 2^32, which takes gigabytes.",
+            "Offsets into the pool wrap at 2^18 elements: a stand-in for 2^32, which would take gigabytes.",
             "FlashInfer PR #3136",
             Mistake.PAGE_IDS,
             Mistake.KEYS_REPLACED,
@@ -44,7 +44,7 @@ _ON_PAGES: Final[_Table] = {
     },
     (Layer.KERNEL, BugClass.PAGE_LAYOUT): {
         "tile_taken_from_one_page": (
-            "One page is looked up per tile of 32 keys: smaller pages are taken to lie in a row.",
+            "One page is looked up per tile of 32 keys: smaller pages are assumed to be consecutive.",
             "TileOPs PR #1783",
             Mistake.PAGES_IN_A_ROW,
         ),
@@ -58,17 +58,17 @@ _ON_PAGES: Final[_Table] = {
     },
     (Layer.KERNEL, BugClass.STALE_TAILS): {
         "masked_values_times_zero": (
-            "Values past the end of a page's keys are multiplied by zero and not left out: NaN times 0 is NaN.",
+            "Values past the end of a page's keys are multiplied by zero instead of left out: NaN times 0 is NaN.",
             "flash-attention issue #2374",
         ),
     },
     (Layer.KERNEL, BugClass.ALIGNMENT): {
         "fp8_loads_assume_alignment": (
-            "FP8 rows are loaded 16 bytes at a time, which faults where head dim is no multiple of 16.",
+            "FP8 rows are loaded 16 bytes at a time, which faults if the head dim is no multiple of 16.",
             "vLLM PR #45466",
         ),
         "last_vector_stored_whole": (
-            "Outputs are stored 16 elements at a time: the last vector of a row reaches into its neighbour.",
+            "Outputs are stored 16 elements at a time: the last vector of a row overlaps its neighbour.",
             "pytorch PR #131277",
         ),
         "dot_tail_left_out": (
@@ -77,25 +77,25 @@ _ON_PAGES: Final[_Table] = {
             Mistake.LOGIT_SCALE,
         ),
         "dot_tail_twice": (
-            "The logits count the last element twice where head dim is no multiple of 16.",
+            "The logits count the last element twice if the head dim is no multiple of 16.",
             "mlc-llm PR #1889",
         ),
     },
     (Layer.KERNEL, BugClass.SHORT_KV): {
         "last_odd_key_skipped": (
-            "Of more than 64 keys, the last of an odd number is skipped: they are loaded in pairs.",
+            "With an odd number of more than 64 keys, the last one is skipped: they are loaded in pairs.",
             "SGLang PR #21987",
             Mistake.KEYS_MISSING,
         ),
-        "empty_rows_divided_by_zero": ("A row without keys is 0 / 0: NaN.", "SGLang PR #1779"),
+        "empty_rows_divided_by_zero": ("A row without keys is 0 / 0 = NaN.", "SGLang PR #1779"),
     },
     (Layer.KERNEL, BugClass.LSE_AND_MERGE): {
         "sum_not_rescaled": (
-            "When the maximum grows, the weighted values are rescaled and the sum of the weights is not.",
+            "When the maximum grows, the weighted values are rescaled, but the sum of the weights is not.",
             "flash-attention issue #2082",
         ),
         "small_growth_not_rescaled": (
-            "When the maximum grows by less than 1/16, nothing is rescaled, though the maximum moves.",
+            "When the maximum grows by less than 1/16, nothing is rescaled, although the maximum moves.",
             "flash-attention PR #2174",
         ),
         "natural_exponential": ("Tiles below the running maximum use exp on logits in base 2.", "tokenspeed PR #571"),
@@ -107,7 +107,7 @@ _ON_PAGES: Final[_Table] = {
             Mistake.OUTPUT_SCALE,
         ),
         "probabilities_in_bf16": (
-            "Below fp32 queries, weights are rounded to bf16 before they multiply the values, where fp32 is declared.",
+            "Below fp32 queries, weights are rounded to bf16 before they multiply the values, though fp32 is declared.",
             "flash-attention issue #703",
         ),
         "values_accumulated_in_bf16": ("The weighted values are summed in bf16.", "FlashInfer PR #799"),
@@ -124,14 +124,14 @@ _ON_PAGES: Final[_Table] = {
     (Layer.KERNEL, BugClass.SCALES): {
         "logit_scale_in_bf16": ("The softmax scale is rounded to bf16.", "tt-metal PR #53217", Mistake.LOGIT_SCALE),
         "log2_e_of_four_digits": (
-            "log2(e) is 1.4427, off by 3e-6 of it.",
+            "log2(e) is 1.4427, a relative error of 3e-6.",
             "flash-linear-attention PR #361",
             Mistake.LOGIT_SCALE,
         ),
     },
     (Layer.MASK, BugClass.WINDOW): {
         "window_one_short": (
-            "A window lacks its oldest key: window_left is taken for the number of keys, a query's own included.",
+            "A window lacks its oldest key: window_left is used as the number of keys, including a query's own.",
             "tokenspeed PR #578",
             Mistake.WINDOW,
         ),
@@ -158,12 +158,12 @@ _ON_PAGES: Final[_Table] = {
             Mistake.CAUSAL_LIMIT,
         ),
         "causal_mask_from_the_first_key": (
-            "The causal mask aligns the first query to the first key, and not the last to the last.",
+            "The causal mask aligns the first query to the first key, instead of the last to the last.",
             "flash-attention issue #282",
             Mistake.CAUSAL_ALIGNMENT,
         ),
         "mask_of_the_first_query": (
-            "All queries of a request see what its first one sees.",
+            "All queries of a request see the keys of its first one.",
             "SGLang PR #24856",
             Mistake.MASK_OF_ANOTHER_ROW,
         ),
@@ -209,7 +209,7 @@ _ON_PAGES: Final[_Table] = {
             Mistake.LSE_OF_A_PART,
         ),
         "split_remainder_dropped": (
-            "A split gets floor(keys / splits) keys: the remainder, 7 keys at most, is in none.",
+            "A split gets floor(keys / splits) keys: the remainder, up to 7 keys, is in none.",
             "flash-linear-attention issue #1029",
             Mistake.KEYS_MISSING,
             Mistake.LSE_OF_A_PART,
@@ -217,7 +217,7 @@ _ON_PAGES: Final[_Table] = {
     },
     (Layer.MERGE, BugClass.LSE_AND_MERGE): {
         "empty_parts_merged": (
-            "Two parts without keys are merged as any others: -inf - -inf is NaN.",
+            "Two parts without keys are merged like any others: -inf - -inf is NaN.",
             "FlashInfer issue #4051",
         ),
         "lse_of_the_first_split": (
@@ -237,15 +237,15 @@ _ON_PAGES: Final[_Table] = {
             Mistake.LSE_OF_A_PART,
         ),
         "semaphore_left_set": (
-            "A call leaves its counters as they are, so that the next one in this workspace never merges.",
+            "A call does not reset its counters, so that the next one in this workspace never merges.",
             "FlashInfer PR #3474",
         ),
         "empty_split_not_written": (
-            "A split without keys writes no partial result: the scratch is taken to be zero.",
+            "A split without keys writes no partial result: the scratch is assumed to be zero.",
             "TensorRT-LLM PR #18755",
         ),
         "partials_overlap": (
-            "The partial results of two splits overlap: their maxima and sums are not counted in their size.",
+            "The partial results of two splits overlap: their size does not include their maxima and sums.",
             "vLLM PR #45844",
         ),
         "merge_in_order_of_arrival": (
@@ -275,13 +275,13 @@ _ON_LATENTS: Final[_Table] = {
             Mistake.MERGE_WEIGHTS,
         ),
         "merge_keeps_lse": (
-            "A merge updates the output and not the LSE, so that later chunks weigh too much.",
+            "A merge updates the output but not the LSE, so that later chunks weigh too much.",
             "SGLang PR #22688",
             Mistake.LSE_OF_A_PART,
             Mistake.MERGE_WEIGHTS,
         ),
         "merge_clamps_weights": (
-            "A chunk weighs at least 2^-10 of the other, also where it has no keys.",
+            "A chunk weighs at least 2^-10 of the other, even without keys.",
             "vLLM PR #39148",
             Mistake.MERGE_WEIGHTS,
         ),
@@ -292,14 +292,14 @@ _ON_LATENTS: Final[_Table] = {
             "SGLang PR #22688",
         ),
         "fixup_rows_at_a_stride": (
-            "Rows are looked for at a stride of the longest request, and not at the cumulative lengths.",
+            "Rows are assumed to lie at a stride of the longest request, instead of at the cumulative lengths.",
             "SGLang PR #22688",
         ),
     },
     (Layer.FIXUP, BugClass.LSE_AND_MERGE): {
-        "fixup_leaves_lse": ("The output is repaired and the LSE is not.", "SGLang PR #22688"),
+        "fixup_leaves_lse": ("The output is repaired, but the LSE is not.", "SGLang PR #22688"),
         "fixup_leaves_out": (
-            "The LSE is repaired and the output is not, so that a merge multiplies what it held by zero.",
+            "The LSE is repaired, but the output is not: a merge multiplies its old contents by zero.",
             "SGLang PR #22688",
         ),
     },
@@ -308,12 +308,12 @@ _ON_LATENTS: Final[_Table] = {
 _COARSE: Final[_Table] = {
     (Layer.KERNEL, BugClass.PRECISION): {
         "output_rounded_toward_zero": (
-            "bf16 outputs are cut off instead of rounded to nearest.",
+            "bf16 outputs are truncated instead of rounded to nearest.",
             "aiter issue #5151",
             Mistake.OUTPUT_SCALE,
         ),
         "probabilities_truncated": (
-            "Weights are cut off to bf16 for the second product instead of rounded to nearest.",
+            "Weights are truncated to bf16 for the second product instead of rounded to nearest.",
             "aiter issue #5151",
             Mistake.OUTPUT_SCALE,
         ),
@@ -325,7 +325,7 @@ _COARSE: Final[_Table] = {
     },
     (Layer.KERNEL, BugClass.SCALES): {
         "output_scale_in_bf16": (
-            "The scale of V is rounded to bf16: 1.7 is off by 2e-3 of it.",
+            "The scale of V is rounded to bf16: a relative error of 2e-3 for 1.7.",
             "tt-metal PR #53217",
             Mistake.OUTPUT_SCALE,
         ),

@@ -1,4 +1,4 @@
-"""Defects of memory: workspaces too small or dirty, inputs that are written to, rows that are cleared or not."""
+"""Defects of memory: workspaces too small or dirty, inputs that are written to, rows wrongly cleared or kept."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ _ALIGNMENT = 256
 
 @DEFECTS.add("workspace_a_word_too_small", BugClass.WORKSPACE, "vLLM issue #50781")
 class ForgetsAWord(SharedWorkspace):
-    """The workspace is a word too small."""
+    """The workspace is one word too small."""
 
     def take(self, need: WorkspaceBytes) -> torch.Tensor:
         """A workspace of four bytes less."""
@@ -41,7 +41,7 @@ class ForgetsAWord(SharedWorkspace):
     "Pie issue #414, FlashInfer PR #4955 (alignment of parts of a workspace)",
 )
 class AlignsWithoutRoom(SharedWorkspace):
-    """The workspace begins at the next multiple of 256 bytes, for which no room was left."""
+    """The workspace begins at the next multiple of 256 bytes, although no room was left for the alignment."""
 
     def take(self, need: WorkspaceBytes) -> torch.Tensor:
         """A workspace without the bytes before that address."""
@@ -51,7 +51,7 @@ class AlignsWithoutRoom(SharedWorkspace):
 
 @DEFECTS.add("semaphores_dirty_at_first", BugClass.WORKSPACE, "FlashInfer PR #3474")
 class LeavesSemaphoresDirty(SharedWorkspace):
-    """A dirty workspace is not cleared where its semaphores lie."""
+    """The semaphores in a dirty workspace are not cleared."""
 
     def _new(self, need: WorkspaceBytes) -> torch.Tensor:
         workspace = super()._new(need)
@@ -60,7 +60,7 @@ class LeavesSemaphoresDirty(SharedWorkspace):
 
 @DEFECTS.add("semaphores_move_with_size", BugClass.WORKSPACE, "FlashInfer PR #1584")
 class MovesSemaphores(SharedWorkspace):
-    """A call takes the end of the workspace, so that its semaphores lie elsewhere than those of a larger call."""
+    """A call uses the end of the workspace, so that its semaphores lie elsewhere than those of a larger call."""
 
     def take(self, need: WorkspaceBytes) -> torch.Tensor:
         """The last bytes of a workspace."""
@@ -70,7 +70,7 @@ class MovesSemaphores(SharedWorkspace):
 
 @DEFECTS.add("semaphores_under_scratch", BugClass.WORKSPACE, "vLLM PR #25520, FlashInfer PR #1643")
 class SharesScratchWithPrefill(SharedWorkspace):
-    """The context kernel's scratch begins where the decode kernel's semaphores lie."""
+    """The context kernel's scratch overlaps the decode kernel's semaphores."""
 
     def take(self, need: WorkspaceBytes) -> torch.Tensor:
         """A workspace in which a call without semaphores has left its scratch."""
@@ -87,10 +87,10 @@ class SharesScratchWithPrefill(SharedWorkspace):
     explained_by=(Mistake.TOLD_PAGES, Mistake.KEYS_REPLACED),
 )
 class OverwritesLastKey(PagedKv):
-    """The keys and values of padded tokens are written over the first request's last one."""
+    """The keys and values of padded tokens overwrite the first request's last ones."""
 
     def write(self, step: Step, *, rejected_drafts: bool = False) -> None:
-        """Write the step, and then its padding."""
+        """Write the step, then its padding."""
         super().write(step, rejected_drafts=rejected_drafts)
         first = step.requests[0] if step.requests else None
         if first is None or not first.kv_len or not step.padded:
@@ -108,7 +108,7 @@ class OverwritesLastKey(PagedKv):
     explained_by=(Mistake.NO_KEYS,),
 )
 class ClearsARowTooMany(MhaSession):
-    """Padded rows are cleared from one row too early on."""
+    """Clearing padded rows begins one row too early."""
 
     def _output(self, step: Step, planned: Sequence[Row], query: torch.Tensor, results: Results) -> Output:
         output = super()._output(step, planned, query, results)
@@ -138,7 +138,7 @@ class LeavesLastRowUncleared(MhaSession):
     explained_by=(Mistake.LSE_BASE,),
 )
 class ReturnsNaturalLse(MhaSession):
-    """The LSE is natural, and not of base 2."""
+    """The LSE is natural instead of base 2."""
 
     def _output(self, step: Step, planned: Sequence[Row], query: torch.Tensor, results: Results) -> Output:
         output = super()._output(step, planned, query, results)
@@ -174,7 +174,7 @@ def _in_kernels(change: Callable[[Op], Op]) -> Plant:
 @DEFECTS.add_change("query_scaled_in_place", BugClass.SCALES, "SGLang PR #26089 (a kernel that updates its input)")
 @_in_kernels
 def scale_in_place(op: Op) -> Op:
-    """The kernel scales its queries in place, and back when it is done."""
+    """The kernel scales its queries in place, and back at its end."""
 
     def function(*, query: torch.Tensor, bmm1_scale: float, **arguments: Any) -> Any:
         query.mul_(bmm1_scale)
@@ -188,11 +188,11 @@ def scale_in_place(op: Op) -> Op:
 @DEFECTS.add_change(
     "result_left_in_query",
     BugClass.STALE_TAILS,
-    "FlashInfer RFC #3978 (writes that no checker sees inside of the allocator's pool)",
+    "FlashInfer RFC #3978 (writes inside the allocator's pool, which no checker sees)",
 )
 @_in_kernels
 def leave_result_in_query(op: Op) -> Op:
-    """The kernel leaves a copy of its results where its queries were."""
+    """The kernel leaves a copy of its results in its queries."""
 
     def function(*, query: torch.Tensor, out: torch.Tensor, **arguments: Any) -> Any:
         answer = op.function(query=query, out=out, **arguments)

@@ -1,4 +1,4 @@
-"""The native kernels with mistakes planted in them, which a second library has room for (kernels/native/defects.h)."""
+"""The native kernels with planted mistakes, in a second library that supports them (kernels/native/defects.h)."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,9 +19,9 @@ from attnfuzz.reference.noise import NoiseModel
 
 @contextmanager
 def planted(*defects: str) -> Iterator[None]:
-    """Let every native kernel that is called have the defects of these names; without any, it is right.
+    """Plant the defects of these names in every native kernel; without names, the kernels are correct.
 
-    Holds for the whole process: no other thread may call a kernel meanwhile. ValueError if there is no such defect.
+    Applies to the whole process: no other thread may call a kernel meanwhile. ValueError for an unknown defect.
     """
     module = build.load_with_defects()
     try:
@@ -34,7 +34,7 @@ def planted(*defects: str) -> Iterator[None]:
 
 
 def defective(*defects: str) -> OpsTable:
-    """The native kernels, with the defects of these names while one of them runs."""
+    """The native kernels, with the defects of these names planted while one of them runs."""
 
     def with_defects(op: Op) -> Op:
         def function(**arguments: Any) -> Any:
@@ -48,7 +48,7 @@ def defective(*defects: str) -> OpsTable:
 
 
 def _prepare(progress: Callable[[str], None]) -> None:
-    """Both libraries: the correct one has the recorder of faults and the sizes of workspaces."""
+    """Build both libraries: the correct one has the fault recorder and the sizes of workspaces."""
     build.load(progress)
     build.load_with_defects(progress)
 
@@ -59,7 +59,7 @@ def native_kernels(correct: TrtllmBackend, *defects: str) -> TrtllmBackend:
 
 
 def coarse_kernels(correct: TrtllmBackend, *defects: str) -> "CoarseBackend":
-    """A backend on kernels that compute as tensor cores do, with the defects of these names."""
+    """A backend on kernels that compute like tensor cores, with the defects of these names."""
     half = tuple(dtype for dtype in correct.capability.dtypes if dtype is not DType.FLOAT32)
     changed = {
         "capability": structs.replace(correct.capability, dtypes=half),
@@ -70,11 +70,11 @@ def coarse_kernels(correct: TrtllmBackend, *defects: str) -> "CoarseBackend":
 
 @dataclass(frozen=True)
 class CoarseBackend(TrtllmBackend):
-    """Kernels that round the softmax weights to bf16, as tensor cores do, and say so; they take no fp32.
+    """Kernels that round the softmax weights to bf16 like tensor cores, and declare it; they take no fp32.
 
-    What is small beside that rounding is found by the statistics of many elements, if at all.
+    Errors that are small beside that rounding are found by the statistics of many elements, if at all.
     """
 
     def noise(self, dtype: DType) -> NoiseModel:
-        """That of rounded weights."""
+        """The model of rounded weights."""
         return NoiseModel.rounded_probabilities(torch.bfloat16)

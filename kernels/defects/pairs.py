@@ -1,9 +1,10 @@
-"""Backends with two defects: what a search makes of faults that hide each other is measured on them."""
+"""Backends with two defects, to measure a search for faults that hide each other."""
 
 from dataclasses import replace
 from functools import cache
 
 from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.defects import kernels
 from attnfuzz.kernels.defects.catalogue import DEFECTS
 from attnfuzz.kernels.defects.defect import Defect
 from attnfuzz.kernels.defects.native import defective
@@ -12,7 +13,7 @@ from attnfuzz.kernels.trtllm.backends import TRTLLM_BACKENDS, TrtllmBackend
 
 @cache
 def pair(name: str) -> Backend | None:
-    """Return the backend called like trtllm_mha+window_one_short+sink_missing_from_lse; None if there is none."""
+    """Return the backend named like trtllm_mha+window_one_short+sink_missing_from_lse, or None."""
     correct, *planted = name.split("+")
     by_name = {(defect.backend, defect.name): defect for defect in DEFECTS}
     chosen = [by_name[correct, each] for each in planted if (correct, each) in by_name]
@@ -23,16 +24,24 @@ def pair(name: str) -> Backend | None:
 
 
 def _with_both(correct: TrtllmBackend, defects: list[Defect], name: str) -> Backend | None:
-    """The kernels of both, and a session with the methods of both; None if they can't be had together."""
+    """Combine the kernels and the session methods of both defects; None if they conflict."""
     planted = [defect.plant(correct) for defect in defects]
     if any(type(each) is not type(correct) for each in planted):
-        # Kernels with another noise.
+        # Kernels with another noise model.
         return None
-    native = [defect.name for defect, each in zip(defects, planted, strict=True) if each.table is not correct.table]
+    native = [defect.name for defect in defects if defect in kernels.DEFECTS]
+    changes = [
+        defect
+        for defect, each in zip(defects, planted, strict=True)
+        if each.session is correct.session and defect.name not in native
+    ]
     sessions = [each.session for each in planted if each.session is not correct.session]
     parts = [part for session in sessions for part in vars(session) if not part.startswith("__")]
     if len(set(parts)) < len(parts):
-        # Both take the place of the same method or part.
+        # Both override the same method or part.
         return None
     session = type("Session", tuple(sessions), {}) if sessions else correct.session
-    return replace(correct, name=name, table=defective(*native) if native else correct.table, session=session)
+    both = replace(correct, name=name, table=defective(*native) if native else correct.table, session=session)
+    for change in changes:
+        both = change.plant(both)
+    return both

@@ -1,4 +1,4 @@
-"""Defects of planners: which rows a batch has, how long they are, when that is planned, and whose pages they have."""
+"""Defects of planners: in the rows of a batch, their lengths and pages, and the time of planning."""
 
 import math
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ DEFECTS = Planted(Layer.PLANNER)
 
 
 _WRAP = 512
-"""Where numbers wrap in defects that stand for those of 16 and 32 bits: cases are small."""
+"""Modulus of defects that stand for wrapping at 16 and 32 bits, since cases are small."""
 
 
 @DEFECTS.add("decode_planned_before_padding", BugClass.PLANNED_THEN_PADDED, "SGLang PR #24566, reverted by PR #24856")
 class PlansDecodeBeforePadding(MhaSession):
-    """Decode has metadata for its requests, and queries for the padded batch."""
+    """Decode has metadata for its requests, but queries for the padded batch."""
 
     def _planned_rows(self, step: Step) -> list[Row]:
         return Row.real(step)
@@ -41,7 +41,7 @@ class PlansDecodeBeforePadding(MhaSession):
     explained_by=(Mistake.TOLD_ROWS,),
 )
 class DerivesContextBatch(MhaSession):
-    """The context kernel's batch is what the query rows make at the longest query, as the decode kernel has it."""
+    """The context kernel's batch is derived from the query rows and the longest query, like the decode kernel's."""
 
     def context_batch(self, step: Step, plan: BatchMetadata) -> int:
         """The rows, divided by the longest query."""
@@ -56,7 +56,7 @@ class DerivesContextBatch(MhaSession):
     explained_by=(Mistake.TOLD_ROWS,),
 )
 class CountsVerifyRowsWithBonus(MhaSession):
-    """The padded batch of a verify is counted at one token more per request than it has."""
+    """The padded batch of a verify is computed with one token more per request than it has."""
 
     def _planned_rows(self, step: Step) -> list[Row]:
         rows = super()._planned_rows(step)
@@ -69,7 +69,7 @@ class CountsVerifyRowsWithBonus(MhaSession):
     "verify_lengths_without_drafts", BugClass.SHORT_KV, "SGLang PR #40214", explained_by=(Mistake.TOLD_LENGTH,)
 )
 class VerifiesWithoutDrafts(MhaSession):
-    """The lengths of a verify are those before its draft tokens were written."""
+    """The lengths of a verify exclude its draft tokens."""
 
     def _planned_rows(self, step: Step) -> list[Row]:
         rows = super()._planned_rows(step)
@@ -85,7 +85,7 @@ class VerifiesWithoutDrafts(MhaSession):
     explained_by=(Mistake.TOLD_LENGTH, Mistake.TOLD_PAGES, Mistake.TOLD_ROWS),
 )
 class SortsRowsBySlot(MhaSession):
-    """Metadata is in the order of slots, and queries in that of the batch."""
+    """Metadata is in the order of slots, but queries are in that of the batch."""
 
     def _planned_rows(self, step: Step) -> list[Row]:
         return sorted(super()._planned_rows(step), key=lambda row: math.inf if row.slot is None else row.slot)
@@ -98,7 +98,7 @@ class SortsRowsBySlot(MhaSession):
     explained_by=(Mistake.TOLD_LENGTH,),
 )
 class RaisesEmptyToOne(MhaSession):
-    """A length is at least 1."""
+    """Lengths are raised to at least 1."""
 
     def _plan(self, rows: Sequence[Row]) -> BatchMetadata:
         return super()._plan([replace(row, kv_len=max(1, row.kv_len)) for row in rows])
@@ -111,7 +111,7 @@ class RaisesEmptyToOne(MhaSession):
     explained_by=(Mistake.TOLD_LENGTH,),
 )
 class RaisesKvToQueries(MhaSession):
-    """A request has at least as many keys as queries."""
+    """KV lengths are raised to at least the number of queries."""
 
     def _plan(self, rows: Sequence[Row]) -> BatchMetadata:
         return super()._plan([replace(row, kv_len=max(row.q_len, row.kv_len)) for row in rows])
@@ -143,7 +143,7 @@ class LeavesEmptyRequestsOut(MhaSession):
     explained_by=(Mistake.TOLD_LENGTH,),
 )
 class EmptiesFullLastPage(MhaSession):
-    """The last page holds the length modulo the page size: nothing, if it is full."""
+    """The length of the last page is the length modulo the page size, which is 0 for a full page."""
 
     def _plan(self, rows: Sequence[Row]) -> BatchMetadata:
         return super()._plan([_shortened(row, self._total(row.kv_len)) for row in rows])
@@ -156,11 +156,11 @@ class EmptiesFullLastPage(MhaSession):
 @DEFECTS.add(
     "lengths_of_whole_pages",
     BugClass.TABLE_WIDTH_OR_TAIL,
-    "simpler PR #72 (the empty slots of a last page are attended to)",
+    "simpler PR #72 (attention to the empty slots of a last page)",
     explained_by=(Mistake.TOLD_LENGTH,),
 )
 class CountsWholePages(MhaSession):
-    """A length is that of whole pages, the last one's empty slots included."""
+    """A length counts whole pages, including the last one's empty slots."""
 
     def _plan(self, rows: Sequence[Row]) -> BatchMetadata:
         size = self._kv.page_size
@@ -174,7 +174,7 @@ class CountsWholePages(MhaSession):
     explained_by=(Mistake.TOLD_LENGTH,),
 )
 class WrapsLengths(MhaSession):
-    """Lengths wrap at 512: a stand-in, at the size of small cases, for those of 16 bits."""
+    """Lengths wrap at 512: a stand-in, at the size of small cases, for 16 bits."""
 
     def _plan(self, rows: Sequence[Row]) -> BatchMetadata:
         return super()._plan([_shortened(row, row.kv_len % _WRAP) for row in rows])
@@ -187,7 +187,7 @@ class WrapsLengths(MhaSession):
     explained_by=(Mistake.TOLD_LENGTH, Mistake.TOLD_PAGES),
 )
 class KeepsPlanOfSamePages(MhaSession):
-    """A plan is made anew only when a request has come to another page."""
+    """A plan is renewed only when a request has reached another page."""
 
     def __init__(self, ops: OpsTable, case: Case, bench: Bench) -> None:
         super().__init__(ops, case, bench)
@@ -207,7 +207,7 @@ class KeepsPlanOfSamePages(MhaSession):
     explained_by=(Mistake.TOLD_PAGES,),
 )
 class KeepsPlanOfSameLengths(MhaSession):
-    """A plan is made anew only for lengths that have not been there before, whoever has them."""
+    """A plan is reused for every batch of the same lengths, even of other requests."""
 
     def __init__(self, ops: OpsTable, case: Case, bench: Bench) -> None:
         super().__init__(ops, case, bench)
@@ -227,7 +227,7 @@ class KeepsPlanOfSameLengths(MhaSession):
     explained_by=(Mistake.KEYS_REPLACED, Mistake.OTHER_REQUEST),
 )
 class WrapsKeyOffsets(MlaPrefill):
-    """Offsets of packed keys wrap at 512: a stand-in, at the size of small cases, for those of 32 bits."""
+    """Offsets of packed keys wrap at 512: a stand-in, at the size of small cases, for 32 bits."""
 
     def _key_offsets(self, chunk: Chunk) -> list[int]:
         return [offset % _WRAP for offset in super()._key_offsets(chunk)]
@@ -240,7 +240,7 @@ class WrapsKeyOffsets(MlaPrefill):
     explained_by=(Mistake.TOLD_LENGTH, Mistake.TOLD_ROWS, Mistake.LENGTH, Mistake.CAUSAL_LIMIT),
 )
 class SpreadsQueriesAlone(MlaSession):
-    """Draft extends have their queries padded to a stride, and their lengths not."""
+    """Draft extends have their queries padded to a stride, but not their lengths."""
 
     def _spread(self, step: Step, stride: int) -> list[Row]:
         return [replace(row, q_len=stride) for row in Row.real(step)]
@@ -253,7 +253,7 @@ class SpreadsQueriesAlone(MlaSession):
     explained_by=(Mistake.TOLD_LENGTH, Mistake.LENGTH),
 )
 class ShowsShortDraftsAKeyMore(MlaSession):
-    """The padded queries of a short draft extend are counted as if one more of them had a key."""
+    """The length of a short draft extend with padded queries is one key too large."""
 
     def _spread(self, step: Step, stride: int) -> list[Row]:
         rows = super()._spread(step, stride)
@@ -264,7 +264,7 @@ class ShowsShortDraftsAKeyMore(MlaSession):
 
 
 def _shortened(row: Row, kv_len: int) -> Row:
-    """A row as if its request had this length: pages are taken for no more."""
+    """Shorten a row's request to this length, pages included."""
     return replace(row, kv_len=kv_len, owned=min(row.owned, kv_len))
 
 
@@ -275,10 +275,10 @@ def _shortened(row: Row, kv_len: int) -> Row:
     explained_by=(Mistake.TOLD_PAGES,),
 )
 class FloorsPages(PageTable):
-    """A length's pages are rounded down: a last page that is not full is left out."""
+    """The number of pages is rounded down: a partial last page is left out."""
 
     def pages_for(self, length: int) -> int:
-        """The full ones."""
+        """The number of full pages."""
         return length // self._kv.page_size
 
 
@@ -289,10 +289,10 @@ class FloorsPages(PageTable):
     explained_by=(Mistake.TOLD_PAGES,),
 )
 class CountsPagesBeforeWrite(PageTable):
-    """Pages are those of the length before the newest token."""
+    """Pages are computed from the length before the newest token."""
 
     def pages_for(self, length: int) -> int:
-        """Those of a token less."""
+        """The number of pages without the last token."""
         return super().pages_for(max(0, length - 1))
 
 
@@ -333,7 +333,7 @@ class TakesRowForSlot(PageTable):
     explained_by=(Mistake.TOLD_PAGES,),
 )
 class DividesIdsTwice(PageTable):
-    """Ids of pages are divided by the page size, as if they were those of tokens."""
+    """Page ids are divided by the page size, as if they were token ids."""
 
     def rows(self, slots: Sequence[int | None], owned: Sequence[int], reach: Sequence[int], width: int) -> torch.Tensor:
         """The table, divided once more."""
@@ -343,11 +343,11 @@ class DividesIdsTwice(PageTable):
 @DEFECTS.add(
     "page_ids_wrap",
     BugClass.INT32_OFFSETS,
-    "vLLM issue #50427 (page ids beyond what offsets can hold)",
+    "vLLM issue #50427 (page ids beyond the range of offsets)",
     explained_by=(Mistake.TOLD_PAGES,),
 )
 class WrapsPageIds(PageTable):
-    """Ids of pages wrap at 128: a stand-in, at the size of small cases, for those of 16 bits."""
+    """Page ids wrap at 128: a stand-in, at the size of small cases, for 16 bits."""
 
     def rows(self, slots: Sequence[int | None], owned: Sequence[int], reach: Sequence[int], width: int) -> torch.Tensor:
         """The table, wrapped where it is not -1."""
@@ -369,7 +369,7 @@ class CountsWindowPoolFromOne(PageTable):
         self._offset = int(case.geometry.window_left >= 0)
 
     def rows(self, slots: Sequence[int | None], owned: Sequence[int], reach: Sequence[int], width: int) -> torch.Tensor:
-        """The table, moved up by a page where there is a window."""
+        """The table, moved up by a page if there is a window."""
         return super().rows(slots, owned, reach, width) + self._offset
 
 
@@ -380,7 +380,7 @@ class CountsWindowPoolFromOne(PageTable):
     explained_by=(Mistake.TOLD_PAGES,),
 )
 class PadsWithMinusOne(PageTable):
-    """Padded rows, which have a key, point at no page."""
+    """Padded rows, which have one key, get page id -1."""
 
     def rows(self, slots: Sequence[int | None], owned: Sequence[int], reach: Sequence[int], width: int) -> torch.Tensor:
         """The table, with -1 in padded rows."""
@@ -396,7 +396,7 @@ class PadsWithMinusOne(PageTable):
     explained_by=(Mistake.TOLD_PAGES,),
 )
 class TakesWidthOfFirst(MhaSession):
-    """A page table is as wide as the first request needs."""
+    """The page table is only as wide as the first request needs."""
 
     def _plan(self, rows: Sequence[Row]) -> BatchMetadata:
         plan = super()._plan(rows)

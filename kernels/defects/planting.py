@@ -1,7 +1,7 @@
-"""How a defect gets into a backend: a part of its session, with one method turned wrong, takes the correct one's place.
+"""Planting: replaces a part of a backend's session by one with a wrong method.
 
-What a session says that its requests attend to stays true: a defect is in what kernels are told, in the buffers that
-they are handed, or in what becomes of their results.
+The attention that a session reports as due stays correct: defects are in the arguments of kernels, in their buffers, or
+in the handling of their results.
 """
 
 import inspect
@@ -36,7 +36,7 @@ _PLACES = (
 
 
 class Planted(list[Defect]):
-    """Defects that are planted in one layer, if nothing else is said; a defect's title is its docstring."""
+    """Defects with a default layer; a defect's title is its docstring."""
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Planted(list[Defect]):
         """Add the decorated class, a session or a part of one, as a defect.
 
         Sessions and prefills belong to one backend each; other parts are planted in trtllm_mha. With `coarse`, the
-        defect is planted over kernels that compute as tensor cores do, where rounding hides small errors.
+        kernels compute like tensor cores, whose rounding hides small errors.
         """
 
         def decorate(part: _PartType) -> _PartType:

@@ -1,4 +1,4 @@
-// One access of one thread to any address: what a kernel does that runs past the end of a tensor.
+// One access of one thread to any address, like a kernel's access past the end of a tensor.
 #include <cuda_runtime.h>
 #include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/extra/cuda/device_guard.h>
@@ -10,7 +10,7 @@ namespace attnfuzz {
 namespace {
 
 __global__ void access(volatile uint16_t* at, bool write) {
-  // A read whose value is used, or it would not take place; and nothing in memory has it both ways.
+  // The value is used, or the read would be optimised away; no memory contains a value unequal to itself.
   if (write || *at != *at) *at = 0x5a5a;
 }
 

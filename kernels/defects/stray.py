@@ -1,4 +1,4 @@
-"""An access of a GPU kernel to an address of choice: a planted overrun, to measure what sees it."""
+"""A GPU kernel that accesses any address: a planted overrun, to measure its detection."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ SOURCE = Path(__file__).with_suffix(".cu")
 def stray(tensor: torch.Tensor, distance: int, *, write: bool, **others: Any) -> None:
     """Read or write the two bytes that lie `distance` bytes behind the first of `tensor`, on its GPU.
 
-    `others` are tensors that the kernel is handed beside it. Does not synchronise. Raises as nvcc.load does.
+    `others` are further tensor arguments of the kernel. Does not synchronise. Raises as nvcc.load does.
     """
     del others
     nvcc.load(SOURCE).stray(tensor.data_ptr() + distance, write, tensor.device.index)

@@ -1,4 +1,4 @@
-"""What FlashInfer's entry points take: which argument means what, what a call asks for, and what its caller owes."""
+"""FlashInfer's entry points: the meaning of their arguments, the requests of a call, and the duties of its caller."""
 
 from attnfuzz.kernels.entry_points.entry_point import Breach, EntryPoint, Parameter, RequestSpan, Role
 

@@ -1,4 +1,4 @@
-"""An attention call as its kernel takes it: the batch that it derives, and each request's rows and keys."""
+"""An attention call from its kernel's view: the derived batch, and each request's rows and keys."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from attnfuzz.kernels.ops_table import WorkspaceBytes
 
 @dataclass(frozen=True)
 class Stated:
-    """A number that a caller states, and the argument in which it does."""
+    """A number that a caller states, and its argument."""
 
     name: str
     value: int
@@ -22,15 +22,15 @@ class Stated:
 
 @dataclass(frozen=True)
 class Attention:
-    """What the duties of a caller are judged by.
+    """The facts about a call by which its caller's duties are judged.
 
-    `batch` requests follow from the arguments in `batch_from`, as `batch_text` says; if they are of equal q length,
-    that is `q_len`. `spans` are none where the call has metadata of another kind (block-sparse, sparse MLA). `query`
-    names the tensor of the queries, `table`, `cum_q` and `cum_kv` metadata, None for what the call has not; rows of a
-    `checked_table` are compared with the batch before the launch. `pool` is what page ids are about, None for packed
-    keys. `halves` names K and V of a cache that the kernel takes by one pointer, each with page ids of its own in a
-    table of [requests, 2, columns]. `head_dim_vo` is that of the values. `window_left` is -1 without a window.
-    `workspace` tells what a kernel uses, None if that is not known.
+    `batch` is the number of requests; it follows from the arguments in `batch_from`, as `batch_text` explains. `q_len`
+    is set if all requests have equal q length. `spans` is empty for calls with metadata of another kind (block-sparse,
+    sparse MLA). `query` names the tensor of the queries, `table`, `cum_q` and `cum_kv` metadata, None if the call has
+    none. FlashInfer compares the rows of a `checked_table` with the batch before the launch. `pool` is the target of
+    page ids, None for packed keys. `halves` names K and V of a cache that the kernel takes by one pointer, each with
+    its own page ids in a table of [requests, 2, columns]. `head_dim_vo` is that of the values. `window_left` is -1
+    without a window. `workspace` returns the kernel's needs, None if they are unknown.
     """
 
     arguments: Arguments
@@ -55,24 +55,24 @@ class Attention:
 
     @property
     def query_rows(self) -> int:
-        """Rows of the queries, over all requests."""
+        """Number of query rows, over all requests."""
         (axes,) = (parameter.axes for parameter in self.parameters if parameter.name == self.query)
         sizes = zip(axes, tensor_of(self.arguments, self.query).shape, strict=True)
         return math.prod(size for axis, size in sizes if axis in {"requests", "tokens per request", "tokens"})
 
     @property
     def packed_keys(self) -> tuple[str, ...]:
-        """The tensors of packed keys and values; that of the queries where they are in one."""
+        """The tensors of packed keys and values; the tensor of the queries if all three share it."""
         names = tuple(parameter.name for parameter in self.parameters if "kv tokens" in parameter.axes)
         return names or (self.query,)
 
 
 _LONGEST = 1 << 31
-"""No stated maximum that is larger changes what a native kernel uses; a recorded one may be any integer."""
+"""Larger stated maxima do not change a native kernel's workspace; recorded ones may be any integer."""
 
 
 def native_workspace(*, q_len: int | None, max_seq_len: int, **sizes: int) -> WorkspaceBytes | None:
-    """What the native kernels use of a workspace in a decode; None where no compiler is, or q lengths differ."""
+    """The workspace of the native kernels in a decode; None without a compiler, or if q lengths differ."""
     if q_len is None or build.missing() is not None:
         return None
     return workspace_bytes(q_len=q_len, max_seq_len=max(0, min(max_seq_len, _LONGEST)), **sizes)

@@ -1,4 +1,4 @@
-"""What all entry points of attention have in common: what they say of a call follows from what its kernel derives."""
+"""The common part of all attention entry points: their answers follow from the facts about a call."""
 
 from abc import ABC, abstractmethod
 
@@ -13,7 +13,7 @@ class AttentionEntryPoint(ABC):
 
     @abstractmethod
     def _attention(self, arguments: Arguments) -> Attention:
-        """A call as its kernel takes it. Raises WrongForm."""
+        """The facts about a call. Raises WrongForm."""
 
     def spans(self, arguments: Arguments) -> tuple[RequestSpan, ...]:
         """A span for each request. Raises ValueError as `parameters` does."""
@@ -24,5 +24,5 @@ class AttentionEntryPoint(ABC):
         return judged(lambda: of_attention(self._attention(arguments)))
 
     def workspace(self, arguments: Arguments) -> WorkspaceBytes | None:
-        """What a call uses of its workspace, None if that is not known. Raises ValueError as `parameters` does."""
+        """The workspace that a call uses, None if unknown. Raises ValueError as `parameters` does."""
         return self._attention(arguments).workspace()

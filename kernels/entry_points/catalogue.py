@@ -1,4 +1,4 @@
-"""Every entry point that is known, by its name."""
+"""All known entry points by name."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -21,4 +21,4 @@ _KNOWN: Final[tuple[EntryPoint, ...]] = (
 )
 
 ENTRY_POINTS: Final[Mapping[str, EntryPoint]] = {entry.name: entry for entry in _KNOWN}
-"""The native kernels' entry points, and others that a dump may hold."""
+"""The native kernels' entry points, and others that occur in dumps."""

@@ -28,7 +28,7 @@ from attnfuzz.kernels.entry_points.spans import Rows, cumulative_rows, packed_sp
 from attnfuzz.kernels.native.ops import NATIVE
 
 _MOST_REQUESTS = 1 << 20
-"""A span is made for each: a number that is no batch size must not take all memory."""
+"""Limits the spans of a call: a nonsensical batch size must not exhaust memory."""
 _QUERY = Form(Role.QUERY, (("tokens", "q heads", "qk dim"),))
 _SHARED = {
     "query": _QUERY,
@@ -39,14 +39,14 @@ _SHARED = {
     "out": Form(Role.OUT, (("tokens", "q heads", "vo dim"),)),
     "lse": TOKEN_LSE,
 }
-"""What all take, beside the keys and values."""
+"""The common parameters, without keys and values."""
 _STATED = ("batch_size", "max_q_len", "max_kv_len")
 _REQUIRED = ("workspace_buffer", "seq_lens", "cum_seq_lens_q", "cum_seq_lens_kv", *_STATED)
 _NUMBERS = (*_STATED, "window_left")
 
 
 def _rows(arguments: Arguments) -> list[Rows | None]:
-    """The query rows of the `batch_size` requests that a caller states. Raises WrongForm for a size that can't be."""
+    """The query rows of the stated `batch_size` requests. Raises WrongForm for an impossible size."""
     batch: int = arguments["batch_size"]
     if not 0 <= batch <= _MOST_REQUESTS:
         raise WrongForm("batch_size", f"batch_size is {batch}")
@@ -54,7 +54,7 @@ def _rows(arguments: Arguments) -> list[Rows | None]:
 
 
 def _stated(arguments: Arguments, parameters: tuple[Parameter, ...], **more: Any) -> Attention:
-    """A call of the stated size; `more` is what the entry points differ in."""
+    """The facts about a call with a stated batch size; `more` are those of one entry point."""
     batch = arguments["batch_size"]
     return Attention(
         arguments=arguments,
@@ -72,13 +72,13 @@ def _stated(arguments: Arguments, parameters: tuple[Parameter, ...], **more: Any
 
 @dataclass(frozen=True)
 class PagedContext(AttentionEntryPoint):
-    """The batch is what `batch_size` says; request b has the rows between entries b and b + 1 of `cum_seq_lens_q`."""
+    """A batch of `batch_size` requests; request b has the rows between entries b and b + 1 of `cum_seq_lens_q`."""
 
     name: str = "trtllm_batch_context_with_kv_cache"
     module: str | None = "flashinfer.prefill"
 
     def parameters(self, arguments: Arguments) -> tuple[Parameter, ...]:
-        """The tensors of a call. Raises ValueError for one that it can't have."""
+        """The tensors of a call. Raises ValueError for impossible ones."""
         tables = (("requests", "columns"), ("requests", "K and V", "columns"))
         forms = {**_SHARED, "block_tables": Form(Role.PAGE_TABLE, tables), **sinks_forms(arguments)}
         if arguments.get("kv_cache") is not None:
@@ -111,7 +111,7 @@ _RAGGED_FORMS = {
 
 
 def leaves_empty_rows(op: str, arguments: Arguments) -> bool:
-    """Whether a call writes no row of a request without keys: a ragged one without mirrors of the lengths on the CPU.
+    """Whether a call leaves rows without keys unwritten: a ragged one without mirrors of the lengths on the CPU.
 
     FlashInfer's docstring of `q_seq_lens_cpu`: "The default assumes all rows are active".
     """
@@ -120,13 +120,13 @@ def leaves_empty_rows(op: str, arguments: Arguments) -> bool:
 
 @dataclass(frozen=True)
 class Ragged(AttentionEntryPoint):
-    """The batch is what `batch_size` says; request b has seq_lens[b] keys from row cum_seq_lens_kv[b] on."""
+    """A batch of `batch_size` requests; request b has seq_lens[b] keys from row cum_seq_lens_kv[b] on."""
 
     name: str = "trtllm_ragged_attention_deepseek"
     module: str | None = "flashinfer.prefill"
 
     def parameters(self, arguments: Arguments) -> tuple[Parameter, ...]:
-        """The tensors of a call. Raises ValueError for one that it can't have."""
+        """The tensors of a call. Raises ValueError for impossible ones."""
         forms = {**_RAGGED_FORMS, **sinks_forms(arguments, "attention_sinks")}
         return parameters_of(arguments, forms, ("query", "key", "value", *_REQUIRED), _NUMBERS)
 
@@ -169,17 +169,17 @@ _HALVES = ("qkv[1][0]", "qkv[1][1]")
 
 @dataclass(frozen=True)
 class FmhaV2(AttentionEntryPoint):
-    """The batch is what `batch_size` says; `input_layout` says what `qkv` is.
+    """A batch of `batch_size` requests; `input_layout` determines the form of `qkv`.
 
-    A paged cache may be a pair, of halves of one allocation: page ids of K and V are apart then, and count from K's
-    first page on.
+    A paged cache may be a pair of halves of one allocation. K and V then have separate page ids, both counted from K's
+    first page.
     """
 
     name: str = "trtllm_fmha_v2_prefill"
     module: str | None = "flashinfer.prefill"
 
     def parameters(self, arguments: Arguments) -> tuple[Parameter, ...]:
-        """The tensors of a call. Raises ValueError for one that it can't have."""
+        """The tensors of a call. Raises ValueError for impossible ones."""
         layout = arguments.get("input_layout")
         if layout is None:
             raise WrongForm("input_layout", "input_layout is missing")
@@ -207,7 +207,7 @@ class FmhaV2(AttentionEntryPoint):
             checked_table=True,
             pool=pool,
             halves=_HALVES if _is_pair(arguments) else None,
-            # Its docstring: effective in this mode only.
+            # FlashInfer's docstring: effective in this mode only.
             window_left=window_of(arguments) if arguments.get("mask_mode") == "sliding_window" else -1,
         )
 
@@ -243,5 +243,5 @@ def _is_pair(arguments: Arguments) -> bool:
 
 
 def _last(qkv: Any) -> torch.Tensor:
-    """Where values are."""
+    """The tensor of the values, or the one that contains them."""
     return qkv if isinstance(qkv, torch.Tensor) else _last(qkv[-1])

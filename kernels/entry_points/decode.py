@@ -1,4 +1,4 @@
-"""Decode against pages: trtllm_batch_decode_with_kv_cache, the XQA entry point that it may go to, and MLA's."""
+"""Decode on pages: trtllm_batch_decode_with_kv_cache, its XQA alternative, and MLA's entry point."""
 
 from dataclasses import dataclass
 
@@ -26,9 +26,9 @@ _NUMBERS = ("max_seq_len", "max_q_len", "q_len_per_req", "window_left")
 
 @dataclass(frozen=True)
 class PagedDecode(AttentionEntryPoint):
-    """The batch is the query rows over `q_len_per_req`, or what the q lengths in `cumulative` say where that is None.
+    """A batch of the query rows over `q_len_per_req`; if that is None, of the q lengths in `cumulative`.
 
-    Block-sparse calls, whose metadata is told apart by KV heads, have no spans.
+    Block-sparse calls have no spans, since their metadata differs between KV heads.
     """
 
     name: str = "trtllm_batch_decode_with_kv_cache"
@@ -37,7 +37,7 @@ class PagedDecode(AttentionEntryPoint):
     cumulative: str = "cum_seq_lens_q"
 
     def parameters(self, arguments: Arguments) -> tuple[Parameter, ...]:
-        """The tensors of a call. Raises ValueError for one that it can't have."""
+        """The tensors of a call. Raises ValueError for impossible ones."""
         return parameters_of(arguments, self._forms(arguments), _REQUIRED, _NUMBERS)
 
     def _forms(self, arguments: Arguments) -> dict[str, Form]:
@@ -60,20 +60,20 @@ class PagedDecode(AttentionEntryPoint):
 
     @property
     def _takes_batch_from_cumulative(self) -> bool:
-        """Whatever `q_len_per_req` is; of the other entry point, whose default is 1, it has to be None for that."""
+        """Whether `cumulative` determines the batch regardless of `q_len_per_req`: in XQA's entry point."""
         return self.cumulative == "q_cu_seq_lens"
 
     def _layout(self, arguments: Arguments) -> str:
         return str(arguments.get("kv_layout", self.layout))
 
     def _max_q(self, arguments: Arguments) -> Stated | None:
-        """The stated longest q length, where q lengths differ: XQA's wrapper has no argument of its own for it."""
+        """The stated longest q length if q lengths differ: XQA's wrapper has no separate argument for it."""
         name = "q_len_per_req" if self._takes_batch_from_cumulative else "max_q_len"
         value = arguments.get(name)
         return None if value is None or arguments.get(self.cumulative) is None else Stated(name, value)
 
     def _workspace(self, batch: int, q_len: int | None, arguments: Arguments, pool: Pool) -> WorkspaceBytes | None:
-        """What the native kernels use of the function that they implement; of XQA's, what its wrapper sets apart."""
+        """The workspace of the native kernels for their own function; for XQA, the bytes that its wrapper reserves."""
         if self._takes_batch_from_cumulative:
             return WorkspaceBytes(_XQA_SEMAPHORES, 0)
         return native_workspace(
@@ -142,16 +142,16 @@ _LATENT_NUMBERS = ("kv_lora_rank", "qk_rope_head_dim", "max_seq_len", "max_q_len
 
 @dataclass(frozen=True)
 class MlaDecode(AttentionEntryPoint):
-    """The batch is the first axis of `query` [batch, q_len, ...], or what `cum_seq_lens_q` says of packed queries.
+    """A batch of the first axis of `query` [batch, q_len, ...], or of the `cum_seq_lens_q` of packed queries.
 
-    A sparse call, whose table holds tokens instead of pages, has no spans.
+    Sparse calls have no spans, since their tables hold tokens instead of pages.
     """
 
     name: str = "trtllm_batch_decode_with_kv_cache_mla"
     module: str | None = "flashinfer.mla"
 
     def parameters(self, arguments: Arguments) -> tuple[Parameter, ...]:
-        """The tensors of a call. Raises ValueError for one that it can't have."""
+        """The tensors of a call. Raises ValueError for impossible ones."""
         required = _LATENT_REQUIRED if _is_sparse(arguments) else (*_LATENT_REQUIRED, "seq_lens")
         return parameters_of(arguments, _latent_forms(arguments), required, _LATENT_NUMBERS)
 

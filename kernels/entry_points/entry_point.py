@@ -1,4 +1,4 @@
-"""The types that describe an entry point: what its tensors are, the requests of a call, broken preconditions."""
+"""The types that describe an entry point: the roles of its tensors, the requests of a call, broken preconditions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Arguments = Mapping[str, Any]
 
 
 class Role(StrEnum):
-    """What a tensor argument is to a kernel."""
+    """The role of a tensor argument."""
 
     QUERY = "queries"
     KEY = "keys"
@@ -31,12 +31,12 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class Parameter:
-    """One tensor of a call. `name` is the argument's, with "[0]" or "[1]" for a member of a pair, also within another.
+    """One tensor of a call. `name` is the argument's, with an index such as "[0]" for each level of sequences.
 
-    `axes` says what each dimension counts, in the words of the vocabulary: "requests", "requests + 1", "tokens",
-    "tokens per request", "q heads", "kv heads", "qk dim", "vo dim", "pages", "slots", "columns", "kv tokens", "bytes",
-    "K and V", "Q, K and V", or "" for what counts nothing else. Dimensions of the same axis have the same size in a
-    call that is right, but for "columns", "bytes" and those of several tensors in one.
+    `axes` names the quantity that each dimension counts: "requests", "requests + 1", "tokens", "tokens per request",
+    "q heads", "kv heads", "qk dim", "vo dim", "pages", "slots", "columns", "kv tokens", "bytes", "K and V",
+    "Q, K and V", or "" for any other. In a correct call, dimensions of equal axes have equal sizes, except "columns",
+    "bytes" and those of several tensors in one.
     """
 
     name: str
@@ -46,11 +46,10 @@ class Parameter:
 
 @dataclass(frozen=True)
 class RequestSpan:
-    """One request of a call, as the kernel derives it: which query rows it answers, which keys it reads.
+    """One request of a call, as the kernel derives it: its query rows and its keys.
 
-    `pages` are the page ids in order, as many as `kv_len` needs, for a paged KV cache; `first_key` is the row of the
-    first key otherwise. `inside` tells whether all metadata of this request lies inside of its tensors: what lies
-    outside is not here.
+    For a paged KV cache, `pages` are the page ids in order, as many as `kv_len` needs; otherwise `first_key` is the row
+    of the first key. `inside`: all metadata of this request lies inside its tensors; metadata outside is left out.
     """
 
     first_row: int
@@ -63,10 +62,10 @@ class RequestSpan:
 
 @dataclass(frozen=True)
 class Breach:
-    """A precondition that a call breaks: its caller's fault, whatever the kernel then does.
+    """A precondition that a call breaks: the caller's fault, whatever the kernel does then.
 
-    `arguments` are the names that the breach is about, `text` says with values what is wrong and what it leads to,
-    `source` where the precondition is stated. `request` is the first that it concerns, -1 for the call as a whole.
+    `arguments` are the names of the arguments at fault, `text` states the error with values and its consequence,
+    `source` documents the precondition. `request` is the first one affected, -1 for the whole call.
     """
 
     arguments: tuple[str, ...]
@@ -80,39 +79,33 @@ class EntryPoint(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name, which is that of an Op."""
-        ...
+        """Its name, equal to that of its Op."""
 
     @property
     def module(self) -> str | None:
-        """The module that has it, None for what only this project has."""
-        ...
+        """The FlashInfer module of the function, None for a function of this project."""
 
     def parameters(self, arguments: Arguments) -> tuple[Parameter, ...]:
-        """The tensors of a call, in the order of the arguments. Raises ValueError for one that it can't have."""
-        ...
+        """The tensors of a call, in the order of the arguments. Raises ValueError for impossible ones."""
 
     def spans(self, arguments: Arguments) -> tuple[RequestSpan, ...]:
-        """The requests of a call, as the kernel takes them from its arguments; none for what has no requests."""
-        ...
+        """The requests that the kernel derives from a call's arguments; none for a kernel without requests."""
 
     def breaches(self, arguments: Arguments) -> tuple[Breach, ...]:
-        """The preconditions that a call breaks, the one that explains most first."""
-        ...
+        """The preconditions that a call breaks, the most explanatory one first."""
 
     def workspace(self, arguments: Arguments) -> WorkspaceBytes | None:
-        """What a call uses of its workspace, None if that is not known. Raises ValueError as `parameters` does."""
-        ...
+        """The workspace that a call uses, None if unknown. Raises ValueError as `parameters` does."""
 
 
 def and_others(requests: Sequence[int]) -> str:
-    """How many more requests than the first of these are concerned, to be put behind what is said of it."""
+    """The number of requests beyond the first, worded to follow a statement about it; "" if there are none."""
     if len(requests) == 1:
         return ""
     return f" (and so for {len(requests) - 1} more request{'' if len(requests) == 2 else 's'})"
 
 
 def listed(names: Sequence[str]) -> str:
-    """Such as "a, b and c"."""
+    """Join names as in "a, b and c"."""
     *others, last = names
     return f"{', '.join(others)} and {last}" if others else last

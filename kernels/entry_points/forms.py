@@ -1,4 +1,4 @@
-"""Which tensors a call has, and what their axes count."""
+"""The tensors of a call, and the meanings of their axes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ METADATA = frozenset({Role.PAGE_TABLE, Role.KV_LENGTHS, Role.CUM_Q, Role.CUM_KV}
 
 @dataclass(frozen=True)
 class Form:
-    """What an argument is to a kernel, and the axes that it may have: one tuple for each number of axes."""
+    """The role of an argument, and the axes that it may have: one tuple for each number of axes."""
 
     role: Role
     alternatives: tuple[Axes, ...]
 
 
 class WrongForm(ValueError):
-    """An argument that is missing or has a number of axes that the entry point can't take; `name` says which."""
+    """A missing argument, or one with a number of axes that the entry point can't take; `name` is the argument."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(text)
@@ -30,7 +30,7 @@ class WrongForm(ValueError):
 
 
 def tensors_of(arguments: Arguments) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor of a call with its name, members of a sequence as "name[0]", "name[1]", and so on within them."""
+    """Yield every tensor of a call with its name; nested members are called "name[0]", "name[0][1]"."""
     for name, value in arguments.items():
         yield from ((each, leaf) for each, leaf in _leaves(name, value) if isinstance(leaf, torch.Tensor))
 
@@ -48,9 +48,8 @@ def parameters_of(
 ) -> tuple[Parameter, ...]:
     """The tensors of a call, those without a form as Role.OTHER.
 
-    Arguments that were recorded elsewhere may be anything: those in `required` must be there; if they are given, those
-    with a form must be tensors (or sequences of them, where forms are of members), and those in `numbers` integers.
-    Raises WrongForm.
+    Recorded arguments may be anything. Those in `required` must be present; present ones with a form must be tensors
+    (or sequences of them, for forms of members), and those in `numbers` integers. Raises WrongForm.
     """
     for name in required:
         if arguments.get(name) is None:
@@ -108,7 +107,7 @@ def _kind(value: object) -> str:
 
 
 def described(tensor: torch.Tensor) -> str:
-    """A tensor in words: its dtype and shape."""
+    """A tensor's dtype and shape in words."""
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
@@ -117,7 +116,7 @@ TOKEN_LSE = Form(Role.LSE, (("tokens", "q heads"),))
 
 
 def sinks_forms(arguments: Arguments, name: str = "sinks") -> dict[str, Form]:
-    """Sinks as a tensor, or as the list of one that FlashInfer annotates."""
+    """The form of sinks: a tensor, or FlashInfer's list of one."""
     listed = isinstance(arguments.get(name), list | tuple)
     return {f"{name}[0]" if listed else name: Form(Role.SINKS, (("q heads",),))}
 

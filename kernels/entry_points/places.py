@@ -1,4 +1,4 @@
-"""Where in a call's tensor an element lies, in the words of the vocabulary: also one that is outside of it."""
+"""The position of an element in a call's tensor, in words; also of an element outside it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -27,10 +27,10 @@ _SEVERAL = {"requests + 1": "entries", "tokens per request": "queries"}
 
 
 def place_of(entry: EntryPoint, arguments: Arguments, name: str, element_offset: int) -> str:
-    """What is `element_offset` elements behind the first one of tensor `name`: "page 7 (of pages 0 to 6), slot 3".
+    """Word the element `element_offset` elements behind the first of a tensor: "page 7 (of pages 0 to 6), slot 3".
 
-    Strides are followed beyond the tensor's ends, and into the gaps that they leave. In brackets behind it: whose
-    query or key that is. Raises KeyError if the call has no such tensor, ValueError if it can't have those it has.
+    Strides are followed beyond the tensor's ends, and into their gaps. The request with that query or key follows in
+    brackets. Raises KeyError if the call has no such tensor, ValueError for impossible tensors.
     """
     parameters = {parameter.name: parameter for parameter in entry.parameters(arguments)}
     parameter, tensor = parameters[name], tensor_of(arguments, name)
@@ -44,7 +44,7 @@ def place_of(entry: EntryPoint, arguments: Arguments, name: str, element_offset:
 
 
 def _index(tensor: torch.Tensor, offset: int) -> tuple[Mapping[int, int], int]:
-    """The index on each axis, outermost beyond its size if it must be; and how far behind them, in a gap."""
+    """The index on each axis, the outermost possibly beyond its size, and the distance into a gap behind it."""
     axes = [axis for axis in range(tensor.ndim) if tensor.stride(axis)]
     axes.sort(key=lambda axis: (tensor.stride(axis), tensor.shape[axis]), reverse=True)
     index: dict[int, int] = {}
@@ -75,7 +75,7 @@ def _page_size(parameter: Parameter, tensor: torch.Tensor) -> int:
 
 
 def _owner(role: Role, named: Mapping[str, int], spans: Sequence[RequestSpan], page_size: int) -> str:
-    """Whose query or key it is."""
+    """The request with that query or key, in words."""
     if "tokens" in named:
         return _query(named["tokens"], spans)
     if "kv tokens" in named:
@@ -95,7 +95,7 @@ def _query(row: int, spans: Sequence[RequestSpan]) -> str:
 
 
 def _key(page: int, slot: int, spans: Sequence[RequestSpan], page_size: int) -> str:
-    """The key that a slot holds; the first request that has it, since a page may be shared."""
+    """The key in a slot; of a shared page, that of its first request."""
     users = [(request, span.pages.index(page)) for request, span in enumerate(spans) if page in span.pages]
     if not users:
         return "no request's" if spans else ""

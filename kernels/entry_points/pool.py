@@ -13,7 +13,7 @@ _ORDER = {"HND": ("kv heads", "slots"), "NHD": ("slots", "kv heads")}
 
 @dataclass(frozen=True)
 class Pool:
-    """What the page ids of a call are about; `name` is the argument that holds it."""
+    """The target of a call's page ids; `name` is its argument."""
 
     name: str
     pages: int
@@ -36,7 +36,7 @@ def pool_forms(arguments: Arguments, layout: str) -> Mapping[str, Form]:
 
 
 def pool_of(arguments: Arguments, layout: str) -> Pool:
-    """The cache of a call whose forms are right. Raises WrongForm for pages without slots."""
+    """The cache of a call with checked forms. Raises WrongForm for pages without slots."""
     cache = arguments["kv_cache"]
     key, value = (cache, cache) if isinstance(cache, torch.Tensor) else cache
     return replace(pool_of_one("kv_cache", key, layout), head_dim_vo=value.shape[-1])
@@ -52,7 +52,7 @@ LATENTS = Form(Role.CACHE, (("pages", "slots", "qk dim"), ("pages", "kv heads", 
 
 
 def token_major(parameter: Parameter, cache: torch.Tensor) -> Iterator[torch.Tensor]:
-    """K and V of a whole cache, or the one that it is (latents have one head), [pages, slots, kv heads, dim] each."""
+    """Yield K and V of a cache, [pages, slots, kv heads, dim] each; latents or a half are a single tensor."""
     axes = list(parameter.axes)
     if "kv heads" not in axes:
         yield cache.unsqueeze(2)
@@ -65,7 +65,7 @@ def token_major(parameter: Parameter, cache: torch.Tensor) -> Iterator[torch.Ten
 
 
 def latent_pool(arguments: Arguments) -> Pool:
-    """The latents of an MLA call, [pages, slots, dim] or [pages, 1, slots, dim]; as `pool_of`."""
+    """The latents of an MLA call, [pages, slots, dim] or [pages, 1, slots, dim]; raises as `pool_of`."""
     cache, rank = arguments["kv_cache"], arguments["kv_lora_rank"]
     if not 0 < rank <= cache.shape[-1]:
         raise WrongForm("kv_lora_rank", f"kv_lora_rank is {rank}, where latents have {cache.shape[-1]} elements")

@@ -1,4 +1,4 @@
-"""Requests of a call, from its metadata."""
+"""The requests of a call, from its metadata."""
 
 from collections.abc import Sequence
 
@@ -7,22 +7,22 @@ import torch
 from attnfuzz.kernels.entry_points.entry_point import RequestSpan
 
 Rows = tuple[int, int]
-"""First query row of a request, and how many it has."""
+"""First query row of a request, and its number of rows."""
 
 
 def integers(tensor: torch.Tensor) -> list[int]:
-    """The numbers in a tensor of one axis, whatever its dtype."""
+    """The numbers in a tensor of one axis and any dtype."""
     values: list[int] = tensor.to(torch.int64).tolist()
     return values
 
 
 def uniform_rows(batch: int, q_len: int) -> list[Rows | None]:
-    """Requests of equal q length, one behind the other."""
+    """The rows of requests of equal q length."""
     return [(request * q_len, q_len) for request in range(batch)]
 
 
 def cumulative_rows(cumulative: torch.Tensor, batch: int) -> list[Rows | None]:
-    """Requests between the entries of cumulative lengths [batch + 1]; None where an entry is missing."""
+    """The rows between the entries of cumulative lengths [batch + 1]; None for a missing entry."""
     ends = integers(cumulative)
     return [
         (ends[request], ends[request + 1] - ends[request]) if request + 1 < len(ends) else None
@@ -33,7 +33,7 @@ def cumulative_rows(cumulative: torch.Tensor, batch: int) -> list[Rows | None]:
 def paged_spans(
     rows: Sequence[Rows | None], kv_lens: torch.Tensor, tables: torch.Tensor, page_size: int
 ) -> tuple[RequestSpan, ...]:
-    """Spans over pages, of kv_lens [requests] and tables [requests, columns]; or [requests, 2, columns]: K's count."""
+    """Spans over pages, from kv_lens [requests] and tables [requests, columns], or K's of [requests, 2, columns]."""
     lengths = integers(kv_lens)
     of_keys = tables if tables.ndim == 2 else tables[:, 0]
     spans = []

@@ -1,4 +1,4 @@
-"""What works on attention states, (out, LSE) of each row: merging two, and repairing rows without keys."""
+"""Entry points on attention states, (out, LSE) of each row: merging two, and repairing rows without keys."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ _FIXUP = "attnfuzz.kernels.fixup"
 def merge_breaches(
     arguments: Arguments, parameters: tuple[Parameter, ...], states: Sequence[tuple[str, str]]
 ) -> Iterator[Breach]:
-    """Of a merge of two `states`, (values, LSE) by their names."""
+    """Yield the breaches of a merge of two `states`, (values, LSE) by their names."""
     yield from sizes(arguments, parameters)
     (first, _), (second, _) = states
     if arguments[first].dtype != arguments[second].dtype:
@@ -40,7 +40,7 @@ def merge_breaches(
 
 
 def fixup_breaches(arguments: Arguments, parameters: tuple[Parameter, ...]) -> Iterator[Breach]:
-    """Of a fixup: what its model rejects, offsets that leave the rows, and rows that the stated maximum leaves out."""
+    """Yield the breaches of a fixup: rejected arguments, offsets beyond the rows, rows beyond the stated maximum."""
     out, kv_lens, cumulative = (arguments[name] for name in ("out", "kv_lens", "cum_seq_lens"))
     for name, tensor in (("kv_lens", kv_lens), ("cum_seq_lens", cumulative)):
         if tensor.dtype is not torch.int32:
@@ -85,14 +85,14 @@ class _OnStates(ABC):
 
     @abstractmethod
     def parameters(self, arguments: Arguments) -> tuple[Parameter, ...]:
-        """The tensors of a call. Raises ValueError for one that it can't have."""
+        """The tensors of a call. Raises ValueError for impossible ones."""
 
     @abstractmethod
     def _breaches(self, arguments: Arguments) -> Iterable[Breach]:
         """The preconditions that a call breaks. Raises WrongForm."""
 
     def spans(self, arguments: Arguments) -> tuple[RequestSpan, ...]:
-        """None: it reads no keys."""
+        """No spans: it reads no keys."""
         return ()
 
     def breaches(self, arguments: Arguments) -> tuple[Breach, ...]:
@@ -100,15 +100,15 @@ class _OnStates(ABC):
         return judged(lambda: self._breaches(arguments))
 
     def workspace(self, arguments: Arguments) -> WorkspaceBytes:
-        """None of it: it takes no workspace."""
+        """Zero bytes: it takes no workspace."""
         return WorkspaceBytes(0, 0)
 
 
 @dataclass(frozen=True)
 class Merge(_OnStates):
-    """Merges `states`, (values, LSE) of each by their names, row by row and without requests.
+    """A merge of `states`, (values, LSE) of each by their names, row by row and without requests.
 
-    In place: into the first one, where `mask` says so.
+    In place, it writes to the first one, in rows selected by `mask`.
     """
 
     name: str
@@ -117,7 +117,7 @@ class Merge(_OnStates):
     module: str | None = "flashinfer.cascade"
 
     def parameters(self, arguments: Arguments) -> tuple[Parameter, ...]:
-        """The tensors of a call. Raises ValueError for one that it can't have."""
+        """The tensors of a call. Raises ValueError for impossible ones."""
         forms = {"mask": Form(Role.OTHER, (("tokens",),))} if self.in_place else {}
         for index, (values, lse) in enumerate(self.states):
             written = self.in_place and index == 0
@@ -131,13 +131,13 @@ class Merge(_OnStates):
 
 @dataclass(frozen=True)
 class Fixup(_OnStates):
-    """fixup_zero_kv_rows: requests are the rows between cumulative lengths; what keys they had is another call's."""
+    """fixup_zero_kv_rows: requests are the rows between cumulative lengths; their keys belong to another call."""
 
     name: str = "fixup_zero_kv_rows"
     module: str | None = None
 
     def parameters(self, arguments: Arguments) -> tuple[Parameter, ...]:
-        """The tensors of a call. Raises ValueError for one that it can't have."""
+        """The tensors of a call. Raises ValueError for impossible ones."""
         return parameters_of(arguments, _FIXUP_FORMS, [*_FIXUP_FORMS, "max_seq_len"], ("max_seq_len",))
 
     def _breaches(self, arguments: Arguments) -> Iterable[Breach]:

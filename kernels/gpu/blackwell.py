@@ -1,4 +1,4 @@
-"""The TRT-LLM backends on Blackwell. Which geometries its kernels are generated for, FlashInfer's tests say."""
+"""The TRT-LLM backends on Blackwell, with the geometries of FlashInfer's tests."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,8 +36,8 @@ from attnfuzz.reference.noise import NoiseModel
 _WITH_COUNTERS: Final = frozenset({"out", "lse", "workspace_buffer", "multi_ctas_kv_counter_buffer"})
 
 _WORKSPACE: Final = WorkspaceBytes(semaphores=256 << 20, scratch=0)
-"""What FlashInfer's tests hand over: 256 MiB that "must be zero initialized" (tests/attention/
-test_trtllm_gen_attention.py). No function says how much a call uses, so that none of it may be garbage at first use."""
+"""The workspace of FlashInfer's tests: 256 MiB that "must be zero initialized" (tests/attention/
+test_trtllm_gen_attention.py). No function reports a call's use, so all of it is zero at first use."""
 
 
 BLACKWELL: Final = OpsTable(
@@ -62,9 +62,9 @@ _COUNTERS_MULTIPLE = 8
 
 
 class Counters:
-    """The counters by which thread blocks that share a sequence tell who is last.
+    """The counters by which thread blocks that share a sequence find out which is last.
 
-    Zero at allocation; each launch leaves them so (FlashInfer, docstring of trtllm_batch_decode_with_kv_cache:
+    Zero at allocation; each launch resets them (FlashInfer, docstring of trtllm_batch_decode_with_kv_cache:
     multi_ctas_kv_counter_buffer). Their number is FlashInfer's: utils.get_trtllm_gen_multi_ctas_kv_counter_bytes.
     """
 
@@ -73,7 +73,7 @@ class Counters:
         self._buffer = SharedWorkspace(case, bench, "multi_ctas_kv_counter_buffer")
 
     def take(self, batch: int) -> dict[str, torch.Tensor]:
-        """The argument with counters for a batch, of exactly the bytes that it needs."""
+        """The argument with counters for a batch, of exactly the required bytes."""
         counters = max(batch * self._q_heads, self._processors)
         counters = -(-counters // _COUNTERS_MULTIPLE) * _COUNTERS_MULTIPLE
         need = WorkspaceBytes(semaphores=counters * _COUNTER_BYTES, scratch=0)
@@ -87,12 +87,12 @@ class BlackwellMhaSession(MhaSession):
         super().__init__(ops, case, bench)
         self._counters = Counters(case, bench)
 
-    def _decode_arguments(self, step: Step, plan: BatchMetadata, told: dict[str, Any]) -> dict[str, Any]:
-        arguments = super()._decode_arguments(step, plan, told)
+    def _decode_arguments(self, step: Step, plan: BatchMetadata, common: dict[str, Any]) -> dict[str, Any]:
+        arguments = super()._decode_arguments(step, plan, common)
         return {"backend": _BACKEND, **self._counters.take(step.padded_batch), **arguments}
 
-    def _context_arguments(self, step: Step, plan: BatchMetadata, told: dict[str, Any]) -> dict[str, Any]:
-        arguments = super()._context_arguments(step, plan, told)
+    def _context_arguments(self, step: Step, plan: BatchMetadata, common: dict[str, Any]) -> dict[str, Any]:
+        arguments = super()._context_arguments(step, plan, common)
         return {**self._counters.take(arguments["batch_size"]), **arguments}
 
 

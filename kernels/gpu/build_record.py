@@ -1,7 +1,7 @@
-"""What became of FlashInfer's modules on this machine, so that nobody has to import FlashInfer to know.
+"""The build results of FlashInfer's modules on this machine, available without importing FlashInfer.
 
 A JSON file in attnfuzz's cache for each release of FlashInfer and each list of architectures. It may be deleted at any
-time: builds then find again what FlashInfer's own cache has.
+time: builds then find the contents of FlashInfer's own cache again.
 """
 
 import functools
@@ -21,10 +21,10 @@ from attnfuzz.kernels.library_cache import BuildFailed, cache_folder
 
 @dataclass(frozen=True)
 class Module:
-    """One compilation unit. `spec` gives FlashInfer's JitSpec for it (flashinfer.jit), and imports flashinfer.
+    """One compilation unit. `spec` returns its JitSpec (flashinfer.jit), and imports flashinfer.
 
-    `name` says for a person what it is, like "XQA bf16, pages of 64, head dim 128"; equal names are equal modules.
-    `spec` is called in another process: let it be a functools.partial of a function at the top of a module.
+    `name` is a description such as "XQA bf16, pages of 64, head dim 128"; equal names are equal modules. `spec` is
+    called in another process: use a functools.partial of a function at the top of a module.
     """
 
     name: str
@@ -36,11 +36,11 @@ WORKSPACE_BASE = "FLASHINFER_WORKSPACE_BASE"
 
 
 class Built(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one module: a `library`, or the `reason` why there is none.
+    """The result of building one module: a `library`, or the `reason` for its absence.
 
     A reason is `lasting` if it is about the module (nvcc's static_assert, a check of FlashInfer's), and not if another
-    try may go better (a missing header, the time limit). `seconds` is what it took, 0 if it was there. `base` is the
-    folder that holds FlashInfer's cache.
+    try may succeed (a missing header, the time limit). `seconds` is the build time, 0 if it was built before. `base` is
+    the folder with FlashInfer's cache.
     """
 
     library: str = ""
@@ -51,24 +51,24 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def settled(self) -> bool:
-        """Whether trying again would come to the same, and need no time here."""
+        """Whether trying again would give the same result without any work."""
         if self.base != workspace_base():
             return False
         return Path(self.library).exists() if self.library else self.lasting
 
 
 def architectures() -> str:
-    """What FlashInfer compiles for, as it reads it from its environment: $FLASHINFER_CUDA_ARCH_LIST or the GPUs."""
+    """FlashInfer's target architectures, read as it does: $FLASHINFER_CUDA_ARCH_LIST, or the visible GPUs."""
     return os.environ.get(ARCH_LIST) or " ".join(sorted({gpu.capability for gpu in visible()}))
 
 
 def workspace_base() -> str:
-    """The folder in which FlashInfer keeps its cache (flashinfer/jit/env.py, FLASHINFER_BASE_DIR)."""
+    """The folder of FlashInfer's cache (flashinfer/jit/env.py, FLASHINFER_BASE_DIR)."""
     return os.environ.get(WORKSPACE_BASE) or str(Path.home())
 
 
 def read(archs: str) -> Mapping[str, Built]:
-    """What is known of modules for `archs`, by their names; nothing if there is no record, or a damaged one."""
+    """Recorded modules for `archs` by name; none without a record, or with a damaged one."""
     path = _path(archs)
     try:
         changed = path.stat().st_mtime_ns
@@ -78,7 +78,7 @@ def read(archs: str) -> Mapping[str, Built]:
 
 
 def add(archs: str, found: Mapping[str, Built]) -> None:
-    """Remember more. Of two processes that do so at the same time one may be forgotten, and builds again in no time.
+    """Record more results. If two processes do so at once, one record may be lost, and is restored by a quick build.
 
     Raises BuildFailed if the cache can't be written.
     """
@@ -104,7 +104,7 @@ def _read(path: Path, _changed: int) -> Mapping[str, Built]:
 
 
 def _path(archs: str) -> Path:
-    # FlashInfer adds the letters of 9.0a and the like by itself.
+    # FlashInfer itself adds the letters, as in 9.0a.
     numbers = "".join(letter for letter in archs if not letter.isalpha())
     return cache_folder() / f"flashinfer-{_release()}-sm{'-'.join(numbers.split()) or '-none'}.json"
 

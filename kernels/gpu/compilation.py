@@ -1,13 +1,13 @@
-"""Compiles FlashInfer's modules in parallel; runs as a process of its own.
+"""Compiles FlashInfer's modules in parallel; runs as a separate process.
 
     python -m attnfuzz.kernels.gpu.compilation JOBS SECONDS < modules.pickle
 
-Importing FlashInfer creates a CUDA context where there is a GPU, and whoever forks workers must not have one; so this
-process does it, and sees no GPU either. Each module is compiled by a fork of it, in a session that can be killed as a
-whole. Results are lines of JSON on standard output.
+Importing FlashInfer creates a CUDA context on a GPU machine, after which no process may fork workers. So this process
+imports it, and sees no GPU either. Each module is compiled by a fork, in a session that can be killed as a whole.
+Results are lines of JSON on standard output.
 
-A module is one file or a hundred (fmha_v2), so that neither modules nor files are what to count jobs in: all ninjas
-share JOBS slots through a GNU make job server, which ninja speaks from version 1.13 on.
+A module has between one and a hundred files (fmha_v2), so neither modules nor files are suitable units for JOBS: all
+ninjas share JOBS slots through a GNU make job server, which ninja supports from version 1.13 on.
 """
 
 import contextlib
@@ -36,19 +36,19 @@ _POLL_SECONDS = 0.1
 _REASON_CHARACTERS = 300
 _FORK = get_context("fork")
 
-# FlashInfer refuses a combination, or does not have it: not a mistake in how it was asked.
+# FlashInfer refuses a combination, or lacks it: not an error in the request.
 _REFUSALS = (Unsupported, AttributeError, NotImplementedError, ValueError)
 
 
 class BuildLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of output: what came of the module `name`."""
+    """A line of output: the result of building the module `name`."""
 
     name: str
     built: Built
 
 
 class Slots:
-    """The slots that all compilers share. A process holds one while it runs, its ninja takes more as they are free."""
+    """The slots shared by all compilers. A running process holds one; its ninja takes more while some are free."""
 
     def __init__(self, folder: Path, count: int) -> None:
         path = folder / "slots"
@@ -58,20 +58,20 @@ class Slots:
         self.flags = f" -j{count} --jobserver-auth=fifo:{path}"
 
     def take(self) -> bool:
-        """Take one, if one is free."""
+        """Take a slot if one is free; returns whether it did."""
         try:
             return bool(os.read(self._pipe, 1))
         except BlockingIOError:
             return False
 
     def give_back(self) -> None:
-        """Free one. What a killed ninja held stays lost: what is left goes on with fewer."""
+        """Free a slot. Slots held by a killed ninja stay lost: the others go on with fewer."""
         os.write(self._pipe, b"+")
 
 
 @dataclass(frozen=True)
 class Compiler:
-    """A process that compiles the module `name` into `folder`, and what it says before it ends."""
+    """A process that compiles the module `name` into `folder`, with a pipe for its result."""
 
     name: str
     folder: Path | None
@@ -80,14 +80,14 @@ class Compiler:
     started: float
 
     def stalled(self, limit: float) -> bool:
-        """Whether it runs, and has finished no file for `limit` seconds."""
+        """Whether it is running, and has finished no file for `limit` seconds."""
         if time.time() - self.started <= limit or not self.process.is_alive():
             return False
         objects = self.folder.glob("*.o") if self.folder is not None else ()
         return time.time() - max(map(_stamp, objects), default=0.0) > limit
 
     def result(self) -> Built:
-        """What came of it; for a process that has ended."""
+        """The result of a process that has ended."""
         self.process.join()
         if self.answer.poll():
             with contextlib.suppress(EOFError):
@@ -95,17 +95,17 @@ class Compiler:
         return _failed(f"the compiler was killed (exit code {self.process.exitcode})")
 
     def kill(self) -> None:
-        """End it, and all that it has started."""
+        """Kill it and all processes that it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid or 0, signal.SIGKILL)
-        # It has no session of its own yet if it has just begun.
+        # A process that has just begun has no session of its own yet.
         self.process.kill()
         self.process.join()
 
 
 def compiled(modules: Sequence[Module], slots: Slots, limit: float) -> Iterator[BuildLine]:
-    """What comes of each module, as it comes. One that finishes no file for `limit` seconds is given up."""
-    # The longest go first, so that none is left for the end.
+    """Yield each module's result when it is ready. A module that finishes no file for `limit` seconds is given up."""
+    # The longest first, so that none is left for the end.
     waiting = sorted(map(_sized, modules), key=lambda sized: sized.files, reverse=True)
     running: list[Compiler] = []
     parent = os.getppid()
@@ -133,7 +133,7 @@ def compiled(modules: Sequence[Module], slots: Slots, limit: float) -> Iterator[
 
 
 class _Sized(NamedTuple):
-    """A module with the number of its files and the folder that they are compiled into, as far as these are known."""
+    """A module with its number of files and its build folder, if they are known."""
 
     module: Module
     files: int
@@ -144,7 +144,7 @@ def _sized(module: Module) -> _Sized:
     try:
         spec = module.spec()
         return _Sized(module, len(spec.sources), spec.get_library_path().parent)
-    except Exception:  # noqa: BLE001 - it is told when its turn comes
+    except Exception:  # noqa: BLE001 - reported when its turn comes
         return _Sized(module, 0, None)
 
 
@@ -161,7 +161,7 @@ def _compile(module: Module, say: Connection) -> None:
     start = time.monotonic()
     try:
         spec = module.spec()
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is this module's
+    except Exception as error:  # noqa: BLE001 - any error concerns this module alone
         say.send_bytes(msgspec.json.encode(_failed(_words(error), lasting=isinstance(error, _REFUSALS))))
         return
     before = _stamp(spec.get_library_path())
@@ -178,7 +178,7 @@ def _compile(module: Module, say: Connection) -> None:
 
 
 def _stamp(path: Path) -> float:
-    """When a file was written, 0 if there is none."""
+    """Modification time of a file, 0 if there is none."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -196,33 +196,33 @@ def _words(error: Exception) -> str:
 
 
 def first_error(output: str) -> tuple[str, bool]:
-    """The first error in the output of ninja and the compilers, and whether it is one of a check in the code."""
+    """The first error in the output of ninja and the compilers, and whether it is a static assertion."""
     for line in output.splitlines():
-        match = re.match(r"(?P<file>[^\s:(]+)[:(](?P<line>\d+)\)?(?::\d+)?:? (?:fatal )?error:?\s+(?P<what>.*)", line)
+        match = re.match(r"(?P<file>[^\s:(]+)[:(](?P<line>\d+)\)?(?::\d+)?:? (?:fatal )?error:?\s+(?P<text>.*)", line)
         if match is not None:
             where = f"{Path(match['file']).name}:{match['line']}"
-            return f"{where}: {match['what'].strip()}", "static assertion" in match["what"]
+            return f"{where}: {match['text'].strip()}", "static assertion" in match["text"]
     lines = [line for line in output.splitlines() if re.search(r"error|not found|killed", line, re.IGNORECASE)]
     return (lines or output.strip().splitlines() or ["no output"])[0].strip(), False
 
 
 def main() -> None:
-    """Compile what is pickled on standard input."""
+    """Compile the modules pickled on standard input."""
     jobs, limit = int(sys.argv[1]), float(sys.argv[2])
     modules: Sequence[Module] = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by our parent
     # An exit ends the compilers, as an interrupt does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    # Compilers and FlashInfer's log write where they like: only lines of ours go to the parent.
+    # Compilers and FlashInfer's log write to any descriptor: only lines of ours go to the parent.
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory(prefix="attnfuzz-build-") as folder:
         slots = Slots(Path(folder), jobs)
         os.environ["MAKEFLAGS"] = slots.flags
         os.environ["PATH"] = f"{ninja.BIN_DIR}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-        # FlashInfer would pass it on to each ninja, which then asks nobody for slots.
+        # FlashInfer would pass it on to each ninja, which would then ignore the slots.
         os.environ.pop("MAX_JOBS", None)
-        for told in compiled(modules, slots, limit):
-            print(msgspec.json.encode(told).decode(), file=output, flush=True)
+        for line in compiled(modules, slots, limit):
+            print(msgspec.json.encode(line).decode(), file=output, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The latent KV cache of DeepSeek-V3, which kernels of MLA are compiled for."""
+"""The latent KV cache of DeepSeek-V3, for which MLA kernels are compiled."""
 
 from typing import Final
 

@@ -1,12 +1,12 @@
-// Repairs the rows of requests that have no keys: out = 0 and lse = -inf, in one launch, whatever the batch.
+// Repairs the rows of requests without keys (out = 0 and lse = -inf) in one launch for any batch.
 //
-// Out is cut into pieces: some whole tokens each, or a part of one that has many bytes. Each warp finds out whose tokens
-// a piece has, so that nothing has to be passed between warps. Zero is the same bits in every element type, so out is
-// bytes.
+// Out is cut into pieces: several whole tokens, or part of one token that has many bytes. Each warp finds the requests
+// of a piece's tokens by itself, so that warps exchange nothing. Zero has the same bits in every element type, so out
+// is treated as bytes.
 //
-// Of few requests, one may be most of what is to be cleared, or none. Then all blocks are on the GPU at once and take the
-// pieces in turns, so that each has its share of an empty request wherever it is, and passes over those that have keys.
-// Of many, each block has one piece: to pass over them takes longer than to launch blocks that do nothing.
+// With few requests, one may own most of the rows to clear, or none. All blocks then run at once and take the pieces in
+// turns: each gets its share of an empty request wherever it is, and skips requests with keys. With many requests, each
+// block has one piece: skipping takes longer than launching blocks that do nothing.
 #include <cuda_runtime.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/c_env_api.h>
@@ -29,13 +29,14 @@ constexpr int kEnd = std::numeric_limits<int>::max();
 constexpr int kFewRequests = 128;
 constexpr int kBlocksPerSM = 8;
 
-// Small pieces spread a short output over all SMs; large ones spare a large output of many requests thousands of blocks.
+// Small pieces spread a short output over all SMs; large ones save thousands of blocks for a large output of many
+// requests.
 constexpr int64_t kSmallestPiece = 32 << 10;
 constexpr int64_t kLargestPiece = 512 << 10;
 constexpr int64_t kEnoughPieces = 4096;
 constexpr int64_t kMostTokens = 1024;  // of a piece
 
-// From this many bytes on, a whole block clears one run at a time.
+// From this size on, a whole block clears one run at a time.
 constexpr int64_t kLongRun = 2 << 10;
 
 struct Integers {
@@ -50,24 +51,24 @@ struct Requests {
   int batch, max_seq_len;
 };
 
-// Tokens before `last` that have the same fate.
+// Tokens before `last` that are all cleared, or all kept.
 struct Stretch {
   int last;
   bool empty;
 };
 
-// 32 consecutive requests, one per lane of a warp: where each begins, and how many keys it has.
+// 32 consecutive requests, one per lane of a warp: their first tokens and numbers of keys.
 class Window {
  public:
   __device__ Window(const Requests& requests, int token) : requests_(requests), lane_(threadIdx.x % kLanes) {
     seek(token);
   }
 
-  // What becomes of `token` and of those after it. Tokens of no request are left alone.
+  // The stretch from `token` on. Tokens of no request are left alone.
   __device__ Stretch at(int token) {
     int position = last_begun(start_ <= token);
     if (position == kLanes - 1) {
-      // Most often it is among the next.
+      // Usually it is among the next ones.
       load(first_ + kLanes - 1);
       position = last_begun(start_ <= token);
     }
@@ -77,9 +78,9 @@ class Window {
     }
     const int first = __shfl_sync(kAllLanes, start_, position);
     const int keys = __shfl_sync(kAllLanes, keys_, position);
-    // Starts that do not ascend must not keep the caller from going on.
+    // Starts that do not ascend must not stop the caller's progress.
     if (position < 0 || keys != 0 || token - first >= requests_.max_seq_len) {
-      // The next request that has no keys, or the last one of the window.
+      // The next request without keys, or the last one of the window.
       const unsigned after = position < 0 ? kAllLanes : ~1u << position;
       const unsigned later = __ballot_sync(kAllLanes, keys_ == 0 || lane_ == kLanes - 1) & after;
       return {max(__shfl_sync(kAllLanes, start_, __ffs(later) - 1), token + 1), false};
@@ -92,7 +93,7 @@ class Window {
   // The last lane whose request has begun, -1 if none has.
   __device__ static int last_begun(bool begun) { return __popc(__ballot_sync(kAllLanes, begun)) - 1; }
 
-  // Moves the window to where `token` is: the 32 lanes divide what is left into 32 parts until it fits.
+  // Moves the window to the request of `token`: the 32 lanes divide the rest into 32 parts until it fits.
   __device__ void seek(int token) {
     int first = 0, count = requests_.batch + 1;
     while (count >= kLanes) {
@@ -118,7 +119,7 @@ class Window {
   int first_, start_, keys_;
 };
 
-// Clears `count` bytes, of which thread `rank` of `threads` does its share. Both ends are multiples of 2.
+// Clears the share of thread `rank` of `threads` in `count` bytes. Both ends are multiples of 2.
 __device__ void clear_bytes(char* at, int64_t count, int rank, int threads) {
   const int64_t head = min(count, static_cast<int64_t>(-reinterpret_cast<uintptr_t>(at) & 15));
   const int64_t tail = head + ((count - head) & ~int64_t{15});
@@ -130,13 +131,13 @@ __device__ void clear_bytes(char* at, int64_t count, int rank, int threads) {
   for (int64_t i = tail + 2 * rank; i < count; i += 2 * threads) *reinterpret_cast<uint16_t*>(at + i) = 0;
 }
 
-// How the output is cut: a piece has `tokens` tokens, or is one of the `pieces` of a token.
+// The cut of the output: a piece has `tokens` tokens, or is one of the `pieces` of a token.
 struct Cut {
   unsigned pieces;
   int tokens;
 };
 
-// An output each of whose tokens is one run of bytes.
+// An output with one run of bytes per token.
 struct Dense {
   char* data;
   int64_t token_stride, token_bytes, piece_bytes;
@@ -153,7 +154,7 @@ struct Dense {
   }
 };
 
-// An output each of whose tokens is outer x inner short runs. A team of threads clears one run at a time.
+// An output with outer x inner short runs per token. A team of threads clears one run at a time.
 struct Scattered {
   char* data;
   int64_t token_stride, outer_stride, inner_stride, run_bytes;
@@ -184,7 +185,7 @@ struct Statistics {
   }
 };
 
-// Clears what is empty of the tokens from `token` up to `end`; the last stretch of them.
+// Clears the empty tokens from `token` up to `end`. Returns their last stretch.
 template <typename Out>
 __device__ Stretch repair_piece(Window& window, const Out& out, const Statistics& lse, int token, int end,
                                 unsigned piece) {
@@ -211,7 +212,7 @@ __global__ void __launch_bounds__(kThreads)
   repair_piece(window, out, lse, token, token + min(cut.tokens, tokens - token), piece);
 }
 
-// Every block takes each gridDim.x-th piece, but for those that it can pass over.
+// Every block takes each gridDim.x-th piece, except those that it can skip.
 template <typename Out>
 __global__ void __launch_bounds__(kThreads)
     repair_in_turns(const Requests requests, const Out out, const Statistics lse, const Cut cut, const int tokens) {
@@ -294,7 +295,7 @@ Runs runs_of(const TensorView& out, int64_t element) {
 
 int64_t divided(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// How many blocks a GPU runs at a time.
+// Number of blocks that a GPU runs at once.
 int64_t at_once(int device) {
   int sms = 0;
   TVM_FFI_CHECK_CUDA_ERROR(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
@@ -322,7 +323,7 @@ void fixup_zero_kv_rows(TensorView out, TensorView lse, TensorView kv_lens, Tens
   REQUIRE(std::max(heads, heads * out.size(2)) <= kEnd, "out must have less than 2^31 elements per token");
   const Statistics statistics = statistics_of(lse, out);
   const Requests requests = requests_of(kv_lens, cum_seq_lens, max_seq_len, out);
-  // No request reaches further than int32 starts can say.
+  // No request extends beyond int32 starts.
   const int tokens = static_cast<int>(std::min<int64_t>(out.size(0), kEnd - kMostTokens));
   if (tokens == 0 || heads == 0 || requests.batch == 0 || max_seq_len == 0) return;
   const int device = out.device().device_id;

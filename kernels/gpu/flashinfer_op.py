@@ -1,7 +1,7 @@
-"""Ops of the installed FlashInfer, imported at their first launch and bound to the signatures that it has.
+"""Ops of the installed FlashInfer, imported at their first launch and bound to its signatures.
 
-FlashInfer's functions gain arguments from one release to the next. What a session passes is held against the installed
-signature (inspect.signature), so that an older release lacks features and does not fail.
+FlashInfer's functions gain arguments from one release to the next. A session's arguments are compared with the
+installed signature (inspect.signature), so that an older release lacks features instead of failing.
 """
 
 import functools
@@ -19,14 +19,14 @@ _Function = Callable[..., Any]
 def flashinfer_op(module: str, name: str, writes: frozenset[str]) -> Op:
     """The function `name` of FlashInfer's `module`; a launch may write the arguments in `writes`.
 
-    An argument that the installed release does not have is left out where it is None, which is what FlashInfer's own
-    optional arguments default to. Otherwise the launch raises Unsupported, as it does where there is no such function.
+    An argument that the installed release lacks is left out if it is None, the default of FlashInfer's own optional
+    arguments. Otherwise the launch raises Unsupported, as it does for a missing function.
     """
     return Op(name, functools.partial(call, module, name), writes, module)
 
 
 def call(module: str, name: str, /, **arguments: Any) -> Any:
-    """Call the installed function, or make an object of the class, with what of `arguments` it takes.
+    """Call the installed function, or create an object of the class, with the `arguments` that it takes.
 
     Raises:
         Unsupported: the installed release has no such function, or lacks an argument that is not None.
@@ -37,7 +37,7 @@ def call(module: str, name: str, /, **arguments: Any) -> Any:
 
 
 def call_method(receiver: Any, name: str, /, **arguments: Any) -> Any:
-    """Call a method of one of FlashInfer's objects, like a wrapper's plan, as `call` does.
+    """Call a method of a FlashInfer object, such as a wrapper's plan, as `call` does.
 
     Raises:
         Unsupported: as `call`.
@@ -50,7 +50,7 @@ def call_method(receiver: Any, name: str, /, **arguments: Any) -> Any:
 
 
 def version() -> str:
-    """The installed release, like 0.7.2."""
+    """The installed release, such as 0.7.2."""
     return str(importlib.import_module("flashinfer").__version__)
 
 
@@ -66,7 +66,7 @@ def _taken(function: _Function, name: str, arguments: Mapping[str, Any]) -> dict
 
 @functools.cache
 def _parameters(function: _Function) -> frozenset[str] | None:
-    """The names that it can be called with; None if it takes any."""
+    """The names of its parameters; None if it takes any."""
     parameters = _signature(function).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
@@ -76,7 +76,7 @@ def _parameters(function: _Function) -> frozenset[str] | None:
 
 @functools.cache
 def _signature(function: _Function) -> inspect.Signature:
-    """A method's without `self`. FlashInfer's decorators keep the signature of what they wrap (functools.wraps)."""
+    """The signature, without a method's `self`. FlashInfer's decorators preserve signatures (functools.wraps)."""
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
     if parameters and parameters[0].name == "self":
@@ -92,7 +92,7 @@ def _resolved(module: str, name: str) -> _Function:
             found = getattr(found, part)
     except (AttributeError, ModuleNotFoundError) as error:
         if isinstance(error, ModuleNotFoundError) and not module.startswith(error.name or module):
-            # FlashInfer's module is there, and lacks another.
+            # FlashInfer's module exists, but lacks a dependency.
             raise
         raise Unsupported(f"flashinfer {version()} has no {module}.{name}") from error
     function: _Function = found

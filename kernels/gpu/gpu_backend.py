@@ -1,4 +1,4 @@
-"""What all backends on a GPU have in common: an architecture, modules to compile, and ops from elsewhere."""
+"""The common part of all backends on a GPU: an architecture, modules to compile, and ops."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ OpenSession = Callable[[Case, Bench], Session]
 
 
 def bucket(dtype: DType, head_dim: int, *, kv_dtype: DType | None = None, **more: Any) -> Bucket:
-    """A bucket of one head dim. The KV cache has the dtype of the queries, unless `kv_dtype` says otherwise."""
+    """A bucket of one head dim. The KV cache has the dtype of the queries by default."""
     return Bucket(dtype=dtype, kv_dtype=kv_dtype or dtype, head_dim_qk=head_dim, head_dim_vo=head_dim, **more)
 
 
@@ -29,9 +29,9 @@ def bucket(dtype: DType, head_dim: int, *, kv_dtype: DType | None = None, **more
 class GpuBackend:
     """A backend over kernels that run on GPUs of `archs`.
 
-    `session` opens a session; `kernels` are its ops. `modules_of` gives the modules that a bucket's geometries need;
+    `session` opens a session; `kernels` are its ops. `modules_of` returns the modules that a bucket's geometries need;
     `theoretical` the noise of a correct run on queries of a dtype. `needs` names Python packages beside torch.
-    `own` are the libraries of this project that it launches, each as the files that it is built from (`nvcc.build`).
+    `own` are the libraries of this project that it launches, each as its source files (`nvcc.build`).
     """
 
     name: str
@@ -46,11 +46,11 @@ class GpuBackend:
     own: tuple[tuple[Path, ...], ...] = ()
 
     def noise(self, dtype: DType) -> NoiseModel:
-        """What was measured on this GPU's architecture, else the theory."""
+        """The model calibrated on this GPU's architecture, or the theory."""
         return shipped_noise(self.name, dtype, self.theory(dtype), visible.architecture())
 
     def theory(self, dtype: DType) -> NoiseModel:
-        """What follows from what is known of its kernels."""
+        """The model that follows from the known properties of its kernels."""
         return self.theoretical(dtype)
 
     @property
@@ -59,30 +59,30 @@ class GpuBackend:
         return {op.name: op for op in self.kernels}
 
     def missing(self) -> str | None:
-        """Why this machine can't run it. Creates no CUDA context, so that workers can still be forked."""
+        """The reason that this machine can't run it. Creates no CUDA context, so that workers can still be forked."""
         return visible.missing(self.archs, self.needs)
 
     @property
     def libraries(self) -> tuple[tuple[Path, ...], ...]:
-        """The libraries of this project that a case on it needs, each as the files that it is built from."""
+        """The libraries of this project that its cases need, each as its source files."""
         return ((guards.SOURCE,), *self.own)
 
     def modules(self) -> tuple[Module, ...]:
-        """Everything that its buckets need, each once."""
+        """All modules that its buckets need, without duplicates."""
         return tuple(dict.fromkeys(module for bucket in self.capability.buckets for module in self.modules_of(bucket)))
 
     def prepare(self, progress: Callable[[str], None]) -> None:
-        """Compile what is not in the caches yet. Loads nothing, so that workers can still be forked."""
+        """Compile the modules missing in the caches. Loads nothing, so that workers can still be forked."""
         for files in self.libraries:
             nvcc.build(files, progress=progress)
         modules.build(self.modules(), progress)
 
     def open(self, case: Case, bench: Bench) -> Session:
-        """A session on one case.
+        """Open a session on one case.
 
         Raises:
-            Unsupported: each bucket that a step could run on has a module that can't be compiled; says which, and what
-                the compiler said.
+            Unsupported: each bucket that a step could run on has a module that can't be compiled; names one with the
+                compiler's message.
 
         """
         covering = [bucket for bucket in self.capability.buckets if bucket.covers(case.geometry)]

@@ -1,7 +1,7 @@
 // Filling, copying and comparing runs of the memory around tensors: one launch for many runs.
 //
-// Runs are arguments of the launch itself, so that nothing has to be copied to the device before it and a launch can be
-// captured. Errors are exceptions; nothing synchronises.
+// Runs are arguments of the launch itself: nothing has to be copied to the device first, and a launch can be captured.
+// Errors are exceptions; nothing synchronises.
 
 #include <cuda_runtime.h>
 #include <tvm/ffi/container/tensor.h>
@@ -17,9 +17,9 @@
 namespace attnfuzz {
 namespace {
 
-// `nbytes` from `address` on, and what they are written or compared with: byte i belongs to byte (i + phase) & mask
-// from `other` on. A mask of all ones is for plain memory, with a phase of 0. Else `other` is a pattern of mask + 1
-// bytes, and the phase is that of the address in its 16 bytes: a vector of the run then meets a vector of the pattern.
+// `nbytes` from `address` on, and their source or counterpart: byte i belongs to byte (i + phase) & mask from `other`
+// on. A mask of all ones is for plain memory, with a phase of 0. Otherwise `other` is a pattern of mask + 1 bytes, and
+// the phase is that of the address in its 16 bytes, which pairs vectors of the run with vectors of the pattern.
 struct Run {
   uint64_t address;
   uint64_t other;
@@ -29,7 +29,7 @@ struct Run {
 
 constexpr uint64_t kPlain = ~uint64_t{0};
 constexpr uint64_t kVector = sizeof(uint4);
-constexpr int kRuns = 64;  // of a launch: 2 KiB of arguments, of the 4 that every GPU takes
+constexpr int kRuns = 64;  // per launch: 2 KiB of arguments, of the 4 that every GPU takes
 constexpr int kThreads = 256;
 constexpr uint64_t kBytesOfBlock = 4 * kThreads * kVector;  // so that one slab of 2 MiB has blocks for all of a GPU
 constexpr uint64_t kMaxBlocks = 2048;
@@ -38,7 +38,7 @@ struct Runs {
   Run run[kRuns];
 };
 
-// Where the vectors of a run lie, which are aligned in both memories; there are none if the two are aligned differently.
+// The vectors of a run, aligned in both memories; none if their alignments differ.
 struct Split {
   uint64_t phase;
   uint64_t head;
@@ -80,9 +80,9 @@ __global__ void __launch_bounds__(kThreads) write_runs(const __grid_constant__ R
       [&](uint64_t offset) { target[offset] = *other_of(run, split, offset); });
 }
 
-// results[2 * run]: the bytes from the first that differs to the end of the run, 0 if none does, so that zeros are the
-// neutral start and the largest wins. results[2 * run + 1]: how many bytes differ. They lie on the host, which is far away:
-// a block goes there once, and only if it has found something.
+// results[2 * run]: the bytes from the first difference to the end of the run, 0 without one: zero is the neutral
+// start, and the largest wins. results[2 * run + 1]: the number of differing bytes. They lie on the host, which is far
+// away: a block writes there once, and only if it has found a difference.
 __global__ void __launch_bounds__(kThreads)
     compare_runs(const __grid_constant__ Runs runs, unsigned long long* results) {
   const Run& run = runs.run[blockIdx.y];
@@ -121,13 +121,13 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-void check(cudaError_t error, const char* what) {
-  if (error != cudaSuccess) TVM_FFI_THROW(RuntimeError) << what << ": " << cudaGetErrorString(error);
+void check(cudaError_t error, const char* action) {
+  if (error != cudaSuccess) TVM_FFI_THROW(RuntimeError) << action << ": " << cudaGetErrorString(error);
 }
 
 // Calls launch(grid, part, first) for parts of the runs that fit the arguments of a launch.
 template <typename Launch>
-void in_parts(const tvm::ffi::Bytes& packed, const char* what, Launch launch) {
+void in_parts(const tvm::ffi::Bytes& packed, const char* action, Launch launch) {
   if (packed.size() % sizeof(Run) != 0) {
     TVM_FFI_THROW(ValueError) << "runs are records of " << sizeof(Run) << " bytes, of which " << packed.size()
                               << " is no multiple";
@@ -140,22 +140,22 @@ void in_parts(const tvm::ffi::Bytes& packed, const char* what, Launch launch) {
     uint64_t largest = 1;
     for (size_t i = 0; i < size; ++i) largest = std::max(largest, part.run[i].nbytes);
     const uint64_t blocks = std::min(kMaxBlocks, (largest + kBytesOfBlock - 1) / kBytesOfBlock);
-    // The error of a launch that failed before must not be taken for one of this launch. Whoever wants it asks before.
+    // Forget the error of an earlier launch, which must not count as this one's: `failed_launch` would have reported it.
     static_cast<void>(cudaGetLastError());
     launch(dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(size)), part, first);
-    check(cudaGetLastError(), what);
+    check(cudaGetLastError(), action);
   }
 }
 
-// Write runs (packed Run records). `stream` is a cudaStream_t: torch's current one, which only Python knows, since no
-// tensor is among the arguments.
+// Writes runs (packed Run records). `stream` is a cudaStream_t: torch's current one, which only Python knows, since
+// there are no tensor arguments.
 void write(tvm::ffi::Bytes packed, int64_t stream) {
   in_parts(packed, "writing guarded memory", [&](dim3 grid, const Runs& part, size_t) {
     write_runs<<<grid, kThreads, 0, reinterpret_cast<cudaStream_t>(stream)>>>(part);
   });
 }
 
-// Compare runs: results, int64 [runs, 2] of zeros in page-locked memory of the host, is written as compare_runs says.
+// Compares runs: writes `results`, int64 [runs, 2] of zeros in page-locked memory of the host, as in compare_runs.
 void compare(tvm::ffi::Bytes packed, tvm::ffi::TensorView results, int64_t stream) {
   const size_t count = packed.size() / sizeof(Run);
   if (results.ndim() != 2 || static_cast<size_t>(results.size(0)) != count || results.size(1) != 2 ||
@@ -170,7 +170,7 @@ void compare(tvm::ffi::Bytes packed, tvm::ffi::TensorView results, int64_t strea
   });
 }
 
-// Waits until `opened` has reached `ticket`, or for `patience` nanoseconds: what is queued behind it waits as well.
+// Waits until `opened` has reached `ticket`, for at most `patience` nanoseconds, and delays the work queued behind it.
 __global__ void hold_until(const volatile int* opened, int ticket, unsigned long long patience) {
   unsigned long long start, now;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
@@ -180,18 +180,18 @@ __global__ void hold_until(const volatile int* opened, int ticket, unsigned long
   } while (*opened - ticket < 0 && now - start < patience);
 }
 
-// Hold the stream: `opened` is the address of an int in page-locked memory, which the host raises to `ticket`.
+// Holds the stream: `opened` is the address of an int in page-locked memory, which the host raises to `ticket`.
 void hold(int64_t opened, int64_t ticket, int64_t patience, int64_t stream) {
   hold_until<<<1, 1, 0, reinterpret_cast<cudaStream_t>(stream)>>>(reinterpret_cast<const int*>(opened),
                                                                   static_cast<int>(ticket), patience);
   check(cudaGetLastError(), "holding a stream");
 }
 
-// What the CUDA runtime keeps of the last call of this thread that failed, and forgets with that: "" if none did. A kernel
-// that could not be launched leaves its error there, for a caller that may not look.
+// Returns the error of this thread's last failed call, "" if none failed, and clears it in the CUDA runtime. A kernel that
+// could not be launched leaves its error there, and its caller may not look.
 tvm::ffi::String failed_launch() {
   const cudaError_t error = cudaGetLastError();
-  // That an event is still to come is an answer.
+  // An unfinished event is no error.
   if (error == cudaSuccess || error == cudaErrorNotReady) return "";
   return std::string(cudaGetErrorName(error)) + ": " + cudaGetErrorString(error);
 }

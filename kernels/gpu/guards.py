@@ -1,4 +1,4 @@
-"""What guarded memory does on a GPU: many runs of bytes written or compared by one launch."""
+"""The GPU operations of guarded memory: many runs of bytes written or compared by one launch."""
 
 import struct
 from collections.abc import Iterable, Sequence
@@ -17,10 +17,10 @@ _RECORD = struct.Struct("4Q")
 
 
 class ByteRun(NamedTuple):
-    """`nbytes` of a GPU's memory from `address` on, and what they are written or compared with.
+    """`nbytes` of a GPU's memory from `address` on, and their source or counterpart.
 
-    That is the memory from `other` on, or with a `period` (a power of two) a pattern of so many bytes that is repeated,
-    beginning at the last multiple of 16 that is not behind `address`. Fastest where both are aligned alike in 16 bytes.
+    It is the memory from `other` on; with a `period` (a power of two), it is a repeated pattern of `period` bytes that
+    begins at the last multiple of 16 at or before `address`. Fastest if both have the same alignment in 16 bytes.
     """
 
     address: int
@@ -29,7 +29,7 @@ class ByteRun(NamedTuple):
     period: int = 0
 
     def packed(self) -> bytes:
-        """As guards.cu takes it."""
+        """The record for guards.cu."""
         return _RECORD.pack(self.address, self.other, self.nbytes, self.period - 1 if self.period else _PLAIN)
 
 
@@ -44,19 +44,19 @@ def write(runs: Iterable[ByteRun]) -> None:
 
 
 def compare(runs: Sequence[ByteRun], device: torch.device) -> Pending[list[tuple[int, int] | None]]:
-    """For each run, the offset of the first byte that differs and how many do; None if none does.
+    """For each run, the offset of the first differing byte and the number of differing bytes; None if it is equal.
 
-    What counts is what the runs hold after all that is on the current stream so far.
+    Compares the contents after all work queued on the current stream.
     """
     if not runs:
         return done([])
     on_gpu = device.type == "cuda"
-    # The GPU writes there by itself, if there is anything to write: no copy has to follow.
+    # The GPU writes to page-locked memory itself: no copy has to follow.
     results = torch.zeros((len(runs), 2), dtype=torch.int64, pin_memory=on_gpu)
     kernels().compare(b"".join(run.packed() for run in runs), results, stream())
 
     def differences() -> list[tuple[int, int] | None]:
-        # What is left of a run from its first difference on, and how many bytes differ.
+        # Bytes from the first difference to the run's end, and number of differing bytes.
         pairs = zip(runs, results.tolist(), strict=True)
         return [(run.nbytes - left, count) if count else None for run, (left, count) in pairs]
 
@@ -69,15 +69,15 @@ def hold(opened: int, ticket: int, patience: float) -> None:
 
 
 def failed_launch() -> str:
-    """The error of the last launch that failed and was not asked for since, which is forgotten; "" if there is none.
+    """Return and clear the error of the last failed launch; "" if there is none.
 
-    Libraries whose CUDA runtime is linked into them keep theirs to themselves.
+    Libraries with a statically linked CUDA runtime keep their own errors.
     """
     return str(kernels().failed_launch())
 
 
 def stream() -> int:
     """The cudaStream_t of torch's current stream."""
-    # As code that torch compiles asks for it: torch.cuda.current_stream() makes an object, which takes longer.
+    # As in code that torch compiles: torch.cuda.current_stream() creates an object, which is slower.
     handle: int = torch._C._cuda_getCurrentRawStream(torch.cuda.current_device())  # noqa: SLF001
     return handle

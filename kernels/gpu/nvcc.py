@@ -1,4 +1,4 @@
-"""Compiles this project's own CUDA kernels at first use, into the cache that the native kernels have."""
+"""Compiles this project's own CUDA kernels at first use, into the cache of the native kernels."""
 
 import functools
 import os
@@ -18,7 +18,7 @@ _ARCH_LIST = "TVM_FFI_CUDA_ARCH_LIST"
 
 @functools.cache
 def load(*files: Path) -> tvm_ffi.Module:
-    """The module compiled from files for the visible GPUs; once in a process. Files and errors are those of `build`."""
+    """The module compiled for the visible GPUs, loaded once per process. Files and errors are those of `build`."""
     return tvm_ffi.load_module(str(build(files)))
 
 
@@ -27,13 +27,13 @@ def build(
 ) -> Path:
     """The library compiled from files, built if this machine has not built it before; creates no CUDA context.
 
-    The first is a .cu file, which the library is called after. Others may be .cpp files, or the headers that those
-    include: a library is built anew where one of them changed.
-    `archs` are compute capabilities ("9.0", "10.0a"): without them those in $TVM_FFI_CUDA_ARCH_LIST, else those of the
-    visible GPUs. Any number of processes may ask at once: one compiles. `progress` is told of a build.
+    The first is a .cu file, whose name the library gets. Others may be .cpp files, or headers that these include: a
+    change of any of them leads to a new build.
+    `archs` are compute capabilities ("9.0", "10.0a"): by default those in $TVM_FFI_CUDA_ARCH_LIST, else those of the
+    visible GPUs. Concurrent processes compile once. `progress` gets a message about a build.
 
     Raises:
-        NoCompiler: there is no nvcc, or nothing says for which GPU to compile.
+        NoCompiler: there is no nvcc, or no GPU to compile for is known.
         BuildFailed: nvcc refused, or the cache can't be written.
 
     """

@@ -29,10 +29,10 @@ def fixup_zero_kv_rows(
 ) -> None:
     """Write out = 0 and lse = -inf for every token of a request without keys; touch nothing else.
 
-    Arguments and meaning are those of `attnfuzz.kernels.fixup`, the model, with all tensors on one GPU: any strides and
-    offsets, less than 2^31 elements per token, less than 2^30 requests. Goes to torch's current stream, does not
-    synchronise, and can be captured in a graph. Starts that do not ascend never hang it, but which tokens are whose is
-    then undefined.
+    Arguments and semantics are those of `attnfuzz.kernels.fixup`, the reference, with all tensors on one GPU: any
+    strides and offsets, less than 2^31 elements per token, less than 2^30 requests. Runs on torch's current stream,
+    does not synchronise, and can be captured in a graph. Starts that do not ascend never hang it, but the assignment of
+    tokens to requests is then undefined.
 
     Raises:
         ValueError: arguments of other shapes, dtypes or devices.

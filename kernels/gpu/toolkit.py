@@ -1,4 +1,4 @@
-"""NVIDIA's CUDA toolkit, of which only the compiler is needed."""
+"""The compiler of NVIDIA's CUDA toolkit."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ _USUAL_HOME = Path("/usr/local/cuda")
 
 
 def nvcc() -> Path:
-    """The compiler that tvm_ffi and FlashInfer take: $CUDA_HOME's, else the one on PATH, else that of the usual folder.
+    """The compiler of tvm_ffi and FlashInfer: $CUDA_HOME's, else the one on PATH, else that of the usual folder.
 
     Raises NoCompiler (flashinfer/jit/cpp_ext.py: get_cuda_path; tvm_ffi/cpp/extension.py: _find_cuda_home).
     """
@@ -24,7 +24,7 @@ def nvcc() -> Path:
 
 
 def missing() -> str | None:
-    """Why nothing can be compiled for a GPU here, in a line; None if it can."""
+    """Return the reason that nothing can be compiled for a GPU here, in one line; None if it can."""
     try:
         nvcc()
     except NoCompiler as reason:

@@ -1,7 +1,7 @@
-"""Variants of a backend: as it was before or after a reported fix, or asked no more than a server asks.
+"""Variants of a backend: revisions before or after a reported fix, and restrictions to the use by servers.
 
-What is known to fail beyond a server's use hides nothing else in the backend as served. Unlike a revision, it has no
-bug put in and none taken out; it is a backend like any other, under a name of its own.
+A backend as served is a separate backend with its own name, in which known failures beyond a server's use hide no
+others. Unlike a revision, it has the same bugs.
 """
 
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ from attnfuzz.kernels.trtllm.revisions import revised
 
 
 def as_served(backend: GpuBackend, session: OpenSession | None = None, **without: Any) -> GpuBackend:
-    """`backend` with less drawn: `without` are the fields of its capability that are narrower.
+    """Restrict the cases drawn for `backend`: `without` are the fields of its capability to replace.
 
-    `session` opens a session whose memory holds what a server's does; None takes the backend's own.
+    `session` opens a session whose memory has a server's contents; the default is the backend's own.
     """
     return replace(
         backend,
@@ -32,7 +32,7 @@ def as_served(backend: GpuBackend, session: OpenSession | None = None, **without
 
 
 def name_as_served(name: str) -> str:
-    """What the view of a backend is called, if it has one."""
+    """The name of a backend's restricted variant."""
     return f"{name}_as_served"
 
 

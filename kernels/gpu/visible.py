@@ -1,4 +1,4 @@
-"""Which GPUs there are, asked of NVIDIA's management library: that makes no CUDA context, so that workers can fork."""
+"""The visible GPUs, according to NVIDIA's management library, which creates no CUDA context: workers can still fork."""
 
 import importlib.util
 import os
@@ -16,7 +16,7 @@ from attnfuzz.kernels.library_cache import environment
 
 
 class Arch(StrEnum):
-    """An architecture, by the compute capability that CUDA gives it."""
+    """An architecture, by CUDA's compute capability."""
 
     AMPERE = "8.0"
     ADA = "8.9"
@@ -27,7 +27,7 @@ class Arch(StrEnum):
 
     @property
     def words(self) -> str:
-        """Its name and number, as people say it."""
+        """Its name and number for display."""
         return f"{self.name.replace('_', ' ').title().replace('Rtx', 'RTX')} (SM{self.value.replace('.', '')})"
 
 
@@ -35,15 +35,15 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _HOPPER_PROCESSORS = 132
 """Streaming multiprocessors of an H100 or H200 (SXM)."""
 _INSTALL = {"flashinfer": "attnfuzz[gpu]", "pynvml": "attnfuzz[gpu]", "cudnn": "nvidia-cudnn-frontend"}
-"""What to install for a package that is imported under another name."""
+"""Names to install of packages that are imported under another name."""
 
 
 @dataclass(frozen=True)
 class Gpu:
     """A GPU that CUDA_VISIBLE_DEVICES lets a process use.
 
-    `index` is its number among these, `uuid` what CUDA_VISIBLE_DEVICES may call it in a child's environment.
-    `capability` is CUDA's, like 9.0; `memory` in bytes.
+    `index` is its number among these, `uuid` its name for CUDA_VISIBLE_DEVICES in a child's environment. `capability`
+    is CUDA's, such as 9.0; `memory` in bytes.
     """
 
     index: int
@@ -54,22 +54,22 @@ class Gpu:
 
 
 def visible() -> tuple[Gpu, ...]:
-    """The GPUs that this process may use, in CUDA_VISIBLE_DEVICES' order; none where there is no driver.
+    """The GPUs that this process may use, in CUDA_VISIBLE_DEVICES' order; none without a driver.
 
-    Where GPUs differ, numbers are those of CUDA_DEVICE_ORDER=PCI_BUS_ID, which is how the library counts.
+    If GPUs differ, numbers are those of CUDA_DEVICE_ORDER=PCI_BUS_ID, the order of the library.
     """
     gpus, _ = _look(os.environ.get(_VISIBLE))
     return gpus
 
 
 def architecture() -> str:
-    """What calibrations on the first visible GPU are filed under, like sm_90; "no GPU" if there is none."""
+    """The architecture of the first visible GPU, as used by calibrations: sm_90, or "no GPU"."""
     gpus = visible()
     return f"sm_{gpus[0].capability.replace('.', '')}" if gpus else "no GPU"
 
 
 def missing(archs: frozenset[Arch], needs: tuple[str, ...]) -> str | None:
-    """Why kernels for `archs`, which need the Python packages `needs`, can't run here, in a line; None if they can."""
+    """The reason that kernels for `archs` with these Python packages can't run here, in one line; None if they can."""
     return _without_gpu(archs) or without_packages(needs) or toolkit.missing()
 
 
@@ -96,9 +96,9 @@ def _words(archs: frozenset[Arch]) -> str:
 
 
 def without_packages(needs: Sequence[str]) -> str | None:
-    """Which of these Python packages is not installed, in a line that says how to install it."""
+    """The first missing Python package, in a line with the command that installs it; None if none is missing."""
     for name in needs:
-        # Looks for the package and does not import it: that would create a CUDA context.
+        # Finds the package without importing it, which would create a CUDA context.
         if importlib.util.find_spec(name) is None:
             return _not_installed(name)
     return None
@@ -110,7 +110,7 @@ def _not_installed(name: str) -> str:
 
 @cache
 def _look(chosen: str | None) -> tuple[tuple[Gpu, ...], str]:
-    """The GPUs that `chosen`, the value of CUDA_VISIBLE_DEVICES, leaves; and why there is none."""
+    """The GPUs selected by `chosen`, the value of CUDA_VISIBLE_DEVICES, and the reason if there is none."""
     if importlib.util.find_spec("pynvml") is None:
         return (), _not_installed("pynvml")
     # Imported late: only machines with a GPU need it.
@@ -151,7 +151,7 @@ def _gpu(nvml: ModuleType, handle: object) -> Gpu:
 
 
 def _chosen(nvml: ModuleType, present: Sequence[Gpu], chosen: str) -> Iterator[Gpu]:
-    """What a list of numbers, UUIDs or beginnings of UUIDs names. CUDA ignores what comes after one that names none.
+    """The GPUs in a list of numbers, UUIDs or prefixes of UUIDs. CUDA ignores the rest after an invalid entry.
 
     See https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#env-vars
     """
@@ -172,9 +172,9 @@ def _chosen(nvml: ModuleType, present: Sequence[Gpu], chosen: str) -> Iterator[G
 
 
 def processors(device: torch.device) -> int:
-    """The multiprocessors of `device`, by which kernels split their work and size their workspaces.
+    """The number of multiprocessors of `device`, by which kernels split their work and size their workspaces.
 
-    An H100's where it is the CPU, on which sessions can be planned and not run.
+    On the CPU, where sessions can be planned but not run, it is that of an H100.
     """
     if device.type == "cpu":
         return _HOPPER_PROCESSORS
@@ -182,8 +182,8 @@ def processors(device: torch.device) -> int:
 
 
 def no_gpu_visible() -> AbstractContextManager[None]:
-    """Have CUDA find no device. Workers that are forked afterwards see theirs.
+    """Hide all devices from CUDA temporarily. Workers that are forked afterwards see theirs.
 
-    What asks for a GPU in the meantime must get no CUDA context, which no fork survives.
+    Code that needs a GPU meanwhile must not get a CUDA context, with which no process can fork.
     """
     return environment(**{_VISIBLE: ""})

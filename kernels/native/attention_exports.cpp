@@ -1,5 +1,5 @@
-// What Python calls for attention. The functions behind it (split_kv.h, prefill.h) are those of the library that this
-// is linked into: there is one for the CPU, and one for GPUs (../gpu/any_gpu).
+// The attention functions for Python. Their implementations (split_kv.h, prefill.h) are those of the library that this
+// is linked into: one for the CPU, and one for GPUs (../gpu/any_gpu).
 #include "defects.h"
 #include "prefill.h"
 #include "split_kv.h"

@@ -11,7 +11,7 @@ namespace attnfuzz {
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kNothing = -INFINITY;
 
-// exp2(value - max), where -inf - -inf is no weight at all.
+// exp2(value - max); zero for -inf - -inf.
 ON_BOTH inline float weight(float value, float max) {
   if (planted(Defect::small_weights_flushed) && value < max - 14) return 0.0f;
   return value == kNothing ? 0.0f : exp2f(value - max);

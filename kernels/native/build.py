@@ -1,7 +1,7 @@
 """Compiles the native kernels at first use, into the cache.
 
 There are two libraries: the kernels, and a second one in which mistakes can be planted (defects.h), which is compiled
-only if somebody asks for it.
+on demand.
 """
 
 import functools
@@ -31,7 +31,7 @@ def sources() -> tuple[Path, ...]:
 
 
 def compiler() -> str:
-    """The command that compiles C++: $CXX, else the first of c++, g++, clang++ that is there. NoCompiler if none."""
+    """The C++ compiler command: $CXX, else the first of c++, g++, clang++ on PATH. NoCompiler if there is none."""
     named = os.environ.get("CXX")
     candidates = (named,) if named else ("c++", "g++", "clang++")
     for command in candidates:
@@ -43,7 +43,7 @@ def compiler() -> str:
 
 
 def missing() -> str | None:
-    """Why this machine can't compile the kernels, and what to do; None if it can."""
+    """Return the reason that this machine can't compile the kernels, and the remedy; None if it can."""
     try:
         compiler()
     except NoCompiler as reason:
@@ -52,22 +52,21 @@ def missing() -> str | None:
 
 
 def load(progress: Callable[[str], None] | None = None) -> tvm_ffi.Module:
-    """The compiled kernels, built if this machine has not built them before; `progress` is told of a build.
+    """The compiled kernels, built if this machine has not built them before; `progress` gets a message about a build.
 
-    Any number of processes may ask at once: one compiles. Raises NoCompiler or BuildFailed. Inside of `replaced`, what
-    was given there.
+    Concurrent processes compile once. Raises NoCompiler or BuildFailed. Inside `replaced`, returns the replacement.
     """
     return _Loaded.replacement or _load(FLAGS, progress)
 
 
 def load_with_defects(progress: Callable[[str], None] | None = None) -> tvm_ffi.Module:
-    """The second library, as `load`: the same kernels, and plant(name) and uproot_all() for mistakes in later calls."""
+    """The second library, as `load`: the same kernels, with plant(name) and uproot_all() for later calls."""
     return _load(_WITH_DEFECTS, progress)
 
 
 @contextmanager
 def replaced(module: tvm_ffi.Module) -> Iterator[None]:
-    """Let `load` give `module`, in all threads of this process."""
+    """Make `load` return `module`, in all threads of this process."""
     before, _Loaded.replacement = _Loaded.replacement, module
     try:
         yield
@@ -76,7 +75,7 @@ def replaced(module: tvm_ffi.Module) -> Iterator[None]:
 
 
 class _Loaded:
-    """The modules of this process by their flags, whatever callback the first caller gave."""
+    """The modules of this process by their flags."""
 
     modules: ClassVar[dict[tuple[str, ...], tvm_ffi.Module]] = {}
     replacement: tvm_ffi.Module | None = None

@@ -27,11 +27,11 @@ struct Job {
   }
 };
 
-// Threads share the work with the caller: a job that the caller finishes before they wake costs it no wait.
+// Threads share the work with the caller: if it finishes a job before they wake, it does not wait for them.
 class Pool {
  public:
   Pool() : owner(getpid()) {
-    // Signals meant for the process go to the threads that were there before.
+    // Signals for the process are left to the threads that were there before.
     sigset_t asynchronous, before;
     sigfillset(&asynchronous);
     for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigdelset(&asynchronous, signal);
@@ -81,7 +81,7 @@ class Pool {
   int active_ = 0;
 };
 
-// A forked child inherits the pool but not its threads. It leaves that pool alone, for its locks may be held forever.
+// A forked child inherits the pool but not its threads. It abandons that pool, whose locks may be held forever.
 Pool& pool() {
   static std::atomic<Pool*> current{nullptr};
   Pool* found = current.load(std::memory_order_acquire);

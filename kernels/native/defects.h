@@ -1,5 +1,5 @@
-// Mistakes that can be planted in the kernels, to measure the judge with. Only a library that is compiled with
-// ATTNFUZZ_DEFECTS has them: in the shipped one planted() is false at compile time, and nothing of them is left.
+// Mistakes that can be planted in the kernels, to measure the judge. Only a library compiled with ATTNFUZZ_DEFECTS has
+// them: in the shipped one planted() is false at compile time, and they are optimised away.
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,7 @@
 
 namespace attnfuzz {
 
-// Named as in kernels/defects, where each has its title and its source.
+// Named as in kernels/defects, which has the title and the source of each.
 #define ATTNFUZZ_FOR_EACH_DEFECT(DO)      \
   DO(causal_limit_one_late)               \
   DO(causal_mask_from_the_first_key)      \
@@ -82,12 +82,12 @@ enum class Defect {
 
 #ifdef ATTNFUZZ_DEFECTS
 
-// Changed only between calls, when no thread is at work.
+// Changed only between calls, while no thread is working.
 inline bool is_planted[static_cast<int>(Defect::count)];
 
 inline bool planted(Defect defect) { return is_planted[static_cast<int>(defect)]; }
 
-// Plants the defect of that name beside those that are there. False if there is none of that name.
+// Plants the defect of that name in addition to others. False for an unknown name.
 inline bool plant(std::string_view name) {
 #define ATTNFUZZ_PLANT(known) \
   if (name == #known) return is_planted[static_cast<int>(Defect::known)] = true;
@@ -104,7 +104,7 @@ ON_BOTH constexpr bool planted(Defect) { return false; }
 
 #endif
 
-// `value` with the 8 significant bits of a bf16, rounded to nearest. By arithmetic, since GCC 12.2 drops a conditional
+// `value` rounded to the 8 significant bits of a bf16, to nearest. By arithmetic, since GCC 12.2 drops a conditional
 // assignment whose right side masks the bits of a float.
 inline float in_bf16(float value) {
   int exponent;
@@ -112,7 +112,7 @@ inline float in_bf16(float value) {
   return std::ldexp(std::nearbyint(std::ldexp(mantissa, 8)), exponent - 8);
 }
 
-// The same, rounded toward zero.
+// `value` rounded toward zero to the 8 significant bits of a bf16.
 inline float cut_to_bf16(float value) {
   int exponent;
   const float mantissa = std::frexp(value, &exponent);

@@ -1,4 +1,4 @@
-// Element types, one value at a time: to fp32 exactly, and back rounded to nearest, ties to even.
+// Conversion of single elements: to fp32 exactly, and back rounded to nearest, ties to even.
 #pragma once
 
 #include <cmath>
@@ -24,8 +24,8 @@ ON_BOTH inline uint32_t bits_of(float value) {
 
 ON_BOTH inline float from_bf16(uint16_t value) { return float_of(uint32_t{value} << 16); }
 
-// Shifted into place, an fp16 is 2^-112 times its value as an fp32, subnormals included: one multiplication mends all
-// but infinities and NaN, whose exponent is filled in afterwards.
+// Shifted into place, an fp16 is 2^-112 times its value as an fp32, subnormals included: one multiplication corrects
+// all but infinities and NaN, whose exponent is filled in afterwards.
 ON_BOTH inline float from_f16(uint16_t half) {
   const uint32_t magnitude = uint32_t{half & 0x7fffu} << 13;
   const uint32_t scaled = bits_of(float_of(magnitude) * 0x1p112f);
@@ -33,7 +33,7 @@ ON_BOTH inline float from_f16(uint16_t half) {
   return float_of(scaled | exponent | uint32_t{half & 0x8000u} << 16);
 }
 
-// OCP 8-bit floating point, E4M3: bias 7, no infinities, NaN is all ones. The same way as fp16.
+// OCP 8-bit floating point, E4M3: bias 7, no infinities, NaN is all ones. Converted like fp16.
 ON_BOTH inline float from_e4m3(uint8_t code) {
   const uint32_t magnitude = uint32_t{code & 0x7fu} << 20;
   const uint32_t scaled = magnitude == 0x07f00000u ? 0x7fc00000u : bits_of(float_of(magnitude) * 0x1p120f);

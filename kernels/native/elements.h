@@ -1,4 +1,4 @@
-// Element types, and rows of them as fp32. Every kernel computes in fp32 and converts only here.
+// Element types, and conversion of rows to and from fp32. All arithmetic is in fp32.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ ON_BOTH constexpr int64_t bytes(Element element) {
   return element == Element::f32 ? 4 : element == Element::e4m3 ? 1 : 2;
 }
 
-// Reads n elements at `row` into `to`. Reads nothing else: rows end where pages end.
+// Reads n elements at `row` into `to`. Reads nothing else: rows may end where pages end.
 using LoadRow = void (*)(const void* row, int64_t n, float* to);
 
 // Writes n elements to `row`, rounded to nearest, ties to even. NaN stays NaN, overflow becomes infinity.
@@ -21,7 +21,7 @@ using StoreRow = void (*)(const float* from, int64_t n, void* row);
 
 LoadRow load_row(Element element);
 
-// There is no store for e4m3: no kernel here has fp8 outputs.
+// Returns null for e4m3: no kernel here has fp8 outputs.
 StoreRow store_row(Element element);
 
 }  // namespace attnfuzz

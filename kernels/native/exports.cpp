@@ -1,4 +1,4 @@
-// What Python calls beside attention (attention_exports.cpp).
+// The functions for Python beside attention (attention_exports.cpp).
 #include <tvm/ffi/string.h>
 
 #include "defects.h"

@@ -1,4 +1,4 @@
-"""A signal handler that notes a fatal fault in shared memory before the process dies of it."""
+"""A signal handler that records a fatal fault in shared memory before the process dies of it."""
 
 import struct
 

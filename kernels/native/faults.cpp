@@ -15,7 +15,7 @@ enum Access : uint32_t { kUnknown = 0, kRead = 1, kWrite = 2 };
 FaultRecord* the_record = nullptr;
 std::atomic<bool> recorded{false};
 
-// A handler must not need the stack of a thread that has just run out of it.
+// A handler must not need the stack of a thread that has overflowed it.
 alignas(16) char alternate_stack[64 * 1024];
 
 #if defined(__x86_64__)
@@ -57,7 +57,7 @@ Access access_of(const ucontext_t&) { return kUnknown; }
 #endif
 
 void record_fault(int signal, siginfo_t* info, void* context) {
-  // Threads can fault at the same time: the first one tells its story.
+  // Threads can fault at the same time: only the first one is recorded.
   if (!recorded.exchange(true)) {
     const bool has_address = signal != SIGABRT && info->si_code > 0 && info->si_code != SI_KERNEL;
     const bool memory = signal == SIGSEGV || signal == SIGBUS;

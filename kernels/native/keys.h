@@ -1,4 +1,4 @@
-// Where key j of a request lies, for one KV head: in pages, or in a row of tokens.
+// The address of key j of a request, for one KV head: in pages, or in packed tokens.
 #pragma once
 
 #include "defects.h"
@@ -20,7 +20,7 @@ class Keys {
   ~Keys() = default;
 };
 
-// Page ids are read from the table when a key is asked for, and never checked: a bad id is a bad address.
+// Page ids are read from the table when a key is accessed, and never checked: a bad id is a bad address.
 class PagedKeys final : public Keys {
  public:
   ON_BOTH PagedKeys(const Pool& key, const Pool& value, const PageTable& table, int64_t request, int64_t head)
@@ -36,7 +36,7 @@ class PagedKeys final : public Keys {
     const int64_t page = ids_[looked_up / pool.page_size * id_stride_];
     const int64_t slot = looked_up % pool.page_size + (index - looked_up);
     int64_t offset = page * pool.page_stride + head_ * pool.head_stride + slot * pool.slot_stride;
-    // At 2^18 elements, where a GPU's pool of gigabytes wraps at 2^31 or 2^32.
+    // Wraps at 2^18 elements; the pool of a GPU wraps at 2^31 or 2^32, which takes gigabytes.
     if (planted(Defect::page_offset_wraps)) offset %= int64_t{1} << 18;
     return pool.data + offset * bytes(pool.element);
   }

@@ -1,4 +1,4 @@
-// Which keys a query sees: an interval, since causal limits and windows are intervals.
+// The keys that a query sees: an interval, since causal limits and windows are intervals.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ struct Interval {
   int64_t begin, end;  // empty unless begin < end
 };
 
-// One request: its last query is aligned to its last key, so that with fewer keys than queries the first queries have
-// limits below zero and see nothing.
+// One request. Its last query is aligned to its last key: with fewer keys than queries, the first queries have limits
+// below zero and see nothing.
 struct Mask {
   int64_t q_len, kv_len;
   int64_t window_left;
@@ -26,12 +26,12 @@ struct Mask {
     return spoiled({begin, smaller(kv_len, causal ? own + 1 : kv_len)}, query);
   }
 
-  // The union over queries [first, last): what these queries may read.
+  // The union over queries [first, last): the keys that they may read.
   ON_BOTH Interval seen_by(int64_t first, int64_t last) const {
     return {seen_by(first).begin, seen_by(last - 1).end};
   }
 
-  // `seen` itself, but for a planted defect.
+  // `seen`, changed by planted defects.
   ON_BOTH Interval spoiled(Interval seen, int64_t query) const {
     const int64_t own_of_first = kv_len - q_len, own = own_of_first + query;
     const auto window_at = [&](int64_t key) { return larger(0, key - window_left); };

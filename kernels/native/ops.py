@@ -1,9 +1,9 @@
-"""The native kernels as functions that take FlashInfer's arguments, by FlashInfer's names.
+"""The native kernels as functions with FlashInfer's names and arguments.
 
 Arguments that no native kernel implements are accepted at FlashInfer's default, and rejected by name otherwise.
 Metadata is int32. Query and outputs are float32, bfloat16 or float16; K and V have the query's dtype or float8_e4m3fn.
-All are contiguous in their last axis and have any other strides; they are on the CPU, or on a GPU for the library that
-`kernels.gpu.any_gpu` puts in the place of this one. LSE is base 2, float32.
+All are contiguous in their last axis, with arbitrary other strides. They are on the CPU, or on a GPU for the library
+with which `kernels.gpu.any_gpu` replaces this one. LSE is base 2, float32.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from attnfuzz.kernels.ops_table import OpsTable, WorkspaceBytes
 def workspace_bytes(
     *, batch: int, q_len: int, q_heads: int, kv_heads: int, head_dim_vo: int, max_seq_len: int
 ) -> WorkspaceBytes:
-    """What one decode call uses, given the batch that it derives from its query rows and the stated maximum length.
+    """The workspace of one decode call, given the batch derived from its query rows and the stated maximum length.
 
     For MLA, `kv_heads` is 1 and `head_dim_vo` the rank. The semaphores have the same size for every call, so that a
     workspace for several calls needs the largest of their scratch.
@@ -114,7 +114,7 @@ def trtllm_batch_context_with_kv_cache(
     return_lse: bool = False,
     **others: Any,
 ) -> Answer:
-    """Attention of requests with q lengths of their own against a paged cache; tensors as for decode.
+    """Attention of requests with individual q lengths to a paged cache; tensors as for decode.
 
     Request b has the rows from cum_seq_lens_q[b] up to cum_seq_lens_q[b + 1]; rows of no request stay unwritten.
     `batch_size` is trusted. `workspace_buffer`, the maxima and `cum_seq_lens_kv` are not used.
@@ -174,8 +174,8 @@ def trtllm_ragged_attention_deepseek(
 ) -> Answer:
     """Attention over packed keys: query [tokens, heads, qk dim], key and value [kv tokens, heads, qk or vo dim].
 
-    Request b attends to seq_lens[b] keys from row cum_seq_lens_kv[b] on. Where that is none, its rows of `out` and
-    `lse` stay unwritten, unless both CPU mirrors are given: then they are 0 and -inf. `batch_size` is trusted.
+    Request b attends to seq_lens[b] keys from row cum_seq_lens_kv[b] on. Without keys, its rows of `out` and `lse` stay
+    unwritten, unless both CPU mirrors are given: then they are 0 and -inf. `batch_size` is trusted.
     """
     del workspace_buffer, max_q_len, max_kv_len, enable_pdl
     reject_others("trtllm_ragged_attention_deepseek", others)
@@ -229,7 +229,7 @@ def trtllm_batch_decode_with_kv_cache_mla(
 
     query [batch, q_len, heads, rank + rope]; kv_cache [pages, slots, rank + rope] or [pages, 1, slots, rank + rope];
     out [batch, q_len, heads, rank]; lse [batch * q_len, heads] or [batch, q_len, heads]. The rows of `block_tables` are
-    checked against the batch, as FlashInfer does; those of `seq_lens` are not.
+    compared with the batch, as in FlashInfer; those of `seq_lens` are not.
     """
     del qk_nope_head_dim
     reject_others("trtllm_batch_decode_with_kv_cache_mla", others)
@@ -275,12 +275,12 @@ def merge_state_in_place(
 def fixup_zero_kv_rows(
     out: torch.Tensor, lse: torch.Tensor, kv_lens: torch.Tensor, cum_seq_lens: torch.Tensor, max_seq_len: int
 ) -> None:
-    """Write out = 0 and lse = -inf for every token of a request without keys; `attnfuzz.kernels.fixup` is the model."""
+    """Write out = 0 and lse = -inf for every token of a request without keys, like `attnfuzz.kernels.fixup`."""
     build.load().fixup_zero_kv_rows(out, lse, kv_lens, cum_seq_lens, max_seq_len)
 
 
 def _split(kv_cache: torch.Tensor | Pair) -> tuple[torch.Tensor, torch.Tensor, bool]:
-    """K, V, and whether both are the whole cache [pages, 1 or 2, ...], which the kernel takes apart."""
+    """K, V, and whether both are the whole cache [pages, 1 or 2, ...], which the kernel splits."""
     if isinstance(kv_cache, torch.Tensor):
         return kv_cache, kv_cache, True
     key, value = kv_cache
@@ -294,7 +294,7 @@ def _is_nhd(kv_layout: str) -> bool:
 
 
 def _one_sink(sinks: torch.Tensor | Sequence[torch.Tensor] | None) -> torch.Tensor | None:
-    """FlashInfer annotates a list, and is called with a tensor."""
+    """The sinks as a tensor: FlashInfer annotates a list, but is called with a tensor."""
     if sinks is None or isinstance(sinks, torch.Tensor):
         return sinks
     (sink,) = sinks

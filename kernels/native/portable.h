@@ -1,4 +1,4 @@
-// What the kernels for GPUs share with those for the CPU is compiled for both wherever nvcc compiles it.
+// Code shared by the kernels for GPUs and for the CPU; nvcc compiles it for both.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace attnfuzz {
 
-// std::min and std::max are not there on a GPU.
+// std::min and std::max do not exist on a GPU.
 ON_BOTH constexpr int64_t smaller(int64_t a, int64_t b) { return b < a ? b : a; }
 ON_BOTH constexpr int64_t larger(int64_t a, int64_t b) { return a < b ? b : a; }
 

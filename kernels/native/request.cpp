@@ -8,7 +8,7 @@
 namespace attnfuzz {
 namespace {
 
-// Queries whose softmax state is held at a time.
+// Number of queries whose softmax state is held at a time.
 constexpr int64_t kQueries = 16;
 
 thread_local std::vector<float> partials;

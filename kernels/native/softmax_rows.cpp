@@ -39,7 +39,7 @@ WIDE void add_scaled(float* to, const float* from, float by, int64_t n) {
   }
 }
 
-// Raises the row's maximum to cover `max`, and rescales what it has summed.
+// Raises the row's maximum to at least `max`, and rescales its sums.
 void raise(Partial row, float max, int64_t dim) {
   if (!(max > row.max())) return;
   const bool skipped = planted(Defect::small_growth_not_rescaled) && max - row.max() < 0.0625f;
@@ -94,7 +94,7 @@ void attend_row(const float* query, Interval seen, int64_t origin, const Block& 
     max = std::max(max, logits[slot]);
   }
   raise(row, max, block.keys.value_dim);
-  // Of the tile by itself: one running sum over 65,536 keys would swallow the small weights.
+  // Sum each tile separately: one running sum over 65,536 keys would swallow small weights.
   float sum = 0.0f;
   for (int64_t index = seen.begin; index < seen.end; ++index) {
     const int64_t slot = index - origin;

@@ -11,11 +11,11 @@
 
 namespace attnfuzz {
 
-// Keys that are converted to fp32 at a time, and shared by all rows.
+// Keys converted to fp32 at a time, and shared by all rows.
 constexpr int64_t kTile = 32;
 
-// What a row has seen: the largest logit (times log2 e), and relative to it the sum of exponentials and of weighted
-// values. Lies in the workspace between a split and its merge, so it is plain memory: [max, sum, values...].
+// The state of a row: the largest logit (times log2 e), and relative to it the sums of exponentials and of weighted
+// values. Plain memory [max, sum, values...], since it lies in the workspace between a split and its merge.
 struct Partial {
   float* data;
 
@@ -26,7 +26,7 @@ struct Partial {
   static int64_t floats(int64_t dim) { return dim + 2; }
 };
 
-// One query block against a stretch of keys. Its rows are query-major.
+// One query block and its keys. Its rows are query-major.
 struct Block {
   const Rows& query;
   int64_t first_row;          // row of `query` that holds query 0 of the request
@@ -44,18 +44,18 @@ struct Block {
   }
 };
 
-// Attends every row of `block` to the keys in `stretch` that it sees, and leaves its state in partials[row]. `partials`
-// is [rows][Partial::floats(keys.value_dim)].
+// Attends every row of `block` to its visible keys in `stretch`, and writes its state to partials[row]. `partials` is
+// [rows][Partial::floats(keys.value_dim)].
 void attend(const Block& block, Interval stretch, float* partials);
 
-// Adds what `other` has seen to `into`. A part that has seen nothing is not read beyond its sum.
+// Adds the state `other` to `into`. A part without keys is not read beyond its sum.
 void merge(Partial into, Partial other, int64_t dim);
 
-// Adds a row's sink to what it has seen, and returns the sink's weight in the sum: 0 if there are no sinks.
+// Adds a row's sink to its state, and returns the sink's weight in the sum: 0 without sinks.
 float add_sink(Partial partial, const Block& block, int64_t row, const Scalars& scalars);
 
 // Writes row `row` of `block`: out = values / sum * output_scale, lse = max + log2(sum), with the head's sink in both.
-// A row that saw nothing gives 0 and -inf (the sink's logit, with a sink), unless its request's length is negative.
+// A row without keys gives 0 and -inf (with a sink, the sink's logit), unless its request's length is negative.
 void finish(Partial partial, const Block& block, int64_t row, const Scalars& scalars, const Rows& out,
             const Statistics& lse);
 

@@ -1,9 +1,9 @@
-// Split-KV attention: the keys of a request are divided among several threads, whose partial results meet in the
-// workspace. The last thread to arrive merges them, in the order of the splits, so that the bits are always the same.
+// Split-KV attention: several threads share the keys of a request, and leave partial results in the workspace. The last
+// thread to arrive merges them, in the order of the splits, so that the bits are always the same.
 //
 // The workspace begins with kSemaphoreBytes of counters, one for each request and KV head, which must be zero at first
-// use and are zero again after each call; then the partial results, [request and KV head][split][row][value dim + 2] of
-// fp32, which may hold anything. Its size is not checked.
+// use and are reset by each call. The partial results follow, [request and KV head][split][row][value dim + 2] of fp32,
+// which may hold anything. Its size is not checked.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace attnfuzz {
 
-// Large enough for any batch that is split at all, so that where the counters end never depends on the batch and one
-// call's partial results are never another call's counters (XQA keeps 8 MiB apart for the same reason).
+// Large enough for any batch that is split: the end of the counters never depends on the batch, and one call's partial
+// results are never another call's counters (XQA reserves 8 MiB for the same reason).
 constexpr int64_t kSemaphoreBytes = 8192;
 
-// How many splits a call gets: by the longest length that its caller states, whatever the lengths are.
+// The number of splits of a call, derived from the stated maximum length, not from the lengths.
 int64_t count_splits(int64_t max_seq_len, int64_t requests_times_kv_heads);
 
 // Bytes after the counters.

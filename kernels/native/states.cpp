@@ -12,7 +12,7 @@
 namespace attnfuzz {
 namespace {
 
-// The weight of a state beside one whose LSE is `max`.
+// The weight of a state relative to one whose LSE is `max`.
 float weight(float lse, float max) {
   if (planted(Defect::merge_clamps_weights)) lse = std::max(lse, max - 10);
   return planted(Defect::merge_in_base_e) ? std::exp(lse - max) : std::exp2(lse - max);

@@ -6,7 +6,7 @@
 namespace attnfuzz {
 
 // Merges (other, other_lse) into (value, lse). Rows with mask[token] == 0 are left alone; a null mask merges all.
-// -inf on both sides gives 0 and -inf. A value counts even where its weight is 0: NaN times 0 is NaN.
+// -inf on both sides gives 0 and -inf. A value counts even if its weight is 0: NaN times 0 is NaN.
 void merge_state_in_place(const Rows& value, const Statistics& lse, const Rows& other, const Statistics& other_lse,
                           const uint8_t* mask);
 

@@ -1,6 +1,6 @@
-// Tensors of Python, checked and taken apart here and nowhere else. Checked is what a caller can get wrong about one
-// tensor (dtype, axes, contiguity, where it is) and that q, K, V and outputs fit each other. How many rows the metadata
-// has is not checked against the batch: FlashInfer's kernels trust their caller there, and so do these.
+// Checks and unpacks Python's tensors. Checked are a tensor's dtype, axes, contiguity and device, and that q, K, V and
+// outputs fit each other. The rows of metadata are not compared with the batch: FlashInfer's kernels trust their caller
+// there, and so do these.
 #pragma once
 
 #include <tvm/ffi/container/tensor.h>
@@ -17,7 +17,7 @@ using tvm::ffi::TensorView;
 #define REQUIRE(condition, message) \
   if (!(condition)) TVM_FFI_THROW(ValueError) << message
 
-// Throws unless a tensor is where the kernels of this library run: each library has its own (here.cpp, for the CPU).
+// Throws unless a tensor is on this library's device: each library has its own version (here.cpp, for the CPU).
 void require_here(const TensorView& tensor, const char* name);
 
 void require_axes(const TensorView& tensor, const char* name, int axes);
@@ -30,7 +30,7 @@ Element element_of(const TensorView& tensor, const char* name);
 Rows rows_of(const TensorView& tensor, const char* name);
 Rows float_rows_of(const TensorView& tensor, const char* name);
 
-// [batch, q_len, heads, dim] seen as [batch * q_len, heads, dim].
+// [batch, q_len, heads, dim] viewed as [batch * q_len, heads, dim].
 Rows batched_rows_of(const TensorView& tensor, const char* name);
 
 Statistics statistics_of(const TensorView& tensor, const char* name, const Rows& rows);

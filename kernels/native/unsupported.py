@@ -1,4 +1,4 @@
-"""Arguments of FlashInfer's entry points that no native kernel implements, with the values at which they do nothing."""
+"""Arguments of FlashInfer's entry points that no native kernel implements, with the values that have no effect."""
 
 from typing import Any, Final
 
@@ -69,11 +69,11 @@ ACCEPTED: Final[dict[str, dict[str, tuple[object, ...]]]] = {
         "return_lse_base": (None, "base2"),
     },
 }
-"""For each entry point, what else FlashInfer's signature has, and the values that change nothing."""
+"""The other arguments in FlashInfer's signature of each entry point, with the values that have no effect."""
 
 
 def reject_others(function: str, others: dict[str, Any]) -> None:
-    """NotImplementedError for an argument that would have an effect, TypeError for one that FlashInfer lacks too."""
+    """Raise NotImplementedError for an argument with an effect, TypeError for one that FlashInfer lacks too."""
     accepted = ACCEPTED[function]
     for name, value in others.items():
         if name not in accepted:

@@ -1,5 +1,4 @@
-// Tensors as kernels see them: a raw pointer and strides in elements. Nothing here knows how much memory lies behind a
-// pointer, as on a GPU.
+// A kernel's view of tensors: raw pointers and strides in elements. As on a GPU, the extent of the memory is unknown.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +49,7 @@ struct Pool {
   int64_t page_stride, head_stride, slot_stride;
 };
 
-// What every attention kernel is told beside tensors.
+// The arguments of every attention kernel beside tensors.
 struct Scalars {
   float logit_scale;   // bmm1_scale: multiplies q.k
   float output_scale;  // bmm2_scale: multiplies the output

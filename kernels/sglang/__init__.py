@@ -1,1 +1,1 @@
-"""Releases of SGLang as backends: its own planners, batches and padding, without a server."""
+"""Releases of SGLang as backends: their own planners, batches and padding, without a server."""

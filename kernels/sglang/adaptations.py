@@ -1,8 +1,8 @@
-"""What has to be said to a release, or put in place of a part of it, that has no server, no GPU and no model.
+"""Changes to a release that make it run without a server, a GPU or a model.
 
-Nothing in here touches how a backend plans, pads, writes or calls: only what is imported and what a server would have
-set up. Each row names the versions it is for and the line of SGLang that it was read from; a version without rows of
-its own gets those of the nearest one before it.
+None of them touches how a backend plans, pads, writes or calls: they only concern imports and a server's setup. Each
+row names its versions and the line of SGLang behind it; a version without rows of its own gets those of the nearest
+earlier one.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from attnfuzz.kernels.backend import Unsupported
 
 @dataclass(frozen=True)
 class VersionRange:
-    """The versions from `since` on and before `before`, which is None while the newest known one is in it."""
+    """The versions from `since` on and before `before`, which is None if the newest known version is in the range."""
 
     since: Version
     before: Version | None = None
@@ -26,13 +26,13 @@ class VersionRange:
 
 
 def span(since: str, before: str | None = None) -> VersionRange:
-    """A range, from the texts of its versions."""
+    """A range between versions given as text."""
     return VersionRange(Version(since), Version(before) if before else None)
 
 
 @dataclass(frozen=True)
 class Stubbed:
-    """A module, and where a release imports it (below sglang/, in the first version of the range)."""
+    """A stubbed module, and the place where a release imports it (below sglang/, in the first version of the range)."""
 
     module: str
     versions: VersionRange
@@ -53,7 +53,7 @@ STUBBED = (
     Stubbed("dill", _ALL, "srt/sampling/custom_logit_processor.py:6"),
     Stubbed("torchvision", span("0.5.10"), "srt/utils/common.py:90"),
     Stubbed("yaml", _ALL, "srt/multiplex/pdmux_context.py:5"),
-    # Compiled for GPUs; this is for pools in the memory of the host, which nothing here has.
+    # Compiled for GPUs, and used for pools in the host's memory, which do not exist here.
     Stubbed("sgl_kernel", span("0.5.9", before="0.5.11"), "srt/mem_cache/memory_pool_host.py:32"),
     # Parts of SGLang that import those packages, or many others.
     Stubbed("sglang.srt.configs", _ALL, "srt/utils/hf_transformers_utils.py:46"),
@@ -63,15 +63,15 @@ STUBBED = (
 
 
 def stubbed_in(version: Version) -> tuple[str, ...]:
-    """The modules that stubs stand for in a version."""
+    """The modules that are stubbed in a version."""
     return tuple(each.module for each in STUBBED if version in each.versions)
 
 
 class Inert:
-    """Planned as its class would be, and never run: the TRT-LLM backends override what runs it."""
+    """A class that plans nothing and refuses to run: the TRT-LLM backends override all code that runs it."""
 
     def __init__(self, *arguments: object, **options: object) -> None:
-        """Take what the class takes."""
+        """Accept the arguments of the class that it replaces."""
 
     def plan(self, *arguments: object, **options: object) -> None:
         """Plan nothing."""
@@ -81,7 +81,7 @@ class Inert:
     update = plan
 
     def run(self, *arguments: object, **options: object) -> None:
-        """Raise Unsupported: only the TRT-LLM kernels are to be tested here."""
+        """Raise Unsupported: only the TRT-LLM kernels are tested here."""
         raise Unsupported("the batch is handed to a wrapper class of FlashInfer's, by the backend's parent")
 
     forward = run
@@ -94,16 +94,16 @@ class ChangedName:
     """One name of one module.
 
     Attributes:
-        module: Where it is, below sglang.srt.
-        name: What it is called there, with dots for what is inside of it.
-        value: What it is instead.
-        versions: For which releases.
-        source: The line that asks for it, below sglang/srt/, in the first version of the range.
-        reason: Why it can't stay.
-        on_gpus: Whether the module has the name only where there is a GPU, so that here it may be new.
-        on_hopper: Whether it is for a Hopper GPU alone. A release is imported as if there were none, and remembers
-            that. By that it also goes without sgl_kernel, which is compiled for a server: torch, Triton or a kernel
-            that it compiles for itself write the cache then.
+        module: Its module, below sglang.srt.
+        name: Its name there, with dots for members.
+        value: The new value.
+        versions: The releases that need it.
+        source: The line that uses it, below sglang/srt/, in the first version of the range.
+        reason: Why it has to change.
+        on_gpus: Whether the module has the name only if there is a GPU, so that here it may be new.
+        on_hopper: Whether the change is for a Hopper GPU alone. A release is imported as if there were none, and
+            remembers that. It then also works without sgl_kernel, which is compiled for a server: torch, Triton or a
+            kernel that it compiles by itself writes the cache.
 
     """
 
@@ -125,18 +125,18 @@ def _always(answer: object) -> Callable[..., object]:
 
 
 class _WithTriton:
-    """What a platform is capable of that runs Triton's kernels and no others."""
+    """The capabilities of a platform that runs Triton's kernels and no others."""
 
     supports_triton = graph_capture = True
 
     def __getattr__(self, name: str) -> bool:
-        """Nothing else."""
+        """Deny every other capability."""
         return False
 
 
 _FLASHINFER = "layers.attention.flashinfer_backend"
 _FLASHINFER_MLA = "layers.attention.flashinfer_mla_backend"
-_UNUSED = "its parent's, for the kernels that it was made for: the TRT-LLM backends override all that runs them"
+_UNUSED = "its parent's, for the kernels that it was made for: the TRT-LLM backends override all code that runs them"
 
 CHANGES = (
     ChangedName(
@@ -145,7 +145,7 @@ CHANGES = (
         _always(None),
         span("0.5.16"),
         "model_executor/forward_batch_info.py:40",
-        "a stub would answer that the model has Mamba layers, whose batches are padded otherwise",
+        "a stub would answer that the model has Mamba layers, whose batches are padded differently",
     ),
     ChangedName(
         "configs.shared_experts",
@@ -161,7 +161,7 @@ CHANGES = (
         _always(False),
         span("0.5.17"),
         "layers/attention/trtllm_mla_backend.py:301",
-        "a kernel that nvcc compiles would write the cache; the way without it is for GPUs before sm_90",
+        "a kernel compiled by nvcc would write the cache; the code without it is for GPUs before sm_90",
     ),
     ChangedName(
         "platforms.interface",
@@ -169,7 +169,7 @@ CHANGES = (
         _WithTriton(),
         span("0.5.22"),
         "platforms/interface.py:90",
-        "the way without Triton is no GPU's: it writes the cache through a mask, which no graph can hold",
+        "the code without Triton is not a GPU's: it writes the cache through a mask, which no graph can hold",
     ),
     *(
         ChangedName(module, name, Inert, _ALL, f"layers/attention/{source}", _UNUSED, on_gpus=name.endswith("Wrapper"))
@@ -185,19 +185,19 @@ CHANGES = (
             (_FLASHINFER_MLA, "FlashInferMLAIndicesUpdaterDecode", "flashinfer_mla_backend.py:279"),
         )
     ),
-    # Asked through runtime_context.py (0.5.23: line 1831), which looks for it by this name each time.
+    # Accessed through runtime_context.py (0.5.23: line 1831), which looks it up by this name each time.
     ChangedName(
         "utils.common",
         "is_sm90_supported",
         _always(True),
         span("0.5.19"),
         "layers/attention/trtllm_mha_backend.py:233",
-        "XQA and fmha_v2 are what runs on this GPU",
+        "XQA and fmha_v2 run on this GPU",
         on_hopper=True,
     ),
 )
 
 
 def changes_in(version: Version, *, hopper: bool = False) -> tuple[ChangedName, ...]:
-    """Return what is changed in a version, on the CPU or on a Hopper GPU."""
+    """Return the changes for a version, on the CPU or on a Hopper GPU."""
     return tuple(change for change in CHANGES if version in change.versions and (hopper or not change.on_hopper))

@@ -1,7 +1,7 @@
-"""What stands in for the objects of a server that a release asks, and the log of what it asked without being told.
+"""Mocks for a server's objects, and a log of the attributes that a release reads although they were not given.
 
-Mocks answer None to what they were not given. That may choose a branch in silence that no server would take: each such
-question is noted with its place, and the ones that were looked at are pinned for each version. Any other ends the run.
+A mock returns None for such an attribute, which may silently take a branch that no server would take. Each access is
+noted with its place; reviewed ones are pinned for each version, and any other ends the run.
 """
 
 import json
@@ -18,32 +18,32 @@ from packaging.version import Version
 from attnfuzz.kernels.sglang.errors import ReleaseError
 
 RECORD = "ATTNFUZZ_SGLANG_ASKED"
-"""The environment's variable that names a folder for questions: then none is refused."""
+"""The environment variable with a folder for recorded questions: if it is set, none is refused."""
 
 RECORDED = "asked.ndjson"
-"""The file in there."""
+"""The file in that folder."""
 
 
-class NotTold(ReleaseError):
-    """A release asked what its mocks have no answer for: whatever it computes from here on means nothing."""
+class Unanswered(ReleaseError):
+    """A release read an attribute that its mocks do not have: anything computed afterwards is meaningless."""
 
 
 class _Absent:
-    """The answer that there is no such attribute."""
+    """The value of an attribute that does not exist."""
 
     def __repr__(self) -> str:
         return "ABSENT"
 
 
 ABSENT: Final = _Absent()
-"""Told of an attribute that the object of a server does not have either: asking for it is an AttributeError."""
+"""Given to a mock for an attribute that a server's object lacks too: reading it raises AttributeError."""
 
 
 @dataclass(frozen=True, order=True)
 class Question:
-    """What was asked, like "model_runner.server_args.enable_x", and where: a file of the release, and its line."""
+    """The attribute in question, such as "model_runner.server_args.enable_x", and the release's file and line."""
 
-    what: str
+    name: str
     file: str
     line: int = field(compare=False)
 
@@ -54,10 +54,10 @@ class Question:
 
 
 class Questions:
-    """The questions of one process that has imported a release. Nothing is noted before `watch` says which.
+    """The questions of one process that has imported a release. None is noted before `watch`.
 
-    With ATTNFUZZ_SGLANG_ASKED naming a folder nothing is refused: each question becomes a line of a file in there,
-    from which `attnfuzz.kernels.sglang.repin` writes what is pinned.
+    If ATTNFUZZ_SGLANG_ASKED names a folder, nothing is refused: each question becomes a line of a file in it, from
+    which `attnfuzz.kernels.sglang.repin` writes the pins.
     """
 
     def __init__(self) -> None:
@@ -68,46 +68,46 @@ class Questions:
         self._new: list[Question] = []
 
     def watch(self, root: Path, version: Version) -> None:
-        """Say which release asks from now on: the folder that has the package `sglang`, and its version."""
+        """Set the release that asks from now on: the folder with the package `sglang`, and its version."""
         if root == self._root:
             return
         self._root, self._release, self._pinned = root, str(version), _known(version)
-        # Of a release that asks nothing it is known as well.
+        # Record releases that ask nothing, too.
         _record({"release": self._release})
 
-    def note(self, what: str) -> None:
-        """Log a question for `what`; the release's line that asks is found on the stack.
+    def note(self, name: str) -> None:
+        """Log a question for the attribute `name`; the asking line of the release is found on the stack.
 
-        Raises NotTold for a question that was not reviewed when the version was pinned.
+        Raises Unanswered for a question that was not reviewed when the version was pinned.
         """
         asker = self._asker(sys._getframe(1))  # noqa: SLF001 - there is no other way to the caller
-        # A module that is being imported takes names, and decides nothing by them.
+        # A module that is being imported takes names without deciding anything by them.
         if asker is None or asker.f_code.co_name == "<module>":
             return
         assert self._root is not None
         file = Path(asker.f_code.co_filename).relative_to(self._root).as_posix()
-        question = Question(what, file, asker.f_lineno)
+        question = Question(name, file, asker.f_lineno)
         if question not in self._seen:
             self._seen.add(question)
-            _record({"release": self._release, "what": question.what, "place": question.place})
+            _record({"release": self._release, "name": question.name, "place": question.place})
             if not self._is_known(question):
                 self._new.append(question)
         if not self._is_known(question):
-            raise NotTold(self._message(question))
+            raise Unanswered(self._message(question))
 
     def check(self) -> None:
-        """Raise NotTold for what was asked since the last check, also where the release has caught it."""
+        """Raise Unanswered for a question since the last check, even if the release has caught the error."""
         new, self._new = self._new, []
         if new:
-            raise NotTold(self._message(new[0]))
+            raise Unanswered(self._message(new[0]))
 
     def _is_known(self, question: Question) -> bool:
-        return (question.what, question.file) in self._pinned or RECORD in os.environ
+        return (question.name, question.file) in self._pinned or RECORD in os.environ
 
     def _message(self, question: Question) -> str:
         return (
-            f"SGLang {self._release} asks for {question.what} ({question.place}), and nothing says what a server "
-            "answers: tell it in kernels/sglang/runner.py, or look at the branch that it takes and run make pin-sglang"
+            f"SGLang {self._release} asks for {question.name} ({question.place}), and a server's answer is not known: "
+            "add it in kernels/sglang/runner.py, or review the branch that it takes and run make pin-sglang"
         )
 
     def _asker(self, frame: FrameType | None) -> FrameType | None:
@@ -120,14 +120,14 @@ class Questions:
 def _record(line: dict[str, str]) -> None:
     folder = os.environ.get(RECORD)
     if folder:
-        # One write of a short line: processes do not mix theirs.
+        # One write of a short line: lines of several processes do not mix.
         with (Path(folder) / RECORDED).open("a", encoding="utf-8") as file:
             file.write(f"{json.dumps(line)}\n")
 
 
 def _known(version: Version) -> frozenset[tuple[str, str]]:
-    """What is pinned and in which file: lines move from one tree to another, files hardly."""
-    return frozenset((what, place.rpartition(":")[0]) for what, places in pinned(version).items() for place in places)
+    """Pinned names and their files: lines move from one tree to another, files rarely."""
+    return frozenset((name, place.rpartition(":")[0]) for name, places in pinned(version).items() for place in places)
 
 
 ASKED = Questions()
@@ -135,34 +135,34 @@ ASKED = Questions()
 
 
 class ServerMock:
-    """An object of a server with the attributes that are given: a mock that logs each other question.
+    """A mock of a server's object with the given attributes, which logs every other access.
 
-    Attributes that the release sets by itself are told by that.
+    Attributes that the release sets itself count as given.
     """
 
-    def __init__(self, name: str, /, **told: Any) -> None:
-        self.__dict__.update(told)
-        self.__dict__["_told_name"] = name
-        for attribute in [key for key, value in told.items() if value is ABSENT]:
+    def __init__(self, name: str, /, **given: Any) -> None:
+        self.__dict__.update(given)
+        self.__dict__["_mock_name"] = name
+        for attribute in [key for key, value in given.items() if value is ABSENT]:
             del self.__dict__[attribute]
-            self.__dict__.setdefault("_told_absent", set()).add(attribute)
+            self.__dict__.setdefault("_mock_absent", set()).add(attribute)
 
     def __getattr__(self, attribute: str) -> Any:
-        # Only what is in no dictionary comes here.
+        # Called only for attributes in no dictionary.
         mine = self.__dict__
-        if attribute.startswith("__") or attribute in mine.get("_told_absent", ()):
-            raise AttributeError(f"{mine.get('_told_name', 'mock')} has no {attribute}")
-        ASKED.note(f"{mine['_told_name']}.{attribute}")
+        if attribute.startswith("__") or attribute in mine.get("_mock_absent", ()):
+            raise AttributeError(f"{mine.get('_mock_name', 'mock')} has no {attribute}")
+        ASKED.note(f"{mine['_mock_name']}.{attribute}")
         return None
 
     def __repr__(self) -> str:
-        return f"<told {self._told_name}>"
+        return f"<mock {self._mock_name}>"
 
 
 def pinned(version: Version) -> dict[str, list[str]]:
-    """Return what a release asks that its mocks were not given, and its lines that do; each was reviewed.
+    """Return the attributes that a release reads although its mocks lack them, with the reviewed lines.
 
-    A version of which nothing is pinned has what the one before it has.
+    A version without pins has those of the previous one.
     """
     folder = files("attnfuzz.kernels.sglang") / "pinned"
     names = [entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json")]

@@ -25,27 +25,26 @@ from attnfuzz.reference.noise import NoiseModel
 CONTRACT: Final = Contract(
     padded_rows=Holds.ANYTHING,
     sources={
-        "padded_rows": "a padded row attends to whatever row 0 of req_to_token, or the request that was there before, "
-        "points at (0.5.9: model_executor/input_buffers.py:157); a server's pool holds old keys there, ours NaN"
+        "padded_rows": "a padded row attends to the tokens of row 0 of req_to_token, or of the request that was there "
+        "before (0.5.9: model_executor/input_buffers.py:157); a server's pool holds old keys there, ours NaN"
     },
 )
 """SGLang returns no LSE."""
 
 _DTYPES: Final = (DType.BFLOAT16, DType.FLOAT16)
-"""What models are served in. The kernels of latent attention give bfloat16, whatever they are asked (FlashInfer 0.6.3,
+"""The dtypes of served models. The kernels of latent attention return bfloat16 for any dtype (FlashInfer 0.6.3,
 mla.py, trtllm_batch_decode_with_kv_cache_mla)."""
 
 NEEDS: Final = ("triton", "flashinfer", "orjson", "psutil", "pybase64", "zmq", "PIL", "starlette", "pydantic")
-"""What a release imports beside torch, by the names that it imports. Nothing of it is needed before one is run."""
+"""The imports of a release beside torch, by their names. They are needed only to run one."""
 
 
 @dataclass(frozen=True)
 class KernelsBelow:
     """`ops` by the names of FlashInfer's functions.
 
-    Those in `real` are FlashInfer's own and get what a release hands over, as it is; the others are this project's and
-    stand in for kernels that the device has not. `roundings` says how often their outputs are rounded to the query's
-    dtype.
+    Those in `real` are FlashInfer's own and get a release's arguments unchanged; the others are this project's and
+    replace kernels that the device lacks. `roundings` counts the roundings of their outputs to the query's dtype.
     """
 
     ops: tuple[Op, ...]
@@ -55,7 +54,7 @@ class KernelsBelow:
 
 @dataclass(frozen=True)
 class SglangBackend:
-    """An attention backend of a release. `named` says which, `table` has the kernels below it."""
+    """An attention backend of a release. `named` identifies it, `table` has the kernels below it."""
 
     named: Named
     capability: Capability
@@ -64,11 +63,11 @@ class SglangBackend:
 
     @property
     def name(self) -> str:
-        """Like sglang==0.5.9:trtllm_mha."""
+        """A name such as sglang==0.5.9:trtllm_mha."""
         return str(self.named)
 
     def noise(self, dtype: DType) -> NoiseModel:
-        """That of the native kernels in fp32: a calibration of our own backend on them is one of this, too."""
+        """The noise of the native kernels in fp32: calibrations of our own backend on them apply here too."""
         return shipped_noise(self.named.kind, dtype, NoiseModel.fp32_arithmetic())
 
     @property
@@ -77,7 +76,7 @@ class SglangBackend:
         return {op.name: op for op in self.table.ops()}
 
     def missing(self) -> str | None:
-        """What has to be installed for SGLang's modules to import, or why the native kernels can't be compiled."""
+        """The missing packages that SGLang's modules import, or the reason that native kernels can't be compiled."""
         return absent() or build.missing()
 
     def prepare(self, progress: Callable[[str], None]) -> None:
@@ -86,17 +85,16 @@ class SglangBackend:
         self.table.prepare(progress)
 
     def open(self, case: Case, bench: Bench) -> Session:
-        """A session on one case. Imports the release, if this process has not."""
+        """Open a session on one case. Imports the release, if this process has not."""
         return open_session(self.named.release, KernelsBelow(self.table.ops()), case, bench)
 
 
 def capability_of(kind: str, version: Version) -> Capability:
-    """What cases a version's backend of this kind (`trtllm_mha` or `trtllm_mla`) supports.
+    """The cases that a version's backend of this kind (`trtllm_mha` or `trtllm_mla`) supports.
 
-    Servers have no request that attends to fewer keys than it has queries. FP8 caches are left out: from 0.5.17 on a
-    kernel that exists in CUDA alone writes them (kernels/ops/kvcache/fused_fp8_qkv_kv_cache.py:19). Page sizes are
-    those that server_args.py leaves as they are (0.5.9: lines 1884 and 1904; 0.5.23: arg_groups/overrides.py:1159 and
-    1183).
+    Servers have no request with fewer keys than queries. FP8 caches are left out: from 0.5.17 on a CUDA kernel without
+    an alternative writes them (kernels/ops/kvcache/fused_fp8_qkv_kv_cache.py:19). Page sizes are those that
+    server_args.py does not change (0.5.9: lines 1884 and 1904; 0.5.23: arg_groups/overrides.py:1159 and 1183).
     """
     orders = orders_of(version)
     latent = kind == "trtllm_mla"
@@ -122,7 +120,7 @@ def capability_of(kind: str, version: Version) -> Capability:
 
 def open_session(release: str, kernels: KernelsBelow, case: Case, bench: Bench) -> Session:
     """Return a session on one case. Imports the release, if this process has not. Raises ReleaseError, Unsupported."""
-    # Their imports are those of a release: only a process that runs one needs what they need.
+    # These imports need a release's packages: only a process that runs one has to have them.
     from attnfuzz.kernels.sglang.loader import load  # noqa: PLC0415
     from attnfuzz.kernels.sglang.session import SglangMhaSession, SglangMlaSession  # noqa: PLC0415
 
@@ -131,6 +129,6 @@ def open_session(release: str, kernels: KernelsBelow, case: Case, bench: Bench) 
 
 
 def absent() -> str | None:
-    """Which of them are not installed, in a line that says how to install them; None if all are."""
+    """The missing packages of a release, in a line with the command that installs them; None if none is missing."""
     lacking = [package for package in NEEDS if importlib.util.find_spec(package) is None]
     return f"needs {', '.join(lacking)}: pip install 'attnfuzz[sglang]'" if lacking else None

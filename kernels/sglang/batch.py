@@ -1,4 +1,4 @@
-"""A step as the release's own ForwardBatch with its spec_info, and what the model hands over beside it.
+"""A step as the release's own ForwardBatch with its spec_info, and the other inputs from the model.
 
 A file and line below sglang/srt/ is that of SGLang 0.5.9 unless another version is named.
 """
@@ -26,11 +26,11 @@ _FORWARD_MODES = {
     Mode.EXTEND: "EXTEND",
     Mode.CHUNKED_PREFILL: "EXTEND",
 }
-"""What a server calls a mode: a chunked prefill is an extend whose prefix is longer than one chunk."""
+"""A server's names of the modes: a chunked prefill is an extend whose prefix is longer than one chunk."""
 
 
 def forward_batch(server: Server, index: int) -> Any:
-    """The ForwardBatch of step `index` before padding, as its init_new leaves it (0.5.9: forward_batch_info.py:377).
+    """The ForwardBatch of step `index` before padding, as left by its init_new (0.5.9: forward_batch_info.py:377).
 
     A verify's seq_lens exclude the draft tokens, a draft extend's include them (0.5.9: eagle_info_v2.py:178). A server
     schedules no request without a token.
@@ -46,7 +46,7 @@ def forward_batch(server: Server, index: int) -> Any:
         batch_size=len(requests),
         input_ids=torch.ones(step.tokens, dtype=torch.int64, device=device),
         req_pool_indices=_longs(server.rows.of[request.slot] for request in requests).to(device),
-        # A server's CPU mirror is a tensor of its own.
+        # A server's CPU mirror is a separate tensor.
         seq_lens=seq_lens.clone().to(device),
         out_cache_loc=_longs(server.pool.new_locations(step)).to(device),
         seq_lens_sum=int(seq_lens.sum()),
@@ -62,14 +62,14 @@ def forward_batch(server: Server, index: int) -> Any:
             setattr(batch, name, getattr(runner, name))
     if step.mode not in (Mode.DECODE, Mode.TARGET_VERIFY):
         _extend(batch, step, device)
-    # From 0.5.22 on, the slots of a forward are named as its pool does (0.5.23: forward_batch_info.py:1139).
+    # From 0.5.22 on, the pool translates the slots of a forward (0.5.23: forward_batch_info.py:1139).
     if hasattr(runner.kv_index_translator, "own_plan"):
         runner.kv_index_translator.own_plan(batch).bind(batch, runner.kv_index_translator, cols=None)
     return batch
 
 
 def _extend(batch: Any, step: Step, device: torch.device) -> None:
-    """The fields that an extend has (0.5.9: forward_batch_info.py:485)."""
+    """Set the fields of an extend (0.5.9: forward_batch_info.py:485)."""
     lens = [request.q_len for request in step.requests]
     prefixes = [first_new(request) for request in step.requests]
     batch.extend_num_tokens = step.tokens
@@ -80,7 +80,7 @@ def _extend(batch: Any, step: Step, device: torch.device) -> None:
 
 
 def pad(server: Server, batch: Any, step: Step) -> None:
-    """Let the release pad `batch` by its own prepare_mlp_sync_batch among the server's ranks."""
+    """Make the release pad `batch` by its own prepare_mlp_sync_batch among the server's ranks."""
     tokens = server.ranks.tokens(step)
     batch.is_extend_in_batch = extends(step)
     for name in ("global_num_tokens", "global_num_tokens_for_logprob"):
@@ -92,8 +92,8 @@ def pad(server: Server, batch: Any, step: Step) -> None:
 def new_keys(server: Server, step: Step, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values of the tokens that a step writes [rows, kv_heads, head_dim], in the model's dtype.
 
-    Those of padded rows are finite. A quantised cache's are handed over so that quantising gives back what the slots
-    hold: fp8 numbers times a scale are a dtype away from themselves.
+    Those of padded rows are finite. For a quantised cache they are chosen so that quantising them gives the slots'
+    contents: fp8 numbers times a scale, in the wider dtype.
     """
     case, tokens = server.case, server.pool.tokens
     new = new_tokens(tokens, step)
@@ -116,23 +116,23 @@ def _ints(values: Sequence[int], device: torch.device) -> torch.Tensor:
 
 
 HIDDEN_SIZE = 8
-"""Of the hidden states that a draft is fed, which attention does not look at: any width will do."""
+"""Of the hidden states of a draft. Attention ignores them, so any width will do."""
 
 _WITH_BONUS = ("accept_length", "num_accepted_tokens", "num_accept_tokens")
-"""Tokens that a request accepted, its bonus token included, in 0.5.9, 0.5.11 and 0.5.14 (eagle_info.py:712)."""
+"""Names of a request's accepted tokens with its bonus token in 0.5.9, 0.5.11 and 0.5.14 (eagle_info.py:712)."""
 
 _WITH_BONUS_CPU = ("num_accepted_tokens_cpu", "num_accept_tokens_cpu")
-"""The same on the CPU, from 0.5.11 on."""
+"""The names of the same on the CPU, from 0.5.11 on."""
 
 _DRAFTS = ("num_accepted_drafts", "num_correct_drafts")
-"""Drafts that a request accepted, without the bonus token, from 0.5.11 on."""
+"""Names of a request's accepted drafts, without the bonus token, from 0.5.11 on."""
 
 _DRAFTS_CPU = ("accept_length_cpu", "num_accepted_drafts_cpu")
-"""The same on the CPU: 0.5.9's two accept lengths count differently (eagle_info.py:703)."""
+"""The names of the same on the CPU: 0.5.9's two accept lengths count differently (eagle_info.py:703)."""
 
 
 def spec_info(loaded: Any, case: Case, step: Step, device: torch.device) -> Any | None:
-    """What `step` is speculated with, its tensors on `device`; None where a server speculates nothing."""
+    """The speculation input of `step`, its tensors on `device`; None for steps without speculation."""
     eagle = loaded.module("sglang.srt.speculative.eagle_info")
     match step.mode:
         case Mode.TARGET_VERIFY:
@@ -144,7 +144,7 @@ def spec_info(loaded: Any, case: Case, step: Step, device: torch.device) -> Any 
 
 
 def _verify(eagle: Any, step: Step) -> Any:
-    """The target model's (speculative/eagle_worker.py:694)."""
+    """The input of the target model (speculative/eagle_worker.py:694)."""
     stride = step.tokens_per_request
     return _made(
         eagle.EagleVerifyInput,
@@ -156,14 +156,14 @@ def _verify(eagle: Any, step: Step) -> Any:
 
 
 def _draft_extend(eagle: Any, case: Case, step: Step, device: torch.device) -> Any:
-    """The draft model's; a class of its own from 0.5.14 on.
+    """The input of the draft model, which is a separate class from 0.5.14 on.
 
-    Spec v2 knows accept lengths on the device alone (speculative/eagle_worker_v2.py:542).
+    Spec v2 has accept lengths on the device alone (speculative/eagle_worker_v2.py:542).
     """
     accepted = [_accepted(case, step, request) for request in step.requests]
     lengths = torch.tensor(accepted, dtype=torch.int32, device=device)
     hidden = (step.tokens, HIDDEN_SIZE)
-    told: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "hidden_states": torch.zeros(hidden, dtype=case.geometry.dtype.torch_dtype, device=device),
         "num_tokens_per_req": step.tokens_per_request,
         "num_tokens_for_logprob_per_req": step.tokens_per_request,
@@ -171,24 +171,24 @@ def _draft_extend(eagle: Any, case: Case, step: Step, device: torch.device) -> A
         **dict.fromkeys(_DRAFTS, lengths - 1),
     }
     if step.mode is Mode.DRAFT_EXTEND:
-        told |= {name: list(accepted) for name in _WITH_BONUS_CPU}
-        told |= {name: [length - 1 for length in accepted] for name in _DRAFTS_CPU}
-    return _made(getattr(eagle, "EagleDraftExtendInput", eagle.EagleDraftInput), **told)
+        arguments |= {name: list(accepted) for name in _WITH_BONUS_CPU}
+        arguments |= {name: [length - 1 for length in accepted] for name in _DRAFTS_CPU}
+    return _made(getattr(eagle, "EagleDraftExtendInput", eagle.EagleDraftInput), **arguments)
 
 
 def _accepted(case: Case, step: Step, request: Request) -> int:
-    """How many of its tokens a request accepted: those that it runs over in v1, any number of them in v2."""
+    """Number of tokens that a request accepted: in v1 those that it runs over, in v2 any number of them."""
     if step.mode is Mode.DRAFT_EXTEND:
         return request.q_len
     return random.Random(f"{case.seed} {request.slot}").randint(1, step.tokens_per_request)
 
 
-def _made(kind: Any, **told: Any) -> Any:
-    """An object of a release's dataclass: the arguments that it has a field for, and None for other required fields."""
+def _made(kind: Any, **given: Any) -> Any:
+    """Create an object of a release's dataclass from arguments with fields, and None for other required fields."""
     arguments = {}
     for each in fields(kind):
-        if each.name in told:
-            arguments[each.name] = told[each.name]
+        if each.name in given:
+            arguments[each.name] = given[each.name]
         elif each.default is MISSING and each.default_factory is MISSING:
             arguments[each.name] = None
     return kind(**arguments)

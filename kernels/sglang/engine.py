@@ -1,4 +1,4 @@
-"""SGLang as an engine, and the backend that a name of its own says."""
+"""SGLang as an engine, and the lookup of its backends by name."""
 
 import re
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _PRELOAD = {
 
 
 def backend_of(named: Named) -> Backend:
-    """Return the backend that a name says. Fetches and imports nothing. Raises ReleaseError for a tree that is none."""
+    """Return the backend of a name. Fetches and imports nothing. Raises ReleaseError for an invalid tree."""
     version = named.version or release_of(named.release).version
     if named.gpu:
         return hopper_backend_of(named, version)
@@ -38,10 +38,10 @@ class Sglang:
     title = "SGLang"
     kinds: tuple[str, ...] = naming.KINDS
     patience = 4.0
-    """Its Triton kernels run in an interpreter, program by program."""
+    """SGLang's Triton kernels run in an interpreter, program by program."""
 
     def owns(self, backend: str) -> bool:
-        """Whether a backend's name is one of SGLang's, right or wrong."""
+        """Whether a backend's name, valid or not, is one of SGLang's."""
         rest = backend.removeprefix(naming.ON_HOPPER)
         return rest == "sglang" or rest.startswith((naming.RELEASED, naming.TREE, _SOME_TREE))
 
@@ -54,7 +54,7 @@ class Sglang:
         return Named.parse(backend).release
 
     def preload(self, team: str, device: Device) -> tuple[str, ...]:
-        """Return what imports a release before workers are forked."""
+        """Return the code that imports a release before workers are forked."""
         return _PRELOAD[device], team
 
     def without_release(self, backend: str) -> str:
@@ -62,31 +62,43 @@ class Sglang:
         return str(replace(Named.parse(backend), release=self.name))
 
     def on_device(self, backend: str, device: Device) -> str:
-        """Return the name of the same backend on a device; every one has one on both."""
+        """Return the name of the same backend on a device; each has one on both."""
         return str(replace(Named.parse(backend), gpu=device is Device.CUDA))
 
     def of_tree(self, tree: Path, backends: Sequence[str]) -> tuple[str, ...]:
-        """Return these names, with sglang:KIND as the source tree has it; all that it has if none is named.
+        """Return the names of these backends in a source tree, or of all its backends if none are given.
 
-        Raises BadName if none of those named is sglang:KIND.
+        sglang:KIND gets the tree; other names stay. Raises BadName if none is sglang:KIND.
         """
         if backends and not any(map(_in_some_tree, backends)):
             some = f"{_SOME_TREE}{self.kinds[0]}"
-            raise BadName(f"a source tree says where {some} is, and none is asked for: leave the tree out")
+            raise BadName(f"a source tree is for {some}, which is not asked for: leave the tree out")
         named = backends or [f"{_SOME_TREE}{kind}" for kind in self.kinds]
         return tuple(self.in_tree(name, tree) if _in_some_tree(name) else name for name in named)
 
     def in_tree(self, backend: str, tree: Path) -> str:
-        """Return the name of a backend of any release, as a source tree has it. Raises BadName.
+        """Return the name, in a source tree, of a backend of any release. Raises BadName.
 
-        The path becomes absolute, so that the name means the same wherever a case of it is replayed.
+        The path becomes absolute, so that the name means the same wherever its cases are replayed.
         """
         if not self.owns(backend):
             some = f"{_SOME_TREE}{self.kinds[0]}"
-            raise BadName(f"{backend!r} is no backend of SGLang, which a source tree is of: give {some}")
+            raise BadName(f"{backend!r} is no backend of SGLang, unlike the source tree: give {some}")
         where = naming.ON_HOPPER if backend.startswith(naming.ON_HOPPER) else ""
         kind = backend.rpartition(":")[2]
         return str(Named.parse(f"{where}{naming.TREE}{tree.resolve()}:{kind}"))
+
+    def origin(self, backend: str) -> str | None:
+        """Return the same backend of the newest pinned release that is no newer than a source tree; None for a release.
+
+        Raises BadName, or ReleaseError for a tree that is none.
+        """
+        named = Named.parse(backend)
+        if named.tree is None:
+            return None
+        reached = release_of(named.release).version
+        before = max((each for each in map(Version, wheel.pinned()) if each <= reached), default=None)
+        return None if before is None else str(replace(named, release=f"{naming.RELEASED}{before}"))
 
     def untried(self, backend: str) -> bool:
         """Whether a backend is of a version without a pinned wheel, or of a source tree."""
@@ -109,12 +121,12 @@ class Sglang:
         return kind if kind in self.kinds else None
 
     def overview(self) -> str:
-        """Say how backends of releases are named, and which releases are here."""
+        """Describe the names of backends of releases, and the releases on this machine."""
         cached = ", ".join(map(str, wheel.cached()))
         kinds = " and ".join(self.kinds)
         return (
             f"Releases of SGLang from {naming.OLDEST} on have {kinds}: --backend sglang==VERSION:{self.kinds[0]}.\n"
-            f"Here without a network: {cached or 'none, the first use of one fetches it'}. "
+            f"Available without a network: {cached or 'none, the first use of one fetches it'}. "
             "A source tree: --sglang PATH."
         )
 

@@ -1,4 +1,4 @@
-"""FlashInfer's entry points as a release sees them: bound as its own FlashInfer would, checked, and launched by us."""
+"""FlashInfer's entry points from a release's view: bound to its own FlashInfer's signature, checked, and launched."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ from attnfuzz.kernels.sglang.signatures import signatures
 
 
 class Below:
-    """What lies below a release while it runs on a bench."""
+    """The kernels below a release while it runs on a bench."""
 
     def __init__(self, loaded: Loaded, bench: Bench, kernels: KernelsBelow) -> None:
         self._bench, self._real = bench, kernels.real
@@ -33,22 +33,22 @@ class Below:
         if signature is None:
             raise AttributeError(f"the FlashInfer that this release pins has no {function}")
         bound = signature.bind(*args, **kwargs).arguments
-        # What is left at its default need not be known to the kernel that stands in.
+        # Arguments at their defaults may be unknown to the replacing kernel.
         arguments = {name: value for name, value in bound.items() if value is not signature.parameters[name].default}
         if function not in self._real:
             arguments = _for_stand_ins(function, arguments)
         return self.launch(op, arguments)
 
     def op(self, function: str) -> Op:
-        """The kernel that stands for a function. Raises Unsupported if there is none."""
+        """The kernel for a function. Raises Unsupported if there is none."""
         if function not in self._ops:
-            raise Unsupported(f"no kernel here stands for {function}")
+            raise Unsupported(f"no kernel here replaces {function}")
         return self._ops[function]
 
     def launch(self, op: Op, arguments: dict[str, Any]) -> Any:
-        """Put arguments into guarded memory and launch `op`; recorded while a graph is.
+        """Put arguments into guarded memory and launch `op`; a capture records the launch.
 
-        Returns `out`, or that and `lse` where the caller asks for it: those that the release handed over, or new ones.
+        Returns `out`, with `lse` if the caller asks for it: the release's tensors, or new ones.
         """
         bench, placement = self._bench, Placement(self._bench.memory, self._bench.device)
         with recording.outside():
@@ -58,13 +58,13 @@ class Below:
             made = {name: placement.result(name, *form) for name, form in missing_results(op.name, arguments).items()}
             placed |= made
             if "out" in placed and placed.get("out_dtype") == placed["out"].dtype:
-                # The result says it already, and a script can't write a dtype down.
+                # Redundant with `out`, and a script can't contain a dtype.
                 del placed["out_dtype"]
 
         def work() -> None:
             with recording.outside():
                 placement.load()
-                # A stream that captures has no values to look at.
+                # A capturing stream has no values to look at.
                 if bench.device.type == "cpu" or not torch.cuda.is_current_stream_capturing():
                     for breach in _breaches(op.name, placed):
                         bench.launcher.report(", ".join(breach.arguments), breach.text)
@@ -82,17 +82,17 @@ class Below:
 
 
 def _breaches(function: str, arguments: Mapping[str, Any]) -> tuple[Breach, ...]:
-    """Return the preconditions that a call breaks, those that explain most first; none of a function that is not known.
+    """Return the preconditions that a call breaks, the most explanatory first; none for an unknown function.
 
-    They hold for padded rows as well, which a kernel can't tell from others.
+    They apply to padded rows as well, which a kernel can't distinguish from others.
     """
     entry = ENTRY_POINTS.get(function)
     return () if entry is None else entry.breaches(arguments)
 
 
 def _for_stand_ins(function: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """What this project's kernels don't take, in a form that they do and that changes no result."""
-    # Scratch of the kernels that they stand in for.
+    """Adapt arguments that this project's kernels don't take, without changing any result."""
+    # Scratch of the replaced kernels.
     arguments.pop("multi_ctas_kv_counter_buffer", None)
     query = arguments.get("query")
     if query is not None and query.dtype.itemsize == 1:
@@ -100,17 +100,17 @@ def _for_stand_ins(function: str, arguments: dict[str, Any]) -> dict[str, Any]:
         arguments["query"] = query.to(missing_results(function, {**arguments, "out": None})["out"].dtype)
     lengths = arguments.get("seq_lens")
     if function == "trtllm_ragged_attention_deepseek" and lengths is not None:
-        # SGLang hands it int64 lengths (0.5.9, trtllm_mla_backend.py:1134), and is served rightly.
+        # SGLang passes int64 lengths (0.5.9, trtllm_mla_backend.py:1134), which FlashInfer handles.
         arguments["seq_lens"] = lengths.to(torch.int32)
     return arguments
 
 
 @contextmanager
 def below(loaded: Loaded, bench: Bench, kernels: KernelsBelow) -> Iterator[Below]:
-    """Let code of a release run on `bench`, with `kernels` for those that it asks FlashInfer for.
+    """Run code of a release on `bench`, with `kernels` in place of FlashInfer's.
 
-    In here its tensors come from guarded memory, and its Triton kernels are launches like any other. Not to be entered
-    in two threads.
+    Inside, its tensors come from guarded memory, and its Triton kernels are launches like any other. Must not be
+    entered in two threads.
     """
     lower = Below(loaded, bench, kernels)
     with stand_ins.answered_by(lower), GuardedFactories(bench), triton_launches.through(lower.launch):
@@ -118,14 +118,14 @@ def below(loaded: Loaded, bench: Bench, kernels: KernelsBelow) -> Iterator[Below
 
 
 class TensorForm(NamedTuple):
-    """Of a tensor that is still to be made."""
+    """The shape and dtype of a tensor to be made."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
 
 def missing_results(function: str, arguments: Mapping[str, Any]) -> dict[str, TensorForm]:
-    """Which of `out` and `lse` the caller leaves to the function: neither of one that only writes in place.
+    """The forms of `out` and `lse` that the caller leaves to the function; none for one that only writes in place.
 
     FlashInfer 0.6.3: decode.py:2345 and prefill.py:3707 (paged: the query's dtype unless out_dtype says otherwise),
     prefill.py:3486 (packed keys: the query's dtype, the values' head dim; LSE float32 per token and head), mla.py:652
@@ -155,13 +155,13 @@ def _out_dtype(function: str, arguments: Mapping[str, Any]) -> torch.dtype:
 
 
 def _query(arguments: Mapping[str, Any]) -> torch.Tensor:
-    """By itself, or the first of what fmha_v2 takes in one argument."""
+    """The query argument, or the first part of fmha_v2's joint argument."""
     query: torch.Tensor = arguments["query"] if "query" in arguments else arguments["qkv"][0]
     return query
 
 
 def _paged(arguments: Mapping[str, Any]) -> int:
-    """K and V as a pair, or one behind the other in one tensor."""
+    """The head dim of values: K and V are a pair, or one behind the other in one tensor."""
     return _last_dim(arguments["kv_cache"])
 
 

@@ -1,4 +1,4 @@
-"""What may be wrong with a release that was asked for. Each message is a line: what is wrong, and what to do."""
+"""Errors about a requested release. Each message is a line with the problem and its remedy."""
 
 from attnfuzz.kernels.engine import EngineError
 
@@ -8,7 +8,7 @@ class ReleaseError(EngineError):
 
 
 class NoSuchRelease(ReleaseError):
-    """A version that was never released, or that is too old to be driven."""
+    """A version that was never released, or that is too old to be run."""
 
 
 class CannotFetch(ReleaseError):
@@ -16,11 +16,11 @@ class CannotFetch(ReleaseError):
 
 
 class WrongHash(ReleaseError):
-    """A wheel whose content is not what is known of its version."""
+    """A wheel whose content differs from the known one of its version."""
 
 
 class NotATree(ReleaseError):
-    """A folder that holds no source of SGLang, or does not say which version."""
+    """A folder without source of SGLang, or without its version."""
 
 
 class CannotImport(ReleaseError):
@@ -28,4 +28,4 @@ class CannotImport(ReleaseError):
 
 
 class Moved(ReleaseError):
-    """A module, class or function of SGLang that is not where its version was known to have it."""
+    """A module, class or function of SGLang that is not at its known place."""

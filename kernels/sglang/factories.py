@@ -1,4 +1,4 @@
-"""Tensors that a release makes for itself: from guarded memory, so that a kernel that leaves them faults."""
+"""Tensors that a release creates: from guarded memory, so that kernels that leave them fault."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -18,10 +18,10 @@ _FILLED: Final = {torch.full, torch.full_like, torch.Tensor.new_full, torch.ones
 
 
 class GuardedFactories(TorchFunctionMode):
-    """While it is active, torch's factories take memory from `bench`, and what is asked for on a GPU lies there too.
+    """While active, makes torch's factories take memory from `bench`, including tensors requested on a GPU.
 
-    What torch.empty gives holds poison: it may not be read before it is written. A tensor is named after the line that
-    made it.
+    The result of torch.empty holds poison: it must be written before it is read. A tensor is named after the line that
+    creates it.
     """
 
     def __init__(self, bench: Bench) -> None:
@@ -31,7 +31,7 @@ class GuardedFactories(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Make a tensor in guarded memory instead of calling `func`, if that is what it does; else call it."""
+        """Create a tensor in guarded memory if `func` is a factory; otherwise call it."""
         arguments = self._on_device(dict(kwargs or {}))
         if recording.paused():
             return func(*args, **arguments)
@@ -43,7 +43,7 @@ class GuardedFactories(TorchFunctionMode):
         return made
 
     def _on_device(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Arguments for the bench's device: where it is the CPU, nothing is pinned and nothing lies on a GPU."""
+        """Adapt arguments to the bench's device: on the CPU, nothing is pinned or lies on a GPU."""
         if self._bench.device.type == "cpu":
             if arguments.get("pin_memory"):
                 del arguments["pin_memory"]
@@ -75,13 +75,13 @@ def _placeable(form: torch.Tensor) -> bool:
 
 
 def _device_of(args: tuple[Any, ...]) -> torch.device | None:
-    """Of zeros_like and new_zeros, whose first argument says it."""
+    """The device of the first argument, as for zeros_like and new_zeros."""
     return next((each.device for each in args[:1] if isinstance(each, torch.Tensor)), None)
 
 
 def _name() -> str:
-    """The line that asks for a tensor, such as "trtllm_mha_backend.py:112"."""
-    frame = sys._getframe(1)  # noqa: SLF001 - the frames that called a function are not to be had otherwise
+    """The line that requests a tensor, such as "trtllm_mha_backend.py:112"."""
+    frame = sys._getframe(1)  # noqa: SLF001 - there is no other way to the frames of callers
     ours = (__file__, recording.__file__)
     while frame.f_back is not None and (frame.f_code.co_filename in ours or "/torch/" in frame.f_code.co_filename):
         frame = frame.f_back

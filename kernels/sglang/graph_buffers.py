@@ -1,4 +1,4 @@
-"""The static tensors of a graph runner: what its graphs read in place of a batch, and what a replay copies into them.
+"""The static tensors of a graph runner: its graphs read them in place of a batch, and a replay copies a batch to them.
 
 A file is that of SGLang 0.5.9 unless another version is named.
 """
@@ -16,16 +16,16 @@ _ACCEPTED = {
     **dict.fromkeys(("accept_length", "num_accepted_tokens", "num_accept_tokens"), "accepted_tokens"),
     **dict.fromkeys(("num_accepted_drafts", "num_correct_drafts"), "accepted_drafts"),
 }
-"""The accept lengths of a draft's spec_info, by the names that versions give them, and their buffers."""
+"""The accept lengths of a draft's spec_info, by their names in different versions, and their buffers."""
 
 
 @dataclass(frozen=True)
 class GraphBuffers:
-    """Tensors for the largest batch of a runner, of which each of its graphs has a slice.
+    """Tensors for the largest batch of a runner, which each of its graphs slices.
 
     They are those of model_executor/input_buffers.py:57 and speculative/eagle_draft_extend_cuda_graph_runner.py:90.
     `stride` is the number of tokens of a request, `fill` the length of a padded one. Up to 0.5.12, padded rows keep the
-    request that an earlier batch had there; then they are row 0 (0.5.14: cuda_graph_buffer_registry.py:577).
+    request of an earlier batch; later they are row 0 (0.5.14: cuda_graph_buffer_registry.py:577).
     """
 
     stride: int
@@ -46,7 +46,7 @@ class GraphBuffers:
     def allocate(
         cls, bench: Bench, planner: GraphPlanner, mode: Mode, *, batch: int, stride: int, fill: int
     ) -> "GraphBuffers":
-        """Buffers for up to `batch` requests."""
+        """Allocate buffers for up to `batch` requests."""
 
         def zeros(name: str, size: int, dtype: torch.dtype) -> torch.Tensor:
             return bench.memory.tensor(f"graph_{name}", (size,), dtype, fill=Fill.ZEROS)
@@ -69,7 +69,7 @@ class GraphBuffers:
         )
 
     def describe(self, batch: Any, size: int) -> None:
-        """Make a ForwardBatch that of `size` requests which lie in these buffers (cuda_graph_runner.py:561)."""
+        """Point a ForwardBatch at these buffers, as one of `size` requests (cuda_graph_runner.py:561)."""
         tokens = size * self.stride
         batch.batch_size = size
         batch.input_ids, batch.positions = self.input_ids[:tokens], self.positions[:tokens]
@@ -83,13 +83,13 @@ class GraphBuffers:
             self.describe_accepted(batch.spec_info, size)
 
     def describe_accepted(self, spec_info: Any, size: int) -> None:
-        """Let the accept lengths of a spec_info be the first `size` of these."""
+        """Point the accept lengths of a spec_info at the first `size` of these."""
         for name, buffer in _ACCEPTED.items():
             if name in vars(spec_info):
                 setattr(spec_info, name, getattr(self, buffer)[:size])
 
     def fill_from(self, batch: Any, size: int) -> None:
-        """Copy a batch into buffers of which a graph of `size` requests reads the first.
+        """Copy a batch into the buffers of a graph of `size` requests.
 
         model_executor/input_buffers.py:158 (0.5.14: cuda_graph_buffer_registry.py, fill_from), and
         speculative/eagle_draft_extend_cuda_graph_runner.py:398.

@@ -1,4 +1,4 @@
-"""Graphs as a release's runners capture and replay them: static buffers, the backend's planners, its forward pass."""
+"""Graphs captured and replayed as a release's runners do: static buffers, the backend's planners, its forward pass."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from attnfuzz.kernels.sglang.runner import Server
 from attnfuzz.reference.case import Launch, Mode, Step
 
 Attend = Callable[[Any, Any, Inputs], torch.Tensor]
-"""The forward pass of a backend, on a batch and what the model hands over: out [rows, q_heads, head_dim_vo]."""
+"""The forward pass of a backend, from a batch and the model's inputs to out [rows, q_heads, head_dim_vo]."""
 
 
 class _ByArguments:
-    """Plan a graph's batch as releases to 0.5.12 do.
+    """Planning of a graph's batch in releases to 0.5.12.
 
     0.5.9: cuda_graph_runner.py:689 and :830, eagle_draft_extend_cuda_graph_runner.py:334 and :458.
     """
@@ -40,7 +40,7 @@ class _ByArguments:
         pass
 
     def replay(self, backend: Any, batch: Any, buffers: GraphBuffers, size: int) -> None:
-        # The runner of draft extends hands over all of its buffers, and the other one the graph's slices.
+        # The runner of draft extends passes all of its buffers, the other one the graph's slices.
         end = None if buffers.draft else size
         backend.init_forward_metadata_replay_cuda_graph(
             size,
@@ -55,11 +55,11 @@ class _ByArguments:
 
 
 _PASSED_ON = ("out_cache_loc_virtual", "kv_loc_plan", "kv_loc_cols", "max_seq_len_host", "out_cache_loc_dsv4")
-"""What later versions hand on of a batch as it is (0.5.23: model_executor/runner/decode_cuda_graph_runner.py:219)."""
+"""Fields of a batch that later versions pass on (0.5.23: model_executor/runner/decode_cuda_graph_runner.py:219)."""
 
 
 class _InAndOut:
-    """Plan it as releases from 0.5.13 on do; `within` is captured.
+    """Planning of a graph's batch in releases from 0.5.13 on; `within` is captured.
 
     0.5.14: model_executor/runner/decode_cuda_graph_runner.py:772 and :950, and for draft extends
     speculative/eagle_draft_extend_cuda_graph_runner.py:415 and :553.
@@ -102,9 +102,9 @@ _PLANNERS: dict[GraphPlanner, _ByArguments | _InAndOut] = {
 
 @dataclass(frozen=True)
 class _Captured:
-    """A graph, what it reads beside its runner's buffers, and what it writes.
+    """A graph, its inputs beside its runner's buffers, and its output.
 
-    `metadata` is what MLA's planners keep for the graph, and `q_len` how it padded queries at the capture.
+    `metadata` is MLA's plan for the graph, and `q_len` its padded query length at the capture.
     """
 
     graph: Recording
@@ -115,13 +115,13 @@ class _Captured:
 
 
 def planned_q_len(metadata: Any) -> int | None:
-    """Return the length of requests that a plan pads queries to, from which KV lengths follow; None if it has none."""
+    """Return the length to which a plan pads queries, from which KV lengths follow; None if it has none."""
     q_len = getattr(metadata, "max_seq_len_q", None)
     return q_len if isinstance(q_len, int) else None
 
 
 def layout_breach(frozen: int | None, planned: int | None) -> str | None:
-    """Say how the plan of a replay pads queries where its graph, which keeps the numbers of its capture, does not."""
+    """Describe a replay's plan that pads queries to another length than its graph, which keeps the captured one."""
     if frozen is None or planned is None or planned == frozen:
         return None
     return (
@@ -142,8 +142,8 @@ class ServedGraphs:
     def capture(self, backend: Any, index: int, attend: Attend) -> None:
         """Capture the graph of step `index`.
 
-        The runs that warm it up (0.5.9: model_executor/cuda_graph_runner.py:725) are left out: what they give
-        is not used, and metadata that a replay fills in is not consistent yet.
+        The warm-up runs (0.5.9: model_executor/cuda_graph_runner.py:725) are left out: their results are not used, and
+        metadata that a replay fills in is not consistent yet.
         """
         step, geometry = self._case.steps[index], self._case.geometry
         buffers = self._runner(backend, step)
@@ -161,7 +161,7 @@ class ServedGraphs:
         self._captured[step.mode, rows] = _Captured(graph, inputs, out, metadata, q_len)
 
     def replay(self, backend: Any, batch: Any, step: Step, inputs: Inputs) -> tuple[Inputs, torch.Tensor]:
-        """Replay the graph of a step's bucket on a batch: the queries that it read, and what it gave."""
+        """Replay the graph of a step's bucket on a batch; returns the queries that it read, and its output."""
         buffers, captured = self._buffers[step.mode], self._captured[step.mode, step.padded_tokens]
         size = step.padded_batch
         buffers.fill_from(batch, size)

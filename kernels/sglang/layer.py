@@ -15,22 +15,22 @@ LAYER_ID = 0
 
 
 def key_dim(case: Case) -> int:
-    """The head dim of the per-head keys, which latents stand for: the softmax scale is that of these."""
+    """The head dim of the per-head keys, which determines the softmax scale; latents represent these keys."""
     latent = case.geometry.latent
     return latent.nope + latent.rope if latent else case.geometry.head_dim_qk
 
 
 def scaling(case: Case) -> float:
-    """What multiplies the logits: 1 / sqrt of the head dim of the per-head keys, times the case's factor."""
+    """The factor of the logits: 1 / sqrt of the head dim of the per-head keys, times the case's factor."""
     return case.scales.softmax / math.sqrt(key_dim(case))
 
 
 def attention_layer(loaded: Any, case: Case, bench: Bench) -> Any:
-    """A layer over the KV cache, of latents where the case has them (DeepSeek's attn_mqa)."""
+    """A layer over the KV cache, of latents if the case has them (DeepSeek's attn_mqa)."""
     geometry = case.geometry
     if geometry.window_left == 0:
         # 0.5.9: layers/radix_attention.py:78.
-        raise Unsupported("SGLang's layers take a window of one key for none")
+        raise Unsupported("SGLang's layers treat a window of one key as none")
     return _layer(
         loaded,
         case,
@@ -43,19 +43,19 @@ def attention_layer(loaded: Any, case: Case, bench: Bench) -> Any:
 
 
 def prefill_layer(loaded: Any, case: Case, bench: Bench) -> Any:
-    """A layer over keys and values that are projected from the latents, for each head its own (DeepSeek's attn_mha)."""
+    """A layer over keys and values projected from the latents, separate for each head (DeepSeek's attn_mha)."""
     latent = case.geometry.latent
     assert latent is not None
     heads = case.geometry.q_heads
     return _layer(loaded, case, bench, num_kv_heads=heads, head_dim=key_dim(case), v_head_dim=latent.vo)
 
 
-def _layer(loaded: Any, case: Case, bench: Bench, **told: Any) -> Any:
+def _layer(loaded: Any, case: Case, bench: Bench, **arguments: Any) -> Any:
     radix_attention = loaded.module("sglang.srt.layers.radix_attention").RadixAttention
-    layer = radix_attention(num_heads=case.geometry.q_heads, scaling=scaling(case), layer_id=LAYER_ID, **told)
+    layer = radix_attention(num_heads=case.geometry.q_heads, scaling=scaling(case), layer_id=LAYER_ID, **arguments)
     quantised = case.geometry.kv_dtype is not case.geometry.dtype
     if quantised or (case.scales.k, case.scales.v) != (1, 1):
-        # As its loader leaves them for a checkpoint that has some (0.5.9: layers/quantization/kv_cache.py:78).
+        # As SGLang's loader sets them for a checkpoint with scales (0.5.9: layers/quantization/kv_cache.py:78).
         for name, value in (("k_scale", case.scales.k), ("v_scale", case.scales.v)):
             setattr(layer, name, bench.memory.copy(name, torch.tensor([value], dtype=torch.float32)).squeeze())
             setattr(layer, f"{name}_float", value)
@@ -64,9 +64,9 @@ def _layer(loaded: Any, case: Case, bench: Bench, **told: Any) -> Any:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Of one forward: query [rows, q_heads, head_dim_qk], key and value [rows, kv_heads, head_dim].
+    """The inputs of one forward: query [rows, q_heads, head_dim_qk], key and value [rows, kv_heads, head_dim].
 
-    A query is the view that the case asks for: a slice of a fused row, or by itself. Latents have no value.
+    A query is the view that the case asks for: a slice of a fused row, or contiguous. Latents have no value.
     """
 
     query: torch.Tensor
@@ -75,7 +75,7 @@ class Inputs:
 
     @classmethod
     def place(cls, case: Case, bench: Bench, query: torch.Tensor, keys: tuple[torch.Tensor, torch.Tensor]) -> "Inputs":
-        """Inputs in guarded memory."""
+        """Place inputs in guarded memory."""
         key, value = keys
         return cls(
             place_queries(case, bench, query),
@@ -85,10 +85,10 @@ class Inputs:
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """All of them."""
+        """All tensors of the inputs."""
         return [each for each in (self.query, self.key, self.value) if each is not None]
 
     def fill(self, other: "Inputs") -> None:
-        """Write other inputs over these, which a graph reads."""
+        """Copy other inputs into these, which a graph reads."""
         for mine, new in zip(self.tensors, other.tensors, strict=True):
             mine.copy_(new)

@@ -1,7 +1,7 @@
-"""A release, imported without a server: a bare package, stubs for what is not needed, Triton's interpreter.
+"""Importing a release without a server: a bare package, stubs for unneeded modules, Triton's interpreter.
 
-Module names of two releases collide, so a process loads one. Importing starts no thread (seen with 0.5.9 to 0.5.23), so
-a nursery may do it before it forks.
+Module names of two releases collide, so a process loads one. Importing starts no thread (checked for 0.5.9 to 0.5.23),
+so a nursery may do it before it forks.
 """
 
 import importlib
@@ -27,7 +27,7 @@ from attnfuzz.kernels.sglang.errors import CannotImport, Moved, ReleaseError, Wr
 from attnfuzz.kernels.sglang.release import Release, release_of
 from attnfuzz.kernels.sglang.stubs import Note, Stubs
 
-_NOT_KNOWN = "attnfuzz does not know yet where this version has it, see kernels/sglang/adaptations"
+_NOT_KNOWN = "its place in this version is not known to attnfuzz, see kernels/sglang/adaptations"
 _MHA = "sglang.srt.layers.attention.trtllm_mha_backend"
 _MLA = "sglang.srt.layers.attention.trtllm_mla_backend"
 
@@ -36,7 +36,7 @@ _CLASSES = {
     _MLA: ("TRTLLMMLABackend",),
     "sglang.srt.model_executor.forward_batch_info": ("ForwardBatch", "ForwardMode"),
 }
-"""Without which there is nothing to test."""
+"""Required classes."""
 
 _AHEAD = (
     "sglang.srt.mem_cache.memory_pool",
@@ -45,7 +45,7 @@ _AHEAD = (
     "sglang.srt.speculative.eagle_info",
     "sglang.srt.speculative.spec_info",
 )
-"""What sessions need beside the backends: imported before workers are forked, where a release has it."""
+"""Further modules for sessions: imported before workers are forked, if a release has them."""
 
 _loaded: "list[Loaded]" = []
 """The release of this process, once there is one."""
@@ -56,7 +56,7 @@ class Loaded:
     """A release's modules, imported.
 
     Attributes:
-        release: Which it is.
+        release: The release.
         mha: The module of TRTLLMHAAttnBackend.
         mla: The module of TRTLLMMLABackend.
 
@@ -72,20 +72,20 @@ class Loaded:
         return _imported(self.release, name)
 
     def listen(self, note: Note | None) -> None:
-        """Have `note` told of each name that is asked of a stub from now on."""
+        """Call `note` with each name that is read from a stub from now on."""
         self._stubs.note = note
 
 
 def load(release: Release, *, hopper: bool = False) -> Loaded:
-    """Import a release; the same one again if this process has it already.
+    """Import a release, or return it if this process has imported it already.
 
-    On a CPU, Triton's kernels run in its interpreter. `hopper` is for a process that gets a Hopper GPU: then they are
-    compiled, and the release takes the ways that it has for this architecture.
+    On a CPU, Triton's kernels run in its interpreter. `hopper` is for a process that gets a Hopper GPU: kernels are
+    compiled, and the release runs its code for this architecture.
 
     Raises:
-        CannotImport: it does not import, with the first reason.
-        Moved: what its version was known to have is not where it was.
-        WrongHash: a file of a fetched release was edited since.
+        CannotImport: it does not import; states the first reason.
+        Moved: a module or class is not at its known place.
+        WrongHash: a file of a fetched release was edited.
         ReleaseError: this process has another release.
 
     """
@@ -95,7 +95,7 @@ def load(release: Release, *, hopper: bool = False) -> Loaded:
         return _loaded[0]
     if "sglang" in sys.modules:
         raise ReleaseError(f"this process has imported sglang already: {release.name} needs a process of its own")
-    # Read where a kernel is decorated (triton/runtime/jit.py), so before a release is imported.
+    # Triton reads it where a kernel is decorated (triton/runtime/jit.py), so it is set before a release is imported.
     if hopper:
         os.environ.pop("TRITON_INTERPRET", None)
     else:
@@ -125,11 +125,11 @@ def load(release: Release, *, hopper: bool = False) -> Loaded:
 
 @contextmanager
 def _no_gpu(*, hopper: bool) -> Iterator[None]:
-    """Let a release take this machine for one without a GPU, and not complain of it.
+    """Make a release believe that this machine has no GPU, and silence its complaints.
 
-    On a GPU it would need sgl_kernel, and import FlashInfer by itself. What it asks later, it asks the real machine.
-    One that asks all the same what to compile for (0.5.23 kernels/jit/utils/arch.py:108) keeps the answer, so that this
-    has to be right; one that asks Triton (0.5.9 layers/attention/fla/utils.py:231) must not have it create a context.
+    On a GPU it would need sgl_kernel, and import FlashInfer by itself. Later calls reach the real machine. Code that
+    determines a compilation target during import (0.5.23 kernels/jit/utils/arch.py:108) keeps the answer, so it has to
+    be right; code that asks Triton (0.5.9 layers/attention/fla/utils.py:231) must not create a context.
     """
     answers: dict[str, Callable[..., object]] = {"is_available": lambda: False}
     if hopper:
@@ -141,7 +141,7 @@ def _no_gpu(*, hopper: bool) -> Iterator[None]:
             from triton.runtime import driver  # noqa: PLC0415 - only a release needs Triton
 
             stack.enter_context(mock.patch.object(driver, "_active", _NoDriver()))
-            # Without an argument it asks CUDA how many devices there are (0.5.9 distributed/parallel_state.py:74).
+            # Without an argument it asks CUDA for the number of devices (0.5.9 distributed/parallel_state.py:74).
             stack.enter_context(mock.patch.object(torch, "get_device_module", return_value=torch.cuda))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
@@ -153,7 +153,7 @@ def _no_gpu(*, hopper: bool) -> Iterator[None]:
 
 
 class _NoDriver:
-    """What Triton has for a GPU's driver on a machine without one."""
+    """Triton's driver on a machine without a GPU."""
 
     def __getattr__(self, name: str) -> object:
         raise RuntimeError("0 active drivers")
@@ -166,7 +166,7 @@ def _warn_as_with_transformers() -> None:
 
 
 def _install_bare_package(release: Release) -> None:
-    """The package `sglang` without its __init__, which imports the language frontend and the server."""
+    """Install the package `sglang` without its __init__, which imports the language frontend and the server."""
     package = ModuleType("sglang")
     folder = str(release.root / "sglang")
     package.__path__ = [folder]
@@ -182,7 +182,7 @@ def _imported(release: Release, name: str) -> Any:
         raise
     except ModuleNotFoundError as error:
         raise _absent(release, name, error) from error
-    # Modules run anything when they are imported, and SystemExit would end the worker without a word.
+    # Importing a module runs arbitrary code, and SystemExit would end the worker silently.
     except (Exception, SystemExit) as error:
         reason = str(error).splitlines() or [""]
         raise CannotImport(
@@ -220,7 +220,7 @@ def _place(release: Release, error: BaseException) -> str:
 
 
 def _check_classes(release: Release) -> None:
-    """Raise Moved if a class is not where all known versions have it."""
+    """Raise Moved if a required class is not at its known place."""
     for name, classes in _CLASSES.items():
         for each in classes:
             if not hasattr(_imported(release, name), each):
@@ -228,19 +228,19 @@ def _check_classes(release: Release) -> None:
 
 
 def _make(release: Release, change: ChangedName) -> None:
-    """Give a name of the release its other value. Raises ReleaseError if what it is in has moved."""
+    """Change a name of the release. Raises ReleaseError if its owner has moved."""
     owner = _imported(release, f"sglang.srt.{change.module}")
     *path, last = change.name.split(".")
     for part in path:
         owner = getattr(owner, part, None)
-    # A value in a place that the release reads no more would change nothing, in silence.
+    # A value in a place that the release no longer reads would silently change nothing.
     if not hasattr(owner, last) and not change.on_gpus:
         raise Moved(f"{release.name} has no {change.name} in sglang.srt.{change.module}: {change.reason}; {_NOT_KNOWN}")
     setattr(owner, last, change.value)
 
 
 def _check_unedited(release: Release) -> None:
-    """Raise WrongHash if what was imported of a fetched release is not what its wheel had."""
+    """Raise WrongHash if an imported file of a fetched release differs from its wheel's."""
     if not release.name.startswith("sglang=="):
         return
     files = (getattr(module, "__file__", None) for name, module in sys.modules.items() if name.startswith("sglang."))
@@ -256,7 +256,7 @@ def _check_unedited(release: Release) -> None:
 def load_release(name: str, *, hopper: bool = False) -> None:
     """Import the release called `name` (sglang==VERSION or sglang@PATH), before workers for it are forked.
 
-    Each of them would take seconds for it. What opens sessions is imported with it, and in no other process. Raises
+    Importing it takes seconds. The code that opens sessions is imported with it, and in no other process. Raises
     ReleaseError.
     """
     load(release_of(name), hopper=hopper)
@@ -264,6 +264,6 @@ def load_release(name: str, *, hopper: bool = False) -> None:
 
 
 def load_release_for_hopper(name: str) -> None:
-    """Import it for workers that get a Hopper GPU. Raises ReleaseError."""
+    """Import a release for workers that get a Hopper GPU. Raises ReleaseError."""
     with no_gpu_visible():
         load_release(name, hopper=True)

@@ -1,4 +1,4 @@
-"""How backends of SGLang's releases and source trees are called.
+"""The names of backends of SGLang's releases and source trees.
 
 sglang==0.5.9:trtllm_mha is that of a release and sglang@PATH:trtllm_mha that of a source tree, on the CPU. On a Hopper
 GPU they are hopper:sglang==0.5.9:trtllm_mha and hopper:sglang@PATH:trtllm_mha.
@@ -13,10 +13,10 @@ from packaging.version import Version
 from attnfuzz.kernels.engine import EngineError
 
 OLDEST = Version("0.5.9")
-"""The first release that is driven: the first of the reported bugs are in it."""
+"""The first supported release: the first of the reported bugs are in it."""
 
 KINDS = ("trtllm_mha", "trtllm_mla")
-"""The attention backends of a release that are driven, by the names that its --attention-backend takes."""
+"""The supported attention backends of a release, by the values of its --attention-backend."""
 
 RELEASED = "sglang=="
 TREE = "sglang@"
@@ -24,12 +24,12 @@ ON_HOPPER = "hopper:"
 
 
 class BadName(EngineError):
-    """A name that begins as SGLang's do and means none of its backends; the message says what to write instead."""
+    """A name that begins like SGLang's and names none of its backends; the message suggests a correct one."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """What a name says: `release` is sglang==VERSION or sglang@PATH, `kind` one of KINDS, `gpu` whether on a GPU."""
+    """The parts of a name: `release` is sglang==VERSION or sglang@PATH, `kind` one of KINDS, `gpu` whether on a GPU."""
 
     release: str
     kind: str
@@ -40,17 +40,17 @@ class Named:
 
     @property
     def version(self) -> Version | None:
-        """Which release it is; None for a source tree, whose own files say it."""
+        """The version of a release; None for a source tree, whose own files have it."""
         return Version(self.release.removeprefix(RELEASED)) if self.release.startswith(RELEASED) else None
 
     @property
     def tree(self) -> Path | None:
-        """Where the source tree is; None for a release."""
+        """The path of a source tree; None for a release."""
         return Path(self.release.removeprefix(TREE)) if self.release.startswith(TREE) else None
 
     @classmethod
     def parse(cls, name: str) -> Self:
-        """What `name` says. Raises BadName."""
+        """Parse `name`. Raises BadName."""
         release, colon, kind = name.removeprefix(ON_HOPPER).rpartition(":")
         if not colon or not release:
             raise BadName(f"{name!r} names no backend of SGLang: add {' or '.join(f':{each}' for each in KINDS)}")

@@ -1,8 +1,8 @@
 """The backends of a release on a Hopper GPU: its own classes, kernels compiled by Triton and nvcc, and CUDA's graphs.
 
 From 0.5.19 on, servers on Hopper run trtllm_mha on FlashInfer's XQA and fmha_v2, and so do these. Everything else,
-which servers run on Blackwell alone, takes a release's way for Blackwell, with plain kernels of this project in the
-place of trtllm-gen: what a release plans, pads and hands over is the same.
+which servers run on Blackwell alone, uses a release's code for Blackwell, with simple kernels of this project in place
+of trtllm-gen: a release's plans, padding and arguments are the same.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from attnfuzz.reference.noise import NoiseModel
 
 _SINCE_HOPPER: Final = Version("0.5.19")
 """The first version whose prefills run there (srt/layers/attention/trtllm_mha_backend.py:236, use_fmha_v2). Before, XQA
-only decodes; a verify, which it refuses without a mask, gets none."""
+only decodes; a verify gets no mask, without which XQA refuses it."""
 
 _PLAIN: Final = KernelsBelow((ANY_GPU.decode, ANY_GPU.context, ANY_GPU.ragged, ANY_GPU.mla_decode, ANY_GPU.fixup))
 
@@ -42,20 +42,20 @@ _ON_XQA: Final = KernelsBelow(
 )
 
 _BUCKETS: Final = (SMALL, msgspec.structs.replace(WINDOWED, windows=tuple(w for w in WINDOWED.windows if w)))
-"""A window of the query's own key alone is none to SGLang's layers."""
+"""Without a window of the query's own key alone, which SGLang's layers treat as none."""
 
 _LAYOUT: Final = "Q_PAGED_KV_NHD"
-"""What releases call fmha_v2 with (0.5.23 srt/layers/attention/trtllm_mha_backend.py:7)."""
+"""The layout with which releases call fmha_v2 (0.5.23 srt/layers/attention/trtllm_mha_backend.py:7)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HopperRelease(GpuBackend):
-    """An attention backend of a release, on a Hopper GPU. `named` says which."""
+    """An attention backend of a release, on a Hopper GPU. `named` identifies it."""
 
     named: Named
 
     def missing(self) -> str | None:
-        """Why this machine can't run it, in a line; None if it can."""
+        """Return the reason that this machine can't run it, in one line; None if it can."""
         return super().missing() or absent()
 
     def prepare(self, progress: Callable[[str], None]) -> None:
@@ -78,7 +78,7 @@ def hopper_backend_of(named: Named, version: Version) -> HopperRelease:
         session=partial(open_session, named.release, kernels),
         kernels=kernels.ops,
         modules_of=_modules_of if real else lambda _: (),
-        # Of XQA nothing better is known either.
+        # XQA's noise is unknown, as elsewhere.
         theoretical=fmha_v2.noise if real else lambda _: NoiseModel.fp32_arithmetic(),
         own=() if real else (any_gpu.SOURCES, (FIXUP_SOURCE,)),
     )

@@ -1,7 +1,7 @@
-"""In which order a release's workers plan, pad, capture, replay and forward, with the lines that it was read from.
+"""The order in which a release's workers plan, pad, capture, replay and forward, with source lines.
 
-What is not in here, no server does: a failure in another order would be ours. `orders.json` has, for each version in
-which something moved, the file and line below `sglang/srt` of each call; a version between two has the earlier one's.
+No server does anything else: a failure in another order would be ours. `orders.json` has, for each version with
+changes, the file and line below `sglang/srt` of each call; a version between two has those of the earlier one.
 """
 
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ from attnfuzz.reference.case import Mode
 
 
 class Preparation(StrEnum):
-    """What is done to an eager batch before its forward pass.
+    """A step in preparing an eager batch for its forward pass.
 
-    PLAN is `init_forward_metadata`, PAD `prepare_mlp_sync_batch`, which changes nothing for a batch that has its size.
+    PLAN is `init_forward_metadata`, PAD `prepare_mlp_sync_batch`, which leaves a batch of the right size unchanged.
     """
 
     PLAN = "plan"
@@ -28,7 +28,7 @@ class Preparation(StrEnum):
 
 
 class WorkerKind(StrEnum):
-    """Who drives the forward pass: a server without speculation, or the worker of one of its two generations."""
+    """The driver of the forward pass: a server without speculation, or the worker of one of its two generations."""
 
     PLAIN = "plain"
     SPEC_V1 = "spec v1"
@@ -36,21 +36,21 @@ class WorkerKind(StrEnum):
 
 
 RAISED = "--enable-dp-attention, with other ranks of the data-parallel group that have more tokens"
-"""What makes `prepare_mlp_sync_batch` pad a decode: DpPaddingMode.MAX_LEN (layers/dp_attention.py)."""
+"""The condition under which `prepare_mlp_sync_batch` pads a decode: DpPaddingMode.MAX_LEN (layers/dp_attention.py)."""
 
 ALIGNED = "--enable-dp-attention, with a number of tokens that the size of the attention group does not divide"
-"""What makes it pad a prefill: each rank has its own number of tokens then (DpPaddingMode.SUM_LEN), but aligned."""
+"""The condition under which it pads a prefill: each rank keeps its number of tokens, but aligned (SUM_LEN)."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a worker does to an eager batch, in this order, before it runs the forward pass.
+    """The preparation of an eager batch by a worker, in order.
 
     Attributes:
-        worker: Who does it.
-        events: What, each with the file and line of the release's `sglang/srt` where it is called.
+        worker: The worker.
+        events: The steps, each with the file and line of its call in the release's `sglang/srt`.
         condition: When a server runs such a batch eagerly.
-        padding: What makes it larger.
+        padding: The condition under which it is padded.
 
     """
 
@@ -60,7 +60,7 @@ class Order:
     padding: str = RAISED
 
     def words(self, *, padded: bool) -> str:
-        """Say how a server reaches this order, in one line."""
+        """Describe a server's path to this order, in one line."""
         steps = ", then ".join(
             f"{event} ({source})" for event, source in self.events if padded or event is Preparation.PLAN
         )
@@ -70,9 +70,9 @@ class Order:
 
 @dataclass(frozen=True)
 class GraphOrder:
-    """How a graph of one mode comes about and is replayed: where a runner plans for either.
+    """The capture and replay of a graph of one mode: the lines where a runner plans for them.
 
-    `condition` says when a server captures it.
+    `condition` is that under which a server captures it.
     """
 
     worker: WorkerKind
@@ -81,15 +81,15 @@ class GraphOrder:
     condition: str = ""
 
     def words(self) -> str:
-        """Say how a server reaches this order, in one line."""
+        """Describe a server's path to this order, in one line."""
         text = f"{self.worker} worker: captured ({self.capture}), planned again ({self.replay}), replayed"
         return f"{text}; {self.condition}" if self.condition else text
 
 
 class GraphPlanner(StrEnum):
-    """By which methods a backend plans a graph.
+    """The methods by which a backend plans a graph.
 
-    ARGUMENTS: `init_forward_metadata_{capture,replay}_cuda_graph`, which are told lengths and indices one by one.
+    ARGUMENTS: `init_forward_metadata_{capture,replay}_cuda_graph`, which take lengths and indices one by one.
     IN_AND_OUT: `init_forward_metadata_out_graph(batch, in_capture=...)`, and `..._in_graph(batch)`, which is captured.
     """
 
@@ -99,12 +99,12 @@ class GraphPlanner(StrEnum):
 
 @dataclass(frozen=True)
 class Orders:
-    """All that a version's workers do.
+    """The orders of all workers of a version.
 
     Attributes:
-        eager: The orders of each mode; of several, each is some server's.
+        eager: The orders of each mode; if there are several, different servers use them.
         graphs: The modes that are captured, for each kind of backend (`trtllm_mha`, `trtllm_mla`).
-        planner: How graphs are planned.
+        planner: The planning of graphs.
 
     """
 
@@ -115,14 +115,14 @@ class Orders:
 
 _EAGER: Final = "without CUDA graphs, or in a batch beyond the largest captured one"
 _V2_BY_DEFAULT: Final = Version("0.5.11")
-"""From then on the second worker is what a server has (0.5.11: environ.py:459)."""
+"""From then on servers use the second worker by default (0.5.11: environ.py:459)."""
 
 
 class SourceLines(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a version pads, plans eager batches of each kind, and plans graphs.
+    """The lines where a version pads, plans eager batches of each kind, and plans graphs.
 
-    `verify_v2` and `draft_v1` are None from 0.5.13 on, which has the second worker alone and plans its verify where it
-    plans an extend.
+    `verify_v2` and `draft_v1` are None from 0.5.13 on, which only has the second worker and plans its verify like an
+    extend.
     """
 
     pad: str
@@ -139,14 +139,14 @@ class SourceLines(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def lines() -> Mapping[Version, SourceLines]:
-    """The lines of each version that was read."""
+    """The lines of each reviewed version."""
     text = Path(__file__).with_name("orders.json").read_bytes()
     return {Version(name): at for name, at in msgspec.json.decode(text, type=dict[str, SourceLines]).items()}
 
 
 @cache
 def orders_of(version: Version) -> Orders:
-    """The orders of `version`, or of the latest one before it that was read; of an older one the oldest's."""
+    """The orders of `version`, or of the latest reviewed one before it; for older ones, those of the oldest."""
     known = lines()
     at = known[max((each for each in known if each <= version), default=min(known))]
     pad = (Preparation.PAD, at.pad)
@@ -181,7 +181,7 @@ def orders_of(version: Version) -> Orders:
         Mode.TARGET_VERIFY: GraphOrder(WorkerKind.SPEC_V1, at.capture, at.replay),
         Mode.DRAFT_EXTEND: GraphOrder(WorkerKind.SPEC_V1, at.draft_capture, at.draft_replay, v1),
     }
-    # The second worker captures draft extends of the MLA backend, not yet of the other (0.5.9:
+    # The second worker captures draft extends of the MLA backend, but not of the other (0.5.9:
     # speculative/eagle_worker_v2.py:278).
     mla = {**graphs, Mode.DRAFT_EXTEND_V2: draft_v2}
     return Orders(eager, {"trtllm_mha": graphs, "trtllm_mla": mla}, GraphPlanner.ARGUMENTS)

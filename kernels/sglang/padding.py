@@ -1,8 +1,8 @@
-"""The ranks around this one, among which a release pads its batches.
+"""The simulated ranks among which a release pads its batches.
 
 SGLang aligns each rank's tokens to its attention group, and raises them to the maximum over data-parallel ranks unless
-some rank of them extends: then each keeps its own (0.5.9: layers/dp_attention.py:64, DpPaddingMode). A case says how
-many rows a step is to have; ranks are made up that bring the release to as many, or to the next number that it pads to.
+some rank of them extends: then each keeps its own (0.5.9: layers/dp_attention.py:64, DpPaddingMode). A case states the
+number of rows of a step; ranks are chosen so that the release pads to that number, or to the next one that it can.
 """
 
 from dataclasses import dataclass
@@ -11,23 +11,23 @@ from attnfuzz.reference.case import Case, Launch, Mode, Step
 
 _ATTENTION_GROUPS = (1, 2, 4, 8, 16)
 _DATA_PARALLEL = 4
-"""With three ranks as large as the largest, raising all to the maximum is the cheaper way, also where one is idle."""
+"""With three ranks as large as the largest, raising all to the maximum is the cheaper way, even if one is idle."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """How many ranks share an attention layer, and how many such groups there are."""
+    """The number of ranks that share an attention layer, and the number of such groups."""
 
     attention: int = 1
     data_parallel: int = 1
 
     @property
     def processes(self) -> int:
-        """How many there are in all; this one is the first."""
+        """The number of ranks; this one is the first."""
         return self.attention * self.data_parallel
 
     def tokens(self, step: Step) -> list[int]:
-        """The tokens that each data-parallel rank has in a step, this one's first; before they are aligned."""
+        """The tokens of each data-parallel rank in a step, this one's first, before they are aligned."""
         if extends(step) or self.data_parallel == 1:
             return [step.tokens] * self.data_parallel
         stride, requests = step.tokens_per_request, len(step.requests)
@@ -37,7 +37,7 @@ class Ranks:
 
 
 def ranks_of(case: Case) -> Ranks:
-    """Ranks that pad the case's eager steps as it says, as many of them as one server can; none if none is padded."""
+    """Choose ranks that pad as many of the case's eager steps as possible as it states; one rank without padding."""
     padded = [step for step in case.steps if step.launch is Launch.EAGER and step.padded]
     if not padded:
         return Ranks()
@@ -48,11 +48,11 @@ def ranks_of(case: Case) -> Ranks:
 
 
 def extends(step: Step) -> bool:
-    """Whether a step is one that a server calls an extend: ranks keep their own numbers of tokens."""
+    """Whether a server calls a step an extend: ranks keep their own numbers of tokens."""
     return step.mode in (Mode.EXTEND, Mode.CHUNKED_PREFILL)
 
 
 def _gives(group: int, step: Step) -> bool:
-    """Whether an attention group of that size makes as many rows of a step as it is to have."""
+    """Whether an attention group of that size pads a step to its stated number of rows."""
     tokens = step.tokens if extends(step) else step.padded_tokens
     return -(-tokens // group) * group == step.padded_tokens

@@ -1,4 +1,4 @@
-"""Tensors of a release, put into guarded memory for a launch: an access past a tensor's own end then faults."""
+"""Placing a release's tensors in guarded memory for a launch, so that an access past a tensor's own end faults."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,15 +10,15 @@ from attnfuzz.kernels.backend import Fill, Memory
 WITH_POISON = frozenset(
     {torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.int32, torch.int64, torch.uint8}
 )
-"""Dtypes that memory knows a poison for. Arguments of others are placed as bits, and their factories left alone."""
+"""Dtypes with a poison value in memory. Arguments of others are placed as bits, and their factories left alone."""
 
 
 class Placement:
     """The arguments of one launch.
 
-    What lies in guarded memory stays where it is, since others may look at the same bytes, and so does what is on the
-    host while the launch is on a GPU. Anything else gets a place of its own with the same values and strides. `load`
-    brings the values there, and `store` what the kernel wrote back: both may happen many times, as a graph is replayed.
+    Tensors in guarded memory stay in place, since others may view the same bytes, and so do tensors on the host in a
+    launch on a GPU. Any other tensor gets a place of its own with the same values and strides. `load` copies the values
+    there, and `store` copies the kernel's writes back; both may run many times, as a graph is replayed.
     """
 
     def __init__(self, memory: Memory, device: torch.device) -> None:
@@ -28,7 +28,7 @@ class Placement:
         self._results: list[torch.Tensor] = []
 
     def argument(self, name: str, value: Any, *, written: bool = False) -> Any:
-        """An argument in guarded memory: a tensor, or those in a tuple or list."""
+        """Place an argument in guarded memory: a tensor, or those in a tuple or list."""
         if isinstance(value, torch.Tensor):
             return self._tensor(name, value, written=written)
         if isinstance(value, tuple | list):
@@ -36,23 +36,23 @@ class Placement:
         return value
 
     def result(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """A tensor that the kernel writes, and that was not written before."""
+        """Allocate a tensor that the kernel writes, without previous contents."""
         made = self._memory.tensor(name, shape, dtype, fill=Fill.OUTPUT)
         self._results.append(made)
         return made
 
     def renew(self) -> None:
-        """Let results hold nothing of value again."""
+        """Restore the initial contents of results."""
         for result in self._results:
             self._memory.renew(result)
 
     def load(self) -> None:
-        """Copy the values of what was placed to where the kernel reads them."""
+        """Copy the values of placed arguments to the places where the kernel reads them."""
         for source, target in self._placed.values():
             _copy(target, source)
 
     def store(self) -> None:
-        """Copy what the kernel may have written to where the release looks for it."""
+        """Copy possible writes of the kernel to the release's own tensors."""
         for source, target in self._written.values():
             _copy(source, target)
 
@@ -68,7 +68,7 @@ class Placement:
         return self._placed[key][1]
 
     def _place(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of the same shape and strides. An axis that was expanded has one place for all of its indices."""
+        """Allocate a tensor of the same shape and strides. An expanded axis has one place for all of its indices."""
         expanded = _expanded(tensor)
         shape = [1 if axis in expanded else size for axis, size in enumerate(tensor.shape)]
         stride = [
@@ -80,7 +80,7 @@ class Placement:
 
 
 def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Bit by bit, NaNs with their payloads; of an expanded axis only what is there once."""
+    """Copy bits, NaN payloads included; an expanded axis is copied once."""
     for axis in _expanded(target):
         target, source = target.narrow(axis, 0, 1), source.narrow(axis, 0, 1)
     bits = _BITS[target.itemsize]

@@ -1,4 +1,4 @@
-"""The release's own pools over guarded memory: what is in the KV cache before a step, and where its tokens go."""
+"""The release's own pools over guarded memory: the KV cache before a step, and the places of its new tokens."""
 
 import random
 from typing import Any
@@ -13,11 +13,11 @@ from attnfuzz.reference.case import Case, KvView, Mode, PageOrder, Request, Step
 from attnfuzz.reference.geometry import KvLayout
 
 DUMMY_LOCATION = 0
-"""The slot of the pool that padded tokens are written to (0.5.9: mem_cache/memory_pool.py:808)."""
+"""The slot of the pool to which padded tokens are written (0.5.9: mem_cache/memory_pool.py:808)."""
 
 
 class Halves(FiniteTails):
-    """Keys and values as halves of one allocation, token-major, as kernels want it that address both by one pointer."""
+    """Keys and values as halves of one token-major allocation, for kernels that address both by one pointer."""
 
     def _separate(self, bench: Bench) -> tuple[torch.Tensor, torch.Tensor]:
         geometry = self._case.geometry
@@ -27,10 +27,10 @@ class Halves(FiniteTails):
 
 
 class ServerPool:
-    """A pool of KV pages in SGLang's layout, as a server's allocator has handed it out.
+    """A pool of KV pages in SGLang's layout, as handed out by a server's allocator.
 
-    `keys` and `values` are [pages * page_size, kv_heads, head_dim], token-major (`values` None for latents). The tokens
-    of request slot s, position p, lie at row `locations(s)[p]`. `paged` says how they lie in memory.
+    `keys` and `values` are [pages * page_size, kv_heads, head_dim], token-major (`values` None for latents). The token
+    of request slot s, position p, lies at row `locations(s)[p]`. `paged` determines the memory layout.
     """
 
     def __init__(self, case: Case, bench: Bench, paged: type[PagedKv] = PagedKv) -> None:
@@ -47,7 +47,7 @@ class ServerPool:
 
     @property
     def tokens(self) -> SlotTokens:
-        """What the slots' positions hold once they are written."""
+        """The contents of the slots' positions once they are written."""
         return self.paged.tokens
 
     @property
@@ -56,12 +56,12 @@ class ServerPool:
         return (self.paged.total_pages - 1) * self.page_size
 
     def locations(self, slot: int) -> list[int]:
-        """Where each position that slot comes to hold lies, to the end of its last page."""
+        """The row of each position of a slot, to the end of its last page."""
         pages = self.paged.pages[slot]
         return [page * self.page_size + offset for page in pages for offset in range(self.page_size)]
 
     def new_locations(self, step: Step) -> list[int]:
-        """Where the tokens that `step` adds are written, request by request: what a server calls out_cache_loc."""
+        """The rows to which `step` writes its new tokens, request by request: a server's out_cache_loc."""
         return [
             location
             for request in step.requests
@@ -69,9 +69,9 @@ class ServerPool:
         ]
 
     def write_before(self, step: Step) -> None:
-        """Bring the pool to the state in which a forward of `step` finds it: without the tokens that it writes itself.
+        """Set the state of the pool before a forward of `step`, without the tokens that it writes itself.
 
-        What a draft or a verify wrote and was not accepted is still there, where the server's queries reach it.
+        Rejected tokens of a draft or a verify are still there, where the server's queries reach them.
         """
         before = tuple(replace(request, q_len=0, kv_len=first_new(request)) for request in step.requests)
         self.paged.write(replace(step, requests=before), rejected_drafts=step.mode is Mode.DRAFT_EXTEND)
@@ -83,7 +83,7 @@ def first_new(request: Request) -> int:
 
 
 def new_tokens(tokens: SlotTokens, step: Step) -> list[int]:
-    """Which of `tokens` a step adds, in the order of `ServerPool.new_locations`."""
+    """Indices into `tokens` of a step's new tokens, in the order of `ServerPool.new_locations`."""
     return [
         tokens.spans[request.slot].start + position
         for request in step.requests
@@ -94,8 +94,8 @@ def new_tokens(tokens: SlotTokens, step: Step) -> list[int]:
 class RequestRows:
     """The release's req_to_token: a row per request, with the location of each of its tokens.
 
-    `of` says which row a slot has. Columns past what a request was ever given hold what an earlier owner of the row
-    left there, as the case's table tail says.
+    `of` maps slots to rows. Columns that a request was never given hold leftovers of the row's earlier owner, as the
+    case's table tail says.
     """
 
     def __init__(self, case: Case, bench: Bench, pool: ServerPool, release_pool: Any) -> None:
@@ -113,7 +113,7 @@ class RequestRows:
         self.table.copy_(self._garbage())
 
     def _garbage(self) -> torch.Tensor:
-        """What all rows hold before a request is given one."""
+        """Initial contents of all rows."""
         owned = [location for slot in self.of for location in self._pool.locations(slot)] or [DUMMY_LOCATION]
         rows, width = self.table.shape
         match self._case.pages.tail:
@@ -128,9 +128,9 @@ class RequestRows:
                 return torch.tensor(owned)[torch.randint(len(owned), (rows, width), generator=source)]
 
     def write_before(self, step: Step) -> None:
-        """Write what a server has written by the time that it forwards `step`: the locations of its new tokens too.
+        """Set the rows before a forward of `step`, including the locations of its new tokens.
 
-        A verify allocates all its drafts. Where few of them were accepted, the rest's locations are still there.
+        A verify allocates all its drafts. The locations of those that were not accepted are still there.
         """
         for request in step.requests:
             end = max(request.kv_len, first_new(request) + step.tokens_per_request)
@@ -142,15 +142,15 @@ class RequestRows:
 def release_kv_pool(loaded: Any, case: Case, pool: ServerPool, dtype: torch.dtype) -> Any:
     """The release's own MHATokenToKVPool or MLATokenToKVPool, built by its __init__, over `pool`'s memory.
 
-    Its buffers are exchanged where it makes them, so that all else is as it made it; only the addresses that it keeps
-    for moving and transferring tokens are of nothing.
+    Its buffers are replaced where it creates them, so that everything else is unchanged; only its addresses for moving
+    and transferring tokens are invalid.
     """
     geometry, memory = case.geometry, loaded.module("sglang.srt.mem_cache.memory_pool")
     parent: Any = memory.MLATokenToKVPool if geometry.latent else memory.MHATokenToKVPool
 
     class GuardedPool(parent):  # type: ignore[misc] # a class of the release
         def _create_buffers(self) -> None:
-            # A second pool would only take time.
+            # Allocating a second pool would only take time.
             self.device = "meta"
             super()._create_buffers()
             self.device = str(pool.keys.device)
@@ -163,7 +163,7 @@ def release_kv_pool(loaded: Any, case: Case, pool: ServerPool, dtype: torch.dtyp
                     raise Unsupported(f"the release's {name} is {tuple(theirs[0].shape)}, not {tuple(ours.shape)}")
                 setattr(self, name, [ours.view(self.store_dtype)])
 
-    told: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "size": pool.size,
         "page_size": pool.page_size,
         "dtype": dtype,
@@ -172,12 +172,12 @@ def release_kv_pool(loaded: Any, case: Case, pool: ServerPool, dtype: torch.dtyp
         "enable_memory_saver": False,
     }
     if geometry.latent:
-        told |= {"kv_lora_rank": geometry.latent.rank, "qk_rope_head_dim": geometry.latent.rope}
+        arguments |= {"kv_lora_rank": geometry.latent.rank, "qk_rope_head_dim": geometry.latent.rope}
     else:
-        told |= {
+        arguments |= {
             "head_num": geometry.kv_heads,
             "head_dim": geometry.head_dim_qk,
             "v_head_dim": geometry.head_dim_vo,
             "enable_alt_stream": False,
         }
-    return GuardedPool(**told)
+    return GuardedPool(**arguments)

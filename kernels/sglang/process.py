@@ -1,8 +1,8 @@
-"""What the process of a server has set up before a backend is built: its arguments, and where it stands among others.
+"""The setup of a server's process before a backend is built: its arguments, and its ranks.
 
-All of it by the release's own functions and with the release's own defaults. ServerArgs of the model path "dummy" skip
-what looks at a model and at GPUs (0.5.9 srt/server_args.py:703, 0.5.23 srt/arg_groups/pipeline.py). Only the groups of
-processes are ours: nothing is sent through them.
+All of it uses the release's own functions and defaults. ServerArgs of the model path "dummy" skip the code that reads a
+model and GPUs (0.5.9 srt/server_args.py:703, 0.5.23 srt/arg_groups/pipeline.py). Only the groups of processes are ours:
+nothing is sent through them.
 """
 
 import os
@@ -18,12 +18,12 @@ from attnfuzz.kernels.sglang.padding import Ranks
 
 @dataclass(frozen=True)
 class Group:
-    """Stands for a GroupCoordinator: how many processes are in it, of which this is the first."""
+    """A replacement of GroupCoordinator: the number of its processes, of which this is the first."""
 
     world_size: int
     rank_in_group: int = 0
     ca_comm: None = None
-    """Without an all-reduce of SGLang's own, which gathers small decode batches unpadded where no rank drafts (0.5.23
+    """Disables SGLang's own all-reduce, which gathers small decode batches unpadded if no rank drafts (0.5.23
     srt/layers/dp_attention.py:236): all others are padded."""
 
 
@@ -45,7 +45,7 @@ _BUFFERS = (
     ("flashinfer_backend", "global_workspace_buffer"),
     ("flashinfer_mla_backend", "global_workspace_buffer"),
 )
-"""What a server's process has once for all of its backends, in the modules of attention."""
+"""Buffers shared by all backends of a server's process, in the modules of attention."""
 
 
 def begin(
@@ -56,9 +56,9 @@ def begin(
     workspace_bytes: int,
     device: torch.device,
 ) -> Any:
-    """Begin as the process of a new server, with nothing left of the last one's, and give its ServerArgs.
+    """Begin as the process of a new server, without leftovers of the last one, and return its ServerArgs.
 
-    `arguments` are a server's, by the names of ServerArgs' fields. Of `model_config` are asked hidden_size, dtype and
+    `arguments` are a server's, by the names of ServerArgs' fields. `model_config` needs hidden_size, dtype and
     hf_config. Backends built from now on allocate workspaces of `workspace_bytes`, on `device`.
     """
     _drop_buffers(loaded)
@@ -80,13 +80,13 @@ def _drop_buffers(loaded: Any) -> None:
 
 
 def _set_workspaces(loaded: Any, size: int) -> None:
-    """MHA asks its environment (0.5.9 trtllm_mha_backend.py:77), MLA has a constant (trtllm_mla_backend.py:44)."""
+    """MHA reads its environment (0.5.9 trtllm_mha_backend.py:77), MLA has a constant (trtllm_mla_backend.py:44)."""
     os.environ["SGLANG_FLASHINFER_WORKSPACE_SIZE"] = str(size)
     loaded.module(f"{_ATTENTION}trtllm_mla_backend").DEFAULT_WORKSPACE_SIZE_MB = -(-size // 2**20)
 
 
 def _begin_with_groups(loaded: Any, ranks: Ranks, model_config: Any, common: Mapping[str, Any]) -> Any:
-    """As workers of 0.5.9 to 0.5.20 begin (srt/model_executor/model_runner.py, init_torch_distributed)."""
+    """Begin like workers of 0.5.9 to 0.5.20 (srt/model_executor/model_runner.py, init_torch_distributed)."""
     server_args = loaded.module("sglang.srt.server_args")
     given = server_args.ServerArgs(**_replicas(ranks), **common)
     server_args.set_global_server_args_for_scheduler(given)
@@ -104,7 +104,7 @@ def _begin_with_groups(loaded: Any, ranks: Ranks, model_config: Any, common: Map
 
 
 def _begin_with_ranks(loaded: Any, ranks: Ranks, model_config: Any, common: Mapping[str, Any]) -> Any:
-    """As schedulers of 0.5.21 to 0.5.23 begin (srt/managers/scheduler.py, run_scheduler_process)."""
+    """Begin like schedulers of 0.5.21 to 0.5.23 (srt/managers/scheduler.py, run_scheduler_process)."""
     named = loaded.release.version >= _SINCE_ATTENTION_REPLICAS
     replicas = {"attn_dp_size": ranks.data_parallel} if named else _replicas(ranks)
     given = loaded.module("sglang.srt.server_args").ServerArgs(**replicas, **common)

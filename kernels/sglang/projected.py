@@ -1,8 +1,8 @@
-"""A latent prefill: the release's own way through chunks of the prefix, over keys and values of ours.
+"""A latent prefill: the release's own loop over chunks of the prefix, with keys and values of ours.
 
 DeepSeek's layers attend to a request's new tokens, then to its prefix in chunks: latents are fetched by the locations
-that the release made of req_to_token, projected to keys and values per head, attended to, and merged. What lies in the
-release's mixin runs as it is. In place of the model's projection, each location has keys and values of its own.
+that the release derives from req_to_token, projected to keys and values per head, attended to, and merged. The code in
+the release's mixin runs unchanged. Instead of the model's projection, each location has keys and values of its own.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from attnfuzz.reference.geometry import Latent
 
 _METHODS = "sglang.srt.models.deepseek_common.attention_forward_methods.forward_mha"
 _MERGES = ("sglang.srt.layers.attention.triton_ops.merge_state", "sglang.kernels.ops.attention.merge_state")
-"""Where versions have the merge in Triton, the second from 0.5.16 on."""
+"""Modules with the merge in Triton; the second from 0.5.16 on."""
 
 
 class ProjectedAttention:
@@ -41,7 +41,7 @@ class ProjectedAttention:
         return _Located(self._server, self._latent)
 
     def inputs(self, index: int, rows: int) -> Inputs:
-        """Queries of step `index` and the keys and values of its new tokens, projected; those of padding are finite."""
+        """Queries of step `index`, and the projected keys and values of its new tokens; those of padding are finite."""
         step = self._case.steps[index]
         queries = draw_queries(self._case, index, rows, self._latent.nope + self._latent.rope)
         key, value = self._located.new(step, rows)
@@ -49,7 +49,7 @@ class ProjectedAttention:
         return Inputs(memory.copy("query", queries), memory.copy("key", key), memory.copy("value", value))
 
     def attend(self, backend: Any, batch: Any, inputs: Inputs) -> torch.Tensor:
-        """Out [rows, q_heads, vo]."""
+        """Return out [rows, q_heads, vo]."""
         # 128 Ki tokens in a server (0.5.9: model_executor/forward_batch_deepseek_mha_mixin.py:45).
         capacity = max(self._case.chunk_capacity, batch.batch_size)
         batch.get_max_chunk_capacity = lambda: capacity
@@ -58,21 +58,21 @@ class ProjectedAttention:
         return out.view(-1, self._case.geometry.q_heads, self._latent.vo)
 
     def output(self, step: Step, inputs: Inputs, out: torch.Tensor) -> Output:
-        """The output of a step: rounded once, and once more by each merge."""
-        # A server schedules no request without a token, so that none takes part in cutting chunks.
+        """The output of a step, rounded once, and once more by each merge."""
+        # A server schedules no request without a token, so none takes part in cutting chunks.
         prefixes = [first_new(request) for request in step.requests if request.q_len]
         return Output(
             out=out,
             lse=None,
             attended=self._located.tokens.attended(step, inputs.query, packed_rows(step)),
             roundings=1 + len(chunk_prefixes(prefixes, self._case.chunk_capacity)),
-            # What is projected from the cache is not quantised.
+            # Projections from the cache are not quantised.
             **BmmScales(bmm1_scale=scaling(self._case), bmm2_scale=1.0),
         )
 
 
 class _Located:
-    """Keys [n, q_heads, nope + rope] and values [n, q_heads, vo] of all tokens, by where the pool has them."""
+    """Keys [n, q_heads, nope + rope] and values [n, q_heads, vo] of all tokens, by their rows in the pool."""
 
     def __init__(self, server: Server, latent: Latent) -> None:
         geometry = server.case.geometry
@@ -92,7 +92,7 @@ class _Located:
                 if first < 0:
                     at[location] = token
                     continue
-                # Slots that share a page share what lies in it.
+                # Slots that share a page share its tokens.
                 self.tokens.key[token] = self.tokens.key[first]
                 self.tokens.value[token] = self.tokens.value[first]
         device = server.bench.device
@@ -105,7 +105,7 @@ class _Located:
         return self.tokens.key[at], self.tokens.value[at]
 
     def at(self, locations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of what lies at some locations, NaN where no tokens do."""
+        """Keys and values at some locations, NaN where there are no tokens."""
         tokens = self._at[locations.long()]
         key, value = self._key[tokens], self._value[tokens]
         empty = (tokens < 0)[:, None, None]
@@ -113,7 +113,7 @@ class _Located:
 
 
 class _Projection:
-    """What the release's mixin asks of a DeepSeek layer. Latents are stood for by their locations.
+    """The members of a DeepSeek layer that the release's mixin uses. Locations represent their latents.
 
     A file and line is that of 0.5.9's models/deepseek_common/attention_forward_methods/forward_mha.py.
     """
@@ -124,34 +124,34 @@ class _Projection:
         self.kv_lora_rank, self.qk_nope_head_dim = latent.rank, latent.nope
         self.qk_rope_head_dim, self.v_head_dim = latent.rope, latent.vo
 
-    def attn_mha(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: Any, **told: Any) -> Any:
-        """The layer over projected keys; what a later version says beside is for its own kernels."""
+    def attn_mha(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: Any, **options: Any) -> Any:
+        """Call the layer over projected keys; other arguments of later versions are for their own kernels."""
         return self._backend.forward(
-            q, k, v, self._server.prefill_layer, batch, save_kv_cache=told.get("save_kv_cache", False)
+            q, k, v, self._server.prefill_layer, batch, save_kv_cache=options.get("save_kv_cache", False)
         )
 
     def _get_mla_kv_buffer(
         self, kv_indices: torch.Tensor, dst_dtype: torch.dtype, forward_batch: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Latents by location, and the rotated part of their keys (line 405)."""
+        """Return latents by location, and the rotated part of their keys (line 405)."""
         del dst_dtype, forward_batch
         key, _ = self._located.at(kv_indices)
         return kv_indices, key[..., self.qk_nope_head_dim :]
 
     def kv_b_proj(self, latents: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """Keys without their rotated part, and values, side by side for each head (line 370)."""
+        """Return keys without their rotated part, and values, side by side for each head (line 370)."""
         key, value = self._located.at(latents)
         return torch.cat([key[..., : self.qk_nope_head_dim], value], dim=-1), None
 
     def o_proj(self, out: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """The model's next layer: nothing."""
+        """Omit the model's next layer."""
         return out, None
 
 
 def _layer_of(loaded: Any, projection: _Projection) -> Any:
     """A layer with the release's own methods, around a projection."""
     methods = loaded.module(_METHODS)
-    # The kernel of sgl_kernel needs CUDA. The release's own stand-in for it takes logarithms to the same base e
+    # The kernel of sgl_kernel needs CUDA. The release's own replacement also uses logarithms to base e
     # (sgl-kernel/csrc/attention/merge_attn_states.cu), where FlashInfer's are to base 2: SGLang issue #40903.
     if not hasattr(methods, "merge_state_v2"):
         methods.merge_state_v2 = _merge_of(loaded)

@@ -1,9 +1,9 @@
-"""A CUDA graph of a whole forward: what a capture sees is recorded and not run, and a replay runs it.
+"""A CUDA graph of a whole forward: a capture records operations without running them, and a replay runs them.
 
-As on a GPU, the Python code runs once, at the capture: its numbers are frozen. Tensors are live: a replay reads what
-they hold then, and writes the same outputs. What a stream refuses while it captures is refused: a number or a shape
-that depends on what a tensor holds. Tensors of the host are no part of a graph: what is computed of them alone is
-computed at the capture. On a GPU, a real graph is captured of what was recorded.
+As on a GPU, the Python code runs once, at the capture: its numbers are frozen. Tensors are live: a replay reads their
+present contents, and writes the same outputs. Operations that a capturing stream refuses are refused: numbers and
+shapes that depend on a tensor's contents. Tensors of the host are not part of a graph: computations on them alone run
+at the capture. On a GPU, the recorded operations are captured in a real graph.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,14 +19,14 @@ from attnfuzz.kernels.backend import Bench, Graph, Launcher
 
 
 class NotCapturable(RuntimeError):
-    """Something that a CUDA stream does not permit while it captures."""
+    """An operation that a CUDA stream does not permit while it captures."""
 
 
 class Recording:
-    """Records what torch is asked to do inside of it, and whatever else is given to `keep`, in its order.
+    """Records torch's operations inside it, and the work given to `keep`, in order.
 
-    Results are there at once and hold nothing of value: their forms follow from those of the arguments. `device` is
-    what a server's GPU is here, and `host` are the tensors on it that a server keeps on the host.
+    Results exist at once without meaningful contents: their forms follow from those of the arguments. `device` stands
+    for a server's GPU, and `host` are the tensors on it that a server keeps on the host.
     """
 
     _active: ClassVar["list[Recording]"] = []
@@ -42,7 +42,7 @@ class Recording:
 
     @classmethod
     def current(cls) -> "Recording | None":
-        """The recording that is under way, if any."""
+        """The active recording, if any."""
         return cls._active[-1] if cls._active else None
 
     def __enter__(self) -> Self:
@@ -61,20 +61,20 @@ class Recording:
         return len(self._work)
 
     def keep(self, work: Callable[[], object]) -> None:
-        """Let a replay do `work` at this point."""
+        """Run `work` at this point of a replay."""
         self._work.append(work)
 
     def before(self, work: Callable[[], object]) -> None:
-        """Let every replay begin with `work`, which is no part of the graph."""
+        """Run `work` at the beginning of every replay, outside the graph."""
         self._before.append(work)
 
     def capture(self, launcher: Launcher) -> None:
-        """Make a graph of a GPU of what was recorded."""
+        """Capture the recorded work in a graph of a GPU."""
         with outside(), torch.no_grad(), launcher.capture_all() as self._graph:
             self._run()
 
     def replay(self) -> None:
-        """Do again all that was recorded."""
+        """Run the recorded work again."""
         with outside(), torch.no_grad():
             for work in self._before:
                 work()
@@ -102,7 +102,7 @@ class Recording:
         return self._recorded(func, args, kwargs)
 
     def _recorded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The results of an operation that writes nothing else: a replay computes them anew, into the same memory."""
+        """The results of an operation without side effects: a replay computes them again, into the same memory."""
         device = _device(args, kwargs)
         results = tree_map_only(torch.Tensor, lambda form: _like(form, device), _form(func, args, kwargs))
         targets = _tensors(results)
@@ -115,7 +115,7 @@ class Recording:
         return results
 
     def _stays_on_host(self, tensors: Sequence[torch.Tensor], kwargs: Mapping[str, Any]) -> bool:
-        """Whether an operation is about tensors of the host alone. A copy of one to a GPU is not."""
+        """Whether an operation involves tensors of the host alone. A copy of one to a GPU does not."""
         to = kwargs.get("device")
         leaves = self._device.type != "cpu" and to is not None and torch.device(to).type == self._device.type
         return bool(tensors) and not leaves and all(map(self._is_host, tensors))
@@ -129,7 +129,7 @@ class Recording:
 
 
 class _Operations(TorchDispatchMode):
-    """Hands every operation to `record`."""
+    """Passes every operation to `record`."""
 
     record: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -142,7 +142,7 @@ class _Operations(TorchDispatchMode):
 
 
 class _HostAccess(TorchFunctionMode):
-    """Refuses to hand a tensor's values to the host, where torch asks no operation for them since all lie there."""
+    """Refuses to pass a tensor's values to the host, where torch calls no operation since all tensors lie there."""
 
     def __init__(self, is_host: Callable[[torch.Tensor], bool]) -> None:
         super().__init__()
@@ -161,13 +161,13 @@ _outside = 0
 
 
 def paused() -> bool:
-    """Whether what happens now is our own doing and not the release's."""
+    """Whether the present operations are ours, not the release's."""
     return _outside > 0
 
 
 @contextmanager
 def outside() -> Iterator[None]:
-    """Have what follows done at once, and as torch does it: it is not the release that asks for it."""
+    """Run the following operations at once, as torch does: they are ours, not the release's."""
     global _outside  # noqa: PLW0603 - a mode of the process, like torch's own
     _outside += 1
     try:
@@ -177,7 +177,7 @@ def outside() -> Iterator[None]:
 
 
 def _refuse_what_synchronises(func: Any, args: tuple[Any, ...]) -> None:
-    """NotCapturable for numbers and shapes that are only known when the stream has done its work."""
+    """Raise NotCapturable for numbers and shapes that are known only after the stream's work is done."""
     tags = func.tags
     if torch.Tag.data_dependent_output in tags:
         raise NotCapturable(
@@ -193,13 +193,13 @@ def _refuse_what_synchronises(func: Any, args: tuple[Any, ...]) -> None:
 
 
 def _is_view(func: Any) -> bool:
-    """Whether a result looks at the memory of an argument."""
+    """Whether a result views the memory of an argument."""
     aliases = [each.alias_info for each in func._schema.returns]  # noqa: SLF001 - torch has no other way to ask
     return any(alias is not None and not alias.is_write for alias in aliases)
 
 
 def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What an operation that writes to its arguments returns: those that it writes; None if it writes to none."""
+    """The arguments that an operation writes and returns; None if it writes to none."""
     names = [each for each in func._schema.arguments if each.alias_info is not None and each.alias_info.is_write]  # noqa: SLF001
     if not names:
         return None
@@ -210,7 +210,7 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _form(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Results without memory: what an operation gives on the meta device."""
+    """Results without memory: those of the operation on the meta device."""
     args, kwargs = tree_map_only(torch.Tensor, lambda tensor: _like(tensor, torch.device("meta")), (args, kwargs))
     if any(argument.name == "device" for argument in func._schema.arguments):  # noqa: SLF001
         kwargs["device"] = torch.device("meta")
@@ -234,7 +234,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 @contextmanager
 def record(bench: Bench, host: Sequence[torch.Tensor] = ()) -> Iterator[Recording]:
-    """Record a whole forward of a release: what runs in here is done by each `replay`."""
+    """Record a whole forward of a release, for repetition by `replay`."""
     with Recording(bench.device, host) as recording:
         yield recording
     if bench.device.type == "cuda":

@@ -1,4 +1,4 @@
-"""A release of SGLang on the disk: an unpacked wheel of PyPI's, or a source tree, which may be a checkout."""
+"""A release of SGLang on disk: an unpacked wheel from PyPI, or a source tree, which may be a checkout."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from attnfuzz.kernels.sglang import wheel
 from attnfuzz.kernels.sglang.errors import NotATree
 
 _SOURCE = Path("sglang", "srt", "layers", "attention")
-"""What a folder has that holds the package's source, and a folder of its documentation has not."""
+"""A folder in the package's source that distinguishes it from a folder of its documentation."""
 
 _WRITTEN_VERSION = re.compile(r"""^__version__\s*=.*?["']([^"']+)["']""", re.MULTILINE)
 _PRETEND = "SETUPTOOLS_SCM_PRETEND_VERSION"
@@ -24,11 +24,11 @@ _PRETEND = "SETUPTOOLS_SCM_PRETEND_VERSION"
 
 @dataclass(frozen=True)
 class Release:
-    """What can be loaded.
+    """A release that can be loaded.
 
     Attributes:
-        name: As a backend's name begins with it, `sglang==0.5.9` or `sglang@/path/of/a/tree`.
-        version: Of a tree, the version that it is on the way to, such as 0.5.24.dev3.
+        name: The beginning of its backends' names, `sglang==0.5.9` or `sglang@/path/of/a/tree`.
+        version: Its version; of a tree, the version under development, such as 0.5.24.dev3.
         root: The folder that holds the package's folder `sglang`.
         flashinfer: The version of FlashInfer that it pins; None if it takes any.
 
@@ -73,30 +73,32 @@ def _tree(name: str, path: Path) -> Release:
 
 
 def _version(root: Path) -> str | None:
-    """What the tree says of its version, the most explicit first. A build's leavings may be older than git's tags."""
+    """The tree's version from the most explicit source. Leftovers of a build may be older than git's tags."""
     return os.environ.get(_PRETEND) or _in_metadata(root) or _in_git(root) or _in_build(root)
 
 
 def _in_metadata(root: Path) -> str | None:
-    """A wheel's own."""
+    """The version in a wheel's metadata."""
     found = next((path for path in root.glob("sglang-*.dist-info") if path.is_dir()), None)
     return str(metadata.PathDistribution(found).metadata["Version"] or "") or None if found else None
 
 
 def _in_git(root: Path) -> str | None:
-    """The last tag before what is checked out, and how many commits it is behind."""
-    # Not those of a repository that happens to have the tree somewhere in it.
+    """The last tag before the checked-out commit, and the number of commits since."""
+    # Ignores the tags of a repository that merely contains the tree.
     if _git(root, "rev-parse", "--show-toplevel") not in {str(root), str(root.parent)}:
         return None
-    told = re.fullmatch(r"v(.+)-(\d+)-g[0-9a-f]+", _git(root, "describe", "--tags", "--long", "--match", "v[0-9]*"))
-    if not told:
+    described = re.fullmatch(
+        r"v(.+)-(\d+)-g[0-9a-f]+", _git(root, "describe", "--tags", "--long", "--match", "v[0-9]*")
+    )
+    if not described:
         return None
-    tag, commits = told.groups()
+    tag, commits = described.groups()
     return tag if commits == "0" else f"{tag}+{commits}"
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """What git says there, or nothing."""
+    """Git's output in a folder, or an empty string."""
     command = ["git", "-C", str(folder), *arguments]
     try:
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -106,7 +108,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def _in_build(root: Path) -> str | None:
-    """What a build wrote into the package (setuptools-scm, _version.py)."""
+    """The version that a build wrote into the package (setuptools-scm, _version.py)."""
     try:
         found = _WRITTEN_VERSION.search((root / "sglang" / "_version.py").read_text())
     except OSError:
@@ -115,13 +117,13 @@ def _in_build(root: Path) -> str | None:
 
 
 def _flashinfer_of_wheel(root: Path) -> Version | None:
-    """What the metadata of the `sglang` in `root` pins; None if it pins no version."""
+    """The version pinned by the metadata of the `sglang` in `root`; None if it pins none."""
     found = next(iter(metadata.distributions(name="sglang", path=[str(root)])), None)
     return _pinned(found.requires or ()) if found else None
 
 
 def _flashinfer_of_project(pyproject: Path) -> Version | None:
-    """What the dependencies in a pyproject.toml pin; None if they pin no version or can't be read."""
+    """The version pinned by the dependencies in a pyproject.toml; None if they pin none or can't be read."""
     try:
         requirements = tomllib.loads(pyproject.read_text())["project"]["dependencies"]
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, TypeError):

@@ -1,8 +1,8 @@
-"""Writes pinned/VERSION.json from the questions that runs have recorded: what make pin-sglang calls.
+"""Writes pinned/VERSION.json from recorded questions, for make pin-sglang.
 
     python -m attnfuzz.kernels.sglang.repin FOLDER
 
-What a version asked before and was not asked now stays out: look at the difference before you keep it.
+Questions that a version no longer asks are dropped: review the difference before you keep it.
 """
 
 import json
@@ -14,15 +14,15 @@ from attnfuzz.kernels.sglang.answers import RECORDED
 
 
 def repin(recorded: Path, pinned: Path) -> list[str]:
-    """Write a file of pins into `pinned` for each version that `recorded` has questions of, and name the versions."""
+    """Write a file of pins into `pinned` for each version with `recorded` questions; returns the versions."""
     versions: defaultdict[str, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for line in (recorded / RECORDED).read_text(encoding="utf-8").splitlines():
         asked = json.loads(line)
         questions = versions[asked["release"]]
-        if "what" in asked:
-            questions[asked["what"]].add(asked["place"])
+        if "name" in asked:
+            questions[asked["name"]].add(asked["place"])
     for version, questions in versions.items():
-        pins = {what: sorted(places) for what, places in sorted(questions.items())}
+        pins = {name: sorted(places) for name, places in sorted(questions.items())}
         (pinned / f"{version}.json").write_text(f"{json.dumps(pins, indent=2)}\n", encoding="utf-8")
     return sorted(versions)
 

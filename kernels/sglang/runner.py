@@ -1,4 +1,4 @@
-"""What a release's attention backend asks of its model runner, and what a server would answer.
+"""The model runner for a release's attention backend, with the answers of a server.
 
 A file and line is that of SGLang 0.5.9 unless another version is named.
 """
@@ -27,15 +27,15 @@ EXTRA_CONTEXT = 4
 
 
 class Server:
-    """Everything around a release's backend for one case: a new server's process begins with each.
+    """The environment of a release's backend for one case, which begins as a new server's process.
 
     Attributes:
-        model_runner: What the backend takes for its ModelRunner. A session sets its `attn_backend`.
+        model_runner: The backend's ModelRunner. A session sets its `attn_backend`.
         args: The release's own ServerArgs.
         pool: The KV cache; `model_runner.token_to_kv_pool` is the release's own pool over it.
         rows: req_to_token; `model_runner.req_to_token_pool` is the release's own around it.
         layer: The release's RadixAttention over the cache; `prefill_layer` over projected keys, None without latents.
-        ranks: Those around this one.
+        ranks: The ranks of the server, including this one.
         draft_tokens: Tokens that a request drafts, 0 without speculation.
         context_len: The model's context length: no request of the case is longer.
 
@@ -66,12 +66,12 @@ class Server:
         self.prefill_layer: Any = prefill_layer(loaded, case, bench) if case.geometry.latent else None
 
     def prepare_step(self, step: Step) -> None:
-        """Bring pool and request rows to the state in which a forward of `step` finds them."""
+        """Set the state of the pool and the request rows before a forward of `step`."""
         self.pool.write_before(step)
         self.rows.write_before(step)
 
     def forwarding(self) -> AbstractContextManager[Any]:
-        """What a server has around each forward of the model runner's backend: from 0.5.14 on, layers ask it for that.
+        """The context of each forward of the model runner's backend: from 0.5.14 on, layers ask it for the backend.
 
         0.5.14: model_executor/forward_context.py.
         """
@@ -85,11 +85,11 @@ class Server:
 
     @property
     def attention_backend(self) -> str:
-        """What --attention-backend names."""
+        """The value of --attention-backend."""
         return "trtllm_mla" if self.case.geometry.latent else "trtllm_mha"
 
     def _arguments(self) -> dict[str, Any]:
-        """What the server was started with, by the fields of ServerArgs."""
+        """The server's start arguments, by the fields of ServerArgs."""
         drafts = self.draft_tokens
         arguments: dict[str, Any] = {
             "attention_backend": self.attention_backend,
@@ -112,7 +112,7 @@ class Server:
         geometry = self.case.geometry
         kv_dtype = geometry.kv_dtype.torch_dtype
         own_pool = release_kv_pool(self.loaded, self.case, self.pool, kv_dtype)
-        # Slots are what a table says, and no virtual ones (0.5.17: unified_mem_hooks.py:62).
+        # Slots are physical, not virtual (0.5.17: unified_mem_hooks.py:62).
         allocator = ServerMock("token_to_kv_pool_allocator", get_kvcache=lambda: own_pool, full_v2p_page_table=ABSENT)
         algorithm = self.loaded.module("sglang.srt.speculative.spec_info").SpeculativeAlgorithm
         return ServerMock(
@@ -123,7 +123,7 @@ class Server:
             dtype=geometry.dtype.torch_dtype,
             page_size=geometry.page_size,
             device=str(self.bench.device),
-            # One pool for all layers, as where every layer has a window (model_config.py, is_hybrid_swa).
+            # One pool for all layers, as if every layer has a window (model_config.py, is_hybrid_swa).
             sliding_window_size=None if geometry.window_left < 0 else geometry.window_left,
             req_to_token_pool=own_rows,
             token_to_kv_pool=own_pool,
@@ -133,7 +133,7 @@ class Server:
             prefill_attention_backend_str=self.attention_backend,
             decode_attention_backend_str=self.attention_backend,
             model=ServerMock("model", modules=lambda: [self.layer]),
-            # No Mamba layers, and activations that are whole on each rank (0.5.23: model_runner.py).
+            # No Mamba layers, and whole activations on each rank (0.5.23: model_runner.py).
             mambaish_config=None,
             attn_tp_sequence_sharded=lambda _: False,
             enable_elastic_ep=False,
@@ -143,7 +143,7 @@ class Server:
         )
 
     def _translator(self, own_rows: Any, own_pool: Any, allocator: ServerMock) -> Any | None:
-        """The release's own KVIndexTranslator, where it has one (0.5.23: model_runner.py:954)."""
+        """The release's own KVIndexTranslator, if it has one (0.5.23: model_runner.py:954)."""
         if not _has(self.loaded, "mem_cache/kv_index_translator.py"):
             return None
         return self.loaded.module("sglang.srt.mem_cache.kv_index_translator").KVIndexTranslator(
@@ -168,7 +168,7 @@ class Server:
         architecture = "DeepseekV3ForCausalLM" if geometry.latent else "LlamaForCausalLM"
         return ServerMock(
             "model_config",
-            # The model's heads are shared out among the ranks of a group; a case has what one of them has.
+            # The model's heads are divided among the ranks of a group; a case has those of one rank.
             num_attention_heads=geometry.q_heads * group,
             get_max_num_attention_heads=lambda: geometry.q_heads * group,
             get_num_kv_heads=lambda *_, **__: geometry.kv_heads,
@@ -190,9 +190,9 @@ class Server:
 
 
 def _paged(case: Case, device: torch.device, version: Version) -> type[PagedKv]:
-    """How the pool lies in memory. What no request has written is NaN where kernels of ours run.
+    """The pool's memory layout. Unwritten slots are NaN for kernels of ours.
 
-    fmha_v2 multiplies what follows a request's last key by 0, and takes K and V by one pointer (0.5.23:
+    fmha_v2 multiplies the values after a request's last key by 0, and takes K and V by one pointer (0.5.23:
     layers/attention/trtllm_mha_backend.py:440, mem_cache/memory_pool.py:2630): a server's pool has numbers there.
     """
     if device.type == "cpu" or case.geometry.latent:
@@ -207,18 +207,18 @@ def _has(loaded: Any, file: str) -> bool:
 
 
 ON_A_GPU = 32 << 20
-"""Bytes, where a server has 128 MiB to 512. XQA's partial results take some MiB of it in any geometry that is drawn
+"""Bytes; a server has 128 MiB to 512. XQA's partial results take some MiB of it in any geometry that is drawn
 (attnfuzz.kernels.gpu.xqa.workspace_bytes), and its semaphores, which 0.5.23 adds to it, 8; the others take nothing.
 """
 
 _LONGER_THAN_ANY = 1 << 30
-"""Keys: as many splits as there can be."""
+"""Keys that need the maximum number of splits."""
 
 
 def native_workspace(case: Case) -> int:
-    """Bytes that are enough for whatever a release makes of the query rows of a step, right or wrong.
+    """Bytes that suffice for any batch that a release derives from a step's query rows, right or wrong.
 
-    Partial results take the same for each query row, however many of them are taken for a request.
+    Partial results take the same space for each query row, however many rows form a request.
     """
     geometry = case.geometry
     return workspace_bytes(
@@ -232,9 +232,9 @@ def native_workspace(case: Case) -> int:
 
 
 def _decoded_rows(step: Step) -> int:
-    """No fewer rows than a step may hand to the decode kernel."""
+    """An upper bound on the rows that a step passes to the decode kernel."""
     if step.mode.speculative:
-        # MLA pads a ragged step to the longest of its requests, and padding is rounded up to a whole request.
+        # MLA pads a ragged step to its longest request, and padding is rounded up to a whole request.
         return step.padded_tokens + max(step.padded_batch, len(step.requests)) * step.tokens_per_request
-    # Of a prefill the requests with one token (0.5.23 trtllm_mha_backend.py, forward_extend), and padding as such.
+    # In a prefill: the requests with one token (0.5.23 trtllm_mha_backend.py, forward_extend), and padding as such.
     return len(step.requests) + step.padded_tokens - step.tokens

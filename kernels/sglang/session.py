@@ -22,7 +22,7 @@ from attnfuzz.kernels.sglang.runner import Server
 from attnfuzz.reference.case import Case, Launch, Mode, Step
 
 _WORKERS = {Mode.DRAFT_EXTEND: WorkerKind.SPEC_V1, Mode.DRAFT_EXTEND_V2: WorkerKind.SPEC_V2}
-"""Whose draft extends have a mode."""
+"""The worker whose draft extends have a mode."""
 
 _OF_DRAFTS = frozenset({Mode.TARGET_VERIFY, *_WORKERS})
 
@@ -31,11 +31,11 @@ _FEWEST_DRAFTS = 2
 
 
 class SglangSession(ABC):
-    """An attention backend of a release at work on one case. Subclasses say how a model calls it.
+    """A session on an attention backend of a release. Subclasses define a model's call of it.
 
-    Each model that a server runs has its own instance, which holds its metadata from one step to the next: the target
-    of a server with speculation and that of one without, and the draft model of either worker. What requests attend to
-    is what the case says and not what the release's pool holds: a KV write that goes wrong shows.
+    Each model that a server runs has its own instance, which keeps its metadata between steps: the target of a server
+    with or without speculation, and the draft model of either worker. Requests attend to the keys that the case
+    defines, not to the contents of the release's pool: a wrong KV write shows.
     """
 
     def __init__(self, loaded: Loaded, kernels: KernelsBelow, case: Case, bench: Bench) -> None:
@@ -51,11 +51,11 @@ class SglangSession(ABC):
 
     @abstractmethod
     def _build(self) -> Any:
-        """An instance of the release's backend."""
+        """Create an instance of the release's backend."""
 
     @abstractmethod
     def _attend(self, backend: Any, batch: Any, inputs: Inputs) -> torch.Tensor:
-        """What a model's attention layer does: out [rows, q_heads, head_dim_vo]."""
+        """Run a model's attention layer: out [rows, q_heads, head_dim_vo]."""
 
     def _finish(self, step: Step, inputs: Inputs, out: torch.Tensor) -> Output:
         """The output of a step that ran on `inputs`."""
@@ -81,7 +81,7 @@ class SglangSession(ABC):
         return output
 
     def _is_rejection(self, error: Exception) -> bool:
-        """Whether a `raise` of the release's own says no: a ValueError that Python raises in its lines is a crash."""
+        """Whether the release's own `raise` rejects the case: a ValueError raised by Python in its code is a crash."""
         trace = error.__traceback__
         assert trace is not None
         while trace.tb_next is not None:
@@ -91,7 +91,7 @@ class SglangSession(ABC):
         return raised and code.co_filename.startswith(f"{self._loaded.release.root}/")
 
     def _running(self) -> AbstractContextManager[Below]:
-        """Whatever runs the release's code does so inside of this."""
+        """The context for any code of the release."""
         return below(self._loaded, self._bench, self._kernels)
 
     def _run(self, index: int, step: Step) -> Output | None:
@@ -126,7 +126,7 @@ class SglangSession(ABC):
         return self._finish(step, inputs, out)
 
     def _order(self, step: Step) -> Order:
-        """The order of an eager step. Of a verify's two it is that of the worker whose draft extends the case has."""
+        """The order of an eager step. A verify may have two: then that of the worker of the case's draft extends."""
         orders = self._orders.eager[step.mode]
         workers = {_WORKERS[each.mode] for each in self._case.steps if each.mode in _WORKERS}
         fitting = [order for order in orders if order.worker in workers]
@@ -139,7 +139,7 @@ class SglangSession(ABC):
             mode = Mode.TARGET_VERIFY if verifies else Mode.DECODE
         if mode not in self._backends:
             self._backends[mode] = self._build()
-        # Padding asks the runner for its backend, and batches have it.
+        # Padding asks the runner for its backend, and so do batches.
         self._server.model_runner.attn_backend = self._backends[mode]
         return self._backends[mode]
 
@@ -150,7 +150,7 @@ class SglangSession(ABC):
 
 
 class SglangMhaSession(SglangSession):
-    """Attention to keys and values in the cache, with sinks as a GPT-OSS layer hands them over."""
+    """Attention to keys and values in the cache, with sinks as in a GPT-OSS layer."""
 
     def _build(self) -> Any:
         return self._loaded.mha.TRTLLMHAAttnBackend(self._server.model_runner)

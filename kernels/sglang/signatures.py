@@ -1,4 +1,4 @@
-"""What FlashInfer's entry points take in each version: calls are bound as the version would that a release pins.
+"""Signatures of FlashInfer's entry points by version: calls are bound like those of the version that a release pins.
 
 They are read from released wheels, so that no FlashInfer has to be installed:
 
@@ -26,9 +26,9 @@ _SOURCES: Final = tuple(f"flashinfer/{name}" for name in ("decode.py", "prefill.
 
 @cache
 def signatures(flashinfer: Version | None) -> Mapping[str, inspect.Signature]:
-    """The signature of each function in this version, or in the last known one before it; None asks for the newest.
+    """The signature of each function in this version, or in the last known one before it; None selects the newest.
 
-    A version before the first that is known gets the first.
+    A version before all known ones gets the oldest.
     """
     known = sorted((Version(name), functions) for name, functions in json.loads(_FILE.read_text()).items())
     _, functions = max((each for each in known if flashinfer is None or each[0] <= flashinfer), default=known[0])
@@ -36,7 +36,7 @@ def signatures(flashinfer: Version | None) -> Mapping[str, inspect.Signature]:
 
 
 def _signature(parameters: str) -> inspect.Signature:
-    """Return a signature as the file has it; its defaults are literals."""
+    """Parse a signature in the file; its defaults are literals."""
     function = ast.parse(f"def function({parameters}): ...").body[0]
     assert isinstance(function, ast.FunctionDef)
     given = function.args
@@ -51,7 +51,7 @@ def _signature(parameters: str) -> inspect.Signature:
 
 
 def signatures_of_wheel(wheel: Path) -> dict[str, str]:
-    """The parameters of each function that a wheel has, as Python writes them, without annotations."""
+    """The parameters of each entry point in a wheel, as Python source without annotations."""
     found = {}
     with zipfile.ZipFile(wheel) as files:
         for source in sorted({*_SOURCES} & {*files.namelist()}):

@@ -1,6 +1,6 @@
-"""What stands in a release's modules for FlashInfer and for kernels that need a GPU to be compiled.
+"""Replacements in a release's modules for FlashInfer, and for kernels whose compilation needs a GPU.
 
-The stand-ins stay for as long as the process does: what answers them changes with each session.
+The replacements stay as long as the process; the session below them changes.
 """
 
 import importlib
@@ -16,13 +16,13 @@ from attnfuzz.kernels.backend import Op
 
 
 class Lower(Protocol):
-    """What lies below a release while it runs."""
+    """The kernels below a release while it runs."""
 
     def call(self, function: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run an entry point of FlashInfer."""
 
     def op(self, function: str) -> Op:
-        """The kernel that stands for a function. Raises Unsupported if there is none."""
+        """The kernel for a function. Raises Unsupported if there is none."""
 
     def launch(self, op: Op, arguments: dict[str, Any]) -> Any:
         """Launch a kernel on guarded memory."""
@@ -46,7 +46,7 @@ _looked_at: set[str] = set()
 
 @contextmanager
 def answered_by(lower: Lower) -> Iterator[None]:
-    """Let `lower` run what the release calls inside of this."""
+    """Let `lower` run the release's calls inside the context."""
     _replace()
     _lower.append(lower)
     try:
@@ -62,16 +62,16 @@ def _current(function: str) -> Lower:
 
 
 class FlashInfer:
-    """FlashInfer as a release's modules see it: `flashinfer.decode.NAME` is a stand-in if NAME is an entry point.
+    """FlashInfer as seen by a release's modules: `flashinfer.decode.NAME` is a replacement if NAME is an entry point.
 
-    Anything else is that of the installed FlashInfer, in whatever module it lies.
+    Everything else is the installed FlashInfer's, in any module.
     """
 
     def __init__(self, name: str = "flashinfer") -> None:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        """A submodule, a stand-in, or what the installed one has."""
+        """A submodule, a replacement, or a member of the installed FlashInfer."""
         if attribute in ENTRY_POINTS:
             return _entry(attribute)
         full = f"{self._name}.{attribute}"
@@ -82,27 +82,27 @@ class FlashInfer:
         try:
             return getattr(importlib.import_module(self._name), attribute)
         except ImportError as error:
-            raise AttributeError(f"{full} is asked for, which has no stand-in, and FlashInfer is not there") from error
+            raise AttributeError(f"{full} has no replacement, and FlashInfer is not installed") from error
 
 
 class FixupModule:
-    """What SGLang compiles its fixup into (0.5.11, jit_kernel/fixup_zero_kv.py:26): zero keys give 0 and -inf.
+    """The module into which SGLang compiles its fixup (0.5.11, jit_kernel/fixup_zero_kv.py:26): zero keys give 0, -inf.
 
-    `compiled` is the module that it got for a dtype, where there is a GPU.
+    `compiled` is the real module for a dtype, if there is a GPU.
     """
 
     def __init__(self, compiled: Any = None) -> None:
         self._compiled = compiled
 
     def fixup_zero_kv_rows(self, *args: Any) -> None:
-        """Answer rows without keys."""
+        """Repair rows without keys."""
         lower, name = _current("fixup_zero_kv_rows"), "fixup_zero_kv_rows"
         op = lower.op(name) if self._compiled is None else Op(name, self._by_name, frozenset({"out", "lse"}))
         arguments = zip(("out", "lse", "kv_lens", "cum_seq_lens", "max_seq_len"), args, strict=True)
         lower.launch(op, dict(arguments))
 
     def _by_name(self, **arguments: Any) -> None:
-        """The compiled fixup, which takes its arguments by their places."""
+        """Call the compiled fixup, which takes its arguments by position."""
         self._compiled.fixup_zero_kv_rows(*arguments.values())
 
 
@@ -117,11 +117,11 @@ def _entry(function: str) -> Callable[..., Any]:
 class JitModule:
     """A module that a release compiled with nvcc for itself, whose kernels are launched like any other.
 
-    It is what load_jit gives (0.5.9 jit_kernel/utils.py:93, 0.5.23 kernels/jit/utils/compile/loader.py:49); a release
-    calls its functions by the places of their arguments.
+    It is the result of load_jit (0.5.9 jit_kernel/utils.py:93, 0.5.23 kernels/jit/utils/compile/loader.py:49); a
+    release calls its functions with positional arguments.
 
     Attributes:
-        compiled: What load_jit gave.
+        compiled: The module from load_jit.
 
     """
 
@@ -134,7 +134,7 @@ class JitModule:
 
 
 def launching(load_jit: Callable[..., Any]) -> Callable[..., JitModule]:
-    """Return a release's load_jit, with modules whose kernels are launched; itself if it is one of these already."""
+    """Wrap a release's load_jit, so that its modules' kernels are launched; returns a wrapped one unchanged."""
     if getattr(load_jit, "func", None) is _loaded:
         return load_jit
     return update_wrapper(partial(_loaded, load_jit), load_jit)
@@ -145,16 +145,16 @@ def _loaded(load_jit: Callable[..., Any], *args: Any, **kwargs: Any) -> JitModul
 
 
 def _run_compiled(name: str, function: Callable[..., Any], *args: Any) -> Any:
-    # What takes no tensor answers a question, and runs no kernel.
+    # A function without tensor arguments answers a question, and runs no kernel.
     if not any(isinstance(argument, torch.Tensor) for argument in args):
         return function(*args)
     return _current(name).launch(*launch_of(function, name, args))
 
 
 def launch_of(function: Callable[..., Any], name: str, args: tuple[Any, ...]) -> tuple[Op, dict[str, Any]]:
-    """A call of a compiled function as an op of the release's own, and its arguments by names.
+    """A call of a compiled function as an op of the release's own, with its arguments by name.
 
-    Which of its tensors a kernel writes, and what they are called, is not to be told from outside.
+    Neither the names of its tensors nor which of them it writes are known.
     """
     arguments = {f"argument_{place}": value for place, value in enumerate(args)}
     tensors = frozenset(place for place, value in arguments.items() if isinstance(value, torch.Tensor))
@@ -166,7 +166,7 @@ def launch_of(function: Callable[..., Any], name: str, args: tuple[Any, ...]) ->
 
 
 def _replace() -> None:
-    """Put the stand-ins into the modules of the release that have appeared since the last time."""
+    """Put the replacements into the modules of the release that were imported since the last call."""
     new = sys.modules.keys() - _looked_at
     _looked_at.update(new)
     for name in new:
@@ -182,15 +182,15 @@ def _replace() -> None:
 
 
 def _fixup(build: Callable[[Any], Any]) -> Callable[[Any], FixupModule]:
-    """What stands for the function that compiles a fixup for a dtype: on a CPU nothing is compiled."""
+    """Replace the function that compiles a fixup for a dtype: nothing is compiled on a CPU."""
     return lambda dtype: FixupModule(build(dtype).compiled if torch.cuda.is_available() else None)
 
 
 _CALLERS: Final = (".trtllm_mha_backend", ".trtllm_mla_backend")
-"""Modules that import FlashInfer only where CUDA is."""
+"""Modules that import FlashInfer only if CUDA is available."""
 
 _ON_A_CPU: Final[Mapping[str, Any]] = {
-    # A B200: how many multiprocessors there are sizes scratch that no CPU kernel uses.
+    # A B200's: the number of multiprocessors sizes scratch that no CPU kernel uses.
     "flashinfer.utils.get_device_sm_count": lambda _device: 148,
 }
-"""What the installed FlashInfer would ask a GPU."""
+"""Answers that the installed FlashInfer would get from a GPU."""

@@ -1,8 +1,7 @@
-"""Modules that are not there: what a release imports beside torch and triton, and no attention backend runs.
+"""Stubs for missing modules: imports of a release beside torch and triton that no attention backend runs.
 
-A stub answers any name with a class that can be subclassed, called, indexed and used as a decorator, which is what
-modules do with names when they are imported. What is asked while a backend runs is passed to `note`: it may have
-chosen a branch.
+A stub answers any name with a class that can be subclassed, called, indexed and used as a decorator, as modules do at
+import. Names that are read while a backend runs are passed to `note`: they may have chosen a branch.
 """
 
 import sys
@@ -16,10 +15,10 @@ Note = Callable[[str], None]
 
 
 class Stubs(MetaPathFinder, Loader):
-    """Serves stubs for some modules and all that is in them, ahead of what is installed.
+    """Serves stubs for some modules and all that they contain, ahead of installed ones.
 
     Attributes:
-        note: Called with each name that is asked of a stub, as "transformers.AutoConfig", unless it is None.
+        note: Called with each name that is read from a stub, such as "transformers.AutoConfig", unless it is None.
 
     """
 
@@ -28,11 +27,11 @@ class Stubs(MetaPathFinder, Loader):
         self.note: Note | None = None
 
     def install(self) -> None:
-        """Be asked first for modules from now on."""
+        """Become the first finder of modules."""
         sys.meta_path.insert(0, self)
 
     def remove(self) -> None:
-        """Be asked no more."""
+        """Stop finding modules."""
         sys.meta_path.remove(self)
 
     def serve(self, fullname: str) -> bool:
@@ -40,20 +39,20 @@ class Stubs(MetaPathFinder, Loader):
         return any(fullname == name or fullname.startswith(f"{name}.") for name in self._names)
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """A stub's spec; None for a module that is to be the real one."""
+        """Return a stub's spec; None for other modules."""
         if self.serve(fullname):
             return ModuleSpec(fullname, self, is_package=True)
         return None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """The stub."""
+        """Create the stub."""
         return _StubModule(spec.name, self)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing is in it."""
+        """Do nothing: a stub has no code."""
 
     def asked(self, name: str) -> None:
-        """Tell who listens."""
+        """Call `note`, if it is set."""
         if self.note is not None:
             self.note(name)
 
@@ -64,18 +63,18 @@ class _StubModule(ModuleType):
         self._stubs = stubs
 
     def __getattr__(self, name: str) -> Any:
-        # Python asks for __path__, __wrapped__ and the like to learn what a thing is: that it has none.
+        # Python reads __path__, __wrapped__ and the like to inspect an object: a stub has none.
         if _is_special(name):
             raise AttributeError(name)
         found = _stub_class(f"{self.__name__}.{name}", self._stubs)
-        # The same class each time, so that isinstance means something.
+        # The same class each time, so that isinstance works.
         setattr(self, name, found)
         self._stubs.asked(f"{self.__name__}.{name}")
         return found
 
 
 class _StubClass(type):
-    """The class of stub classes: what is done with one of them at import."""
+    """The metaclass of stub classes: the operations that modules apply to them at import."""
 
     _stubs: Stubs
 
@@ -104,7 +103,7 @@ def _stub_class(path: str, stubs: Stubs) -> Any:
         stubs.asked(f"{path}()")
 
     def call(_self: object, *arguments: object, **__: object) -> object:
-        # A decorator made with arguments gives back what it decorates.
+        # A decorator made with arguments returns the object that it decorates.
         return arguments[0] if arguments else None
 
     return _StubClass(

@@ -11,9 +11,9 @@ from attnfuzz.kernels.backend import Op
 
 @contextmanager
 def through(launch: Callable[[Op, dict[str, Any]], object]) -> Iterator[None]:
-    """Let `launch` run every Triton kernel, interpreted or compiled; nothing to do where Triton is not there.
+    """Let `launch` run every Triton kernel, interpreted or compiled; do nothing if Triton is not installed.
 
-    The interpreter reads and writes by address, as a GPU does: past the end of a guarded tensor it faults.
+    The interpreter reads and writes by address, like a GPU: past the end of a guarded tensor it faults.
     """
     try:
         from triton.runtime import interpreter  # noqa: PLC0415 - only a release needs Triton
@@ -36,10 +36,10 @@ def through(launch: Callable[[Op, dict[str, Any]], object]) -> Iterator[None]:
 
 
 def _rounding(convert: Callable[..., Any]) -> Callable[..., Any]:
-    """The interpreter's conversion of numbers, which rounds float32 to the nearest bfloat16 as a GPU does.
+    """The interpreter's conversion of numbers, changed to round float32 to the nearest bfloat16 as a GPU does.
 
-    Its own cuts bits off unless it is told how to round (Triton 3.7, runtime/interpreter.py, `_convert_float`): after
-    ten merges of attention states, results are 2% too small.
+    Triton's own truncates unless a rounding is given (Triton 3.7, runtime/interpreter.py, `_convert_float`): after ten
+    merges of attention states, results are 2% too small.
     """
 
     def converted(numbers: Any, source: Any, target: Any, rounding: Any) -> Any:
@@ -56,7 +56,7 @@ def _launching(run: Callable[..., Any], launch: Callable[[Op, dict[str, Any]], o
             run(kernel, *args, grid=grid, warmup=warmup, **kwargs)
             return
         arguments = {**dict(zip(kernel.arg_names, args, strict=False)), **kwargs}
-        # Which of its tensors a kernel writes is not to be told from its signature.
+        # A kernel's signature does not show which of its tensors it writes.
         tensors = frozenset(name for name, value in arguments.items() if isinstance(value, torch.Tensor))
 
         def work(**placed: Any) -> None:

@@ -1,8 +1,8 @@
 """Released wheels of SGLang: fetched by pip without their dependencies, checked by hash, unpacked into the cache.
 
-The cache's folder sglang/ has a folder for each version, and beside it the hash of the wheel that it came from, as
-`sha256sum` writes it. Hashes of known versions are pinned in wheels.json; those of others are kept at the first fetch
-and must be the same from then on, also after the folder was deleted.
+The cache's folder sglang/ has a folder for each version, and beside it the hash of its wheel, as `sha256sum` writes it.
+Hashes of known versions are pinned in wheels.json; those of others are kept at the first fetch and must stay the same,
+even after the folder was deleted.
 """
 
 import base64
@@ -23,19 +23,19 @@ from attnfuzz.kernels.sglang.errors import CannotFetch, NoSuchRelease, WrongHash
 from attnfuzz.kernels.sglang.naming import OLDEST
 
 _ONE_WHEEL = ("--only-binary=:all:", "--python-version=3.11", "--platform=manylinux_2_34_x86_64")
-"""The wheel that the pinned hashes are of, whatever machine this is: nothing compiled in it is used."""
+"""The wheel with the pinned hashes, used on any machine: nothing compiled in it is needed."""
 
 _NEEDED = frozenset({".py", ".cu", ".cuh", ".h", ".hpp"})
 _NOT_NEEDED = ("sglang/multimodal_gen/", "sglang/test/")
 
 
 def released() -> list[Version]:
-    """All versions since 0.5.9 that pip can have, oldest first; no pre-releases. Raises CannotFetch."""
+    """All versions since 0.5.9 that pip can download, oldest first; no pre-releases. Raises CannotFetch."""
     try:
-        told = pip("index", "versions", "sglang", *_ONE_WHEEL)
+        listing = pip("index", "versions", "sglang", *_ONE_WHEEL)
     except PipFailed as error:
-        raise CannotFetch(f"cannot tell which versions of SGLang there are: {error}") from error
-    line = next((line for line in told.splitlines() if line.startswith("Available versions:")), "")
+        raise CannotFetch(f"cannot list the versions of SGLang: {error}") from error
+    line = next((line for line in listing.splitlines() if line.startswith("Available versions:")), "")
     names = filter(None, map(str.strip, line.partition(":")[2].split(",")))
     return sorted(version for name in names if (version := Version(name)) >= OLDEST)
 
@@ -51,7 +51,7 @@ def unpacked(version: Version, progress: Callable[[str], None] = lambda _: None)
     Raises:
         NoSuchRelease: pip knows others, but not this one.
         CannotFetch: no network and not in the cache, or the cache can't be written to.
-        WrongHash: what came is not what is known of this version.
+        WrongHash: the download differs from the known content of this version.
 
     """
     root = _folder() / str(version)
@@ -85,7 +85,7 @@ def unpack(wheel: Path, root: Path) -> None:
 
 
 def edited(root: Path, files: Iterable[Path]) -> list[Path]:
-    """Those of a wheel's unpacked files that are not as the wheel had them, so that they say nothing of its release."""
+    """The files that differ from the wheel's, so that they are not representative of its release."""
     hashes = _recorded(root)
     return [file for file in files if hashes.get(file.relative_to(root).as_posix()) != _record_hash(file.read_bytes())]
 
@@ -108,7 +108,7 @@ def _fetched(version: Version, folder: Path) -> Path:
             have = _listed(cached()) or "nothing"
             raise CannotFetch(
                 f"cannot fetch {requirement}, which is not in {_folder()}: {error}; "
-                f"without a network, name what is there ({have}), or --sglang PATH of a source tree"
+                f"without a network, name an available one ({have}), or --sglang PATH of a source tree"
             ) from error
         if version not in known:
             raise NoSuchRelease(f"there is no SGLang {version}; the newest are {_listed(known[-4:])}") from error
@@ -121,7 +121,7 @@ def _listed(versions: Iterable[Version]) -> str:
 
 
 def _check(wheel: Path, version: Version) -> None:
-    """Compare a wheel with what is known of its version, and remember it. Raises WrongHash."""
+    """Compare a wheel with the known hash of its version, and keep it. Raises WrongHash."""
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     kept = _folder() / f"{version}.sha256"
     known = pinned().get(str(version)) or (kept.read_text().split()[0] if kept.is_file() else None)
@@ -141,7 +141,7 @@ def pinned() -> Mapping[str, str]:
 
 
 def _recorded(root: Path) -> Mapping[str, str]:
-    """The hash of each file, as the wheel's RECORD has it (PEP 376: URL-safe base64 without padding)."""
+    """The hash of each file in the wheel's RECORD (PEP 376: URL-safe base64 without padding)."""
     with next(root.glob("sglang-*.dist-info/RECORD")).open(newline="") as file:
         return {name: digest.removeprefix("sha256=") for name, digest, _ in csv.reader(file)}
 

@@ -1,4 +1,4 @@
-"""The TRT-LLM backends on the CPU, as they are and as they were before or after a reported fix."""
+"""The TRT-LLM backends on the CPU: the current ones, and revisions before or after a reported fix."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -22,8 +22,8 @@ from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import NoiseModel
 from attnfuzz.reference.relation import Relation
 
-# The number of splits follows from the stated maximum and the size of the batch, and they are merged in order
-# (native/split_kv.h): a request's place in the batch is nothing that its bits depend on.
+# The number of splits follows from the stated maximum and the batch size, and splits are merged in order
+# (native/split_kv.h): bits do not depend on a request's place in the batch.
 NATIVE_CONTRACT = Contract(lse=LseBase.TWO, bitwise=frozenset({Relation.PAGES_RELABELLED, Relation.BATCH_PERMUTED}))
 
 
@@ -38,32 +38,32 @@ class TrtllmBackend:
     contract: Contract = NATIVE_CONTRACT
 
     def noise(self, dtype: DType) -> NoiseModel:
-        """What was measured on this architecture, else the theory."""
+        """The model calibrated on this architecture, or the theory."""
         return shipped_noise(self.name, dtype, self.theory(dtype))
 
     def theory(self, dtype: DType) -> NoiseModel:
-        """The native kernels compute in fp32, whatever they read."""
+        """The native kernels compute in fp32, whatever dtype they read."""
         return NoiseModel.fp32_arithmetic()
 
     @property
     def ops(self) -> Mapping[str, Op]:
-        """The kernels of its table, and what it moves rows with."""
+        """The kernels of its table, and the op that moves rows."""
         return {op.name: op for op in (*self.table.ops(), GATHER_ROWS)}
 
     def missing(self) -> str | None:
-        """Why the native kernels can't be compiled here."""
+        """Return the reason that the native kernels can't be compiled here."""
         return build.missing()
 
     def prepare(self, progress: Callable[[str], None]) -> None:
-        """Compile, or load from the cache."""
+        """Compile the kernels, or load them from the cache."""
         self.table.prepare(progress)
 
     def open(self, case: Case, bench: Bench) -> Session:
-        """A session on one case."""
+        """Open a session on one case."""
         return self.session(self.table, case, bench)
 
     def revision(self, name: str, session: type[MhaSession] | type[MlaSession]) -> "TrtllmBackend":
-        """The same backend, as it was at another time."""
+        """The same backend at another revision."""
         return replace(self, name=f"{self.name}@{name}", session=session)
 
 

@@ -1,8 +1,8 @@
 """Multi-head attention on TRT-LLM's decode and context kernels, as a serving engine drives them.
 
 Decode and verify are planned after padding and run on the decode kernel, which takes its batch from the query rows.
-Draft extends and prefills are planned before padding and run on the context kernel, which is told its batch: the
-planned one, whatever was padded since (SGLang PR #21649).
+Draft extends and prefills are planned before padding and run on the context kernel, which takes the batch size as an
+argument: the planned one, regardless of later padding (SGLang PR #21649).
 """
 
 from typing import Any
@@ -26,15 +26,15 @@ class MhaSession(PagedSession):
         self._ops = ops
 
     def uses_decode_kernel(self, mode: Mode) -> bool:
-        """Whether a mode is routed to the decode kernel: what is planned after padding, as in SGLang."""
+        """Whether a mode is routed to the decode kernel: the modes planned after padding, as in SGLang."""
         return mode in PLANNED_AFTER_PADDING
 
     def context_batch(self, step: Step, plan: BatchMetadata) -> int:
-        """The batch size that the context kernel is told: that of its metadata."""
+        """The batch size argument of the context kernel: that of its metadata."""
         return plan.batch
 
     def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
-        """What both kernels are told."""
+        """The arguments common to both kernels."""
         geometry = self._case.geometry
         return {
             "query": query,
@@ -51,18 +51,18 @@ class MhaSession(PagedSession):
         }
 
     def _launched_scales(self, step: Step) -> BmmScales:
-        """The factors that a launch is told."""
+        """The factors that a launch gets."""
         return self._scales
 
     def _attend(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> None:
-        told = self._arguments(step, plan, query, results)
+        common = self._arguments(step, plan, query, results)
         if self.uses_decode_kernel(step.mode):
-            self._bench.launcher.launch(self._ops.decode, **self._decode_arguments(step, plan, told))
+            self._bench.launcher.launch(self._ops.decode, **self._decode_arguments(step, plan, common))
         else:
-            self._bench.launcher.launch(self._ops.context, **self._context_arguments(step, plan, told))
+            self._bench.launcher.launch(self._ops.context, **self._context_arguments(step, plan, common))
 
-    def _decode_arguments(self, step: Step, plan: BatchMetadata, told: dict[str, Any]) -> dict[str, Any]:
-        """What the decode kernel is told, from what both are."""
+    def _decode_arguments(self, step: Step, plan: BatchMetadata, common: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of the decode kernel."""
         geometry = self._case.geometry
         need = self._ops.decode_workspace(
             batch=step.padded_batch,
@@ -76,11 +76,11 @@ class MhaSession(PagedSession):
             "workspace_buffer": self._workspace.take(need),
             "max_seq_len": plan.max_kv_len,
             "q_len_per_req": step.tokens_per_request,
-            **told,
+            **common,
         }
 
-    def _context_arguments(self, step: Step, plan: BatchMetadata, told: dict[str, Any]) -> dict[str, Any]:
-        """What the context kernel is told, from what both are."""
+    def _context_arguments(self, step: Step, plan: BatchMetadata, common: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of the context kernel."""
         return {
             "workspace_buffer": self._workspace.take(self._ops.prefill_workspace),
             "max_q_len": plan.max_q_len,
@@ -88,5 +88,5 @@ class MhaSession(PagedSession):
             "batch_size": self.context_batch(step, plan),
             "cum_seq_lens_q": plan.cum_seq_lens_q,
             "cum_seq_lens_kv": plan.cum_seq_lens_kv,
-            **told,
+            **common,
         }

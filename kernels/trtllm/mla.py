@@ -1,6 +1,6 @@
 """Multi-head latent attention on TRT-LLM's kernels, as a serving engine drives them.
 
-Decode, verify and draft extend attend to the latents in the paged cache; prefill attends to keys and values projected
+Decode, verify and draft extend attend to the latents in the paged cache. Prefill attends to keys and values projected
 from them: causally to its own tokens, then to the prefix in chunks, merged one after another. The ragged kernel leaves
 rows without keys unwritten, so a chunk in which some request has none is fixed up before it is merged (SGLang PR
 #22688). Draft extends are padded to a uniform stride; capture and replay agree on it (SGLang PR #21987).
@@ -33,7 +33,7 @@ _TABLE_MULTIPLE_TOKENS = 128
 
 @dataclass(frozen=True)
 class DecodePlan:
-    """What the decode kernel is told: seq_lens [batch] and block_tables [batch, width], int32, and a stated maximum."""
+    """Metadata of the decode kernel: seq_lens [batch] and block_tables [batch, width], int32, and a stated maximum."""
 
     seq_lens: torch.Tensor
     block_tables: torch.Tensor
@@ -41,7 +41,7 @@ class DecodePlan:
 
 
 Replan = Callable[[Sequence[Row]], None]
-"""Brings the metadata that a graph reads to another batch."""
+"""Updates a graph's metadata for another batch."""
 
 
 class MlaSession:
@@ -59,13 +59,13 @@ class MlaSession:
         self._table = self.table_type(case, self._kv)
         self._workspace = self.workspace_type(case, bench)
         self._prefill = self.prefill_type(ops, case, bench, self._workspace)
-        # The softmax scale is that of the per-head keys, which the latents stand for.
+        # The softmax scale is that of the per-head keys that the latents represent.
         self._scales = cached_scales(case, latent.nope + latent.rope)
         self._captured: dict[tuple[Mode, int], Captured[Replan]] = {}
         self._static: DecodePlan | None = None
 
     def replay_stride(self, step: Step) -> int:
-        """The query stride that a replay plans lengths for: the one that was captured."""
+        """The query stride for which a replay plans lengths: the captured one."""
         return step.tokens_per_request
 
     def needs_fixup(self, has_zero_kv: bool) -> bool:
@@ -90,7 +90,7 @@ class MlaSession:
         return self._uniform(step, queries)
 
     def _uniform(self, step: Step, queries: torch.Tensor) -> Output:
-        """Decode and verify: planned after padding, every request with the same number of queries."""
+        """Decode and verify: planned after padding, with equal numbers of queries."""
         query = place_queries(self._case, self._bench, queries)
         results = self._place_results(step.padded_tokens)
         self._attend(Row.padded(step), query, results)
@@ -111,7 +111,7 @@ class MlaSession:
         results = self._place_results(step.padded_tokens)
         for packed, source in ((results.out, spread.out), (results.lse, spread.lse)):
             self._bench.launcher.launch(GATHER_ROWS, out=packed[: step.tokens], source=source, rows=at)
-        # No row of the plan covers these; servers assert on the whole output.
+        # Rows outside the plan; servers assert on the whole output.
         results[step.tokens :].clear()
         return self._output(step, query, results, packed_rows(step))
 
@@ -120,11 +120,11 @@ class MlaSession:
         return pad_queries(Row.real(step), stride)
 
     def _attend(self, rows: Sequence[Row], query: torch.Tensor, results: Results) -> None:
-        """Plan `rows`, which all have as many queries, and launch on the queries of all of them."""
+        """Plan `rows`, which have equal numbers of queries, and launch on all of their queries."""
         self._decode(self._plan(rows), query, results)
 
     def _decode(self, plan: DecodePlan, query: torch.Tensor, results: Results) -> None:
-        """Launch on query rows [batch * stride, heads, rank + rope], `batch` being the plan's."""
+        """Launch on query rows [batch * stride, heads, rank + rope] with the plan's `batch`."""
         self._bench.launcher.launch(self._ops.mla_decode, **self._decode_arguments(plan, query, results))
 
     def _decode_arguments(self, plan: DecodePlan, query: torch.Tensor, results: Results) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class MlaSession:
         }
 
     def _launched_scales(self) -> BmmScales:
-        """The factors that a launch is told."""
+        """The factors that a launch gets."""
         return self._scales
 
     def _place_results(self, rows: int, prefix: str = "") -> Results:
@@ -195,7 +195,7 @@ class MlaSession:
         self._captured[step.mode, step.padded_tokens] = capture(self._case, self._bench, step, replan, launch)
 
     def _capturable(self, step: Step) -> tuple[Replan, Callable[[torch.Tensor, Results], None]]:
-        """How the metadata of a step's graph is planned again before each replay, and what the graph launches."""
+        """The replanning of a step's graph before each replay, and the launches of the graph."""
         static, batch = self._static_plan(), step.padded_batch
         plan = replace(static, seq_lens=static.seq_lens[:batch], block_tables=static.block_tables[:batch])
         return partial(self._refresh, plan), partial(self._decode, plan)
@@ -206,7 +206,7 @@ class MlaSession:
         write(plan.block_tables, table_rows(self._table, rows, plan.block_tables.shape[1]))
 
     def _replay(self, step: Step, queries: torch.Tensor) -> Output:
-        """Replay a graph. Queries lie at the captured stride, also where a request accepted fewer tokens."""
+        """Replay a graph. Queries lie at the captured stride, even if requests accepted fewer tokens."""
         captured = self._captured[step.mode, step.padded_tokens]
         captured.plan(pad_queries(Row.padded(step), self.replay_stride(step)))
         captured.replay(self._bench, queries)
@@ -214,13 +214,13 @@ class MlaSession:
 
 
 def _first_rows(step: Step) -> Sequence[int]:
-    """First query row of each request: at the captured stride in a replay, else one behind the other."""
+    """First query row of each request: at the captured stride in a replay, otherwise packed."""
     if step.launch is not Launch.REPLAY:
         return packed_rows(step)
     return range(0, len(step.requests) * step.tokens_per_request, step.tokens_per_request)
 
 
 def widest_rows(step: Step) -> list[Row]:
-    """A step's rows at the longest that a plan makes them: with queries padded to a draft's full stride."""
+    """A step's rows at the maximum length that a plan gives them: queries padded to a draft's full stride."""
     rows = Row.padded(step)
     return pad_queries(rows, step.tokens_per_request) if step.mode.speculative else rows

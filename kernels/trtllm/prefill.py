@@ -33,8 +33,8 @@ class Chunk:
 def chunk_prefixes(prefixes: Sequence[int], capacity: int) -> list[Chunk]:
     """Cut prefixes of these lengths into chunks of at most `capacity` tokens over all requests.
 
-    The rule is SGLang's (prepare_chunked_prefix_cache_info): a chunk holds `capacity // batch` prefix tokens of every
-    request, so a request whose prefix has ended has no keys in the later chunks while others still do.
+    SGLang's rule (prepare_chunked_prefix_cache_info): a chunk holds `capacity // batch` prefix tokens of every request.
+    A request whose prefix has ended has no keys in later chunks, while others still do.
     """
     if not any(prefixes):
         return []
@@ -61,7 +61,7 @@ class Queries:
 
 @dataclass(frozen=True)
 class Partial:
-    """Attention to some keys, with lse in base 2, and how many each request has: int32 [batch]."""
+    """Attention to some keys, with lse in base 2, and the number of keys per request: int32 [batch]."""
 
     results: Results
     seq_lens: torch.Tensor
@@ -74,18 +74,18 @@ class MlaPrefill:
         latent = case.geometry.latent
         assert latent is not None
         self._ops, self._case, self._bench, self._workspace, self._latent = ops, case, bench, workspace, latent
-        # What is projected from the cache is not quantised.
+        # Projections from the cache are not quantised.
         self._scales = BmmScales(bmm1_scale=case.scales.softmax / math.sqrt(latent.nope + latent.rope), bmm2_scale=1.0)
         self._drawn: SlotTokens | None = None
 
     def forward(self, index: int, needs_fixup: Callable[[bool], bool]) -> Output:
-        """Run prefill step `index`; `needs_fixup` is asked for each chunk, with its zero-KV flag."""
+        """Run prefill step `index`; `needs_fixup` maps each chunk's zero-KV flag to whether it is fixed up."""
         queries = self._queries(index)
         step = queries.step
         prefixes = [request.kv_len - request.q_len for request in step.requests]
         own = Chunk(starts=tuple(prefixes), lengths=tuple(request.q_len for request in step.requests))
         whole = self._attend(queries, own, causal=True).results
-        # The kernel writes only the rows that it is told of; servers assert on the whole output.
+        # The kernel writes only the planned rows; servers assert on the whole output.
         whole[step.tokens :].clear()
         chunks = self._chunks(prefixes)
         for part in self._attend_to_prefixes(queries, chunks, needs_fixup):
@@ -100,7 +100,7 @@ class MlaPrefill:
     def _attend_to_prefixes(
         self, queries: Queries, chunks: Sequence[Chunk], needs_fixup: Callable[[bool], bool]
     ) -> Iterator[Partial]:
-        """Attention to one chunk after another, each when it is asked for, without a row that was left unwritten."""
+        """Yield the attention to one chunk after another, computed lazily, with unwritten rows fixed up."""
         for chunk in chunks:
             part = self._attend(queries, chunk, causal=False, prefix="chunk_")
             if needs_fixup(chunk.has_zero_kv):
@@ -155,14 +155,14 @@ class MlaPrefill:
         )
 
     def _key_offsets(self, chunk: Chunk) -> list[int]:
-        """Where the packed keys of each request begin, and where the last one's end."""
+        """The beginning of each request's packed keys, and the end of the last one's."""
         return running_sum(chunk.lengths)
 
     def _place_results(self, rows: int, prefix: str) -> Results:
         return Results.place(self._case, self._bench, rows, self._latent.vo, prefix=prefix)
 
     def _launched_scales(self) -> BmmScales:
-        """The factors that a launch is told."""
+        """The factors that a launch gets."""
         return self._scales
 
     def _fix_up(self, queries: Queries, part: Partial) -> None:
@@ -182,7 +182,7 @@ class MlaPrefill:
 
     @property
     def _tokens(self) -> SlotTokens:
-        """Keys and values of all slots, drawn at the first prefill: what a model projects from the latents."""
+        """Keys and values of all slots, as if projected from the latents; drawn at the first prefill."""
         if self._drawn is None:
             geometry, latent = self._case.geometry, self._latent
             self._drawn = SlotTokens(

@@ -1,4 +1,4 @@
-"""The TRT-LLM sessions as they were before or after a reported fix: the fixed ones with one method turned back."""
+"""Revisions of the TRT-LLM sessions, before or after a reported fix: the fixed ones with one method reverted."""
 
 from collections.abc import Mapping
 from typing import Final, TypeVar
@@ -11,10 +11,10 @@ from attnfuzz.reference.case import Mode, Step
 
 
 class MhaTrustsPaddedBatch(MhaSession):
-    """SGLang PR #21649: the context kernel is told the batch size that padding has raised since planning."""
+    """SGLang PR #21649: the context kernel gets the batch size that padding has raised since planning."""
 
     def context_batch(self, step: Step, plan: BatchMetadata) -> int:
-        """The padded batch, which the metadata has no rows for."""
+        """The padded batch, which exceeds the metadata's rows."""
         return step.padded_batch
 
 
@@ -22,7 +22,7 @@ class MhaDraftExtendOnDecode(MhaSession):
     """SGLang PR #24566: draft extend v2 on the decode kernel, which takes its batch from the padded queries."""
 
     def uses_decode_kernel(self, mode: Mode) -> bool:
-        """Draft extend v2 as well."""
+        """Also route draft extend v2."""
         return super().uses_decode_kernel(mode) or mode is Mode.DRAFT_EXTEND_V2
 
 
@@ -30,7 +30,7 @@ class MlaReplaysAcceptLengths(MlaSession):
     """SGLang PR #21987: a replay plans lengths for the longest accepted sequence, not for the captured stride."""
 
     def replay_stride(self, step: Step) -> int:
-        """The longest accept length of the batch that is replayed."""
+        """The longest accept length of the replayed batch."""
         if step.mode is not Mode.DRAFT_EXTEND:
             return super().replay_stride(step)
         return longest(request.q_len for request in step.requests)
@@ -40,7 +40,7 @@ class MlaMergesUnwrittenRows(MlaSession):
     """SGLang PR #22688: chunks are merged without fixing up the rows that the kernel left unwritten."""
 
     def needs_fixup(self, has_zero_kv: bool) -> bool:
-        """Never."""
+        """Never fix up."""
         return False
 
 
@@ -57,5 +57,5 @@ _Session = TypeVar("_Session", MhaSession, MlaSession)
 
 
 def revised(session: type[_Session], revision: type[_Session]) -> type[_Session]:
-    """`session`, which drives other kernels, with the methods of `revision`."""
+    """Combine `session`, which drives other kernels, with the methods of `revision`."""
     return type(f"{session.__name__}{revision.__name__}", (revision, session), {})

@@ -1,27 +1,128 @@
 """attnfuzz: a correctness fuzzer for the attention kernels of LLM serving engines.
 
-From Python and pytest the whole interface is two names:
+The names in `__all__` are the public interface. They are imported on first use: the pytest plugin imports this package
+in every test run of an environment, and torch takes a second.
 
     @given(cases("trtllm_mha"))
     def test_attention(case):
         check(case)
 """
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-    from attnfuzz.reference.case import Case
+    from attnfuzz.harness.pytest.plugin import AttnFuzz
+    from attnfuzz.harness.verdict.failures import Failure, Kind, Observation
+    from attnfuzz.kernels.backend import (
+        Attended,
+        Backend,
+        Bench,
+        Fill,
+        Graph,
+        Launcher,
+        Memory,
+        Op,
+        Output,
+        Session,
+        Unsupported,
+    )
+    from attnfuzz.kernels.function_backend import FunctionBackend
+    from attnfuzz.reference.bucket import Bucket
+    from attnfuzz.reference.capability import Capability
+    from attnfuzz.reference.case import Case, KvView, Launch, Mode, QueryView, Request, Step
+    from attnfuzz.reference.contract import Contract, Holds, LseBase
+    from attnfuzz.reference.device import Device
+    from attnfuzz.reference.dtypes import DType
+    from attnfuzz.reference.geometry import Geometry, KvLayout
+    from attnfuzz.reference.noise import NoiseModel
+    from attnfuzz.reference.relation import Relation
+    from attnfuzz.reference.user_error import UserError
 
 __version__ = "0.1.0"
-__all__ = ["cases", "check"]
+__all__ = [
+    "Attended",
+    "AttnFuzz",
+    "Backend",
+    "Bench",
+    "Bucket",
+    "Capability",
+    "Case",
+    "Contract",
+    "DType",
+    "Device",
+    "Failure",
+    "Fill",
+    "FunctionBackend",
+    "Geometry",
+    "Graph",
+    "Holds",
+    "Kind",
+    "KvLayout",
+    "KvView",
+    "Launch",
+    "Launcher",
+    "LseBase",
+    "Memory",
+    "Mode",
+    "NoiseModel",
+    "Observation",
+    "Op",
+    "Output",
+    "QueryView",
+    "Relation",
+    "Request",
+    "Session",
+    "Step",
+    "Unsupported",
+    "UserError",
+    "cases",
+    "check",
+]
+
+_MODULES = {
+    "harness.pytest.plugin": ("AttnFuzz",),
+    "harness.verdict.failures": ("Failure", "Kind", "Observation"),
+    "kernels.backend": (
+        "Attended", "Backend", "Bench", "Fill", "Graph", "Launcher", "Memory", "Op", "Output", "Session", "Unsupported",
+    ),
+    "kernels.function_backend": ("FunctionBackend",),
+    "reference.bucket": ("Bucket",),
+    "reference.capability": ("Capability",),
+    "reference.case": ("Case", "KvView", "Launch", "Mode", "QueryView", "Request", "Step"),
+    "reference.contract": ("Contract", "Holds", "LseBase"),
+    "reference.device": ("Device",),
+    "reference.dtypes": ("DType",),
+    "reference.geometry": ("Geometry", "KvLayout"),
+    "reference.noise": ("NoiseModel",),
+    "reference.relation": ("Relation",),
+    "reference.user_error": ("UserError",),
+}  # fmt: skip
+"""The public names of each module, relative to this package."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name. Raises AttributeError for any other."""
+    for module, names in _MODULES.items():
+        if name in names:
+            found = getattr(import_module(f"{__name__}.{module}"), name)
+            globals()[name] = found
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names, imported or not."""
+    return sorted({*globals(), *__all__})
 
 
 def cases(backend: str) -> "SearchStrategy[Case]":
-    """A Hypothesis strategy for cases that the backend called `backend` supports.
+    """Return a Hypothesis strategy for cases that the backend called `backend` supports.
 
-    Drawing waits for the workers to start. Neither that nor what `check` takes counts towards a test's deadline.
+    Drawing waits for the workers to start. Neither that nor the time that `check` takes counts towards a test's
+    deadline.
     """
     from hypothesis import strategies as st
 
@@ -42,9 +143,9 @@ def cases(backend: str) -> "SearchStrategy[Case]":
 
 
 def check(case: "Case") -> None:
-    """Run a case in a worker that may die, judge it, and raise an AssertionError that says what failed.
+    """Run a case in a worker that may die and judge it. Raise a `Failure` that says what failed.
 
-    Inside of a Hypothesis test, the error is about the smallest case that fails for the same cause.
+    Within a Hypothesis test, the error is about the smallest case that fails for the same cause.
     """
     __tracebackhide__ = True
     from attnfuzz.harness.workers.system import require_linux

@@ -1,4 +1,4 @@
-"""How far the case space is covered: features of cases, pairs of them, what can't be reached, what to lean to."""
+"""Coverage of the case space: features of cases, their pairs, impossible pairs, and leans towards missing ones."""
 
 from attnfuzz.strategies.coverage.features import Pair, all_features, axes, axis_of, features_of, pair, pairs_of
 from attnfuzz.strategies.coverage.impossible import impossible, possible_pairs

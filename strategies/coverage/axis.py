@@ -1,4 +1,4 @@
-"""The axes of the case space, and how a case, or each step of it that runs, is placed on them."""
+"""The axes of the case space, and the place of a case, or of each step that runs, on them."""
 
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
@@ -51,10 +51,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Axis(Generic[T]):
-    """One way in which cases (or steps) differ: `values` in a natural order, the plain one first where there is one.
+    """A dimension of cases or steps: `values` in a natural order, the plain one first where there is one.
 
-    `place` gives the values that hold for a case or a step. There may be several, as for the KV lengths of a batch;
-    there are none where the axis does not apply, unless it is `total`.
+    `place` gives the values that hold for a case or a step: possibly several, as for the KV lengths of a batch, and
+    none where the axis does not apply, unless it is `total`.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Axis(Generic[T]):
     total: bool = True
 
     def feature(self, value: str) -> str:
-        """The feature that stands for a value of this axis, as in "mode=decode"."""
+        """The feature of a value on this axis, such as "mode=decode"."""
         return f"{self.name}={value}"
 
     @property
@@ -73,22 +73,22 @@ class Axis(Generic[T]):
 
 
 def single(name: str, values: tuple[str, ...], place: Callable[[T], str]) -> Axis[T]:
-    """An axis on which everything has exactly one value."""
+    """An axis with exactly one value for every case or step."""
     return Axis(name, values, lambda subject: (place(subject),))
 
 
 def classed(name: str, classes: Classes | Kinds, measure: Callable[[T], Any]) -> Axis[T]:
-    """An axis of the classes of what `measure` gives of a case or a step."""
+    """An axis of the classes of a number that `measure` takes from a case or a step."""
     return single(name, classes.names, lambda subject: classes.of(measure(subject)))
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A step that runs, where it stands in its case.
+    """A step that runs, in the context of its case.
 
-    `asking` has the (q_len, kv_len) of the requests that have queries, `prefixes` how many keys each slot had before
-    its new tokens when it was last used. `replayed` says whether its graph has run before, `captured_late` whether
-    something else has run before its graph was captured.
+    `asking` has the (q_len, kv_len) of the requests with queries, `prefixes` the number of keys that each slot had
+    before its new tokens when it was last used. `replayed`: its graph has run before. `captured_late`: another step ran
+    before its graph was captured.
     """
 
     case: Case
@@ -236,7 +236,7 @@ def _slots(moment: Moment) -> str:
 
 
 def _past(moment: Moment) -> AbstractSet[str]:
-    """A request grows; where a slot has fewer keys than before, it was handed on to another request."""
+    """Requests grow; a slot with fewer keys than before was handed on to another request."""
     before = moment.prefixes
     return {
         "new"

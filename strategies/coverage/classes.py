@@ -1,4 +1,4 @@
-"""Which numbers are alike: classes of batch sizes, lengths, head dims and so on, named as on their axis."""
+"""Classes of similar numbers: batch sizes, lengths, head dims and so on, named as on their axis."""
 
 from bisect import bisect_left
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from attnfuzz.reference.dtypes import DType
 
 @dataclass(frozen=True)
 class Classes:
-    """Classes of numbers: those up to the first of `ends`, the others up to the next, ..., those beyond the last."""
+    """Classes of numbers: up to the first of `ends`, then up to each next one, then beyond the last."""
 
     ends: tuple[int, ...]
     names: tuple[str, ...]
@@ -19,13 +19,13 @@ class Classes:
         return self.names[bisect_left(self.ends, number)]
 
     def bounds(self, name: str) -> tuple[int, int | None]:
-        """The least and the largest number of a class; None where there is no largest. ValueError for no class."""
+        """The least and the largest number of a class; None if it has no largest. ValueError for an unknown name."""
         at = self.names.index(name)
         return (self.ends[at - 1] + 1 if at else 0), (self.ends[at] if at < len(self.ends) else None)
 
 
 def _ranges(start: int, *ends: int) -> Classes:
-    """Classes named like "5 to 8" of the whole numbers from `start` on."""
+    """Classes of the whole numbers from `start` on, named like "5 to 8"."""
     starts = (start, *(end + 1 for end in ends))
     ranges = zip(starts, ends, strict=False)
     names = (str(low) if low == high else f"{low} to {high}" for low, high in ranges)
@@ -40,20 +40,20 @@ KV_HEADS = _ranges(1, 1, 2, 4)
 SLACK_COLUMNS = Classes((0, 3), ("none", "a few columns", "many columns"))
 GAP_COLUMNS = Classes((0,), ("none", "yes"))
 SPARE_PAGES = Classes((0, 1), ("none", "one", "several"))
-# What is added to a stated maximum: nothing, rounding, or all that the model's context length leaves.
+# Slack of a stated maximum: none, rounding, or the rest of the model's context length.
 MAXIMA = Classes((0, 999), ("exact", "larger", "a context length"))
 
 
 @dataclass(frozen=True)
 class Kinds:
-    """Kinds of something that are no ranges, and the name of the kind of one."""
+    """Kinds that are not ranges, with a function that names the kind of a value."""
 
     names: tuple[str, ...]
     of: Callable[..., str]
 
 
 def _exact(numbers: tuple[int, ...], other: Callable[[int], str], *others: str) -> Kinds:
-    """Each of some numbers by itself, and `others` by the kind of number that they are."""
+    """A kind for each of some numbers, and `others` for the rest."""
     return Kinds((*map(str, numbers), *others), lambda number: str(number) if number in numbers else other(number))
 
 
@@ -79,11 +79,11 @@ GROUPS = _exact((1, 2, 3, 4, 5, 8, 16), lambda group: "over 16" if group > 16 el
 FACTORS = Kinds(
     ("1", "below 1", "above 1"), lambda factor: "1" if factor == 1 else "below 1" if factor < 1 else "above 1"
 )
-# Of the head dim of V, given that of K first.
+# The head dim of V relative to that of K, which is the first argument.
 VALUE_DIMS = Kinds(
     ("as K's", "smaller", "larger"), lambda qk, vo: "as K's" if qk == vo else "smaller" if vo < qk else "larger"
 )
-# Rank 512 is that of all served models.
+# All served models have rank 512.
 LATENTS = Kinds(
     ("none", "smaller", "rank 512"),
     lambda latent: "none" if latent is None else "rank 512" if latent.rank == 512 else "smaller",
@@ -92,11 +92,11 @@ KV_DTYPES = Kinds(
     ("that of the queries", "float8_e4m3"),
     lambda dtype: "float8_e4m3" if dtype is DType.FLOAT8_E4M3 else "that of the queries",
 )
-# Where a KV length lies among pages of a size.
+# Position of a KV length relative to pages.
 KV_LENGTHS = Kinds(
     ("0", "1", "within a page", "one page", "a page and one", "whole pages", "several pages"), _kv_length
 )
-# How much of its drafts a request accepts.
+# Share of its drafts that a request accepts.
 ACCEPTED = Kinds(
     ("one", "part", "all"),
     lambda accepted, drafts: "all" if accepted == drafts else "one" if accepted == 1 else "part",

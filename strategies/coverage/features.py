@@ -1,4 +1,4 @@
-"""The features of a case, and which pairs of them it brings together."""
+"""The features of a case, and the pairs of them that it covers."""
 
 from bisect import bisect
 from collections.abc import Iterable, Mapping
@@ -15,12 +15,12 @@ Axes = tuple[Axis[T], ...]
 
 
 def axes() -> Mapping[str, tuple[str, ...]]:
-    """The features of each axis by the axis' name, all in the order for people; those of steps come first."""
+    """The features of each axis by the axis' name, in the order for display; those of steps come first."""
     return _FEATURES
 
 
 def axis_of(feature: str) -> str:
-    """The name of the axis that a feature lies on. KeyError for what is no feature."""
+    """The name of a feature's axis. KeyError for an unknown feature."""
     return _AXIS_OF[feature]
 
 
@@ -30,12 +30,12 @@ def all_features() -> Iterable[str]:
 
 
 def features_of(case: Case) -> frozenset[str]:
-    """What is true of `case`, or of one of the steps that it runs: features such as "mode=decode"."""
+    """Features such as "mode=decode" of `case`, and of the steps that it runs."""
     return frozenset(chain(_of_case(case), *_of_steps(case)))
 
 
 def pairs_of(case: Case) -> frozenset[Pair]:
-    """The pairs of features that hold at the same time: both for one step, or one of them for the case as a whole."""
+    """The pairs of features that hold together: both for one step, or one of them for the whole case."""
     whole = _of_case(case)
     steps = _of_steps(case)
     pairs = set(combinations(whole, 2))
@@ -50,7 +50,7 @@ def pairs_of(case: Case) -> frozenset[Pair]:
 
 
 def pair(one: str, other: str) -> Pair:
-    """Two features as a pair."""
+    """A pair of two features, in alphabetical order."""
     return (one, other) if one < other else (other, one)
 
 
@@ -63,7 +63,7 @@ def _of_steps(case: Case) -> set[frozenset[str]]:
 
 
 def _named(table: Axes[T]) -> tuple[tuple[Axis[T], dict[str, str]], ...]:
-    """Each axis with its features by value: made once, so that equal features are one string and compare fast."""
+    """Each axis with its features by value, created once: equal features are one string and compare fast."""
     return tuple((axis, dict(zip(axis.values, axis.features, strict=True))) for axis in table)
 
 

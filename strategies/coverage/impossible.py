@@ -1,4 +1,4 @@
-"""What can't be reached by a backend, and why: what the rules say, and what follows from them."""
+"""Pairs of features that no case of a backend can have, with reasons: by the rules, and by inference from them."""
 
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -20,7 +20,7 @@ _CLASHES: tuple[Clash, ...] = (*MEANING, *NOT_DRAWN)
 
 @cache
 def impossible(capability: Capability) -> Mapping[Pair, str]:
-    """The pairs of features that no case for this backend has, each with the reason, in one clause."""
+    """The pairs of features that no case for this backend has, each with its reason as a clause."""
     return MappingProxyType(_Exclusions(capability).pairs())
 
 
@@ -42,10 +42,10 @@ def _all_pairs() -> frozenset[Pair]:
 
 
 class _Exclusions:
-    """Which features exclude each other, with reasons; what excludes itself never occurs.
+    """Features that exclude each other, with reasons; a feature that never occurs excludes itself.
 
-    From what the rules exclude more follows: every step has a mode, so two features exclude each other if there is no
-    mode that both go with. The same holds for the other axes that are total. Sets of features are bit masks.
+    More exclusions follow from the rules: every step has a mode, so two features exclude each other if no mode goes
+    with both. The same holds for the other axes that are total. Sets of features are bit masks.
     """
 
     def __init__(self, can: Capability) -> None:
@@ -79,7 +79,7 @@ class _Exclusions:
         self._excluded[self._at[other]] |= 1 << self._at[one]
 
     def _follow_buckets(self, can: Capability) -> None:
-        """Exclude what no bucket has, and what none has together."""
+        """Exclude features that no bucket has, and pairs that no bucket has together."""
         shown = together(can)
         for feature, others in shown.items():
             if not others:
@@ -88,7 +88,7 @@ class _Exclusions:
                 self._exclude(feature, other, NONE_WITH_BOTH)
 
     def _follow(self) -> bool:
-        """Exclude what follows directly from what is excluded; whether there was any."""
+        """Exclude the direct consequences of the present exclusions; returns whether there were any."""
         found = list(self._consequences())
         for one, other, axis in found:
             if one == other:

@@ -1,6 +1,6 @@
-"""Why some features, or some pairs of them, never occur.
+"""Rules on features, or pairs of them, that never occur, with reasons.
 
-A backend lacks what they need, they exclude each other by what the words mean, or they are not drawn.
+A backend lacks their requirements, they exclude each other by their meaning, or they are not drawn.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Features = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Lack:
-    """The features `of` a backend that never occur with it."""
+    """Features that never occur with a backend: `of` its capability."""
 
     reason: str
     of: Callable[[Capability], Features]
@@ -26,7 +26,7 @@ class Lack:
 
 @dataclass(frozen=True)
 class Clash:
-    """None of `these` occurs together with any of `those`, with a backend of which `where` holds."""
+    """None of `these` occurs together with any of `those`, with backends for which `where` holds."""
 
     reason: str
     these: Features
@@ -35,7 +35,7 @@ class Clash:
 
 
 def named(axis: str, *values: str) -> Features:
-    """The features of an axis by their values. ValueError if it has no such value."""
+    """The features of an axis with these values. ValueError for an unknown value."""
     wanted = tuple(f"{axis}={value}" for value in values)
     if unknown := set(wanted) - set(axes()[axis]):
         raise ValueError(f"no such feature: {', '.join(sorted(unknown))}")
@@ -43,7 +43,7 @@ def named(axis: str, *values: str) -> Features:
 
 
 def besides(axis: str, *values: str) -> Features:
-    """All features of an axis but those with these values. ValueError if it has no such value."""
+    """All features of an axis except those with these values. ValueError for an unknown value."""
     left_out = frozenset(named(axis, *values))
     return tuple(feature for feature in axes()[axis] if feature not in left_out)
 
@@ -145,12 +145,12 @@ def _latent(can: Capability) -> bool:
 
 
 def _own_tokens(can: Capability) -> bool:
-    """Whether no request has fewer keys than queries, none at all included."""
+    """Whether every request has at least as many keys as queries, and at least one."""
     return can.latent or not (can.kv_shorter_than_q or can.empty_kv)
 
 
 def _free(can: Capability) -> bool:
-    """Whether geometries are drawn freely: of buckets, what costs too much is known from each."""
+    """Whether geometries are drawn freely; for buckets, the costs are known from each."""
     return not can.buckets
 
 
@@ -159,7 +159,7 @@ def _has_served_pages(can: Capability) -> bool:
 
 
 def _short_pages(can: Capability) -> bool:
-    """Whether geometries are drawn freely, and no page is as long as what is called a long KV."""
+    """Whether geometries are drawn freely, and no page is as long as a KV that counts as long."""
     return _free(can) and max(can.page_sizes, default=0) <= 128
 
 
@@ -190,7 +190,7 @@ MEANING: tuple[Clash, ...] = (
         named("longest kv", "1 to 16"),
         _own_tokens,
     ),
-    Clash("one request is all there is", named("batch", "1"), (*_RAGGED, *named("slots", "permuted"))),
+    Clash("there is only one request", named("batch", "1"), (*_RAGGED, *named("slots", "permuted"))),
     Clash("one request has keys or not", named("batch", "1"), named("without keys", "some")),
     Clash("a chunk without its request is no chunk", named("batch", "1"), named("chunks", "one request ends early")),
     Clash("there are not fewer requests than one", named("batch", "1"), named("padding", "fewer requests than real")),
@@ -242,11 +242,11 @@ _FEW_DRAFTS = "not drawn: servers draft two tokens or more"
 _MANY_DRAFTS = "not drawn: servers draft 16 tokens at most"
 _LONG_AND_LONG = "not drawn: a long KV and a long prompt cost too much"
 _WIDE_AND_LONG = "not drawn: many requests and a long prompt cost too much"
-_MANY_HEADS = "not drawn: so many heads cost too much"
+_MANY_HEADS = "not drawn: this many heads cost too much"
 _LARGEST_DIM = "the backend does not have larger head dims"
 _BUCKET = "not drawn: batches are padded to 64 requests at most"
 _PROMPTS = "not drawn: no prompt is as long"
-_SERVED = "not drawn: only served models have so many heads"
+_SERVED = "not drawn: only served models have this many heads"
 _MORE_THAN_DRAFTS = "there are as many queries as drafts at most"
 _OF_ALL_DRAFTS = "the backend has no draft extend: all drafts are queries"
 _OTHER_PAGES = besides("page size", "32", "64")

@@ -1,4 +1,4 @@
-"""What does not occur with a backend, or not together, because no modules are compiled for it."""
+"""Features, and pairs of them, that do not occur with a backend because no modules are compiled for them."""
 
 from collections.abc import Iterator, Mapping
 from itertools import chain, product
@@ -17,17 +17,17 @@ from attnfuzz.strategies.scope import MOST_ROUNDS, Extent, scope_of
 from attnfuzz.strategies.supported import drafts
 
 _AXES = (*(axis.name for axis in GEOMETRY_AXES), "window", "drafts", "mode", "batch", "longest q", "longest kv")
-"""The axes on which the buckets, and how large cases over them get, decide."""
+"""The axes decided by the buckets and by the sizes of cases over them."""
 
 NO_MODULE = "the backend has no modules for this"
 NONE_WITH_BOTH = "the backend has no modules for both, at a size that is drawn"
 
 Together = Mapping[str, frozenset[str]]
-"""The features that each feature occurs with, itself among them."""
+"""The features that each feature occurs with, including itself."""
 
 
 def together(can: Capability) -> Together:
-    """What some case over a bucket of `can` may show at the same time, of the features on the axes that matter here."""
+    """Features on these axes that some case over a bucket of `can` may show at the same time."""
     found: dict[str, set[str]] = {feature: set() for axis in _AXES for feature in axes()[axis]}
     for shown in _alternatives(can):
         for feature in shown:
@@ -36,7 +36,7 @@ def together(can: Capability) -> Together:
 
 
 def _alternatives(can: Capability) -> Iterator[frozenset[str]]:
-    """Sets of features; two that cases over the same bucket, heads, pages and extent can show are in one of them."""
+    """Sets of features: two features are in one set if cases over one bucket, heads, pages and extent can show both."""
     extents = [extent for extent in Extent if extent is not Extent.FAR or can.device is Device.CUDA]
     for bucket in can.buckets:
         modes = frozenset(f"mode={mode}" for mode in can.modes if not bucket.modes or mode in bucket.modes)
@@ -65,7 +65,7 @@ def _placed(geometry: Geometry) -> Iterator[str]:
 
 
 def _reached(extent: Extent, geometry: Geometry, bucket: Bucket) -> Iterator[str]:
-    """How large a case of an extent may be, and what its windows do."""
+    """Features of size that cases of an extent can reach, and those of its windows."""
     scope = scope_of(extent, geometry)
     queries = max(scope.q_len, *drafts(bucket))
     # A batch grows by its prompts and in each round.

@@ -52,6 +52,9 @@ class FakeEngine:
     def in_tree(self, backend: str, tree: Path) -> str:
         return f"fake@{tree.resolve()}:{KIND}"
 
+    def origin(self, backend: str) -> str | None:
+        return f"fake==1.2:{KIND}" if backend.startswith("fake@") else None
+
     def untried(self, backend: str) -> bool:
         return False
 

@@ -182,32 +182,32 @@ class Format:
 
 
 ON_FINDINGS = (
-    ("findings", "list", "--out", "out"),
-    ("findings", "show", "EmptyRow", "--out", "out"),
-    ("report", "out", "--html", "r.html"),
+    ("findings", "list", "--home", "out"),
+    ("findings", "show", "EmptyRow", "--home", "out"),
+    ("report", "--home", "out", "--html", "r.html"),
 )
 ON_CASE = (
     ("replay", "case.json"),
     ("triage", "case.json"),
-    ("triage", "case.json", "--json"),
+    ("triage", "case.json", "--json", "-"),
     ("shrink", "case.json", "-o", "small.json", "--force"),
     ("export", "case.json", "-o", "script.py"),
     ("export", "case.json", "--for", "flashinfer", "-o", "script.py"),
     ("export", "case.json", "--issue", "-o", "issue.md"),
-    ("corpus", "add", "case.json", "--corpus", "other"),
+    ("corpus", "add", "case.json", "--home", "other"),
 )
 ON_CALLS = ON_CASE[:-1]
 ON_LOG = (
-    ("report", "out"),
-    ("report", "out", "--issue", "a-finding", "issue.md"),
-    ("report", "out", "out", "--markdown", "c.md"),
-    ("report", "before", "out"),
-    ("fuzz", "--resume", "out"),
+    ("report", "--home", "out"),
+    ("report", "--home", "out", "--issue", "a-finding", "issue.md"),
+    ("compare", "out", "out", "--markdown", "c.md"),
+    ("compare", "before", "out"),
+    ("fuzz", "--resume", "--home", "out"),
 )
 ON_CORPUS = (
-    ("corpus", "list", "--corpus", "out/corpus"),
-    ("corpus", "merge", "out/corpus", "--corpus", "other"),
-    ("corpus", "prune", "--corpus", "out/corpus"),
+    ("corpus", "list", "--home", "out"),
+    ("corpus", "merge", "out", "--home", "other"),
+    ("corpus", "prune", "--home", "out"),
 )
 FINDING = "out/findings/EmptyRow"
 
@@ -220,8 +220,8 @@ def formats() -> dict[str, Format]:
     ]
     texts = st.sampled_from(["a report", "\x1b[2J[/red]\0" * 9, "\u202e\x9b"])
     corpus = f"out/corpus/torch_sdpa/{case_file.case_id(CASE)}.json"
-    ledger = ("fuzz", "--backend", "torch_sdpa", "--examples", "1", "--ledger", "known.toml", "--out", "new")
-    score = ("report", "out", "--defects", "score.json")
+    ledger = ("fuzz", "--backend", "torch_sdpa", "--examples", "1", "--ledger", "known.toml", "--home", "new")
+    score = ("report", "--home", "out", "--defects", "score.json")
     return {
         "case": of_json("case.json", full_case(), ON_CASE),
         "case of calls": of_json("case.json", full_calls(), ON_CALLS),
@@ -232,7 +232,7 @@ def formats() -> dict[str, Format]:
         "index": of_lines("out/corpus/index.ndjson", index, ON_CORPUS),
         "case of a corpus": of_json(corpus, full_case(), ON_CORPUS),
         "ledger": Format("known.toml", toml([ENTRY]).encode(), hostile_bytes(hostile_toml([ENTRY])), (ledger,)),
-        "sweep": of_json("out/sweep.json", plain(RESULTS), (("sweep", "--resume", "out"),)),
+        "sweep": of_json("out/sweep.json", plain(RESULTS), (("sweep", "--resume", "--home", "out"),)),
         "score": of_json("score.json", plain(SCORE), (score,)),
     }
 

@@ -5,10 +5,25 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
+from forked_python import forked_processes, started_processes
 
 from attnfuzz.harness.backends import rehearsal
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.workers.pool import Workers
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _processes() -> Iterator[None]:
+    """Nurseries and jobs are forked off a process that has imported torch."""
+    with forked_processes():
+        yield
+
+
+@pytest.fixture
+def started() -> Iterator[None]:
+    """Nurseries and jobs start as they do for users: for tests of how they start."""
+    with started_processes():
+        yield
 
 
 @pytest.fixture(scope="module")

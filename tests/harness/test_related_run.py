@@ -7,6 +7,7 @@ import pytest
 import torch
 from fickle_backend import FickleBackend
 from msgspec.structs import replace
+from repetition import examples
 from small_cases import HEADS, LATENTS, drawn, run, step
 
 from attnfuzz.harness.export import CannotExport, export_script
@@ -108,9 +109,10 @@ def test_a_difference_between_runs_is_not_exported_as_calls(runner: Runner) -> N
 
 
 @pytest.mark.slow
+@examples(60, 120)
 @pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mla", "torch_sdpa"])
-def test_right_backends_keep_the_relations_that_are_drawn(backend: str) -> None:
-    related = [case for case in drawn(backend, 120) if case.relation is not None]
+def test_right_backends_keep_the_relations_that_are_drawn(backend: str, count: int) -> None:
+    related = [case for case in drawn(backend, count) if case.relation is not None]
     assert len({case.relation for case in related}) >= 4
     for case in related:
         assert run(case).failures == (), case

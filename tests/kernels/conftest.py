@@ -1,9 +1,10 @@
-"""What the tests of backends share: one thread, guarded memory, launches on record, and workers that may die."""
+"""What the tests of backends share: guarded memory, launches on record, and workers that may die."""
 
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from forked_python import forked_processes
 from recorder import Launched, Recorder
 
 from attnfuzz.harness.backends.registry import load
@@ -13,11 +14,6 @@ from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.reference.case import Case
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
@@ -58,5 +54,14 @@ def launches_of(bench_of: Callable[..., Bench]) -> Callable[[Case], list[Launche
 @pytest.fixture(scope="session")
 def runner() -> Iterator[Runner]:
     """Judges cases in workers."""
-    with Runner() as runner:
+    with forked_processes():
+        runner = Runner()
+    with runner:
         yield runner
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _processes() -> Iterator[None]:
+    """Nurseries are forked off a process that has imported torch: each file of a user's backend takes one."""
+    with forked_processes():
+        yield

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import torch
 from recorder import Recorder
+from repetition import examples
 from small_cases import HEADS, drawn, run, step
 
 from attnfuzz.harness.backends.registry import resolve
@@ -127,8 +128,9 @@ def test_scales_of_keys_and_values_are_handed_on(bench_of: Callable[..., Bench])
 
 
 @pytest.mark.slow
-def test_a_function_with_every_feature_passes_drawn_cases() -> None:
-    for case in drawn(f"{HERE}FULL", 200):
+@examples(50, 200)
+def test_a_function_with_every_feature_passes_drawn_cases(count: int) -> None:
+    for case in drawn(f"{HERE}FULL", count):
         verdict = run(case)
         assert (verdict.unsupported, verdict.observations) == (None, ())
 
@@ -150,10 +152,11 @@ def test_a_clear_rejection_makes_a_case_unsupported() -> None:
 
 
 @pytest.mark.slow
-def test_the_example_passes_drawn_cases_without_an_lse() -> None:
+@examples(50, 150)
+def test_the_example_passes_drawn_cases_without_an_lse(count: int) -> None:
     name = f"{EXAMPLE}:MINE"
     assert resolve(name).contract.lse is None
-    for case in drawn(name, 150):
+    for case in drawn(name, count):
         verdict = run(case)
         assert (verdict.unsupported, verdict.observations) == (None, ())
         assert "T4" not in verdict.margins

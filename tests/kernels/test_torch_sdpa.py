@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 import torch
+from repetition import examples
 from small_cases import HEADS, drawn, run, step
 
 from attnfuzz.kernels import torch_sdpa
@@ -39,8 +40,9 @@ def test_corner_cases_pass(steps: Step, window_left: int) -> None:
 
 
 @pytest.mark.slow
-def test_drawn_cases_pass() -> None:
-    for case in drawn("torch_sdpa", 200):
+@examples(50, 200)
+def test_drawn_cases_pass(count: int) -> None:
+    for case in drawn("torch_sdpa", count):
         verdict = run(case)
         assert (verdict.unsupported, verdict.observations) == (None, ())
 

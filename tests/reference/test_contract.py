@@ -28,7 +28,7 @@ def test_a_kernel_that_differs_from_call_to_call_keeps_no_bits() -> None:
     ("bitwise", "words"),
     [
         (frozenset(), "bitwise is permissive: name its source"),
-        (frozenset({Relation.SAME_CALL, Relation.PAGES_RELABELLED}), "that is what deterministic says"),
+        (frozenset({Relation.SAME_CALL, Relation.PAGES_RELABELLED}), "use deterministic for it"),
     ],
 )
 def test_bits_are_promised_or_not_with_a_reason(bitwise: frozenset[Relation], words: str) -> None:

@@ -29,10 +29,10 @@ def can(request: pytest.FixtureRequest) -> Capability:
     return capability
 
 
-@pytest.fixture(scope="module")
-def drawn(can: Capability, draw: Draw) -> list[Case]:
+@pytest.fixture(scope="module", params=[60, pytest.param(120, marks=pytest.mark.long)])
+def drawn(request: pytest.FixtureRequest, can: Capability, draw: Draw) -> list[Case]:
     """Cases for it."""
-    return draw(cases(can, BACKENDS[can]), 120)
+    return draw(cases(can, BACKENDS[can]), request.param)
 
 
 def test_what_is_drawn_is_covered_and_never_said_to_be_impossible(can: Capability, drawn: list[Case]) -> None:

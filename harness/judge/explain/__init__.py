@@ -1,8 +1,8 @@
-"""What would make wrong rows right, in words: "as if key 37 were missing". Said only if it predicts further runs.
+"""Explain wrong rows in words, as in "as if key 37 were missing", if the explanation also predicts further runs.
 
-Each module but the last three has claims of one theme. `support` compares a row with what a claim predicts for it,
-`candidates` are the claims that fit the worst row of a failure, and an `Inquiry` tests them on the other rows and on
-further runs of the case. It is made once for each failure that is reported, not for each case that fails.
+Each module but the last three has claims of one theme. `support` compares a row with a claim's prediction,
+`candidates` are the claims that fit a failure's worst row, and an `Inquiry` tests them on the other rows and on further
+runs of the case. An inquiry is made once per reported failure, not for each failing case.
 """
 
 from attnfuzz.harness.judge.explain.claim import Aspect, Stake

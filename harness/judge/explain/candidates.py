@@ -1,4 +1,4 @@
-"""All claims about a row that it does not contradict itself."""
+"""All claims about a row that the row itself doesn't contradict."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -10,7 +10,7 @@ from attnfuzz.harness.judge.explain.lse import lse_claims
 from attnfuzz.harness.judge.explain.masks import masks
 from attnfuzz.harness.judge.explain.merges import merges
 from attnfuzz.harness.judge.explain.other_rows import other_keys, other_queries, other_rows
-from attnfuzz.harness.judge.explain.paged_claims import as_told, paged_claims
+from attnfuzz.harness.judge.explain.paged_claims import as_called, paged_claims
 from attnfuzz.harness.judge.explain.scales import logit_factors, no_keys, output_factors, sinks, soft_cap
 from attnfuzz.harness.judge.explain.support import Vote, vote
 from attnfuzz.harness.judge.explain.wrong_row import WrongRow
@@ -19,7 +19,7 @@ _Source = Callable[[WrongRow], Iterator[Claim]]
 
 _AT_ANY_LENGTH: tuple[_Source, ...] = (no_keys, output_factors, other_rows)
 _ANSWERED_AGAIN: tuple[_Source, ...] = (
-    as_told,
+    as_called,
     masks,
     sinks,
     soft_cap,
@@ -30,10 +30,10 @@ _ANSWERED_AGAIN: tuple[_Source, ...] = (
     merges,
     lengths,
 )
-"""Sources of which each claim is an attention over all keys."""
+"""Sources whose claims each cost one attention over all keys."""
 
 _OF_LSE_TOO: tuple[_Source, ...] = (
-    as_told,
+    as_called,
     masks,
     sinks,
     soft_cap,
@@ -44,13 +44,13 @@ _OF_LSE_TOO: tuple[_Source, ...] = (
 """Sources whose claims may hold for the LSE where the output is right."""
 
 LONG = 8192
-"""Keys beyond which those are not tried."""
+"""Number of keys above which those are not tried."""
 
 
 def candidates(row: WrongRow, aspect: Aspect, *, out_failed: bool) -> list[Claim]:
-    """The claims that explain `row` better than chance does, in the order of their sources.
+    """The claims that explain `row` better than chance, in the order of their sources.
 
-    Where the output failed as well, no claim is about the LSE alone.
+    If the output failed too, no claim is about the LSE alone.
     """
     found = []
     for claim in _about_lse(row, out_failed=out_failed) if aspect is Aspect.LSE else _about_out(row):

@@ -1,4 +1,4 @@
-"""What an explanation says of a row, in a form that can be wrong: an answer for any row of any run, fitted once."""
+"""A falsifiable explanation: it is fitted once, and predicts any row of any run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from attnfuzz.reference.mistake import Mistake
 
 
 class Stake(StrEnum):
-    """What changes in a further run of a case, in which a claim has to hold again.
+    """A change in a further run, under which a claim has to hold again.
 
     VALUES: the seed of queries, keys and values. FAMILY: normal numbers instead of the case's values. SCALES: the
     factors of logits, keys and values. LENGTHS: longer requests, and a wider window if there is one. QUERIES: more
@@ -24,7 +24,7 @@ class Stake(StrEnum):
 
 
 POSITIONS = frozenset({Stake.VALUES, Stake.FAMILY})
-"""The stakes of a claim about places: in a longer request it may be others."""
+"""The stakes of a claim about positions, which may differ in a longer request."""
 
 RULE = POSITIONS | {Stake.LENGTHS, Stake.QUERIES}
 """The stakes of a claim that holds for requests of every length."""
@@ -44,9 +44,9 @@ class Aspect(StrEnum):
 class Claim:
     """A typed hypothesis about wrong rows: `mistake` with its parameters, in `words` ("as if ...").
 
-    `answer` gives the result of any row if the claim were true, None where the claim says nothing about the row. It
-    keeps the parameters that were fitted on one row, and no tensor of it. `tried` is the number of candidates among
-    which the fit chose, `stakes` the changes under which the claim has to hold, `aspect` what it is about.
+    `answer` gives a row's result if the claim were true, None where the claim doesn't apply. It keeps the parameters
+    fitted on one row, and none of its tensors. `tried` is the number of candidates among which the fit chose, `stakes`
+    are the changes under which the claim has to hold, and `aspect` is the result that it is about.
     """
 
     mistake: Mistake

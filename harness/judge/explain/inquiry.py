@@ -1,7 +1,7 @@
-"""The inquiry into a failure: claims are fitted on its worst row, and have to predict all other rows and further runs.
+"""The inquiry into a failure: claims fitted on its worst row have to predict the other rows and further runs.
 
-A claim that a further run refutes is dropped; one that none could test is not said. What is left is ranked by the share
-of the wrong rows that it explains, and by the changes that it risked and survived.
+A claim that a further run refutes is dropped; one that no run could test is not printed. The others are ranked by the
+share of wrong rows that they explain, and by the changes they survived.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,16 +18,16 @@ from attnfuzz.reference.mistake import Mistake
 _COLUMNS = 76
 
 _CONTRARY = 0.1
-"""The share of contradicting rows up to which a claim holds: an error of another kind may lie in some."""
+"""Share of contradicting rows up to which a claim holds: some may have another error."""
 
 _LEAST_SHARE = 0.25
-"""The share of the wrong rows that a claim has to explain."""
+"""Least share of the wrong rows that a claim has to explain."""
 
 _UNTESTED = 0.5
-"""What a stake that could not be tested costs in rank, where one that was confirmed counts 1."""
+"""Rank lost per stake that could not be tested; a confirmed one gains 1."""
 
 _ALL = 3
-"""The width of a scope that has all rows."""
+"""The width of the scope of all rows."""
 
 Place = tuple[int, int, int]
 """Request, token in it, and head of a row: the same in each run of a case."""
@@ -35,7 +35,7 @@ Place = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Explanation:
-    """What explains a failure, in lines of up to 76 columns, and the mistakes that these name."""
+    """The words that explain a failure, in lines of up to 76 columns, and the mistakes they name."""
 
     words: str
     mistakes: tuple[Mistake, ...]
@@ -43,7 +43,7 @@ class Explanation:
 
 @dataclass(frozen=True)
 class _Scope:
-    """The rows for which a claim is made: all, or those of one request, token or head."""
+    """The rows that a claim covers: all, or those of one request, token or head."""
 
     request: int | None = None
     token: int | None = None
@@ -54,12 +54,12 @@ class _Scope:
 
     @property
     def width(self) -> int:
-        """How many of the three are free."""
+        """Number of free coordinates."""
         return [self.request, self.token, self.head].count(None)
 
     @property
     def words(self) -> str:
-        """Where it is not all rows: " (in request 1, token 0)"."""
+        """The scope in words, as " (in request 1, token 0)"; empty for all rows."""
         parts = ("request", self.request), ("token", self.token), ("head", self.head)
         named = ", ".join(f"{name} {number}" for name, number in parts if number is not None)
         return f" (in {named})" if named else ""
@@ -67,7 +67,7 @@ class _Scope:
 
 @dataclass
 class _Trial:
-    """A claim on trial: where it is made, what became of its stakes, and whether it explains more than zeros."""
+    """A claim on trial: its scope, the results of its stakes, and whether it explains more than zeros."""
 
     claim: Claim
     scope: _Scope
@@ -81,16 +81,16 @@ class _Trial:
 
     @property
     def rank(self) -> tuple[float, int, float, bool]:
-        """The share of the wrong rows, the width of the scope, what was risked, and whether the LSE is as predicted."""
+        """The share of the wrong rows, the width of the scope, the stakes risked, and whether the LSE fits."""
         untested = len(self.claim.stakes - self.confirmed)
         risked = len(self.confirmed) - _UNTESTED * untested
         return round(self.share, 1), self.scope.width, risked, self.lse_fits
 
 
 class Inquiry:
-    """Looks for what explains the row `worst`, given it and other `rows` of its output, all judged on `aspect`.
+    """Looks for explanations of the row `worst`, given it and other `rows` of its output, all judged on `aspect`.
 
-    Where the output failed as well as the LSE, what explains the LSE has to agree with the output.
+    If both the output and the LSE failed, an explanation of the LSE has to agree with the output.
     """
 
     def __init__(self, worst: WrongRow, rows: Sequence[SampledRow], aspect: Aspect, *, out_failed: bool) -> None:
@@ -104,10 +104,10 @@ class Inquiry:
         """Whether there is a claim left to test."""
         return any(not trial.refuted for trial in self._trials)
 
-    def hear(self, stake: Stake, rows: Sequence[SampledRow], *, elsewhere: bool = False) -> None:
-        """Test each claim that stakes itself on it on the rows of a further run.
+    def test(self, stake: Stake, rows: Sequence[SampledRow], *, elsewhere: bool = False) -> None:
+        """Test each claim with this stake on the rows of a further run.
 
-        They are of the same step, or `elsewhere`: of another one that failed before it, where only rules can hold.
+        The rows are of the same step, or `elsewhere`: of another step that failed before it, where only rules can hold.
         """
         self._tested.add(stake)
         for trial in self._trials:
@@ -116,13 +116,13 @@ class Inquiry:
                 self._test(trial, stake, rows, elsewhere=elsewhere)
 
     def conclusion(self) -> Explanation | None:
-        """What the inquiry found; None if no claim was confirmed by a further run, or by many rows where none is."""
+        """The best explanation; None if no claim was confirmed by a further run, or by many rows if there is no run."""
         left = [trial for trial in self._trials if not trial.refuted and self._established(trial)]
         if not left:
             return None
         best = max(trial.rank for trial in left)
         first, *others = [trial for trial in left if trial.rank == best]
-        words = _words(first)
+        words = first.claim.words + first.scope.words + ("; but the LSE does not agree" if first.lse_right else "")
         mistakes = [first.claim.mistake]
         different = [trial for trial in others if trial.claim.mistake not in mistakes]
         if different:
@@ -148,7 +148,7 @@ class Inquiry:
 
 
 def _on_trial(claim: Claim, worst: WrongRow, rows: Sequence[SampledRow]) -> _Trial | None:
-    """The claim with the widest scope in which no other row contradicts it; None if it explains too little."""
+    """The claim with the widest scope in which the rows don't contradict it; None if it explains too little."""
     wrong = sum(each.wrong for each in rows)
     for scope in _scopes(worst):
         inside = [each for each in rows if scope.has(_place(each.row))]
@@ -180,7 +180,7 @@ def _place(row: WrongRow) -> Place:
 
 
 def _votes(claim: Claim, rows: Sequence[SampledRow]) -> tuple[int, int]:
-    """How many rows are for a claim, and how many against it."""
+    """Count the rows for and against a claim."""
     supports = contrary = 0
     for each in rows:
         alternative = claim.answer(each.row)
@@ -195,9 +195,9 @@ def _votes(claim: Claim, rows: Sequence[SampledRow]) -> tuple[int, int]:
 
 
 def _tells(claim: Claim, rows: Sequence[SampledRow]) -> bool:
-    """Whether more than a row of zeros supports a claim: many claims leave a row of few keys without any.
+    """Whether a nonzero row supports a claim: many claims leave a row of few keys without any key.
 
-    That a row is zero is a claim of its own, and a call that asks for no keys is evidence beside the row.
+    A zero row is a claim of its own, and a call that asks for no keys is evidence beside the row.
     """
     if claim.mistake is Mistake.NO_KEYS or claim.mistake.startswith("told") or claim.aspect is Aspect.LSE:
         return True
@@ -209,15 +209,10 @@ def _tells(claim: Claim, rows: Sequence[SampledRow]) -> bool:
 
 
 def _lse_right(claim: Claim, rows: Sequence[SampledRow]) -> bool:
-    """Whether the LSE is right in all wrong rows where the claim says that it is not."""
+    """Whether the LSE is right in all wrong rows whose claim predicts a wrong one."""
     agree = []
     for each in rows:
         alternative = claim.answer(each.row) if each.wrong and claim.aspect is Aspect.OUT else None
         if alternative is not None:
             agree.append(lse_agrees(each.row, alternative))
     return False in agree and True not in agree
-
-
-def _words(trial: _Trial) -> str:
-    words = trial.claim.words + trial.scope.words
-    return f"{words}; but the LSE does not agree" if trial.lse_right else words

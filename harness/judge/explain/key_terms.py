@@ -1,12 +1,10 @@
-"""What each key, or block of keys, adds to a row: which of them would explain its error if they were left out.
+"""The contribution of each key, or block of keys, to a row: whose absence would explain its error.
 
-With weights p, values v, the answer o and the row's output y, let c_j be how many times more than once key j is
-counted: -1 if it is missing. That explains the row if
-
+With weights p, values v, the answer o and the row's output y, let key j be counted 1 + c_j times: c_j = -1 if it is
+missing. That explains the row if
     (o + sum_j c_j p_j v_j) / (1 + sum_j c_j p_j) = y,  which is  sum_j c_j p_j (v_j - y) = y - o,
-
-linear in the keys. So a few products score all keys at once, and sums of keys score blocks and runs of them. Squares
-are expanded, |a - b|^2 = |a|^2 - 2 a b + |b|^2: good enough to choose candidates, which are then answered exactly.
+linear in the keys. So a few products score all keys at once, and sums of keys score blocks and runs. Squares are
+expanded, |a - b|^2 = |a|^2 - 2 a b + |b|^2: accurate enough to choose candidates, which are then answered exactly.
 """
 
 from dataclasses import dataclass
@@ -17,15 +15,15 @@ import torch
 from attnfuzz.harness.judge.explain.wrong_row import WrongRow
 
 _CHUNK = 4096
-"""Keys whose terms are computed at once: few enough for a processor's cache."""
+"""Keys whose terms are computed at once, to fit a CPU's cache."""
 
 
 @dataclass(frozen=True)
 class KeyTerms:
-    """The terms of aligned blocks of `size` keys, the first of which is block `first` of the request.
+    """The terms of aligned blocks of `size` keys, starting with block `first` of the request.
 
-    `terms` [m, Dv] are p (v - y), `target` [Dv] is y - o and `output` [Dv] y, all over the T1 bound; `mass` [m] is the
-    weight of each block.
+    `terms` [m, Dv] are p (v - y), `target` [Dv] is y - o and `output` [Dv] y, all over the T1 bound; `mass` [m] is each
+    block's weight.
     """
 
     size: int
@@ -58,7 +56,7 @@ class KeyTerms:
         return range(max(begin, self.seen.start), min(begin + self.size, self.seen.stop))
 
     def coarser(self, factor: int) -> "KeyTerms":
-        """The same in blocks that are `factor` times larger."""
+        """Merge blocks into ones `factor` times larger."""
         before, after = self.first % factor, -(self.first + len(self.mass)) % factor
         terms, mass = (
             torch.cat((tensor.new_zeros(before, *tensor.shape[1:]), tensor, tensor.new_zeros(after, *tensor.shape[1:])))
@@ -77,17 +75,17 @@ class KeyTerms:
         )
 
     def left(self, times: int) -> torch.Tensor:
-        """Root mean square of the error that is left if a block is counted `times` more than once: [m]."""
+        """Root mean square error that remains if a block is counted `times` more: [m]."""
         return self._left(self.target_square - 2 * times * self.dot + self.square, times * self.mass)
 
     def left_swapped(self, leads: torch.Tensor, times: int) -> torch.Tensor:
-        """The same if a lead is counted `times` more than once, and another block that many times less: [leads, m]."""
+        """The same if a lead is counted `times` more, and another block that many times less: [leads, m]."""
         targets = self.target - times * self.terms[leads]
         squared = torch.linalg.vecdot(targets, targets).unsqueeze(-1) + 2 * times * (targets @ self.terms.T)
         return self._left(squared + self.square, times * (self.mass[leads].unsqueeze(-1) - self.mass))
 
     def left_without_values(self) -> torch.Tensor:
-        """The same if the values of a block are missing, but its weight is counted: [m]."""
+        """The same if the values of a block are missingbut its weight is counted: [m]."""
         gone = self.square + 2 * self.mass * (self.terms @ self.output) + self.mass**2 * (self.output @ self.output)
         squared = self.target_square + 2 * (self.dot + self.mass * (self.output @ self.target)) + gone
         return self._left(squared, torch.zeros_like(self.mass))
@@ -106,12 +104,12 @@ class KeyTerms:
         return self._left(first, -mass), self._left(last, mass - mass[-1])
 
     def _left(self, squared: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
-        """From the square of what is left over, and the weight that is added to a sum of 1."""
+        """Root mean square from the squared remainder, and the weight added to a sum of 1."""
         return squared.clamp(min=0).div_(len(self.target)).sqrt_() / (1 + added).clamp(min=1e-15)
 
 
 def key_terms(row: WrongRow) -> KeyTerms:
-    """The terms of the keys that the row sees, one by one."""
+    """The terms of the single keys that the row sees."""
     weights, values = row.weights_and_values
     seen, scale = row.out.to(torch.float64), row.truth.out_bound
     terms = torch.empty_like(values)

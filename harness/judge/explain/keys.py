@@ -1,4 +1,4 @@
-"""Claims about keys that are missing, counted twice, or read in the place of others."""
+"""Claims about keys missing, counted twice, or read instead of others."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,30 +13,30 @@ from attnfuzz.harness.judge.explain.wrong_row import Alternative, WrongRow, with
 from attnfuzz.reference.mistake import Mistake
 
 AS_GOOD = 3.0
-"""Candidates whose gain is this close to the best one's fit as well: odds of 20 to 1."""
+"""Candidates whose gain is within this of the best fit as well: odds of 20 to 1."""
 
 _BLOCKS = (8, 16, 32, 64, 128, 256, 512, 1024)
-"""Block sizes: those of pages, and of the tiles that kernels read."""
+"""Block sizes of pages and of kernels' tiles."""
 
 _LEADS = 8
-"""Keys or blocks for which all others are tried in their place."""
+"""Keys or blocks tried as replacements of, or replaced by, all others."""
 
 _RUNS = 512
-"""Places at which a run may begin or end: its edges are multiples of the keys between them."""
+"""Places at which a run may begin or end, evenly spaced."""
 
 _ANSWERED = 4
-"""The most promising changes, which are answered exactly."""
+"""Number of most promising changes, which are answered exactly."""
 
 _DOMINANT = 0.999
-"""The weight of a key without which the rest is a difference of two nearly equal numbers."""
+"""Weight of a key above which the rest is a difference of two nearly equal numbers."""
 
 MOST_ELEMENTS = 1 << 23
-"""Values of a row beyond which no key is singled out: 65,536 keys of 128 elements, 64 MiB in fp64."""
+"""Value elements of a row above which no key is singled out: 65,536 keys of 128 elements, 64 MiB in fp64."""
 
 
 @dataclass(frozen=True)
 class _Change:
-    """Keys `gone` and keys `read` beside those that the row sees: of `tried` changes it leaves the least error, `left`.
+    """Keys `gone` and keys `read` beside those that the row sees: the best of `tried` changes, with error `left`.
 
     `others` of them fit as well.
     """
@@ -51,7 +51,7 @@ class _Change:
 
     @property
     def claim_words(self) -> str:
-        """The words, with the number of the others."""
+        """The words and the number of others."""
         return self.words + (f" ({self.others} others fit as well)" if self.others else "")
 
 
@@ -82,7 +82,7 @@ def changed_keys(row: WrongRow) -> Iterator[Claim]:
         chosen += _dominant(level)
     for change in chosen:
         if change.gone == row.seen and not change.read:
-            # No key is left, which is said in other words.
+            # No key left: the claim `no_keys`.
             continue
         answer = _changed(row.request, change.gone, change.read)
         yield Claim(change.mistake, change.claim_words, answer, POSITIONS, change.tried)
@@ -92,7 +92,7 @@ def changed_keys(row: WrongRow) -> Iterator[Claim]:
 
 
 def _changed(request: int, gone: range, read: range) -> Callable[[WrongRow], Alternative | None]:
-    """Without the keys `gone`; each key of `read` stands for the one of `gone` at its place, or is counted again."""
+    """Drop the keys `gone`; each key of `read` replaces the one of `gone` at its place, or is counted again."""
 
     def answer(row: WrongRow) -> Alternative | None:
         if row.request != request or max(gone.stop, read.stop) > row.kv_len:
@@ -118,7 +118,7 @@ def _one(row: WrongRow, blocks: KeyTerms) -> Iterator[_Change]:
 
 
 def _gain(row: WrongRow, change: _Change) -> float:
-    """About what `fit` will say, without the LSE."""
+    """Estimate `fit`, without the LSE."""
     least = smallest_error(row, row.truth.out, row.truth.out_bound)
     before = (row.error / row.truth.out_bound).square().mean().sqrt().item()
     return row.out.shape[0] * log(max(before, least) / max(change.left, least)) - log(change.tried)
@@ -133,7 +133,7 @@ def _missing(row: WrongRow, blocks: KeyTerms) -> Iterator[_Change]:
 
 
 def _dominant(blocks: KeyTerms) -> Iterator[_Change]:
-    """The block with nearly all the weight missing: what is left without it can't be told from the weights."""
+    """The block with nearly all the weight missing: the remainder can't be computed from the weights."""
     heaviest = int(blocks.mass.argmax())
     if blocks.mass[heaviest] > _DOMINANT:
         cut = blocks.keys(heaviest)
@@ -150,7 +150,7 @@ def _twice(row: WrongRow, blocks: KeyTerms) -> Iterator[_Change]:
 
 
 def _replaced(blocks: KeyTerms) -> Iterator[_Change]:
-    """One block read in the place of another: the best of the pairs of which one alone is among the best."""
+    """One block read in the place of another: the best pair with at least one block among the leads."""
     count = len(blocks.mass)
     pairs = []
     for times in (-1, 1):
@@ -185,8 +185,8 @@ def _runs(grains: KeyTerms) -> Iterator[_Change]:
     before = torch.cat((torch.zeros_like(grains.terms[:1]), grains.terms.cumsum(0)))
     mass = torch.cat((grains.mass.new_zeros(1), grains.mass.cumsum(0)))
     later = torch.ones(count + 1, count + 1, dtype=torch.bool, device=mass.device).triu(1)
-    for times, what in ((-1, "missing"), (1, "counted twice")):
-        # left[a, b]: what is left for the run from edge a to edge b.
+    for times, fault in ((-1, "missing"), (1, "counted twice")):
+        # left[a, b]: the remaining error for the run from edge a to edge b.
         left = torch.cdist(before, before - times * grains.target) / len(grains.target) ** 0.5
         left /= (1 + times * (mass - mass.unsqueeze(-1))).clamp(min=1e-15)
         left[~later] = torch.inf
@@ -194,7 +194,7 @@ def _runs(grains: KeyTerms) -> Iterator[_Change]:
         run = range(grains.keys(begin).start, grains.keys(end - 1).stop)
         if 1 < len(run) < len(grains.seen):
             gone, read = (run, _NONE) if times < 0 else (_NONE, run)
-            words = f"as if {_named(run)} were {what}"
+            words = f"as if {_named(run)} were {fault}"
             mistake = Mistake.KEYS_MISSING if times < 0 else Mistake.KEYS_TWICE
             yield _Change(mistake, words, gone, read, left[begin, end].item(), count * count)
 
@@ -218,7 +218,7 @@ def _value_missing(row: WrongRow, blocks: KeyTerms) -> Claim:
 
 
 def _best(row: WrongRow, left: torch.Tensor) -> tuple[int, int]:
-    """The candidate with the least error, and how many others fit as well."""
+    """The candidate with the least error, and the number of others that fit as well."""
     best = int(left.argmin())
     least = max(left[best].item(), smallest_error(row, row.truth.out, row.truth.out_bound))
     return best, int((left <= least * exp(AS_GOOD / row.out.shape[0])).sum()) - 1

@@ -1,4 +1,4 @@
-"""Claims about the length of a request: its last keys are missing, with the causal limit where it is or moved along."""
+"""Claims about a request's length: its last keys are missing, with the causal limit unchanged or moved along."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,18 +9,18 @@ from attnfuzz.harness.judge.explain.wrong_row import Alternative, WrongRow
 from attnfuzz.reference.mistake import Mistake
 
 _MULTIPLES = (2, 4, 8, 16, 32, 64, 128, 256)
-"""Of keys: those of pages, and of what kernels load at once."""
+"""Numbers of keys in a page or in one load of a kernel."""
 
 Length = Callable[[int], int]
-"""The length that is taken for that of a request, from the right one."""
+"""A wrong length of a request, from the right one."""
 
 
 def lengths(row: WrongRow) -> Iterator[Claim]:
-    """The request shorter by 1, by its queries, by as many keys as explains the row best, or down to a multiple."""
+    """The request shorter by 1, by its queries, by the best-fitting number of keys, or down to a multiple."""
     for count in sorted({1, row.q_len, *_best_count(row)}):
         keys = f"{count:,} keys" if count > 1 else "key"
         tried = max(len(row.seen), 1)
-        # Of one key, it is a causal limit that is one lower, unless a window is moved along.
+        # For one key, that equals a causal limit one lower, unless a window moves along.
         if count > 1 or row.problem.window_left >= 0:
             words = f"as if the request were {keys if count > 1 else '1 key'} shorter, for the causal limit too"
             yield Claim(Mistake.LENGTH, words, _of_length(_less(count)), tried=tried)
@@ -46,7 +46,7 @@ def _down_to(multiple: int) -> Length:
 
 
 def _of_length(length: Length) -> Callable[[WrongRow], Alternative]:
-    """A request of another length, whose last query is aligned to its last key then."""
+    """Attend with another length, the last query aligned to the last key."""
 
     def answer(row: WrongRow) -> Alternative:
         by = length(row.kv_len) - row.kv_len
@@ -57,7 +57,7 @@ def _of_length(length: Length) -> Callable[[WrongRow], Alternative]:
 
 
 def _of_first(length: Length) -> Callable[[WrongRow], Alternative | None]:
-    """Nothing but the first keys of a request, with the mask as it is; None where there would be none."""
+    """Attend to the first keys alone, mask unchanged; None if there are none."""
 
     def answer(row: WrongRow) -> Alternative | None:
         start = row.seen.start

@@ -1,4 +1,4 @@
-"""Claims about which keys the mask lets through: each is a rule that gives any row its keys."""
+"""Claims about the mask: each is a rule that gives any row its visible keys."""
 
 from collections.abc import Callable, Iterator
 
@@ -7,10 +7,10 @@ from attnfuzz.harness.judge.explain.wrong_row import Alternative, WrongRow
 from attnfuzz.reference.mistake import Mistake
 
 _TILES = (8, 16, 32, 64, 128)
-"""Keys that kernels mask or skip at once."""
+"""Numbers of keys that kernels mask or skip at once."""
 
 Keys = Callable[[WrongRow], range]
-"""The keys that a row sees if a mask is wrong, out of those of its request."""
+"""The keys of its request that a row sees under a wrong mask."""
 
 
 def masks(row: WrongRow) -> Iterator[Claim]:
@@ -29,7 +29,7 @@ def _causal_limits(row: WrongRow) -> Iterator[Claim]:
     none = "as if there were no causal limit: all later keys are seen"
     yield _claim(Mistake.CAUSAL_LIMIT, none, lambda each: _cut(each, stop=each.kv_len))
     aligned = "as if the causal mask aligned the first query to the first key, and not the last to the last"
-    yield _claim(Mistake.CAUSAL_ALIGNMENT, aligned, _from_first_key)
+    yield _claim(Mistake.CAUSAL_ALIGNMENT, aligned, lambda each: _cut(each, stop=each.token_in_request + 1))
     if row.problem.q_lens[row.request] > 1:
         first = "as if the row saw the keys of its request's first query"
         yield _claim(Mistake.MASK_OF_ANOTHER_ROW, first, lambda each: each.seen_by(0))
@@ -65,10 +65,6 @@ def _cut(row: WrongRow, stop: int) -> range:
 def _from(row: WrongRow, start: int) -> range:
     start = max(start, 0)
     return range(start, max(row.seen.stop, start))
-
-
-def _from_first_key(row: WrongRow) -> range:
-    return range(row.seen.start, max(min(row.token_in_request + 1, row.kv_len), row.seen.start))
 
 
 def _from_tile(tile: int) -> Keys:

@@ -1,7 +1,7 @@
-"""Claims about two parts of the keys, each answered rightly, that are merged with wrong weights.
+"""Claims about two parts of the keys, each attended correctly, but merged with wrong weights.
 
-With parts a and b of natural LSEs l_a and l_b, a merge gives w_a o_a + w_b o_b, where w_a / w_b = exp(l_a - l_b). Where
-an LSE is taken to be of another base than it is, or for the other part's, the exponent is another.
+With parts a and b of natural LSEs l_a and l_b, a merge gives w_a o_a + w_b o_b, where w_a / w_b = exp(l_a - l_b). An
+LSE read in the wrong base, or swapped with the other part's, changes the exponent.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,11 +32,11 @@ _RULES: tuple[tuple[Mistake, str, Exponent], ...] = (
 )
 
 _MOST_ELEMENTS = 1 << 20
-"""Values of a row beyond which no place between two parts is looked for."""
+"""Value elements of a row above which no boundary between two parts is tried."""
 
 
 def merges(row: WrongRow) -> Iterator[Claim]:
-    """Each rule at the place between the step's own tokens and those before them, and where it fits best."""
+    """Each rule, with the boundary before the step's own tokens, and where it fits best."""
     if len(row.seen) < 2 or len(row.seen) * row.out.shape[0] > _MOST_ELEMENTS or row.problem.sinks is not None:
         return
     seen, scale = row.out.to(torch.float64), row.truth.out_bound
@@ -50,7 +50,7 @@ def merges(row: WrongRow) -> Iterator[Claim]:
 
 
 def _merged(row: WrongRow, exponent: Exponent) -> torch.Tensor:
-    """The row for each place between two keys: [k - 1, Dv]."""
+    """The merged row for each boundary between two keys: [k - 1, Dv]."""
     weights, values = row.weights_and_values
     mass = weights.cumsum(0)[:-1].clamp(min=1e-300)
     rest = weights.flip(0).cumsum(0).flip(0)[1:].clamp(min=1e-300)

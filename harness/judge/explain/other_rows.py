@@ -1,4 +1,4 @@
-"""Claims about whose row it is: another row's answer, or this row's with keys or the query of another."""
+"""Claims of mixed-up rows: another row's answer, or this row's with another's keys or query."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -10,14 +10,14 @@ from attnfuzz.harness.judge.explain.wrong_row import Alternative, WrongRow
 from attnfuzz.reference.mistake import Mistake
 
 _REQUESTS = 16
-"""Other requests whose keys are tried: each costs an answer of its own."""
+"""Other requests whose keys are tried; each costs one attention."""
 
 _QUERIES = 32
 """Other tokens whose queries are tried."""
 
 
 def other_rows(row: WrongRow) -> Iterator[Claim]:
-    """The closest of the answers to the other heads of its token, the other tokens of its request, and all rows."""
+    """The closest answer among its token's heads, its request's tokens, and all rows."""
     tokens, heads, _ = row.answer.out.shape
     away = ((row.answer.out - row.out.to(torch.float64)) / row.truth.out_bound).square().mean(dim=-1)
     away[row.token, row.head] = torch.inf

@@ -1,4 +1,4 @@
-"""One launch on a paged KV cache, as its kernel was given it: what claims about metadata are made of."""
+"""One launch on a paged KV cache, as its kernel received it: the basis of claims about metadata."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ class PagedCall:
     """The requests of a call, its scalars, and its tensors as views.
 
     query [rows, q heads, dim], table [requests, columns], key and value [pages, slots, kv heads, dim]. `caches` are the
-    pools as the kernel was given them; of latents, values are the first `rank` elements.
+    pools as passed to the kernel; the values of latents are their first `rank` elements.
     """
 
     spans: tuple[RequestSpan, ...]
@@ -38,14 +38,14 @@ class PagedCall:
         return self.key.shape[1]
 
     def span_of(self, row: int) -> int | None:
-        """The request that has this row of the output."""
+        """The request that owns this row of the output."""
         for index, span in enumerate(self.spans):
             if span.first_row <= row < span.first_row + span.q_len:
                 return index
         return None
 
     def dense(self) -> "PagedCall | None":
-        """The call with its caches read as if they were contiguous; None if these would be larger than they are."""
+        """The call with its caches read as if contiguous; None if that would exceed their memory."""
         if any(cache.numel() > extent(cache) for _, cache in self.caches):
             return None
         caches = tuple(
@@ -80,18 +80,18 @@ def _key_and_value(
 
 
 def extent(tensor: torch.Tensor) -> int:
-    """Elements from a tensor's first to its last."""
+    """Number of elements that a tensor spans, gaps included."""
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _taken(pool: torch.Tensor, pages: torch.Tensor, count: int, head: int) -> torch.Tensor:
-    # Numbers of 8 bits can't be indexed as such everywhere.
+    # 8-bit floats can't be indexed everywhere.
     bits = pool.view(torch.uint8) if pool.element_size() == 1 else pool
     return bits[pages.to(pool.device), :, head : head + 1].flatten(0, 1)[:count].view(pool.dtype)
 
 
 def paged_call(op: str, arguments: Mapping[str, Any]) -> PagedCall | None:
-    """The launch of `op`, if it is one of attention over pages whose metadata lies inside of its tensors."""
+    """The launch of `op`, if it is attention over pages and its metadata stays inside its tensors."""
     entry = ENTRY_POINTS.get(op)
     if entry is None:
         return None

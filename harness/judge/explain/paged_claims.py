@@ -1,7 +1,7 @@
-"""Claims from the metadata of a launch: which page ids, lengths and strides a kernel took instead of those given.
+"""Claims from a launch's metadata: a kernel took other page ids, lengths or strides than the given ones.
 
-`as_told` is the first: the kernel answers its arguments rightly, and these are not what was asked of the backend. The
-others read the same tensors in another way.
+`as_called` is the first: the kernel is right for its arguments, but the backend passed other ones than the case asks
+for. The others read the same tensors in another way.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,20 +16,20 @@ from attnfuzz.reference.mistake import Mistake
 from attnfuzz.reference.problem import Problem
 
 _TILES = (8, 16, 32, 64, 128)
-"""Keys of which kernels look up one page."""
+"""Numbers of keys for which kernels look up one page."""
 
 _MOST_ELEMENTS = 1 << 24
-"""Elements of a pool beyond which no page is looked for."""
+"""Elements of a pool above which pages are not searched."""
 
 _OTHERS = 16
-"""Rows of a page table, before and behind a request's own, that are tried in its place."""
+"""Rows of a page tablebefore and after a request's own that are tried instead."""
 
 Pages = Callable[[PagedCall, int, int], torch.Tensor | None]
-"""The page ids that a kernel takes for request `b`, of which it reads so many; None where there are none."""
+"""From the call, a request and a page count: the page ids that a kernel reads; None where there are none."""
 
 
 def paged_claims(row: WrongRow) -> Iterator[Claim]:
-    """The metadata of the call that gave the row, read in another way; none where the call is not known."""
+    """The metadata of the row's call, read in another way; none if the call is not known."""
     if row.call is None or row.call.span_of(row.place) is None:
         return
     yield from _tables(row.call)
@@ -41,18 +41,18 @@ def paged_claims(row: WrongRow) -> Iterator[Claim]:
     yield Claim(Mistake.LENGTH, words, _longer(lambda kv_len, page: -kv_len % page))
 
 
-def as_told(row: WrongRow) -> Iterator[Claim]:
-    """The right answer to the arguments of the call, where these are not what was asked of the backend."""
+def as_called(row: WrongRow) -> Iterator[Claim]:
+    """The right answer to the call's arguments, where these differ from the case."""
     known = row.call is not None and row.call.span_of(row.place) is not None
     differences = list(_differences(row, row.call)) if row.call is not None and known else []
     if differences:
         mistake = differences[0][0]
         words = "the kernel does what its call says: " + ", and ".join(words for _, words in differences)
-        yield Claim(mistake, words, _told, SCALED)
+        yield Claim(mistake, words, _of_call, SCALED)
 
 
 def _differences(row: WrongRow, call: PagedCall) -> Iterator[tuple[Mistake, str]]:
-    """What the call says otherwise than was asked for, in this row."""
+    """The differences between the call and the case, for this row."""
     problem = row.problem
     at = call.span_of(row.place)
     assert at is not None
@@ -70,12 +70,12 @@ def _differences(row: WrongRow, call: PagedCall) -> Iterator[tuple[Mistake, str]
         yield Mistake.TOLD_PAGES, _other_pages(row, call, at)
     if not _same(call.query[row.place, row.head], problem.query[row.token, row.head]):
         yield Mistake.TOLD_QUERY, "its queries are others"
-    for name, told, asked in (
+    for name, passed, asked in (
         ("bmm1_scale", call.bmm1_scale, problem.bmm1_scale),
         ("bmm2_scale", call.bmm2_scale, problem.bmm2_scale),
     ):
-        if told != asked:
-            yield Mistake.TOLD_SCALE, f"{name} is {told:.6g} instead of {asked:.6g}"
+        if passed != asked:
+            yield Mistake.TOLD_SCALE, f"{name} is {passed:.6g} instead of {asked:.6g}"
     if call.window_left != problem.window_left:
         yield Mistake.TOLD_WINDOW, f"window_left is {call.window_left} instead of {problem.window_left}"
     if (call.sinks is None) != (problem.sinks is None):
@@ -85,7 +85,7 @@ def _differences(row: WrongRow, call: PagedCall) -> Iterator[tuple[Mistake, str]
 
 
 def _other_pages(row: WrongRow, call: PagedCall, at: int) -> str:
-    """Which of a request's pages is another than holds its keys, as the page table has it."""
+    """Describe the first page of a request that doesn't hold its keys."""
     size, own = call.page_size, row.alone(range(row.kv_len)).key[:, 0]
     pages = call.spans[at].pages if call.key.numel() <= _MOST_ELEMENTS else ()
     for index, page in enumerate(pages):
@@ -108,7 +108,7 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and bool((one.to(other.device, torch.float64) == other.to(torch.float64)).all())
 
 
-def _told(row: WrongRow) -> Alternative | None:
+def _of_call(row: WrongRow) -> Alternative | None:
     """The right answer to the call's own arguments."""
     call = row.call
     at = None if call is None else call.span_of(row.place)
@@ -175,7 +175,7 @@ def _from_pages(mistake: Mistake, words: str, pages: Pages) -> Claim:
         count = -(-row.seen.stop // call.page_size)
         taken, own = pages(call, at, count), _own(call, at, count)
         if mistake is not Mistake.CACHE_STRIDE and taken is not None and own is not None and torch.equal(taken, own):
-            # The same pages: what is wrong is in them, and not in how they are looked up.
+            # The same pages: the fault is in their content, not in the lookup.
             return None
         keys = None if taken is None else call.gathered(taken, row.seen.stop, row.kv_head)
         if keys is None:
@@ -187,7 +187,7 @@ def _from_pages(mistake: Mistake, words: str, pages: Pages) -> Claim:
 
 
 def _flat(call: PagedCall, start: int, count: int) -> torch.Tensor | None:
-    """Ids one behind the other in the memory of the page table; none beyond its last."""
+    """Consecutive ids in the page table's memory; None past its end."""
     table = call.table
     size = (table.shape[0] - 1) * table.stride(0) + table.shape[1]
     return table.as_strided((size,), (1,))[start : start + count] if start + count <= size else None
@@ -259,7 +259,7 @@ def _dense_cache(row: WrongRow) -> Alternative | None:
 
 
 More = Callable[[int, int], int]
-"""By how many keys a request is longer, from its length and the page size."""
+"""Number of keys by which a request is longer, from its length and the page size."""
 
 
 def _by(more: int) -> More:

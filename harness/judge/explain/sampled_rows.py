@@ -12,25 +12,25 @@ from attnfuzz.harness.judge.explain.wrong_row import WrongRow
 from attnfuzz.harness.judge.lse_bound import lse_bound
 
 _FITTED = 16, 8
-"""Wrong and right rows of the run in which claims are fitted: a further row costs an answer for each claim."""
+"""Wrong and right rows of the run in which claims are fitted: each row costs one attention per claim."""
 
 _FURTHER = 8, 4
-"""The same of a further run."""
+"""The same in a further run."""
 
 _LONG = 8192
 _OF_LONG = 3, 3
-"""The same where a row is this long."""
+"""The same if a row is longer than `_LONG`."""
 
 
 class SampledRow(NamedTuple):
-    """A row, and whether it is beyond what the judge allows."""
+    """A row, and whether its error exceeds the judge's bound."""
 
     row: WrongRow
     wrong: bool
 
 
 def worst_row(evidence: Evidence, worst: tuple[int, int], call: PagedCall | None) -> WrongRow:
-    """The row at `worst`, a token and a head, which `call` gave if it is known."""
+    """The row at `worst`, a token and a head; `call` produced it, if known."""
     token, head = worst
     lse = None if evidence.lse is None else evidence.lse[token, head].item() * evidence.lse_unit
     budget, out = evidence.budget, evidence.out[token, head]
@@ -44,7 +44,7 @@ def sampled_rows(
 ) -> list[SampledRow]:
     """Rows spread evenly over the wrong ones and the right ones; all have finite numbers, and keys or an LSE.
 
-    The row `at` is among them, and counts as wrong if it `failed`, by whatever tier.
+    The row `at` is among them, and counts as wrong if it `failed` in any tier.
     """
     finite = torch.isfinite(evidence.out).all(dim=-1)
     if aspect is Aspect.OUT:

@@ -15,20 +15,20 @@ _STEPS = 4
 """Gauss-Newton steps to the factor of the logits."""
 
 _FACTORS = 64
-"""What a fitted factor counts as: the resolution at which it is told apart."""
+"""Number of candidates that a fitted factor counts as, by its resolution."""
 
 Factor = Callable[[Problem], float]
-"""A factor that follows from what is asked of the row."""
+"""A factor that follows from the row's problem."""
 
 
 def no_keys(row: WrongRow) -> Iterator[Claim]:
-    """Nothing was added up."""
+    """No key was added up."""
     del row
-    yield Claim(Mistake.NO_KEYS, "as if no key were seen: the row is all zero", _zero, POSITIONS)
 
+    def zero(each: WrongRow) -> Alternative:
+        return replace(each.truth, out=torch.zeros_like(each.truth.out), lse=-torch.inf)
 
-def _zero(row: WrongRow) -> Alternative:
-    return replace(row.truth, out=torch.zeros_like(row.truth.out), lse=-torch.inf)
+    yield Claim(Mistake.NO_KEYS, "as if no key were seen: the row is all zero", zero, POSITIONS)
 
 
 def output_factors(row: WrongRow) -> Iterator[Claim]:
@@ -55,7 +55,7 @@ def output_factors(row: WrongRow) -> Iterator[Claim]:
 
 
 def _shown(factor: float) -> str:
-    """A factor with enough digits to tell it from 1."""
+    """Format a factor with enough digits to differ from 1."""
     away = abs(factor - 1)
     digits = 5 if away >= 1e-3 or not away else 2 - floor(log10(away))
     return f"{factor:.{digits}g}"

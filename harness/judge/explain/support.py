@@ -1,4 +1,4 @@
-"""How a row's result compares with what a claim predicts: one vote for or against the claim."""
+"""Compare a row's result with a claim's prediction: one vote for or against the claim."""
 
 from enum import IntEnum
 from math import isfinite, log
@@ -10,14 +10,14 @@ from attnfuzz.harness.judge.explain.wrong_row import Alternative, WrongRow
 from attnfuzz.reference.noise import ROUNDOFF
 
 CERTAIN = 10.0
-"""The gain that a claim needs on the row on which it is fitted: odds of 20,000 to 1, as there are dozens of claims."""
+"""The gain that a claim needs on the row it is fitted on: odds of 20,000 to 1, as there are dozens of claims."""
 
 _CERTAIN_LSE = 1.0
-"""The same of an LSE alone, which is one number: what is by chance within its bound, further runs refute."""
+"""The same for an LSE alone, a single number; further runs refute chance matches."""
 
 
 class Vote(IntEnum):
-    """What a row says of a claim: its result is as predicted and not as it should be, tells nothing, or contradicts."""
+    """A row's vote on a claim: FOR if the result is wrong as predicted, AGAINST if it contradicts, else NEUTRAL."""
 
     AGAINST = -1
     NEUTRAL = 0
@@ -25,7 +25,7 @@ class Vote(IntEnum):
 
 
 def vote(row: WrongRow, alternative: Alternative, aspect: Aspect, *, tried: int = 1) -> Vote:
-    """The vote of `row` on a claim that predicts `alternative` for it, chosen among `tried`."""
+    """The vote of `row` on a claim that predicts `alternative`, chosen among `tried`."""
     return _on_lse(row, alternative, tried) if aspect is Aspect.LSE else _on_out(row, alternative, tried)
 
 
@@ -40,7 +40,7 @@ def _on_out(row: WrongRow, alternative: Alternative, tried: int) -> Vote:
         return Vote.FOR
     if gain < -CERTAIN:
         return Vote.AGAINST
-    # Beyond what the judge allows around the right answer, and within what it allows around this one.
+    # Outside the bound around the right answer, and inside the bound around this one.
     fails = bool((row.error.abs() > row.truth.out_bound).any())
     return Vote.FOR if fails and tried == 1 else Vote.NEUTRAL
 
@@ -70,12 +70,11 @@ def lse_fits(row: WrongRow, alternative: Alternative) -> bool:
 
 
 def _gain(row: WrongRow, alternative: Alternative, residual: torch.Tensor) -> float:
-    """The logarithm of the likelihood ratio of the claim to the right answer.
+    """The log likelihood ratio of the claim to the right answer.
 
-    The likelihood is that of normal errors of an unknown size, so that its ratio is the ratio of the root mean squares
-    to the power of Dv. Errors may be alike in size over a row's elements, as those of a wrong kernel are, or in
-    proportion to the T1 bound, as roundings are: what counts is the lesser gain. An LSE that agrees counts as one more
-    element.
+    Errors are taken as normal with unknown size, so that the ratio is that of the root mean squares to the power of Dv.
+    Sizes may be equal over a row's elements, as those of a wrong kernel are, or proportional to the T1 bound, as
+    roundings are: the lesser gain counts. An LSE that agrees counts as one more element.
     """
     bound = row.truth.out_bound
     closer = min(
@@ -90,7 +89,7 @@ def _gain(row: WrongRow, alternative: Alternative, residual: torch.Tensor) -> fl
 
 
 def smallest_error(row: WrongRow, out: torch.Tensor, scale: torch.Tensor) -> float:
-    """The least error of `out` [Dv] that counts, over `scale`: a quarter of its rounding. Below it all is alike."""
+    """The least error of `out` [Dv] that counts, over `scale`: a quarter of its rounding. Smaller errors are equal."""
     least = _size(ROUNDOFF[row.out.dtype] * out.abs() / scale) / 4
     return max(least, 1e-9)
 

@@ -1,4 +1,4 @@
-"""One row that failed, by itself: its keys, its error, and what the judge would allow around another answer."""
+"""One failing row by itself: its keys, its error, and the judge's bound around another answer."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from attnfuzz.reference.row import row_weights
 
 @dataclass(frozen=True)
 class Alternative:
-    """Another answer for the row: `out` [Dv] and `lse` of fp64, and the error that a correct kernel may have there."""
+    """Another answer for the row: `out` [Dv] and `lse` of fp64, and the bounds of a correct kernel's error."""
 
     out: torch.Tensor
     lse: float
@@ -32,9 +32,9 @@ class Alternative:
 class WrongRow:
     """One row of an output that failed.
 
-    `out` [Dv] and `lse` (in natural units, None if there is none) are what the kernel gave for query `token`, packed,
-    and query head `head` of `problem`. `answer` and `budget` are those by which it was judged. `call` is the launch
-    that gave it, None if that is not known, or was not one alone; `place` is the row's place in its output.
+    `out` [Dv] and `lse` (in natural units, None if there is none) are the kernel's results for packed query `token` and
+    query head `head` of `problem`; `answer` and `budget` judged them. `call` is the launch that produced the row, None
+    if unknown or not a single one; `place` is the row's place in its output.
     """
 
     problem: Problem
@@ -101,7 +101,7 @@ class WrongRow:
 
     @cached_property
     def error(self) -> torch.Tensor:
-        """What the row is off by, [Dv] of fp64."""
+        """Output minus right answer, [Dv] of fp64."""
         return self.out.to(torch.float64) - self.truth.out
 
     @cached_property
@@ -119,7 +119,7 @@ class WrongRow:
         return row_weights(self.problem, self.token, self.head)
 
     def alone(self, keys: range, *, request: int | None = None, kv_head: int | None = None) -> Problem:
-        """The problem of this row alone, with `keys` of its request and KV head, or of others; it sees all of them."""
+        """The problem of this row alone, all `keys` visible, of its own request and KV head or the given ones."""
         problem = self.problem
         start = sum(problem.kv_lens[: self.request if request is None else request])
         rows = slice(start + keys.start, start + keys.stop)
@@ -154,7 +154,7 @@ class WrongRow:
         return replace(self.truth, out=out, out_bound=self.truth.out_bound + rounding)
 
     def _allowed(self, problem: Problem, answer: Answer) -> Alternative:
-        """What the judge allows around the only row of `answer`, at the alpha of one row of the whole output."""
+        """The judge's bounds around the only row of `answer`, at one row's share of the output's alpha."""
         share = answer.out.numel() / max(self.answer.out.numel(), 1)
         budget = replace(self.budget, problem=problem, answer=answer, alpha=self.budget.alpha * share)
         out_bound, bound = element_bound(budget)[0, 0], lse_bound(budget)[0, 0].item()
@@ -162,6 +162,6 @@ class WrongRow:
 
 
 def without(keys: range, cut: range) -> tuple[range, ...]:
-    """What is left of `keys` when `cut`, a part of them, is taken out."""
+    """Remove `cut`, a part of `keys`; return the nonempty parts left."""
     parts = range(keys.start, cut.start), range(cut.stop, keys.stop)
     return tuple(part for part in parts if len(part))

@@ -1,1 +1,1 @@
-"""Guarded memory on a GPU: CUDA's virtual memory, of which only what tensors need is mapped."""
+"""Guarded memory on a GPU: CUDA's virtual memory, mapped only for tensors."""

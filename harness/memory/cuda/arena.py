@@ -14,16 +14,16 @@ class CudaError(RuntimeError):
 
 
 class CudaAddressSpace:
-    """`nbytes` from `address` on, reserved on a GPU and unmapped at first: an access faults.
+    """`nbytes` from `address` on, reserved on a GPU and unmapped at first: an access faults. It costs no memory.
 
-    The size asked for is halved until the driver grants it, down to `least`. `page` is the least that can be mapped:
-    2 MiB on every GPU so far. It costs no memory, whatever its size.
+    The requested size is halved until the driver grants it, down to `least`. `page` is the mapping granularity: 2 MiB
+    on every GPU so far.
     """
 
     def __init__(self, device: torch.device, nbytes: int, least: int) -> None:
         # A first allocation makes the device's context current, which the driver's calls need.
         torch.empty(1, device=device)
-        # Importing it costs time, and needs NVIDIA's package: only those who have a GPU come here.
+        # The import is slow and needs NVIDIA's package: only on a GPU.
         from cuda.bindings import driver  # noqa: PLC0415
 
         self._driver = driver
@@ -50,7 +50,7 @@ class CudaAddressSpace:
         self.address = int(address)
 
     def map(self, address: int, nbytes: int) -> None:
-        """Put memory behind whole pages. What it holds is undefined.
+        """Map memory to whole pages, with undefined content.
 
         Raises:
             OutOfMemory: the GPU has none left.
@@ -61,7 +61,7 @@ class CudaAddressSpace:
         try:
             self._call("cuMemMap", address, nbytes, 0, handle, 0)
         finally:
-            # The mapping keeps the memory; it goes with cuMemUnmap.
+            # The mapping keeps the memory until cuMemUnmap.
             self._call("cuMemRelease", handle)
         try:
             self._call("cuMemSetAccess", address, nbytes, [self._access], 1)
@@ -70,15 +70,15 @@ class CudaAddressSpace:
             raise
 
     def unmap(self, address: int, nbytes: int) -> None:
-        """Give the memory behind what was mapped in one go back. No kernel that uses it may be running."""
+        """Unmap a range mapped by one call. No kernel that uses it may be running."""
         self._call("cuMemUnmap", address, nbytes)
 
     def synchronise(self) -> None:
-        """Wait for all kernels. CudaError if one of them failed."""
+        """Wait for all kernels. Raises CudaError if one failed."""
         self._call("cuCtxSynchronize")
 
     def close(self) -> None:
-        """Give the address space back; nothing may be mapped in it."""
+        """Free the address space; nothing may be mapped in it."""
         self._call("cuMemAddressFree", self.address, self.nbytes)
 
     def _call(self, name: str, *arguments: Any) -> Any:
@@ -97,7 +97,7 @@ _LEAST = 1 << 34
 
 
 class CudaSlab:
-    """`capacity` bytes, all of them mapped while a tensor lives there."""
+    """`capacity` bytes, mapped while a tensor lives there."""
 
     __slots__ = ("address", "capacity", "mapped")
 
@@ -108,7 +108,7 @@ class CudaSlab:
 
 
 class _Holder:
-    """What torch asks for an array of bytes, and keeps as long as any tensor, graph or kernel's wrapper has it."""
+    """A byte array for torch, alive as long as any tensor, graph or kernel wrapper uses it."""
 
     def __init__(self, address: int, nbytes: int) -> None:
         # https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
@@ -123,9 +123,9 @@ class _Holder:
 class CudaArena:
     """Memory on `device` for tensors that touch an unmapped address.
 
-    A slab is mapped whole, since mapping takes the driver long, and lies between at least GAP bytes (and at least its
-    own size) of unmapped addresses. It is taken again for a tensor of its size class once the last one's storage is
-    freed. Slabs at rest keep at most `budget` bytes of memory; beyond it, those that rested longest are unmapped.
+    A slab is mapped whole, since mapping is slow, with at least GAP unmapped bytes (and at least its own size) on each
+    side. It is reused for a tensor of its size class once the last one's storage is freed. Idle slabs keep at most
+    `budget` bytes of memory; beyond it, the longest idle ones are unmapped.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class CudaArena:
         self._spacing = Spacing(self._space.address, self._space.nbytes, self._space.page, "draw smaller cases")
         self._shelf: Shelf[CudaSlab] = Shelf(budget)
         self._mapped: set[CudaSlab] = set()
-        # A storage may die in the middle of anything, even of a collection of garbage: its slab only lines up here.
+        # A storage may die at any time, even in garbage collection: its slab is only queued here.
         self._returned: list[CudaSlab] = []
 
     def __enter__(self) -> Self:
@@ -151,14 +151,11 @@ class CudaArena:
 
     @property
     def page(self) -> int:
-        """Bytes of which slabs are multiples."""
+        """Granularity of slabs in bytes."""
         return self._space.page
 
     def take(self, nbytes: int) -> CudaSlab:
-        """A mapped slab of at least `nbytes`, holding what its last use left. It goes back when `bytes_in` says so.
-
-        OutOfMemory if there is no address space or memory left.
-        """
+        """Take a mapped slab of at least `nbytes`, not cleared; `bytes_in` arranges its return. Raises OutOfMemory."""
         self.settle()
         capacity = size_class(-(-nbytes // self.page)) * self.page
         slab = self._shelf.take(capacity) or CudaSlab(self._spacing.place(capacity), capacity)
@@ -171,15 +168,15 @@ class CudaArena:
         return slab
 
     def bytes_in(self, slab: CudaSlab, offset: int, nbytes: int) -> torch.Tensor:
-        """A tensor over exactly these bytes of a slab, which rests again as soon as its storage is freed."""
+        """A tensor over exactly these bytes of a slab, which is returned when the tensor's storage is freed."""
         holder = _Holder(slab.address + offset, nbytes)
         returns = weakref.finalize(holder, self._returned.append, slab)
-        # Nothing is given back at the end of a process: that all memory goes then is the driver's affair.
+        # At the end of the process, the driver frees all memory.
         returns.atexit = False
         return torch.as_tensor(holder, device=self.device)
 
     def settle(self) -> None:
-        """Put the slabs of storages that died to rest."""
+        """Shelve the slabs of freed storages."""
         while self._returned:
             self._shelf.put(self._returned.pop())
         self._unmap(list(self._shelf.excess()))
@@ -200,7 +197,7 @@ class CudaArena:
         self._mapped.add(slab)
 
     def _make_room(self) -> None:
-        """Give back all memory that is not in use."""
+        """Free all unused memory."""
         gc.collect()
         self.settle()
         self._unmap(list(self._shelf.all_warm()))

@@ -1,4 +1,4 @@
-"""Guarded memory for one case on a GPU, and memory without guards, which benchmarks compare it with."""
+"""Guarded memory for one case on a GPU, and memory without guards for benchmarks."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -21,21 +21,21 @@ _ALIGNMENT = 16
 
 @cache
 def _uploaded(pattern: Pattern, device: torch.device) -> torch.Tensor:
-    """A pattern's bytes on a device, once per process."""
+    """A pattern's bytes on a device, uploaded once per process."""
     return torch.frombuffer(bytearray(pattern.content(PERIOD)), dtype=torch.uint8).to(device)
 
 
 def filling(pattern: Pattern, address: int, nbytes: int, device: torch.device) -> ByteRun:
-    """What a write needs to know to write a pattern."""
+    """The byte run that writes a pattern."""
     return ByteRun(address, _uploaded(pattern, device).data_ptr(), nbytes, PERIOD)
 
 
 class CudaMemory(PlacedMemory):
-    """`PlacedMemory` in an arena's slabs, whose slack is what a tensor leaves of them: up to 2 MiB for a small one.
+    """`PlacedMemory` in an arena's slabs; a small tensor leaves up to 2 MiB of slack.
 
-    A tensor's memory serves others only when nobody holds its storage any more, be it torch, a
-    graph or FlashInfer, also after `release`. What is around tensors is filled when the next launch is sealed, all at
-    once: processes share a GPU in slices of time, and each small kernel may wait for one.
+    A tensor's memory is reused only when torch, graphs and FlashInfer have all released its storage, even after
+    `release`. Slack is filled when the next launch is sealed, all at once: processes share a GPU in time slices, and
+    each small kernel may wait for one.
     """
 
     def __init__(self, arena: CudaArena, guard: Guard, outputs: Outputs) -> None:
@@ -72,8 +72,8 @@ class CudaMemory(PlacedMemory):
         return guards.compare([self._run(span) for span in spans], self._device)
 
     def _sealed(self, allocations: Sequence[Allocation]) -> Seal:
-        """A seal by a copy on the same GPU, made on the current stream, in one launch with what is still to fill."""
-        # Each begins where its tensor does in 16 bytes, so that both are read in the same vectors.
+        """A seal by copies on the same GPU, made on the current stream in one launch with pending fills."""
+        # Copies have their tensors' alignment in 16 bytes, so that both are read in the same vectors.
         offsets, end = [], 0
         for each in allocations:
             begin = end + each.address % _ALIGNMENT
@@ -82,7 +82,7 @@ class CudaMemory(PlacedMemory):
         copies = torch.empty(end, dtype=torch.uint8, device=self._device)
 
         def runs() -> list[ByteRun]:
-            # Whatever has this function keeps the copies.
+            # The closure keeps the copies alive.
             pairs = zip(offsets, allocations, strict=True)
             return [ByteRun(copies.data_ptr() + offset, each.address, each.nbytes) for offset, each in pairs]
 

@@ -1,4 +1,4 @@
-"""What the caller of an attention kernel owes it, one module for each kind of duty."""
+"""The duties of an attention kernel's caller, one module for each kind of duty."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -13,7 +13,7 @@ _FORMS = "the shapes and types in FlashInfer's docstring"
 
 
 def judged(duties: Callable[[], Iterable[Breach]]) -> tuple[Breach, ...]:
-    """What `duties` finds, or the argument that is so wrong that nothing else can be judged."""
+    """The breaches that `duties` finds, or a malformed argument that prevents any judgement."""
     try:
         return tuple(duties())
     except WrongForm as wrong:
@@ -21,10 +21,9 @@ def judged(duties: Callable[[], Iterable[Breach]]) -> tuple[Breach, ...]:
 
 
 def of_attention(call: Attention) -> Iterator[Breach]:
-    """The duties that an attention call breaks, the one that explains most first.
+    """The duties that an attention call breaks, the most explanatory one first.
 
-    Of a call whose metadata is not what a kernel takes it for, only that is reported: what its lengths and page ids are
-    would be a guess.
+    If the kernel misreads the metadata, only that is reported: lengths and page ids would be guesses.
     """
     misread = tuple(metadata.misread(call))
     if misread:

@@ -1,4 +1,4 @@
-"""Tensors fit each other: axes of one kind have one size, query heads are shared out, elements lie side by side."""
+"""Checks that tensors fit each other: equal sizes of equal axes, divisible heads, dense elements."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ _PACKED_FP4 = torch.uint8
 
 
 def breaches(call: Attention) -> Iterator[Breach]:
-    """Sizes that differ, heads that can't be shared out, gaps between elements, K and V of two dtypes."""
+    """Yield differing sizes, heads that can't be shared out, gaps between elements, and differing dtypes of K and V."""
     yield from sizes(call.arguments, call.parameters)
     heads, kv_heads = (_first_size(call, axis) for axis in ("q heads", "kv heads"))
     if kv_heads and heads % kv_heads:
@@ -41,7 +41,7 @@ def breaches(call: Attention) -> Iterator[Breach]:
 
 
 def sizes(arguments: Arguments, parameters: tuple[Parameter, ...]) -> Iterator[Breach]:
-    """Axes of one kind that differ in size from the first one of the kind."""
+    """Yield axes whose size differs from the first axis of the same kind."""
     first: dict[str, tuple[str, int]] = {}
     for parameter in parameters:
         tensor = tensor_of(arguments, parameter.name)
@@ -60,7 +60,7 @@ def _counted(size: int, axis: str) -> str:
 
 
 def _first_size(call: Attention, axis: str) -> int:
-    """The size of the first tensor's axis of a kind, the query's or the cache's; 0 if there is none."""
+    """The size of the first axis of this kind, in the query or the cache; 0 if there is none."""
     for role in (Role.QUERY, Role.KEY, Role.CACHE):
         for parameter in call.parameters:
             if parameter.role is role and axis in parameter.axes:

@@ -1,4 +1,4 @@
-"""Workspaces are large enough and begin with zero semaphores, factors are finite, and a window is a number of keys."""
+"""Checks of workspaces (large enough, with zero semaphores), of factors (finite), and of windows."""
 
 import math
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _ZERO = "FlashInfer docstrings of workspace_buffer: zero-initialized on first us
 
 
 def workspace(call: Attention) -> Iterator[Breach]:
-    """A workspace that is too small, and semaphores that are not zero, where it is known what the kernel uses."""
+    """Yield a workspace that is too small, and semaphores that are not zero, if the kernel's use is known."""
     need = call.workspace()
     if need is None:
         return
@@ -41,7 +41,7 @@ _WINDOW = "FlashInfer docstring of window_left: -1 is the full length of the seq
 
 
 def factors(call: Attention) -> Iterator[Breach]:
-    """Factors that make every result NaN, and windows below -1."""
+    """Yield factors that make every result NaN, and windows below -1."""
     for name in ("bmm1_scale", "bmm2_scale"):
         scale = _number(call.arguments.get(name))
         if not math.isfinite(scale):
@@ -52,7 +52,7 @@ def factors(call: Attention) -> Iterator[Breach]:
 
 
 def _number(value: object) -> float:
-    """A scale as a number, 1 for what has no content to judge."""
+    """A scale as a number; 1 if it has no content to judge."""
     if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_meta:
         return float(value.item())
     return float(value) if isinstance(value, int | float) else 1.0

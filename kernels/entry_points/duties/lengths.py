@@ -1,6 +1,6 @@
-"""Query rows and keys are shared out among requests, one behind the other, none longer than stated.
+"""Checks that query rows and keys are divided among requests, without gaps, within the stated maxima.
 
-Packed keys lie where lengths and offsets say.
+Packed keys must lie at the stated lengths and offsets.
 """
 
 from collections.abc import Iterator
@@ -23,9 +23,9 @@ _MIRRORS = "FlashInfer, _validate_cpu_seq_lens, and docstring of q_seq_lens_cpu:
 
 
 def queries(call: Attention) -> Iterator[Breach]:
-    """Rows that make no whole request, cumulative lengths that are none, and requests beyond the stated maximum.
+    """Yield incomplete requests, invalid cumulative lengths, and requests beyond the stated maximum.
 
-    Rows behind the last request are padding, which nobody has to answer.
+    Rows behind the last request are padding, which needs no answer.
     """
     rows = call.query_rows
     if call.cum_q is None:
@@ -67,7 +67,7 @@ def _cumulative_q(call: Attention, name: str) -> Iterator[Breach]:
 
 
 def keys(call: Attention) -> Iterator[Breach]:
-    """Lengths below 0 or beyond the stated maximum, offsets of other lengths, and keys that are not there.
+    """Yield lengths below 0 or beyond the stated maximum, inconsistent offsets, and keys that do not exist.
 
     No length is too short: 0 is legal, and so are fewer keys than queries, whose first rows then see none.
     """
@@ -92,7 +92,7 @@ def keys(call: Attention) -> Iterator[Breach]:
 
 
 def _packed(call: Attention) -> Iterator[Breach]:
-    """Keys of a request that lie outside of the tensors of keys and values."""
+    """Yield requests whose keys lie outside the tensors of keys and values."""
     if call.pool is not None:
         return
     names = call.packed_keys
@@ -113,14 +113,14 @@ def _packed(call: Attention) -> Iterator[Breach]:
 
 
 def _cumulative_kv(call: Attention) -> Iterator[Breach]:
-    """Cumulative KV lengths that are not those of the lengths."""
+    """Yield cumulative KV lengths that contradict the lengths."""
     if call.cum_kv is None:
         return
     ends = integers(call.arguments[call.cum_kv])
     if ends and ends[0] != 0:
         yield Breach((call.cum_kv,), f"{call.cum_kv} starts at {ends[0]}: it is no sum of lengths", _CUM_KV, 0)
-    told = min(len(ends) - 1, len(call.spans))
-    differing = [b for b in range(told) if call.spans[b].inside and ends[b + 1] - ends[b] != call.spans[b].kv_len]
+    count = min(len(ends) - 1, len(call.spans))
+    differing = [b for b in range(count) if call.spans[b].inside and ends[b + 1] - ends[b] != call.spans[b].kv_len]
     if differing:
         at = differing[0]
         text = (
@@ -131,7 +131,7 @@ def _cumulative_kv(call: Attention) -> Iterator[Breach]:
 
 
 def _mirrors(call: Attention) -> Iterator[Breach]:
-    """Copies of the lengths on the CPU that are alone, or do not say what the lengths do."""
+    """Yield copies of the lengths on the CPU that are incomplete or contradict the lengths."""
     given = {name: call.arguments.get(name) for name in ("q_seq_lens_cpu", "kv_seq_lens_cpu")}
     if list(given.values()).count(None) == 1:
         yield Breach(tuple(given), "q_seq_lens_cpu and kv_seq_lens_cpu must be given together", _MIRRORS)

@@ -1,6 +1,6 @@
-"""Lengths and page ids are int32, one behind the other, with a row for each request of the batch.
+"""Checks that lengths and page ids are dense int32, with a row for each request of the batch.
 
-Kernels read them by raw pointer, as nothing else, and compare nothing.
+Kernels read them by raw pointer, without any check.
 """
 
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ _STRIDE = "FlashInfer passes its pointer without a stride"
 
 
 def misread(call: Attention) -> Iterator[Breach]:
-    """Metadata of another dtype, or with gaps between the numbers of a row.
+    """Yield metadata of another dtype, or with gaps between the numbers of a row.
 
-    A gap between the rows of a page table is none of its caller's doing: no docstring asks for dense ones.
+    Gaps between the rows of a page table are legal: no docstring asks for dense ones.
     """
     for parameter in call.parameters:
         if parameter.role not in METADATA:
@@ -29,8 +29,8 @@ def misread(call: Attention) -> Iterator[Breach]:
             yield Breach((name,), text, _DTYPE)
         elif tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
             text = (
-                f"{name} has stride {tensor.stride(-1)}: a kernel that takes its numbers to lie one behind the other "
-                "reads what lies between them"
+                f"{name} has stride {tensor.stride(-1)}: a kernel that assumes dense numbers reads the gaps between "
+                "them"
             )
             yield Breach((name,), text, _STRIDE)
 
@@ -45,7 +45,7 @@ _SHAPES = "FlashInfer docstrings: metadata of shape [batch_size, ...] or [batch_
 
 
 def batch(call: Attention) -> Iterator[Breach]:
-    """Metadata of another number of requests: first what has too few."""
+    """Yield metadata of another number of requests, too few first."""
     rows = dict(_requests_in(call))
     if call.checked_table and call.table in rows and rows[call.table] != call.batch:
         text = f"{call.batch_text}, but {_counted({call.table: rows.pop(call.table)})}: FlashInfer rejects the call"
@@ -65,12 +65,12 @@ def batch(call: Attention) -> Iterator[Breach]:
         yield Breach((*call.batch_from, *short), text, f"{_SHAPES}; the kernels compare nothing", first)
     long = {name: has for name, has in rows.items() if has > call.batch}
     if long:
-        text = f"{call.batch_text}, but {_counted(long)}: nobody answers request {call.batch} and what follows it"
+        text = f"{call.batch_text}, but {_counted(long)}: request {call.batch} and all behind it get no answer"
         yield Breach((*call.batch_from, *long), text, _SHAPES, call.batch)
 
 
 def _requests_in(call: Attention) -> Iterator[tuple[str, int]]:
-    """The requests that each tensor tells of."""
+    """Yield the number of requests in each tensor."""
     for parameter in call.parameters:
         if parameter.role not in METADATA or parameter.name in call.batch_from:
             continue
@@ -81,11 +81,11 @@ def _requests_in(call: Attention) -> Iterator[tuple[str, int]]:
 
 
 def _counted(rows: dict[str, int]) -> str:
-    """Such as "seq_lens and block_tables tell of 10 requests"."""
+    """Word the counts, as in "seq_lens and block_tables describe 10 requests"."""
     by_count: dict[int, list[str]] = {}
     for name, has in rows.items():
         by_count.setdefault(has, []).append(name)
     return " and ".join(
-        f"{listed(names)} {'tells' if len(names) == 1 else 'tell'} of {has} request{'' if has == 1 else 's'}"
+        f"{listed(names)} {'describes' if len(names) == 1 else 'describe'} {has} request{'' if has == 1 else 's'}"
         for has, names in by_count.items()
     )

@@ -1,4 +1,4 @@
-"""Results have the shape and dtype that the kernel writes, and memory of their own."""
+"""Checks that results have the kernel's shape and dtype, and memory of their own."""
 
 import math
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ from attnfuzz.kernels.entry_points.entry_point import Arguments, Breach, Paramet
 from attnfuzz.kernels.entry_points.forms import described, tensor_of, tensors_of
 
 _MOST_BYTES = 1 << 28
-"""Tensors that lie among each other in more memory than this are not looked at closely, and called apart."""
+"""Interleaved tensors in more memory than this are assumed not to overlap, without a check."""
 
 
 def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether a byte belongs to an element of both. A tensor on the meta device, which has no memory, has none."""
+    """Whether some byte belongs to elements of both. A tensor on the meta device has no memory."""
     if one.is_meta or other.is_meta:
         return False
     (begin, end), (other_begin, other_end) = _extent(one), _extent(other)
@@ -33,7 +33,7 @@ def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """Addresses of the first byte of a tensor and of that behind its last."""
+    """Addresses of a tensor's first byte and of the end of its last."""
     if not tensor.numel():
         return 0, 0
     elements = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
@@ -53,7 +53,7 @@ _WRITTEN = frozenset({Role.OUT, Role.LSE, Role.WORKSPACE})
 
 
 def breaches(call: Attention) -> Iterator[Breach]:
-    """Results of another shape or dtype, and results that share elements with what the kernel reads or writes."""
+    """Yield results of another shape or dtype, and results that share elements with the kernel's other tensors."""
     for parameter in call.parameters:
         tensor = tensor_of(call.arguments, parameter.name)
         if parameter.role in (Role.LSE, Role.SINKS) and tensor.dtype is not torch.float32:
@@ -68,7 +68,7 @@ def breaches(call: Attention) -> Iterator[Breach]:
 
 
 def _out(call: Attention, name: str, tensor: torch.Tensor) -> Iterator[Breach]:
-    # Where V is a tensor of its own, its axes are compared with those of the others.
+    # If V is a tensor of its own, its axes are compared with those of the others.
     v_apart = any("vo dim" in parameter.axes for parameter in call.parameters if parameter.role is not Role.OUT)
     if not v_apart and tensor.shape[-1] != call.head_dim_vo and tensor.dtype is not torch.uint8:
         yield Breach((name,), f"{name} has head dim {tensor.shape[-1]}, the values have {call.head_dim_vo}", _OUT)
@@ -79,13 +79,13 @@ def _out(call: Attention, name: str, tensor: torch.Tensor) -> Iterator[Breach]:
 
 
 def in_place(arguments: Arguments, parameters: tuple[Parameter, ...]) -> Iterator[Breach]:
-    """Tensors that are written and share elements with another one of the call."""
+    """Yield written tensors that share elements with another tensor of the call."""
     written = [parameter.name for parameter in parameters if parameter.role in _WRITTEN]
     tensors = dict(tensors_of(arguments))
-    told: set[str] = set()
+    checked: set[str] = set()
     for name in written:
-        told.add(name)
+        checked.add(name)
         for other, tensor in tensors.items():
-            if other not in told and overlap(tensors[name], tensor):
-                text = f"{name} shares memory with {other}: what is written to one is read from, or lost in, the other"
+            if other not in checked and overlap(tensors[name], tensor):
+                text = f"{name} shares memory with {other}: writes to one are read from, or lost in, the other"
                 yield Breach((name, other), text, _APART)

@@ -1,6 +1,6 @@
-"""The page table has room for a request's keys, and names pages of the pool for those that its queries see.
+"""Checks that the page table has room for a request's keys, and that its visible pages exist in the pool.
 
-Where a kernel takes K and V by one pointer, V lies whole pages behind K, and its page ids are as many above those of K.
+A kernel that takes K and V by one pointer needs V whole pages behind K, with page ids that are higher by as many.
 """
 
 from collections.abc import Iterator
@@ -17,9 +17,9 @@ _RAW = "FlashInfer docstring of block_tables: the page table of the KV cache; no
 
 
 def table(call: Attention) -> Iterator[Breach]:
-    """Lengths that the columns can't hold, and ids outside of the pool.
+    """Yield lengths that exceed the columns, and ids outside the pool.
 
-    Columns behind a request's last page may hold anything, and so may those of pages that lie before every window.
+    Columns behind a request's last page may hold anything, and so may those of pages before every window.
     """
     if call.pool is None or call.table is None:
         return
@@ -49,7 +49,7 @@ def table(call: Attention) -> Iterator[Breach]:
 
 
 def _strays(span: RequestSpan, pool: Pool, window_left: int) -> list[int]:
-    """Columns of pages outside of the pool, among those that a query of the request sees."""
+    """Columns with pages outside the pool, among those that a query of the request sees."""
     seen = seen_columns(span, pool, window_left)
     return [at for at in seen if not 0 <= span.pages[at] < pool.pages]
 
@@ -65,9 +65,9 @@ _OFFSETS = f"{_FLASHINFER}: V's offsets account for where it is stored"
 
 
 def halves(call: Attention) -> Iterator[Breach]:
-    """Halves that the kernel can't find from K's pointer and shape, and page ids that lead it elsewhere.
+    """Yield halves that the kernel can't find from K's pointer and shape, and page ids that miss them.
 
-    Tensors on the meta device lie nowhere: of these it is not asked where.
+    Tensors on the meta device have no address to check.
     """
     if call.halves is None:
         return
@@ -81,7 +81,7 @@ def halves(call: Attention) -> Iterator[Breach]:
 
 
 def _misplaced(call: Attention, apart: int, page: int) -> Iterator[Breach]:
-    """V is `apart` bytes behind K, whose pages have `page` bytes."""
+    """Check V's place `apart` bytes behind K, whose pages have `page` bytes."""
     assert call.halves is not None
     if apart <= 0 or apart % page:
         text = f"{call.halves[1]} lies {apart} bytes behind {call.halves[0]}, not whole pages of {page} bytes"
@@ -99,7 +99,7 @@ def _misplaced(call: Attention, apart: int, page: int) -> Iterator[Breach]:
 
 
 def _wrong_ids(call: Attention, pages: int) -> Iterator[tuple[int, int, int]]:
-    """Requests, the first column of each whose id of V is wrong, and that id."""
+    """Yield requests, the first column of each with a wrong id of V, and that id."""
     assert call.table is not None
     assert call.pool is not None
     table: torch.Tensor = tensor_of(call.arguments, call.table)

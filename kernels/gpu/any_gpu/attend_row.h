@@ -1,6 +1,5 @@
-// One row of attention (one query of a request, one head) by a team of threads: a block of a GPU, or on a CPU, where
-// the same code is tested, one thread. An online softmax over tiles of keys, in fp32 and base 2, as softmax_rows.h has
-// it.
+// One row of attention (one query of a request, one head) by a team of threads: a block of a GPU, or in tests on a CPU
+// one thread. An online softmax over tiles of keys, in fp32 and base 2, as in softmax_rows.h.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +18,7 @@
 
 namespace attnfuzz {
 
-// Keys at a time. Where they lie is looked up once for all threads.
+// Keys per tile. Their addresses are looked up once for all threads.
 constexpr int kKeys = 64;
 
 // The requests of a call and their rows of `query`, `out` and `lse`. Metadata is read where the kernel runs.
@@ -28,7 +27,7 @@ struct Call {
   Statistics lse;
   Scalars scalars;
   Lengths lengths;  // keys of each request
-  Lengths starts;   // its first row, and behind the last request the end; without data, each has `q_len` rows
+  Lengths starts;   // first row of each request, then the end; without data, each has `q_len` rows
   int64_t batch, q_len;
   int64_t group;  // query heads per KV head
   bool empty_left_alone;
@@ -54,7 +53,7 @@ struct RaggedCache {
   ON_GPU RaggedKeys keys(int64_t request, int64_t head) const { return {key, value, starts.at(request), head}; }
 };
 
-// What a team's threads share.
+// Memory shared by a team's threads.
 class Shared {
  public:
   static int64_t bytes(int64_t dim, int64_t value_dim) {
@@ -82,19 +81,19 @@ ON_GPU inline float load(Element element, const char* row, int64_t index) {
   return 0.0f;
 }
 
-// There is none for e4m3: no kernel here has fp8 outputs.
+// No kernel here has fp8 outputs, so e4m3 is missing.
 ON_GPU inline void store(Element element, char* row, int64_t index, float value) {
   if (element == Element::f32) reinterpret_cast<float*>(row)[index] = value;
   if (element == Element::bf16) reinterpret_cast<uint16_t*>(row)[index] = to_bf16(value);
   if (element == Element::f16) reinterpret_cast<uint16_t*>(row)[index] = to_f16(value);
 }
 
-// What a row has seen: the largest logit (times log2 e), and relative to it the sum of exponentials. Each thread of the
-// team has it, and they all have the same.
+// The running maximum of a row's logits (times log2 e), and the sum of exponentials relative to it. Every thread of the
+// team has the same copy.
 struct Seen {
   float max = kNothing, sum = 0.0f;
 
-  // Covers `logit` as well; what was summed so far has to be multiplied by what this gives.
+  // Raises the maximum to `logit` if it is larger. Returns the factor for earlier sums.
   ON_GPU float raise(float logit) {
     if (!(logit > max)) return 1.0f;
     const float by = sum == 0.0f ? 1.0f : weight(max, logit);
@@ -104,11 +103,11 @@ struct Seen {
   }
 };
 
-// Adds the keys [begin, begin + count) to what was seen; a tile at most.
+// Adds the keys [begin, begin + count), one tile at most.
 template <typename Team, typename Keys>
 ON_GPU void attend_tile(const Team& team, const Call& call, const Keys& keys, int64_t begin, int count,
                         const Shared& shared, Seen& seen) {
-  // The tile before this one, and the query, are done with.
+  // Wait until the previous tile is finished and the query is loaded.
   team.sync();
   for (int i = team.rank(); i < count; i += team.size()) {
     shared.key[i] = keys.key(begin + i);
@@ -130,7 +129,7 @@ ON_GPU void attend_tile(const Team& team, const Call& call, const Keys& keys, in
   team.sync();
   for (int i = team.rank(); i < count; i += team.size()) shared.weights[i] = weight(shared.weights[i], seen.max);
   team.sync();
-  // Of the tile by itself: one running sum over 65,536 keys would swallow the small weights.
+  // Sum each tile separately: one running sum over 65,536 keys would swallow small weights.
   float sum = 0.0f;
   for (int i = 0; i < count; ++i) sum += shared.weights[i];
   seen.sum += sum;
@@ -141,8 +140,8 @@ ON_GPU void attend_tile(const Team& team, const Call& call, const Keys& keys, in
   }
 }
 
-// Writes out = values / sum * output_scale and lse = max + log2(sum) of one row. One that saw nothing gives 0 and -inf
-// (the sink's logit, with a sink), unless its request's length is negative: then 0 / 0.
+// Writes out = values / sum * output_scale and lse = max + log2(sum) of one row. A row without keys gives 0 and -inf
+// (with a sink, the sink's logit); if its request's length is negative, 0 / 0.
 template <typename Team, typename Keys>
 ON_GPU void attend_row(const Team& team, const Call& call, const Keys& keys, const Mask& mask, int64_t first_row,
                        int64_t query, int64_t head, const Shared& shared) {

@@ -1,6 +1,6 @@
-// Decode, context and ragged attention (split_kv.h, prefill.h) for any GPU: simple kernels that mean the same as those
-// for the CPU, and are not fast. A block computes row after row of one request and head. Nothing is allocated, and
-// nothing is read on the host: a launch can be captured, and takes its metadata from what tensors hold when it runs.
+// Decode, context and ragged attention (split_kv.h, prefill.h) for any GPU: simple, slow kernels with the semantics of
+// those for the CPU. A block computes row after row of one request and head. Nothing is allocated or read on the host:
+// a launch can be captured, and a replay reads the present metadata.
 #include "../../native/prefill.h"
 #include "../../native/split_kv.h"
 #include "../../native/tensors.h"
@@ -20,10 +20,10 @@
 namespace attnfuzz {
 namespace {
 
-// Few requests are divided among more blocks, until a GPU has enough to do.
+// A small number of requests is divided among more blocks, to fill a GPU.
 constexpr int64_t kEnoughBlocks = 1 << 16;
 
-// What one block of a launch does: a share of a request's rows, for one head. Heads come next to each other.
+// The work of one block: a share of a request's rows, for one head. Heads are adjacent.
 struct Cut {
   int64_t shares, heads;
 
@@ -38,7 +38,7 @@ struct Cut {
 
 constexpr int kThreads = 128;
 
-// A warp computes a logit.
+// Each warp computes one logit.
 struct Block {
   __device__ int rank() const { return threadIdx.x; }
   __device__ int size() const { return kThreads; }
@@ -80,7 +80,7 @@ struct Alone {
   float sum_of_lanes(float value) const { return value; }
 };
 
-// For tests: the same blocks one after the other.
+// For tests: the same blocks, one after the other.
 template <typename Cache>
 void launch(const Call& call, const Cache& cache, const Cut& cut, int64_t blocks, int64_t bytes) {
   std::vector<uint64_t> memory(bytes / sizeof(uint64_t) + 1);
@@ -89,10 +89,10 @@ void launch(const Call& call, const Cache& cache, const Cut& cut, int64_t blocks
 
 #endif
 
-// Without asking for more, a block has so much memory on any GPU.
+// Shared memory that a block has by default on any GPU.
 constexpr int64_t kMostShared = 48 << 10;
 
-// `rows` is how many rows there may be, which is known on the host.
+// `rows` is an upper bound on rows that is known on the host.
 template <typename Cache>
 void run(const Call& call, const Cache& cache, int64_t rows) {
   const int64_t bytes = Shared::bytes(call.query.dim, call.out.dim);
@@ -117,7 +117,7 @@ void require_here(const TensorView& tensor, const char* name) {
 
 #endif
 
-// Splits nothing, and so leaves the workspace alone.
+// Does not split keys, and so leaves the workspace alone.
 void decode(const Rows& query, const Pool& key, const Pool& value, char*, const PageTable& table,
             const Lengths& lengths, int64_t batch, int64_t q_len, int64_t, const Scalars& scalars,
             const Rows& out, const Statistics& lse) {

@@ -1,10 +1,10 @@
-"""The native kernels' functions on a GPU: the same arguments, the same rejections, and the same attention.
+"""The native kernels' functions on a GPU: the same arguments, rejections and results, with another library.
 
-What differs is the library behind them (attention.cu). It is not fast: a block computes row after row of one request
-and head. Q, K, V, outputs, workspace and metadata are on one GPU. Calls go to torch's current stream, read no metadata
-on the host, and allocate nothing where `out`, and `lse` if it is asked for, are given: they can be captured in a graph.
-Metadata is trusted as the native kernels trust it, so that what is wrong in it is a wild access of the GPU. While a
-call is made, no other thread may call a native kernel: it would get this library.
+The library (attention.cu) is slow: a block computes row after row of one request and head. Q, K, V, outputs, workspace
+and metadata are on one GPU. Calls go to torch's current stream, read no metadata on the host, and allocate nothing if
+`out`, and `lse` if requested, are given: they can be captured in a graph. Metadata is trusted as the native kernels
+trust it, so errors in it cause wild accesses of the GPU. During a call, no other thread may call a native kernel: it
+would get this library.
 """
 
 import functools
@@ -28,14 +28,14 @@ _HERE: Final = Path(__file__).parent
 KERNEL: Final = _HERE / "attention.cu"
 
 EXPORTS: Final = tuple(path for path in build.sources() if path.name in ("attention_exports.cpp", "tensors.cpp"))
-"""What Python calls, which takes tensors apart on the host: that of the native kernels."""
+"""The interface for Python, which unpacks tensors on the host: that of the native kernels."""
 
 SOURCES: Final = (KERNEL, *EXPORTS, _HERE / "attend_row.h", *(path for path in build.sources() if path.suffix == ".h"))
-"""What the library is built from."""
+"""All files of the library."""
 
 
 def library() -> tvm_ffi.Module:
-    """The compiled kernels, by the names that the native library has for them. Raises as `nvcc.build` does."""
+    """The compiled kernels, by the names in the native library. Raises as `nvcc.build` does."""
     return nvcc.load(*SOURCES)
 
 
@@ -51,7 +51,7 @@ def prepare(progress: Callable[[str], None]) -> None:
 
 
 def _on_gpu(op: Op) -> Op:
-    """A function of the native kernels, with this library in the place of theirs."""
+    """A function of the native kernels on this library."""
 
     @functools.wraps(op.function)
     def function(query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -68,9 +68,9 @@ ANY_GPU: Final = OpsTable(
     mla_decode=_on_gpu(NATIVE.mla_decode),
     merge_state_in_place=MERGE_STATE_IN_PLACE,
     fixup=FIXUP,
-    # Nothing is split. A workspace has to be handed over all the same, of any size and contents.
+    # Nothing is split. A workspace is still required, of any size and contents.
     decode_workspace=lambda **_: WorkspaceBytes(0, 0),
     prefill_workspace=WorkspaceBytes(0, 0),
     prepare=prepare,
 )
-"""This project's kernels on any GPU. merge_state_in_place is FlashInfer's, which has it for every GPU."""
+"""This project's kernels on any GPU. merge_state_in_place is FlashInfer's, which runs on every GPU."""

@@ -1,1 +1,1 @@
-"""Backends that call one entry point of FlashInfer, or of torch, each by itself."""
+"""Backends for single entry points of FlashInfer, or of torch."""

@@ -28,7 +28,7 @@ _WORKSPACE: Final = WorkspaceBytes(semaphores=0, scratch=128 << 20)
 
 
 def _call(name: str, /, **arguments: Any) -> None:
-    """Call it. What cuDNN has no engine for, it says when it builds the graph: nothing has been launched then."""
+    """Call it. cuDNN reports a missing engine when it builds the graph, before any launch."""
     try:
         flashinfer_op.call("flashinfer.cudnn", name, **arguments)
     except Exception as error:
@@ -48,7 +48,7 @@ PREFILL_OP: Final = _op("cudnn_batch_prefill_with_kv_cache")
 
 class _CudnnSession(PagedSession):
     def _shared(self, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
-        """What both functions are told. Lengths have four axes, as cuDNN's tensors do."""
+        """The arguments common to both functions. Lengths have four axes, like cuDNN's tensors."""
         cache = self._kv.cache
         key, value = cache.unbind(dim=1) if isinstance(cache, torch.Tensor) else cache
         return {
@@ -57,7 +57,7 @@ class _CudnnSession(PagedSession):
             "v_cache": value,
             "scale": self._scales["bmm1_scale"],
             "workspace_buffer": self._workspace.take(_WORKSPACE),
-            # cuDNN takes no table that is wider: "block table size must equal ceil(s_kv/block_size)".
+            # cuDNN takes no wider table: "block table size must equal ceil(s_kv/block_size)".
             "max_sequence_kv": plan.block_tables.shape[1] * self._case.geometry.page_size,
             "actual_seq_lens_kv": plan.seq_lens.reshape(-1, 1, 1, 1),
             "block_tables": plan.block_tables,
@@ -68,7 +68,7 @@ class _CudnnSession(PagedSession):
 
 
 class CudnnDecodeSession(_CudnnSession):
-    """One launch for each step of as many queries per request."""
+    """A session with one launch per step of equal query lengths."""
 
     op: Op = DECODE_OP
 
@@ -84,7 +84,7 @@ class CudnnDecodeSession(_CudnnSession):
 
 
 class CudnnPrefillSession(_CudnnSession):
-    """One launch for each step, ragged. Offsets are in elements, the default."""
+    """A session with one ragged launch per step. Offsets are in elements, the default."""
 
     op: Op = PREFILL_OP
 
@@ -111,7 +111,7 @@ class CudnnPrefillSession(_CudnnSession):
 
 _bucket: Final = partial(bucket, heads=((1, 1), (4, 2)), page_sizes=(16, 64), layouts=(KvLayout.HND,))
 
-# docs.nvidia.com/cudnn, operations/Attention: SM80 or newer, and its table has pages on Ampere, Ada, Hopper and
+# docs.nvidia.com/cudnn, operations/Attention: SM80 or newer; its table lists paged caches on Ampere, Ada, Hopper and
 # Blackwell (B200, B300).
 _ARCHS: Final = frozenset({Arch.AMPERE, Arch.ADA, Arch.HOPPER, Arch.BLACKWELL, Arch.BLACKWELL_ULTRA})
 

@@ -1,7 +1,6 @@
 """trtllm_fmha_v2_prefill, TRT-LLM's context kernel on Hopper: on pages, and on packed keys in two layouts.
 
-The layouts are backends of their own: only one returns softmax statistics, and each has a module that takes long to
-compile.
+Each layout is a separate backend: only one returns softmax statistics, and each has a module that is slow to compile.
 """
 
 from collections.abc import Sequence
@@ -41,15 +40,15 @@ _FUNCTION: Final = "trtllm_fmha_v2_prefill"
 _WRITES: Final = frozenset({"out", "workspace_buffer"})
 
 WORKSPACE: Final = WorkspaceBytes(semaphores=0, scratch=16)
-"""What a 16-bit call allocates: a tile counter, which it clears itself (fmha_v2_run.cu, tile_id_counter_d; templates/
-kernel_hopper_ws.jinja). A smaller workspace is refused."""
+"""The allocation of a 16-bit call: a tile counter, which the call clears itself (fmha_v2_run.cu, tile_id_counter_d;
+templates/kernel_hopper_ws.jinja). A smaller workspace is refused."""
 
 
 def prefill_with_lse(*, lse: torch.Tensor, **arguments: Any) -> None:
-    """Call it for its softmax statistics, and write the LSE that they stand for to `lse` [tokens, heads], in base e.
+    """Call it for its softmax statistics, and write their LSE to `lse` [tokens, heads], in base e.
 
     They are the maximum of a row's logits and the sum of the exponentials relative to it (fmha_v2_run.cu,
-    softmax_stats: "for (max, sum)"). FlashInfer allocates them, where nothing guards them.
+    softmax_stats: "for (max, sum)"). FlashInfer allocates them in memory without guards.
     """
     _, statistics = flashinfer_op.call(_MODULE, _FUNCTION, save_softmax_stats=True, **arguments)
     maximum, total = statistics.unbind(dim=-1)
@@ -62,10 +61,10 @@ FMHA_V2_LSE_OP: Final = Op(f"{_FUNCTION}_with_lse", prefill_with_lse, _WRITES | 
 
 @dataclass(frozen=True)
 class Packed:
-    """A batch: query [tokens, q_heads, head_dim_qk] in guarded memory, int32 metadata, and what it attends to.
+    """A batch: query [tokens, q_heads, head_dim_qk] in guarded memory, int32 metadata, keys and values.
 
     seq_lens [batch]; cumulative lengths [batch + 1]; key [kv tokens, kv_heads, head_dim_qk] and value [kv tokens,
-    kv_heads, head_dim_vo] are still on the CPU, for a backend places them as its layout wants.
+    kv_heads, head_dim_vo] are still on the CPU: each backend places them in its layout.
     """
 
     query: torch.Tensor
@@ -79,12 +78,12 @@ class Packed:
 
     @property
     def batch(self) -> int:
-        """Requests."""
+        """Number of requests."""
         return self.seq_lens.shape[0]
 
 
-def told(batch: BatchMetadata | Packed, geometry: Geometry) -> dict[str, Any]:
-    """The arguments that say how long requests are, which keys a query sees, and what alters its logits."""
+def batch_arguments(batch: BatchMetadata | Packed, geometry: Geometry) -> dict[str, Any]:
+    """The arguments for the lengths of requests, the visible keys, and modifiers of the logits."""
     return {
         "seq_lens": batch.seq_lens,
         "max_q_len": batch.max_q_len,
@@ -99,13 +98,13 @@ def told(batch: BatchMetadata | Packed, geometry: Geometry) -> dict[str, Any]:
     }
 
 
-def told_on_pages(plan: BatchMetadata, geometry: Geometry, query: torch.Tensor, cache: Any) -> dict[str, Any]:
-    """Those, for queries [tokens, q_heads, head_dim_qk] on a paired pool."""
+def arguments_on_pages(plan: BatchMetadata, geometry: Geometry, query: torch.Tensor, cache: Any) -> dict[str, Any]:
+    """The arguments for queries [tokens, q_heads, head_dim_qk] on a paired pool."""
     return {
         "qkv": (query, cache),
         "input_layout": paged_layout(geometry.kv_layout),
         "block_tables": plan.block_tables,
-        **told(plan, geometry),
+        **batch_arguments(plan, geometry),
     }
 
 
@@ -115,12 +114,12 @@ def paged_layout(layout: KvLayout) -> str:
 
 
 def noise(dtype: DType) -> NoiseModel:
-    """Nothing is said of its weights; `bmm2_scale` is rounded to the queries' dtype (fmha_v2_run.cu, set_params)."""
+    """The noise of an unknown kernel that rounds `bmm2_scale` to the queries' dtype (fmha_v2_run.cu, set_params)."""
     return msgspec.structs.replace(NoiseModel.unknown_kernel(), bias=ROUNDOFF[dtype.torch_dtype])
 
 
 def modules_of(bucket: Bucket, layouts: tuple[str, ...]) -> tuple[Module, ...]:
-    """A module for each input layout, like Q_PAGED_KV_HND: it has all head dims."""
+    """A module for each input layout, such as Q_PAGED_KV_HND; each covers all head dims."""
     dtype = bucket.dtype
     return tuple(Module(f"fmha_v2 {layout} {dtype}", partial(_spec, layout, dtype.torch_dtype)) for layout in layouts)
 
@@ -132,7 +131,7 @@ def _spec(layout: str, dtype: torch.dtype) -> object:
 
 
 class FmhaV2Session(PagedSession):
-    """One launch for each step on a paired pool."""
+    """A session with one launch per step on a paired pool."""
 
     op: Op = FMHA_V2_OP
 
@@ -143,7 +142,7 @@ class FmhaV2Session(PagedSession):
             workspace_buffer=self._workspace.take(WORKSPACE),
             out=results.out[:rows],
             sinks=self._sinks,
-            **told_on_pages(plan, self._case.geometry, query[:rows], self._kv.cache),
+            **arguments_on_pages(plan, self._case.geometry, query[:rows], self._kv.cache),
             **self._scales,
         )
 
@@ -152,15 +151,15 @@ class FmhaV2Session(PagedSession):
 
 
 class FmhaV2AsServed(FmhaV2Session):
-    """Over a pool whose pages had other tokens before: the rest of a request's last page is no NaN."""
+    """A session on a pool whose pages held other tokens before: the rest of a request's last page is not NaN."""
 
     kv_type = FiniteTails
 
 
 class PackedFmhaV2Session:
-    """One launch for each step on keys and values of their own, SEPARATE_Q_K_V.
+    """A session with one launch per step on separate keys and values, SEPARATE_Q_K_V.
 
-    Each step is planned before padding, and the rows behind its plan are cleared.
+    Each step is planned before padding, and the rows outside its plan are cleared.
     """
 
     op: Op = FMHA_V2_OP
@@ -216,7 +215,7 @@ class PackedFmhaV2Session:
             workspace_buffer=self._workspace.take(WORKSPACE),
             out=results.out,
             **self._extras(results),
-            **told(packed, self._case.geometry),
+            **batch_arguments(packed, self._case.geometry),
             **self._scales,
         )
 
@@ -225,7 +224,7 @@ class PackedFmhaV2Session:
 
 
 class ContiguousFmhaV2Session(PackedFmhaV2Session):
-    """One launch for each step on keys and values in one tensor, CONTIGUOUS_Q_KV, with the LSE."""
+    """A session with one launch per step on keys and values in one tensor, CONTIGUOUS_Q_KV, with the LSE."""
 
     op: Op = FMHA_V2_LSE_OP
     layout = "CONTIGUOUS_Q_KV"
@@ -241,7 +240,7 @@ class ContiguousFmhaV2Session(PackedFmhaV2Session):
 _bucket: Final = partial(bucket, DType.BFLOAT16, heads=((1, 1), (4, 2), (8, 1), (3, 3)))
 _WINDOWS: Final = (-1, 0, 7, 100, 5000)
 _NO_PAGES: Final[dict[str, Any]] = {"page_sizes": (16,), "layouts": (KvLayout.HND,)}
-"""Kernels without pages are not told of them; a geometry has to name some."""
+"""Placeholders for kernels without pages: a geometry needs some."""
 
 
 def _paged(layout: KvLayout) -> tuple[Bucket, ...]:
@@ -288,7 +287,7 @@ def _capability(buckets: tuple[Bucket, ...], kv_view: KvView) -> Capability:
 
 
 def _on_pages(name: str, layout: KvLayout) -> GpuBackend:
-    # Pools of their own would have to lie in one allocation (docstring): that is what a paired one is.
+    # Separate pools would have to lie in one allocation (docstring), which is a paired pool.
     capability = _capability(_paged(layout), KvView.PAIRED)
     return _backend(name, FmhaV2Session, FMHA_V2_OP, (paged_layout(layout),), capability)
 

@@ -1,6 +1,6 @@
 """FlashInfer's BatchMLAPagedAttentionWrapper: planned on the host for a batch, then run like a kernel.
 
-The backends run it on FA2 and FA3: latents in pages, queries of any lengths, graphs.
+The backends run it on FA2 and FA3, with latents in pages, queries of any lengths, and graphs.
 """
 
 from collections.abc import Sequence
@@ -41,11 +41,11 @@ _LISTS = ("qo_indptr", "kv_indptr", "kv_indices", "kv_len_arr")
 
 
 def _plan(*, wrapper: Any, held: frozenset[str], **arguments: Any) -> None:
-    """Plan a wrapper for the lists of a batch. The arguments in `held` are for the record: it has them already."""
+    """Plan a wrapper for the lists of a batch. The arguments in `held`, which it already has, are only recorded."""
     metadata = flashinfer_op.call(_MODULE, "MLAPlanMetadata.csr", **{name: arguments[name] for name in _LISTS})
-    told = {name: value for name, value in arguments.items() if name not in held.union(_LISTS)}
+    others = {name: value for name, value in arguments.items() if name not in held.union(_LISTS)}
     try:
-        flashinfer_op.call_method(wrapper, "plan", metadata=metadata, **told)
+        flashinfer_op.call_method(wrapper, "plan", metadata=metadata, **others)
     except ValueError as error:
         # FlashInfer's "backend preflight rejection before launch" (mla/_batch_mla/_backends/_capabilities.py).
         if type(error).__name__ == "_BackendPlanUnsupportedError":
@@ -54,20 +54,20 @@ def _plan(*, wrapper: Any, held: frozenset[str], **arguments: Any) -> None:
 
 
 def _buffer(name: str) -> str:
-    """What a launch calls the buffer of a graph that a list is copied to."""
+    """A launch's name for the buffer of a graph to which a list is copied."""
     return f"{name}_buf"
 
 
 MLA_PLAN = Op(f"{_WRAPPER}.plan", _plan, frozenset({"float_workspace_buffer", *map(_buffer, _LISTS)}), _MODULE)
 """It copies to the device, and the lists of a batch into a graph's buffers."""
 MLA_RUN = Op(f"{_WRAPPER}.run", run, frozenset({"out", "lse", "float_workspace_buffer"}), _MODULE)
-"""Of query [tokens, heads, rank + rope], kv_cache [pages, page, rank + rope], out [tokens, heads, rank], lse [tokens,
-heads] in base 2, and what the wrapper holds."""
+"""Takes query [tokens, heads, rank + rope], kv_cache [pages, page, rank + rope], out [tokens, heads, rank],
+lse [tokens, heads] in base 2, and the wrapper's tensors."""
 
 
 @dataclass(frozen=True)
 class MlaBatch:
-    """A batch to plan for: each request's queries, keys, and pages, of which it has ceil(keys / page size)."""
+    """A batch to plan for: each request's queries, keys, and its ceil(keys / page size) pages."""
 
     q_lens: Sequence[int]
     kv_lens: Sequence[int]
@@ -75,7 +75,7 @@ class MlaBatch:
 
     @classmethod
     def of(cls, rows: Sequence[Row], kv: PagedKv) -> "MlaBatch":
-        """The rows of a batch; what they may read beyond the pages that they own is the dummy page."""
+        """The rows of a batch; pages that they may read without owning are the dummy page."""
         pages = []
         for row in rows:
             owned = kv.pages[row.slot][: -(-row.owned // kv.page_size)] if row.slot is not None else []
@@ -84,7 +84,7 @@ class MlaBatch:
         return cls([row.q_len for row in rows], [row.kv_len for row in rows], pages)
 
     def place(self, bench: Bench) -> dict[str, torch.Tensor]:
-        """What a wrapper is planned on, int32: indptrs [batch + 1], kv_indices [pages], kv_len_arr [batch]."""
+        """The lists of a plan, int32: indptrs [batch + 1], kv_indices [pages], kv_len_arr [batch]."""
         lists: dict[str, Sequence[int]] = {
             "qo_indptr": running_sum(self.q_lens),
             "kv_indptr": running_sum(len(pages) for pages in self.pages),
@@ -96,13 +96,13 @@ class MlaBatch:
 
 @dataclass(frozen=True)
 class StaticSize:
-    """The largest batch of a graph: how many requests every plan of it has, and at most how many pages."""
+    """The size of a graph: the number of requests of all its plans, and their maximum number of pages."""
 
     requests: int
     pages: int
 
     def buffers(self, bench: Bench) -> dict[str, torch.Tensor]:
-        """Buffers for the lists of such plans, int32. What a plan leaves of the page ids stays poison."""
+        """Buffers for the lists of such plans, int32. Unused page ids stay poison."""
         sizes = {
             "qo_indptr": self.requests + 1,
             "kv_indptr": self.requests + 1,
@@ -115,9 +115,9 @@ class StaticSize:
 class MlaWrapper:
     """A wrapper of `backend`, fa2 or fa3, with its workspace and metadata in guarded memory.
 
-    With `static` it is made for a CUDA graph: a capture records `launch`, and `plan` goes before each replay and copies
-    metadata to buffers that stay. All plans must then have as many requests (FlashInfer, docstring of the constructor:
-    the captured batch shape cannot change). What it keeps in its integer workspace is FlashInfer's own allocation.
+    With `static` it is made for a CUDA graph: a capture records `launch`, and `plan` before each replay copies metadata
+    to fixed buffers. All plans must then have the same number of requests (FlashInfer, docstring of the constructor:
+    the captured batch shape cannot change). Its integer workspace is FlashInfer's own allocation.
     """
 
     module = _MODULE
@@ -161,12 +161,12 @@ class MlaWrapper:
         )
 
     def launch(self, query: torch.Tensor, kv_cache: torch.Tensor, results: Results) -> None:
-        """Run on queries [tokens, heads, rank + rope] and a pool that has one head, in either layout.
+        """Run on queries [tokens, heads, rank + rope] and a pool with one head, in either layout.
 
-        What the wrapper holds is on record as well: it is read, and may be what a fault hits.
+        The wrapper's tensors are recorded as well: they are read, and a fault may hit them.
         """
         head_axis = 1 if self._case.geometry.kv_layout is KvLayout.HND else 2
-        # A graph's buffers stand for what was copied to them.
+        # A graph's buffers replace the lists copied to them.
         held = {**self._workspace, **(self._buffers or self._planned)}
         self._bench.launcher.launch(
             MLA_RUN,
@@ -184,14 +184,14 @@ class MlaWrapper:
 def workspace_bytes(latent: Latent, processors: int) -> int:
     """The float workspace: two partial outputs of 64 rows per multiprocessor, in 16 bits, and their LSE.
 
-    scheduler.cuh (MLAPlan, partial_o and partial_lse); a smaller one is refused when it is planned.
+    scheduler.cuh (MLAPlan, partial_o and partial_lse); planning refuses a smaller one.
     """
     rows = 2 * 64 * processors
     return rows * latent.rank * 2 + rows * 4
 
 
 def modules_of(bucket: Bucket, backend: str) -> tuple[Module, ...]:
-    """The one module of a bucket's dtypes and latent."""
+    """The only module of a bucket's dtypes and latent."""
     assert bucket.latent is not None
     name = f"MLA {backend} {bucket.dtype} on {bucket.kv_dtype}, {bucket.latent.rank} + {bucket.latent.rope}"
     return (Module(name, partial(_spec, backend, bucket)),)
@@ -208,7 +208,7 @@ def _spec(backend: str, bucket: Bucket) -> object:
 
 
 class MlaWrapperSession(GraphedSession):
-    """Plans each step and runs it. A wrapper is made anew for each step, unless the case reuses its workspace."""
+    """A session that plans and runs each step. Each step has a new wrapper, unless the case reuses its workspace."""
 
     wrapper_type: type[MlaWrapper] = MlaWrapper
 
@@ -217,7 +217,7 @@ class MlaWrapperSession(GraphedSession):
         assert latent is not None
         self._case, self._bench, self._backend = case, bench, backend
         self._kv = PagedKv(case, bench)
-        # The softmax scale is that of the per-head keys, which the latents stand for.
+        # The softmax scale is that of the per-head keys that the latents represent.
         self._scales = cached_scales(case, latent.nope + latent.rope)
         self._kept: MlaWrapper | None = None
         self._captured: dict[tuple[Mode, int], Captured[MlaWrapper]] = {}
@@ -273,7 +273,7 @@ class MlaWrapperSession(GraphedSession):
 
 MLA_BUCKET: Final = msgspec.structs.replace(
     DEEPSEEK_V3,
-    # Others are refused wherever a tile of 64 or 128 query rows would end within a token (_fa_common.py,
+    # Other numbers of heads are refused where a tile of 64 or 128 query rows would end within a token (_fa_common.py,
     # _validate_fa_causal_tile_bound).
     heads=((1, 1), (8, 1), (16, 1), (128, 1)),
     page_sizes=(1, 16, 32, 64),
@@ -297,12 +297,12 @@ def _backend(name: str, backend: str, archs: frozenset[Arch]) -> GpuBackend:
         session=partial(MlaWrapperSession, backend=backend),
         kernels=(MLA_PLAN, MLA_RUN),
         modules_of=lambda bucket: modules_of(bucket, backend),
-        # Weights enter the second product in the cache's dtype; nothing is said of the denominator.
+        # Weights enter the second product in the cache's dtype; the denominator is undocumented.
         theoretical=lambda _: NoiseModel.unknown_kernel(),
     )
 
 
 # "fa2 MLA requires SM80 or newer", "fa3 MLA requires SM90" (_fa_common.py, _validate_generated_fa_plan, which refuses a
-# plan whose tiles find no shared memory).
+# plan whose tiles do not fit shared memory).
 MLA_FA2: Final = _backend("mla_fa2", "fa2", frozenset(Arch))
 MLA_FA3: Final = _backend("mla_fa3", "fa3", frozenset({Arch.HOPPER}))

@@ -1,17 +1,18 @@
 """Backends whose kernels work on attention states, (out, LSE): FlashInfer's merges, and this project's fixup.
 
-The states are computed on the host in fp64, a request at a time: a dozen small launches for each request are what jobs
-that share a GPU wait for most.
+The states are computed on the host in fp64, one request at a time: jobs that share a GPU would wait for a dozen small
+launches per request.
 
-How parts of the KV are merged follows from the mode: a chunked prefill and a verify merge in place, one part after
-another, as servers do with prefixes, a verify under a mask of the rows that have any keys in the part; an extend merges
-into new tensors; all others merge all parts at once, as split KV does.
+The mode determines the merge of the parts of the KV. A chunked prefill and a verify merge in place, one part after
+another, as servers merge prefixes; a verify does so under a mask of the rows with keys in the part. An extend merges
+into new tensors. All others merge all parts at once, like split KV.
 
-Before a fixup, requests without keys are not attended to, as ragged kernels do (SGLang PR #22688). What their rows hold
-in the end is the kernel's doing alone, and so is whatever it wrote elsewhere.
+Before a fixup, requests without keys are skipped, as ragged kernels do (SGLang PR #22688). The final contents of their
+rows come from the fixup alone, and so do any writes elsewhere.
 """
 
 import math
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -41,7 +42,7 @@ EVERY_KEY = slice(None)
 
 
 def attend_into(out: torch.Tensor, lse: torch.Tensor, entry: Attended, scale: float, keys: slice = EVERY_KEY) -> None:
-    """Write causal attention in fp64 to some of a request's keys, and its LSE in base 2: 0 and -inf where none is seen.
+    """Write fp64 causal attention to some of a request's keys, and its LSE in base 2; 0 and -inf without visible keys.
 
     `entry` lies on the host; out [q_len, q_heads, ...] and lse [q_len, q_heads] on any device, of any float dtype. The
     last query is aligned to the last of all keys.
@@ -63,27 +64,22 @@ _CASCADE: Final = "flashinfer.cascade"
 _MOST_PARTS: Final = 6
 
 
-def merge_state(*, out: torch.Tensor, lse: torch.Tensor, **states: torch.Tensor) -> None:
-    """merge_state of v_a, s_a, v_b and s_b; FlashInfer allocates what it returns, which is copied to `out`, `lse`."""
-    merged, logsumexp = flashinfer_op.call(_CASCADE, "merge_state", **states)
-    out.copy_(merged)
-    lse.copy_(logsumexp)
-
-
-def merge_states(*, out: torch.Tensor, lse: torch.Tensor, **states: torch.Tensor) -> None:
-    """merge_states of v [tokens, parts, heads, dim] and s [tokens, parts, heads], likewise."""
-    merged, logsumexp = flashinfer_op.call(_CASCADE, "merge_states", **states)
+def merge_into(name: str, *, out: torch.Tensor, lse: torch.Tensor, **states: torch.Tensor) -> None:
+    """Call one of FlashInfer's merges, and copy its own allocations to `out` and `lse`."""
+    merged, logsumexp = flashinfer_op.call(_CASCADE, name, **states)
     out.copy_(merged)
     lse.copy_(logsumexp)
 
 
 _INTO: Final = frozenset({"out", "lse"})
-MERGE_STATE: Final = Op("merge_state", merge_state, _INTO)
-MERGE_STATES: Final = Op("merge_states", merge_states, _INTO)
+MERGE_STATE: Final = Op("merge_state", partial(merge_into, "merge_state"), _INTO)
+"""Of v_a, s_a, v_b and s_b."""
+MERGE_STATES: Final = Op("merge_states", partial(merge_into, "merge_states"), _INTO)
+"""Of v [tokens, parts, heads, dim] and s [tokens, parts, heads]."""
 
 
 class CascadeSession:
-    """Parts of `chunk_capacity` keys of each request, the last ones empty where a request is shorter than others."""
+    """Merges parts of `chunk_capacity` keys; the last parts are empty for requests shorter than others."""
 
     merge_state: Op = MERGE_STATE
     merge_states: Op = MERGE_STATES
@@ -112,7 +108,7 @@ class CascadeSession:
         )
 
     def _parts(self, step: Step) -> list[tuple[int, int]]:
-        """Ranges of keys, two at least: the second may be empty for all."""
+        """Ranges of keys, at least two: the second may be empty for all requests."""
         longest = max((request.kv_len for request in step.requests), default=0)
         size = max(self._case.chunk_capacity, -(-longest // _MOST_PARTS), 1)
         return [(begin, begin + size) for begin in range(0, max(longest, size + 1), size)]
@@ -182,7 +178,7 @@ CASCADE_MERGE: Final = GpuBackend(
 
 
 class FixupSession:
-    """One launch of the kernel for each step, over out and lse that are strided as the case's queries are."""
+    """A session with one launch per step, on out and lse with the strides of the case's queries."""
 
     def __init__(self, case: Case, bench: Bench) -> None:
         self._case, self._bench = case, bench
@@ -228,7 +224,7 @@ CUDA_FIXUP = GpuBackend(
     contract=Contract(lse=LseBase.TWO),
     session=FixupSession,
     kernels=(FIXUP,),
-    # The kernel computes nothing, and fp64 attention errs less than fp32 does.
+    # The kernel computes nothing, and the error of fp64 attention is below fp32's.
     theoretical=lambda _: NoiseModel.fp32_arithmetic(),
     needs=(),
     own=((FIXUP_SOURCE,),),

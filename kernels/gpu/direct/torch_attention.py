@@ -1,9 +1,9 @@
 """torch's attention on the GPU: each fused kernel of scaled_dot_product_attention by itself, and flex_attention.
 
-flex_attention is uncompiled, on torch's plain operations: compiling it takes longer than a worker that may die can wait
-for. A step is one call of it: requests lie one after another, and the mask keeps them apart, which is how its authors
-have it attend to ragged batches ("document masking", PyTorch blog, "FlexAttention: The Flexibility of PyTorch with the
-Performance of FlashAttention", 2024).
+flex_attention runs uncompiled, on torch's plain operations: compiling it takes too long for workers that may die. A
+step is one call: requests lie one after another, and the mask separates them, as its authors recommend for ragged
+batches ("document masking", PyTorch blog, "FlexAttention: The Flexibility of PyTorch with the Performance of
+FlashAttention", 2024).
 """
 
 import warnings
@@ -59,7 +59,7 @@ CUDNN: Final = _op("CUDNN_ATTENTION")
 
 
 class UnmaskedSession(SdpaSession):
-    """For kernels that take no mask: the causal one is named, and there are no others."""
+    """A session for kernels without a mask argument, which have named causal masks alone."""
 
     def _masked(self, request: Request) -> dict[str, Any]:
         square = request.q_len == request.kv_len
@@ -67,19 +67,19 @@ class UnmaskedSession(SdpaSession):
 
 
 class FlashSession(UnmaskedSession):
-    """FlashAttention-2 as torch has it."""
+    """A session on torch's FlashAttention-2."""
 
     op: Op = FLASH
 
 
 class EfficientSession(SdpaSession):
-    """The memory-efficient kernels, under a mask where the problem is not square."""
+    """A session on the memory-efficient kernels, under a mask if the problem is not square."""
 
     op: Op = EFFICIENT
 
 
 class CudnnSession(SdpaSession):
-    """cuDNN's, likewise."""
+    """A session on cuDNN's kernels, under a mask if the problem is not square."""
 
     op: Op = CUDNN
 
@@ -87,7 +87,7 @@ class CudnnSession(SdpaSession):
 def dense_buckets(
     dtypes: tuple[DType, ...], dims: tuple[int, ...], *, grouped: bool, windows: bool
 ) -> tuple[Bucket, ...]:
-    """Grouped heads work "only for Flash_attention and math kernel" (docstring of scaled_dot_product_attention)."""
+    """Buckets; grouped heads work "only for Flash_attention and math kernel" (scaled_dot_product_attention)."""
     return tuple(
         bucket(
             dtype,
@@ -117,7 +117,7 @@ def _backend(
             device=Device.CUDA,
             buckets=buckets,
             modes=tuple(Mode),
-            # torch warns of CausalBias that its lower right variant gives NaN where there are more queries than keys
+            # torch warns that the lower right variant of CausalBias gives NaN with more queries than keys
             # (torch/nn/attention/bias.py).
             kv_shorter_than_q=masked,
             query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
@@ -190,15 +190,15 @@ FLEX: Final = Op("flex_attention", attend_flexibly, frozenset({"out"}), "torch.n
 
 
 class FlexSession(SdpaSession):
-    """One call per step; K and V of all requests lie one after another. Without any key there is no call."""
+    """A session with one call per step; K and V of all requests lie one after another. No keys, no call."""
 
     op: Op = FLEX
 
     def forward(self, index: int) -> Output:
         """Run one step.
 
-        cuBLASLt may split the product with V over the keys, and adds up parts that are rounded to 16 bits: its
-        splitKreduce_kernel, as torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction allows by default.
+        cuBLASLt may split the product with V over the keys, and add parts rounded to 16 bits: its splitKreduce_kernel,
+        as torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction allows by default.
         """
         return replace(super().forward(index), roundings=2)
 
@@ -212,7 +212,7 @@ class FlexSession(SdpaSession):
             out.zero_()
 
     def _within_requests(self, step: Step) -> dict[str, torch.Tensor]:
-        """The arguments that say whose each query and each key is, and where it lies there."""
+        """The arguments for the request of each query and key, and for its position there."""
         padding = [_NO_REQUEST] * (step.padded_tokens - step.tokens)
         queries = [(b, r.kv_len - r.q_len + i) for b, r in enumerate(step.requests) for i in range(r.q_len)]
         keys = [(b, i) for b, r in enumerate(step.requests) for i in range(r.kv_len)]

@@ -1,6 +1,6 @@
-"""XQA, TRT-LLM's decode kernel, by its own entry point: decode, and drafts of one length or of several.
+"""XQA, TRT-LLM's decode kernel, through its own entry point: decode, and drafts of equal or different lengths.
 
-Beside the usual arguments it wants a packed draft mask, and a workspace.
+It takes a packed draft mask and a workspace beside the usual arguments.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ _WORD_BITS = 16
 _ROWS_PER_BLOCK = 32
 """Query rows of a block in speculative decoding (mha.h, rowsPerBlock)."""
 _MERGING_WARPS = 4
-"""Warps of a block that merge partial outputs, each beginning with one of its own (mha.cu, ctaShapeInWarps.x)."""
+"""Warps of a block that merge partial outputs, each beginning with a different one (mha.cu, ctaShapeInWarps.x)."""
 
 
 def _bucket(
@@ -61,15 +61,15 @@ BUCKETS: Final = (
     _bucket(DType.FLOAT16, 32, 64, ((1, 1), (3, 3)), 3, modes=UNIFORM),
     _bucket(DType.BFLOAT16, 64, 128, ((4, 1), (8, 2)), 4, modes=UNIFORM, windows=(0, 7, 100, 5000)),
 )
-"""What is compiled for XQA: each of its modules is for one page size, head dim, group, and number of queries. Ragged
-drafts need modules of their own."""
+"""XQA's modules are for one page size, head dim, group, and number of queries each. Ragged drafts need additional
+modules."""
 FP8_BUCKETS: Final = (_bucket(DType.FLOAT16, 32, 128, ((8, 1), (16, 2)), 4, kv_dtype=DType.FLOAT8_E4M3, modes=UNIFORM),)
 
 
 def draft_mask(q_lens: Sequence[int], longest: int) -> torch.Tensor:
     """The causal mask among draft tokens: uint16 [sum of q_lens, ceil(longest / 32) * 2], a bit for each token.
 
-    Bit j % 16 of word j / 16 in the row of token i is set where i sees token j of its request (FlashInfer, docstring of
+    Bit j % 16 of word j / 16 in the row of token i is set if i sees token j of its request (FlashInfer, docstring of
     xqa.xqa: rows are packed one request after another, each as long as its own draft).
     """
     words = -(-longest // (2 * _WORD_BITS)) * 2
@@ -81,13 +81,13 @@ def draft_mask(q_lens: Sequence[int], longest: int) -> torch.Tensor:
 def workspace_bytes(
     *, batch: int, q_len: int, q_heads: int, kv_heads: int, head_dim: int, processors: int
 ) -> WorkspaceBytes:
-    """The semaphores, and a bound on the scratch that XQA's split KV takes on a GPU of so many multiprocessors.
+    """The semaphores, and a bound on the scratch of XQA's split KV on a GPU with this many multiprocessors.
 
-    FlashInfer says no size and checks none. mha.cu (launchMHAFlashInfer, kernel_mha_impl) splits a sequence into at
-    most processors / (batch * kv_heads) parts. Of each block of a part's rows, which in speculative decoding are 32, it
-    keeps the output in the query's dtype, and the maximum and the sum of each row; outputs are aligned to their size.
-    Where there are fewer parts than warps that merge them, the others read behind the last part (mha.cu, the first
-    loadBufAsync), and make no use of it.
+    FlashInfer documents no size and checks none. mha.cu (launchMHAFlashInfer, kernel_mha_impl) splits a sequence into
+    at most processors / (batch * kv_heads) parts. For each block of a part's rows (32 in speculative decoding) it keeps
+    the output in the query's dtype, and the maximum and the sum of each row; outputs are aligned to their size. If
+    there are fewer parts than warps that merge them, the others read behind the last part (mha.cu, the first
+    loadBufAsync) without using the result.
     """
     rows = q_len * (q_heads // kv_heads)
     blocks = -(-rows // _ROWS_PER_BLOCK) if q_len > 1 else 1
@@ -101,7 +101,7 @@ def workspace_bytes(
 
 
 def modules_of(bucket: Bucket, *, ragged: bool) -> tuple[Module, ...]:
-    """A bucket's modules: for one query, for each number of draft tokens, and with `ragged` for ragged drafts too."""
+    """A bucket's modules: for one query, for each number of draft tokens, and with `ragged` also for ragged drafts."""
     q_lens = [(1, False)] + [(q_len, packed) for q_len in bucket.strides for packed in (False, True)[: 1 + ragged]]
     return tuple(
         _module(bucket, page, group, sliding=sliding, q_len=q_len, ragged=packed)
@@ -139,7 +139,7 @@ XQA_OP: Final = flashinfer_op(
 
 
 class XqaSession(PagedSession):
-    """One launch for each step. Drafts of several lengths are packed, and their mask with them."""
+    """A session with one launch per step. Drafts of different lengths are packed, and so is their mask."""
 
     op: Op = XQA_OP
 
@@ -186,7 +186,7 @@ class XqaSession(PagedSession):
 
 
 def fp8_arithmetic(dtype: DType) -> NoiseModel:
-    """Queries and weights are rounded to e4m3, the products summed in fp32 (mha_sm90.cu; docstring of xqa.xqa)."""
+    """Noise of queries and weights rounded to e4m3, products summed in fp32 (mha_sm90.cu; docstring of xqa.xqa)."""
     del dtype
     roundoff = ROUNDOFF[torch.float8_e4m3fn]
     return msgspec.structs.replace(
@@ -194,7 +194,7 @@ def fp8_arithmetic(dtype: DType) -> NoiseModel:
         probabilities=roundoff,
         row_sum=roundoff,
         peak=roundoff,
-        # The root mean square of errors that are even within a binade of e4m3, where all of a query is one element.
+        # Root mean square of errors uniform within a binade of e4m3, in the worst case of a query with one element.
         logits=roundoff / 2,
         underflow=2.0**-10 / 448,
     )
@@ -220,7 +220,7 @@ def _backend(name: str, buckets: tuple[Bucket, ...]) -> GpuBackend:
         contract=Contract(),
         session=XqaSession,
         kernels=(XQA_OP,),
-        # Those for ragged drafts only where a bucket has that mode.
+        # Modules for ragged drafts, only if a bucket has that mode.
         modules_of=lambda bucket: modules_of(bucket, ragged=Mode.DRAFT_EXTEND in bucket.modes),
         # Weights are kept in the query's dtype, relative to a maximum that may belong to another warp's keys.
         theoretical=fp8_arithmetic if fp8 else lambda _: NoiseModel.unknown_kernel(),
@@ -230,4 +230,4 @@ def _backend(name: str, buckets: tuple[Bucket, ...]) -> GpuBackend:
 XQA: Final = _backend("xqa", BUCKETS)
 XQA_AS_SERVED: Final = as_served(XQA, kv_scales=False, kv_shorter_than_q=False, query_views=(QueryView.CONTIGUOUS,))
 XQA_FP8: Final = _backend("xqa_fp8", FP8_BUCKETS)
-"""On an e4m3 cache it is another kernel, with another error: it computes in fp8."""
+"""An e4m3 cache uses another kernel, which computes in fp8 with another error."""

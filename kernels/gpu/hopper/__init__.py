@@ -1,1 +1,1 @@
-"""The TRT-LLM backends on Hopper: XQA and fmha_v2 in place of TRT-LLM's generated kernels, which it has none of."""
+"""The TRT-LLM backends on Hopper: XQA and fmha_v2 replace TRT-LLM's generated kernels, which Hopper lacks."""

@@ -32,7 +32,7 @@ from attnfuzz.reference.noise import ROUNDOFF, NoiseModel
 
 
 def _xqa_workspace(*, head_dim_vo: int, max_seq_len: int, **sizes: int) -> WorkspaceBytes:
-    """XQA splits by how many multiprocessors there are, and not by the stated maximum."""
+    """The workspace of XQA, which splits by the number of multiprocessors, not by the stated maximum."""
     del max_seq_len
     return xqa.workspace_bytes(**sizes, head_dim=head_dim_vo, processors=processors(torch.device("cuda", 0)))
 
@@ -58,12 +58,12 @@ SMALL = bucket(
     64,
     heads=((2, 1), (4, 2), (16, 8)),
     page_sizes=(16,),
-    # What SGLang hands over, and one module of fmha_v2, which takes an hour of one core to compile.
+    # SGLang's layout, and one module of fmha_v2, which takes an hour of one core to compile.
     layouts=(KvLayout.HND,),
     sinks=(False, True),
     strides=(4,),
 )
-# XQA's module with a window is another than that without.
+# XQA has separate modules with and without a window.
 WINDOWED = msgspec.structs.replace(
     SMALL, head_dim_qk=128, head_dim_vo=128, heads=((4, 1), (8, 2)), page_sizes=(64,), windows=(127, 31, 7, 0)
 )
@@ -95,13 +95,8 @@ def _mla_modules(bucket: Bucket) -> tuple[Module, ...]:
     return (*decode, *prefill_modules(prefill, FA3_RAGGED.backend), MERGE_MODULE)
 
 
-def _mha_noise(dtype: DType) -> NoiseModel:
-    """Of XQA nothing better is known; fmha_v2 rounds `bmm2_scale` to the dtype of queries (fmha_v2_run.cu)."""
-    return msgspec.structs.replace(NoiseModel.unknown_kernel(), bias=ROUNDOFF[dtype.torch_dtype])
-
-
 def _mla_noise(dtype: DType) -> NoiseModel:
-    """Weights are rounded to the queries' dtype, at worst before they are summed."""
+    """The noise of weights rounded to the queries' dtype, at worst before they are summed."""
     rounded = NoiseModel.rounded_probabilities(dtype.torch_dtype)
     return msgspec.structs.replace(rounded, row_sum=ROUNDOFF[dtype.torch_dtype])
 
@@ -118,19 +113,20 @@ _MHA = GpuBackend(
         graph_modes=SPECULATIVE,
         kv_scales=True,
         padding=True,
-        # fmha_v2 takes K and V in one contiguous pool (docstring of trtllm_fmha_v2_prefill), and both kernels take
-        # queries in one piece, which SGLang makes them (trtllm_mha_backend.py: q.contiguous()).
+        # fmha_v2 takes K and V in one contiguous pool (docstring of trtllm_fmha_v2_prefill), and both kernels need
+        # contiguous queries, as SGLang makes them (trtllm_mha_backend.py: q.contiguous()).
         query_views=(QueryView.CONTIGUOUS,),
         kv_views=(KvView.PAIRED,),
         # XQA's page table is an array [batch][beam][2][pages] (xqa/mhaUtils.cuh, KVCacheList), fmha_v2's has the shape
-        # [B, W, 2, M] (fmha/paged_kv_cache.h): neither leaves room between rows.
+        # [B, W, 2, M] (fmha/paged_kv_cache.h): neither has gaps between rows.
         table_gaps=False,
     ),
     contract=Contract(),
     session=partial(HopperMhaSession, HOPPER),
     kernels=(HOPPER.decode, HOPPER.context),
     modules_of=_mha_modules,
-    theoretical=_mha_noise,
+    # XQA's is unknown, too.
+    theoretical=fmha_v2.noise,
 )
 
 _MLA = GpuBackend(
@@ -165,8 +161,8 @@ _MHA_AS_SERVED = as_served(
     _MHA, partial(HopperMhaAsServed, HOPPER), kv_scales=False, empty_kv=False, kv_shorter_than_q=False
 )
 
-# FlashInfer compares the rows of fmha_v2's page table with its batch, and its own kernels write the rows of requests
-# without keys: what SGLang's PRs #21649 and #22688 report can't show here.
+# SGLang's PRs #21649 and #22688 can't show here: FlashInfer compares the rows of fmha_v2's page table with its batch,
+# and its own kernels write the rows of requests without keys.
 _MHA_SHOWS, _MLA_SHOWS = "24566", "21987-before"
 
 HOPPER_BACKENDS = (

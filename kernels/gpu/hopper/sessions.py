@@ -1,4 +1,4 @@
-"""MLA prefill on Hopper: chunks on FlashInfer's ragged wrapper, planned for each."""
+"""The TRT-LLM sessions on Hopper's kernels: XQA, fmha_v2, and FlashInfer's ragged and MLA wrappers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ Keys = tuple[torch.Tensor, torch.Tensor]
 
 
 class HopperMlaPrefill(MlaPrefill):
-    """The same chunks, fixups and merges as everywhere. One wrapper is planned again for every launch."""
+    """The common chunks, fixups and merges. One wrapper is planned again for every launch."""
 
     form: ClassVar[WrapperKind] = FA3_RAGGED
 
@@ -56,7 +56,7 @@ class HopperMlaPrefill(MlaPrefill):
         key_offsets = place_int32(self._bench, "cum_seq_lens_kv", self._key_offsets(chunk))
         self._wrapper.plan({"qo_indptr": queries.cum_seq_lens, "kv_indptr": key_offsets}, layer)
         (key, value), tokens = keys, queries.step.tokens
-        # It takes no more query rows than it was planned for.
+        # It takes no more query rows than planned.
         written = part.results[:tokens]
         self._wrapper.run(
             q=queries.tensor[:tokens],
@@ -71,36 +71,36 @@ class HopperMlaPrefill(MlaPrefill):
 
 
 class HopperMhaSession(MhaSession):
-    """The same planning and routing as everywhere; neither kernel gives an LSE next to a paged cache."""
+    """The common planning and routing; neither kernel returns an LSE with a paged cache."""
 
     def __init__(self, ops: OpsTable, case: Case, bench: Bench) -> None:
         super().__init__(ops, case, bench)
-        # XQA's begins with semaphores, where fmha_v2 counts tiles: nobody promises that they can share one.
+        # XQA's begins with semaphores, where fmha_v2 counts tiles: it is not documented that they can share one.
         self._context_workspace = self.workspace_type(case, bench)
 
     def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
-        told = super()._arguments(step, plan, query, results)
-        return {name: value for name, value in told.items() if name not in ("lse", "return_lse")}
+        common = super()._arguments(step, plan, query, results)
+        return {name: value for name, value in common.items() if name not in ("lse", "return_lse")}
 
-    def _decode_arguments(self, step: Step, plan: BatchMetadata, told: dict[str, Any]) -> dict[str, Any]:
-        """XQA derives its batch from the queries, and wants the causal mask among draft tokens for all of it."""
-        arguments = super()._decode_arguments(step, plan, told)
+    def _decode_arguments(self, step: Step, plan: BatchMetadata, common: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of XQA, which derives its batch from the queries and needs a causal mask for all drafts."""
+        arguments = super()._decode_arguments(step, plan, common)
         stride = step.tokens_per_request
         if stride > 1:
             mask = xqa.draft_mask([stride] * step.padded_batch, stride)
             arguments["mask"] = self._bench.memory.copy("mask", mask.unflatten(0, (-1, stride)))
         return arguments
 
-    def _context_arguments(self, step: Step, plan: BatchMetadata, told: dict[str, Any]) -> dict[str, Any]:
-        """fmha_v2's arguments, which are others."""
+    def _context_arguments(self, step: Step, plan: BatchMetadata, common: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of fmha_v2, which differ from trtllm-gen's."""
         return {
-            **fmha_v2.told_on_pages(plan, self._case.geometry, told["query"], told["kv_cache"]),
+            **fmha_v2.arguments_on_pages(plan, self._case.geometry, common["query"], common["kv_cache"]),
             "workspace_buffer": self._context_workspace.take(self._ops.prefill_workspace),
-            "bmm1_scale": told["bmm1_scale"],
-            "bmm2_scale": told["bmm2_scale"],
+            "bmm1_scale": common["bmm1_scale"],
+            "bmm2_scale": common["bmm2_scale"],
             "batch_size": self.context_batch(step, plan),
-            "out": told["out"],
-            "sinks": told["sinks"],
+            "out": common["out"],
+            "sinks": common["sinks"],
         }
 
     def _output(self, step: Step, planned: Sequence[Row], query: torch.Tensor, results: Results) -> Output:
@@ -110,17 +110,17 @@ class HopperMhaSession(MhaSession):
 
 
 class HopperMhaAsServed(HopperMhaSession):
-    """Over a pool whose pages had other tokens before: the rest of a request's last page is no NaN."""
+    """A session on a pool whose pages held other tokens before: the rest of a request's last page is not NaN."""
 
     kv_type = FiniteTails
 
 
 MLA_BACKEND: Final = "fa3"
-"""What FlashInfer takes on Hopper if it may choose (flashinfer.utils.determine_mla_backend)."""
+"""FlashInfer's automatic choice on Hopper (flashinfer.utils.determine_mla_backend)."""
 
 
 class HopperMlaSession(MlaSession):
-    """The same planning and routing as everywhere. Metadata goes to the kernels through a wrapper's plan."""
+    """The common planning and routing. Metadata reaches the kernels through a wrapper's plan."""
 
     prefill_type = HopperMlaPrefill
     wrapper_type: type[MlaWrapper] = MlaWrapper
@@ -138,7 +138,7 @@ class HopperMlaSession(MlaSession):
         self._wrapper.launch(query, self._latents, results)
 
     def _capturable(self, step: Step) -> tuple[Replan, Callable[[torch.Tensor, Results], None]]:
-        """Captured on a plan for padding, as servers do; each graph has a wrapper of its own."""
+        """A capture with a plan for padding, as in servers; each graph has its own wrapper."""
         static = StaticSize(step.padded_batch, self._most_pages())
         wrapper = self.wrapper_type(self._case, self._bench, MLA_BACKEND, static)
 
@@ -160,7 +160,7 @@ class HopperMlaSession(MlaSession):
         return self._kv.cache
 
     def _most_pages(self) -> int:
-        """The pages of the largest plan of the case."""
+        """Number of pages in the largest plan of the case."""
         return max(sum(self._table.pages_for(row.kv_len) for row in widest_rows(step)) for step in self._case.steps)
 
     def _output(self, step: Step, query: torch.Tensor, results: Results, first_rows: Sequence[int]) -> Output:

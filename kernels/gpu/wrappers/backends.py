@@ -1,4 +1,4 @@
-"""The backends over FlashInfer's prefill and decode wrappers, and the modules that these load (jit/attention)."""
+"""The backends over FlashInfer's prefill and decode wrappers, and their modules (jit/attention)."""
 
 from collections.abc import Callable
 from functools import partial
@@ -29,17 +29,17 @@ _NO_POSITIONS = 0
 
 
 def prefill_modules(bucket: Bucket, backend: str) -> tuple[Module, ...]:
-    """Those of BatchPrefillWith{Paged,Ragged}KVCacheWrapper with fa2 or fa3."""
+    """The modules of BatchPrefillWith{Paged,Ragged}KVCacheWrapper with fa2 or fa3."""
     return _each_variant(bucket, f"{backend.upper()} prefill", partial(_prefill_spec, backend))
 
 
 def decode_modules(bucket: Bucket) -> tuple[Module, ...]:
-    """Those of BatchDecodeWithPagedKVCacheWrapper on CUDA cores."""
+    """The modules of BatchDecodeWithPagedKVCacheWrapper on CUDA cores."""
     return _each_variant(bucket, "batch decode", _decode_spec)
 
 
 def _each_variant(bucket: Bucket, kind: str, spec: Callable[..., Any]) -> tuple[Module, ...]:
-    """A module for each combination of window or none and soft cap or none, which are compiled in."""
+    """A module for each combination of window or none and soft cap or none, which are compile-time choices."""
     windows = sorted({left >= 0 for left in bucket.windows})
     caps = sorted({cap > 0 for cap in bucket.soft_caps})
     dtypes = (bucket.dtype.torch_dtype, bucket.kv_dtype.torch_dtype)
@@ -66,7 +66,7 @@ def _prefill_spec(
 ) -> Any:
     from flashinfer.jit.attention import modules  # noqa: PLC0415 - makes a CUDA context
 
-    # FA2's module for K and V of the same strides, where a release has two (0.7.2): all views here have the same.
+    # FA2's module for K and V of equal strides, if a release has two (0.7.2): all views here have equal strides.
     primary = getattr(modules, "_gen_batch_prefill_primary_module", modules.gen_batch_prefill_module)
     generate = primary if backend == "fa2" else modules.gen_batch_prefill_module
     return generate(backend, *_described(dtypes, dims), window, cap, False)
@@ -82,7 +82,7 @@ _Described = tuple[torch.dtype, torch.dtype, torch.dtype, torch.dtype, int, int,
 
 
 def _described(dtypes: tuple[torch.dtype, torch.dtype], dims: tuple[int, int]) -> _Described:
-    """What both are told: the dtypes of q, of KV, of the output and of indices, head dims, positions."""
+    """Common arguments: the dtypes of q, of KV, of the output and of indices, head dims, positions."""
     query, kv = dtypes
     return (query, kv, query, torch.int32, *dims, _NO_POSITIONS)
 
@@ -98,7 +98,7 @@ _WIDE = msgspec.structs.replace(_PLAIN, head_dim_qk=128, head_dim_vo=128, heads=
 _WINDOWED = msgspec.structs.replace(_WIDE, windows=(0, 7, 63, 200))
 _EIGHT_BITS = msgspec.structs.replace(_WINDOWED, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT8_E4M3)
 _CAPPED = msgspec.structs.replace(_WIDE, soft_caps=(30.0, 2.0))
-# Both docstrings of run promise sinks, of whatever backend.
+# Both docstrings of run promise sinks for every backend.
 _WITH_SINKS = msgspec.structs.replace(_PLAIN, heads=((1, 1), (4, 2)), page_sizes=(16,), sinks=(True,))
 _LATENT_PREFILL = msgspec.structs.replace(_PLAIN, head_dim_qk=192, head_dim_vo=128, heads=((1, 1), (4, 4)))
 
@@ -109,21 +109,21 @@ _CONTRACT = Contract(lse=LseBase.TWO)
 
 
 def _fa2_noise(dtype: DType) -> NoiseModel:
-    """Weights are rounded before they are summed (m16k16_rowsum of s_frag_f16, attention/prefill.cuh).
+    """The noise of weights rounded before they are summed (m16k16_rowsum of s_frag_f16, attention/prefill.cuh).
 
-    They are rounded to the dtype of the queries, also over an 8-bit cache, whose elements are widened to it.
+    They are rounded to the dtype of the queries, even with an 8-bit cache, whose elements are widened to it.
     """
     rounded = NoiseModel.rounded_probabilities(dtype.torch_dtype)
     return msgspec.structs.replace(rounded, row_sum=ROUNDOFF[dtype.torch_dtype])
 
 
 def _fa3_noise(dtype: DType) -> NoiseModel:
-    """Weights are summed in fp32 and rounded after it (OnlineSoftmax and convert_type, attention/hopper)."""
+    """The noise of weights summed in fp32, then rounded (OnlineSoftmax and convert_type, attention/hopper)."""
     return NoiseModel.rounded_probabilities(dtype.torch_dtype)
 
 
 def _decode_noise(dtype: DType) -> NoiseModel:
-    """CUDA cores: fp32 throughout, with ex2.approx.ftz and tanh.approx (attention/decode.cuh)."""
+    """The noise of CUDA cores: fp32 throughout, with ex2.approx.ftz and tanh.approx (attention/decode.cuh)."""
     del dtype
     return msgspec.structs.replace(
         NoiseModel.fp32_arithmetic(), logits=2.0**-23, exponential=2.0**-21, tanh=2.0**-11, underflow=2.0**-126
@@ -165,7 +165,7 @@ def _backend(
 
 
 def _fa3_ragged(name: str, layout: KvLayout) -> GpuBackend:
-    """A backend for each layout: in HND most calls end their process, which would hide what NHD has to show."""
+    """A backend for one layout: in HND most calls kill their process, which would hide the failures of NHD."""
     buckets = (msgspec.structs.replace(bucket, layouts=(layout,)) for bucket in (_PLAIN, _WINDOWED, _LATENT_PREFILL))
     return _backend(name, RaggedSession, FA3_RAGGED, _capability(_PREFILL_MODES, (), *buckets), _fa3_noise)
 

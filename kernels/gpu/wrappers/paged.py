@@ -1,4 +1,4 @@
-"""FlashInfer's wrappers for a paged KV cache, of which each has other names for the same things."""
+"""FlashInfer's wrappers for a paged KV cache, whose argument names differ."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,11 +15,11 @@ from attnfuzz.reference.case import Case
 
 @dataclass(frozen=True)
 class PageLists:
-    """What a wrapper is planned on: tensors int32 on one device, in FlashInfer's words (docs/tutorials/kv_layout).
+    """The metadata of a plan: tensors int32 on one device, in FlashInfer's terms (docs/tutorials/kv_layout).
 
     qo_indptr and kv_indptr [batch + 1]: request b has the query rows from qo_indptr[b] and the entries of kv_indices
     from kv_indptr[b] on, up to those of b + 1. last_page_len [batch]: tokens on a request's last page, 0 if it has no
-    page, as vLLM says it (FlashInferMetadataBuilder); flashinfer.page.get_seq_lens adds it to what full pages hold.
+    page, as in vLLM (FlashInferMetadataBuilder); flashinfer.page.get_seq_lens adds it to the tokens of full pages.
     """
 
     qo_indptr: torch.Tensor
@@ -29,9 +29,9 @@ class PageLists:
 
     @classmethod
     def of(cls, case: Case, table: PageTable, rows: Sequence[Row]) -> "PageLists":
-        """Those of a batch, on the host, in tensors of exactly its size. A padded row has the dummy page throughout."""
+        """The lists of a batch, on the host, of exactly its size. A padded row has dummy pages throughout."""
         counts = [table.pages_for(row.kv_len) for row in rows]
-        # Each row as wide as its own pages: what a table has beyond them is not in a list.
+        # Each row is as wide as its own pages: a list has no columns beyond them.
         lines = [table_rows(table, [row], count) for row, count in zip(rows, counts, strict=True)]
         owned = [page for line in lines for page in line.flatten().tolist()]
         size = case.geometry.page_size
@@ -43,12 +43,12 @@ class PageLists:
         )
 
     def placed(self, bench: Bench) -> "PageLists":
-        """The same in guarded memory."""
+        """Copy the lists to guarded memory."""
         return PageLists(**{name: bench.memory.copy(name, values) for name, values in vars(self).items()})
 
     @classmethod
     def reserve(cls, bench: Bench, batch: int, ids: torch.Tensor) -> "PageLists":
-        """Buffers of a graph, into which every plan is copied. `ids` are what kv_indices holds before the first."""
+        """Allocate buffers of a graph for every later plan. `ids` are the initial contents of kv_indices."""
 
         def zeros(name: str, size: int) -> torch.Tensor:
             return bench.memory.tensor(name, (size,), torch.int32, fill=Fill.ZEROS)
@@ -68,7 +68,7 @@ def last_page_len(kv_len: int, page_size: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class PagedForm(WrapperKind):
-    """A wrapper for a paged KV cache. `dims` are its plan's names for the head dims, `fixed` what plans always say."""
+    """A wrapper for a paged KV cache. `dims` are its plan's names for the head dims, `fixed` are constant arguments."""
 
     dims: tuple[str, ...]
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -133,7 +133,7 @@ class PagedWrapper(Wrapper):
         }
 
     def reserve_for(self, lists: PageLists) -> bool:
-        """Make room as `reserve` does, for a batch whose lists lie on the host."""
+        """Call `reserve` for a batch whose lists lie on the host."""
         return self.reserve({**self._lists(lists), **self._layer})
 
     def plan_batch(self, lists: PageLists, placed: PageLists) -> None:
@@ -141,7 +141,7 @@ class PagedWrapper(Wrapper):
         self.plan(self._lists(placed), self._layer, self._lists(lists))
 
     def plan_another_layer(self, lists: PageLists, placed: PageLists) -> None:
-        """Plan the batch for a layer with other logits, and without a causal mask where a plan can say so."""
+        """Plan the batch for a layer with other logits, and without a causal mask if the plan has that argument."""
         others = {"causal": False} if "causal" in self._layer else {}
         layer = {**self._layer, **others, "sm_scale": 2 * self._layer["sm_scale"]}
         self.plan(self._lists(placed), layer, self._lists(lists))

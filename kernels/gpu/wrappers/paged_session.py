@@ -1,7 +1,7 @@
 """A server's attention layer on one of FlashInfer's wrappers for a paged KV cache.
 
-Servers plan for each forward pass, and run what was planned once for each layer. A graph has a wrapper of its own,
-whose metadata lies in buffers of a fixed size: it is planned again before each replay.
+Servers plan for each forward pass, and run the plan once per layer. Each graph has its own wrapper with metadata
+buffers of a fixed size, which is planned again before each replay.
 """
 
 import math
@@ -28,10 +28,10 @@ class _Graph:
 
 
 class PagedWrapperSession(PagedSession):
-    """One wrapper for each step if workspaces are FRESH, else one for the session.
+    """A session with one wrapper per step if workspaces are FRESH, otherwise with one for all steps.
 
-    A wrapper of the session is planned for another layer before it is planned for the one that is judged, and runs on
-    other queries before it runs on those: what either leaves behind must not matter.
+    A session's wrapper is planned for another layer before the judged one, and runs on other queries before the judged
+    ones: leftovers of both must not matter.
     """
 
     def __init__(self, form: PagedForm, case: Case, bench: Bench) -> None:
@@ -68,7 +68,7 @@ class PagedWrapperSession(PagedSession):
         return self._kept
 
     def _run_another_layer(self, wrapper: PagedWrapper, rows: Sequence[Row], queries: torch.Tensor) -> None:
-        """Run what was planned on the same queries with their elements in reverse, into outputs that nobody reads."""
+        """Run the plan on the same queries with reversed elements, into outputs that are not used."""
         query = place_queries(self._case, self._bench, queries.flip(-1))
         results = Results.place(
             self._case, self._bench, query.shape[0], self._case.geometry.head_dim_vo, prefix="another_"
@@ -76,7 +76,7 @@ class PagedWrapperSession(PagedSession):
         self._launch(wrapper, rows, query, results)
 
     def _launch(self, wrapper: PagedWrapper, rows: Sequence[Row], query: torch.Tensor, results: Results) -> None:
-        """Run on the rows that were planned: wrappers reject a query of more."""
+        """Run on the planned rows: wrappers reject additional ones."""
         planned = sum(row.q_len for row in rows)
         wrapper.run(
             q=query[:planned],
@@ -90,11 +90,11 @@ class PagedWrapperSession(PagedSession):
         )
 
     def _rounded(self, output: Output, wrapper: PagedWrapper) -> Output:
-        """The output, with the roundings of the kernel's and the one of v_scale, which is multiplied with it after."""
+        """Count the roundings of the kernel, and that of v_scale, by which the output is multiplied afterwards."""
         return replace(output, roundings=wrapper.roundings + (self._case.scales.v != 1))
 
     def _capture(self, step: Step) -> None:
-        """Plan for padding alone and run once, as servers do before a capture, so that every kernel is loaded."""
+        """Plan for padding alone and run once, as servers do before a capture to load every kernel."""
         case, bench, rows = self._case, self._bench, Row.padded(step)
         self._kv.write(step)
         replays = [each for each in case.steps if _key(each) == _key(step) and each.launch is Launch.REPLAY]
@@ -104,7 +104,7 @@ class PagedWrapperSession(PagedSession):
         lists = PageLists.of(case, self._table, rows)
         placed = lists.placed(bench)
         wrapper.plan_batch(lists, placed)
-        # A graph's addresses are final. Only a wrapper that has been planned knows the most rows that it may be asked.
+        # A graph's addresses are final, and only a planned wrapper knows the maximum number of rows.
         moved = [wrapper.reserve_for(PageLists.of(case, self._table, batch)) for batch in batches]
         if any(moved):
             wrapper.plan_batch(lists, placed)
@@ -119,7 +119,7 @@ class PagedWrapperSession(PagedSession):
         self._graphs[_key(step)] = _Graph(captured, wrapper)
 
     def _stale_ids(self, batches: Sequence[Sequence[Row]]) -> torch.Tensor:
-        """What a buffer for the page ids of the largest batch holds at first, and beyond a smaller batch's."""
+        """Initial contents of a buffer for the page ids of the largest batch, which stay behind a smaller batch's."""
         most = max(sum(self._table.pages_for(row.kv_len) for row in rows) for rows in batches)
         slot = next(iter(self._kv.pages))
         return self._table.rows([slot], [0], [0], max(most, 1) + self._case.pages.table_slack)[0]

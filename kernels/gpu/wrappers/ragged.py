@@ -1,4 +1,4 @@
-"""Prefill on FlashInfer's wrapper for keys and values that lie packed, one request after another."""
+"""Prefill on FlashInfer's wrapper for packed keys and values."""
 
 import math
 from typing import Any
@@ -34,11 +34,11 @@ FA3_RAGGED = _ragged("fa3", splits=False)
 
 
 class RaggedSession:
-    """One wrapper for each step if workspaces are FRESH, else one for the session, which plans another layer first.
+    """A session with one wrapper per step if workspaces are FRESH, otherwise one that plans another layer first.
 
-    K and V lie by themselves; PAIRED as halves of one tensor [tokens, 2, heads, dim]; TOKEN_MAJOR as [tokens, heads,
-    dim] whatever the layout, V with a gap after each head, as where it is a slice of what MLA projects K and V from.
-    k_scale and v_scale are those of 8-bit caches (docstring of run), so that no other cache is scaled.
+    K and V are separate; PAIRED halves of one tensor [tokens, 2, heads, dim]; or TOKEN_MAJOR [tokens, heads, dim] in
+    any layout, V with a gap after each head, like a slice of MLA's joint projection of K and V. k_scale and v_scale are
+    those of 8-bit caches (docstring of run): no other cache is scaled.
     """
 
     def __init__(self, form: WrapperKind, case: Case, bench: Bench) -> None:
@@ -70,7 +70,7 @@ class RaggedSession:
         keys = self._place_keys(step)
         wrapper = self._planned(step)
         if wrapper is self._kept:
-            # Servers run what was planned once for every layer.
+            # Servers run a plan once for every layer.
             self._run(wrapper, step, queries.flip(-1), keys, prefix="another_")
         query, results = self._run(wrapper, step, queries, keys)
         results[step.tokens :].clear()
@@ -80,7 +80,7 @@ class RaggedSession:
             attended=self._tokens.attended(step, query, packed_rows(step)),
             bmm1_scale=self._sm_scale * (self._k_scale or 1.0),
             bmm2_scale=self._v_scale or 1.0,
-            # The kernel's, and that of v_scale, which is multiplied with the output.
+            # The kernel's roundings, and that of v_scale, by which the output is multiplied.
             roundings=wrapper.roundings + ((self._v_scale or 1.0) != 1),
         )
 
@@ -89,7 +89,7 @@ class RaggedSession:
             "qo_indptr": [request.q_len for request in step.requests],
             "kv_indptr": [request.kv_len for request in step.requests],
         }
-        # The kernel reads them where they are.
+        # The kernel reads these tensors directly.
         lists = {name: place_int32(self._bench, name, running_sum(of_each)) for name, of_each in lengths.items()}
         wrapper = self._kept or Wrapper(self._form, self._case, self._bench, self._geometry.kv_layout.value)
         if self._case.workspace is not Workspace.FRESH:
@@ -101,7 +101,7 @@ class RaggedSession:
     def _run(
         self, wrapper: Wrapper, step: Step, queries: torch.Tensor, keys: _Keys, prefix: str = ""
     ) -> tuple[torch.Tensor, Results]:
-        """Launch on the rows that were planned, since wrappers reject a query of more; the query as it was placed."""
+        """Launch on the planned rows, since wrappers reject additional ones; returns the placed query too."""
         query = place_queries(self._case, self._bench, queries)
         results = Results.place(self._case, self._bench, step.padded_tokens, self._geometry.head_dim_vo, prefix=prefix)
         planned = results[: step.tokens]

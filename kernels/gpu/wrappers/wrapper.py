@@ -1,4 +1,4 @@
-"""An object of one of FlashInfer's wrapper classes in guarded memory: made, planned again and again, and run."""
+"""A FlashInfer wrapper in guarded memory: created, planned repeatedly, and run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,16 +24,16 @@ class WorkspaceNeed:
 
 
 RECOMMENDED = WorkspaceNeed(floats=128 << 20, ints=8 << 20)
-"""For releases and kernels that can't be asked: the size that the constructors' docstrings recommend, and the size of
-the integer workspace that the constructors make."""
+"""For releases and kernels that do not report it: the size recommended by the constructors' docstrings, and the size of
+the integer workspace that the constructors allocate."""
 
 
 class Workspaces:
-    """Workspaces of exactly what was needed at most so far, in guarded memory; sizes are rounded up to 16 bytes.
+    """Workspaces of exactly the largest need so far, in guarded memory; sizes are rounded up to 16 bytes.
 
-    They are replaced when a plan needs more. What they hold at first is zero, or NaN if the case wants them DIRTY and
-    nobody asks for zeros. BatchDecodeWithPagedKVCacheWrapper asks for floats that are zero at first use (docstring of
-    its constructor); those of prefill are only said to be reserved.
+    They are replaced when a plan needs more. Initially they are zero; NaN if the case wants them DIRTY and zeros are
+    not required. BatchDecodeWithPagedKVCacheWrapper requires floats that are zero at first use (docstring of its
+    constructor); for prefill they are only said to be reserved.
     """
 
     def __init__(self, case: Case, bench: Bench, *, zero_floats: bool) -> None:
@@ -44,7 +44,7 @@ class Workspaces:
         self.ints: torch.Tensor | None = None
 
     def provide(self, need: WorkspaceNeed) -> bool:
-        """Make room; whether another buffer stands for what was there."""
+        """Grow the workspaces as needed. Returns True if a buffer was reallocated."""
         changed = False
         if self.floats.numel() < need.floats:
             self.floats = self._new("float_workspace_buffer", need.floats, dirty=self._dirty_floats)
@@ -69,9 +69,9 @@ _WORKSPACES = frozenset({"float_workspace_buffer", "int_workspace_buffer"})
 class WrapperKind:
     """One of FlashInfer's wrapper classes, with one of its backends.
 
-    `lists` are the names that its plan has for the tensors of a batch, and `buffers` those that its constructor has for
-    them in a graph. `zero_floats`: see Workspaces. `splits`: whether its kernel may cut the keys of a request into
-    parts, whose results are rounded and then merged, where the wrapper can't be asked what a plan does.
+    `lists` are its plan's names for the tensors of a batch, and `buffers` its constructor's names for them in a graph.
+    `zero_floats`: see Workspaces. `splits`: whether its kernel may split a request's keys into parts, whose results are
+    rounded and then merged, if the wrapper cannot report that of a plan.
     """
 
     module: str
@@ -94,11 +94,11 @@ class WrapperKind:
 
 
 class Wrapper:
-    """A wrapper and its workspaces. With `buffers`, by the form's names, it is made for graphs: plans are copied there.
+    """A wrapper and its workspaces. With `buffers`, by the form's names, it is for graphs: plans are copied there.
 
-    `roundings` is how often an element of the output is rounded to its dtype by the kernels of the last plan: once, and
-    once more if the keys of a request are split, whose partial results have the dtype of the output (tmp_v of
-    BatchPrefillWithPagedKVCacheDispatched, and so on). A plan that splits is one that needs a workspace of floats.
+    `roundings` counts the roundings of an output element to its dtype by the kernels of the last plan: one, and another
+    if the keys of a request are split, whose partial results have the dtype of the output (tmp_v of
+    BatchPrefillWithPagedKVCacheDispatched, and so on). A plan that splits needs a workspace of floats.
     """
 
     def __init__(
@@ -126,9 +126,9 @@ class Wrapper:
         self.roundings = 1
 
     def reserve(self, arguments: Mapping[str, Any]) -> bool:
-        """Make room for a plan, whose lists may lie on the host; whether a workspace is another now.
+        """Grow the workspaces for a plan, whose lists may lie on the host. Returns True if one was reallocated.
 
-        If so, that undoes the plan before.
+        Reallocation invalidates the previous plan.
         """
         need = self._need(arguments)
         splits = self._form.splits if need is None else need.floats > 0
@@ -146,12 +146,12 @@ class Wrapper:
     ) -> None:
         """Plan a batch of some lists for a layer, with a workspace that is large enough.
 
-        The size is asked for with the lists `on_host`: the wrapper would fetch others, and wait for each.
+        Its size is computed from the lists `on_host`: the wrapper would copy others to the host, and wait for each.
         """
         self.reserve({**(on_host or lists), **layer})
         held = {**self._held_workspaces(), **self._buffers}
         if self._ahead and on_host is not None:
-            # A plan of lists on the device waits for it, so that a server which runs ahead gives those on the host.
+            # Planning with lists on the device waits for it, so a server that runs ahead passes lists on the host.
             self._planned = {}
             self._launch(self._form.plan_op, held, {"on_host": _OnHost(on_host), **layer})
         else:
@@ -159,7 +159,7 @@ class Wrapper:
             self._launch(self._form.plan_op, held, {**lists, **layer})
 
     def run(self, **arguments: Any) -> None:
-        """Launch on what was planned. Without buffers, the kernel reads the very tensors that the plan was given."""
+        """Launch the plan. Without buffers, the kernel reads the plan's own tensors."""
         held = {**self._held_workspaces(), **(self._buffers or self._planned)}
         self._launch(self._form.run_op, held, arguments)
 
@@ -168,11 +168,11 @@ class Wrapper:
         return {"float_workspace_buffer": self._workspaces.floats, "int_workspace_buffer": self._workspaces.ints}
 
     def _launch(self, op: Op, held: Mapping[str, torch.Tensor], arguments: Mapping[str, Any]) -> None:
-        """Launch a method, with what the wrapper holds on record as well: it is read, and may be what a fault hits."""
+        """Launch a method, and record the wrapper's tensors as well: they are read, and a fault may hit them."""
         self._bench.launcher.launch(op, wrapper=self._wrapper, held=frozenset(held), **held, **arguments)
 
     def _need(self, arguments: Mapping[str, Any]) -> WorkspaceNeed | None:
-        """What the wrapper says that a plan needs; None if it does not say."""
+        """The workspace that the wrapper reports for a plan; None if it cannot."""
         try:
             floats, ints = call_method(self._wrapper, "workspace_size", **arguments)
         except (Unsupported, NotImplementedError):
@@ -181,18 +181,18 @@ class Wrapper:
 
 
 def run(*, wrapper: Any, held: frozenset[str], **arguments: Any) -> None:
-    """Run a wrapper as it is planned. The arguments in `held` are for the record: it has them already."""
+    """Run a planned wrapper. The arguments in `held`, which it already has, are only recorded."""
     call_method(wrapper, "run", **{name: value for name, value in arguments.items() if name not in held})
 
 
 @dataclass(frozen=True)
 class _OnHost:
-    """The lists of a batch in the host's memory, which is none that a kernel reads."""
+    """The lists of a batch in the host's memory, which no kernel reads."""
 
     lists: Mapping[str, torch.Tensor]
 
 
 def _plan(*, wrapper: Any, held: frozenset[str], on_host: _OnHost | None = None, **arguments: Any) -> None:
-    """Plan, likewise."""
+    """Plan a wrapper, with `held` as in `run`."""
     lists = {} if on_host is None else on_host.lists
     call_method(wrapper, "plan", **lists, **{name: value for name, value in arguments.items() if name not in held})

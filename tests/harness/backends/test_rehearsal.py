@@ -117,7 +117,7 @@ def test_an_import_that_hangs_is_given_up_after_it_was_said(
 ) -> None:
     monkeypatch.setattr(rehearsal, "IMPORT_SECONDS", 0.4)
     monkeypatch.setattr(rehearsal, "_SILENT_SECONDS", 0.1)
-    with pytest.raises(BackendFileError, match=r"import is not over after \d s: move what takes long into its prep"):
+    with pytest.raises(BackendFileError, match=r"import did not end within \d s: move slow work into its prep"):
         resolve(write("import time; time.sleep(10000)"))
     assert re.fullmatch(r"Waiting for import of \S+mine\.py:MINE, for up to 0\.8 s\.\n", capsys.readouterr().err)
 

@@ -9,6 +9,7 @@ import pytest
 from harness_cases import chunked_case, decode_case, draft_extend_case
 from hypothesis import HealthCheck, given, seed, settings
 from msgspec.structs import replace
+from repetition import examples
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.calls.trace import Untraceable, assemble
@@ -45,12 +46,13 @@ def traced(runner: Runner, case: Case) -> tuple[Verdict, CallCase]:
 
 
 @pytest.mark.slow
+@examples(8, 25)
 @pytest.mark.parametrize("backend", [*BACKENDS, *REVISIONS])
-def test_calls_of_drawn_cases_end_as_their_step_did(runner: Runner, backend: str) -> None:
+def test_calls_of_drawn_cases_end_as_their_step_did(runner: Runner, backend: str, count: int) -> None:
     answered = set()
 
     @seed(2024)
-    @settings(max_examples=25, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=count, database=None, deadline=None, suppress_health_check=list(HealthCheck))
     @given(cases(resolve(backend).capability, backend))
     def find(case: Case) -> None:
         verdict, calls = runner.trace(case)
@@ -114,7 +116,7 @@ def test_what_a_backend_writes_to_rows_after_its_calls_is_not_theirs_to_answer_f
 
 
 def test_a_call_that_can_not_be_written_down_says_why(runner: Runner, defective: str) -> None:
-    with pytest.raises(Untraceable, match=r"a call of attend can't be written down: options is torch\.float32"):
+    with pytest.raises(Untraceable, match=r"a call of attend can't be serialized: options is torch\.float32"):
         runner.trace(decode_case(f"{defective}:OPTIONS"))
 
 

@@ -77,9 +77,12 @@ def whole(home: Path) -> Standing:
 def test_a_disk_that_fills_up_ends_a_campaign_with_a_line_and_loses_nothing(disk: Path) -> None:
     (disk / "ballast").write_bytes(bytes((2 << 20) - (48 << 10)))
     assert "No space left on device" in (line := refused(disk.parent, *OPTIONS))
-    assert "Make room, then go on with: attnfuzz fuzz --resume attnfuzz-out" in line or "write the report with" in line
+    assert (
+        "Make room, then continue with: attnfuzz fuzz --resume --home attnfuzz-out" in line
+        or "write the report with" in line
+    )
     (disk / "ballast").unlink()
-    with begin(disk.parent, "--resume", "attnfuzz-out") as campaign:
+    with begin(disk.parent, "--resume", "--home", "attnfuzz-out") as campaign:
         code, output = ends(campaign)
     assert code == 1, output
     assert len(whole(disk).filed) >= 1
@@ -168,7 +171,7 @@ def test_two_campaigns_in_one_home_are_one_too_many(tmp_path: Path) -> None:
     with begin(tmp_path, *OPTIONS) as first:
         first.wait_for("CampaignStarted")
         assert "is in use by another campaign (process " in refused(tmp_path, *OPTIONS)
-        assert "is in use by another campaign (process " in refused(tmp_path, "--resume", "attnfuzz-out")
+        assert "is in use by another campaign (process " in refused(tmp_path, "--resume", "--home", "attnfuzz-out")
         code, output = ends(first)
     assert code == 1, output
     whole(tmp_path / "attnfuzz-out")
@@ -188,7 +191,7 @@ def test_a_log_of_100_megabytes_is_read_in_bounded_time_and_memory(tmp_path: Pat
             )
             file.write(msgspec.json.encode(event) + b"\n")
         file.write(msgspec.json.encode(finished(at)) + b"\n")
-    command = [sys.executable, "-m", "attnfuzz.harness.cli.main", "report", str(tmp_path)]
+    command = [sys.executable, "-m", "attnfuzz.harness.cli.main", "report", "--home", str(tmp_path)]
     ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=MOST_SECONDS)
     assert ran.stdout.startswith("No findings in ")
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10 < 2 * GIB

@@ -23,6 +23,7 @@ def wait_for_end_of_slice(jobs: JobProcesses) -> SliceDone:
             return received[1]
 
 
+@pytest.mark.usefixtures("started")
 def test_a_job_searches_a_slice() -> None:
     with JobProcesses(1, setup("torch_sdpa")) as jobs:
         jobs.start(0, Slice(backend="torch_sdpa", index=0, seed=1, examples=5))
@@ -51,6 +52,7 @@ def test_a_job_that_is_killed_in_the_middle_of_a_slice_can_be_started_anew(numbe
         assert wait_for_end_of_slice(jobs).tally.searched == 5
 
 
+@pytest.mark.usefixtures("started")
 def test_leaving_ends_a_job_in_the_middle_of_a_slice() -> None:
     with JobProcesses(1, setup("torch_sdpa")) as jobs:
         jobs.start(0, Slice(backend="torch_sdpa", index=0, seed=1, examples=100_000))

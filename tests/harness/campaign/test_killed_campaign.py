@@ -60,7 +60,7 @@ def jobs_at_work(campaign: int) -> list[int]:
 @pytest.mark.long
 def test_kills_for_minutes_lose_nothing_and_count_nothing_twice(tmp_path: Path) -> None:
     options = ("--backend", "trtllm_mha", "--examples", str(EXAMPLES), "--jobs", "2", "--seed", "1")
-    command = [sys.executable, "-m", "attnfuzz.harness.cli.main", "fuzz", *options, "--out", str(tmp_path / "home")]
+    command = [sys.executable, "-m", "attnfuzz.harness.cli.main", "fuzz", *options, "--home", str(tmp_path / "home")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         workers = Killer(lambda: workers_of(process.pid))
         jobs = Killer(lambda: jobs_at_work(process.pid), seed=2)
@@ -202,7 +202,7 @@ def test_campaigns_that_are_killed_200_times_end_as_if_they_had_not_been(
             assert process.returncode in {-signal.SIGKILL, 2}, output
             assert process.returncode == -signal.SIGKILL or "The harness itself failed" in output, output
             resumed += 1
-            options = ("--resume", "attnfuzz-out") if Home(folder / "attnfuzz-out").ids() else options
+            options = ("--resume", "--home", "attnfuzz-out") if Home(folder / "attnfuzz-out").ids() else options
 
     whole = {wrong: campaign(tmp_path / f"whole-{wrong}", wrong=wrong, kills=0) for wrong in (True, False)}
     assert (whole[True].code, whole[False].code) == (1, 0)

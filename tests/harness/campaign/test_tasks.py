@@ -14,6 +14,7 @@ from attnfuzz.harness.campaign import tasks
 from attnfuzz.harness.campaign.comparisons import Comparisons
 from attnfuzz.harness.campaign.events import (
     Event,
+    FindingFiled,
     SliceFinished,
     SliceStarted,
     SuspectSeen,
@@ -120,6 +121,27 @@ def test_suspects_of_a_backend_wait_for_those_that_had_less_than_their_share(
     run = chooser(asked, [SUSPECT, searched("fake", 30.0), searched("other", others)]).next(41.0, [], {})
     assert run is not None
     assert (run.task.backend, bool(run.again)) == (first, first == "fake")
+
+
+def test_causes_are_compared_when_nothing_is_searched_any_more(tmp_path: Path) -> None:
+    asked = plan(tmp_path, examples=None, seconds=60.0)
+    filed = [
+        FindingFiled(
+            at=9.0,
+            fingerprint=Fingerprint.of("fake", observed()),
+            case=decode(7),
+            observation=observed(),
+            name=name,
+            path=name,
+            report="",
+        )
+        for name in ("one", "other")
+    ]
+    shrunk = Limits.of(asked.seconds).shrunk
+    for at, kind in ((60.0, SliceKind.COMPARED), (shrunk, None)):
+        run = chooser(asked, filed).next(at, [], {})
+        assert (run and run.task.kind) is kind
+        assert run is None or run.task.seconds == shrunk - at
 
 
 def test_kept_cases_may_take_a_fifth_of_the_time(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_a_folder_for_core_dumps_that_is_a_file_is_told_before_anything_is_compi
 
 def test_an_out_folder_that_is_a_file_is_named(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     (tmp_path / "taken").touch()
-    refused(attnfuzz("fuzz", "--backend", "torch_sdpa", "--out", "taken"), "taken")
+    refused(attnfuzz("fuzz", "--backend", "torch_sdpa", "--home", "taken"), "taken")
 
 
 def test_a_full_disk_is_one_line_that_says_how_to_go_on(attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,8 +123,8 @@ def test_a_full_disk_is_one_line_that_says_how_to_go_on(attnfuzz: Attnfuzz, monk
             super().__call__(event)
 
     monkeypatch.setattr("attnfuzz.harness.campaign.run.EventLog", FullDisk)
-    ran = attnfuzz("fuzz", "--backend", "torch_sdpa", "--out", "my home")
-    refused(ran, "No space left", "what was filed before is kept", "attnfuzz fuzz --resume 'my home'")
+    ran = attnfuzz("fuzz", "--backend", "torch_sdpa", "--home", "my home")
+    refused(ran, "No space left", "findings so far are kept", "attnfuzz fuzz --resume --home 'my home'")
     assert [campaign.name for campaign in Path("my home/campaigns").iterdir()] == Home(Path("my home")).ids()
 
 
@@ -137,20 +137,20 @@ def test_a_full_disk_at_the_report_says_how_to_get_it(
     monkeypatch.setattr("attnfuzz.harness.cli.campaign.write_reports", full)
     told(started("torch_sdpa"), finished())
     ran = attnfuzz("fuzz", "--backend", "torch_sdpa")
-    refused(ran, "No space left", "report.html", "attnfuzz report attnfuzz-out")
+    refused(ran, "No space left", "report.html", "attnfuzz report --home attnfuzz-out")
 
 
 def test_a_second_campaign_in_the_same_home_is_refused(attnfuzz: Attnfuzz) -> None:
     with Home(Path("attnfuzz-out")).locked():
-        refused(attnfuzz("fuzz", "--backend", "torch_sdpa"), "attnfuzz-out is in use", str(os.getpid()), "--out")
+        refused(attnfuzz("fuzz", "--backend", "torch_sdpa"), "attnfuzz-out is in use", str(os.getpid()), "--home")
     assert not Path("attnfuzz-out/campaigns").exists()
 
 
 def test_nothing_can_be_resumed_where_nothing_was_begun(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    refused(attnfuzz("fuzz", "--resume", "empty"), "empty has no campaign", "--out")
+    refused(attnfuzz("fuzz", "--resume", "--home", "empty"), "empty has no campaign", "--home")
     assert not list((tmp_path / "empty").iterdir())
-    refused(attnfuzz("fuzz", "--resume", "missing"), "missing")
+    refused(attnfuzz("fuzz", "--resume", "--home", "missing"), "missing")
 
 
 def begun(*events: Event) -> Path:
@@ -172,13 +172,13 @@ def begun(*events: Event) -> Path:
 )
 def test_a_log_that_cannot_be_resumed_says_why(attnfuzz: Attnfuzz, content: bytes, words: str) -> None:
     begun().write_bytes(content)
-    refused(attnfuzz("fuzz", "--resume", "attnfuzz-out"), "events.ndjson", words)
+    refused(attnfuzz("fuzz", "--resume", "--home", "attnfuzz-out"), "events.ndjson", words)
 
 
-@pytest.mark.parametrize("options", [("--examples", "3"), ("--backend", "torch_sdpa"), ("--no-leaning",)])
+@pytest.mark.parametrize("options", [("--examples", "3"), ("--backend", "torch_sdpa"), ("--unbiased",)])
 def test_a_resumed_campaign_takes_no_other_options(attnfuzz: Attnfuzz, options: tuple[str]) -> None:
     begun()
-    refused(attnfuzz("fuzz", "--resume", "attnfuzz-out", *options), "as it was begun", options[0])
+    refused(attnfuzz("fuzz", "--resume", "--home", "attnfuzz-out", *options), "with its own options", options[0])
 
 
 def test_a_ledger_without_a_reason_says_so(attnfuzz: Attnfuzz) -> None:
@@ -245,7 +245,7 @@ def test_a_log_does_not_decide_how_many_processes_start(attnfuzz: Attnfuzz, tmp_
     log.parent.mkdir(parents=True)
     head = replace(started("torch_sdpa"), jobs=1_000_000)
     log.write_bytes(msgspec.json.encode(head) + b"\n")
-    refused(attnfuzz("fuzz", "--resume", "home"), "line 1: Expected `int` <= 256 - at `$.jobs`")
+    refused(attnfuzz("fuzz", "--resume", "--home", "home"), "line 1: Expected `int` <= 256 - at `$.jobs`")
 
 
 def test_more_jobs_than_the_memory_is_enough_for_are_refused(

@@ -117,7 +117,7 @@ def test_each_module_is_told_of_with_its_time_and_size_or_the_reason(attnfuzz: A
     [
         ([], "no GPU is visible to compile for: name an architecture, like --arch 9.0a"),
         (["--arch", "nine"], "--arch nine"),
-        (["--arch", "9.0a", "--backend", "torch_sdpa"], "torch_sdpa has nothing to run on cuda"),
+        (["--arch", "9.0a", "--backend", "torch_sdpa"], "torch_sdpa has no counterpart on cuda"),
         (["--arch", "9.0a", "--backend", "xqaa"], "unknown backend 'xqaa'"),
         (["--arch", "12.3"], "no backend runs on SM 12.3: give --arch one of 8.0, 8.9, 9.0, 10.0, 10.3, 12.0"),
         (["--arch", "8.0", "--backend", "xqa"], "xqa runs on SM 9.0, not on 8.0: leave it out"),

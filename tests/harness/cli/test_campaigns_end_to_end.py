@@ -55,10 +55,10 @@ def test_a_campaign_that_is_killed_twice_loses_nothing_and_counts_nothing_twice(
         campaign.wait_for("SuspectSeen")
         campaign.process.send_signal(signal.SIGKILL)
     before = campaign.log().count('"Progress"')
-    with begin(here, "--resume", "attnfuzz-out") as campaign:
+    with begin(here, "--resume", "--home", "attnfuzz-out") as campaign:
         campaign.wait_for("Progress", times=before + 1)
         campaign.process.send_signal(signal.SIGKILL)
-    ran = attnfuzz("fuzz", "--resume", "attnfuzz-out")
+    ran = attnfuzz("fuzz", "--resume", "--home", "attnfuzz-out")
     assert ran.code == 1, ran.out
     (name,) = HOME.ids()
     events = read_log(HOME.log(name))

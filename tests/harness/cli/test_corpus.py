@@ -8,6 +8,7 @@ from harness_cases import CALLS, decode_case
 from msgspec.structs import replace
 from refusals import refused
 
+from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.corpus import Corpus, Why
 from attnfuzz.reference import case_file
 from attnfuzz.strategies.coverage import pairs_of
@@ -63,15 +64,16 @@ def test_a_case_made_of_calls_is_refused(attnfuzz: Attnfuzz) -> None:
 
 
 def test_another_corpus_is_taken_over(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
-    Corpus(tmp_path / "other").keep(CASE, why=Why.FAILURE)
-    assert "1 case of other taken over" in attnfuzz("corpus", "merge", "other").out
+    Corpus(Home(tmp_path / "other").corpus).keep(CASE, why=Why.FAILURE)
+    assert "1 case of other/corpus copied into attnfuzz-out/corpus." in attnfuzz("corpus", "merge", "other").out
     assert Corpus(FOLDER).replays("trtllm_mha") == [CASE]
 
 
 def test_a_folder_that_is_no_corpus_is_not_taken_over(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "thesis.tex").touch()
-    refused(attnfuzz("corpus", "merge", "other"), "other", "is no corpus")
+    (tmp_path / "other/corpus").mkdir(parents=True)
+    (tmp_path / "other/corpus/thesis.tex").touch()
+    refused(attnfuzz("corpus", "merge", "other"), "other/corpus", "is no corpus")
+    refused(attnfuzz("corpus", "merge", "other/corpus"), "other/corpus has no corpus", "name a home")
 
 
 def test_pruning_says_first_what_would_go(attnfuzz: Attnfuzz) -> None:

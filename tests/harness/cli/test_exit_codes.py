@@ -46,4 +46,4 @@ def test_the_exit_code_says_what_came_of_it(
     assert ran.code == code
     failed = any(isinstance(event, JobFailed) for event in events)
     assert ("a bug of ours" in ran.err) == failed
-    assert ("go on with: attnfuzz fuzz --resume attnfuzz-out" in ran.err) == failed
+    assert ("continue with: attnfuzz fuzz --resume --home attnfuzz-out" in ran.err) == failed

@@ -34,7 +34,7 @@ def test_a_correct_backend_is_clean(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
 @pytest.fixture
 def finding(attnfuzz: Attnfuzz) -> tuple[str, Any]:
     """The path of a finding of the backend as it was before a fix, and how the campaign ended."""
-    ran = attnfuzz("fuzz", "--backend", BEFORE, "--examples", "100", "--seed", "4")
+    ran = attnfuzz("fuzz", "--backend", BEFORE, "--examples", "100", "--until-finding", "--seed", "4")
     line = next(line for line in ran.out.splitlines() if line.startswith("  attnfuzz replay "))
     return line.split()[-1], ran
 
@@ -46,7 +46,7 @@ def test_a_bug_is_found_filed_and_replayed(finding: tuple[str, Any], attnfuzz: A
     assert {"case.json", "first.json", "report.txt"} <= {entry.name for entry in Path(path).iterdir()}
     assert attnfuzz("replay", path).code == 1
     assert attnfuzz("replay", f"{path}/case.json").code == 1
-    fixed = attnfuzz("replay", path, "--backend", "trtllm_mha", "--times", "2")
+    fixed = attnfuzz("replay", path, "--backend", "trtllm_mha", "--repeat", "2")
     assert fixed.code == 0
     assert "passes on trtllm_mha 2 of 2 times" in fixed.out
     other = attnfuzz("replay", path, "--backend", "trtllm_mla")
@@ -73,7 +73,7 @@ def test_a_campaign_that_is_told_to_stop_ends_in_order(tmp_path: Path, signum: s
         os.killpg(campaign.process.pid, signum)
         rest, _ = campaign.process.communicate()
     assert campaign.process.returncode == 130
-    assert "Interrupted. What was found before is kept; go on with: attnfuzz fuzz --resume attnfuzz-out" in rest
+    assert "Interrupted. Findings so far are kept; continue with: attnfuzz fuzz --resume --home attnfuzz-out" in rest
     last = read_log(campaign.home.log(campaign.home.ids()[-1]))[-1]
     assert isinstance(last, CampaignFinished)
     assert last.interrupted

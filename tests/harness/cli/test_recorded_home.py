@@ -129,22 +129,22 @@ def test_findings_are_listed_and_shown(attnfuzz: Attnfuzz, home: Home) -> None:
     records, troubles = read_records(home.findings)
     assert not troubles
     assert {record.name: record.state for record in records} == {OF_BEFORE: State.OPEN, OF_OTHER: State.NEW}
-    listed = attnfuzz("findings", "list", "--out", "home")
+    listed = attnfuzz("findings", "list", "--home", "home")
     assert listed.code == 0, listed.err
     assert "open   2026-11-22 17:51 UTC  2026-11-22 17:52 UTC" in listed.out
-    shown = attnfuzz("findings", "show", OF_BEFORE, "--out", "home")
+    shown = attnfuzz("findings", "show", OF_BEFORE, "--home", "home")
     assert shown.code == 0, shown.err
     assert "0 bytes past the end" in shown.out
 
 
 def test_reports_are_written(attnfuzz: Attnfuzz, home: Home) -> None:
     recorded = (home.folder(FOUND) / "summary.md").read_text()
-    ran = attnfuzz("report", f"home/campaigns/{FOUND}")
+    ran = attnfuzz("report", "--campaign", f"home/campaigns/{FOUND}")
     assert ran.code == 0, ran.err
     table = recorded.partition("## Backends\n")[2]
     assert table
     assert table in (home.folder(FOUND) / "summary.md").read_text()
-    ran = attnfuzz("report", "home")
+    ran = attnfuzz("report", "--home", "home")
     assert ran.out.startswith("Not finished: 1 new finding in 51 cases over 32 s so far.")
 
 

@@ -37,7 +37,7 @@ def test_a_finding_of_each_17th_launch_is_repeated_until_it_fails(attnfuzz: Attn
     assert "8 of 136 runs failed (5.9%; 95% confidence interval 3% to 11%)" in ran.err
     assert "1 of 17 runs failed" in ran.out
     assert attnfuzz("replay", f"{path}/case.json").code == 0, "a case alone is run once"
-    often = attnfuzz("replay", path, "--times", "40")
+    often = attnfuzz("replay", path, "--repeat", "40")
     assert (often.code, "2 of 40 runs failed" in often.out) == (1, True)
     fixed = attnfuzz("replay", path, "--backend", f"{INTERMITTENT}:EVERY_1000000_NAN")
     assert fixed.code == 0

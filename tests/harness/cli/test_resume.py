@@ -38,11 +38,11 @@ def test_a_campaign_that_was_killed_before_its_reports_were_written_has_them_and
     attnfuzz: Attnfuzz, event: Event | None, code: int
 ) -> None:
     log = begun(Path("attnfuzz-out"), *([] if event is None else [event]), finished())
-    ran = attnfuzz("fuzz", "--resume", "attnfuzz-out")
+    ran = attnfuzz("fuzz", "--resume", "--home", "attnfuzz-out")
     assert ran.code == code, ran.err
     assert "Campaign 20300101-000000 is finished; its reports are written again." in ran.out
     assert {"report.html", "junit.xml", "summary.md"} <= {path.name for path in log.parent.iterdir()}
-    assert "go on with" not in ran.out
+    assert "continue with" not in ran.out
 
 
 @pytest.mark.slow
@@ -67,7 +67,7 @@ def test_a_ledger_that_an_old_log_names_from_its_own_folder_is_found_from_anothe
     told(finished())
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    ran = attnfuzz("fuzz", "--resume", "../attnfuzz-out")
+    ran = attnfuzz("fuzz", "--resume", "--home", "../attnfuzz-out")
     assert ran.code == 0, ran.err
 
 
@@ -88,7 +88,7 @@ def test_what_is_missing_is_said_before_the_log_is_touched(
     log = begun(Path("attnfuzz-out"), head=replace(BEGUN, **changes))
     before = log.read_bytes()
     assert before.endswith(TORN)
-    refused(attnfuzz("fuzz", "--resume", "attnfuzz-out"), *words)
+    refused(attnfuzz("fuzz", "--resume", "--home", "attnfuzz-out"), *words)
     assert log.read_bytes() == before
 
 
@@ -96,6 +96,6 @@ def test_a_ledger_that_moved_can_be_named(attnfuzz: Attnfuzz, told: Callable[...
     log = begun(Path("attnfuzz-out"), head=replace(BEGUN, ledger="/gone/ledger.toml"))
     Path("here.toml").write_text("")
     told(finished())
-    ran = attnfuzz("fuzz", "--resume", "attnfuzz-out", "--ledger", "here.toml")
+    ran = attnfuzz("fuzz", "--resume", "--home", "attnfuzz-out", "--ledger", "here.toml")
     assert ran.code == 0, ran.err
     assert TORN not in log.read_bytes()

@@ -66,7 +66,7 @@ def test_a_folder_without_sglang_is_told(attnfuzz: Attnfuzz, tmp_path: Path) -> 
 
 
 def test_a_tree_that_nothing_is_asked_of_is_told(attnfuzz: Attnfuzz, tree: Path, tmp_path: Path, case: Path) -> None:
-    refused(attnfuzz("fuzz", "--sglang", str(tree), "--backend", "trtllm_mha"), "says where sglang:trtllm_mha is")
+    refused(attnfuzz("fuzz", "--sglang", str(tree), "--backend", "trtllm_mha"), "tree is for sglang:trtllm_mha")
     other = tmp_path / "other.json"
     case_file.save(other, fake_sglang.on_release(case_file.load(case), "trtllm_mha"))
     refused(attnfuzz("replay", str(other), "--sglang", str(tree)), "'trtllm_mha' is no backend of SGLang")

@@ -69,7 +69,7 @@ def test_what_is_given_and_what_a_search_finds_is_told_and_can_be_replayed(
 ) -> None:
     """With jobs and workers of a second engine, which find it through its entry point as this process does."""
     monkeypatch.setenv("PYTHONPATH", str(Path(defective_backend.__file__).parent), prepend=os.pathsep)
-    ran = attnfuzz("sweep", "fake", "1.3,1.9", "--cases", known_case(), "--examples", "5", "--seed", "1")
+    ran = attnfuzz("sweep", "fake", "1.3,1.9", "--case", known_case(), "--examples", "5", "--seed", "1")
     assert ran.code == 1, ran.err
     table = [line.split() for line in ran.out[ran.out.index("release  ") :].split("\n\n")[0].splitlines()]
     assert [row[0] for row in table[1:]] == ["1.3", "1.9"]
@@ -85,7 +85,7 @@ def test_what_is_given_and_what_a_search_finds_is_told_and_can_be_replayed(
 
 @pytest.mark.usefixtures("_judged_here")
 def test_the_table_is_written_as_markdown_too(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
-    attnfuzz("sweep", "fake", "1.1..1.9", "--cases", known_case(), "--examples", "0")
+    attnfuzz("sweep", "fake", "1.1..1.9", "--case", known_case(), "--examples", "0")
     markdown = (tmp_path / "attnfuzz-sweep" / "sweep.md").read_text()
     assert (
         "| failure | backend | began | ended | 1.1 | 1.2 | 1.3 | 1.9 |\n|---|---|---|---|---|---|---|---|\n" in markdown
@@ -103,7 +103,7 @@ def test_the_table_fits_a_terminal_of_80_columns(attnfuzz: Attnfuzz) -> None:
     paths = []
     for number in range(30):
         case_file.save(f"case-{number}.json", decode_case("fake==1.0:decoder", 9))
-        paths += ["--cases", f"case-{number}.json"]
+        paths += ["--case", f"case-{number}.json"]
     ran = attnfuzz("sweep", "fake", "1.1,1.2", *paths, "--examples", "0")
     assert max(map(len, ran.out.splitlines())) <= 80
     assert ran.out.count("release ") == 2
@@ -111,7 +111,7 @@ def test_the_table_fits_a_terminal_of_80_columns(attnfuzz: Attnfuzz) -> None:
 
 @pytest.mark.usefixtures("_judged_here")
 def test_known_failures_alone_are_run_without_a_search(attnfuzz: Attnfuzz) -> None:
-    ran = attnfuzz("sweep", "fake", "1.1,1.2", "--cases", known_case(), "--examples", "0")
+    ran = attnfuzz("sweep", "fake", "1.1,1.2", "--case", known_case(), "--examples", "0")
     assert ran.code == 1
     assert "drawn cases" not in ran.out
     assert "1.1 fails: mine, OutputMismatch" in ran.err
@@ -120,7 +120,7 @@ def test_known_failures_alone_are_run_without_a_search(attnfuzz: Attnfuzz) -> No
 
 @pytest.mark.usefixtures("_judged_here")
 def test_where_no_release_fails_the_exit_code_is_0(attnfuzz: Attnfuzz) -> None:
-    ran = attnfuzz("sweep", "fake", "1.1,1.2", "--cases", known_case(2), "--examples", "0")
+    ran = attnfuzz("sweep", "fake", "1.1,1.2", "--case", known_case(2), "--examples", "0")
     assert ran.code == 0
     assert "2 releases: none fails." in ran.out
 
@@ -128,14 +128,14 @@ def test_where_no_release_fails_the_exit_code_is_0(attnfuzz: Attnfuzz) -> None:
 @pytest.mark.usefixtures("_judged_here")
 def test_what_fails_nowhere_is_told_in_a_line(attnfuzz: Attnfuzz) -> None:
     case_file.save("quiet.json", decode_case("fake==1.0:decoder", 2))
-    ran = attnfuzz("sweep", "fake", "1.1,1.2", "--cases", known_case(), "--cases", "quiet.json", "--examples", "0")
+    ran = attnfuzz("sweep", "fake", "1.1,1.2", "--case", known_case(), "--case", "quiet.json", "--examples", "0")
     assert "\nNo release shows quiet.\n" in ran.out
     assert "2  quiet" not in ran.out
 
 
 @pytest.mark.usefixtures("_judged_here")
 def test_where_no_release_can_be_run_the_exit_code_is_2(attnfuzz: Attnfuzz) -> None:
-    ran = attnfuzz("sweep", "fake", "1.9", "--cases", known_case(), "--examples", "0")
+    ran = attnfuzz("sweep", "fake", "1.9", "--case", known_case(), "--examples", "0")
     assert ran.code == 2
     assert "None of 1 release could be run." in ran.out
 
@@ -149,9 +149,9 @@ def test_a_sweep_that_was_interrupted_goes_on(attnfuzz: Attnfuzz, monkeypatch: p
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "run_campaign", interrupted)
-    ran = attnfuzz("sweep", "fake", "1.1,1.2", "--cases", known_case(), "--out", "here")
+    ran = attnfuzz("sweep", "fake", "1.1,1.2", "--case", known_case(), "--home", "here")
     assert ran.code == 130
-    assert "go on with: attnfuzz sweep --resume here" in ran.out
+    assert "continue with: attnfuzz sweep --resume --home here" in ran.out
 
     def search(plan: Any) -> tuple[str, Standing]:
         plans.append(plan.backends)
@@ -163,10 +163,12 @@ def test_a_sweep_that_was_interrupted_goes_on(attnfuzz: Attnfuzz, monkeypatch: p
     filed = Finding(case=finding, first=finding, observation=seen, report="")
     archive.file(filed, Fingerprint.of(finding.backend, seen))
     monkeypatch.setattr(command, "run_campaign", interrupted)
-    assert "Found, and not run in all releases yet: OutputMismatch-" in attnfuzz("sweep", "--resume", "here").out
+    assert (
+        "Found, and not run in all releases yet: OutputMismatch-" in attnfuzz("sweep", "--resume", "--home", "here").out
+    )
     plans.clear()
     monkeypatch.setattr(command, "run_campaign", search)
-    ran = attnfuzz("sweep", "--resume", "here")
+    ran = attnfuzz("sweep", "--resume", "--home", "here")
     assert ran.code == 1
     assert plans == [("fake==1.1:decoder",), ("fake==1.2:decoder",)]
     assert "1  mine, decoder" in ran.out
@@ -178,7 +180,7 @@ def test_a_search_that_fails_is_told_beside_its_release(attnfuzz: Attnfuzz, monk
     text = "Traceback:\nNotTold: it asked for more\n(job process 0 ended with status 1)"
     standing(JobFailed(at=1.0, job=0, text=text))
     monkeypatch.setattr(command, "run_campaign", lambda _plan: ("night", standing))
-    ran = attnfuzz("sweep", "fake", "1.2", "--cases", known_case())
+    ran = attnfuzz("sweep", "fake", "1.2", "--case", known_case())
     assert "1.2 can't be run: the search failed: NotTold: it asked for more\n" in ran.out
 
 
@@ -195,12 +197,12 @@ def test_a_search_that_fails_is_told_beside_its_release(attnfuzz: Attnfuzz, monk
         (["fake", "3.0..latest"], "no version is in 3.0..latest: there are 1.0 to 1.9"),
         (["fake", "1.0", "--backend", "encoder"], "--backend encoder: of releases of fake, give decoder"),
         (["fake", "1.0", "--examples", "3", "--time", "1m"], "are both budgets"),
-        (["fake", "1.0", "--cases", "other.json"], "other.json is a case of torch_sdpa: a sweep of fake replays"),
-        (["fake", "1.0", "--cases", "broken.json"], "broken.json"),
-        (["fake", "1.0", "--cases", "absent.json"], "'absent.json' does not exist"),
-        (["--resume", "."], "cannot read sweep.json: No such file or directory. Name the --out folder of a sweep"),
-        (["fake", "--resume", "."], "leave [ENGINE] out"),
-        (["--seed", "1", "--resume", "."], "leave --seed out"),
+        (["fake", "1.0", "--case", "other.json"], "other.json is a case of torch_sdpa: a sweep of fake replays"),
+        (["fake", "1.0", "--case", "broken.json"], "broken.json"),
+        (["fake", "1.0", "--case", "absent.json"], "'absent.json' does not exist"),
+        (["--resume", "--home", "."], "cannot read sweep.json: No such file or directory. Name the --home of a sweep"),
+        (["fake", "--resume", "--home", "."], "leave [ENGINE] out"),
+        (["--seed", "1", "--resume", "--home", "."], "leave --seed out"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(attnfuzz: Attnfuzz, arguments: list[str], told: str) -> None:
@@ -217,6 +219,6 @@ def test_two_cases_with_one_name_are_two_rows(attnfuzz: Attnfuzz) -> None:
     known_case()
     Path("other").mkdir()
     case_file.save("other/mine.json", decode_case("fake==1.0:decoder", 8))
-    ran = attnfuzz("sweep", "fake", "1.1", "--cases", "mine.json", "--cases", "other/mine.json", "--examples", "0")
+    ran = attnfuzz("sweep", "fake", "1.1", "--case", "mine.json", "--case", "other/mine.json", "--examples", "0")
     assert "1  mine, decoder" in ran.out
     assert "2  mine-2, decoder" in ran.out

@@ -97,7 +97,7 @@ def test_a_pipe_gets_a_line_for_each_failure() -> None:
 def test_a_pipe_gets_a_line_for_what_surrounds_the_campaign() -> None:
     pipe = console(width=40)
     show(pipe, STARTED, Trouble(at=1, text="no [redis]"), JobRestarted(at=2, job=1, text="killed by SIGKILL"))
-    assert written(pipe) == ["1 s: Trouble: no [redis]", "2 s: Job 1 was started anew: killed by SIGKILL"]
+    assert written(pipe) == ["1 s: Trouble: no [redis]", "2 s: Job 1 was restarted: killed by SIGKILL"]
 
 
 def test_a_pipe_gets_a_line_every_ten_seconds_and_then_every_minute() -> None:
@@ -129,7 +129,16 @@ def test_the_status_says_how_many_of_the_examples_are_left() -> None:
 
 def test_the_status_says_how_long_ago_something_new_was_seen() -> None:
     assert status(STARTED, PROGRESS)[1] == "no new coverage yet, no finding yet"
-    assert status(STARTED, GREW, FILED)[1] == "last new coverage 28 s ago, last finding 23 s ago (1 finding filed)"
+    assert status(STARTED, GREW, FILED)[1] == "last new coverage 28 s ago, last finding 23 s ago: 1 finding"
+
+
+def test_the_status_and_the_lines_of_a_pipe_count_causes() -> None:
+    symptoms = (*without_sinks(CASE, needs=("sinks",)), FILED)
+    causes = "2 causes (5 findings)"
+    assert status(STARTED, *symptoms)[1].endswith(f" ago: {causes}")
+    pipe = console(width=40)
+    show(pipe, STARTED, *symptoms, replace(PROGRESS, at=9000.0))
+    assert written(pipe)[-1].endswith(f". {causes}")
 
 
 def test_the_status_says_what_the_jobs_do() -> None:
@@ -138,6 +147,14 @@ def test_the_status_says_what_the_jobs_do() -> None:
     assert status(STARTED, PROGRESS, *tasks)[2].startswith("2 jobs (1 replaying, 1 shrinking), ")
     assert status(STARTED, PROGRESS, *tasks, restarted)[2].startswith("2 jobs (shrinking), 1 restart, ")
     assert status(STARTED, PROGRESS, *tasks, width=120)[-1].endswith("  replaying")
+
+
+@pytest.mark.parametrize(
+    ("kind", "verb"),
+    [*zip(SliceKind, ("searching", "replaying", "confirming", "comparing"), strict=True)],
+)
+def test_each_kind_of_slice_has_a_verb(kind: SliceKind, verb: str) -> None:
+    assert status(STARTED, searching(0, BEFORE, kind))[2].startswith(f"2 jobs ({verb}), ")
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
@@ -230,7 +247,7 @@ def test_a_failure_of_a_cause_that_is_on_file_says_so() -> None:
 def test_an_open_finding_says_how_often_it_failed() -> None:
     lines = summary(STARTED, PROGRESS, CHECKED, FILED, FINISHED)
     assert "Finding 2 of 2, open" in "\n".join(lines)
-    assert "it was found before, and was run again: failed 2 of 3 times" in lines
+    assert "found by an earlier campaign, and run again: failed 2 of 3 times" in lines
     assert "  attnfuzz replay out/findings/an-old-finding" in lines
     assert lines[-1].startswith("1 new finding, 1 open in 1,234 cases")
 

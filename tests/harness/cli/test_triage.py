@@ -21,12 +21,12 @@ def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_a_failing_case_is_explained_within_80_columns(attnfuzz: Callable[..., Any]) -> None:
-    ran = attnfuzz("triage", str(CASE), "--times", "2")
+    ran = attnfuzz("triage", str(CASE), "--repeat", "2")
     assert ran.code == 1
-    assert ran.out.startswith("The caller's fault: whoever made the call")
+    assert ran.out.startswith("The caller's fault: the maker of the call")
     assert "- batch_size is 3" in ran.out
     assert "fails, IllegalAccess at seq_lens" in ran.out
-    assert "compute-sanitizer was not asked: there is no GPU." in ran.out
+    assert "compute-sanitizer was not run: there is no GPU." in ran.out
     *shown, blank, smaller, script = ran.out.splitlines()
     assert max(map(len, shown)) <= 80
     assert (blank, smaller, script) == ("", f"smaller: attnfuzz shrink {CASE}", f"script:  attnfuzz export {CASE}")
@@ -34,7 +34,7 @@ def test_a_failing_case_is_explained_within_80_columns(attnfuzz: Callable[..., A
 
 @pytest.mark.slow
 def test_as_json_it_is_the_whole_triage(attnfuzz: Callable[..., Any]) -> None:
-    ran = attnfuzz("triage", str(CASE), "--times", "2", "--json")
+    ran = attnfuzz("triage", str(CASE), "--repeat", "2", "--json", "-")
     assert ran.code == 1
     found = msgspec.json.decode(ran.out, type=Triage)
     assert found.fault is Blame.CALLER
@@ -44,7 +44,7 @@ def test_as_json_it_is_the_whole_triage(attnfuzz: Callable[..., Any]) -> None:
 @pytest.mark.slow
 def test_a_case_that_passes_in_every_way_exits_with_0(attnfuzz: Callable[..., Any], tmp_path: Path) -> None:
     case_file.save(tmp_path / "case.json", decode_case("trtllm_mha"))
-    ran = attnfuzz("triage", "case.json", "--times", "2")
+    ran = attnfuzz("triage", "case.json", "--repeat", "2")
     assert ran.code == 0
     assert ran.out.startswith("Nothing fails")
     assert "shrink" not in ran.out
@@ -52,7 +52,7 @@ def test_a_case_that_passes_in_every_way_exits_with_0(attnfuzz: Callable[..., An
 
 def test_another_backend_can_be_asked(attnfuzz: Callable[..., Any], tmp_path: Path) -> None:
     case_file.save(tmp_path / "case.json", decode_case("trtllm_mha"))
-    ran = attnfuzz("triage", "case.json", "--times", "2", "--backend", "torch_sdpa")
+    ran = attnfuzz("triage", "case.json", "--repeat", "2", "--backend", "torch_sdpa")
     assert ran.code == 2
     assert "torch_sdpa does not support padded batches" in " ".join(ran.err.split())
 

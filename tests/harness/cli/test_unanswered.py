@@ -32,6 +32,6 @@ def test_replay_says_of_how_many_rows(attnfuzz: Callable[..., Any], case: str) -
 
 
 def test_triage_says_of_how_many_rows(attnfuzz: Callable[..., Any], case: str) -> None:
-    ran = attnfuzz("triage", case, "--times", "2")
+    ran = attnfuzz("triage", case, "--repeat", "2")
     assert ran.code == 0
     assert "- Only accesses were judged of 8 rows without a right answer" in ran.out

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from attnfuzz.harness.defects.results import DefectScore, DefectScoreError, read_score, write_score
+from attnfuzz.harness.defects.results import DefectScore, DefectScoreError, read_score
 from attnfuzz.harness.defects.search import Kill, SearchOutcome
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.tiers import Tier
@@ -26,7 +27,7 @@ SCORE = DefectScore(
 
 
 def test_a_score_is_read_as_it_was_written(tmp_path: Path) -> None:
-    write_score(tmp_path / "score.json", SCORE)
+    (tmp_path / "score.json").write_bytes(msgspec.json.encode(SCORE))
     assert read_score(tmp_path / "score.json") == SCORE
 
 
@@ -38,7 +39,7 @@ def test_survivors_are_named_once() -> None:
 def test_a_file_that_is_no_score_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "other.json"
     path.write_bytes(content)
-    with pytest.raises(DefectScoreError, match=r"^.*other.json is not what attnfuzz defects run --json writes: .*$"):
+    with pytest.raises(DefectScoreError, match=r"^.*other.json was not written by attnfuzz defects run --json: .*$"):
         read_score(path)
 
 

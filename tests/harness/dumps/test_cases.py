@@ -100,7 +100,7 @@ def test_a_call_that_faulted_faults_again(runner: Runner, revision: str) -> None
     made = make_case(as_recorded(calls))
     assert failures(runner.verdict(made)) == failures(runner.verdict(calls)) == failures(verdict)
     assert made.answer is None
-    assert said(made, "the call breaks what its caller owes")
+    assert said(made, "the call breaks a precondition")
 
 
 def test_a_fault_is_seen_at_the_argument_at_which_it_was(runner: Runner) -> None:

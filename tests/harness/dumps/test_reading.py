@@ -169,7 +169,7 @@ def test_what_was_lost_is_said(tmp_path: Path) -> None:
     assert only_call(dumper.call(DECODE, QUERY.transpose(0, 1))).lost == ()
     captured = readable_calls(dumper.captured(DECODE, (QUERY,), QUERY, [((QUERY,), QUERY)]))[0]
     assert stored(captured.arguments["query"]).stride == (16, 8, 1)
-    assert captured.lost == ("Inputs are recorded as they were after a replay: what that wrote over is lost.",)
+    assert captured.lost == ("Inputs are recorded as they were after a replay: overwritten inputs are lost.",)
 
 
 def test_calls_are_ordered_by_process_then_as_the_session_has_them(tmp_path: Path) -> None:

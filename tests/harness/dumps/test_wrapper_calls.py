@@ -129,7 +129,7 @@ def test_an_earlier_run_comes_along_across_the_plan_between(runner: Runner) -> N
 def test_the_note_names_the_wrapper_and_its_plan() -> None:
     calls = life(DECODE, DECODE_PLAN)
     assert as_function(calls, calls[-1]).lost[0] == (
-        f"That function stands for the run of a {DECODE}, and is told the pages of {DECODE}.plan."
+        f"That function stands for the run of a {DECODE}, with the pages planned in {DECODE}.plan."
     )
 
 

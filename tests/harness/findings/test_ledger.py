@@ -66,6 +66,14 @@ def test_each_field_narrows_what_an_entry_means(narrower: dict[str, object], wid
     assert Ledger([replace(ENTRY, **wider)]).reason(*failure) is not None
 
 
+def test_what_is_known_of_a_release_is_known_of_a_tree_that_comes_from_it() -> None:
+    known = Ledger([replace(ENTRY, backend="fake==1.2:decoder")])
+    in_tree = replace(FINGERPRINT, backend="fake@/somewhere:decoder")
+    assert known.reason(in_tree, decode(1)) == "the vendor knows"
+    assert known.reason(replace(FINGERPRINT, backend="fake==1.3:decoder"), decode(1)) is None
+    assert Ledger([replace(ENTRY, backend="fake==1.1:decoder")]).reason(in_tree, decode(1)) is None
+
+
 def test_a_reason_comes_with_its_issue() -> None:
     entry = replace(ENTRY, issue="https://example.org/1")
     assert Ledger([entry]).reason(FINGERPRINT, decode(1)) == "the vendor knows (https://example.org/1)"

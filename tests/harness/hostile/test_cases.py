@@ -115,12 +115,12 @@ def test_an_output_that_can_not_be_is_named(
 @pytest.mark.parametrize(
     "command",
     [
-        ("fuzz", "--backend", "torch_sdpa", "--examples", "1", "--out"),
-        ("sweep", "sglang", "0.5.9", "--examples", "0", "--out"),
-        ("findings", "list", "--out"),
-        ("corpus", "list", "--corpus"),
-        ("corpus", "prune", "--corpus"),
-        ("report",),
+        ("fuzz", "--backend", "torch_sdpa", "--examples", "1", "--home"),
+        ("sweep", "sglang", "0.5.9", "--examples", "0", "--home"),
+        ("findings", "list", "--home"),
+        ("corpus", "list", "--home"),
+        ("corpus", "prune", "--home"),
+        ("report", "--home"),
     ],
     ids=lambda command: command[0],
 )
@@ -162,8 +162,8 @@ def test_a_ledger_imports_nothing(attnfuzz: Attnfuzz) -> None:
 def test_other_files_that_can_not_be_read_are_named(attnfuzz: Attnfuzz, home: Home, command: str, kind: str) -> None:
     damage(home.path / "sweep.json", kind)
     arguments = {
-        "sweep": ("sweep", "--resume", "out"),
-        "defects": ("report", "out", "--defects", "out/sweep.json"),
+        "sweep": ("sweep", "--resume", "--home", "out"),
+        "defects": ("report", "--home", "out", "--defects", "out/sweep.json"),
         "ledger": ("fuzz", "--backend", "torch_sdpa", "--ledger", "out/sweep.json"),
     }[command]
     if command == "ledger" and kind == "empty":
@@ -191,5 +191,5 @@ def test_a_number_in_a_log_that_can_not_be_is_named(attnfuzz: Attnfuzz, home: Ho
     first, *rest = log.read_text().splitlines(keepends=True)
     content = json.loads(first) | {field: "VALUE"}
     log.write_text(json.dumps(content).replace('"VALUE"', value) + "\n" + "".join(rest))
-    for command in (("report", "out"), ("fuzz", "--resume", "out")):
+    for command in (("report", "--home", "out"), ("fuzz", "--resume", "--home", "out")):
         refused(attnfuzz(*command), "events.ndjson", "line 1", field)

@@ -35,14 +35,14 @@ def clean(ran: Any) -> None:
 def test_a_finding_that_can_not_be_read_is_set_aside(attnfuzz: Attnfuzz, home: Home, name: str, kind: str) -> None:
     broken = one_finding(home)
     damage(broken / name, kind)
-    for command in (("findings", "list", "--out", "out"), ("report", "out")):
+    for command in (("findings", "list", "--home", "out"), ("report", "--home", "out")):
         ran = attnfuzz(*command)
         clean(ran)
         assert ran.err.startswith("Warning: left out a finding: ")
         assert str(Path("out/findings") / broken.name / name) in ran.err
         assert len(ran.err.splitlines()) == 1
-    assert "OutputMismatch" in attnfuzz("findings", "list", "--out", "out").out
-    clean(attnfuzz("findings", "show", "OutputMismatch", "--out", "out"))
+    assert "OutputMismatch" in attnfuzz("findings", "list", "--home", "out").out
+    clean(attnfuzz("findings", "show", "OutputMismatch", "--home", "out"))
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
@@ -75,9 +75,9 @@ def test_what_a_killed_campaign_left_may_be_anything(home: Home, name: str, kind
 @pytest.mark.parametrize("name", ["report.txt", "repro.py", "environment.json"])
 def test_the_texts_of_a_finding_can_be_done_without(attnfuzz: Attnfuzz, home: Home, name: str, kind: str) -> None:
     damage(one_finding(home) / name, kind)
-    clean(attnfuzz("findings", "show", "EmptyRow", "--out", "out"))
-    clean(attnfuzz("report", "out", "--issue", "a-finding", "issue.md"))
-    clean(attnfuzz("report", "out"))
+    clean(attnfuzz("findings", "show", "EmptyRow", "--home", "out"))
+    clean(attnfuzz("report", "--home", "out", "--issue", "a-finding", "issue.md"))
+    clean(attnfuzz("report", "--home", "out"))
 
 
 def test_a_link_in_a_finding_does_not_show_what_it_leads_to(attnfuzz: Attnfuzz, home: Home, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_link_in_a_finding_does_not_show_what_it_leads_to(attnfuzz: Attnfuzz, 
     for name in ("report.txt", "repro.py"):
         (one_finding(home) / name).unlink(missing_ok=True)
         (one_finding(home) / name).symlink_to(tmp_path / "secret")
-    assert "password" not in attnfuzz("findings", "show", "EmptyRow", "--out", "out").out
+    assert "password" not in attnfuzz("findings", "show", "EmptyRow", "--home", "out").out
 
 
 def test_links_are_not_followed_to_where_a_campaign_writes(home: Home, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_an_index_that_can_not_be_read_is_set_aside(attnfuzz: Attnfuzz, home: Ho
         # Its first line alone is damaged.
         index.write_bytes(index.read_bytes().splitlines()[0] + b"\n" + b"".join(lines[1:]))
     for command in (("list",), ("prune", "--dry-run")):
-        ran = attnfuzz("corpus", *command, "--corpus", "out/corpus")
+        ran = attnfuzz("corpus", *command, "--home", "out")
         clean(ran)
         assert ran.err.startswith("Warning: out/corpus/index.ndjson")
     corpus = Corpus(home.corpus)
@@ -124,7 +124,7 @@ def test_an_index_that_can_not_be_read_is_set_aside(attnfuzz: Attnfuzz, home: Ho
 def test_a_line_of_the_index_that_is_damaged_is_passed_over(attnfuzz: Attnfuzz, home: Home) -> None:
     index = home.corpus / "index.ndjson"
     index.write_bytes(index.read_bytes() + b'{"case": "\xff"}\n' + b"[" * 3000 + b"\n")
-    ran = attnfuzz("corpus", "list", "--corpus", "out/corpus")
+    ran = attnfuzz("corpus", "list", "--home", "out")
     clean(ran)
     assert [line.partition(" is ")[0] for line in ran.err.splitlines()] == [
         "Warning: out/corpus/index.ndjson, line 4",
@@ -137,9 +137,9 @@ def test_a_line_of_the_index_that_is_damaged_is_passed_over(attnfuzz: Attnfuzz, 
 def test_a_case_of_a_corpus_that_can_not_be_read_is_passed_over(attnfuzz: Attnfuzz, home: Home, kind: str) -> None:
     path = next(home.corpus.glob("*/*.json"))
     damage(path, kind)
-    clean(attnfuzz("corpus", "list", "--corpus", "out/corpus"))
-    clean(attnfuzz("corpus", "merge", "out/corpus", "--corpus", "other"))
-    clean(attnfuzz("corpus", "prune", "--corpus", "out/corpus"))
+    clean(attnfuzz("corpus", "list", "--home", "out"))
+    clean(attnfuzz("corpus", "merge", "out", "--home", "other"))
+    clean(attnfuzz("corpus", "prune", "--home", "out"))
     corpus = Corpus(home.corpus)
     for lengths in (3, 9):
         corpus.keep(decode_case("torch_sdpa", lengths), why=Why.FAILURE)
@@ -158,7 +158,7 @@ def test_a_folder_of_a_corpus_may_be_something_else(home: Home, kind: str) -> No
 @pytest.mark.parametrize("kind", ["FIFO", "folder", "link to itself", "link to a device"])
 def test_a_lock_that_is_none_is_named(attnfuzz: Attnfuzz, home: Home, kind: str) -> None:
     damage(home.path / "lock", kind)
-    ran = attnfuzz("findings", "forget", one_finding(home).name, "--out", "out")
+    ran = attnfuzz("findings", "forget", one_finding(home).name, "--home", "out")
     assert ran.code == 2
     assert ran.err.startswith("Error: ")
     assert "out/lock" in ran.err
@@ -168,7 +168,7 @@ def test_a_lock_that_is_none_is_named(attnfuzz: Attnfuzz, home: Home, kind: str)
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_a_log_that_can_not_be_read_is_named(attnfuzz: Attnfuzz, home: Home, kind: str) -> None:
     damage(home.log("20260501-043000"), kind)
-    for command in (("report", "out"), ("fuzz", "--resume", "out")):
+    for command in (("report", "--home", "out"), ("fuzz", "--resume", "--home", "out")):
         ran = attnfuzz(*command)
         assert ran.code == 2
         assert ran.err.startswith("Error: ")

@@ -115,7 +115,7 @@ def test_a_night_goes_on_in_a_home_that_is_damaged_all_over(attnfuzz: Attnfuzz, 
     for kind, name in (("FIFO", "environment.json"), ("FIFO", "report.txt")):
         damage(good / name, kind)
     damage(home.corpus / "index.ndjson", "FIFO")
-    ran = attnfuzz("fuzz", "--backend", "torch_sdpa", "--examples", "3", "--jobs", "1", "--seed", "1", "--out", "out")
+    ran = attnfuzz("fuzz", "--backend", "torch_sdpa", "--examples", "3", "--jobs", "1", "--seed", "1", "--home", "out")
     assert ran.code in {0, 1}, ran.err
     assert "Traceback" not in ran.err
     standing = Standing.of(read_log(home.log(home.ids()[-1])))

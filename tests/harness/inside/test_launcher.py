@@ -100,7 +100,7 @@ def test_what_the_harness_can_not_record_is_not_launched(memory: GuardedMemory, 
         raise OSError("no space")
 
     launcher = JournalingLauncher(memory, full)
-    with pytest.raises(LaunchError, match="the launch of add could not be put on record: no space"):
+    with pytest.raises(LaunchError, match="the launch of add could not be journaled: no space"):
         launcher.launch(ADD, amount=1, **tensors)
     assert tensors["out"].tolist() == [0, 0]
     assert launcher.raised is None
@@ -321,4 +321,4 @@ def test_a_launch_that_fails_unnoticed_is_observed_and_only_that(
     (found,) = launcher.observations
     assert (found.kind, found.place, found.kernel) == (Kind.RAISED, "cudaErrorInvalidConfiguration", "fails")
     assert (found.step, found.call) == (2, 2)
-    assert "fails did not tell of the error of its own launch, cudaErrorInvalidConfiguration: inv" in found.message
+    assert "fails did not report the error of its own launch, cudaErrorInvalidConfiguration: inv" in found.message

@@ -102,7 +102,7 @@ def test_hypothesis_leaves_the_smallest_case(in_tmp_path: Path, defective: str) 
     assert kv_lens(left) == [LONG]
     assert left.geometry.q_heads == 1
     assert case_file.case_id(left) in str(caught.value)
-    assert re.search(r"made small in \d+ runs from case [0-9a-f]{12}$", str(caught.value), re.MULTILINE)
+    assert re.search(r"shrunk in \d+ runs from case [0-9a-f]{12}$", str(caught.value), re.MULTILINE)
     assert len(list((in_tmp_path / ".attnfuzz").iterdir())) == 1
 
 

@@ -39,7 +39,7 @@ def _compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--attn-backend", "absent.py:MINE"], "--attn-backend: backend file absent.py does not exist"),
         (["--attn-device", "tpu"], "invalid choice: 'tpu'"),
         (["--attn-device", "cuda"], "--attn-device cuda: trtllm_mha is hopper:trtllm_mha and"),
-        (["--attn-device", "cpu", "--attn-backend", "xqa"], "--attn-device cpu: xqa has nothing to run on cpu"),
+        (["--attn-device", "cpu", "--attn-backend", "xqa"], "--attn-device cpu: xqa has no counterpart on cpu"),
         (["--attn-backend", "sglang:trtllm_mha"], "--attn-backend: 'sglang:trtllm_mha' does not say which SGLang"),
         (["--attn-sglang", "x" * 300], "is no folder: name a checkout of SGLang"),
         (["--attn-sglang", "absent"], "--attn-sglang absent is no folder: name a checkout of SGLang"),

@@ -9,9 +9,8 @@ from small_cases import HEADS, LATENTS, drawn, step
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, ablations, features_in, needed
 from attnfuzz.harness.reduce.possible import possible
-from attnfuzz.harness.reduce.transfers import in_mode, transfers
+from attnfuzz.harness.reduce.transfers import captured, in_mode
 from attnfuzz.reference.case import Case, Launch, Mode, PageOrder, Pages, Request, Scales, Workspace
-from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.related import related
 from attnfuzz.reference.relation import Relation
 
@@ -107,13 +106,6 @@ def test_variants_can_exist_and_lack_the_feature(backend: str) -> None:
     assert len(seen & CLUES) > 20
 
 
-def test_a_case_is_moved_to_each_other_place() -> None:
-    places = {(each.axis, each.value) for each in transfers(replace(CASE, relation=None), backends=("other",))}
-    assert {("mode", mode.value) for mode in Mode} <= places
-    assert {("launch", "eager"), ("layout", "NHD"), ("dtype", "float16"), ("backend", "other")} <= places
-    assert not places & {("layout", "HND"), ("dtype", "float32"), ("launch", "replay")}
-
-
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize("geometry", [HEADS, LATENTS])
 def test_a_mode_is_entered_over_the_same_prefixes(mode: Mode, geometry: object) -> None:
@@ -127,15 +119,26 @@ def test_a_mode_is_entered_over_the_same_prefixes(mode: Mode, geometry: object) 
 def test_an_extend_becomes_a_graph_s_mode_at_the_stride_of_its_longest_request() -> None:
     case = Case(backend="any", geometry=HEADS, steps=(step(Mode.EXTEND, (3, 8), (1, 5)),))
     assert in_mode(case, Mode.TARGET_VERIFY).steps[0].requests == (Request(0, 3, 8), Request(1, 3, 7))
-    launches = {each.value: each.case for each in transfers(case) if each.axis == "launch"}
-    assert not launches
-    verified = in_mode(case, Mode.TARGET_VERIFY)
-    replayed = next(each.case for each in transfers(verified) if (each.axis, each.value) == ("launch", "replay"))
+    assert captured(case) is None
+    replayed = captured(in_mode(case, Mode.TARGET_VERIFY))
+    assert replayed is not None
     assert [each.launch for each in replayed.steps] == [Launch.CAPTURE, Launch.REPLAY]
 
 
-def test_an_fp8_cache_stays_one_under_other_queries() -> None:
-    case = replace(CASE, geometry=replace(HEADS, kv_dtype=DType.FLOAT8_E4M3))
-    moved = [each.case.geometry for each in transfers(case) if each.axis == "dtype"]
-    assert {each.kv_dtype for each in moved} == {DType.FLOAT8_E4M3}
-    assert {each.dtype for each in moved} == {DType.BFLOAT16, DType.FLOAT16}
+def test_a_window_of_one_key_is_widened_to_one_that_still_cuts_keys_off() -> None:
+    case = Case(backend="any", geometry=replace(HEADS, window_left=0), steps=(step(Mode.EXTEND, (1, 2)),))
+    assert names(case, lambda each: 0 <= each.geometry.window_left < max(each.slot_lengths().values()) - 1) == {
+        "window"
+    }
+
+
+def test_requests_of_equal_length_have_as_few_keys_as_before() -> None:
+    case = Case(backend="any", geometry=HEADS, steps=(step(Mode.EXTEND, (3, 2), (5, 9)),))
+    short = names(case, lambda each: any(0 < each.kv_len < each.q_len for step in each.steps for each in step.requests))
+    assert short == {"fewer keys than queries"}
+
+
+def test_sinks_are_not_needed_where_a_second_key_shows_the_failure_too() -> None:
+    case = Case(backend="any", geometry=replace(HEADS, sinks=True), steps=(step(Mode.EXTEND, (1, 1)),))
+    assert not names(case, lambda each: each.geometry.sinks or max(each.slot_lengths().values()) > 1)
+    assert names(case, lambda each: each.geometry.sinks) == {"sinks"}

@@ -27,7 +27,7 @@ ENDINGS = {
         (
             "px-FF",
             (
-                "First fails in 0.6.3 (0.6.0 passes; of 0.6.1, 0.6.2 nothing is known); "
+                "First fails in 0.6.3 (0.6.0 passes; 0.6.1, 0.6.2 could not be judged); "
                 "not fixed in 0.6.4, the newest that could be run."
             ),
         ),
@@ -35,7 +35,7 @@ ENDINGS = {
             "xFxp",
             (
                 "Fails in 0.6.1 already, the oldest that could be run; "
-                "fixed in 0.6.3 (0.6.1 fails; of 0.6.2 nothing is known)."
+                "fixed in 0.6.3 (0.6.1 fails; 0.6.2 could not be judged)."
             ),
         ),
         (

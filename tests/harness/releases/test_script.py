@@ -67,11 +67,11 @@ def ran(tmp_path: Path, script: str, *, release: str = "", seconds: float = LONG
         ),
         (
             "import flashinfer, os\nos.kill(os.getpid(), 9)",
-            Outcome(Ending.CANNOT_RUN, "somebody ended it with SIGKILL"),
+            Outcome(Ending.CANNOT_RUN, "it was ended from outside with SIGKILL"),
         ),
         ("print('no GPU')\nraise SystemExit(2)", Outcome(Ending.CANNOT_RUN, "no GPU")),
-        ("raise SystemExit(2)", Outcome(Ending.CANNOT_RUN, "the script does not say why")),
-        ("import flashinfer\nraise SystemExit(3)", Outcome(Ending.CANNOT_RUN, "exit code 3, which says nothing")),
+        ("raise SystemExit(2)", Outcome(Ending.CANNOT_RUN, "the script gave no reason")),
+        ("import flashinfer\nraise SystemExit(3)", Outcome(Ending.CANNOT_RUN, "exit code 3, which has no meaning")),
         ("", Outcome(Ending.CANNOT_RUN, "it did not import flashinfer")),
         (
             "from flashinfer import not_yet_there",
@@ -131,7 +131,7 @@ def test_a_script_is_told_its_name_and_nothing_else(tmp_path: Path) -> None:
 
 def test_what_takes_too_long_is_stopped(tmp_path: Path) -> None:
     outcome = ran(tmp_path, "import flashinfer, signal\nsignal.pause()", seconds=0.5)
-    assert outcome == Outcome(Ending.CANNOT_RUN, "it was not over after 0.5 s: give it more with --timeout")
+    assert outcome == Outcome(Ending.CANNOT_RUN, "it did not end within 0.5 s: raise --timeout")
 
 
 def test_what_the_script_leaves_running_is_ended(tmp_path: Path) -> None:

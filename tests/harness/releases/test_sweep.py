@@ -286,7 +286,7 @@ def test_nothing_that_could_be_run_is_no_answer(world: World) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (None, "No such file or directory. Name the --out folder of a sweep"),
+        (None, "No such file or directory. Name the --home of a sweep"),
         ("{", "is no sweep of this attnfuzz"),
         ('{"format": "other"}', "is no sweep of this attnfuzz"),
     ],

@@ -72,7 +72,7 @@ def test_a_backend_that_one_of_them_lacks_is_left_out_and_named() -> None:
     assert [change.name for change in comparison.backends] == [MHA]
     assert comparison.unseen == ()
     assert comparison.caveats == ("only a searched torch_sdpa: left out, with 1 finding",)
-    assert comparison.nothing == "No findings in what both searched."
+    assert comparison.nothing == "No findings in the backends that both searched."
 
 
 def test_margins_have_a_ratio_and_tiers_come_and_go() -> None:
@@ -124,7 +124,7 @@ def test_what_can_not_be_compared_is_said() -> None:
     event = replace(started(MHA, campaign="b"), contract="strict", jobs=8, seconds=None, examples=50, leaning=False)
     new = Standing.of([event, finished(interrupted=True)])
     caveats = compare(old, new).caveats
-    assert caveats[:2] == tuple(f"{name} did not come to its end: what it lacks may be there" for name in "ab")
+    assert caveats[:2] == tuple(f"{name} did not come to its end: missing findings may exist" for name in "ab")
     assert caveats[2] == "contract was declared and is strict: findings and margins are not comparable"
     assert [caveat.split()[0] for caveat in caveats[3:]] == ["budget", "jobs", "leaning"]
     assert not compare(night(), night()).caveats

@@ -25,6 +25,7 @@ from attnfuzz.harness.report.markdown import code, escape, fenced, render_issue,
 from attnfuzz.harness.search.messages import Tally
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.harness.verdict.recurrence import Recurrence, Rerun
 from attnfuzz.reference import case_file
 
 CASE = decode(5)
@@ -94,8 +95,8 @@ def test_a_known_finding_has_its_reason_and_no_report() -> None:
 
 
 def test_a_campaign_that_did_not_end_says_so() -> None:
-    assert "runs still, or was killed" in render_markdown(Standing.of([started("fake")]))
-    assert "runs still" not in render_markdown(Standing.of([started("fake"), finished()]))
+    assert "still running, or was killed" in render_markdown(Standing.of([started("fake")]))
+    assert "still running" not in render_markdown(Standing.of([started("fake"), finished()]))
 
 
 def test_what_changed_since_the_last_campaign_is_told() -> None:
@@ -137,11 +138,11 @@ def test_an_issue_has_all_that_upstream_needs() -> None:
     text = render_issue(finding.case, finding.observation, {"torch": "2.9"}, ["def run():\n    it_fails()\n"])
     assert text.startswith("# EmptyRow at out in fake, decode\n")
     assert MISMATCH.message in text
-    assert "`a_kernel`, in step 0. The error is 7 times what a correct kernel may show." in text
+    assert "`a_kernel`, in step 0. The error is 7 times the bound of a correct kernel." in text
     assert "clause empty\\_rows: " in text
     assert "step 0    decode: (q 1, kv 5)" in text
     assert text.count("def run():\n    it_fails()\n") == 2
-    assert "its first lines say what it needs" in text
+    assert "its first lines list its requirements" in text
     assert "- torch: `2.9`" in text
     saved = text.split("```json\n")[1].split("```")[0]
     assert case_file.decode(saved.encode()) == CASE
@@ -156,6 +157,16 @@ def test_an_issue_of_a_cause_says_what_it_needs_and_where_else_it_shows() -> Non
     assert "<table>" in html(text)
     (alone,) = cause_views(Standing.of([started("fake"), filed(CASE)]))
     assert render_issue(CASE, MISMATCH, {}, cause=alone) == render_issue(CASE, MISMATCH, {})
+
+
+def test_an_issue_and_the_reports_give_the_rate_of_a_failure_that_comes_and_goes() -> None:
+    recurrence = Recurrence(way=Rerun.LOAD, runs=100, failed=3, load=8)
+    standing = Standing.of([started("fake"), replace(filed(CASE), recurrence=recurrence)])
+    (view,) = cause_views(standing)
+    rate = "3 of 100 runs failed"
+    assert rate in render_issue(CASE, MISMATCH, {}, cause=view)
+    assert rate in render_markdown(standing)
+    assert rate in dict(view.facts)["rate"]
 
 
 def test_an_issue_without_a_script_leaves_the_case() -> None:

@@ -5,7 +5,7 @@ from campaign_events import checked, filed, finished, kept, started, without_sin
 from harness_cases import decode_case
 from msgspec.structs import replace
 
-from attnfuzz.harness.campaign.closing import NO_LONGER, NOT_MET
+from attnfuzz.harness.campaign.closing import NO_LONGER, NO_MATCH
 from attnfuzz.harness.campaign.events import CampaignResumed, Event, JobFailed, LedgerRemark, Progress
 from attnfuzz.harness.campaign.knowledge import JOB_KILLED, NOT_COME_BACK, OUT_OF_TIME
 from attnfuzz.harness.campaign.standing import Standing
@@ -116,15 +116,15 @@ def remark(entry: int, text: str) -> LedgerRemark:
 
 
 def test_few_entries_are_told_with_their_titles() -> None:
-    assert ledger_lines([remark(3, NOT_MET), remark(5, NO_LONGER)]) == [
-        f"entry 3 (Hang in number3): {NOT_MET}",
+    assert ledger_lines([remark(3, NO_MATCH), remark(5, NO_LONGER)]) == [
+        f"entry 3 (Hang in number3): {NO_MATCH}",
         f"entry 5 (Hang in number5): {NO_LONGER}",
     ]
 
 
 def test_many_of_which_the_same_is_said_are_told_in_one_line() -> None:
-    lines = ledger_lines([*(remark(entry, NOT_MET) for entry in (2, 3, 7, 40)), remark(5, NO_LONGER)])
-    assert lines == [f"entries 2, 3, 7 and 40: {NOT_MET}", f"entry 5 (Hang in number5): {NO_LONGER}"]
+    lines = ledger_lines([*(remark(entry, NO_MATCH) for entry in (2, 3, 7, 40)), remark(5, NO_LONGER)])
+    assert lines == [f"entries 2, 3, 7 and 40: {NO_MATCH}", f"entry 5 (Hang in number5): {NO_LONGER}"]
 
 
 def test_nothing_is_said_of_a_ledger_without_remarks() -> None:

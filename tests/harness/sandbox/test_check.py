@@ -30,7 +30,7 @@ DEFECTS = {
     "MUTATED_INPUT": (Kind.INPUT_MUTATED, "query", "attend changed its input query, first at element 32"),
     "CANARY": (Kind.CANARY_OVERWRITTEN, "out", "out"),
     "UNWRITTEN": (Kind.UNWRITTEN, "out", "request 2 (q_len 1, kv_len 9), token 0, head 0 was never written"),
-    "NAN_QUERY": (Kind.NOT_FINITE, "inputs", "4 (token, head) rows attend with or to what is not finite"),
+    "NAN_QUERY": (Kind.NOT_FINITE, "inputs", "4 (token, head) rows attend with or to values that are not finite"),
     "NAN_ROW": (Kind.NOT_FINITE, "out", "request 0"),
     "PADDED_NAN": (Kind.NOT_FINITE, "padded rows", "1 of 1"),
     "WRONG_ROW": (Kind.OUTPUT_MISMATCH, "out", "request 0"),

@@ -69,7 +69,7 @@ def test_a_broken_precondition_comes_before_all_else_and_of_several_that_of_the_
         (failure(Kind.RAISED, ""), Blame.CALLER, "raised before it launched anything"),
         (failure(Kind.RAISED), Blame.KERNEL, "fails in a call that keeps"),
         (failure(Kind.UNEXPECTED_REJECTION), Blame.KERNEL, "rejects a call that keeps"),
-        (failure(Kind.RAISED, "attend"), Blame.UNCLEAR, "of attend it is not known"),
+        (failure(Kind.RAISED, "attend"), Blame.UNCLEAR, "of the arguments of attend is unknown"),
     ],
 )
 def test_an_exception_is_its_callers_or_its_kernels(seen: Observation, fault: Blame, words: str) -> None:
@@ -87,7 +87,7 @@ def test_an_exception_behind_calls_that_pass_by_themselves_is_the_callers() -> N
 def test_wrong_numbers_of_kernels_that_obey_are_the_callers_and_what_was_not_judged_is_named() -> None:
     found = told(failure(Kind.OUTPUT_MISMATCH), asked=OBEYED)
     assert (found.fault, found.call) == (Blame.CALLER, 0)
-    assert f"What is between them, {MERGE}, was not judged by itself." in found.sentences[0]
+    assert f"The calls between them, {MERGE}, were not judged by themselves." in found.sentences[0]
 
 
 def test_wrong_numbers_that_other_kernels_do_not_give_are_the_kernels() -> None:
@@ -115,5 +115,5 @@ def test_wrong_numbers_of_calls_that_could_not_be_judged_are_nobodys_yet_and_say
 
 def test_a_case_made_of_calls_has_a_caller_without_a_name() -> None:
     seen = failure(Kind.RAISED, "")
-    assert "whoever made the call" in culprit(CALLS, seen, []).conclusion
+    assert "the maker of the call" in culprit(CALLS, seen, []).conclusion
     assert "the planner of trtllm_mha" in culprit(CASE, seen, []).conclusion

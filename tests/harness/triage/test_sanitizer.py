@@ -93,8 +93,8 @@ RACECHECK = """\
         ),
         ("========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n", "no error"),
         ("========= ERROR SUMMARY: 3 errors\n", "3 errors of the CUDA API, none of a kernel's memory"),
-        ("========= COMPUTE-SANITIZER\nno CUDA device\n", "it did not come to its end: no CUDA device"),
-        ("", "it did not come to its end: nothing was printed"),
+        ("========= COMPUTE-SANITIZER\nno CUDA device\n", "it did not finish: no CUDA device"),
+        ("", "it did not finish: nothing was printed"),
     ],
 )
 def test_what_a_check_prints_becomes_a_clause(output: str, words: str) -> None:
@@ -120,8 +120,8 @@ def test_without_a_gpu_the_tools_are_named_and_not_run(runner: Runner, monkeypat
     report = ask_tools(SHORT_SEQ_LENS, runner)
     assert report.said == ()
     assert report.missing == (
-        "compute-sanitizer was not asked: there is no GPU.",
-        "cuda-gdb was not asked: there is no GPU.",
+        "compute-sanitizer was not run: there is no GPU.",
+        "cuda-gdb was not run: there is no GPU.",
     )
 
 
@@ -153,7 +153,7 @@ def test_each_check_is_asked_about_the_exported_script(
     stand_in(tmp_path, "compute-sanitizer", checked)
     report = ask_tools(SHORT_SEQ_LENS, runner)
     assert report.said == ("memcheck: no error", "initcheck: no error", "racecheck: no error")
-    assert report.missing == ("cuda-gdb was not asked: it is lost.",)
+    assert report.missing == ("cuda-gdb was not run: it is lost.",)
     assert seen.read_text().count("trtllm_batch_context_with_kv_cache(") >= 3
 
 

@@ -86,7 +86,7 @@ def test_a_reported_bug_is_told_with_the_tensor_that_is_read_and_the_batch_that_
 def test_a_case_made_of_calls_has_a_caller_without_a_name(runner: Runner) -> None:
     found = triage(SHORT_SEQ_LENS, runner, repeats=2)
     assert found.fault is Blame.CALLER
-    assert found.conclusion.startswith("The caller's fault: whoever made the call")
+    assert found.conclusion.startswith("The caller's fault: the maker of the call")
     assert {"batch_size", "seq_lens"} <= set(found.arguments)
     assert {variant.what for variant in found.variants} == {"as given", "guard", "outputs"}
 

@@ -112,10 +112,10 @@ def test_each_variation_that_makes_a_difference_has_a_sentence() -> None:
         )
     )
     assert said == [
-        "With outputs that begin stale it ends with Unwritten: the result depends on what out held before.",
-        "Launched eagerly it passes: it depends on what a graph freezes or does not refresh.",
-        "Step 3 alone passes: it depends on what ran before.",
-        "With other contents it ends otherwise in 1 of 2: it depends on values.",
+        "With outputs that begin stale it ends with Unwritten: the result depends on the old content of out.",
+        "Launched eagerly it passes: it depends on values that a graph freezes or does not refresh.",
+        "Step 3 alone passes: it depends on earlier steps.",
+        "With other contents it ends differently in 1 of 2: it depends on values.",
         "The whole case on trtllm_mha passes.",
     ]
 

@@ -6,11 +6,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import deadly_handlers
 import pytest
+from forked_python import forked_processes
 
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.workers import pool
@@ -18,6 +19,17 @@ from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.lifeline import Lifeline, NurseryError
 from attnfuzz.harness.workers.pool import HandlerError, Worker, Workers
 from attnfuzz.harness.workers.postmortem import Death, explain
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _processes() -> None:
+    """None are forked: here a nursery starts as it does for users."""
+
+
+@pytest.fixture
+def forked() -> Iterator[None]:
+    with forked_processes():
+        yield
 
 
 def reply(workers: Workers, request: str, timeout: float = 30) -> str:
@@ -350,6 +362,7 @@ def test_nothing_outlives_a_parent_that_is_killed() -> None:
     assert all(goes(pid) for pid in pids)
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("handler", "preload", "message"),

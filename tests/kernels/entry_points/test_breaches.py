@@ -57,28 +57,28 @@ BROKEN: list[tuple[str, dict[str, Any], tuple[str, ...], int, str]] = [
         {"query": torch.zeros(10, 4, 16), "out": None, "lse": None, "workspace_buffer": workspace(5, 2, 2, 16, 12)},
         ("query", "q_len_per_req", "block_tables", "seq_lens"),
         3,
-        "a batch of 5, but block_tables and seq_lens tell of 3 requests: requests 3 to 4 are read past their ends",
+        "a batch of 5, but block_tables and seq_lens describe 3 requests: requests 3 to 4 are read past their ends",
     ),
     (
         DECODE,
         {"seq_lens": int32(9, 0), "block_tables": tables()[:2]},
         ("query", "q_len_per_req", "block_tables", "seq_lens"),
         2,
-        "which is a batch of 3, but block_tables and seq_lens tell of 2 requests: request 2 is read past their ends",
+        "which is a batch of 3, but block_tables and seq_lens describe 2 requests: request 2 is read past their ends",
     ),
     (
         CONTEXT,
         {"batch_size": 4},
         ("batch_size", "block_tables", "seq_lens", "cum_seq_lens_q", "cum_seq_lens_kv"),
         3,
-        "batch_size is 4, but block_tables, seq_lens, cum_seq_lens_q and cum_seq_lens_kv tell of 3 requests",
+        "batch_size is 4, but block_tables, seq_lens, cum_seq_lens_q and cum_seq_lens_kv describe 3 requests",
     ),
     (
         CONTEXT,
         {"batch_size": 2},
         ("batch_size", "block_tables", "seq_lens", "cum_seq_lens_q", "cum_seq_lens_kv"),
         2,
-        "nobody answers request 2 and what follows it",
+        "request 2 and all behind it get no answer",
     ),
     (
         RAGGED,
@@ -92,7 +92,7 @@ BROKEN: list[tuple[str, dict[str, Any], tuple[str, ...], int, str]] = [
         {"block_tables": tables()[:2]},
         ("query", "block_tables"),
         -1,
-        "[3, 2, 4, 24], which is a batch of 3, but block_tables tells of 2 requests: FlashInfer rejects the call",
+        "[3, 2, 4, 24], which is a batch of 3, but block_tables describes 2 requests: FlashInfer rejects the call",
     ),
     (MLA, {"seq_lens": int32(9, 0)}, ("query", "seq_lens"), 2, "request 2 is read past their ends"),
     (MLA, {"seq_lens": None}, ("seq_lens",), -1, "seq_lens is missing"),
@@ -304,7 +304,7 @@ BROKEN: list[tuple[str, dict[str, Any], tuple[str, ...], int, str]] = [
 
 
 @pytest.mark.parametrize(("op", "changes", "arguments", "request_index", "text"), BROKEN)
-def test_a_broken_precondition_is_the_only_thing_told_with_its_arguments_values_and_source(
+def test_a_broken_precondition_is_the_only_thing_reported_with_its_arguments_values_and_source(
     op: str, changes: dict[str, Any], arguments: tuple[str, ...], request_index: int, text: str
 ) -> None:
     (breach,) = breaches(op, **changes)

@@ -94,7 +94,7 @@ TEN_OF_TWELVE = step(Mode.DRAFT_EXTEND_V2, *((4, 6 + slot) for slot in range(10)
         (
             "trtllm_mha@24566",
             {"query", "q_len_per_req"},
-            "query has 48 rows at q_len_per_req 4, which is a batch of 12, but block_tables and seq_lens tell of 10 ",
+            "query has 48 rows at q_len_per_req 4, which is a batch of 12, but block_tables and seq_lens describe 10 ",
         ),
     ],
 )

@@ -3,6 +3,7 @@
 import pytest
 
 pytest.importorskip("flashinfer", reason="binds to the installed FlashInfer")
+from repetition import examples
 from small_cases import drawn, run
 from trtllm_on_cpu import named
 
@@ -10,12 +11,13 @@ from attnfuzz.reference.case import Mode
 
 
 @pytest.mark.slow
+@examples(20, 50)
 @pytest.mark.parametrize(
     "backend", ["HOPPER_MHA", "HOPPER_MHA_AS_SERVED", "HOPPER_MLA", "BLACKWELL_MHA", "BLACKWELL_MLA"]
 )
-def test_drawn_cases_pass(backend: str) -> None:
+def test_drawn_cases_pass(backend: str, count: int) -> None:
     modes = set()
-    for case in drawn(named(backend), 50):
+    for case in drawn(named(backend), count):
         verdict = run(case)
         assert (verdict.unsupported, verdict.observations) == (None, ())
         modes |= {step.mode for step in case.steps}

@@ -10,7 +10,7 @@ import pytest
 from packaging.version import Version
 
 from attnfuzz.kernels.sglang import answers, repin
-from attnfuzz.kernels.sglang.answers import ABSENT, NotTold, Questions, ServerMock, pinned
+from attnfuzz.kernels.sglang.answers import ABSENT, Questions, ServerMock, Unanswered, pinned
 from attnfuzz.kernels.sglang.errors import ReleaseError
 
 _V = Version("0.5.9")
@@ -68,25 +68,25 @@ def test_what_is_told_is_answered_and_asks_nothing(world: _World) -> None:
 
 def test_a_question_that_nobody_looked_at_ends_the_run_and_says_what_was_asked_and_where(world: _World) -> None:
     said = "SGLang 0.5.9 asks for model_runner.enable_x (sglang/srt/backend.py:3)"
-    with pytest.raises(NotTold, match=re.escape(said)):
+    with pytest.raises(Unanswered, match=re.escape(said)):
         world.run("init", ServerMock("model_runner"))
 
 
 def test_a_failure_to_tell_is_no_finding_in_the_release() -> None:
-    assert issubclass(NotTold, ReleaseError)
+    assert issubclass(Unanswered, ReleaseError)
 
 
 def test_a_question_whose_refusal_the_release_swallows_ends_the_run_later(world: _World) -> None:
     assert world.run("careful", ServerMock("model_runner")) is None
-    with pytest.raises(NotTold, match=r"model_runner\.enable_x"):
+    with pytest.raises(Unanswered, match=r"model_runner\.enable_x"):
         world.asked.check()
 
 
 def test_a_question_is_complained_of_once_per_check_and_refused_each_time(world: _World) -> None:
     for _ in range(2):
-        with pytest.raises(NotTold):
+        with pytest.raises(Unanswered):
             world.run("init", ServerMock("model_runner"))
-    with pytest.raises(NotTold):
+    with pytest.raises(Unanswered):
         world.asked.check()
     world.asked.check()
 
@@ -104,7 +104,7 @@ def test_a_pinned_question_may_move_to_another_line(tmp_path: Path, monkeypatch:
 
 def test_a_pinned_question_from_another_file_is_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = _pinned_world(tmp_path, monkeypatch, "sglang/srt/other.py:3")
-    with pytest.raises(NotTold):
+    with pytest.raises(Unanswered):
         world.run("init", ServerMock("model_runner"))
 
 
@@ -151,8 +151,8 @@ def test_a_release_that_asks_nothing_is_pinned_with_nothing(tmp_path: Path, monk
 
 
 def test_processes_that_record_the_same_question_pin_it_once(tmp_path: Path) -> None:
-    line = json.dumps({"release": "0.5.9", "what": "x.y", "place": "sglang/a.py:1"})
-    other = json.dumps({"release": "0.5.9", "what": "x.y", "place": "sglang/a.py:9"})
+    line = json.dumps({"release": "0.5.9", "name": "x.y", "place": "sglang/a.py:1"})
+    other = json.dumps({"release": "0.5.9", "name": "x.y", "place": "sglang/a.py:9"})
     (tmp_path / answers.RECORDED).write_text(f"{line}\n{other}\n{line}\n")
     repin.repin(tmp_path, tmp_path)
     assert json.loads((tmp_path / "0.5.9.json").read_text()) == {"x.y": ["sglang/a.py:1", "sglang/a.py:9"]}

@@ -6,7 +6,7 @@ from harness_cases import GEOMETRY, LATENT
 from loaded_tree import LoadedTree, served, served_case
 from msgspec.structs import replace
 
-from attnfuzz.kernels.sglang.answers import ASKED, NotTold
+from attnfuzz.kernels.sglang.answers import ASKED, Unanswered
 from attnfuzz.kernels.sglang.batch import forward_batch, new_keys, pad
 from attnfuzz.kernels.sglang.padding import Ranks
 from attnfuzz.kernels.sglang.runner import Server
@@ -135,7 +135,7 @@ def test_what_a_release_asks_of_a_server_that_nobody_told_ends_the_run(loaded: L
     file = loaded.release.root / "sglang" / "srt" / "curious.py"
     file.write_text("def init(runner):\n    return runner.server_args.page_size, runner.enable_nothing\n")
     server = _served(loaded, _uniform(Mode.DECODE, 1, (6,)))
-    with pytest.raises(NotTold, match=r"model_runner\.enable_nothing \(sglang/srt/curious\.py:2\)"):
+    with pytest.raises(Unanswered, match=r"model_runner\.enable_nothing \(sglang/srt/curious\.py:2\)"):
         loaded.module("sglang.srt.curious").init(server.model_runner)
-    with pytest.raises(NotTold):
+    with pytest.raises(Unanswered):
         ASKED.check()

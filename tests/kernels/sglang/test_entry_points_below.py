@@ -134,7 +134,7 @@ def test_a_breach_is_observed_and_the_kernel_runs_all_the_same(stage: Stage, on:
     (broken,) = stage.launcher.broken
     assert (broken.kind, broken.place) == (Kind.CONTRACT_BROKEN, "query, q_len_per_req, block_tables, seq_lens")
     assert (broken.mode, broken.kernel, broken.call) == ("decode", "trtllm_batch_decode_with_kv_cache", 0)
-    assert "a batch of 3, but block_tables and seq_lens tell of 4 requests" in broken.message
+    assert "a batch of 3, but block_tables and seq_lens describe 4 requests" in broken.message
     assert len(stage.recorder.launches) == 1
 
 

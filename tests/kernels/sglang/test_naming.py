@@ -87,5 +87,5 @@ def test_only_names_without_a_release_become_those_of_the_tree(tmp_path: Path) -
 
 
 def test_a_tree_that_nothing_is_asked_of_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadName, match="says where sglang:trtllm_mha is, and none is asked for"):
+    with pytest.raises(BadName, match="for sglang:trtllm_mha, which is not asked for"):
         ENGINE.of_tree(tmp_path, ("sglang==0.5.9:trtllm_mha",))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
+from attnfuzz.kernels.sglang.engine import ENGINE
 from attnfuzz.kernels.sglang.errors import NotATree
 from attnfuzz.kernels.sglang.release import Release, release_of
 
@@ -116,3 +117,15 @@ def test_the_flashinfer_of_a_checkout_is_what_its_project_pins(
     _say(checkout, "0.5.23")
     (checkout / "python" / "pyproject.toml").write_text(f"[project]\n{project}\n")
     assert tree_at(checkout).flashinfer == pinned
+
+
+@pytest.mark.parametrize(
+    ("version", "origin"), [("0.5.23", "0.5.23"), ("0.5.23.dev4", "0.5.22"), ("9.0.0", "0.5.23"), ("0.1.0", None)]
+)
+def test_a_tree_comes_from_the_newest_release_that_is_not_after_it(
+    checkout: Path, version: str, origin: str | None
+) -> None:
+    _say(checkout, version)
+    tree = f"hopper:sglang@{checkout}:trtllm_mla"
+    assert ENGINE.origin(tree) == (origin and f"hopper:sglang=={origin}:trtllm_mla")
+    assert ENGINE.origin("sglang==0.5.9:trtllm_mha") is None

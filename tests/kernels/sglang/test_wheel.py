@@ -142,7 +142,7 @@ def test_without_a_network_it_says_what_there_is_without_one(wheels: Path) -> No
     wheel.unpacked(NEW)
     file.unlink()
     with pytest.raises(
-        CannotFetch, match=r"without a network, name what is there \(0\.5\.99\), or --sglang"
+        CannotFetch, match=r"without a network, name an available one \(0\.5\.99\), or --sglang"
     ) as refused:
         wheel.unpacked(Version("0.5.98"))
     assert len(str(refused.value).splitlines()) == 1

@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from repetition import examples
 from small_cases import HEADS, LATENTS, drawn, run, step
 
 from attnfuzz.harness.backends.registry import resolve
@@ -57,9 +58,10 @@ STATES = [
 
 
 @pytest.mark.slow
+@examples(60, 300)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_drawn_cases_pass(backend: str) -> None:
-    for case in drawn(backend, 300):
+def test_drawn_cases_pass(backend: str, count: int) -> None:
+    for case in drawn(backend, count):
         assert_passes(case)
 
 

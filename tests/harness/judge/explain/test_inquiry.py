@@ -27,7 +27,7 @@ def concluded(first: list[SampledRow], further: dict[Stake, list[SampledRow]]) -
     worst = next(each.row for each in first if each.wrong)
     inquiry = Inquiry(worst, first, Aspect.OUT, out_failed=True)
     for stake, seen in further.items():
-        inquiry.hear(stake, seen)
+        inquiry.test(stake, seen)
     return inquiry.conclusion()
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from repetition import examples
 from small_cases import drawn, run
 
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
@@ -14,12 +15,13 @@ BACKENDS = [name for name in dir(direct_on_cpu) if isinstance(getattr(direct_on_
 
 
 @pytest.mark.slow
+@examples(10, 30)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_drawn_cases_pass(backend: str) -> None:
+def test_drawn_cases_pass(backend: str, count: int) -> None:
     name = f"{Path(direct_on_cpu.__file__)}:{backend}"
     rows = 0
     # FlexAttention really runs, and each of its calls takes a while.
-    for case in drawn(name, 30 if backend != "FLEX_ATTENTION" else 6):
+    for case in drawn(name, count if backend != "FLEX_ATTENTION" else count // 5):
         verdict = run(case)
         assert (verdict.unsupported, verdict.observations) == (None, ())
         rows += verdict.rows

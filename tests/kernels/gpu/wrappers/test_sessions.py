@@ -7,6 +7,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 from recorder import Launched
+from repetition import examples
 from small_cases import drawn, run, step
 
 from attnfuzz.kernels.backend import Bench
@@ -69,10 +70,11 @@ def names(launches: list[Launched]) -> list[str]:
 
 
 @pytest.mark.slow
+@examples(15, 40)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_drawn_cases_pass(backend: str) -> None:
+def test_drawn_cases_pass(backend: str, count: int) -> None:
     rows = 0
-    for case in drawn(name_of(backend), 12 if "RAGGED" in backend else 40):
+    for case in drawn(name_of(backend), count // 3 if "RAGGED" in backend else count):
         verdict = run(case)
         assert (verdict.unsupported, verdict.observations) == (None, ())
         rows += verdict.rows

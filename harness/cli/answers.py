@@ -1,0 +1,358 @@
+"""Answers of commands as `--json` writes them; docs/reference/json.md is generated from these types.
+
+Paths are as a user would type them, times are seconds since the epoch, and durations are seconds.
+"""
+
+import msgspec
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """A failure of a step: `margin` is error over bound, above 1 fails; null for an exact check. `step` -1: unknown."""
+
+    kind: str
+    place: str
+    message: str
+    step: int
+    mode: str
+    kernel: str
+    tier: str
+    margin: float | None
+
+
+class CampaignBackend(msgspec.Struct, frozen=True, kw_only=True):
+    """A backend in a campaign. `coverage` is the share of reachable pairs of features, null where it is unknown."""
+
+    name: str
+    cases: int
+    deaths: int
+    coverage: float | None
+    findings: int
+    known: int
+
+
+class CampaignCause(msgspec.Struct, frozen=True, kw_only=True):
+    """A cause: its state, or "known"; the features that it needs; the failure of its smallest case; all its findings.
+
+    `finding` is the folder of the smallest case, `reproducers` are lines to paste into a shell.
+    """
+
+    name: str
+    state: str
+    known: str | None
+    title: str
+    needs: tuple[str, ...]
+    backends: tuple[str, ...]
+    failure: Failure
+    finding: str
+    findings: tuple[str, ...]
+    reproducers: tuple[str, ...]
+
+
+class Campaign(msgspec.Struct, frozen=True, kw_only=True):
+    """A campaign: `result` in a line. `clean`: no failure that the ledger does not list, confirmed or suspected.
+
+    `failed` is the error of the harness itself, if it failed. `reports` are the files that were written.
+    """
+
+    campaign: str
+    result: str
+    clean: bool
+    finished: bool
+    interrupted: bool
+    failed: str | None
+    seed: int | None
+    seconds: float
+    cases: int
+    deaths: int
+    backends: tuple[CampaignBackend, ...]
+    causes: tuple[CampaignCause, ...]
+    unconfirmed: tuple[str, ...]
+    reports: tuple[str, ...]
+
+
+class Differences(msgspec.Struct, frozen=True, kw_only=True):
+    """The differences between two campaigns: causes by name, and caveats that limit the comparison."""
+
+    before: str
+    after: str
+    caveats: tuple[str, ...]
+    appeared: tuple[str, ...]
+    fixed: tuple[str, ...]
+    not_seen_again: tuple[str, ...]
+    still_there: tuple[str, ...]
+    cases_per_second: tuple[float, float]
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    """The runs of a case. `failures` are those of the first run that failed.
+
+    `conclusive` is false if a failure that comes and goes could have been missed in so few runs.
+    """
+
+    path: str
+    backend: str
+    fails: bool
+    runs: int
+    failed: int
+    conclusive: bool
+    failures: tuple[Failure, ...]
+
+
+class Smaller(msgspec.Struct, frozen=True, kw_only=True):
+    """The smaller case: its file and failure, null if the case passes. `steady`: it fails in a fresh worker too."""
+
+    path: str
+    backend: str
+    fails: bool
+    case: str | None
+    failure: Failure | None
+    runs: int | None
+    steady: bool | None
+
+
+class DumpedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a dump, with its number. `breaches` are the preconditions that it breaks, null where unknown."""
+
+    call: int
+    function: str
+    status: str
+    breaches: tuple[str, ...] | None
+
+
+class Dump(msgspec.Struct, frozen=True, kw_only=True):
+    """The calls of a dump."""
+
+    calls: tuple[DumpedCall, ...]
+
+
+class Imported(msgspec.Struct, frozen=True, kw_only=True):
+    """A case that was made of dumped calls; `call` is the number of the last of them."""
+
+    case: str
+    call: int
+    calls: int
+    buffers: int
+    bytes: int
+    notes: tuple[str, ...]
+    breaches: tuple[str, ...]
+
+
+class BisectedVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome with a version: "not run", or one of the endings of a run. `seen` is the line that it ended with."""
+
+    version: str
+    outcome: str
+    seen: str
+
+
+class Bisected(msgspec.Struct, frozen=True, kw_only=True):
+    """The versions, the oldest first, and the conclusion in words."""
+
+    package: str
+    versions: tuple[BisectedVersion, ...]
+    conclusion: str
+
+
+class SweptRelease(msgspec.Struct, frozen=True, kw_only=True):
+    """A release in a sweep: the cases that its search drew, null if it was not searched.
+
+    `unable` has, by backend, the reasons why it could not be run.
+    """
+
+    release: str
+    drawn: int | None
+    unable: dict[str, str]
+
+
+class SweptFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """A failure in a sweep: its outcome by release, as far as it was run.
+
+    `began` and `ended` are releases, or words: "-" if no release fails, "by" and the oldest release, "still there".
+    `cases` are the files of the failing cases, by release.
+    """
+
+    name: str
+    title: str
+    backend: str
+    outcomes: dict[str, str]
+    began: str
+    ended: str
+    found_in: tuple[str, ...]
+    cases: dict[str, str]
+
+
+class Swept(msgspec.Struct, frozen=True, kw_only=True):
+    """The releases of an engine, and the failures that were run in them."""
+
+    engine: str
+    interrupted: bool
+    releases: tuple[SweptRelease, ...]
+    failures: tuple[SweptFailure, ...]
+
+
+class ListedFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding on file. `cause` is the name of the finding that represents its cause: its own name if it does."""
+
+    name: str
+    path: str
+    state: str
+    cause: str
+    needs: tuple[str, ...]
+    backend: str
+    failure: Failure
+    first_seen: float
+    last_seen: float
+
+
+class Findings(msgspec.Struct, frozen=True, kw_only=True):
+    """The findings of a home, by cause."""
+
+    findings: tuple[ListedFinding, ...]
+
+
+class FindingInCampaign(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a finding's case in one campaign."""
+
+    campaign: str
+    time: float
+    failed: bool
+    environment: dict[str, str]
+
+
+class ShownFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding, its campaigns from first to last, and its report."""
+
+    finding: ListedFinding
+    campaigns: tuple[FindingInCampaign, ...]
+    report: str | None
+
+
+class CorpusCase(msgspec.Struct, frozen=True, kw_only=True):
+    """A case of a corpus, the reason why it is kept, and its largest margin in each tier."""
+
+    case: str
+    path: str
+    backend: str
+    kept_for: str
+    margins: dict[str, float]
+
+
+class CorpusCases(msgspec.Struct, frozen=True, kw_only=True):
+    """Cases of a corpus, in the order in which they are run."""
+
+    cases: tuple[CorpusCase, ...]
+
+
+class CorpusChange(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of cases: `changed` were added or dropped (or would be, with --dry-run) of those that were looked at."""
+
+    changed: int
+    of: int
+    dry_run: bool = False
+
+
+class ListedBug(msgspec.Struct, frozen=True, kw_only=True):
+    """A reported bug. `not_here` says why it can't be shown on this machine, null if it can."""
+
+    name: str
+    title: str
+    project: str
+    bug_class: str
+    shown_by: str
+    release: str
+    affected: str
+    fixed_in: str
+    sources: tuple[str, ...]
+    symptom: str
+    not_here: str | None
+
+
+class Bugs(msgspec.Struct, frozen=True, kw_only=True):
+    """Reported bugs."""
+
+    bugs: tuple[ListedBug, ...]
+
+
+class BugResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A bug before and after its fix: `shown` if it fails as reported and passes after the fix.
+
+    `after` is null if there is no backend without the bug. `unsupported` is the reason why a case could not be run.
+    """
+
+    name: str
+    backend: str
+    shown: bool
+    before: tuple[Failure, ...]
+    after: tuple[Failure, ...] | None
+    unsupported: str | None
+    remark: str
+
+
+class BugResults(msgspec.Struct, frozen=True, kw_only=True):
+    """The bugs that were run, and the names of those that can't be run here."""
+
+    bugs: tuple[BugResult, ...]
+    not_here: tuple[str, ...]
+
+
+class ListedDefect(msgspec.Struct, frozen=True, kw_only=True):
+    """A planted defect."""
+
+    name: str
+    title: str
+    layer: str
+    bug_class: str
+    source: str
+
+
+class Defects(msgspec.Struct, frozen=True, kw_only=True):
+    """The planted defects."""
+
+    defects: tuple[ListedDefect, ...]
+
+
+class ListedBackend(msgspec.Struct, frozen=True, kw_only=True):
+    """A backend. `not_here` says why it can't run on this machine, null if it can."""
+
+    name: str
+    device: str
+    not_here: str | None
+    supports: str
+
+
+class Backends(msgspec.Struct, frozen=True, kw_only=True):
+    """Backends."""
+
+    backends: tuple[ListedBackend, ...]
+
+
+class BuiltModule(msgspec.Struct, frozen=True, kw_only=True):
+    """A module: its library, or the reason why it can't be compiled. `seconds` is 0 if it was compiled before."""
+
+    name: str
+    library: str | None
+    reason: str | None
+    seconds: float
+
+
+class Modules(msgspec.Struct, frozen=True, kw_only=True):
+    """The modules that GPU backends need on these architectures."""
+
+    arch: str
+    modules: tuple[BuiltModule, ...]
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """A calibration's file. `margins` has the largest margin of each tier among held-out rows, by dtype of queries."""
+
+    backend: str
+    architecture: str
+    path: str
+    rows: dict[str, int]
+    margins: dict[str, dict[str, float]]
+
+
+class Calibrations(msgspec.Struct, frozen=True, kw_only=True):
+    """The calibrations that were written."""
+
+    calibrations: tuple[Calibration, ...]

@@ -1,0 +1,131 @@
+"""`attnfuzz fuzz`, `report` and `compare`."""
+
+from typing import Any
+
+import click
+
+from attnfuzz.harness.campaign.plan import ALPHA, MOST_BACKENDS, PRESETS
+from attnfuzz.harness.cli import options
+from attnfuzz.harness.cli.terminal import Exit, details, print_line
+
+GOES_WITH_RESUME = {"jobs", "ray", "database", "ledger", "until_finding"}
+
+_FILE = options.PathTo(dir_okay=False)
+
+
+@click.command()
+@options.backends_option("A backend to test")
+@click.option("--examples", type=options.counted(), help="Cases to draw for each backend.")
+@click.option("--time", "seconds", type=options.duration, help="Time to search in all, like 90s, 10m or 1h30m.")
+@click.option(
+    "--preset",
+    type=click.Choice(list(PRESETS)),
+    default="quick",
+    show_default=True,
+    help="Size of the campaign unless other options say it: 1,000 examples, or 2 or 12 hours on all cores.",
+)
+@options.seed_option()
+@click.option("--jobs", type=options.JOBS, help="Processes that search in parallel.")
+@options.contract_option
+@click.option(
+    "--alpha",
+    type=options.FalseAlarms(),
+    default=ALPHA,
+    show_default=True,
+    help="Expected number of false alarms in the whole campaign, before confirmation, if the backends are correct.",
+)
+@click.option(
+    "--guard", type=click.Choice(["left", "right"]), help="Guard this side of every tensor, instead of either side."
+)
+@options.home_option("Folder of campaigns, findings and corpus; keep it from night to night.")
+@click.option("--unbiased", is_flag=True, help="Draw without a bias towards features that no case has reached yet.")
+@click.option("--database", metavar="FOLDER|redis://...", help="Where Hypothesis keeps and shares failing examples.")
+@click.option(
+    "--ledger",
+    type=options.PathTo(exists=True, dir_okay=False),
+    help="File of known findings.  [default: attnfuzz-ledger.toml, if it exists]",
+)
+@click.option(
+    "--until-finding",
+    is_flag=True,
+    help="Stop at the first failure that the ledger does not list, once it is minimized and filed.",
+)
+@click.option("--ray", metavar="ADDRESS|local", help="Run the jobs as actors of a Ray cluster.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Continue the last campaign of --home, which was killed or interrupted, with its own options.",
+)
+@options.answer_options("only the result", "a line for every slice of the search")
+@click.pass_context
+def fuzz(ctx: click.Context, /, *, resume: bool, **given: Any) -> Exit:
+    """Search attention backends for failures.
+
+    Draws ragged batches, runs them on the backends in processes that may die, and judges every output.
+
+    Exits with 0 if nothing fails that the ledger does not list, 1 if something does, 2 if the harness itself failed or
+    the ledger is wrong, 130 after Ctrl-C or SIGTERM.
+    """
+    if resume:
+        options.check_alone(ctx, "a campaign", but=GOES_WITH_RESUME)
+    elif given["examples"] is not None and given["seconds"] is not None:
+        raise click.UsageError("--examples and --time are both budgets: give one of them")
+    if len(given["backends"]) > MOST_BACKENDS:
+        raise click.UsageError(f"{len(given['backends']):,} times --backend: give it {MOST_BACKENDS:,} times at most")
+    # Importing torch and starting workers takes seconds.
+    print_line(details(), "Starting: loading torch and the backends.")
+    from attnfuzz.harness.cli import fuzz
+
+    if resume:
+        again = {name: given[name] for name in ("home", *sorted(GOES_WITH_RESUME))}
+        return fuzz.resume_fuzzing(**again)
+    return fuzz.begin_fuzzing(**given)
+
+
+@click.command()
+@options.home_option("Folder of campaigns, findings and corpus.")
+@click.option(
+    "--campaign",
+    metavar="ID|PATH",
+    help="A campaign of --home, or the path of its folder or log.  [default: the last one]",
+)
+@click.option("--html", type=_FILE, help="Write a page that opens from disk.")
+@click.option("--junit", type=_FILE, help="Write JUnit XML.")
+@click.option("--markdown", type=_FILE, help="Write a summary for GitHub.")
+@click.option(
+    "--issue",
+    "issues",
+    type=(str, _FILE),
+    multiple=True,
+    metavar="FINDING FILE",
+    help="Write the text of an issue on the cause of a finding; may be given several times.",
+)
+@click.option("--defects", type=_FILE, help="Add the planted-defect score that attnfuzz defects run --json FILE wrote.")
+@options.answer_options("only the result")
+def report(**given: Any) -> None:
+    """Write the reports of a campaign beside its log.
+
+    With --html, --junit, --markdown or --issue, only these are written, each to its file.
+
+    A campaign that is still running, or was killed, is reported up to its last event.
+
+    Exits with 0, also if there are findings, or with 2 if there is nothing to report.
+    """
+    from attnfuzz.harness.cli import report
+
+    report.report(**given)
+
+
+@click.command()
+@click.argument("before", type=options.PathTo(), metavar="BEFORE")
+@click.argument("after", type=options.PathTo(), metavar="AFTER")
+@click.option("--markdown", type=_FILE, help="Write the comparison for GitHub.")
+@options.answer_options("only the causes that appeared, were fixed or are still there")
+def compare(**given: Any) -> None:
+    """Print the differences between two campaigns.
+
+    BEFORE and AFTER are homes (their last campaigns), folders of campaigns, or event logs. Exits with 0.
+    """
+    from attnfuzz.harness.cli import report
+
+    report.compare_campaigns(**given)

@@ -1,0 +1,159 @@
+"""`attnfuzz replay`, `triage`, `shrink`, `export` and `import`: commands on one case."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from attnfuzz.harness.cli import options
+from attnfuzz.harness.cli.terminal import Exit
+
+CONTENTS = ("values", "statistics", "seed")
+TARGETS = ("native", "flashinfer")
+REPEATS = 5
+
+_path_argument = click.argument("path", type=options.PathTo(exists=True), metavar="CASE.json|FINDING_DIR")
+
+
+def _elsewhere_options(verb: str, hint: str = "") -> Callable[..., Any]:
+    """Return --backend and the engines' trees: where to run the case instead, as `backend` and `trees`."""
+    backend = click.option("--backend", metavar="NAME", help=f"{verb} another backend{hint}.")
+    tree = options.tree_option(f"{verb} this source tree of {{engine}}, whichever release the case is from.")
+    return lambda command: backend(tree(command))
+
+
+@click.command()
+@_path_argument
+@_elsewhere_options("Run the case on", ", such as one with a fix")
+@options.repeat_option(
+    "Number of runs.  [default: 1; for a finding that comes and goes, as many as its failure rate requires]"
+)
+@options.contract_option
+@options.answer_options("only whether it fails", "the case, if it passes")
+def replay(**given: Any) -> Exit:
+    """Run a case again, in a process that may die.
+
+    A finding that comes and goes is run under the conditions that it was filed with (after the cases that it needs, or
+    beside others), until it fails, or until a failure would have shown with 99% probability.
+
+    Exits with 0 if every run passes, 1 if one fails, 2 if the case could not be run.
+    """
+    from attnfuzz.harness.cli import cases
+
+    return cases.replay(**given)
+
+
+@click.command()
+@_path_argument
+@_elsewhere_options("Run the case on")
+@options.repeat_option(
+    "Number of runs in fresh processes, and again in a single one, to detect races.",
+    type=options.counted(2, options.MOST_REPEATS),
+    default=REPEATS,
+    show_default=True,
+)
+@options.contract_option
+@options.answer_options("only the conclusion")
+def triage(**given: Any) -> Exit:
+    """Determine whether the caller or the kernel is at fault, and why.
+
+    Runs it with guard pages on either side, with other outputs, contents and workspaces, eagerly and in a graph,
+    repeatedly, and each of its calls alone, compared with attention to the keys that its arguments name.
+
+    Exits with 0 if it passes in every way, 1 if it fails in one, 2 if it could not be run.
+    """
+    from attnfuzz.harness.cli import cases
+
+    return cases.triage(**given)
+
+
+@click.command()
+@_path_argument
+@options.output_option("File for the smaller case.  [default: NAME.small.json, beside the given file or folder]")
+@click.option("--force", is_flag=True, help="Overwrite a file that exists.")
+@click.option("--max-runs", type=options.counted(), default=2000, show_default=True, help="Stop after this many runs.")
+@click.option(
+    "--time", "seconds", type=options.duration, default="10m", show_default=True, help="Stop after this time."
+)
+@_elsewhere_options("Shrink the failure on")
+@options.repeat_option(
+    "Runs of each case, at most, until it fails: for a failure that comes and goes.", default=1, show_default=True
+)
+@click.option(
+    "--same-kernels",
+    is_flag=True,
+    help="Keep head dims, page size and heads per KV head of calls, so that the same compiled kernels run.",
+)
+@options.contract_option
+@options.answer_options("only the result")
+def shrink(**given: Any) -> Exit:
+    """Write the smallest case that fails as the given one does.
+
+    The first failure of the case is kept: a smaller case that fails in another way is rejected.
+
+    Exits with 0 if the case passes, so that there is nothing to shrink; 1 if it fails and a case was written; 2 if it
+    could not be run.
+    """
+    from attnfuzz.harness.cli import cases
+
+    return cases.shrink_case(**given)
+
+
+@click.command()
+@_path_argument
+@click.option(
+    "--for",
+    "target",
+    type=click.Choice(TARGETS),
+    help="native: runs on a CPU, and contains the kernels' source. flashinfer: calls FlashInfer, on a GPU.  "
+    "[default: native]",
+)
+@click.option("--issue", is_flag=True, help="Write the text of an issue in markdown, with a script if it fits.")
+@options.output_option("File to write.  [default: standard output]")
+@options.answer_options("only the script", json=False)
+def export(**given: Any) -> None:
+    """Write a stand-alone script that reproduces a case.
+
+    The script needs torch, but not attnfuzz.
+    """
+    from attnfuzz.harness.cli import cases
+
+    cases.export(**given)
+
+
+@click.command("import")
+@click.argument("folder", type=options.PathTo(), metavar="DUMP_DIR")
+@click.option("--list", "listing", is_flag=True, help="Only list the calls of the dump.")
+@click.option(
+    "--call",
+    "number",
+    type=options.counted(),
+    help="Number of the call to import, from --list.  [default: the last one that crashed and has a backend]",
+)
+@click.option(
+    "--earlier",
+    type=options.counted(0),
+    default=0,
+    show_default=True,
+    help="Number of calls before it to import as well.",
+)
+@click.option(
+    "--contents",
+    type=click.Choice(CONTENTS),
+    default=CONTENTS[0],
+    show_default=True,
+    help="Contents of floating point tensors: as recorded; random with the same mean and deviation; standard normal.",
+)
+@click.option("--backend", metavar="NAME", help="Backend to run the case on.  [default: one that has the function]")
+@click.option("--seed", type=options.SEED, default=0, show_default=True, help="Seed of random contents.")
+@options.output_option("File of the case.  [default: FUNCTION-ID.json]")
+@options.answer_options("only the path of the case")
+def import_dump(**given: Any) -> None:
+    """Turn a call that FlashInfer dumped into a case.
+
+    FlashInfer dumps calls with FLASHINFER_LOGLEVEL=10, also one that crashes the process. The case keeps the pages that
+    the call refers to, in memory that is guarded on both sides.
+    """
+    from attnfuzz.harness.cli import import_dump
+
+    import_dump.import_dump(**given)

@@ -1,0 +1,150 @@
+"""`attnfuzz bugs` and `attnfuzz defects`: bugs that have to be found."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from attnfuzz.harness.cli import options
+from attnfuzz.harness.cli.terminal import Exit
+
+TIERS = ("T0", "T1", "T2", "T3", "T4", "T5", "T6")
+
+
+class ListByDefault(options.InOrder):
+    """A group that takes arguments without a subcommand for those of `list`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put `list` in front, unless a subcommand or help is asked for."""
+        asked = args and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        return super().parse_args(ctx, args if asked else ["list", *args])
+
+
+@click.group(cls=ListByDefault)
+def bugs() -> None:
+    """The bugs reported to serving engines, as cases.
+
+    Without a command, lists them.
+    """
+
+
+def _filters(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the names and options that choose among the bugs."""
+    for decorate in (
+        click.option(
+            "--runnable/--not-runnable",
+            default=None,
+            help="Only bugs that fail on this machine, or only those that can't be run here.",
+        ),
+        click.option("--class", "bug_class", metavar="CLASS", help="Only bugs of this class, like short-kv."),
+        click.option("--project", metavar="PROJECT", help="Only bugs of this project, like sglang."),
+        click.argument("names", nargs=-1, metavar="[NAME]..."),
+    ):
+        command = decorate(command)
+    return command
+
+
+@bugs.command("list")
+@_filters
+@options.answer_options("only the names of the bugs")
+def list_bugs(**given: Any) -> None:
+    """List reported bugs, and the backend that shows each.
+
+    Without a NAME, lists all.
+    """
+    from attnfuzz.harness.cli import bugs
+
+    bugs.list_bugs(**given)
+
+
+@bugs.command("show")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@options.answer_options("only the titles")
+def show_bugs(**given: Any) -> None:
+    """Show reported bugs: symptom, versions, sources, and the case."""
+    from attnfuzz.harness.cli import bugs
+
+    bugs.show_bugs(**given)
+
+
+@bugs.command("run")
+@_filters
+@options.device_option("Run the bugs that have a counterpart on this device, on cases that it can run.")
+@click.option(
+    "--releases",
+    is_flag=True,
+    help="Run bugs of an engine's releases on the release with the bug and the one with the fix.",
+)
+@options.answer_options("only the result")
+def run_bugs(**given: Any) -> Exit:
+    """Run reported bugs before and after their fix.
+
+    Without a NAME, runs all.
+
+    Exits with 0 if each that can be run here fails before its fix in a way that the report describes, and passes after
+    it, if there is a backend without the bug; 1 if not. With --device cuda, a bug without kernels for the GPU is run on
+    native ones, and marked; with --device cpu, a bug that only kernels on a GPU have is left out.
+    """
+    from attnfuzz.harness.cli import bugs
+
+    return bugs.run_bugs(**given)
+
+
+@click.group(cls=ListByDefault)
+def defects() -> None:
+    """The planted defects, by which the judge is measured.
+
+    Without a command, lists them.
+    """
+
+
+@defects.command("list")
+@options.answer_options("only the names of the defects")
+def list_defects() -> None:
+    """List the planted defects.
+
+    Shows the mistake, its layer and class of bug, and where such a mistake was made.
+    """
+    from attnfuzz.harness.cli import defects
+
+    defects.list_defects()
+
+
+@defects.command("run")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option(
+    "--examples", type=options.counted(), default=2000, show_default=True, help="Cases to draw for each defect."
+)
+@click.option("--seed", type=options.SEED, default=1, show_default=True, help="First seed to draw cases with.")
+@click.option(
+    "--seeds",
+    type=options.counted(most=1000),
+    default=1,
+    show_default=True,
+    help="Number of seeds, starting at --seed; each defect is searched with each.",
+)
+@click.option("--jobs", type=options.JOBS, default=2, show_default=True, help="Processes that search in parallel.")
+@click.option(
+    "--without",
+    type=click.Choice(TIERS),
+    metavar="TIER",
+    multiple=True,
+    help="Switch off a tier of the judge, T0 to T6; may be given several times.",
+)
+@click.option(
+    "--pin",
+    type=options.PathTo(file_okay=False),
+    metavar="DIR",
+    help="Folder for the shrunk case of each defect's first failure; the seconds include shrinking.",
+)
+@options.answer_options("only the result")
+def run_defects(**given: Any) -> Exit:
+    """Search planted defects, each up to its first failure.
+
+    Without a NAME, searches all. Searches as a campaign does.
+
+    Exits with 0 if at least 95% are detected by every seed, 1 if not, 2 if the harness itself failed.
+    """
+    from attnfuzz.harness.cli import defects
+
+    return defects.run_defects(**given)

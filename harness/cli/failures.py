@@ -1,0 +1,25 @@
+"""Failures as answers have them."""
+
+from collections.abc import Iterable
+
+from attnfuzz.harness.cli.answers import Failure
+from attnfuzz.harness.verdict.failures import Observation
+
+
+def failure_of(seen: Observation) -> Failure:
+    """Return the failure that an observation is."""
+    return Failure(
+        kind=seen.kind,
+        place=seen.place,
+        message=seen.message,
+        step=seen.step,
+        mode=seen.mode,
+        kernel=seen.kernel,
+        tier=seen.tier,
+        margin=seen.margin,
+    )
+
+
+def failures_of(observations: Iterable[Observation]) -> tuple[Failure, ...]:
+    """Return the failures that observations are, in their order."""
+    return tuple(map(failure_of, observations))

@@ -1,0 +1,245 @@
+"""Options and arguments that several commands share. Declaring them imports neither torch nor a backend."""
+
+import functools
+import math
+import secrets
+import stat
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from attnfuzz.harness.backends.engines import DEFAULT_BACKENDS, DEFAULT_BACKENDS_ON_GPU, engine_names
+from attnfuzz.harness.campaign.plan import LEAST_ALPHA, MOST_EXAMPLES, MOST_JOBS, MOST_SEED, parse_duration
+from attnfuzz.harness.cli.terminal import JSON, QUIET, STANDARD_OUTPUT, VERBOSE
+from attnfuzz.reference.device import Device
+
+
+def duration(text: str) -> float:
+    """Return the seconds of a duration like 90s, 10m or 1h30m: a type of options."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+class PathTo(click.Path):
+    """A path of a file or a folder, or where one can be created: no device, no FIFO, no loop of links.
+
+    Opening such a path would block, never end, or raise, and much later.
+    """
+
+    def __init__(self, *, exists: bool = False, file_okay: bool = True, dir_okay: bool = True) -> None:
+        super().__init__(exists=exists, file_okay=file_okay, dir_okay=dir_okay, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Check it, or fail with the reason."""
+        if not str(value):
+            self.fail("the path is empty: name a file or a folder.", param, ctx)
+        try:
+            mode = Path(value).stat().st_mode
+        except FileNotFoundError:
+            return super().convert(value, param, ctx)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            self.fail(f"{str(value)!r} can't be used: {reason}. Name another path.", param, ctx)
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            self.fail(f"{str(value)!r} is neither a file nor a folder: name another path.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class InOrder(click.Group):
+    """A group that lists its commands in the order in which they were added."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands."""
+        return list(self.commands)
+
+
+class Number(click.types.IntParamType):
+    """An integer in a range that no sensible value leaves, so that help does not show it."""
+
+    name = "n"
+
+    def __init__(self, least: int, most: int) -> None:
+        self._range = click.IntRange(min=least, max=most)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Convert it, or fail with the range."""
+        return self._range.convert(value, param, ctx)
+
+
+def counted(least: int = 1, most: int = MOST_EXAMPLES) -> Number:
+    """Return the type of a number of things to do."""
+    return Number(least, most)
+
+
+SEED = Number(0, MOST_SEED)
+JOBS = counted(most=MOST_JOBS)
+
+MOST_REPEATS = 10_000
+
+
+def seed_option() -> Callable[..., Any]:
+    """Return the option --seed, as `seed`: drawn at random unless it is given."""
+    meaning = "Seed of the cases that are drawn, to draw those of an earlier run again.  [default: random]"
+    return click.option("--seed", type=SEED, default=lambda: secrets.randbits(32), help=meaning)
+
+
+def home_option(
+    meaning: str = "Folder of campaigns, findings and corpus.", default: str = "attnfuzz-out", *, exists: bool = False
+) -> Callable[..., Any]:
+    """Return the option --home, as `home`: a folder that is created on demand, or has to be there (`exists`)."""
+    kind = PathTo(exists=exists, file_okay=False)
+    return click.option("--home", type=kind, default=Path(default), show_default=True, metavar="DIR", help=meaning)
+
+
+def repeat_option(meaning: str, **others: Any) -> Callable[..., Any]:
+    """Return the option --repeat, as `repeat`: how often a case is run."""
+    return click.option("--repeat", **{"type": counted(most=MOST_REPEATS), "help": meaning, **others})
+
+
+def output_option(meaning: str, *, folder: bool = False) -> Callable[..., Any]:
+    """Return the option --output, as `output`: the file to write, or the folder to write into."""
+    path = PathTo(file_okay=not folder, dir_okay=folder)
+    return click.option("--output", "-o", type=path, metavar="DIR" if folder else "FILE", help=meaning)
+
+
+class FalseAlarms(click.FloatRange):
+    """An expected number of false alarms. Far below the minimum, the share of a single row underflows."""
+
+    def __init__(self) -> None:
+        super().__init__(min=LEAST_ALPHA, max=1, max_open=True)
+        self.name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Convert it, or fail with the range; NaN is in no range."""
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{number} is not in the range {self._describe_range()}.", param, ctx)
+        return number
+
+
+contract_option = click.option(
+    "--contract",
+    type=click.Choice(["declared", "strict"]),
+    default="declared",
+    show_default=True,
+    help="Judge by the contract that the backend declares, or by the strictest one, whose additional failures are "
+    "listed as gaps.",
+)
+
+
+def device_option(meaning: str) -> Callable[..., Any]:
+    """Return the option --device, as `device`: a Device, or None."""
+    return click.option(
+        "--device",
+        type=click.Choice([device.value for device in Device]),
+        callback=lambda _ctx, _option, value: None if value is None else Device(value),
+        help=meaning,
+    )
+
+
+def tree_option(meaning: str) -> Callable[..., Any]:
+    """Return an option for each engine, named after it; their values, by engine, are the parameter `trees`."""
+
+    def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def with_trees(*args: Any, **given: Any) -> Any:
+            trees = {name: given.pop(_parameter(name)) for name in engine_names()}
+            return command(*args, trees=trees, **given)
+
+        decorated: Callable[..., Any] = with_trees
+        for name in engine_names():
+            decorated = click.option(
+                f"--{name}",
+                _parameter(name),
+                type=click.Path(exists=True, file_okay=False, path_type=Path),
+                metavar="PATH",
+                help=meaning.format(engine=name),
+            )(decorated)
+        return decorated
+
+    return with_options
+
+
+def _parameter(engine: str) -> str:
+    return f"tree_of_{engine}"
+
+
+def backends_option(meaning: str) -> Callable[..., Any]:
+    """Return the options that choose backends, as `backends`, `device` and `trees`."""
+    of_releases = "".join(f", {name}==VERSION:NAME one of a release of {name}" for name in engine_names())
+    option = click.option(
+        "--backend",
+        "backends",
+        multiple=True,
+        metavar="NAME",
+        help=f"{meaning}; may be given several times. FILE.py:NAME is a backend of your own{of_releases}.  "
+        f"[default: {', '.join(DEFAULT_BACKENDS)}; with --device cuda {', '.join(DEFAULT_BACKENDS_ON_GPU)}]",
+    )
+    where = device_option("Device to run on; on a Hopper GPU, trtllm_mha is hopper:trtllm_mha.  [default: by the name]")
+    tree = tree_option("Source tree of {engine} whose backends are tested: all of them, or those of --backend.")
+    return lambda command: option(where(tree(command)))
+
+
+def answer_options(quiet: str, verbose: str | None = None, *, json: bool = True) -> Callable[..., Any]:
+    """Return the options --json, --quiet and --verbose, which `terminal` obeys: no command gets them as arguments.
+
+    `quiet` and `verbose` are the objects of "print"; a command without `verbose` has nothing more to print.
+    """
+
+    def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
+        if verbose is not None:
+            command = _remembered("--verbose", "-v", key=VERBOSE, is_flag=True, help=f"Also print {verbose}.")(command)
+        command = _remembered("--quiet", "-q", key=QUIET, is_flag=True, help=f"Print {quiet}.")(command)
+        if json:
+            meaning = "Write the answer as JSON; with -, to standard output, and text to standard error."
+            command = _remembered("--json", key=JSON, type=_FileToWrite(), metavar="FILE", help=meaning)(command)
+        return command
+
+    return with_options
+
+
+class _FileToWrite(PathTo):
+    """A file in a folder that exists, so that no long run ends with an answer that can't be written; or "-"."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if str(value) == STANDARD_OUTPUT:
+            return Path(value)
+        path = super().convert(value, param, ctx)
+        if not path.parent.is_dir():
+            self.fail(f"{str(path.parent)!r} is not a folder: name a file in one.", param, ctx)
+        return path
+
+
+def _remembered(*names: str, key: str, **attributes: Any) -> Callable[..., Any]:
+    """Return an option whose value is kept in the context."""
+
+    def remember(ctx: click.Context, _option: click.Parameter, value: Any) -> None:
+        ctx.meta[key] = value
+
+    return click.option(*names, callback=remember, expose_value=False, **attributes)
+
+
+ALWAYS = ("json", "quiet", "verbose")
+"""Options that go with any other."""
+
+
+def check_alone(ctx: click.Context, resumed: str, but: Collection[str] = ()) -> None:
+    """Raise UsageError for a parameter beside --resume that would be ignored: all but --home and those in `but`."""
+    for given in ctx.command.params:
+        name = given.name or ""
+        if (
+            name not in {"resume", "home", *ALWAYS, *but}
+            and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        ):
+            shown = given.opts[0] if isinstance(given, click.Option) else given.human_readable_name
+            raise click.UsageError(
+                f"--resume continues {resumed} with its own options: leave {shown} out, or begin another"
+            )

@@ -1,0 +1,118 @@
+"""The schema of answers in JSON, and its page in the docs: python -m attnfuzz.harness.cli.schema docs/reference."""
+
+import inspect
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from attnfuzz.harness.cli import answers
+from attnfuzz.harness.defects.results import DefectScore
+from attnfuzz.harness.triage import Triage
+
+SCHEMA = "json-schema.json"
+PAGE = "json.md"
+
+ANSWERS: Mapping[str, tuple[type[msgspec.Struct], ...]] = {
+    "fuzz": (answers.Campaign,),
+    "report": (answers.Campaign,),
+    "compare": (answers.Differences,),
+    "replay": (answers.Replayed,),
+    "import": (answers.Imported, answers.Dump),
+    "triage": (Triage,),
+    "shrink": (answers.Smaller,),
+    "bisect": (answers.Bisected,),
+    "sweep": (answers.Swept,),
+    "findings list": (answers.Findings,),
+    "findings show": (answers.ShownFinding,),
+    "corpus list": (answers.CorpusCases,),
+    "corpus add": (answers.CorpusChange,),
+    "corpus merge": (answers.CorpusChange,),
+    "corpus prune": (answers.CorpusChange,),
+    "bugs list": (answers.Bugs,),
+    "bugs show": (answers.Bugs,),
+    "bugs run": (answers.BugResults,),
+    "defects list": (answers.Defects,),
+    "defects run": (DefectScore,),
+    "backends": (answers.Backends,),
+    "build": (answers.Modules,),
+    "calibrate": (answers.Calibrations,),
+}
+"""The answers of each command: one, or several for options that ask something else."""
+
+_HEAD = """\
+# Answers in JSON
+
+For scripts and CI: `--json FILE` writes a command's answer to a file; with `--json -` it is all that is written to
+standard output, and text goes to standard error. Exit codes are the same with and without it. An error (exit code 2)
+before a command has its answer is written to standard error only.
+
+[`{schema}`]({schema}) is the JSON Schema (2020-12) of all answers, under `$defs`. Both are generated from the types in
+`harness/cli/answers.py`. Until version 1.0 fields may change in a minor release; the changelog says so.
+
+```console
+$ attnfuzz fuzz --time 10m --json night.json
+$ jq -r '.causes[] | select(.state == "new") | .reproducers[0]' night.json
+```
+
+| command | answer |
+|---|---|
+"""
+
+
+def _types() -> list[type[msgspec.Struct]]:
+    return list(dict.fromkeys(each for several in ANSWERS.values() for each in several))
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of every answer, and of the types in their fields."""
+    _, components = msgspec.json.schema_components(_types(), ref_template="#/$defs/{name}")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$defs": dict(sorted(components.items()))}
+
+
+def page() -> str:
+    """Return the page in markdown: the answer of each command, then every type."""
+    parts = [_HEAD.format(schema=SCHEMA)]
+    for command, types in ANSWERS.items():
+        links = ", ".join(f"[{each.__name__}](#{each.__name__.lower()})" for each in types)
+        parts.append(f"| `attnfuzz {command}` | {links} |\n")
+    definitions = schema()["$defs"]
+    names = dict.fromkeys((*(each.__name__ for each in _types()), *definitions))
+    parts.extend(_section(name, definitions[name]) for name in names)
+    return "".join(parts)
+
+
+def _section(name: str, definition: Mapping[str, Any]) -> str:
+    """A type with its fields, or its values."""
+    heading = f"\n## {name}\n\n{inspect.cleandoc(definition['description'])}\n\n"
+    if "enum" in definition:
+        return heading + "One of " + ", ".join(f"`{value}`" for value in definition["enum"]) + ".\n"
+    fields = (f"| `{field}` | {_words(kind)} |\n" for field, kind in definition["properties"].items())
+    return f"{heading}| field | type |\n|---|---|\n{''.join(fields)}"
+
+
+def _words(kind: Mapping[str, Any]) -> str:
+    """A type as a reader of the page needs it."""
+    if "anyOf" in kind:
+        return " or ".join(map(_words, kind["anyOf"]))
+    if "$ref" in kind:
+        name = kind["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if kind.get("type") == "array":
+        return f"array of {_words(kind['items'])}" if kind.get("items") else "array"
+    if kind.get("type") == "object" and isinstance(kind.get("additionalProperties"), dict):
+        return f"object of {_words(kind['additionalProperties'])}"
+    return str(kind.get("type", "any"))
+
+
+def reference() -> dict[str, str]:
+    """Return the files of the reference: name and text."""
+    return {SCHEMA: json.dumps(schema(), indent=2) + "\n", PAGE: page()}
+
+
+if __name__ == "__main__":
+    for name, text in reference().items():
+        (Path(sys.argv[1]) / name).write_text(text)

@@ -1,0 +1,242 @@
+"""Forks the processes of attnfuzz off one that has imported torch, in place of starting them.
+
+Starting a nursery or a job takes 2 s of CPU time, nearly all of it for the import of torch. Within
+`forked_processes`, what this process starts as `tethered.command`, or as a script by its path, is forked off a template
+that has imported everything. To its parent it is the same: a child with a Popen, and with the descriptors, environment
+and session that were asked for. A forked job forks its nurseries likewise.
+"""
+
+import atexit
+import ctypes
+import functools
+import gc
+import importlib
+import inspect
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+from unittest import mock
+
+TETHERED = "attnfuzz.harness.workers.tethered"
+NURSERY = "attnfuzz.harness.workers.nursery"
+IMPORTED = ("attnfuzz.harness.campaign.job", "attnfuzz.harness.inside.execute", "attnfuzz.harness.inside.explained")
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+"""As a nursery has it: one thread, and no question to CUDA's driver, which would start others."""
+
+MESSAGE_BYTES = 1 << 18
+FREE_DESCRIPTORS = 512
+"""Those of the test that a process is given lie below, its copies of them above."""
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_libc = ctypes.CDLL(None)
+
+
+_execute_child: Callable[..., None] = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+
+
+@contextmanager
+def forked_processes() -> Iterator[None]:
+    """Fork our processes and scripts, off one template for all tests of this process."""
+    with _executed_by(_template()):
+        yield
+
+
+class _Template:
+    """The process to fork from, seen from its parent. `control` is the socket to it, None until it is needed."""
+
+    def __init__(self, control: socket.socket | None = None) -> None:
+        self._control = control
+        self._lock = threading.Lock()
+
+    def fork(self, order: dict[str, Any], descriptors: Sequence[int]) -> int:
+        """Fork a child of this process, and return its id."""
+        with self._lock:
+            if self._control is None:
+                self._control = _started()
+            # The template's child forks it and ends. It then becomes a child of its nearest ancestor that adopts.
+            _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+            try:
+                socket.send_fds(self._control, [json.dumps(order).encode()], descriptors)
+                return int(self._control.recv(MESSAGE_BYTES))
+            finally:
+                _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
+
+
+@contextmanager
+def started_processes() -> Iterator[None]:
+    """Start processes, within `forked_processes`."""
+    with mock.patch.object(subprocess.Popen, "_execute_child", _execute_child):
+        yield
+
+
+@functools.cache
+def _template() -> _Template:
+    return _Template()
+
+
+def _started() -> socket.socket:
+    control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with remote, started_processes():
+        # It ends when this process does: its socket is closed then.
+        template = subprocess.Popen(
+            [sys.executable, __file__, str(remote.fileno()), json.dumps(sys.path)],
+            pass_fds=[remote.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**os.environ, **ENVIRONMENT},
+        )
+    atexit.register(template.wait)
+    atexit.register(control.close)
+    return control
+
+
+def _executed_by(template: _Template) -> AbstractContextManager[object]:
+    """Replace the method of Popen that starts a process."""
+    signature = inspect.signature(_execute_child)
+
+    def execute_child(popen: subprocess.Popen[Any], *arguments: Any) -> None:
+        given = signature.bind(popen, *arguments).arguments
+        if not _can_fork(given["args"]):
+            _execute_child(popen, *arguments)
+            return
+        sys.audit("subprocess.Popen", given["executable"], given["args"], given["cwd"], given["env"])
+        pipes = [given[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")]
+        theirs = [own if own >= 0 else number for number, own in enumerate((pipes[0], pipes[3], pipes[5]))]
+        order = {
+            "arguments": given["args"][1:],
+            "folder": given["cwd"] or str(Path.cwd()),
+            "environment": dict(os.environ if given["env"] is None else given["env"]),
+            "session": given["start_new_session"],
+            "descriptors": [0, 1, 2, *given["pass_fds"]],
+        }
+        popen.pid = template.fork(order, [*theirs, *given["pass_fds"]])
+        popen._child_created = True  # type: ignore[attr-defined]
+        popen._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+    return mock.patch.object(subprocess.Popen, "_execute_child", execute_child)
+
+
+def _can_fork(command: str | Sequence[str]) -> bool:
+    """Whether a command runs one of our modules, tethered, or a script."""
+    if isinstance(command, str) or len(command) < 2 or command[0] != sys.executable:
+        return False
+    return command[1].endswith(".py") or list(command[1:3]) == ["-m", TETHERED]
+
+
+def _serve(control: socket.socket, parent: int) -> None:
+    """Fork what is ordered, until the parent hangs up."""
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 64)
+        if not message:
+            return
+        reading, writing = os.pipe()
+        between = os.fork()
+        if not between:
+            adopted = os.getpid()
+            pid = os.fork()
+            if pid:
+                os.write(writing, str(pid).encode())
+                os._exit(0)
+            os.close(reading)
+            os.close(writing)
+            control.close()
+            _be(json.loads(message), descriptors, parent, adopted)
+        os.waitpid(between, 0)
+        control.send(os.read(reading, 20))
+        for descriptor in (reading, writing, *descriptors):
+            os.close(descriptor)
+
+
+def _be(order: dict[str, Any], descriptors: Sequence[int], parent: int, before: int) -> NoReturn:
+    """Be the process that was ordered."""
+    while os.getppid() == before:
+        os.sched_yield()
+    if os.getppid() != parent:
+        os._exit(0)
+    if order["session"]:
+        os.setsid()
+    _take(descriptors, order["descriptors"])
+    os.chdir(order["folder"])
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    if NURSERY in order["arguments"]:
+        _run(order["arguments"])
+    with _executed_by(_Template(_template_of_this())):
+        _run(order["arguments"])
+
+
+def _take(descriptors: Sequence[int], numbers: Sequence[int]) -> None:
+    """Have these descriptors, by these numbers, and no others."""
+    for index, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, FREE_DESCRIPTORS + index)
+    os.closerange(0, FREE_DESCRIPTORS)
+    for index, number in enumerate(numbers):
+        os.dup2(FREE_DESCRIPTORS + index, number)
+    os.closerange(FREE_DESCRIPTORS, FREE_DESCRIPTORS + len(descriptors))
+
+
+def _template_of_this() -> socket.socket:
+    """Fork a template off this process, which ends with it."""
+    parent = os.getpid()
+    control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork():
+        remote.close()
+        return control
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    control.close()
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    os.dup2(0, 1)
+    _serve(remote, parent)
+    os._exit(0)
+
+
+def _run(arguments: Sequence[str]) -> NoReturn:
+    """Run the module, and end as the interpreter does, but for what takes it 0.3 s with torch."""
+    status: int | str | None = 0
+    try:
+        if arguments[0] == "-m":
+            sys.path[0], sys.argv = str(Path.cwd()), list(arguments[1:])
+            runpy.run_module(TETHERED, run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0], sys.argv = str(Path(arguments[0]).parent), list(arguments)
+            runpy.run_path(arguments[0], run_name="__main__")
+    except SystemExit as ended:
+        status = ended.code
+    except BaseException:  # noqa: BLE001 - as the interpreter does at the end of a program
+        traceback.print_exc()
+        status = 1
+    if isinstance(status, str):
+        sys.stderr.write(f"{status}\n")
+        status = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status or 0)
+
+
+def main() -> None:
+    """Import everything, then fork what the parent orders. Run with the socket to it, and with its sys.path."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    sys.path[:] = ["", *json.loads(sys.argv[2])]
+    for name in IMPORTED:
+        importlib.import_module(name)
+    # A module that is run has been imported by others.
+    warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
+    gc.collect()
+    gc.freeze()
+    _serve(control, os.getppid())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""A known cause explains a failure if what it predicts of the failure's case comes true."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from fake_causes import featured, names_in
+from msgspec.structs import replace
+from small_cases import HEADS, step
+
+from attnfuzz.harness.search.explained import explain
+from attnfuzz.harness.search.known import KnownCause
+from attnfuzz.harness.search.messages import ShrinkBudget
+from attnfuzz.harness.search.pinned import Pinned
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.reference.case import Case, Mode
+from attnfuzz.reference.mistake import Mistake
+
+Faulty = Callable[[Case], Sequence[tuple[Kind, str]]]
+"""A kernel: the kinds of its failures on a case, with their places."""
+
+
+def judged(faulty: Faulty, case: Case) -> Verdict:
+    mode = case.steps[-1].mode
+    kernel = "decode" if mode in (Mode.DECODE, Mode.TARGET_VERIFY) else "context"
+    return Verdict(
+        observations=tuple(
+            Observation(kind=kind, place=place, message="wrong", step=0, mode=mode.value, kernel=kernel)
+            for kind, place in faulty(case)
+        )
+    )
+
+
+def explained(
+    faulty: Faulty,
+    failing: Case,
+    known: Case,
+    needs: tuple[str, ...],
+    *,
+    mistakes: tuple[tuple[Mistake, ...], tuple[Mistake, ...]] = ((), ()),
+) -> bool:
+    """Whether the cause of how `known` fails, which needs these features, explains how `failing` fails."""
+    first, other = judged(faulty, known), judged(faulty, failing)
+    cause = KnownCause(
+        name="known",
+        case=known,
+        fingerprint=Fingerprint.of("fake", first.failures[0]),
+        needs=needs,
+        mistakes=mistakes[0],
+    )
+    pinned = Pinned(
+        Fingerprint.of("fake", other.failures[0]),
+        failing,
+        other,
+        run=lambda case: judged(faulty, case),
+        budget=ShrinkBudget(runs=500, seconds=60),
+        aside=lambda _case, _verdict: None,
+    )
+    return explain(pinned, (cause,), lambda _: True, mistakes=mistakes[1]).cause is not None
+
+
+def lengths(case: Case) -> list[tuple[int, int]]:
+    return [(each.q_len, each.kv_len) for each in case.steps[-1].requests]
+
+
+def one_request(mode: Mode, q_len: int, kv_len: int, **features: object) -> Case:
+    whole = mode in (Mode.DECODE, Mode.TARGET_VERIFY)
+    (only,) = (step(mode, (q_len, kv_len), stride=q_len if whole else 0),)
+    return Case(backend="fake", geometry=replace(HEADS, **features), steps=(only,))  # type: ignore[arg-type]
+
+
+def sinks_missing_from_lse(case: Case) -> list[tuple[Kind, str]]:
+    if not case.geometry.sinks:
+        return []
+    empty = all(kv_len == 0 for _, kv_len in lengths(case))
+    return [(Kind.EMPTY_ROW, "empty rows") if empty else (Kind.LSE_MISMATCH, "lse")]
+
+
+@pytest.mark.parametrize("mode", [Mode.EXTEND, Mode.DECODE])
+def test_rows_that_are_empty_show_a_cause_in_another_way(mode: Mode) -> None:
+    empty = one_request(mode, 1, 0, sinks=True)
+    assert explained(sinks_missing_from_lse, empty, one_request(Mode.EXTEND, 2, 5, sinks=True), ("sinks",))
+
+
+def test_a_fault_that_empty_rows_alone_show_is_none_that_full_rows_show() -> None:
+    def two_faults(case: Case) -> list[tuple[Kind, str]]:
+        if all(kv_len == 0 for _, kv_len in lengths(case)):
+            return [(Kind.EMPTY_ROW, "empty rows")]
+        return sinks_missing_from_lse(case)
+
+    empty = one_request(Mode.EXTEND, 1, 0, sinks=True)
+    assert not explained(two_faults, empty, one_request(Mode.EXTEND, 2, 5, sinks=True), ("sinks",))
+
+
+def test_requests_with_fewer_keys_than_queries_keep_them_in_another_mode() -> None:
+    def short_kv(case: Case) -> list[tuple[Kind, str]]:
+        return [(Kind.EMPTY_ROW, "empty rows")] if any(0 < kv < q for q, kv in lengths(case)) else []
+
+    extend, verify = one_request(Mode.EXTEND, 3, 2), one_request(Mode.TARGET_VERIFY, 3, 2)
+    assert explained(short_kv, verify, extend, ("fewer keys than queries",))
+
+
+def padded(case: Case) -> bool:
+    return any(each.padded for each in case.steps)
+
+
+@pytest.mark.parametrize("mode", [Mode.EXTEND, Mode.CHUNKED_PREFILL, Mode.DRAFT_EXTEND_V2])
+def test_padding_stays_in_another_mode(mode: Mode) -> None:
+    def leaks(case: Case) -> list[tuple[Kind, str]]:
+        return [(Kind.OUTPUT_MISMATCH, "out")] if padded(case) else []
+
+    known = Case(backend="fake", geometry=HEADS, steps=(step(Mode.DECODE, (1, 5), rows=3),))
+    extend = step(mode, (2, 9), rows=3 if mode is Mode.DRAFT_EXTEND_V2 else 4, stride=2 if mode.speculative else 0)
+    assert explained(leaks, Case(backend="fake", geometry=HEADS, steps=(extend,)), known, ("padding",))
+
+
+def test_a_feature_that_the_kind_of_failure_does_not_ask_for_is_another_cause_s() -> None:
+    def two_faults(case: Case) -> list[tuple[Kind, str]]:
+        found = [(Kind.NOT_FINITE, "out")] if case.geometry.sinks and case.geometry.soft_cap else []
+        return found + ([(Kind.LSE_MISMATCH, "lse")] if case.geometry.sinks else [])
+
+    assert not explained(two_faults, featured(sinks=True, soft_cap=30.0), featured(sinks=True), ("sinks",))
+
+
+def test_a_stray_read_is_a_fault_or_a_wrong_number_by_what_lies_there() -> None:
+    def strays(case: Case) -> list[tuple[Kind, str]]:
+        if case.geometry.window_left < 0:
+            return []
+        return [(Kind.ILLEGAL_ACCESS, "kv_cache")] if case.geometry.sinks else [(Kind.NOT_FINITE, "out")]
+
+    assert explained(strays, featured(window=3, sinks=True), featured(window=3), ("window",))
+
+
+@pytest.mark.parametrize(("mode", "same"), [(Mode.CHUNKED_PREFILL, True), (Mode.DECODE, False)])
+def test_a_fault_of_all_cases_explains_those_of_its_kernel(mode: Mode, same: bool) -> None:
+    def always(case: Case) -> list[tuple[Kind, str]]:
+        return [(Kind.OUTPUT_MISMATCH, "out")] if "sinks" not in names_in(case) else []
+
+    assert explained(always, one_request(mode, 1, 5), one_request(Mode.EXTEND, 1, 5), ()) is same
+
+
+@pytest.mark.parametrize("mistakes", [(Mistake.LOGIT_SCALE,), (Mistake.WINDOW,)])
+def test_the_same_mistake_in_two_kernels_is_one_cause(mistakes: tuple[Mistake, ...]) -> None:
+    def always(_case: Case) -> list[tuple[Kind, str]]:
+        return [(Kind.OUTPUT_MISMATCH, "out")]
+
+    decode, extend = one_request(Mode.DECODE, 1, 5), one_request(Mode.EXTEND, 1, 5)
+    same = mistakes == (Mistake.LOGIT_SCALE,)
+    assert explained(always, decode, extend, (), mistakes=((Mistake.LOGIT_SCALE,), mistakes)) is same
+
+
+def test_what_takes_several_steps_is_one_cause_in_all_modes_of_a_kernel() -> None:
+    def state_is_kept(case: Case) -> list[tuple[Kind, str]]:
+        if len(case.steps) < 2:
+            return []
+        return [(Kind.NOT_FINITE if case.steps[-1].mode is Mode.EXTEND else Kind.OUTPUT_MISMATCH, "out")]
+
+    first, second = step(Mode.EXTEND, (2, 5)), step(Mode.CHUNKED_PREFILL, (2, 5))
+    known = Case(backend="fake", geometry=HEADS, steps=(first, replace(first, requests=first.requests)))
+    failing = replace(known, steps=(second, second))
+    assert explained(state_is_kept, failing, known, ("several steps",))
+
+
+def test_two_faults_of_all_cases_with_several_pages_stay_apart_by_their_kinds() -> None:
+    def two_faults(case: Case) -> list[tuple[Kind, str]]:
+        if "several pages" not in names_in(case):
+            return []
+        longest = max(case.slot_lengths().values())
+        return [(Kind.NOT_FINITE, "out") if longest > 8 else (Kind.OUTPUT_MISMATCH, "out")]
+
+    long, short = one_request(Mode.EXTEND, 1, 12), one_request(Mode.EXTEND, 1, 6)
+    assert not explained(two_faults, long, short, ("several pages",))
+
+
+def test_what_one_page_shows_in_another_way_is_no_other_cause() -> None:
+    """With one key, the output is that key's value, whatever its logit."""
+
+    def logits_scaled(case: Case) -> list[tuple[Kind, str]]:
+        shown = [(Kind.OUTPUT_MISMATCH, "out")] if max(case.slot_lengths().values()) > 4 else []
+        return [*shown, (Kind.LSE_MISMATCH, "lse")]
+
+    known, failing = one_request(Mode.EXTEND, 1, 6), one_request(Mode.CHUNKED_PREFILL, 1, 6)
+    assert explained(logits_scaled, failing, known, ("several pages",))

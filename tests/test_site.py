@@ -1,0 +1,100 @@
+"""README and the documentation site: links lead somewhere, nothing is loaded from elsewhere, each page has a reader."""
+
+import importlib.util
+import os
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+TO_BE_SENT = ROOT / "docs" / "findings" / "issues"
+"""Texts of issues: their readers are those who get them."""
+
+
+pages = pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if TO_BE_SENT not in page.parents],
+    ids=lambda page: str(page.relative_to(ROOT / "docs")),
+)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built with every warning an error: links, anchors, pages that no navigation has, unknown names."""
+    folder = tmp_path_factory.mktemp("site")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NO_MKDOCS_2_WARNING", "1")
+        config = load_config(os.fspath(ROOT / "mkdocs.yml"), site_dir=os.fspath(folder), strict=True)
+        config.plugins.on_startup(command="build", dirty=False)
+        build(config)
+    return folder
+
+
+class Loaded(HTMLParser):
+    """Collects the addresses that a browser loads by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = dict(attrs)
+        if tag in ("iframe", "img", "script"):
+            self.addresses.append(attributes.get("src") or "")
+        if tag == "link" and attributes.get("rel") not in ("canonical", "next", "prev"):
+            self.addresses.append(attributes.get("href") or "")
+
+
+@pytest.mark.slow
+def test_the_site_is_complete_and_loads_nothing_from_elsewhere(site: Path) -> None:
+    """Slow: it builds some 50 pages, in this process."""
+    built = list(site.rglob("*.html"))
+    assert len(built) > len(PAGES) - 5
+    for page in built:
+        loaded = Loaded()
+        loaded.feed(page.read_text())
+        assert [address for address in loaded.addresses if re.match(r"(\w+:)?//", address)] == [], page
+    for style in site.rglob("*.css"):
+        assert not re.search(r"url\(\W?(https?:)?//", style.read_text()), style
+
+
+@pages
+def test_each_page_says_first_whom_it_is_for(page: Path) -> None:
+    title, empty, first, *_ = page.read_text().splitlines()
+    assert title.startswith("# ")
+    assert (empty, first.split()[0]) == ("", "For")
+
+
+def test_readme_fits_on_a_few_screens_and_its_links_lead_somewhere() -> None:
+    assert len(README.splitlines()) <= 120
+    targets = re.findall(r"\]\((?!\w+:)([^)#]+)", README)
+    assert len(targets) > 20
+    assert [target for target in targets if not (ROOT / target).exists()] == []
+
+
+@pytest.fixture(scope="module")
+def setup() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("attnfuzz_setup", ROOT / "setup.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("source", [None, "https://host.example/attnfuzz"])
+def test_on_a_package_index_no_link_of_readme_is_relative(
+    setup: ModuleType, source: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup, "source", lambda: source)
+    shown = setup.with_addresses(README)
+    assert re.findall(r"\]\((?!\w+:)[^)]*\)", shown) == []
+    assert ("[GPU](https://host.example/attnfuzz/blob/main/docs/guides/gpu.md)" in shown) == (source is not None)
+    assert ("](https://host.example/attnfuzz/raw/main/docs/images/terminal.png)" in shown) == (source is not None)
