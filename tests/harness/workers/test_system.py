@@ -1,5 +1,6 @@
 """On a system other than Linux, each way into attnfuzz ends with the same line, before anything that only Linux has."""
 
+import subprocess
 import sys
 from types import SimpleNamespace
 from typing import Any, cast
@@ -55,3 +56,22 @@ def test_the_fixture_names_the_system_when_tests_are_collected(line: str) -> Non
 @pytest.mark.usefixtures("line")
 def test_a_suite_without_the_fixture_runs_anywhere() -> None:
     plugin.pytest_generate_tests(cast("pytest.Metafunc", SimpleNamespace(fixturenames=["tmp_path"])))
+
+
+ON_WINDOWS = """
+import sys
+import click, hypothesis, msgspec, packaging
+sys.modules |= dict.fromkeys(("fcntl", "grp", "pwd", "resource", "termios"))
+sys.platform = "win32"
+sys.argv = ["attnfuzz", "fuzz"]
+from attnfuzz.harness.cli.main import main
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_command_names_the_system_where_modules_of_posix_are_missing() -> None:
+    # In a process of its own, since this one has imported these modules.
+    ended = subprocess.run([sys.executable, "-c", ON_WINDOWS], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert ended.stderr.startswith("Error: attnfuzz needs Linux, and this is Windows: ")
