@@ -103,14 +103,13 @@ lint: $(READY)
 
 ## Run mypy.
 # On a copy as users get it: mypy follows neither the symlinks nor an editable install's import hook.
-types: MYPY = $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml
+types: MYPY = $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache
 types: TESTS = $(CURDIR)/tests
 types: BENCHMARKS = $(CURDIR)/benchmarks
 types: $(READY)
 	rm -rf build
 	$(BIN)/pip install --quiet --no-deps --target $(INSTALLED) .
-	cd $(INSTALLED) && MYPYPATH=. $(MYPY) --package attnfuzz
-	cd $(INSTALLED) && MYPYPATH=.:$(TESTS):$(TESTS)/fakes:$(BENCHMARKS) $(MYPY) --explicit-package-bases $(TESTS) $(BENCHMARKS) $(CURDIR)/conftest.py
+	cd $(INSTALLED) && MYPYPATH=.:$(TESTS):$(TESTS)/fakes:$(BENCHMARKS) $(MYPY) --explicit-package-bases attnfuzz $(TESTS) $(BENCHMARKS) $(CURDIR)/conftest.py
 
 ## Who may import whom.
 imports: $(READY)

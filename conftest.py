@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from attnfuzz.harness.search.examples import without_constants_of_sources
 
@@ -20,6 +21,12 @@ def _seeds_draw_the_same() -> Iterator[None]:
     """Make draws independent of loaded modules, which depend on earlier tests and their distribution over processes."""
     with without_constants_of_sources():
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Tests run in as many processes as there are cores: more threads would spin while they wait for each other."""
+    torch.set_num_threads(1)
 
 
 @pytest.hookimpl(tryfirst=True)

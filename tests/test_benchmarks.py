@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from campaign_events import started
+from forked_python import forked_processes
 
 from attnfuzz.harness.campaign.events import Progress
 from attnfuzz.harness.campaign.log import EventLog
@@ -70,6 +72,13 @@ class Raising(SdpaBackend):
 """
 
 
+@pytest.fixture
+def forked() -> Iterator[None]:
+    """Benchmarks that have nothing to measure are forked, and import no torch."""
+    with forked_processes():
+        yield
+
+
 def run(name: str, *options: str) -> subprocess.CompletedProcess[str]:
     script = str(BENCHMARKS / f"{name}.py")
     return subprocess.run([sys.executable, script, *options], capture_output=True, text=True, check=False)
@@ -94,6 +103,7 @@ def test_a_benchmark_tells_its_options(name: str) -> None:
         assert option in done.stdout
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.skipif(bool(visible()), reason="this machine has a GPU: scripts/gpu.sh bench runs them")
 @pytest.mark.parametrize("name", ON_A_GPU)
 def test_what_needs_a_gpu_says_so_in_a_line(name: str) -> None:
@@ -103,6 +113,7 @@ def test_what_needs_a_gpu_says_so_in_a_line(name: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.usefixtures("forked")
 def test_an_unknown_backend_is_one_clear_line() -> None:
     done = run("phases", "--backend", "trtllm_mah")
     assert done.returncode == 2
@@ -110,6 +121,7 @@ def test_an_unknown_backend_is_one_clear_line() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_backend_that_fails_is_not_measured(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(RAISING)
@@ -118,6 +130,7 @@ def test_a_backend_that_fails_is_not_measured(tmp_path: Path) -> None:
     assert "Raising fails, choose one that passes" in done.stderr
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_log_shows_the_rate_over_time(tmp_path: Path) -> None:
     path = tmp_path / "events.ndjson"
     with EventLog(path) as log:
@@ -131,6 +144,7 @@ def test_a_log_shows_the_rate_over_time(tmp_path: Path) -> None:
     assert "the last quarter over the first 60 s: 0.50" in done.stdout
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_file_that_is_no_log_is_one_clear_line(tmp_path: Path) -> None:
     path = tmp_path / "events.ndjson"
     path.write_text("nothing\n")

@@ -16,7 +16,7 @@ PLAN = Plan(backends=("trtllm_mha@21649-before",), examples=50, out=Path("attnfu
 
 
 def post_to(url):
-    """Return a handler of a campaign's events. What it raises would end the campaign, which can be resumed."""
+    """Return a handler of a campaign's events. An exception of it would end the campaign, which can be resumed."""
 
     def handle(event):
         if isinstance(event, FindingFiled) and event.known is None:

@@ -1,8 +1,8 @@
 """A server's last call of FlashInfer, with the mistake of SGLang PR #21649: docs/reproduce.md begins with its dump.
 
 Ten requests extend by four draft tokens each, and are planned. Then data parallelism pads the batch to twelve, and the
-kernel is told twelve. It needs no GPU: FlashInfer dumps the call, and where it would load its kernel the script dies,
-which leaves what a crash leaves.
+kernel is given twelve. It needs no GPU: FlashInfer dumps the call, and where it would load its kernel the script dies,
+which leaves the same files as a crash.
 """
 
 from unittest import mock

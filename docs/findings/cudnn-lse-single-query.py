@@ -55,5 +55,5 @@ for q_len, heads, kv_heads in ((1, 4, 4), (2, 4, 2), (1, 4, 2)):
     wrong |= any(abs(each - 2) > 0.01 for each in seen)
     print(f"queries {q_len}, heads {heads} over {kv_heads}: expected {[2.0] * heads}, seen {seen}")
 sys.stdout.flush()
-# Not sys.exit: cuDNN's bindings would list what FlashInfer keeps of them.
+# Not sys.exit: cuDNN's bindings would list the objects that FlashInfer keeps.
 os._exit(wrong)

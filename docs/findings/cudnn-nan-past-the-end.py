@@ -79,5 +79,5 @@ for name, call, queries in (("decode", decode, 1), ("decode", decode, 2), ("pref
         wrong |= any(not abs(row - 1) < 0.02 for row in seen)
         print(f"{name}, q {queries}, {in_keys} in K and {in_values} in V: expected {[1.0] * queries}, seen {seen}")
 sys.stdout.flush()
-# Not sys.exit: cuDNN's bindings would list what FlashInfer keeps of them.
+# Not sys.exit: cuDNN's bindings would list the objects that FlashInfer keeps.
 os._exit(wrong)

@@ -54,5 +54,5 @@ for row, (expected, expected_lse) in enumerate(((1, 0), (1, 1), (0, -math.inf), 
         f"seen out {seen} and lse {seen_lse}"
     )
 sys.stdout.flush()
-# Not sys.exit: cuDNN's bindings would list what FlashInfer keeps of them.
+# Not sys.exit: cuDNN's bindings would list the objects that FlashInfer keeps.
 os._exit(wrong)

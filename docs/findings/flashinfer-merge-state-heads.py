@@ -45,7 +45,7 @@ for name, merge in (("merge_state_in_place", in_place), ("merge_state", apart)):
             seen = merge(heads)
         except RuntimeError as error:
             wrong, seen = True, f"{type(error).__name__}: {str(error).splitlines()[0]}"
-            # The error of a failed launch is told once more by the next one.
+            # The next launch reports the error of a failed one once more.
             with contextlib.suppress(RuntimeError):
                 torch.zeros(1, device="cuda")
         else:

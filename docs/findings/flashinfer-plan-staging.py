@@ -54,7 +54,7 @@ def attend(wrapper: Wrapper, lengths: list[int]) -> torch.Tensor:
 
 
 def differing(name: str, out: torch.Tensor) -> bool:
-    """Print how many rows of the first batch differ from what they are on a calm GPU."""
+    """Print how many rows of the first batch differ from their values on an idle GPU."""
     try:
         torch.cuda.synchronize()
         rows = (out != EXPECTED).flatten(1).any(1).sum().item()

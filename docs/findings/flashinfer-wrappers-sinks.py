@@ -34,7 +34,7 @@ Wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper | flashinfer.BatchDecod
 
 
 def wrong(name: str, wrapper: Wrapper) -> bool:
-    """Run what was planned, and print the first element: whether the sink was left out."""
+    """Run the plan, and print the first element: whether the sink was left out."""
     out, lse = (result.flatten()[0].item() for result in wrapper.run(QUERY, CACHE, return_lse=True, sinks=SINKS))
     print(f"{name}: expected out 0.5 and lse 1.0, seen out {out} and lse {lse}")
     return abs(out - 0.5) > 0.01 or abs(lse - 1) > 0.01

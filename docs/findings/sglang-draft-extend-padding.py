@@ -27,7 +27,7 @@ HEADS, HEAD_DIM, PAGE, DRAFT = 2, 64, 16, 2
 
 
 def addressed(query, kv_cache, seq_lens, block_tables):
-    """What a kernel computes that goes by the rows of the queries (flashinfer/decode.py 0.7.2.post1, line 4321)."""
+    """Compute as a kernel that goes by the rows of the queries (flashinfer/decode.py 0.7.2.post1, line 4321)."""
     batch = len(query) // DRAFT
     # A kernel is handed a pointer, not a length.
     lengths = seq_lens.as_strided((batch,), (1,)).tolist()
@@ -58,10 +58,10 @@ def called(query, kv_cache, seq_lens, block_tables):
     )
 
 
-# Page 1 is the request's, with values of 1; page 2 is somebody else's, with values of 7.
+# Page 1 is the request's, with values of 1; page 2 is another request's, with values of 7.
 kv_cache = torch.zeros(3, 2, 1, PAGE, HEAD_DIM, dtype=torch.bfloat16, device=DEVICE)
 kv_cache[1, 1], kv_cache[2, 1] = 1, 7
-# What was planned is the first row of each. The second is what happens to lie behind.
+# The plan is the first row of each. The second is other memory behind it.
 seq_lens = torch.tensor([2, PAGE], dtype=torch.int32, device=DEVICE)[:1]
 block_tables = torch.tensor([[1], [2]], dtype=torch.int32, device=DEVICE)[:1]
 query = torch.zeros(2 * DRAFT, HEADS, HEAD_DIM, dtype=torch.bfloat16, device=DEVICE)

@@ -27,7 +27,7 @@ def trtllm_mla(step):
 
 
 def drafted(lengths):
-    """What each step's token attends to: zero queries, so the mean of the values 1, 2, 3, ... that it sees."""
+    """Attend as each step's token does: zero queries, so the mean of the values 1, 2, 3, ... that it sees."""
     cache = torch.zeros(SEQ_LEN + STEPS)
     cache[:SEQ_LEN] = torch.arange(1, SEQ_LEN + 1)
     seen = []

@@ -1,7 +1,7 @@
 """XQA and fmha_v2 read a strided query as if it were contiguous. Needs FlashInfer and a Hopper GPU.
 
 Queries of 0, in a tensor of 1s as where Q is a view of one projection of Q, K and V. Two keys have logits of 0 for each
-query, but far apart ones for what lies between the queries: the mean of their values 0 and 1 is 1/2.
+query, but far apart ones for the numbers between the queries: the mean of their values 0 and 1 is 1/2.
 """
 
 import math

@@ -27,7 +27,7 @@ LINES = 200
 
 
 def recorded(columns, command):
-    """Run a command on a terminal of so many columns, and return the screen that it leaves."""
+    """Run a command on a terminal, and return the screen that it leaves."""
     screen = pyte.Screen(columns, LINES)
     stream = pyte.ByteStream(screen)
     child, terminal = pty.fork()
@@ -71,7 +71,8 @@ if __name__ == "__main__":
     with Path(os.devnull).open("w") as nowhere:
         console = Console(record=True, width=int(columns), file=nowhere, force_terminal=True, color_system="truecolor")
         console.print(Text.assemble(("$ ", "bold green"), (shlex.join(command), "bold")), soft_wrap=True)
-        for line in lines_of(screen):
+        # The picture cuts off what hangs below its last line, such as an underscore.
+        for line in [*lines_of(screen), Text()]:
             console.print(line, soft_wrap=True)
     svg = console.export_svg(title="attnfuzz")
     Path(path).write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL))

@@ -1,1 +1,1 @@
-"""The command line: a module for each command of `attnfuzz`."""
+"""The command line: `commands` declares the commands, and a module for each implements it."""

@@ -119,7 +119,7 @@ class _Releases:
         return f"{' '.join(assignments)} {shlex.join([sys.executable, str(self.script)])}"
 
     def _workspace(self, site: Site) -> Path:
-        """Where FlashInfer keeps what it compiles: one for each site, since what a version compiles is its own."""
+        """The folder of kernels that FlashInfer compiles: one for each site, since each version compiles its own."""
         digest = hashlib.sha256(str(site.folder).encode(errors="surrogateescape")).hexdigest()[:8]
         return self.cache / "workspaces" / f"{self.package}-{site.version}-{digest}"
 
@@ -180,7 +180,7 @@ def _script(path: Path | None, script: Path | None, cache: Path) -> Path:
 
 
 def _table(versions: Sequence[Version], outcomes: Mapping[Version, Outcome]) -> Table:
-    table = new_table("version", "outcome", "what was seen", whole=("version", "outcome"))
+    table = new_table("version", "outcome", "seen", whole=("version", "outcome"))
     for version in versions:
         outcome = outcomes.get(version)
         if outcome is None:

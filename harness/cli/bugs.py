@@ -182,7 +182,7 @@ class BugRun:
     """The failures of a bug on `backend`, `before` its fix and `after` it, or why it can't be run.
 
     `after` is None where there is no backend without the bug, which is `fixed`. `remark` says which case it was, or on
-    what kernels, if that is not what the entry says.
+    which kernels, if the entry says otherwise.
     """
 
     bug: Bug
@@ -210,7 +210,7 @@ class BugRun:
 
 
 def _run(console: Console, runner: Runner, bug: Bug, backend: str, device: Device | None) -> BugRun:
-    """Run `bug` on `backend` and without the bug, and print what happened."""
+    """Run `bug` on `backend` and without the bug, and print the results."""
     run = _on_own_case(runner, bug, device) if backend == bug.backend_before else _on_counterpart(runner, bug, backend)
     console.print(Text.assemble((bug.name, "bold"), f"  {bug.title}"))
     if run.remark:

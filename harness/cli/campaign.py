@@ -101,7 +101,7 @@ def _report_again(home: Home, past: Past) -> Exit:
 
 
 def _concluded(campaign: str, home: Home, standing: Standing, written: Written) -> Exit:
-    """Print where the reports are and what to do next, and return the exit code of the campaign."""
+    """Print the paths of the reports and the next command, and return the exit code of the campaign."""
     reports = (written.html, written.junit, written.markdown, *written.issues)
     answer(campaign_answer(campaign, home, standing, reports))
     console = details()
@@ -109,11 +109,11 @@ def _concluded(campaign: str, home: Home, standing: Standing, written: Written) 
     for path in written.issues:
         console.print(f"Text for an issue: {path}", soft_wrap=True)
     if standing.failure is not None:
-        text = f"{standing.failure.text}\nThe harness itself failed. What was found before is kept; {_go_on(home)}"
+        text = f"{standing.failure.text}\nThe harness itself failed. Findings so far are kept; {_go_on(home)}"
         Terminal(stderr=True).print(text, soft_wrap=True)
         return Exit.FAILED
     if standing.finished is not None and standing.finished.interrupted:
-        console.print(f"Interrupted. What was found before is kept; {_go_on(home)}", soft_wrap=True)
+        console.print(f"Interrupted. Findings so far are kept; {_go_on(home)}", soft_wrap=True)
         return Exit.INTERRUPTED
     return Exit.CLEAN if standing.clean else Exit.FOUND
 
@@ -171,7 +171,7 @@ def _full_disk(then: str) -> Iterator[None]:
         if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}:
             raise
         where = f" ({error.filename})" if error.filename else ""
-        raise BadInput(f"{error.strerror}{where}: what was filed before is kept. Make room, then {then}") from error
+        raise BadInput(f"{error.strerror}{where}: findings so far are kept. Make room, then {then}") from error
 
 
 @contextlib.contextmanager

@@ -259,7 +259,7 @@ def export(*, path: Path, target: str | None, issue: bool, output: Path | None) 
 def _issue(case: AnyCase, exporter: Exporter, target: Target | None) -> str:
     """The text, with the script for `target`, or for every target that has one."""
     if exporter.seen is None:
-        raise CannotExport("it passes: there is nothing to report")
+        raise CannotExport("it passes, there is nothing to report")
     # A failure that no script shows can still be reported.
     scripts = list(exporter.scripts(None if target is None else [target]))
     return render_issue(case, exporter.seen, environment(), scripts)

@@ -49,7 +49,7 @@ def display_on(console: Console, standing: Standing) -> Iterator[Callable[[event
 
 
 class _LiveStatus:
-    """The status, drawn anew four times a second, below a line for each failure."""
+    """The status, redrawn four times a second, below a line for each failure."""
 
     def __init__(self, console: Console, standing: Standing) -> None:
         self._console = console

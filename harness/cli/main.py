@@ -6,17 +6,49 @@ import io
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
 import attnfuzz
 from attnfuzz.harness.cli.commands import campaigns, cases, homes, machine, power, releases
+from attnfuzz.harness.cli.options import InOrder
 from attnfuzz.harness.cli.terminal import Exit, legible, warn
 from attnfuzz.harness.workers.system import require_linux
 from attnfuzz.reference.user_error import UserError
 
+_COMPLETION = "_ATTNFUZZ_COMPLETE"
+"""The variable in which a shell asks for completion."""
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+class ReaderGone(Exception):
+    """The reader of standard output has closed it: it has read enough, as head does."""
+
+
+@contextlib.contextmanager
+def _reader_may_go() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise ReaderGone from error
+
+
+class PipedGroup(InOrder):
+    """A group that raises ReaderGone for a broken pipe, at which click would exit with 1: "something was found"."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Parse the arguments of the group."""
+        with _reader_may_go():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        with _reader_may_go():
+            return super().invoke(ctx)
+
+
+@click.group(cls=PipedGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(attnfuzz.__version__, prog_name="attnfuzz")
 def cli() -> None:
     """Fuzz the attention kernels of LLM serving engines."""
@@ -50,6 +82,9 @@ def main() -> None:
 
     Both exit with 2: codes 0 and 1 are those that a command returns, and whatever ends it earlier gives another.
     """
+    if _COMPLETION in os.environ:
+        # click answers the shell's question and exits; no command is run.
+        cli.main(prog_name="attnfuzz", complete_var=_COMPLETION)
     sys.exit(_exit_code())
 
 
@@ -60,14 +95,14 @@ def _exit_code() -> int:
             stream.reconfigure(errors="replace")
     try:
         return int(cli.main(prog_name="attnfuzz", standalone_mode=False) or Exit.CLEAN)
+    except ReaderGone:
+        # Output that is still buffered has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.CLOSED
     except click.ClickException as error:
         shown = io.StringIO()
         error.show(file=shown)
         _say(legible(shown.getvalue()))
-    except BrokenPipeError:
-        # The reader has read enough, as head does. What is still buffered has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.CLOSED
     except (click.Abort, KeyboardInterrupt):
         _say("Interrupted.")
         return Exit.INTERRUPTED
@@ -98,8 +133,8 @@ def _fixable(error: BaseException) -> str | None:
 
 
 _ADVICE = {
-    errno.ENOSPC: "free some space, or name another folder with --home; what was filed before is kept",
-    errno.EDQUOT: "free some of your quota, or name another folder with --home; what was filed before is kept",
+    errno.ENOSPC: "free some space, or name another folder with --home; findings so far are kept",
+    errno.EDQUOT: "free some of your quota, or name another folder with --home; findings so far are kept",
     errno.EIO: "it can't be read or written: name another path",
     errno.EACCES: "change the permissions, or name another path",
     errno.EROFS: "name a path that can be written to",

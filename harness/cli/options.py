@@ -50,19 +50,41 @@ class PathTo(click.Path):
         return super().convert(value, param, ctx)
 
 
-def counted(least: int = 1, most: int = MOST_EXAMPLES) -> click.IntRange:
-    """Return the type of a number of things to do, with an upper bound that no run comes near."""
-    return click.IntRange(min=least, max=most)
+class InOrder(click.Group):
+    """A group that lists its commands in the order in which they were added."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands."""
+        return list(self.commands)
 
 
-SEED = click.IntRange(min=0, max=MOST_SEED)
+class Number(click.types.IntParamType):
+    """An integer in a range that no sensible value leaves, so that help does not show it."""
+
+    name = "n"
+
+    def __init__(self, least: int, most: int) -> None:
+        self._range = click.IntRange(min=least, max=most)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Convert it, or fail with the range."""
+        return self._range.convert(value, param, ctx)
+
+
+def counted(least: int = 1, most: int = MOST_EXAMPLES) -> Number:
+    """Return the type of a number of things to do."""
+    return Number(least, most)
+
+
+SEED = Number(0, MOST_SEED)
 JOBS = counted(most=MOST_JOBS)
 
 MOST_REPEATS = 10_000
 
 
-def seed_option(meaning: str) -> Callable[..., Any]:
+def seed_option() -> Callable[..., Any]:
     """Return the option --seed, as `seed`: drawn at random unless it is given."""
+    meaning = "Seed of the cases that are drawn, to draw those of an earlier run again.  [default: random]"
     return click.option("--seed", type=SEED, default=lambda: secrets.randbits(32), help=meaning)
 
 
@@ -81,14 +103,16 @@ def repeat_option(meaning: str, **others: Any) -> Callable[..., Any]:
 
 def output_option(meaning: str, *, folder: bool = False) -> Callable[..., Any]:
     """Return the option --output, as `output`: the file to write, or the folder to write into."""
-    return click.option("--output", "-o", type=PathTo(file_okay=folder is False, dir_okay=folder), help=meaning)
+    path = PathTo(file_okay=not folder, dir_okay=folder)
+    return click.option("--output", "-o", type=path, metavar="DIR" if folder else "FILE", help=meaning)
 
 
 class FalseAlarms(click.FloatRange):
-    """An expected number of false alarms. Far below the least, what a single row may spend is lost to underflow."""
+    """An expected number of false alarms. Far below the minimum, the share of a single row underflows."""
 
     def __init__(self) -> None:
         super().__init__(min=LEAST_ALPHA, max=1, max_open=True)
+        self.name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Convert it, or fail with the range; NaN is in no range."""
@@ -103,8 +127,8 @@ contract_option = click.option(
     type=click.Choice(["declared", "strict"]),
     default="declared",
     show_default=True,
-    help="Judge by the contract that the backend declares, or by the strictest one; failures of the strictest alone "
-    "are listed as gaps.",
+    help="Judge by the contract that the backend declares, or by the strictest one, whose additional failures are "
+    "listed as gaps.",
 )
 
 
@@ -164,15 +188,15 @@ def backends_option(meaning: str) -> Callable[..., Any]:
 def answer_options(quiet: str, verbose: str | None = None, *, json: bool = True) -> Callable[..., Any]:
     """Return the options --json, --quiet and --verbose, which `terminal` obeys: no command gets them as arguments.
 
-    `quiet` and `verbose` say what is printed; a command without `verbose` has nothing more to print.
+    `quiet` and `verbose` are the objects of "print"; a command without `verbose` has nothing more to print.
     """
 
     def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
         if verbose is not None:
             command = _remembered("--verbose", "-v", key=VERBOSE, is_flag=True, help=f"Also print {verbose}.")(command)
-        command = _remembered("--quiet", "-q", key=QUIET, is_flag=True, help=f"Print {quiet} only.")(command)
+        command = _remembered("--quiet", "-q", key=QUIET, is_flag=True, help=f"Print {quiet}.")(command)
         if json:
-            meaning = "Write the answer as JSON; - is standard output, and text goes to standard error."
+            meaning = "Write the answer as JSON; with -, to standard output, and text to standard error."
             command = _remembered("--json", key=JSON, type=_FileToWrite(), metavar="FILE", help=meaning)(command)
         return command
 
@@ -207,7 +231,7 @@ ALWAYS = ("json", "quiet", "verbose")
 """Options that go with any other."""
 
 
-def check_alone(ctx: click.Context, what: str, but: Collection[str] = ()) -> None:
+def check_alone(ctx: click.Context, resumed: str, but: Collection[str] = ()) -> None:
     """Raise UsageError for a parameter beside --resume that would be ignored: all but --home and those in `but`."""
     for given in ctx.command.params:
         name = given.name or ""
@@ -216,4 +240,6 @@ def check_alone(ctx: click.Context, what: str, but: Collection[str] = ()) -> Non
             and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
         ):
             shown = given.opts[0] if isinstance(given, click.Option) else given.human_readable_name
-            raise click.UsageError(f"--resume goes on with {what} as it was begun: leave {shown} out, or begin another")
+            raise click.UsageError(
+                f"--resume continues {resumed} with its own options: leave {shown} out, or begin another"
+            )

@@ -46,7 +46,7 @@ ANSWERS: Mapping[str, tuple[type[msgspec.Struct], ...]] = {
 _HEAD = """\
 # Answers in JSON
 
-For scripts and CI. `--json FILE` writes a command's answer to a file; with `--json -` it is all that is written to
+For scripts and CI: `--json FILE` writes a command's answer to a file; with `--json -` it is all that is written to
 standard output, and text goes to standard error. Exit codes are the same with and without it. An error (exit code 2)
 before a command has its answer is written to standard error only.
 

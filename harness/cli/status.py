@@ -136,7 +136,7 @@ def score_table(standing: Standing, *, width: int, live: bool) -> Table:
 
 
 def found_so_far(standing: Standing) -> str:
-    """Return the numbers of causes and findings of what fails now: 3 causes (5 findings)."""
+    """Return the numbers of causes and findings that fail now: 3 causes (5 findings)."""
     causes, findings = len(standing.causes), len(standing.findings)
     found = count(findings, "finding")
     return found if causes == findings else f"{count(causes, 'cause')} ({found})"

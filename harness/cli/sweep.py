@@ -112,7 +112,7 @@ def _run(results: SweepResults, out: Path) -> Exit:
     print_line(details(), f"Table: {out / MARKDOWN}, {out / RESULTS}")
     if interrupted:
         again = f"attnfuzz sweep --resume --home {shlex.quote(str(out))}"
-        print_line(details(), f"Interrupted. What was found before is kept; continue with: {again}")
+        print_line(details(), f"Interrupted. Findings so far are kept; continue with: {again}")
         return Exit.INTERRUPTED
     if not results.judged:
         return Exit.FAILED
@@ -145,7 +145,7 @@ def _search(asked: SweepPlan, out: Path, backends: tuple[str, ...]) -> Searched:
 def _failure(standing: Standing) -> str:
     """Why a search does not count as complete; empty if it does."""
     if standing.failure is not None:
-        # The last line says how the job's process ended, the one before it what it wrote last.
+        # The last line says how the job's process ended, the one before it is the last that it wrote.
         lines = [line for line in standing.failure.text.splitlines() if line.strip()]
         return f"the search failed: {next(iter([*lines[-2:-1], *lines]), 'it did not say why')}"
     return f"{count(len(standing.unsettled), 'suspect')} not confirmed" if standing.unsettled else ""

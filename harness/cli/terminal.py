@@ -42,7 +42,7 @@ class Exit(IntEnum):
 
 
 class BadInput(click.ClickException):
-    """One line that says what is wrong and what to do."""
+    """One line that says the mistake and how to fix it."""
 
     exit_code = Exit.FAILED
 
@@ -87,7 +87,7 @@ def details() -> Terminal:
 
 
 def extras() -> Terminal:
-    """Return a console for what only --verbose prints."""
+    """Return a console for text that only --verbose prints."""
     return Terminal(quiet=not is_verbose())
 
 

@@ -126,7 +126,7 @@ _CLUES = (
     Feature("window", _but("window", "none"), geometry_with(window_left=-1)),
     Feature("keys outside of the window", frozenset({"window=cuts keys off"}), removals.no_window),
     Feature("window of one key", frozenset({"window=a query's own key"}), removals.wider_window),
-    Feature("sinks", _but("sinks", "none"), geometry_with(sinks=False)),
+    Feature("sinks", _but("sinks", "none"), removals.no_sinks),
     Feature("soft cap", _but("soft cap", "none"), geometry_with(soft_cap=0.0)),
     Feature("fp8 KV", _but("KV dtype", "that of the queries"), removals.no_fp8),
     _scaled("softmax", "softmax"),
@@ -144,6 +144,7 @@ _CLUES = (
     Feature("stated maxima", _but("stated maxima", "exact"), case_with(max_len_slack=0)),
     Feature("relation", _but("relation", "none"), removals.no_relation),
     Feature("replay", _but("launch", "eager"), removals.no_graphs),
+    Feature("several steps", _but("steps", "one"), removals.one_step),
     Feature("padding", _but("padding", "none"), removals.no_padding),
     Feature("ragged queries", frozenset({"q lens=ragged"}), removals.equal_q_lens),
     Feature("idle request", frozenset({"q lens=an idle request"}), removals.no_idle_requests),
@@ -161,7 +162,6 @@ _VISIBILITY = (
 
 _SHAPE = (
     Feature("several requests", _but("batch", "1"), removals.one_request, clue=False),
-    Feature("several steps", _but("steps", "one"), removals.one_step, clue=False),
     Feature("grouped heads", _but("group", "1"), removals.no_groups, clue=False),
     Feature("several KV heads", _but("KV heads", "1"), removals.one_kv_head, clue=False),
     Feature("V dim", _but("V dim", "as K's"), removals.equal_head_dims, clue=False),

@@ -42,11 +42,22 @@ def no_window(case: Case) -> Iterator[Case]:
 def wider_window(case: Case) -> Iterator[Case]:
     """A window of two keys that still cuts some off; then one of half of the keys; then none."""
     longest = max(case.slot_lengths().values(), default=0)
-    longer = map_requests(case, lambda each: replace(each, kv_len=each.kv_len + 1) if each.kv_len else each)
-    yield replace(longer, geometry=replace(case.geometry, window_left=1))
+    yield replace(one_key_more(case), geometry=replace(case.geometry, window_left=1))
     for window in (1, longest // 2):
         yield replace(case, geometry=replace(case.geometry, window_left=window))
     yield from no_window(case)
+
+
+def no_sinks(case: Case) -> Iterator[Case]:
+    """No sinks; then a key more for each request instead, since one key alone has all weight, whatever its logit."""
+    plain = replace(case, geometry=replace(case.geometry, sinks=False))
+    yield plain
+    yield one_key_more(plain)
+
+
+def one_key_more(case: Case) -> Case:
+    """Return `case` with a further key for each request that has keys."""
+    return map_requests(case, lambda each: replace(each, kv_len=each.kv_len + 1) if each.kv_len else each)
 
 
 def no_fp8(case: Case) -> Iterator[Case]:

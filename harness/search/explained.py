@@ -109,14 +109,14 @@ class _Test:
     def failing_without(self) -> Case | None:
         """A variant without a feature that marks the cause, that still fails in the same way; None if there is none.
 
-        Sets `passes_without`: whether all variants were run, and each passed altogether.
+        Sets `passes_without`: whether all variants were run, and each passed; without a clue, altogether.
         """
         removed = list(self._without(self._case, self._cause.marks))
         self.passes_without = len(removed) == len(self._cause.marks)
         for variant in (variant for _, variants in removed for variant in variants):
             for again in _reseeded(variant, FRESH_SEEDS + 1):
                 verdict = self._pinned.judged(again)
-                if verdict is None or verdict.unsupported is not None or verdict.failures:
+                if verdict is None or verdict.unsupported is not None or (verdict.failures and self._cause.clues):
                     self.passes_without = False
                 if self._pinned.fails(again):
                     return again
@@ -198,15 +198,17 @@ class _Test:
             if possible(case) and self._allowed(case):
                 for again in _reseeded(case, SEEDS):
                     verdict = self._pinned.judged(again)
-                    if verdict is not None and any(_alike(fingerprint, each) for each in verdict.failures):
+                    if verdict is not None and any(self._alike(fingerprint, each) for each in verdict.failures):
                         return True
         return False
 
+    def _alike(self, fingerprint: Fingerprint, failure: Observation) -> bool:
+        """Whether a failure is at the same place of the same kernel and mode, and of the same kind.
 
-def _alike(fingerprint: Fingerprint, failure: Observation) -> bool:
-    """Whether a failure is at the same place of the same kernel and mode; a wrong number may be a NaN as well."""
-    kind = fingerprint.kind if {fingerprint.kind, failure.kind} <= _WRONG else failure.kind
-    return fingerprint.among((replace(failure, kind=kind),)) is not None
+        Under the clues of one cause, a wrong number and a NaN are the same kind.
+        """
+        wrong = bool(self._cause.clues) and {fingerprint.kind, failure.kind} <= _WRONG
+        return fingerprint.among((replace(failure, kind=fingerprint.kind) if wrong else failure,)) is not None
 
 
 def moved(case: Case, to: Case, fingerprint: Fingerprint) -> Iterator[Case]:

@@ -1,9 +1,9 @@
 """Forks the processes of attnfuzz off one that has imported torch, in place of starting them.
 
 Starting a nursery or a job takes 2 s of CPU time, nearly all of it for the import of torch. Within
-`forked_processes`, what this process starts as `tethered.command` is forked off a template that has imported
-everything. To its parent it is the same: a child with a Popen, and with the descriptors, environment and session that
-were asked for. A forked job forks its nurseries likewise.
+`forked_processes`, what this process starts as `tethered.command`, or as a script by its path, is forked off a template
+that has imported everything. To its parent it is the same: a child with a Popen, and with the descriptors, environment
+and session that were asked for. A forked job forks its nurseries likewise.
 """
 
 import atexit
@@ -47,7 +47,7 @@ _execute_child: Callable[..., None] = subprocess.Popen._execute_child  # type: i
 
 @contextmanager
 def forked_processes() -> Iterator[None]:
-    """Fork what is started as `tethered.command`, off one template for all tests of this process."""
+    """Fork our processes and scripts, off one template for all tests of this process."""
     with _executed_by(_template()):
         yield
 
@@ -75,7 +75,7 @@ class _Template:
 
 @contextmanager
 def started_processes() -> Iterator[None]:
-    """Start processes as attnfuzz does, within `forked_processes`."""
+    """Start processes, within `forked_processes`."""
     with mock.patch.object(subprocess.Popen, "_execute_child", _execute_child):
         yield
 
@@ -87,7 +87,7 @@ def _template() -> _Template:
 
 def _started() -> socket.socket:
     control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with remote:
+    with remote, started_processes():
         # It ends when this process does: its socket is closed then.
         template = subprocess.Popen(
             [sys.executable, __file__, str(remote.fileno()), json.dumps(sys.path)],
@@ -107,14 +107,14 @@ def _executed_by(template: _Template) -> AbstractContextManager[object]:
 
     def execute_child(popen: subprocess.Popen[Any], *arguments: Any) -> None:
         given = signature.bind(popen, *arguments).arguments
-        if list(given["args"][1:3]) != ["-m", TETHERED]:
+        if not _can_fork(given["args"]):
             _execute_child(popen, *arguments)
             return
         sys.audit("subprocess.Popen", given["executable"], given["args"], given["cwd"], given["env"])
         pipes = [given[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")]
         theirs = [own if own >= 0 else number for number, own in enumerate((pipes[0], pipes[3], pipes[5]))]
         order = {
-            "arguments": given["args"][2:],
+            "arguments": given["args"][1:],
             "folder": given["cwd"] or str(Path.cwd()),
             "environment": dict(os.environ if given["env"] is None else given["env"]),
             "session": given["start_new_session"],
@@ -125,6 +125,13 @@ def _executed_by(template: _Template) -> AbstractContextManager[object]:
         popen._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
     return mock.patch.object(subprocess.Popen, "_execute_child", execute_child)
+
+
+def _can_fork(command: str | Sequence[str]) -> bool:
+    """Whether a command runs one of our modules, tethered, or a script."""
+    if isinstance(command, str) or len(command) < 2 or command[0] != sys.executable:
+        return False
+    return command[1].endswith(".py") or list(command[1:3]) == ["-m", TETHERED]
 
 
 def _serve(control: socket.socket, parent: int) -> None:
@@ -163,11 +170,10 @@ def _be(order: dict[str, Any], descriptors: Sequence[int], parent: int, before: 
     os.chdir(order["folder"])
     os.environ.clear()
     os.environ.update(order["environment"])
-    sys.path[0], sys.argv = order["folder"], order["arguments"]
     if NURSERY in order["arguments"]:
-        _run()
+        _run(order["arguments"])
     with _executed_by(_Template(_template_of_this())):
-        _run()
+        _run(order["arguments"])
 
 
 def _take(descriptors: Sequence[int], numbers: Sequence[int]) -> None:
@@ -195,11 +201,16 @@ def _template_of_this() -> socket.socket:
     os._exit(0)
 
 
-def _run() -> NoReturn:
+def _run(arguments: Sequence[str]) -> NoReturn:
     """Run the module, and end as the interpreter does, but for what takes it 0.3 s with torch."""
     status: int | str | None = 0
     try:
-        runpy.run_module(TETHERED, run_name="__main__", alter_sys=True)
+        if arguments[0] == "-m":
+            sys.path[0], sys.argv = str(Path.cwd()), list(arguments[1:])
+            runpy.run_module(TETHERED, run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0], sys.argv = str(Path(arguments[0]).parent), list(arguments)
+            runpy.run_path(arguments[0], run_name="__main__")
     except SystemExit as ended:
         status = ended.code
     except BaseException:  # noqa: BLE001 - as the interpreter does at the end of a program

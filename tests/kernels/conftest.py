@@ -1,4 +1,4 @@
-"""What the tests of backends share: one thread, guarded memory, launches on record, and workers that may die."""
+"""What the tests of backends share: guarded memory, launches on record, and workers that may die."""
 
 from collections.abc import Callable, Iterator
 
@@ -14,11 +14,6 @@ from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.reference.case import Case
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

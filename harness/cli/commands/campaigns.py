@@ -14,7 +14,7 @@ _FILE = options.PathTo(dir_okay=False)
 
 
 @click.command()
-@options.backends_option("What to test")
+@options.backends_option("A backend to test")
 @click.option("--examples", type=options.counted(), help="Cases to draw for each backend.")
 @click.option("--time", "seconds", type=options.duration, help="Time to search in all, like 90s, 10m or 1h30m.")
 @click.option(
@@ -22,9 +22,9 @@ _FILE = options.PathTo(dir_okay=False)
     type=click.Choice(list(PRESETS)),
     default="quick",
     show_default=True,
-    help="Defaults of --examples or --time, and of --jobs: 1,000 examples, 2 hours on all cores, or 12 hours.",
+    help="Size of the campaign unless other options say it: 1,000 examples, or 2 or 12 hours on all cores.",
 )
-@options.seed_option("Draw the cases of an earlier campaign again.")
+@options.seed_option()
 @click.option("--jobs", type=options.JOBS, help="Processes that search in parallel.")
 @options.contract_option
 @click.option(
@@ -35,10 +35,10 @@ _FILE = options.PathTo(dir_okay=False)
     help="Expected number of false alarms in the whole campaign, before confirmation, if the backends are correct.",
 )
 @click.option(
-    "--guard", type=click.Choice(["left", "right"]), help="Put guard pages on this side of all tensors, not on either."
+    "--guard", type=click.Choice(["left", "right"]), help="Guard this side of every tensor, instead of either side."
 )
 @options.home_option("Folder of campaigns, findings and corpus; keep it from night to night.")
-@click.option("--unbiased", is_flag=True, help="Draw without a bias towards features that were not reached yet.")
+@click.option("--unbiased", is_flag=True, help="Draw without a bias towards features that no case has reached yet.")
 @click.option("--database", metavar="FOLDER|redis://...", help="Where Hypothesis keeps and shares failing examples.")
 @click.option(
     "--ledger",
@@ -56,10 +56,12 @@ _FILE = options.PathTo(dir_okay=False)
     is_flag=True,
     help="Continue the last campaign of --home, which was killed or interrupted, with its own options.",
 )
-@options.answer_options("the result", "every slice of the search")
+@options.answer_options("only the result", "a line for every slice of the search")
 @click.pass_context
 def fuzz(ctx: click.Context, /, *, resume: bool, **given: Any) -> Exit:
-    """Draw ragged batches, run them on backends in processes that may die, and judge every output.
+    """Search attention backends for failures.
+
+    Draws ragged batches, runs them on the backends in processes that may die, and judges every output.
 
     Exits with 0 if nothing fails that the ledger does not list, 1 if something does, 2 if the harness itself failed or
     the ledger is wrong, 130 after Ctrl-C or SIGTERM.
@@ -83,23 +85,27 @@ def fuzz(ctx: click.Context, /, *, resume: bool, **given: Any) -> Exit:
 @click.command()
 @options.home_option("Folder of campaigns, findings and corpus.")
 @click.option(
-    "--campaign", metavar="ID|PATH", help="A campaign of --home, or path of one's folder or log.  [default: the last]"
+    "--campaign",
+    metavar="ID|PATH",
+    help="A campaign of --home, or the path of its folder or log.  [default: the last one]",
 )
-@click.option("--html", type=_FILE, help="Write this page instead of all reports; it opens from disk.")
-@click.option("--junit", type=_FILE, help="Write this JUnit XML instead of all reports.")
-@click.option("--markdown", type=_FILE, help="Write this summary for GitHub instead of all reports.")
+@click.option("--html", type=_FILE, help="Write a page that opens from disk.")
+@click.option("--junit", type=_FILE, help="Write JUnit XML.")
+@click.option("--markdown", type=_FILE, help="Write a summary for GitHub.")
 @click.option(
     "--issue",
     "issues",
     type=(str, _FILE),
     multiple=True,
     metavar="FINDING FILE",
-    help="Write a finding's cause as the text of an issue instead of all reports.",
+    help="Write the text of an issue on the cause of a finding; may be given several times.",
 )
 @click.option("--defects", type=_FILE, help="Add the planted-defect score that attnfuzz defects run --json FILE wrote.")
-@options.answer_options("the result")
+@options.answer_options("only the result")
 def report(**given: Any) -> None:
     """Write the reports of a campaign beside its log.
+
+    With --html, --junit, --markdown or --issue, only these are written, each to its file.
 
     A campaign that is still running, or was killed, is reported up to its last event.
 
@@ -114,9 +120,9 @@ def report(**given: Any) -> None:
 @click.argument("before", type=options.PathTo(), metavar="BEFORE")
 @click.argument("after", type=options.PathTo(), metavar="AFTER")
 @click.option("--markdown", type=_FILE, help="Write the comparison for GitHub.")
-@options.answer_options("which causes appeared, were fixed or are still there")
+@options.answer_options("only the causes that appeared, were fixed or are still there")
 def compare(**given: Any) -> None:
-    """Print the differences between two campaigns, such as two nights or two versions.
+    """Print the differences between two campaigns.
 
     BEFORE and AFTER are homes (their last campaigns), folders of campaigns, or event logs. Exits with 0.
     """

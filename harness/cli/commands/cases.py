@@ -16,7 +16,7 @@ _path_argument = click.argument("path", type=options.PathTo(exists=True), metava
 
 
 def _elsewhere_options(verb: str, hint: str = "") -> Callable[..., Any]:
-    """Return --backend and the engines' trees: what to run the case on instead, as `backend` and `tree`."""
+    """Return --backend and the engines' trees: where to run the case instead, as `backend` and `trees`."""
     backend = click.option("--backend", metavar="NAME", help=f"{verb} another backend{hint}.")
     tree = options.tree_option(f"{verb} this source tree of {{engine}}, whichever release the case is from.")
     return lambda command: backend(tree(command))
@@ -29,7 +29,7 @@ def _elsewhere_options(verb: str, hint: str = "") -> Callable[..., Any]:
     "Number of runs.  [default: 1; for a finding that comes and goes, as many as its failure rate requires]"
 )
 @options.contract_option
-@options.answer_options("whether it fails", "the case, also if it passes")
+@options.answer_options("only whether it fails", "the case, if it passes")
 def replay(**given: Any) -> Exit:
     """Run a case again, in a process that may die.
 
@@ -53,9 +53,9 @@ def replay(**given: Any) -> Exit:
     show_default=True,
 )
 @options.contract_option
-@options.answer_options("the conclusion")
+@options.answer_options("only the conclusion")
 def triage(**given: Any) -> Exit:
-    """Determine whose fault a failing case is, its caller's or the kernel's, and why.
+    """Determine whether the caller or the kernel is at fault, and why.
 
     Runs it with guard pages on either side, with other outputs, contents and workspaces, eagerly and in a graph,
     repeatedly, and each of its calls alone, compared with attention to the keys that its arguments name.
@@ -85,7 +85,7 @@ def triage(**given: Any) -> Exit:
     help="Keep head dims, page size and heads per KV head of calls, so that the same compiled kernels run.",
 )
 @options.contract_option
-@options.answer_options("the result")
+@options.answer_options("only the result")
 def shrink(**given: Any) -> Exit:
     """Write the smallest case that fails as the given one does.
 
@@ -110,9 +110,12 @@ def shrink(**given: Any) -> Exit:
 )
 @click.option("--issue", is_flag=True, help="Write the text of an issue in markdown, with a script if it fits.")
 @options.output_option("File to write.  [default: standard output]")
-@options.answer_options("the script", json=False)
+@options.answer_options("only the script", json=False)
 def export(**given: Any) -> None:
-    """Write a stand-alone script that reproduces a case: it needs torch, but not attnfuzz."""
+    """Write a stand-alone script that reproduces a case.
+
+    The script needs torch, but not attnfuzz.
+    """
     from attnfuzz.harness.cli import cases
 
     cases.export(**given)
@@ -144,11 +147,12 @@ def export(**given: Any) -> None:
 @click.option("--backend", metavar="NAME", help="Backend to run the case on.  [default: one that has the function]")
 @click.option("--seed", type=options.SEED, default=0, show_default=True, help="Seed of random contents.")
 @options.output_option("File of the case.  [default: FUNCTION-ID.json]")
-@options.answer_options("the path of the case")
+@options.answer_options("only the path of the case")
 def import_dump(**given: Any) -> None:
-    """Turn a call that FlashInfer dumped (FLASHINFER_LOGLEVEL=10), such as one that crashed, into a case.
+    """Turn a call that FlashInfer dumped into a case.
 
-    The case keeps the pages that the call refers to, in memory that is guarded on both sides.
+    FlashInfer dumps calls with FLASHINFER_LOGLEVEL=10, also one that crashes the process. The case keeps the pages that
+    the call refers to, in memory that is guarded on both sides.
     """
     from attnfuzz.harness.cli import import_dump
 

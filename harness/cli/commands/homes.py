@@ -7,16 +7,18 @@ import click
 from attnfuzz.harness.cli import options
 
 
-@click.group()
+@click.group(cls=options.InOrder)
 def findings() -> None:
     """List, show and forget the findings of a home."""
 
 
 @findings.command("list")
 @options.home_option(exists=True)
-@options.answer_options("the names of the findings", "the path of each finding")
+@options.answer_options("only the names of the findings", "the path of each finding")
 def list_findings(**given: Any) -> None:
-    """List the findings by cause: their states, and when they failed first and last.
+    """List the findings by cause.
+
+    Shows their states, and when they failed first and last.
 
     The finding that represents a cause comes first; the others with the same cause are indented below it.
     """
@@ -28,9 +30,12 @@ def list_findings(**given: Any) -> None:
 @findings.command("show")
 @click.argument("name")
 @options.home_option(exists=True)
-@options.answer_options("the report")
+@options.answer_options("only the report")
 def show_finding(**given: Any) -> None:
-    """Show a finding: its report, and its result in each campaign. NAME may be a part of the name."""
+    """Show a finding's report, and its result in each campaign.
+
+    NAME may be a part of the name.
+    """
     from attnfuzz.harness.cli import home
 
     home.show_finding(**given)
@@ -46,7 +51,7 @@ def forget_finding(**given: Any) -> None:
     home.forget_finding(**given)
 
 
-@click.group()
+@click.group(cls=options.InOrder)
 def corpus() -> None:
     """The cases that a campaign runs before it draws any."""
 
@@ -54,9 +59,12 @@ def corpus() -> None:
 @corpus.command("list")
 @options.home_option()
 @click.option("--backend", metavar="NAME", help="Only the cases of this backend.")
-@options.answer_options("the names of the cases")
+@options.answer_options("only the names of the cases")
 def list_cases(**given: Any) -> None:
-    """List the cases in the order in which they are run, and why each is kept."""
+    """List the cases, and the reason why each is kept.
+
+    They are listed in the order in which they are run.
+    """
     from attnfuzz.harness.cli import home
 
     home.list_cases(**given)
@@ -67,7 +75,10 @@ def list_cases(**given: Any) -> None:
 @click.argument("paths", type=options.PathTo(exists=True), nargs=-1, required=True, metavar="CASE.json|FINDING_DIR...")
 @options.answer_options("nothing")
 def add_cases(**given: Any) -> None:
-    """Add cases that every campaign runs first and `prune` keeps. If one is invalid, none is added."""
+    """Add cases that every campaign runs first.
+
+    If one is invalid, none is added. `attnfuzz corpus prune` keeps them.
+    """
     from attnfuzz.harness.cli import home
 
     home.add_cases(**given)
@@ -78,7 +89,10 @@ def add_cases(**given: Any) -> None:
 @click.argument("other", type=options.PathTo(exists=True, file_okay=False), metavar="OTHER_HOME")
 @options.answer_options("nothing")
 def merge_corpora(**given: Any) -> None:
-    """Copy from another home's corpus what is new here: failures, larger margins, and cases that reach more."""
+    """Copy cases from the corpus of another home.
+
+    Copies those that are new here: failures, larger margins, and cases that reach more.
+    """
     from attnfuzz.harness.cli import home
 
     home.merge_corpora(**given)
@@ -87,9 +101,12 @@ def merge_corpora(**given: Any) -> None:
 @corpus.command("prune")
 @options.home_option()
 @click.option("--dry-run", is_flag=True, help="Only list the cases that would be dropped.")
-@options.answer_options("the cases that would be dropped")
+@options.answer_options("only the cases that --dry-run lists")
 def prune_cases(**given: Any) -> None:
-    """Drop cases whose coverage other cases have; failures and the largest margins stay."""
+    """Drop cases whose coverage other cases have.
+
+    Failures and the cases with the largest margins stay.
+    """
     from attnfuzz.harness.cli import home
 
     home.prune_cases(**given)

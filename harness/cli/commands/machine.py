@@ -1,4 +1,4 @@
-"""`attnfuzz backends`, `build` and `calibrate`: what this machine can run, and how precisely."""
+"""`attnfuzz backends`, `build` and `calibrate`: the backends, kernels and noise models of this machine."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ FEWEST_ROWS = 1000
 @options.device_option("Only the backends of this device.")
 @options.tree_option("The backends of this source tree of {engine}.")
 @click.argument("named", nargs=-1, metavar="[NAME]...")
-@options.answer_options("the names of the backends")
+@options.answer_options("only the names of the backends")
 def backends(**given: Any) -> None:
-    """List the backends (all that need no file, tree or release, if none is named).
+    """List the backends, and which of them run here.
 
-    Shows the features that each supports, and whether it runs on this machine.
+    Without a NAME, lists all but those of files, source trees and releases. Shows the features that each supports.
     """
     from attnfuzz.harness.cli import backends
 
@@ -40,12 +40,12 @@ def backends(**given: Any) -> None:
 @click.option(
     "--arch", metavar="9.0a", help="Architecture to compile for, also without a GPU.  [default: the visible GPUs]"
 )
-@options.answer_options("the result")
+@options.answer_options("only the result")
 def build(**given: Any) -> None:
-    """Compile the modules that GPU backends need, in parallel, and list those that can't be compiled.
+    """Compile the modules that GPU backends need.
 
-    Modules that exist cost little; those that failed are compiled again. Exits with 0 even if modules failed: cases
-    that need them count as unsupported. Exits with 2 if nothing can be compiled here.
+    Lists those that can't be compiled. Modules that exist cost little; those that failed are compiled again. Exits with
+    0 even if modules failed: cases that need them count as unsupported. Exits with 2 if nothing can be compiled here.
     """
     from attnfuzz.harness.cli import build
 
@@ -61,12 +61,14 @@ def build(**given: Any) -> None:
     show_default=True,
     help="Output rows, one per token and head, for each dtype of queries: half to fit, half to test the fit.",
 )
-@options.seed_option("Draw the cases of an earlier calibration again.")
+@options.seed_option()
 @options.output_option("Folder for one JSON file per backend.  [default: attnfuzz-calibrations]", folder=True)
-@click.option("--plot", "plots", type=options.PathTo(file_okay=False), help="Folder for one PNG per backend.")
-@options.answer_options("the path of each calibration")
+@click.option(
+    "--plot", "plots", type=options.PathTo(file_okay=False), metavar="DIR", help="Folder for one PNG per backend."
+)
+@options.answer_options("only the path of each calibration")
 def calibrate(**given: Any) -> None:
-    """Measure the error of correct backends on this machine, and fit their noise models to it.
+    """Fit noise models to the measured error of correct backends.
 
     A fit only tightens the noise model that a backend has without it. Calibrate backends that pass.
     """

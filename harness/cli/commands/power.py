@@ -11,7 +11,7 @@ from attnfuzz.harness.cli.terminal import Exit
 TIERS = ("T0", "T1", "T2", "T3", "T4", "T5", "T6")
 
 
-class ListByDefault(click.Group):
+class ListByDefault(options.InOrder):
     """A group that takes arguments without a subcommand for those of `list`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -22,7 +22,10 @@ class ListByDefault(click.Group):
 
 @click.group(cls=ListByDefault)
 def bugs() -> None:
-    """The bugs that were reported to serving engines, as cases; `list` is the default."""
+    """The bugs reported to serving engines, as cases.
+
+    Without a command, lists them.
+    """
 
 
 def _filters(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,7 +36,7 @@ def _filters(command: Callable[..., Any]) -> Callable[..., Any]:
             default=None,
             help="Only bugs that fail on this machine, or only those that can't be run here.",
         ),
-        click.option("--class", "bug_class", metavar="CLASS", help="Only bugs of this class, like plan/replay skew."),
+        click.option("--class", "bug_class", metavar="CLASS", help="Only bugs of this class, like short-kv."),
         click.option("--project", metavar="PROJECT", help="Only bugs of this project, like sglang."),
         click.argument("names", nargs=-1, metavar="[NAME]..."),
     ):
@@ -43,9 +46,12 @@ def _filters(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @bugs.command("list")
 @_filters
-@options.answer_options("the names of the bugs")
+@options.answer_options("only the names of the bugs")
 def list_bugs(**given: Any) -> None:
-    """List the reported bugs (all, if none is named), and the backend that shows each."""
+    """List reported bugs, and the backend that shows each.
+
+    Without a NAME, lists all.
+    """
     from attnfuzz.harness.cli import bugs
 
     bugs.list_bugs(**given)
@@ -53,7 +59,7 @@ def list_bugs(**given: Any) -> None:
 
 @bugs.command("show")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@options.answer_options("the titles")
+@options.answer_options("only the titles")
 def show_bugs(**given: Any) -> None:
     """Show reported bugs: symptom, versions, sources, and the case."""
     from attnfuzz.harness.cli import bugs
@@ -69,9 +75,11 @@ def show_bugs(**given: Any) -> None:
     is_flag=True,
     help="Run bugs of an engine's releases on the release with the bug and the one with the fix.",
 )
-@options.answer_options("the result")
+@options.answer_options("only the result")
 def run_bugs(**given: Any) -> Exit:
-    """Run reported bugs (all, if none is named) before and after their fix.
+    """Run reported bugs before and after their fix.
+
+    Without a NAME, runs all.
 
     Exits with 0 if each that can be run here fails before its fix in a way that the report describes, and passes after
     it, if there is a backend without the bug; 1 if not. With --device cuda, a bug without kernels for the GPU is run on
@@ -84,13 +92,19 @@ def run_bugs(**given: Any) -> Exit:
 
 @click.group(cls=ListByDefault)
 def defects() -> None:
-    """The planted defects that measure how many bugs the judge detects; `list` is the default."""
+    """The planted defects, by which the judge is measured.
+
+    Without a command, lists them.
+    """
 
 
 @defects.command("list")
-@options.answer_options("the names of the defects")
+@options.answer_options("only the names of the defects")
 def list_defects() -> None:
-    """List the planted defects: the mistake, its class of bug, and where such a mistake was made."""
+    """List the planted defects.
+
+    Shows the mistake, its layer and class of bug, and where such a mistake was made.
+    """
     from attnfuzz.harness.cli import defects
 
     defects.list_defects()
@@ -113,17 +127,21 @@ def list_defects() -> None:
 @click.option(
     "--without",
     type=click.Choice(TIERS),
+    metavar="TIER",
     multiple=True,
-    help="Switch off a tier of the judge; may be given several times.",
+    help="Switch off a tier of the judge, T0 to T6; may be given several times.",
 )
 @click.option(
     "--pin",
     type=options.PathTo(file_okay=False),
-    help="Folder for the shrunk case of each defect's first failure; shrinking counts in the seconds.",
+    metavar="DIR",
+    help="Folder for the shrunk case of each defect's first failure; the seconds include shrinking.",
 )
-@options.answer_options("the result")
+@options.answer_options("only the result")
 def run_defects(**given: Any) -> Exit:
-    """Search planted defects (all, if none is named) as a campaign does, each up to its first failure.
+    """Search planted defects, each up to its first failure.
+
+    Without a NAME, searches all. Searches as a campaign does.
 
     Exits with 0 if at least 95% are detected by every seed, 1 if not, 2 if the harness itself failed.
     """

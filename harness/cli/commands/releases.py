@@ -17,7 +17,9 @@ EXAMPLES = 1000
 @click.option(
     "--site", "sites", multiple=True, metavar="VERSION=DIR", help="A folder that a version was installed into."
 )
-@click.option("--package", default="flashinfer-python", show_default=True, help="Package of the versions.")
+@click.option(
+    "--package", default="flashinfer-python", show_default=True, metavar="NAME", help="Package of the versions."
+)
 @click.option(
     "--script",
     type=options.PathTo(exists=True, dir_okay=False),
@@ -27,6 +29,7 @@ EXAMPLES = 1000
 @click.option(
     "--cache",
     type=options.PathTo(file_okay=False),
+    metavar="DIR",
     help="Folder that keeps installed versions.  [default: bisect/ in attnfuzz's cache]",
 )
 @click.option(
@@ -38,12 +41,13 @@ EXAMPLES = 1000
     help="Stop a run that takes longer.",
 )
 @click.option("--all", "every", is_flag=True, help="Run every version, also where bisection needs fewer.")
-@options.answer_options("the conclusion")
+@options.answer_options("only the conclusion")
 def bisect(**given: Any) -> Exit:
-    """Run a case's stand-alone script with released versions of FlashInfer, and find where its fault began and ended.
+    """Find the releases in which a fault began and ended.
 
-    Each version has a folder of its own; every other package is that of this Python. If the oldest and the newest
-    version differ, the versions between are bisected; if they agree, all are run.
+    Runs the stand-alone script of a case with released versions of FlashInfer, or a script of your own. Each version
+    has a folder of its own; every other package is that of this Python. If the oldest and the newest version differ,
+    the versions between are bisected; if they agree, all are run.
 
     Exits with 0 if no version fails, 1 if one does, 2 if none could be run.
     """
@@ -60,7 +64,7 @@ def bisect(**given: Any) -> Exit:
     "kinds",
     multiple=True,
     metavar="NAME",
-    help="What to test of each release; may be given several times.  [default: all that can be tested]",
+    help="A backend to test in each release; may be given several times.  [default: all that can be tested]",
 )
 @click.option(
     "--examples",
@@ -77,7 +81,7 @@ def bisect(**given: Any) -> Exit:
     help="A failure to run in every release, beside the reported bugs; may be given several times.",
 )
 @options.tree_option("A source tree of {engine}, as the last release.")
-@options.seed_option("Draw the cases of an earlier sweep again.")
+@options.seed_option()
 @click.option("--jobs", type=options.JOBS, default=1, show_default=True, help="Processes that search in parallel.")
 @options.home_option("Folder of the table, of failing cases, and of campaigns and findings.", "attnfuzz-sweep")
 @click.option(
@@ -85,13 +89,14 @@ def bisect(**given: Any) -> Exit:
     is_flag=True,
     help="Continue the sweep of --home with its own options: releases that were searched are not searched again.",
 )
-@options.answer_options("the result")
+@options.answer_options("only the result")
 @click.pass_context
 def sweep(ctx: click.Context, /, *, resume: bool, **given: Any) -> Exit:
-    """Run known failures in released versions, search each for new ones, and show when each began and ended.
+    """Run known failures in releases, and search them for new ones.
 
-    VERSIONS are like 0.5.9..latest, or 0.5.9,0.5.11. What is found in one release is run in all. The table is also
-    written to sweep.md and sweep.json, after each release.
+    Shows in which release each failure began and ended. ENGINE is like sglang, VERSIONS are like 0.5.9..latest, or
+    0.5.9,0.5.11. A failure found in one release is run in all. The table is also written to sweep.md and sweep.json,
+    after each release.
 
     Exits with 0 if no release fails, 1 if one does, 2 if none could be run, 130 after Ctrl-C.
     """

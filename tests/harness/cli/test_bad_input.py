@@ -124,7 +124,7 @@ def test_a_full_disk_is_one_line_that_says_how_to_go_on(attnfuzz: Attnfuzz, monk
 
     monkeypatch.setattr("attnfuzz.harness.campaign.run.EventLog", FullDisk)
     ran = attnfuzz("fuzz", "--backend", "torch_sdpa", "--home", "my home")
-    refused(ran, "No space left", "what was filed before is kept", "attnfuzz fuzz --resume --home 'my home'")
+    refused(ran, "No space left", "findings so far are kept", "attnfuzz fuzz --resume --home 'my home'")
     assert [campaign.name for campaign in Path("my home/campaigns").iterdir()] == Home(Path("my home")).ids()
 
 
@@ -178,7 +178,7 @@ def test_a_log_that_cannot_be_resumed_says_why(attnfuzz: Attnfuzz, content: byte
 @pytest.mark.parametrize("options", [("--examples", "3"), ("--backend", "torch_sdpa"), ("--unbiased",)])
 def test_a_resumed_campaign_takes_no_other_options(attnfuzz: Attnfuzz, options: tuple[str]) -> None:
     begun()
-    refused(attnfuzz("fuzz", "--resume", "--home", "attnfuzz-out", *options), "as it was begun", options[0])
+    refused(attnfuzz("fuzz", "--resume", "--home", "attnfuzz-out", *options), "with its own options", options[0])
 
 
 def test_a_ledger_without_a_reason_says_so(attnfuzz: Attnfuzz) -> None:

@@ -73,7 +73,7 @@ def test_versions_between_two_that_differ_are_halved(attnfuzz: Attnfuzz) -> None
     assert "First fails in 0.6.5 (0.6.4 passes); not fixed in 0.6.7, the newest that could be run." in ran.out
     skipped = sum(row[1:] == ["not", "run"] for row in table(ran))
     assert skipped == 3
-    assert "That is so if it changed only once: 3 versions not run, --all runs them." in ran.out
+    assert "This assumes one change: 3 versions not run, --all runs them." in ran.out
     every = attnfuzz("bisect", *arguments, "--all")
     assert "not run" not in every.out
 
@@ -117,17 +117,17 @@ def test_a_case_is_run_by_its_script_for_flashinfer(attnfuzz: Attnfuzz, tmp_path
     ("arguments", "words"),
     [
         ([], "no versions: name them, like --versions 0.6.8,0.6.9, or where they lie"),
-        (["--versions", ""], "'' is no version"),
-        (["--versions", "0.6.8,latest"], "'latest' is no version: give released ones"),
+        (["--versions", ""], "'' is not a version"),
+        (["--versions", "0.6.8,latest"], "'latest' is not a version: give released ones"),
         (["--versions", "0.6.8,0.6.9,0.6.8.0"], "--versions has 0.6.8 twice"),
         (["--site", "0.6.8"], "--site '0.6.8' is not VERSION=DIR"),
         (["--site", "=site"], "--site '=site' is not VERSION=DIR"),
-        (["--site", "old=site"], "'old' is no version"),
+        (["--site", "old=site"], "'old' is not a version"),
         (["--site", "0.6.8=site", "--site", "0.6.8=other"], "--site is given twice for 0.6.8"),
         (["--site", "0.6.9=site"], "site has flashinfer-python 0.6.8, not 0.6.9"),
         (["--site", "0.6.8=absent"], "absent is no folder"),
         (["--site", "0.6.8=empty"], "empty has no flashinfer-python: pip install"),
-        (["--versions", "0.6.8", "--package", "../flashinfer"], "'../flashinfer' is no name of a package"),
+        (["--versions", "0.6.8", "--package", "../flashinfer"], "'../flashinfer' is not the name of a package"),
         (["--versions", "0.6.8", "--timeout", "soon"], "90s, 10m or 1h30m"),
         (["--versions", "0.6.8", MALFORMED], "give a case or a finding, or else a --script of your own"),
     ],
@@ -151,7 +151,7 @@ def test_a_script_that_is_none_is_refused(attnfuzz: Attnfuzz) -> None:
     Path("broken.py").write_text("import flashinfer\nexit(\n")
     ran = attnfuzz("bisect", "--script", "broken.py", *sites("0.6.8"))
     assert ran.code == 2
-    assert "broken.py is no Python script" in ran.err
+    assert "broken.py is not a Python script" in ran.err
 
 
 def test_a_case_that_can_not_be_exported_is_refused(attnfuzz: Attnfuzz, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_an_issue_has_the_calls_and_the_script_that_fits(attnfuzz: Attnfuzz) -> 
     assert "read at seq_lens: 0 bytes past the end (element 2 of 2)" in ran.out
     assert 'seq_lens = memory("seq_lens", torch.int32, [4, 3])' in ran.out
     # The source of the kernels is too long for an issue.
-    assert "its first lines say what it needs" in ran.out
+    assert "its first lines list its requirements" in ran.out
     assert len(ran.out) < 65_536
     script = ran.out.split("<summary>repro.py</summary>\n\n```python\n")[1].split("\n```\n")[0]
     assert script + "\n" == attnfuzz("export", MALFORMED, "--for", "flashinfer").out

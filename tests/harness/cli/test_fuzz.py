@@ -73,9 +73,7 @@ def test_a_campaign_that_is_told_to_stop_ends_in_order(tmp_path: Path, signum: s
         os.killpg(campaign.process.pid, signum)
         rest, _ = campaign.process.communicate()
     assert campaign.process.returncode == 130
-    assert (
-        "Interrupted. What was found before is kept; continue with: attnfuzz fuzz --resume --home attnfuzz-out" in rest
-    )
+    assert "Interrupted. Findings so far are kept; continue with: attnfuzz fuzz --resume --home attnfuzz-out" in rest
     last = read_log(campaign.home.log(campaign.home.ids()[-1]))[-1]
     assert isinstance(last, CampaignFinished)
     assert last.interrupted

@@ -2,7 +2,8 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import click
 import pytest
@@ -46,6 +47,26 @@ def test_help_and_version_import_nothing_heavy() -> None:
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("Usage: attnfuzz") == len(lines) - 1
+
+
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
+        ("attnfuzz sw", {"sweep"}),
+        ("attnfuzz findings ", {"list", "show", "forget"}),
+        ("attnfuzz fuzz --pres", {"--preset"}),
+        ("attnfuzz fuzz --preset ", {"quick", "nightly", "deep"}),
+    ],
+)
+def test_a_shell_completes_commands_options_and_values(
+    attnfuzz: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, line: str, completed: set[str]
+) -> None:
+    monkeypatch.setenv("_ATTNFUZZ_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(line.count(" ")))
+    ran = attnfuzz()
+    assert (ran.code, ran.err) == (0, "")
+    assert set(ran.out.split()) == {f"plain,{each}" for each in completed}
 
 
 def test_choices_that_are_repeated_for_the_command_line_are_those_of_the_harness() -> None:

@@ -119,3 +119,17 @@ def test_quiet_prints_the_result_only(attnfuzz: Attnfuzz, line: str, lines: int)
 def test_verbose_prints_more(attnfuzz: Attnfuzz) -> None:
     assert "attnfuzz-out/findings/" not in attnfuzz("findings", "list").out
     assert "attnfuzz-out/findings/" in attnfuzz("findings", "list", "-v").out.replace("\n", "").replace(" ", "")
+
+
+def test_a_campaign_says_at_once_that_it_starts_and_answers_at_its_end(
+    attnfuzz: Attnfuzz, told: Callable[..., None]
+) -> None:
+    told(started("torch_sdpa"), *without_sinks(decode_case("torch_sdpa")), finished())
+    line = ("fuzz", "--backend", "torch_sdpa", "--seed", "7")
+    assert attnfuzz(*line).out.startswith("Starting: ")
+    result = "1 new cause (4 failures) in 0 cases over 1:00:00"
+    assert attnfuzz(*line, "-q").out == f"{result} (seed 7).\n"
+    ran = attnfuzz(*line, "--json", "-")
+    answer = msgspec.json.decode(ran.out, type=schema.ANSWERS["fuzz"][0])
+    assert (ran.code, answer.result, len(answer.causes)) == (1, result, 1)
+    assert "Starting: " in ran.err

@@ -2,6 +2,9 @@
 
 import ast
 import io
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 import attnfuzz.harness.cli
-from attnfuzz.harness.cli.terminal import Terminal, echo
+from attnfuzz.harness.cli.terminal import Exit, Terminal, echo
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.printable import in_a_line, printable
 from attnfuzz.reference import case_file
@@ -72,6 +75,29 @@ def test_a_pipe_gets_names_unbroken(capsys: pytest.CaptureFixture[str]) -> None:
     Terminal().print(table)
     Terminal().print(name)
     assert [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()] == [name, name]
+
+
+def test_a_pipe_that_was_closed_is_an_error_and_no_exit_code_of_rich() -> None:
+    class Closed(io.StringIO):
+        def write(self, _: str) -> int:
+            raise BrokenPipeError
+
+    terminal = Terminal()
+    terminal.file = Closed()
+    with pytest.raises(BrokenPipeError):
+        terminal.print("text")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", ["bugs list", "defects list --json -", "--help"])
+def test_a_reader_that_leaves_ends_a_command_without_a_message(line: str) -> None:
+    """In a process: the interpreter flushes standard output once more when it exits, and would complain there."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "attnfuzz.harness.cli.main", *line.split()]
+    with os.fdopen(writer, "wb") as closed:
+        ran = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (Exit.CLOSED, "")
 
 
 def test_columns_are_kept_where_they_are_given(

@@ -1,5 +1,6 @@
 """The search for a defect: a campaign's slices, up to the first failure that comes back."""
 
+import pytest
 from fake_defect import defect
 from fake_search import Fails, FakeJobs, FakeJudge, kv_lens, observed
 
@@ -98,6 +99,7 @@ def test_the_case_is_shrunk_if_there_is_a_budget() -> None:
     assert kv_lens(shrunk.case) == [LONG]
 
 
+@pytest.mark.draws
 def test_other_failures_are_let_go() -> None:
     def fails(lengths: list[int]) -> tuple[Observation, ...]:
         return fails_on_long(lengths) or ((observed(),) if max(lengths) >= LONG // 2 else ())

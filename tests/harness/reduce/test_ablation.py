@@ -136,3 +136,9 @@ def test_requests_of_equal_length_have_as_few_keys_as_before() -> None:
     case = Case(backend="any", geometry=HEADS, steps=(step(Mode.EXTEND, (3, 2), (5, 9)),))
     short = names(case, lambda each: any(0 < each.kv_len < each.q_len for step in each.steps for each in step.requests))
     assert short == {"fewer keys than queries"}
+
+
+def test_sinks_are_not_needed_where_a_second_key_shows_the_failure_too() -> None:
+    case = Case(backend="any", geometry=replace(HEADS, sinks=True), steps=(step(Mode.EXTEND, (1, 1)),))
+    assert not names(case, lambda each: each.geometry.sinks or max(each.slot_lengths().values()) > 1)
+    assert names(case, lambda each: each.geometry.sinks) == {"sinks"}

@@ -159,3 +159,25 @@ def test_what_takes_several_steps_is_one_cause_in_all_modes_of_a_kernel() -> Non
     known = Case(backend="fake", geometry=HEADS, steps=(first, replace(first, requests=first.requests)))
     failing = replace(known, steps=(second, second))
     assert explained(state_is_kept, failing, known, ("several steps",))
+
+
+def test_two_faults_of_all_cases_with_several_pages_stay_apart_by_their_kinds() -> None:
+    def two_faults(case: Case) -> list[tuple[Kind, str]]:
+        if "several pages" not in names_in(case):
+            return []
+        longest = max(case.slot_lengths().values())
+        return [(Kind.NOT_FINITE, "out") if longest > 8 else (Kind.OUTPUT_MISMATCH, "out")]
+
+    long, short = one_request(Mode.EXTEND, 1, 12), one_request(Mode.EXTEND, 1, 6)
+    assert not explained(two_faults, long, short, ("several pages",))
+
+
+def test_what_one_page_shows_in_another_way_is_no_other_cause() -> None:
+    """With one key, the output is that key's value, whatever its logit."""
+
+    def logits_scaled(case: Case) -> list[tuple[Kind, str]]:
+        shown = [(Kind.OUTPUT_MISMATCH, "out")] if max(case.slot_lengths().values()) > 4 else []
+        return [*shown, (Kind.LSE_MISMATCH, "lse")]
+
+    known, failing = one_request(Mode.EXTEND, 1, 6), one_request(Mode.CHUNKED_PREFILL, 1, 6)
+    assert explained(logits_scaled, failing, known, ("several pages",))

@@ -5,7 +5,7 @@ from paged_attention import attend
 
 
 def paged_attention(*, out, query, k_cache, v_cache, block_tables, seq_lens, cum_seq_lens_q, scale, **_):
-    """Call the kernel with what a batch has."""
+    """Call the kernel with the arguments of a batch."""
     attend(out, query, k_cache, v_cache, block_tables, seq_lens, cum_seq_lens_q, scale)
 
 
