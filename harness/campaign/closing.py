@@ -12,7 +12,7 @@ from attnfuzz.harness.campaign.under_way import UnderWay
 from attnfuzz.harness.findings.ledger import Entry, Ledger
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.search.messages import Replay, SliceDone, SliceKind
+from attnfuzz.harness.search.messages import SliceDone, SliceKind
 from attnfuzz.harness.verdict.wording import clock, count
 
 
@@ -31,7 +31,7 @@ class Undone:
     def ended(self, run: UnderWay, done: SliceDone) -> None:
         """Record the end of a slice, and its cases that were not run."""
         if run.task.kind is SliceKind.KEPT:
-            self._kept += sum(_is_kept(replay) for replay in run.task.replays[done.replayed :])
+            self._kept += sum(replay.finding is None for replay in run.task.replays[done.replayed :])
 
     def lines(self, schedule: Schedule, unkept: int) -> Iterator[str]:
         """Lines on undone tasks; `unkept` new cases were not kept."""
@@ -44,10 +44,6 @@ class Undone:
             yield f"{backend} was searched for {clock(used)}: {clock(due)} are the least that each backend should have"
         if unkept:
             yield f"no time was left to keep {count(unkept, 'case')} that reached something new"
-
-
-def _is_kept(replay: Replay) -> bool:
-    return replay.finding is None
 
 
 NO_LONGER = "no longer happens: remove it from the ledger"

@@ -247,7 +247,7 @@ class Campaign:
         for job in range(self._jobs.count):
             if job in self._running:
                 continue
-            run = self._tasks.next(self._clock(), self._running.values(), self._tallies.untold)
+            run = self._tasks.next(self._clock(), self._running.values(), self._tallies.unsent)
             if run is None:
                 return
             self._running[job] = run
@@ -287,7 +287,7 @@ class Campaign:
                 yield from self._finish_slice(job, message)
 
     def _searched(self, backend: str) -> int:
-        return self._standing.score(backend).tally.searched + self._tallies.untold.get(backend, 0)
+        return self._standing.score(backend).tally.searched + self._tallies.unsent.get(backend, 0)
 
     def _trouble(self, text: str) -> Iterator[Event]:
         """Report a trouble once, though every job has it."""

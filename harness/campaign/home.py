@@ -110,12 +110,9 @@ class Home:
         """Remove files that killed processes left half written, except findings', which are the archive's."""
         for folder in (self.campaigns, self.corpus):
             for draft in folder.rglob(f"{DRAFT}*"):
-                if not _runs(draft.name.rpartition(".")[2]):
+                pid = draft.name.rpartition(".")[2]
+                if pid.isdigit() and not Path("/proc", pid).exists():
                     draft.unlink(missing_ok=True)
-
-
-def _runs(pid: str) -> bool:
-    return Path("/proc", pid).exists() if pid.isdigit() else True
 
 
 def _after(name: str) -> str:

@@ -134,7 +134,7 @@ class Standing:
             case _:
                 self._remember(event)
         if isinstance(event, CampaignFinished) or event.at >= self._last_sample + SECONDS_PER_SAMPLE:
-            self.timeline.append(self._sample())
+            self.timeline.append(TimelinePoint(self.at, self.cases, self.deaths, self.pairs, len(self.filed)))
 
     def score(self, backend: str) -> Score:
         """The score of a backend; a new one for a backend that is no longer searched."""
@@ -249,9 +249,6 @@ class Standing:
         names = {finding.name for finding in group if finding.known is None}
         self.filed = [replace(each, known=known) if each.name in names else each for each in self.filed]
         self.checked = [replace(each, known=known) if each.name in names else each for each in self.checked]
-
-    def _sample(self) -> TimelinePoint:
-        return TimelinePoint(self.at, self.cases, self.deaths, self.pairs, len(self.filed))
 
 
 def _ends(finished: SliceFinished, started: SliceStarted) -> bool:

@@ -57,10 +57,10 @@ class Tasks:
     limits: Limits
     _cut_off: Counter[SuspectKey] = field(default_factory=Counter)
 
-    def next(self, at: float, under_way: Collection[UnderWay], untold: Mapping[str, int]) -> UnderWay | None:
+    def next(self, at: float, under_way: Collection[UnderWay], unsent: Mapping[str, int]) -> UnderWay | None:
         """The next slice, at `at` seconds into the campaign; None if there is nothing to do, or no time left.
 
-        `untold` are each backend's searched examples that no event has reported yet.
+        `unsent` are each backend's searched examples that no event has reported yet.
         """
         left = None if self.plan.seconds is None else self.plan.seconds - at
         if left is not None and left <= 0:
@@ -73,7 +73,7 @@ class Tasks:
             found = self.replays.next_slice(None if kept_until is None else kept_until - at)
             compared = self.comparisons.next_slice(at, under_way)
             drawn = (
-                found or compared or self._drawn(at, under_way, untold) or self.comparisons.next_slice(None, under_way)
+                found or compared or self._drawn(at, under_way, unsent) or self.comparisons.next_slice(None, under_way)
             )
             if drawn is None:
                 return None
@@ -138,8 +138,8 @@ class Tasks:
         replays = [Replay(case=case, failed=observations) for case, observations in failed.items()]
         return replay_slice(replays[0].case.backend, SliceKind.ONCE_MORE, replays, seed=self.plan.seed)
 
-    def _drawn(self, at: float, under_way: Collection[UnderWay], untold: Mapping[str, int]) -> Slice | None:
-        promised = Counter(untold)
+    def _drawn(self, at: float, under_way: Collection[UnderWay], unsent: Mapping[str, int]) -> Slice | None:
+        promised = Counter(unsent)
         for run in under_way:
             promised[run.task.backend] += run.promised
         task = self.schedule.next_slice(_running(at, under_way), promised)

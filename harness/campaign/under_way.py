@@ -76,27 +76,27 @@ class Tallies:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._untold: dict[str, Tally] = {}
+        self._unsent: dict[str, Tally] = {}
         self._reported_at: dict[str, float] = {}
 
     def add(self, backend: str, tally: Tally) -> None:
         """Count a tally."""
-        self._untold[backend] = self._untold.get(backend, Tally()) + tally
+        self._unsent[backend] = self._unsent.get(backend, Tally()) + tally
 
     @property
-    def untold(self) -> dict[str, int]:
+    def unsent(self) -> dict[str, int]:
         """Each backend's searched examples that no event has reported yet."""
-        return {backend: total.searched for backend, total in self._untold.items()}
+        return {backend: total.searched for backend, total in self._unsent.items()}
 
     def due(self) -> Iterator[Progress]:
         """The progress of backends that reported none for a second."""
-        for backend in list(self._untold):
+        for backend in list(self._unsent):
             if self._clock() - self._reported_at.get(backend, -SECONDS_PER_PROGRESS) >= SECONDS_PER_PROGRESS:
                 yield from self.flush(backend)
 
     def flush(self, backend: str) -> Iterator[Progress]:
         """The progress of `backend`, if it has some."""
-        total = self._untold.pop(backend, None)
+        total = self._unsent.pop(backend, None)
         if total is not None:
             at = self._reported_at[backend] = self._clock()
             yield Progress(at=at, backend=backend, tally=total)

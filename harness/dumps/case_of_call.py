@@ -106,8 +106,8 @@ def check_arguments(call: RecordedCall, backend: Backend) -> None:
     for name in ("out", "out_dtype"):
         value = call.arguments.get(name)
         if isinstance(value, OtherValue | str):
-            given = value.type_name if isinstance(value, OtherValue) else value
-            raise DumpError(f"{where}: {name} is {given}, which no native kernel gives; import another call")
+            shown = value.type_name if isinstance(value, OtherValue) else value
+            raise DumpError(f"{where}: {name} is {shown}, which no native kernel gives; import another call")
     # Other values can't be in a case: the kernel's default applies.
     given = {name: value for name, value in call.arguments.items() if not isinstance(value, OtherValue | torch.dtype)}
     others = {name: value for name, value in given.items() if name not in parameters}

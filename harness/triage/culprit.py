@@ -40,7 +40,7 @@ class Culprit:
 
 def culprit(case: AnyCase, failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
     """The conclusion on a failure of a case, from the evidence on it, and on its related case if it has one."""
-    caller = _caller(case)
+    caller = "the maker of the call" if isinstance(case, CallCase) else f"the planner of {case.backend}"
     for evidence in found:
         if evidence.breaches:
             return _broken(caller, failure, evidence)
@@ -54,10 +54,6 @@ def culprit(case: AnyCase, failure: Observation, found: Sequence[CallEvidence]) 
     if failure.kind in _OF_MEMORY:
         return _stray(failure, found)
     return _wrong(caller, failure, found)
-
-
-def _caller(case: AnyCase) -> str:
-    return "the maker of the call" if isinstance(case, CallCase) else f"the planner of {case.backend}"
 
 
 def _broken(caller: str, failure: Observation, evidence: CallEvidence) -> Culprit:

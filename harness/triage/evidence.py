@@ -244,7 +244,8 @@ def reads_of_unwritten_rows(calls: CallCase) -> Iterator[tuple[int, Breach]]:
             continue
         for index in range(first + 1, len(calls.calls)):
             later = calls.calls[index]
-            if _written(later, out) or (later.op in _OVERWRITE and _takes(later, out)):
+            written = any(write.name == out.buffer for write in later.writes)
+            if written or (later.op in _OVERWRITE and _takes(later, out)):
                 break
             read = _read(calls, index, idle) if later.op in _MERGES and _takes(later, out) else {}
             if read:
@@ -277,7 +278,3 @@ def _idle_rows(calls: CallCase, index: int) -> dict[int, int]:
 
 def _takes(call: Call, out: View) -> bool:
     return any(view.buffer == out.buffer for _, view in named_views(call.arguments))
-
-
-def _written(call: Call, out: View) -> bool:
-    return any(write.name == out.buffer for write in call.writes)

@@ -59,7 +59,8 @@ def _ways_of_steps(case: Case, failing_step: int) -> Iterator[Way]:
     for workspace in Workspace:
         if workspace is not case.workspace:
             yield Way("workspace", workspace.value, replace(case, workspace=workspace))
-    yield eager(case) if _replays(case) else replayed(case)
+    replays = any(step.launch is Launch.REPLAY for step in case.steps)
+    yield eager(case) if replays else replayed(case)
     index = failing_step if failing_step >= 0 else len(case.steps) - 1
     if _ran_before(case, index):
         yield Way("steps", f"step {index} alone", alone(case, index))
@@ -110,10 +111,6 @@ def cut(case: Case, last: int | None) -> Case:
     slots = {request.slot for step in steps for request in step.requests}
     # Slots are numbered without gaps: keep all steps if a later one introduces a slot in the middle.
     return replace(case, steps=steps) if slots == set(range(len(slots))) else case
-
-
-def _replays(case: Case) -> bool:
-    return any(step.launch is Launch.REPLAY for step in case.steps)
 
 
 def _ran_before(case: Case, index: int) -> bool:
