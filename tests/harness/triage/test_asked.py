@@ -53,10 +53,10 @@ def test_a_call_that_names_keys_that_nobody_wrote_is_no_kernels_to_answer_for(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"bmm1_scale": None}, "bmm1_scale is None, no single number"),
+        ({"bmm1_scale": None}, "bmm1_scale is None, not a single number"),
         (
             {"bmm2_scale": View(buffer="lse", shape=(2,), stride=(1,))},
-            r"bmm2_scale is float32 \[2\], no single number",
+            r"bmm2_scale is float32 \[2\], not a single number",
         ),
         ({"query": None}, "query is missing"),
     ],
