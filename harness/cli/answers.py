@@ -6,7 +6,7 @@ Paths are as a user would type them, times are seconds since the epoch, and dura
 import msgspec
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+class ListedFailure(msgspec.Struct, frozen=True, kw_only=True):
     """A failure of a step: `margin` is error over bound, above 1 fails; null for an exact check. `step` -1: unknown."""
 
     kind: str
@@ -42,13 +42,13 @@ class CampaignCause(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     needs: tuple[str, ...]
     backends: tuple[str, ...]
-    failure: Failure
+    failure: ListedFailure
     finding: str
     findings: tuple[str, ...]
     reproducers: tuple[str, ...]
 
 
-class Campaign(msgspec.Struct, frozen=True, kw_only=True):
+class CampaignAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A campaign: `result` in a line. `clean`: no failure that the ledger does not list, confirmed or suspected.
 
     `failed` is the error of the harness itself, if it failed. `reports` are the files that were written.
@@ -83,7 +83,7 @@ class Differences(msgspec.Struct, frozen=True, kw_only=True):
     cases_per_second: tuple[float, float]
 
 
-class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The runs of a case. `failures` are those of the first run that failed.
 
     `conclusive` is false if a failure that comes and goes could have been missed in so few runs.
@@ -95,7 +95,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     runs: int
     failed: int
     conclusive: bool
-    failures: tuple[Failure, ...]
+    failures: tuple[ListedFailure, ...]
 
 
 class Smaller(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +105,7 @@ class Smaller(msgspec.Struct, frozen=True, kw_only=True):
     backend: str
     fails: bool
     case: str | None
-    failure: Failure | None
+    failure: ListedFailure | None
     runs: int | None
     steady: bool | None
 
@@ -119,7 +119,7 @@ class DumpedCall(msgspec.Struct, frozen=True, kw_only=True):
     breaches: tuple[str, ...] | None
 
 
-class Dump(msgspec.Struct, frozen=True, kw_only=True):
+class DumpAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The calls of a dump."""
 
     calls: tuple[DumpedCall, ...]
@@ -199,7 +199,7 @@ class ListedFinding(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
     needs: tuple[str, ...]
     backend: str
-    failure: Failure
+    failure: ListedFailure
     first_seen: float
     last_seen: float
 
@@ -282,8 +282,8 @@ class BugResult(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     backend: str
     shown: bool
-    before: tuple[Failure, ...]
-    after: tuple[Failure, ...] | None
+    before: tuple[ListedFailure, ...]
+    after: tuple[ListedFailure, ...] | None
     unsupported: str | None
     remark: str
 
@@ -342,7 +342,7 @@ class Modules(msgspec.Struct, frozen=True, kw_only=True):
     modules: tuple[BuiltModule, ...]
 
 
-class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+class CalibrationAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A calibration's file. `margins` has the largest margin of each tier among held-out rows, by dtype of queries."""
 
     backend: str
@@ -355,4 +355,4 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 class Calibrations(msgspec.Struct, frozen=True, kw_only=True):
     """The calibrations that were written."""
 
-    calibrations: tuple[Calibration, ...]
+    calibrations: tuple[CalibrationAnswer, ...]

@@ -12,7 +12,7 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.calibrate.apart import measure_apart
 from attnfuzz.harness.calibrate.calibrate import Measured, architecture_of, calibration
 from attnfuzz.harness.campaign.prepare import prepare
-from attnfuzz.harness.cli.answers import Calibration, Calibrations
+from attnfuzz.harness.cli.answers import CalibrationAnswer, Calibrations
 from attnfuzz.harness.cli.given import Trees, chosen_backends
 from attnfuzz.harness.cli.terminal import (
     BadInput,
@@ -54,7 +54,7 @@ def calibrate(
     answer(Calibrations(calibrations=tuple([_calibrated(name, rows, seed, folder, plots) for name in names])))
 
 
-def _calibrated(name: str, rows: int, seed: int, folder: Path, plots: Path | None) -> Calibration:
+def _calibrated(name: str, rows: int, seed: int, folder: Path, plots: Path | None) -> CalibrationAnswer:
     """Calibrate one backend, and print the fit."""
     measured = _measured(name, rows, seed)
     command = f"attnfuzz calibrate --backend {shlex.quote(name)} --rows {rows} --seed {seed}"
@@ -70,7 +70,7 @@ def _calibrated(name: str, rows: int, seed: int, folder: Path, plots: Path | Non
         from attnfuzz.harness.calibrate.plot import plot  # noqa: PLC0415
 
         plot(plots / f"{path.stem}.png", name, measured)
-    return Calibration(
+    return CalibrationAnswer(
         backend=name,
         architecture=architecture_of(name),
         path=str(path),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.cli.answers import Campaign, CampaignBackend, CampaignCause
+from attnfuzz.harness.cli.answers import CampaignAnswer, CampaignBackend, CampaignCause
 from attnfuzz.harness.cli.failures import failure_of
 from attnfuzz.harness.cli.status import reached_share
 from attnfuzz.harness.report.cause_view import CauseView, cause_views
@@ -13,10 +13,10 @@ from attnfuzz.harness.report.files import scripts_in
 from attnfuzz.harness.report.verdict import verdict
 
 
-def campaign_answer(name: str, home: Home | None, standing: Standing, reports: Sequence[Path]) -> Campaign:
+def campaign_answer(name: str, home: Home | None, standing: Standing, reports: Sequence[Path]) -> CampaignAnswer:
     """Return the answer that a campaign is. `home` is where its findings lie, to see whether they have scripts."""
     failure, finished, started = standing.failure, standing.finished, standing.started
-    return Campaign(
+    return CampaignAnswer(
         campaign=name,
         result=verdict(standing).text,
         clean=standing.clean,

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.campaign.plan import ALPHA, spent_per_output
-from attnfuzz.harness.cli.answers import Replayed, Smaller
+from attnfuzz.harness.cli.answers import ReplayAnswer, Smaller
 from attnfuzz.harness.cli.failures import failure_of, failures_of
 from attnfuzz.harness.cli.given import Trees, case_at
 from attnfuzz.harness.cli.replaying import print_shown, recurring_at
@@ -77,7 +77,7 @@ def replay(*, path: Path, backend: str | None, trees: Trees, repeat: int | None,
         if verdict.unsupported is not None:
             raise _rejected(case, verdict.unsupported)
     answer(
-        Replayed(
+        ReplayAnswer(
             path=str(path),
             backend=case.backend,
             fails=bool(failed),

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 
-from attnfuzz.harness.cli.answers import Failure
+from attnfuzz.harness.cli.answers import ListedFailure
 from attnfuzz.harness.verdict.failures import Observation
 
 
-def failure_of(seen: Observation) -> Failure:
+def failure_of(seen: Observation) -> ListedFailure:
     """Return the failure that an observation is."""
-    return Failure(
+    return ListedFailure(
         kind=seen.kind,
         place=seen.place,
         message=seen.message,
@@ -20,6 +20,6 @@ def failure_of(seen: Observation) -> Failure:
     )
 
 
-def failures_of(observations: Iterable[Observation]) -> tuple[Failure, ...]:
+def failures_of(observations: Iterable[Observation]) -> tuple[ListedFailure, ...]:
     """Return the failures that observations are, in their order."""
     return tuple(map(failure_of, observations))

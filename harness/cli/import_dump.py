@@ -9,7 +9,7 @@ import click
 from rich.text import Text
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.cli.answers import Dump, DumpedCall, Imported
+from attnfuzz.harness.cli.answers import DumpAnswer, DumpedCall, Imported
 from attnfuzz.harness.cli.terminal import BadInput, Terminal, answer, echo, is_quiet, new_table, print_line, warn
 from attnfuzz.harness.dumps.case_of_call import importable, make_case
 from attnfuzz.harness.dumps.contents import Contents
@@ -44,7 +44,7 @@ def import_dump(
     if not dump.calls:
         raise BadInput(f"no call of {folder} can be read")
     if listing:
-        answer(Dump(calls=tuple(_dumped(index, call) for index, call in enumerate(dump.calls))))
+        answer(DumpAnswer(calls=tuple(_dumped(index, call) for index, call in enumerate(dump.calls))))
         _list(dump.calls)
         return
     has = importable() if backend is None else resolve(backend).ops

@@ -6,7 +6,7 @@ from pathlib import Path
 from msgspec.structs import replace
 from rich.text import Text
 
-from attnfuzz.harness.cli.answers import Replayed
+from attnfuzz.harness.cli.answers import ReplayAnswer
 from attnfuzz.harness.cli.failures import failures_of
 from attnfuzz.harness.cli.terminal import Exit, Terminal, answer, details, print_line, tell
 from attnfuzz.harness.export import Exporter
@@ -65,7 +65,7 @@ def print_shown(path: Path, case: Case, shown: ShownAgain) -> Exit:
     """Print how often it failed, and return the exit code: one failure is enough."""
     console = Terminal()
     answer(
-        Replayed(
+        ReplayAnswer(
             path=str(path),
             backend=case.backend,
             fails=shown.failed > 0,

@@ -17,11 +17,11 @@ SCHEMA = "json-schema.json"
 PAGE = "json.md"
 
 ANSWERS: Mapping[str, tuple[type[msgspec.Struct], ...]] = {
-    "fuzz": (answers.Campaign,),
-    "report": (answers.Campaign,),
+    "fuzz": (answers.CampaignAnswer,),
+    "report": (answers.CampaignAnswer,),
     "compare": (answers.Differences,),
-    "replay": (answers.Replayed,),
-    "import": (answers.Imported, answers.Dump),
+    "replay": (answers.ReplayAnswer,),
+    "import": (answers.Imported, answers.DumpAnswer),
     "triage": (Triage,),
     "shrink": (answers.Smaller,),
     "bisect": (answers.Bisected,),

@@ -16,7 +16,7 @@ from refusals import refused
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.log import EventLog
 from attnfuzz.harness.cli import schema
-from attnfuzz.harness.cli.answers import Campaign
+from attnfuzz.harness.cli.answers import CampaignAnswer
 from attnfuzz.harness.cli.main import cli
 from attnfuzz.reference import case_file
 
@@ -131,6 +131,6 @@ def test_a_campaign_says_at_once_that_it_starts_and_answers_at_its_end(
     result = "1 new cause (4 failures) in 0 cases over 1:00:00"
     assert attnfuzz(*line, "-q").out == f"{result} (seed 7).\n"
     ran = attnfuzz(*line, "--json", "-")
-    answer = msgspec.json.decode(ran.out, type=Campaign)
+    answer = msgspec.json.decode(ran.out, type=CampaignAnswer)
     assert (ran.code, answer.result, len(answer.causes)) == (1, result, 1)
     assert "Starting: " in ran.err

@@ -67,7 +67,7 @@ def lengths(case: Case) -> list[tuple[int, int]]:
 def one_request(mode: Mode, q_len: int, kv_len: int, **features: object) -> Case:
     whole = mode in (Mode.DECODE, Mode.TARGET_VERIFY)
     (only,) = (step(mode, (q_len, kv_len), stride=q_len if whole else 0),)
-    return Case(backend="fake", geometry=replace(HEADS, **features), steps=(only,))  # type: ignore[arg-type]
+    return Case(backend="fake", geometry=replace(HEADS, **features), steps=(only,))
 
 
 def sinks_missing_from_lse(case: Case) -> list[tuple[Kind, str]]:
