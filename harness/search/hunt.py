@@ -315,6 +315,8 @@ class Hunt:
         if not pursued.is_finding:
             self._tell(Lost(fingerprint=fingerprint, tried=pursued.recurrence))
             return
+        needs = self._needs_late(pursued)
+        cause = self._race_of(fingerprint, pursued, needs) if needs else ""
         self._tell(
             Caught(
                 fingerprint=fingerprint,
@@ -324,10 +326,22 @@ class Hunt:
                 verdict=pursued.verdict,
                 recurrence=pursued.recurrence,
                 history=pursued.history,
-                needs=self._needs_late(pursued),
+                needs=needs,
+                cause=cause,
                 beside=fingerprint in self._beside,
             )
         )
+
+    def _race_of(self, fingerprint: Fingerprint, pursued: Pursued, needs: tuple[str, ...]) -> str:
+        """The name of the known cause that explains a race with a late device; "" if it is a new one."""
+        pinned = self._pin(fingerprint, pursued.case, pursued.verdict)
+        cause = explain(pinned, tuple(self._causes.values()), self._allowed).cause
+        if cause is not None:
+            self._causes[cause.name] = replace(cause, shown_as=(*cause.shown_as, fingerprint))
+            return cause.name
+        name = finding_name(pursued.case, pursued.observation)
+        self._causes.setdefault(name, KnownCause(name=name, case=pursued.case, fingerprint=fingerprint, needs=needs))
+        return ""
 
     def _needs_late(self, pursued: Pursued) -> tuple[str, ...]:
         """The feature "late device", if a flaky failure does not show on a prompt device."""

@@ -7,6 +7,7 @@ from fake_search import FakeJudge, decode, fake_cases, kv_lens, observed
 from msgspec.structs import replace
 
 from attnfuzz.harness.search.hunt import Hunt
+from attnfuzz.harness.search.known import finding_name
 from attnfuzz.harness.search.messages import (
     AnyMessage,
     Caught,
@@ -125,3 +126,25 @@ def test_what_comes_and_goes_needs_a_late_device_if_it_never_comes_on_a_prompt_o
     (found,) = settled(hunt(judge, replays))
     assert isinstance(found, Caught)
     assert found.needs == needs
+
+
+def test_races_with_a_late_device_are_one_cause_whatever_they_do() -> None:
+    lse = observed(Kind.LSE_MISMATCH, "lse")
+
+    class Racing(FakeJudge):
+        runs = 0
+
+        def verdict(self, case: Case) -> Verdict:
+            longest = max(kv_lens(case))
+            self.runs += 1
+            fails = longest >= 100 and case.pace is Pace.LATE and self.runs % 2
+            return Verdict(observations=(UNWRITTEN if longest < 200 else lse,) if fails else ())
+
+    late = [replace(decode(length), pace=Pace.LATE) for length in (150, 250)]
+    replays = [Replay(case=case, failed=(seen,)) for case, seen in zip(late, (UNWRITTEN, lse), strict=True)]
+    first, second = settled(hunt(Racing(lambda _: ()), replays))
+    assert isinstance(first, Caught)
+    assert isinstance(second, Caught)
+    assert (first.needs, second.needs) == (("late device",), ("late device",))
+    assert first.cause == ""
+    assert second.cause == finding_name(first.case, first.observation)

@@ -13,7 +13,7 @@ from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.reference.case import Case, Mode
+from attnfuzz.reference.case import Case, Mode, Pace
 from attnfuzz.reference.mistake import Mistake
 
 Faulty = Callable[[Case], Sequence[tuple[Kind, str]]]
@@ -237,3 +237,18 @@ def test_a_case_may_fail_as_another_known_cause_does_without_the_clue() -> None:
         needs=("empty KV",),
     )
     assert explained(both, failing, known, ("sinks",), beside=(other,))
+
+
+def test_a_late_device_may_do_anything_for_one_cause() -> None:
+    def stale_plan(case: Case) -> list[tuple[Kind, str]]:
+        if case.pace is Pace.PROMPT:
+            return []
+        few = len(case.steps[-1].requests) == 1
+        return [(Kind.CANARY_OVERWRITTEN, "workspace") if few else (Kind.LSE_MISMATCH, "lse")]
+
+    known = replace(one_request(Mode.EXTEND, 1, 5), pace=Pace.LATE)
+    failing = replace(featured(mode=Mode.DECODE), pace=Pace.LATE)
+    assert explained(stale_plan, failing, known, ("late device",))
+    prompt_too = replace(failing, geometry=replace(HEADS, sinks=True))
+    always = lambda case: [(Kind.LSE_MISMATCH, "lse")] if case.geometry.sinks else stale_plan(case)  # noqa: E731
+    assert not explained(always, prompt_too, known, ("late device",))
