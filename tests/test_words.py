@@ -15,22 +15,25 @@ RIDDLES = (
 
 EXCEPTIONS = {
     "reference/mistake.py": 7,  # Values of `Mistake`, which findings and logs keep.
+    "harness/judge/explain/inquiry.py": 1,  # The beginning that these values share.
+    "docs/reference/json.md": 7,  # The same values, generated.
 }
 
 CEILINGS = {
-    "harness": (1, 55),
+    "harness": (0, 28),
     "kernels": (0, 0),
     "reference": (0, 0),
     "strategies": (0, 0),
     "benchmarks": (0, 0),
     "bugs": (0, 0),
     "scripts": (0, 0),
-    "docs": (10, 16),
+    "docs": (0, 3),
     "conftest.py": (0, 0),
     "Makefile": (0, 0),
     "README.md": (0, 0),
-    "ARCHITECTURE.md": (0, 30),
-    "CHANGELOG.md": (5, 18),
+    "ARCHITECTURE.md": (0, 23),
+    "CHANGELOG.md": (0, 7),
+    "CONTRIBUTING.md": (0, 24),
     "SECURITY.md": (0, 5),
 }
 """How often the words above, and "what", may stand there, identifiers included. A number only ever goes down."""
