@@ -1,14 +1,13 @@
 """Whether a known cause explains a failure: its predictions are run before it is believed.
 
 A cause explains a failure if
-- the case has the features that mark the cause, and passes altogether without each of them; and
+- the case has the features that mark the cause, and passes without each of them, but for symptoms of other causes; and
 - *here*: the smallest case of the cause, moved to where the failure shows, fails in this way; or *there*: the failing
   case still fails with no clues but those of the cause and those without which this kind of failure can't be seen, and
   without the latter it fails as the cause does, or as the cause's case does where this failure shows.
 
-A cause without clues has to pass both halves of the second test and to show in the same kernel, or the same verified
-mistake has to explain it and the failure. Likeness alone explains nothing: causes with the same kind, kernel and mode
-stay apart unless the runs above agree.
+Where no clue marks the cause, both halves of the second test have to hold, in the same kernel; or one half, if the same
+verified mistake explains the cause and the failure.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -40,20 +39,8 @@ SEEDS = 2
 
 Allowed = Callable[[Case], bool]
 
-_SEEN_WITH: dict[Kind, frozenset[str]] = {
-    Kind.EMPTY_ROW: frozenset({"empty KV", "fewer keys than queries"}),
-    Kind.PADDING_LEAK: frozenset({"padding", "replay"}),
-    Kind.REPLAY_DIVERGED: frozenset({"padding", "replay", "relation"}),
-    Kind.NONDETERMINISTIC: frozenset({"relation"}),
-    Kind.METAMORPHIC_MISMATCH: frozenset({"relation"}),
-}
-"""Features without which a kind of failure can't be seen, whatever its cause."""
-
 _WRONG = frozenset({Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH, Kind.NOT_FINITE, Kind.UNWRITTEN})
 """Kinds that differ only in the stray numbers a kernel read or left: another request's, zeros, NaN."""
-
-_PLACES = {"padded rows": frozenset({"padding", "replay"}), "empty rows": _SEEN_WITH[Kind.EMPTY_ROW]}
-"""The same for places."""
 
 
 class Attribution(NamedTuple):
