@@ -5,8 +5,6 @@ import re
 import tomllib
 from pathlib import Path
 
-from setuptools import setup
-
 ROOT = Path(__file__).resolve().parent
 
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)\s]+)\)")
@@ -38,6 +36,8 @@ def with_addresses(markdown: str, folder: str = "", *, but: str | None = None) -
 
 
 if __name__ == "__main__":
+    from setuptools import setup
+
     setup(
         long_description=with_addresses((ROOT / "README.md").read_text()),
         long_description_content_type="text/markdown",

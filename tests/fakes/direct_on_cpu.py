@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import torch
 from bound_call import bind
-from paged_attention import attend_paged, to_base2
+from plain_attention import attend_paged, to_base2
 from wrapper_backends import OnCpu
 
 from attnfuzz.kernels.backend import Op

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from bound_call import bind
 from flashinfer.mla import MLAPlanMetadata
-from paged_attention import to_base2
+from plain_attention import to_base2
 
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.problem import Problem

@@ -114,8 +114,8 @@ def _executed_by(template: _Template) -> AbstractContextManager[object]:
         pipes = [given[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")]
         theirs = [own if own >= 0 else number for number, own in enumerate((pipes[0], pipes[3], pipes[5]))]
         order = {
-            "arguments": given["args"][1:],
-            "folder": given["cwd"] or str(Path.cwd()),
+            "arguments": list(map(os.fspath, given["args"][1:])),
+            "folder": os.fspath(given["cwd"] or Path.cwd()),
             "environment": dict(os.environ if given["env"] is None else given["env"]),
             "session": given["start_new_session"],
             "descriptors": [0, 1, 2, *given["pass_fds"]],
@@ -127,11 +127,11 @@ def _executed_by(template: _Template) -> AbstractContextManager[object]:
     return mock.patch.object(subprocess.Popen, "_execute_child", execute_child)
 
 
-def _can_fork(command: str | Sequence[str]) -> bool:
+def _can_fork(command: str | Sequence[str | Path]) -> bool:
     """Whether a command runs one of our modules, tethered, or a script."""
     if isinstance(command, str) or len(command) < 2 or command[0] != sys.executable:
         return False
-    return command[1].endswith(".py") or list(command[1:3]) == ["-m", TETHERED]
+    return os.fspath(command[1]).endswith(".py") or list(command[1:3]) == ["-m", TETHERED]
 
 
 def _serve(control: socket.socket, parent: int) -> None:

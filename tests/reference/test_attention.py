@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paged_attention import attend_paged, gather_pages, to_base2
+from plain_attention import attend_paged, gather_pages, to_base2
 
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.geometry import KvLayout

@@ -44,7 +44,10 @@ def _compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--attn-sglang", "x" * 300], "is no folder: name a checkout of SGLang"),
         (["--attn-sglang", "absent"], "--attn-sglang absent is no folder: name a checkout of SGLang"),
         (["--attn-sglang", "."], "--attn-backend: * holds no source of SGLang"),
-        (["--attn-sglang", ".", "--attn-backend", "trtllm_mha"], "--attn-sglang: a source tree says where"),
+        (
+            ["--attn-sglang", ".", "--attn-backend", "trtllm_mha"],
+            "a source tree is for sglang:trtllm_mha",
+        ),
         (["--attn-guard", "top"], "invalid choice: 'top'"),
         (["--attn-preset", "weekly"], "--attn-preset weekly: give one of quick, nightly, deep"),
         (["--attn-time", "1y"], "--attn-time: '1y' is no duration"),
