@@ -1,5 +1,6 @@
 """What tests of the harness share: workers, and cases for the backends in tests/fakes/defective_backend.py."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
@@ -40,17 +41,21 @@ def defective() -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_stage() -> Iterator[None]:
-    """All rehearsals of users' backends on one stage: it costs 2 s to start, and each gets a worker of its own."""
-    kept: list[Workers] = []
+    """All rehearsals of users' backends on one stage: it costs 2 s to start, and each gets a worker of its own.
+
+    Workers import from the folders that were on the path when their stage began, so that each path has one.
+    """
+    kept: dict[tuple[str, ...], Workers] = {}
     start = rehearsal.stage
 
     with ExitStack() as at_the_end, pytest.MonkeyPatch.context() as patch:
 
         def stage() -> AbstractContextManager[Workers]:
-            if not kept:
-                kept.append(at_the_end.enter_context(start()))
-            kept[0].renew()
-            return nullcontext(kept[0])
+            path = tuple(map(str, sys.path))
+            if path not in kept:
+                kept[path] = at_the_end.enter_context(start())
+            kept[path].renew()
+            return nullcontext(kept[path])
 
         patch.setattr(rehearsal, "stage", stage)
         yield
