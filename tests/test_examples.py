@@ -102,7 +102,7 @@ def test_a_campaign_from_python_posts_its_findings(tmp_path: Path) -> None:
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The example repository as if pip had installed it: its package can be imported, its entry points are known."""
+    """The example repository as if pip had installed it, for processes that are started."""
     repository = EXAMPLES / "paged_attention"
     groups = tomllib.loads((repository / "pyproject.toml").read_text())["project"]["entry-points"]
     lines = (
@@ -115,13 +115,14 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (information / "entry_points.txt").write_text("".join(lines))
     # A test's own home folder has no compiled kernels.
     monkeypatch.setenv("ATTNFUZZ_CACHE", str(cache_folder()))
-    monkeypatch.syspath_prepend(information.parent)
-    monkeypatch.syspath_prepend(repository / "src")
+    folders = [str(information.parent), str(repository / "src"), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, folders)))
     return repository
 
 
+@pytest.mark.slow
 def test_the_example_repository_passes_its_own_tests(installed: Path, pytester: pytest.Pytester) -> None:
-    """In this process: only the workers are others."""
+    """A process of its own: what other tests of the plugin ran has looked for entry points in this one."""
     few = ("--attn-examples", "4", "--attn-seed", "1", "--hypothesis-seed", "1")
-    ran = pytester.runpytest_inprocess(installed, "-c", installed / "pyproject.toml", "-p", "no:cacheprovider", *few)
+    ran = pytester.runpytest_subprocess(installed, "-c", installed / "pyproject.toml", "-p", "no:cacheprovider", *few)
     ran.assert_outcomes(passed=5)
