@@ -8,8 +8,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from mkdocs.commands.build import build
-from mkdocs.config import load_config
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -28,6 +26,10 @@ pages = pytest.mark.parametrize(
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built with every warning an error: links, anchors, pages that no navigation has, unknown names."""
+    # Importing mkdocs takes each worker of the quick tests a second.
+    from mkdocs.commands.build import build  # noqa: PLC0415
+    from mkdocs.config import load_config  # noqa: PLC0415
+
     folder = tmp_path_factory.mktemp("site")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NO_MKDOCS_2_WARNING", "1")

@@ -23,11 +23,13 @@ def all_related(drawn: list[Case], capability: Capability) -> list[tuple[Case, R
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.draws
 def test_a_quarter_of_the_cases_has_a_relation(drawn: list[Case]) -> None:
     assert 0.18 <= sum(case.relation is not None for case in drawn) / len(drawn) <= 0.32
 
 
+@pytest.mark.slow
 @pytest.mark.draws
 @pytest.mark.parametrize(
     ("backend", "never"),

@@ -24,7 +24,7 @@ from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.validity import products
 
-pytestmark = pytest.mark.draws
+pytestmark = [pytest.mark.draws, pytest.mark.slow]
 
 
 def share(cases: Iterable[Case], holds: Callable[[Case], bool]) -> float:
