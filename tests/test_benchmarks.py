@@ -99,7 +99,7 @@ def test_a_benchmark_prints_its_table(name: str) -> None:
 def test_a_benchmark_tells_its_options(name: str) -> None:
     done = run(name, "--help")
     assert done.returncode == 0, done.stderr
-    for option in TINY[name][::2]:
+    for option in (each for each in TINY[name] if each.startswith("--")):
         assert option in done.stdout
 
 
