@@ -46,24 +46,28 @@ _execute_child: Callable[..., None] = subprocess.Popen._execute_child  # type: i
 
 
 @contextmanager
-def forked_processes() -> Iterator[None]:
-    """Fork our processes and scripts, off one template for all tests of this process."""
-    with _executed_by(_template()):
+def forked_processes(*also: str) -> Iterator[None]:
+    """Fork our processes and scripts, off one template for all tests of this process that has imported `also`."""
+    with _executed_by(_template(also)):
         yield
 
 
 class _Template:
-    """The process to fork from, seen from its parent. `control` is the socket to it, None until it is needed."""
+    """The process to fork from, seen from its parent. `control` is the socket to it, None until it is needed.
 
-    def __init__(self, control: socket.socket | None = None) -> None:
+    `also` are modules that it imports besides ours.
+    """
+
+    def __init__(self, control: socket.socket | None = None, also: Sequence[str] = ()) -> None:
         self._control = control
+        self._also = also
         self._lock = threading.Lock()
 
     def fork(self, order: dict[str, Any], descriptors: Sequence[int]) -> int:
         """Fork a child of this process, and return its id."""
         with self._lock:
             if self._control is None:
-                self._control = _started()
+                self._control = _started(self._also)
             # The template's child forks it and ends. It then becomes a child of its nearest ancestor that adopts.
             _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
             try:
@@ -81,16 +85,16 @@ def started_processes() -> Iterator[None]:
 
 
 @functools.cache
-def _template() -> _Template:
-    return _Template()
+def _template(also: Sequence[str]) -> _Template:
+    return _Template(also=also)
 
 
-def _started() -> socket.socket:
+def _started(also: Sequence[str]) -> socket.socket:
     control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with remote, started_processes():
         # It ends when this process does: its socket is closed then.
         template = subprocess.Popen(
-            [sys.executable, __file__, str(remote.fileno()), json.dumps(sys.path)],
+            [sys.executable, __file__, str(remote.fileno()), json.dumps(sys.path), *also],
             pass_fds=[remote.fileno()],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
@@ -226,10 +230,10 @@ def _run(arguments: Sequence[str]) -> NoReturn:
 
 
 def main() -> None:
-    """Import everything, then fork what the parent orders. Run with the socket to it, and with its sys.path."""
+    """Import everything, then fork what the parent orders. Run with the socket to it, its sys.path and modules."""
     control = socket.socket(fileno=int(sys.argv[1]))
     sys.path[:] = ["", *json.loads(sys.argv[2])]
-    for name in IMPORTED:
+    for name in (*IMPORTED, *sys.argv[3:]):
         importlib.import_module(name)
     # A module that is run has been imported by others.
     warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
