@@ -5,7 +5,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 INSTALLED := build/installed
 SECONDS_OF_FUZZING ?= 60
-QUICK := -n 2 -m "not slow and not cluster and not long and not sglang"
+# Each process takes half of the tests in their order, so that few fixtures are made twice.
+TWO := -n 2 --dist worksteal
+QUICK := $(TWO) -m "not slow and not cluster and not long and not sglang"
 
 # pytest rewrites 850 modules in each process, which takes 8 s of CPU time, unless it may keep their bytecode.
 unexport PYTHONDONTWRITEBYTECODE
@@ -39,7 +41,7 @@ test: lint imports
 	@$(MAKE) --no-print-directory --jobs 2 types tests
 
 tests: $(READY)
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest $(TWO)
 
 ## The loop, in under a minute: tests that start no process and draw few cases.
 quick: $(READY)
@@ -51,7 +53,7 @@ coverage: $(READY)
 
 ## Minutes each: workers and jobs that are killed at random, campaigns that are killed and resumed.
 test-long: $(READY)
-	$(BIN)/pytest -n 2 -m long
+	$(BIN)/pytest $(TWO) -m long
 
 # scripts/gpu.sh does this and more without a network.
 ## Tests that need an NVIDIA GPU, which make test skips where there is none.
