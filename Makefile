@@ -41,7 +41,7 @@ test: lint imports
 	@$(MAKE) --no-print-directory --jobs 2 types tests
 
 tests: $(READY)
-	$(BIN)/pytest $(TWO)
+	$(BIN)/pytest $(TWO) --attn-examples 60
 
 ## The loop, in under a minute: tests that start no process and draw few cases.
 quick: $(READY)
@@ -54,6 +54,7 @@ coverage: $(READY)
 ## Minutes each: workers and jobs that are killed at random, campaigns that are killed and resumed.
 test-long: $(READY)
 	$(BIN)/pytest $(TWO) -m long
+	$(BIN)/pytest $(TWO) tests/fuzz
 
 # scripts/gpu.sh does this and more without a network.
 ## Tests that need an NVIDIA GPU, which make test skips where there is none.

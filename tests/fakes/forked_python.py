@@ -1,9 +1,9 @@
 """Forks the processes of attnfuzz off one that has imported torch, in place of starting them.
 
 Starting a nursery or a job takes 2 s of CPU time, nearly all of it for the import of torch. Within
-`forked_processes`, what this process starts as `tethered.command`, as `python -m` with the command line, or as a script
-by its path, is forked off a template that has imported everything. To its parent it is the same: a child with a Popen,
-and with the descriptors, environment and session that were asked for. A forked job or command line forks likewise.
+`forked_processes`, what this process starts as a module of FORKED, or as a script by its path, is forked off a template
+that has imported everything. To its parent it is the same: a child with a Popen, and with the descriptors, environment
+and session that were asked for. A forked job or command line forks likewise.
 """
 
 import atexit
@@ -30,7 +30,7 @@ from unittest import mock
 
 TETHERED = "attnfuzz.harness.workers.tethered"
 NURSERY = "attnfuzz.harness.workers.nursery"
-MAIN = "attnfuzz.harness.cli.main"
+FORKED = (TETHERED, "attnfuzz.harness.cli.main", "attnfuzz.kernels.gpu.compilation")
 IMPORTED = (
     "attnfuzz.harness.campaign.run",
     "attnfuzz.harness.campaign.job",
@@ -144,7 +144,7 @@ def _can_fork(command: str | Sequence[str | Path]) -> bool:
     """Whether a command runs one of our modules, tethered, or a script."""
     if isinstance(command, str) or len(command) < 2 or command[0] != sys.executable:
         return False
-    return os.fspath(command[1]).endswith(".py") or list(command[1:3]) in (["-m", TETHERED], ["-m", MAIN])
+    return os.fspath(command[1]).endswith(".py") or (command[1] == "-m" and command[2] in FORKED)
 
 
 def _serve(control: socket.socket, parent: int) -> None:

@@ -228,6 +228,7 @@ def test_a_worker_killed_before_it_was_ready_costs_nothing(workers: Workers) -> 
     assert reply(workers, "echo next").endswith("next")
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.slow
 def test_a_nursery_killed_from_outside_is_replaced(workers: Workers) -> None:
     worker = pid_of(workers)
@@ -336,6 +337,7 @@ def test_a_process_forked_before_the_first_request_gets_workers_of_its_own() -> 
         assert pid_of(own) != theirs
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.slow
 def test_close_ends_everything() -> None:
     with Workers("deadly_handlers:obey", spares=2) as own:

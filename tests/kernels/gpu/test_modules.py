@@ -9,6 +9,7 @@ from pathlib import Path
 import fake_specs
 import pytest
 from fake_specs import module
+from forked_python import forked_processes, started_processes
 
 from attnfuzz.kernels.gpu import build_record, modules
 from attnfuzz.kernels.gpu.build_record import ARCH_LIST, WORKSPACE_BASE, Built, Module
@@ -59,6 +60,13 @@ def settle_down(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setenv("MAX_JOBS", str(SLOTS))
     paths = [str(Path(fake_specs.__file__).parent), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _processes() -> Iterator[None]:
+    """Compilers are forked off a process without FlashInfer, which they import where these tests want it."""
+    with forked_processes():
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -148,7 +156,10 @@ def runs(pid: int) -> bool:
 
 def test_a_compiler_that_can_not_begin_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(BuildFailed, match=r"compiling FlashInfer's modules failed:\n\(it said nothing\)"):
+    with (
+        started_processes(),
+        pytest.raises(BuildFailed, match=r"compiling FlashInfer's modules failed:\n\(it said nothing\)"),
+    ):
         list(modules.compile_all([module("good", tmp_path / "one")], archs="9.0a"))
 
 

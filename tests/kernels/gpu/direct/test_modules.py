@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked_python import forked_processes
 
 pytest.importorskip("flashinfer", reason="the modules are FlashInfer's")
 
@@ -22,14 +23,17 @@ print(json.dumps({name: module.spec().name for name, module in modules.items()})
 def test_each_is_specified_once_for_hopper(tmp_path: Path) -> None:
     # In a process of its own: FlashInfer reads these when it is imported, and remembers what it saw.
     environment = {"FLASHINFER_CUDA_ARCH_LIST": "9.0a", "FLASHINFER_WORKSPACE_BASE": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", _SPECIFIED],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    script = tmp_path / "specified.py"
+    script.write_text(_SPECIFIED)
+    with forked_processes():
+        done = subprocess.run(
+            [sys.executable, script],
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
     assert done.returncode == 0, done.stderr[-2000:]
     specified = json.loads(done.stdout.splitlines()[-1])
     assert len(specified) > 10
