@@ -131,7 +131,7 @@ def test_what_does_not_come_back_is_kept_apart_and_given_up_in_the_end(tmp_path:
 
 
 @pytest.mark.slow
-def test_gaps_are_told_once_in_a_campaign(tmp_path: Path) -> None:
+def test_gaps_are_reported_once_in_a_campaign(tmp_path: Path) -> None:
     events = run(FakeJobs(FakeJudge(lambda _: (observed(gap=True),))), plan(tmp_path))
     assert len(of(GapSeen, events)) == 1
 
@@ -149,7 +149,7 @@ def test_a_finding_that_cannot_be_written_is_an_os_error(tmp_path: Path) -> None
         list(campaign.events())
 
 
-def test_progress_of_many_tallies_is_told_once_a_second_and_before_the_slice_ends(
+def test_progress_of_many_tallies_is_reported_once_a_second_and_before_the_slice_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def of_tallies(seconds: float) -> list[Event]:
@@ -174,7 +174,7 @@ def test_a_job_without_work_is_not_handed_what_another_one_has_searched(tmp_path
     assert [task.examples for task in jobs.slices] == [250]
 
 
-def test_pairs_are_told_when_they_are_new_to_the_campaign_and_their_cases_kept(tmp_path: Path) -> None:
+def test_pairs_are_reported_when_they_are_new_to_the_campaign_and_their_cases_kept(tmp_path: Path) -> None:
     corpus = FakeCorpus(tmp_path / "corpus")
     script = [
         Interesting(case=decode(1), pairs=(("a", "b"), ("a", "c"))),
@@ -203,8 +203,8 @@ def test_no_job_waits_for_cases_to_be_kept(tmp_path: Path) -> None:
     tallied = Tally(searched=250, cases=250, deaths=0, shrinking=False)
     jobs = ScriptedJobs([*news, tallied, DONE, tallied, DONE])
     events = list(begin(plan(tmp_path, examples=500), jobs).events())
-    told = [type(event) for event in events if isinstance(event, SliceStarted | CaseKept)]
-    assert told == [SliceStarted, SliceStarted, CaseKept, CaseKept, CaseKept]
+    sent = [type(event) for event in events if isinstance(event, SliceStarted | CaseKept)]
+    assert sent == [SliceStarted, SliceStarted, CaseKept, CaseKept, CaseKept]
 
 
 def test_a_finding_goes_into_the_corpus_with_its_smallest_case(tmp_path: Path) -> None:
@@ -214,16 +214,16 @@ def test_a_finding_goes_into_the_corpus_with_its_smallest_case(tmp_path: Path) -
     assert [(case, why) for case, why, _ in corpus.asked] == [(filed.case, Why.FAILURE)]
 
 
-def test_trouble_that_all_jobs_meet_is_told_once(tmp_path: Path) -> None:
+def test_trouble_that_all_jobs_meet_is_reported_once(tmp_path: Path) -> None:
     script = [Troubled(text="redis is gone"), Troubled(text="redis is gone"), Troubled(text="redis is back")]
     stop = threading.Event()
-    told = []
+    sent = []
     for event in begin(plan(tmp_path), ScriptedJobs(script), stop=stop).events():
         if isinstance(event, Trouble):
-            told.append(event.text)
-        if len(told) == 2:
+            sent.append(event.text)
+        if len(sent) == 2:
             stop.set()
-    assert told == ["redis is gone", "redis is back"]
+    assert sent == ["redis is gone", "redis is back"]
 
 
 def test_kept_cases_run_first_and_no_more_than_a_fifth_of_the_budget(tmp_path: Path) -> None:

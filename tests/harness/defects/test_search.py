@@ -50,7 +50,7 @@ def test_a_defect_is_killed_at_the_first_failure() -> None:
     assert [max(kv_lens(case)) >= LONG for case in judge.judged] == [False] * (len(judge.judged) - 1) + [True]
 
 
-def test_what_else_fails_in_the_same_case_is_told() -> None:
+def test_what_else_fails_in_the_same_case_is_reported() -> None:
     def fails(lengths: list[int]) -> tuple[Observation, ...]:
         canary = observed(Kind.CANARY_OVERWRITTEN)
         return (*fails_on_long(lengths), observed(Kind.RAISED), canary) if max(lengths) >= LONG else ()
