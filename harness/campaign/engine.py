@@ -23,7 +23,7 @@ from attnfuzz.harness.campaign.events import (
 from attnfuzz.harness.campaign.filing import Export, ExportRecurring, Filing, Render
 from attnfuzz.harness.campaign.growth import Growth
 from attnfuzz.harness.campaign.jobs import JobEnded, Jobs
-from attnfuzz.harness.campaign.knowledge import JOB_KILLED, NOT_COME_BACK, OUT_OF_TIME, Knowledge
+from attnfuzz.harness.campaign.knowledge import JOB_KILLED, OUT_OF_TIME, Knowledge
 from attnfuzz.harness.campaign.plan import Limits, Plan
 from attnfuzz.harness.campaign.replays import Replays, kept_cases
 from attnfuzz.harness.campaign.resume import opening
@@ -37,6 +37,7 @@ from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.reported.bugs import load_bugs
 from attnfuzz.harness.search.messages import (
+    NOT_COME_BACK,
     AnyMessage,
     Caught,
     Gap,
@@ -310,9 +311,9 @@ class Campaign:
                         observation=observation,
                         left_over=left_over,
                     )
-            case Lost(tried=tried):
+            case Lost(tried=tried, reason=reason):
                 if not filed:
-                    yield self._filing.keep(suspect, NOT_COME_BACK, tried)
+                    yield self._filing.keep(suspect, reason, tried)
             case Caught():
                 if not filed:
                     yield from self._file(message)
