@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from statistics import median
 
 import click
-from measurement import count_option, quantile, sample, seconds_of, seed_option, show
+from measurement import count_option, quantile, sample, seconds_of, seed_option, show, slices_of
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import on_device, resolve
-from attnfuzz.harness.campaign.schedule import slices_of
 from attnfuzz.harness.campaign.shrinking import NOTHING
 from attnfuzz.harness.releases.replaying import CANNOT_BE_JUDGED, reason_of
 from attnfuzz.harness.releases.wanted import fingerprint_anywhere

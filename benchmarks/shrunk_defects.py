@@ -13,11 +13,10 @@ from pathlib import Path
 from statistics import median
 
 import click
-from measurement import count_option, json_option, quantile, seed_option, show
+from measurement import count_option, json_option, quantile, seed_option, show, slices_of
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.campaign.schedule import slices_of
 from attnfuzz.harness.reduce.ablation import CLUES, needed
 from attnfuzz.harness.sandbox.case_runner import OneByOne
 from attnfuzz.harness.sandbox.check import Runner
