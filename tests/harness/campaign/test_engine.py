@@ -1,5 +1,6 @@
 """A campaign's main process: budgets, filing, and the events that it tells."""
 
+import dataclasses
 import threading
 from pathlib import Path
 
@@ -38,6 +39,7 @@ from attnfuzz.harness.findings.ledger import Entry, Ledger
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.search.messages import Interesting, Rechecked, SliceDone, SliceKind, Tally, Troubled
 from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case_file import case_id
 
@@ -346,6 +348,13 @@ def test_a_campaign_goes_on_until_a_finding_if_it_was_begun_so(tmp_path: Path) -
     assert again(begun=True, asked=False)
     assert again(begun=False, asked=True)
     assert not again(begun=False, asked=False)
+
+
+def test_a_trial_goes_on_as_one_with_the_same_tiers(tmp_path: Path) -> None:
+    asked = dataclasses.replace(plan(tmp_path, trial=2.0, backends=("torch_sdpa",)), without=(Tier.T3,))
+    past = Past("1", logged([opening(asked, campaign="1", jobs=1, environment={})]), torn_bytes=0)
+    again = plan_again(past, Home(tmp_path), jobs=None, ray=None, database=None, ledger=None, begun=0.0)
+    assert (again.trial, again.without) == (2.0, (Tier.T3,))
 
 
 def test_a_job_that_says_nothing_is_killed_and_started_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
