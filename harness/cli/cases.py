@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.campaign.plan import ALPHA, spent_per_output
-from attnfuzz.harness.cli.answers import ReplayAnswer, Smaller
-from attnfuzz.harness.cli.failures import failure_of, failures_of
+from attnfuzz.harness.cli.answers import ListedFailure, ReplayAnswer, Smaller
 from attnfuzz.harness.cli.given import Trees, case_at
 from attnfuzz.harness.cli.replaying import print_shown, recurring_at
 from attnfuzz.harness.cli.terminal import (
@@ -84,7 +83,7 @@ def replay(*, path: Path, backend: str | None, trees: Trees, repeat: int | None,
             runs=len(verdicts),
             failed=len(failed),
             conclusive=True,
-            failures=failures_of(explained.failures if explained is not None else ()),
+            failures=tuple(map(ListedFailure.of, explained.failures if explained is not None else ())),
         )
     )
     return _print_replayed(path, case, verdicts, explained)
@@ -156,7 +155,7 @@ def _smaller(path: Path, case: AnyCase, target: Path | None, shrunk: Shrunk | No
         backend=case.backend,
         fails=shrunk is not None,
         case=None if target is None else str(target),
-        failure=None if shrunk is None else failure_of(shrunk.observation),
+        failure=None if shrunk is None else ListedFailure.of(shrunk.observation),
         runs=None if shrunk is None else shrunk.runs,
         steady=None if shrunk is None else shrunk.steady,
     )

@@ -6,8 +6,7 @@ from pathlib import Path
 from msgspec.structs import replace
 from rich.text import Text
 
-from attnfuzz.harness.cli.answers import ReplayAnswer
-from attnfuzz.harness.cli.failures import failures_of
+from attnfuzz.harness.cli.answers import ListedFailure, ReplayAnswer
 from attnfuzz.harness.cli.terminal import Exit, Terminal, answer, details, print_line, tell
 from attnfuzz.harness.export import Exporter
 from attnfuzz.harness.findings.record import Record, RecordError, read_history, read_record
@@ -72,7 +71,7 @@ def print_shown(path: Path, case: Case, shown: ShownAgain) -> Exit:
             runs=shown.runs,
             failed=shown.failed,
             conclusive=shown.conclusive,
-            failures=failures_of(shown.verdict.failures if shown.verdict is not None else ()),
+            failures=tuple(map(ListedFailure.of, shown.verdict.failures if shown.verdict is not None else ())),
         )
     )
     runs = count(shown.runs, "run")
