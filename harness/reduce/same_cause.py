@@ -83,26 +83,3 @@ class SameCause:
             for feature, variants in ablations(case, allowed=self._allowed, among=self.features)
             for variant in variants
         )
-
-
-def reduce_to_cause(
-    case: Case,
-    fails: Callable[[Case], bool],
-    *,
-    by_chance: bool = False,
-    capability: Capability | None = None,
-    stop: Callable[[], bool] = lambda: False,
-    budget: int = 500,
-) -> Case:
-    """Return the smallest case reached by edits that fails for the same cause.
-
-    The arguments are those of `reduce` and of `SameCause`. Once `stop` returns True, `fails` may return anything.
-    """
-
-    def allowed(candidate: Case) -> bool:
-        return capability is None or capability.why_not(candidate) is None
-
-    if stop():
-        return case
-    cause = SameCause.of(case, fails, allowed=allowed, by_chance=by_chance)
-    return cause.smallest(case, capability=capability, stop=stop, budget=budget)
