@@ -29,7 +29,7 @@ _FILE = options.PathTo(dir_okay=False)
 @options.contract_option
 @click.option(
     "--alpha",
-    type=options.FalseAlarms(),
+    type=options.number,
     default=ALPHA,
     show_default=True,
     help="Expected number of false alarms in the whole campaign, before confirmation, if the backends are correct.",
