@@ -7,16 +7,15 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from attnfuzz.harness.reduce.breached import breached
 from attnfuzz.harness.reduce.buckets import edits_among
 from attnfuzz.harness.reduce.call_heads import EDITS as CALL_HEADS
 from attnfuzz.harness.reduce.call_keys import EDITS as CALL_KEYS
 from attnfuzz.harness.reduce.call_list import EDITS as CALL_LIST
 from attnfuzz.harness.reduce.call_plain import EDITS as CALL_PLAIN
 from attnfuzz.harness.reduce.call_requests import EDITS as CALL_REQUESTS
-from attnfuzz.harness.reduce.compiled import compiled_for
 from attnfuzz.harness.reduce.geometry import EDITS as GEOMETRY
 from attnfuzz.harness.reduce.lengths import EDITS as LENGTHS
+from attnfuzz.harness.reduce.meaning import breached, compiled_for
 from attnfuzz.harness.reduce.plain import EDITS as PLAIN
 from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.reduce.relation import EDITS as RELATION
