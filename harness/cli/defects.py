@@ -125,30 +125,23 @@ def watching(console: Console, total: int) -> Iterator[Callable[[Search], None]]
 
     Yields a function to call with a search that has advanced.
     """
-    watch = _Watch(console, total)
-    live = Live(console=console, get_renderable=watch.draw, refresh_per_second=4, transient=True)
+    seen: dict[int, Search] = {}
+
+    def over() -> int:
+        return sum(search.over for search in seen.values())
+
+    def watch(search: Search) -> None:
+        seen[id(search)] = search
+        if search.over and not console.is_terminal:
+            console.print(f"{over()} of {total}: {_result(search.outcome)}", soft_wrap=True)
+
+    def draw() -> Text:
+        now = ", ".join(f"{search.defect.name} {search.cases:,}" for search in seen.values() if not search.over)
+        return Text(f"{over()} of {total} searched; now {now}", no_wrap=True, overflow="ellipsis")
+
+    live = Live(console=console, get_renderable=draw, refresh_per_second=4, transient=True)
     with live if console.is_terminal and not console.quiet else nullcontext():
         yield watch
-
-
-class _Watch:
-    def __init__(self, console: Console, total: int) -> None:
-        self._console = console
-        self._total = total
-        self._over = 0
-        self._running: dict[int, Search] = {}
-
-    def __call__(self, search: Search) -> None:
-        self._running[id(search)] = search
-        if search.over:
-            del self._running[id(search)]
-            self._over += 1
-            if not self._console.is_terminal:
-                self._console.print(f"{self._over} of {self._total}: {_result(search.outcome)}", soft_wrap=True)
-
-    def draw(self) -> Text:
-        searching = ", ".join(f"{search.defect.name} {search.cases:,}" for search in self._running.values())
-        return Text(f"{self._over} of {self._total} searched; now {searching}", no_wrap=True, overflow="ellipsis")
 
 
 def print_scores(console: Console, scores: Sequence[DefectTally]) -> None:
