@@ -93,7 +93,7 @@ def plan_again(
         jobs=jobs or started.jobs,
         out=home.path,
         until_finding=until_finding or started.until_finding,
-        database=database or _database(started.database, home),
+        database=database or started.database,
         ledger=ledger or _ledger(started.ledger, home),
         ray=ray,
         begun=begun,
@@ -124,10 +124,3 @@ def _ledger(logged: str | None, home: Home) -> Path | None:
         if path.is_file():
             return path
     raise HomeError(f"the ledger {logged} of this campaign is gone: bring it back, or name it with --ledger")
-
-
-def _database(logged: str | None, home: Home) -> str | None:
-    if logged is None or "://" in logged:
-        return logged
-    beside = home.path.absolute().parent / logged
-    return str(beside) if beside.is_dir() else logged
