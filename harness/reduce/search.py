@@ -8,11 +8,9 @@ from typing import Generic, TypeVar
 import msgspec
 
 from attnfuzz.harness.reduce.buckets import edits_among
-from attnfuzz.harness.reduce.call_heads import EDITS as CALL_HEADS
-from attnfuzz.harness.reduce.call_keys import EDITS as CALL_KEYS
+from attnfuzz.harness.reduce.call_axes import EDITS as CALL_AXES
 from attnfuzz.harness.reduce.call_list import EDITS as CALL_LIST
 from attnfuzz.harness.reduce.call_plain import EDITS as CALL_PLAIN
-from attnfuzz.harness.reduce.call_requests import EDITS as CALL_REQUESTS
 from attnfuzz.harness.reduce.geometry import EDITS as GEOMETRY
 from attnfuzz.harness.reduce.lengths import EDITS as LENGTHS
 from attnfuzz.harness.reduce.meaning import breached, compiled_for
@@ -33,7 +31,7 @@ requests has hundreds of small edits, and the big ones of all kinds come first.
 """
 
 STEP_EDITS = (*RELATION, *STEPS, *PLAIN, *LENGTHS, *GEOMETRY)
-CALL_EDITS = (*CALL_LIST, *CALL_REQUESTS, *CALL_KEYS, *CALL_HEADS, *CALL_PLAIN)
+CALL_EDITS = (*CALL_LIST, *CALL_AXES, *CALL_PLAIN)
 
 
 def reduce(
