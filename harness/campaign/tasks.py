@@ -65,7 +65,7 @@ class Tasks:
         left = None if self.plan.seconds is None else self.plan.seconds - at
         if left is not None and left <= 0:
             return self._last(at, under_way)
-        owed = self.plan.seconds is not None and self.schedule.owes(_running(at, under_way))
+        owed = self.plan.seconds is not None and bool(self.schedule.short(_running(at, under_way)))
         again = () if owed else self._left_over(under_way)
         if again:
             task = self._once_more(again)
