@@ -2,7 +2,6 @@
 
 import contextlib
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -38,7 +37,6 @@ from attnfuzz.harness.triage import Blame, Triage, VariantOutcome
 from attnfuzz.harness.triage import triage as triage_of
 from attnfuzz.harness.triage.sanitizer import ask_tools
 from attnfuzz.harness.verdict.describe import describe_any
-from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.printable import printable
 from attnfuzz.harness.verdict.recurrence import MOST_SECONDS, SHOWN, Recurrence, percent
 from attnfuzz.harness.verdict.wording import count, left_unjudged
@@ -68,43 +66,49 @@ def replay(*, path: Path, backend: str | None, trees: Trees, repeat: int | None,
     if finding is not None and finding.recurrence is not None and isinstance(case, Case):
         with _runner(case, contract, seeds=FRESH_SEEDS) as runner:
             shown = _shown_again(finding, finding.recurrence, case, runner, repeat)
-        if shown.unsupported is not None:
-            raise _rejected(case, shown.unsupported)
-        return _print_shown(path, case, shown)
-    with _runner(case, contract) as runner:
-        verdicts = [runner.verdict(case) for _ in range(repeat or 1)]
-        failed = [verdict for verdict in verdicts if verdict.failures]
-        explained = runner.explained(case, failed[0]) if failed else None
-    for verdict in verdicts:
-        if verdict.unsupported is not None:
-            raise _rejected(case, verdict.unsupported)
+    else:
+        with _runner(case, contract) as runner:
+            shown = _shown(case, runner, repeat or 1)
+    if shown.unsupported is not None:
+        raise _rejected(case, shown.unsupported)
+    failures = shown.verdict.failures if shown.verdict is not None else ()
     answer(
         ReplayAnswer(
             path=str(path),
             backend=case.backend,
-            fails=bool(failed),
-            runs=len(verdicts),
-            failed=len(failed),
-            conclusive=True,
-            failures=tuple(map(ListedFailure.of, explained.failures if explained is not None else ())),
+            fails=shown.failed > 0,
+            runs=shown.runs,
+            failed=shown.failed,
+            conclusive=shown.conclusive,
+            failures=tuple(map(ListedFailure.of, failures)),
         )
     )
-    return _print_replayed(path, case, verdicts, explained)
+    return _print_shown(path, case, shown)
 
 
-def _print_replayed(path: Path, case: AnyCase, verdicts: Sequence[Verdict], explained: Verdict | None) -> Exit:
-    """Print the verdicts, of which the first that failed was `explained`."""
-    runs = len(verdicts)
-    failed = sum(bool(verdict.failures) for verdict in verdicts)
-    again = f" {failed or runs} of {count(runs, 'time')}" if runs > 1 else ""
-    if explained is not None:
-        details().print(Text(f"{render_failure(case, explained).rstrip()}\n"))
-        print_line(Terminal(), f"{path} still fails on {case.backend}{again}.", "bold red")
+def _shown(case: AnyCase, runner: Runner, times: int) -> ShownAgain:
+    """Run a case, and explain its first failure."""
+    verdicts = [runner.verdict(case) for _ in range(times)]
+    failed = [verdict for verdict in verdicts if verdict.failures]
+    verdict = runner.explained(case, failed[0]) if failed else verdicts[0]
+    unsupported = next((each.unsupported for each in verdicts if each.unsupported is not None), None)
+    return ShownAgain(times, times, len(failed), verdict, unsupported)
+
+
+def _print_shown(path: Path, case: AnyCase, shown: ShownAgain) -> Exit:
+    """Print whether a case fails, and how often, and return the exit code: one failure is enough."""
+    often = f": {shown.failed or 'none'} of {count(shown.runs, 'run')} failed" if shown.wanted > 1 else ""
+    if shown.failed and shown.verdict is not None:
+        details().print(Text(f"{render_failure(case, shown.verdict).rstrip()}\n"))
+        print_line(Terminal(), f"{path} still fails on {case.backend}{often}.", "bold red")
         return Exit.FOUND
     extras().print(Text(f"{describe_any(case)}\n"))
-    if verdicts[0].unanswered:
-        print_line(details(), left_unjudged(verdicts[0].unanswered).capitalize() + ".")
-    print_line(Terminal(), f"{path} passes on {case.backend}{again}.", "bold green")
+    if shown.verdict is not None and shown.verdict.unanswered:
+        print_line(details(), left_unjudged(shown.verdict.unanswered).capitalize() + ".")
+    text = f"{path} passes on {case.backend}{often}."
+    if not shown.conclusive:
+        text += f" There was no time for the {shown.wanted:,} that would show it."
+    print_line(Terminal(), text, "bold green" if shown.conclusive else "bold yellow")
     return Exit.CLEAN
 
 
@@ -128,32 +132,6 @@ def _shown_again(found: Record, recurrence: Recurrence, case: Case, runner: Runn
         often = "several times" if recurrence.seen_once else often
         tell(f"Running it {often}, or for {MOST_SECONDS} s; --repeat sets another number.")
     return show_again(runner, case, found.observation, recurrence, before, seconds=MOST_SECONDS, times=times)
-
-
-def _print_shown(path: Path, case: Case, shown: ShownAgain) -> Exit:
-    """Print how often a finding that comes and goes failed, and return the exit code: one failure is enough."""
-    console = Terminal()
-    answer(
-        ReplayAnswer(
-            path=str(path),
-            backend=case.backend,
-            fails=shown.failed > 0,
-            runs=shown.runs,
-            failed=shown.failed,
-            conclusive=shown.conclusive,
-            failures=tuple(map(ListedFailure.of, shown.verdict.failures if shown.verdict is not None else ())),
-        )
-    )
-    runs = count(shown.runs, "run")
-    if shown.verdict is not None:
-        details().print(Text(f"{render_failure(case, shown.verdict).rstrip()}\n"))
-        print_line(console, f"{path} still fails on {case.backend}: {shown.failed:,} of {runs} failed.", "bold red")
-        return Exit.FOUND
-    text = f"{path} passes on {case.backend}: none of {runs} failed."
-    if not shown.conclusive:
-        text += f" There was no time for the {shown.wanted:,} that would show it."
-    print_line(console, text, "bold green" if shown.conclusive else "bold yellow")
-    return Exit.CLEAN
 
 
 def shrink_case(
