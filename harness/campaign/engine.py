@@ -16,11 +16,10 @@ from attnfuzz.harness.campaign.events import (
     GapSeen,
     JobFailed,
     JobRestarted,
-    LedgerRemark,
     SuspectSeen,
     Trouble,
 )
-from attnfuzz.harness.campaign.filing import Export, ExportRecurring, Filing, Render
+from attnfuzz.harness.campaign.filing import Export, Filing, Render
 from attnfuzz.harness.campaign.growth import Growth
 from attnfuzz.harness.campaign.jobs import JobEnded, Jobs
 from attnfuzz.harness.campaign.knowledge import JOB_KILLED, OUT_OF_TIME, Knowledge
@@ -68,7 +67,7 @@ class Campaign:
 
     Its decisions follow from its own events: with those of a log as `past_events`, it resumes that campaign, and runs
     leftover suspects first. `torn_bytes` were cut off that log. `render` makes a verdict readable, `export` a script of
-    a case, and `export_recurring` one of a flaky failure. Raises OSError when the findings can't be read.
+    a failure. Raises OSError when the findings can't be read.
     Fingerprints on file are skipped, and so are those that failed to come back several times. Remaining suspects are
     kept as unconfirmed at the end.
     """
@@ -88,7 +87,6 @@ class Campaign:
         stop: threading.Event,
         render: Render,
         export: Export,
-        export_recurring: ExportRecurring = lambda _: None,
         choose_lean: ChooseLean = lean_to_unreached,
     ) -> None:
         self._plan = plan
@@ -121,7 +119,6 @@ class Campaign:
             clock=self._clock,
             render=render,
             export=export,
-            export_recurring=export_recurring,
             until=self._limits.ended,
         )
         replays = self._replays()
@@ -185,8 +182,7 @@ class Campaign:
         yield from self._keep_pending()
         if failure is None and not self._cut_short:
             yield from self._tell_undone()
-            for remark in remarks_on(self._ledger, self._standing, self._past):
-                yield LedgerRemark(at=self._clock(), entry=remark.entry, title=remark.title, text=remark.text)
+            yield from remarks_on(self._ledger, self._standing, self._past)
         yield CampaignFinished(at=self._clock(), time=time.time(), interrupted=self._stop.is_set())
 
     def _opening(self) -> Event:

@@ -23,7 +23,6 @@ from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.sandbox.check import render_failure
 from attnfuzz.harness.search.messages import Caught, JobSetup
-from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 
 
@@ -107,7 +106,6 @@ def carry_out(
             stop=stop or threading.Event(),
             render=render_failure,
             export=_export if plan.trial is None else lambda _: None,
-            export_recurring=_export_recurring if plan.trial is None else lambda _: None,
         )
         with EventLog(home.log(campaign), torn_bytes=torn_bytes) as log:
             all_handlers: tuple[Handler, ...] = (log, standing, *handlers)
@@ -132,17 +130,10 @@ def _jobs(plan: Plan) -> AbstractContextManager[Jobs]:
     return RayJobs(plan.jobs, setup, address=plan.ray, gpus=float(on_gpu))
 
 
-def _export(case: Case) -> str | None:
-    """A stand-alone script of a case, with its kernels' source or FlashInfer's functions; None if neither works."""
+def _export(caught: Caught) -> str | None:
+    """A stand-alone script, with the kernels' source or FlashInfer's functions; None if neither works."""
     try:
-        return next(Exporter(case).scripts(), None)
+        exporter = Exporter(caught.case, failed=caught.observation, recurrence=caught.recurrence)
     except CannotExport:
         return None
-
-
-def _export_recurring(caught: Caught) -> str | None:
-    """The same for a flaky failure: its calls are repeated."""
-    try:
-        return Exporter(caught.case, failed=caught.observation, recurrence=caught.recurrence).script()
-    except CannotExport:
-        return None
+    return next(exporter.scripts(), None)

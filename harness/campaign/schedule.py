@@ -46,13 +46,12 @@ class Schedule:
                     self._turns.spent(backend, seconds, gain=self._gains[backend])
                 self._gains[backend] = 0.0
 
-    def owes(self, under_way: Sequence[Running]) -> bool:
-        """Whether a backend had less than its promised time; `under_way` as for `next_slice`."""
-        return self._turns.owes(under_way)
+    def short(self, under_way: Sequence[Running] = ()) -> dict[str, tuple[float, float]]:
+        """The backends that had less than their promised time: the seconds they had, and those due.
 
-    def short(self) -> dict[str, tuple[float, float]]:
-        """The backends that had less than their promised time: the seconds they had, and those due."""
-        return self._turns.short()
+        `under_way` are as for `next_slice`.
+        """
+        return self._turns.short(under_way)
 
     def next_slice(self, under_way: Sequence[Running], promised: Mapping[str, int]) -> Slice | None:
         """The next slice; None when no examples are left to hand out.

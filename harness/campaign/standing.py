@@ -135,7 +135,8 @@ class Standing:
                 self.failure = event
             case _:
                 self._remember(event)
-        if isinstance(event, CampaignFinished) or event.at >= self._last_sample + SECONDS_PER_SAMPLE:
+        last = self.timeline[-1].at if self.timeline else 0.0
+        if isinstance(event, CampaignFinished) or event.at >= last + SECONDS_PER_SAMPLE:
             self.timeline.append(TimelinePoint(self.at, self.cases, self.deaths, self.pairs, len(self.filed)))
 
     def score(self, backend: str) -> Score:
@@ -203,10 +204,6 @@ class Standing:
     def rate(self, cases: int) -> float:
         """Cases per second of the campaign, up to its last event."""
         return cases / max(self.at, 1e-3)
-
-    @property
-    def _last_sample(self) -> float:
-        return self.timeline[-1].at if self.timeline else 0.0
 
     def _remember(self, event: Event) -> None:
         match event:

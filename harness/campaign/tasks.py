@@ -67,7 +67,8 @@ class Tasks:
         left = None if self.plan.seconds is None else self.plan.seconds - at
         if left is not None and left <= 0:
             return self._last(at, under_way)
-        again = () if self._owes(at, under_way) else self._left_over(under_way)
+        owed = self.plan.seconds is not None and bool(self.schedule.short(_running(at, under_way)))
+        again = () if owed else self._left_over(under_way)
         if again:
             task = self._once_more(again)
         else:
@@ -133,9 +134,6 @@ class Tasks:
         """Hand out the kept cases of a killed job again. False for those without progress."""
         return bool(run.again) or self.replays.put_back(run.task)
 
-    def _owes(self, at: float, under_way: Iterable[UnderWay]) -> bool:
-        return self.plan.seconds is not None and self.schedule.owes(_running(at, under_way))
-
     def _left_over(self, under_way: Iterable[UnderWay]) -> tuple[SuspectKey, ...]:
         """Suspects of one backend that no running slice settles."""
         held = {key for run in under_way for key in run.held}
@@ -157,11 +155,8 @@ class Tasks:
         if task is None:
             return None
         leans = self.plan.leaning and task.index is not None and task.index % SLICES_PER_LEAN == SLICES_PER_LEAN - 1
-        lean = self._lean(task) if leans else Lean()
-        return replace(task, lean=lean)
-
-    def _lean(self, task: Slice) -> Lean:
-        return self.choose_lean(task.backend, self.standing.score(task.backend).pairs, task.seed)
+        reached = self.standing.score(task.backend).pairs
+        return replace(task, lean=self.choose_lean(task.backend, reached, task.seed)) if leans else task
 
 
 def _running(at: float, under_way: Iterable[UnderWay]) -> list[Running]:

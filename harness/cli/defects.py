@@ -47,16 +47,7 @@ PIN_SECONDS = 8.0
 def list_defects() -> None:
     """Print the planted defects."""
     ordered = in_layers(DEFECTS)
-    answer(
-        Defects(
-            defects=tuple(
-                ListedDefect(
-                    name=each.name, title=each.title, layer=each.layer, bug_class=each.bug_class, source=each.source
-                )
-                for each in ordered
-            )
-        )
-    )
+    answer(Defects(defects=tuple(map(ListedDefect.of, ordered))))
     if is_quiet():
         for defect in ordered:
             print_line(Terminal(), defect.name)

@@ -238,7 +238,7 @@ def test_a_case_that_was_deleted_is_gone_quietly(tmp_path: Path) -> None:
     Corpus(tmp_path).keep(LARGE, why=Why.FAILURE)
     next(tmp_path.glob("*/*.json")).unlink()
     corpus = Corpus(tmp_path)
-    assert (corpus.replays(BACKEND), corpus.troubles) == ([], ())
+    assert (corpus.replays(BACKEND), corpus.troubles) == ([], [])
 
 
 def test_a_foreign_folder_is_refused(tmp_path: Path) -> None:

@@ -315,7 +315,7 @@ class Lucky(FakeJudge):
 def test_a_failure_that_needs_other_values_is_found_with_fresh_seeds() -> None:
     """What chance decides would else seem to be mended in a release that has it."""
     seen = replayed(report(), ENGINE.backend("1.0", KIND), Lucky({}, {}))
-    assert seen.outcome.ending is Ending.FAILS
+    assert seen.ending is Ending.FAILS
 
 
 def test_a_case_that_the_capability_excludes_says_what_is_lacking() -> None:
@@ -324,8 +324,8 @@ def test_a_case_that_the_capability_excludes_says_what_is_lacking() -> None:
     step = replace(wanted.case.steps[0], mode="verify")
     verify = replace(without_padding, case=replace(wanted.case, steps=(step,)))
     seen = replayed(verify, "fake==1.0:decoder", FakeJudge({}, {}))
-    assert seen.outcome.ending is Ending.CANNOT_RUN
-    assert seen.outcome.line.startswith("it does not support ")
+    assert seen.ending is Ending.CANNOT_RUN
+    assert seen.line.startswith("it does not support ")
 
 
 def test_a_reason_is_the_last_line_of_what_was_raised() -> None:
