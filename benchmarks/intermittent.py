@@ -7,6 +7,7 @@ by running its case under its conditions much more often. A replay is `attnfuzz 
 import shutil
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
@@ -15,11 +16,11 @@ from measurement import count_option, seed_option, show
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.run import run
-from attnfuzz.harness.cli.replaying import recurring_at
 from attnfuzz.harness.findings.archive import read_records
 from attnfuzz.harness.findings.record import Record
+from attnfuzz.harness.sandbox.again import show_again
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.verdict.recurrence import percent
+from attnfuzz.harness.verdict.recurrence import MOST_SECONDS, percent
 
 BACKENDS = Path(__file__).parents[1] / "tests" / "fakes" / "intermittent_backend.py"
 
@@ -95,15 +96,15 @@ def _rows(filed: _Filed, replays: int, findings: int, runs: int) -> list[list[st
 
 
 def _finding(record: Record, replays: int, runs: int) -> list[str]:
-    recurring = recurring_at(record.path)
     with Runner([record.case.backend]) as runner:
-        if recurring is None:
+        if record.recurrence is None:
             failed = sum(bool(runner.verdict(record.case).failures) for _ in range(replays))
             return ["always", "100%", "", "0", f"{failed} of {replays}"]
-        known = recurring.recurrence
-        shown = sum(recurring.show(record.case, runner, None).failed > 0 for _ in range(replays))
+        known = record.recurrence
+        show = partial(show_again, runner, record.case, record.observation, known, record.before, seconds=MOST_SECONDS)
+        shown = sum(show().failed > 0 for _ in range(replays))
         # A run after a history takes as long as all of its cases.
-        truth = recurring.show(record.case, runner, max(1, runs // (1 + known.history)))
+        truth = show(times=max(1, runs // (1 + known.history)))
     low, high = known.interval
     said = (
         "seen once" if known.seen_once else f"{percent(known.failed / known.runs)} ({percent(low)} to {percent(high)})"

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import msgspec
-
+from attnfuzz.harness.campaign.events import LedgerRemark
 from attnfuzz.harness.campaign.replays import Replays
 from attnfuzz.harness.campaign.schedule import Schedule
 from attnfuzz.harness.campaign.standing import Standing
@@ -50,15 +49,7 @@ NO_LONGER = "no longer happens: remove it from the ledger"
 NO_MATCH = "no finding matched this entry: it may be rare, fixed, or mistyped"
 
 
-class Remark(msgspec.Struct, frozen=True, kw_only=True):
-    """A remark on entry number `entry` of the ledger, counted from 1."""
-
-    entry: int
-    title: str
-    text: str
-
-
-def remarks_on(ledger: Ledger, standing: Standing, past: Sequence[Record]) -> list[Remark]:
+def remarks_on(ledger: Ledger, standing: Standing, past: Sequence[Record]) -> list[LedgerRemark]:
     """Return the remarks at the end of a campaign that began with the findings `past`.
 
     An entry all of whose failures pass now should be removed. One that matched no failure, now or ever, may be of a
@@ -66,11 +57,13 @@ def remarks_on(ledger: Ledger, standing: Standing, past: Sequence[Record]) -> li
     """
     searched = set(standing.started.backends) if standing.started else set()
     chosen = ((number, entry) for number, entry in enumerate(ledger.entries, 1) if entry.backend in searched)
-    remarks = (_remark(number, entry, standing, past) for number, entry in chosen)
-    return [remark for remark in remarks if remark is not None]
+    remarks = ((number, entry.title, _remark(entry, standing, past)) for number, entry in chosen)
+    return [
+        LedgerRemark(at=standing.at, entry=number, title=title, text=text) for number, title, text in remarks if text
+    ]
 
 
-def _remark(number: int, entry: Entry, standing: Standing, past: Sequence[Record]) -> Remark | None:
+def _remark(entry: Entry, standing: Standing, past: Sequence[Record]) -> str | None:
     def matched(failures: Iterable[Any]) -> set[str | None]:
         named = ((failure, getattr(failure, "name", None)) for failure in failures)
         return {name for failure, name in named if entry.matches(failure.fingerprint, failure.case, name)}
@@ -82,4 +75,4 @@ def _remark(number: int, entry: Entry, standing: Standing, past: Sequence[Record
     if before - fixed - matched(record for record in past if record.state is State.FIXED):
         # It failed when last run, which this campaign did not do.
         return None
-    return Remark(entry=number, title=entry.title, text=NO_LONGER if fixed or before else NO_MATCH)
+    return NO_LONGER if fixed or before else NO_MATCH

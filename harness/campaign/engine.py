@@ -16,14 +16,13 @@ from attnfuzz.harness.campaign.events import (
     GapSeen,
     JobFailed,
     JobRestarted,
-    LedgerRemark,
     SuspectSeen,
     Trouble,
 )
-from attnfuzz.harness.campaign.filing import Export, ExportRecurring, Filing, Render
+from attnfuzz.harness.campaign.filing import Export, Filing, Render
 from attnfuzz.harness.campaign.growth import Growth
 from attnfuzz.harness.campaign.jobs import JobEnded, Jobs
-from attnfuzz.harness.campaign.knowledge import JOB_KILLED, NOT_COME_BACK, OUT_OF_TIME, Knowledge
+from attnfuzz.harness.campaign.knowledge import JOB_KILLED, OUT_OF_TIME, Knowledge
 from attnfuzz.harness.campaign.plan import Limits, Plan
 from attnfuzz.harness.campaign.replays import Replays, kept_cases
 from attnfuzz.harness.campaign.resume import opening
@@ -37,6 +36,7 @@ from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.reported.bugs import load_bugs
 from attnfuzz.harness.search.messages import (
+    NOT_COME_BACK,
     AnyMessage,
     Caught,
     Gap,
@@ -50,6 +50,7 @@ from attnfuzz.harness.search.messages import (
     Tally,
     Troubled,
 )
+from attnfuzz.harness.verdict.recurrence import Recurrence
 
 SECONDS_PER_LOOK = 0.1
 
@@ -66,7 +67,7 @@ class Campaign:
 
     Its decisions follow from its own events: with those of a log as `past_events`, it resumes that campaign, and runs
     leftover suspects first. `torn_bytes` were cut off that log. `render` makes a verdict readable, `export` a script of
-    a case, and `export_recurring` one of a flaky failure. Raises OSError when the findings can't be read.
+    a failure. Raises OSError when the findings can't be read.
     Fingerprints on file are skipped, and so are those that failed to come back several times. Remaining suspects are
     kept as unconfirmed at the end.
     """
@@ -86,7 +87,6 @@ class Campaign:
         stop: threading.Event,
         render: Render,
         export: Export,
-        export_recurring: ExportRecurring = lambda _: None,
         choose_lean: ChooseLean = lean_to_unreached,
     ) -> None:
         self._plan = plan
@@ -119,7 +119,6 @@ class Campaign:
             clock=self._clock,
             render=render,
             export=export,
-            export_recurring=export_recurring,
             until=self._limits.ended,
         )
         replays = self._replays()
@@ -183,8 +182,7 @@ class Campaign:
         yield from self._keep_pending()
         if failure is None and not self._cut_short:
             yield from self._tell_undone()
-            for remark in remarks_on(self._ledger, self._standing, self._past):
-                yield LedgerRemark(at=self._clock(), entry=remark.entry, title=remark.title, text=remark.text)
+            yield from remarks_on(self._ledger, self._standing, self._past)
         yield CampaignFinished(at=self._clock(), time=time.time(), interrupted=self._stop.is_set())
 
     def _opening(self) -> Event:
@@ -269,7 +267,7 @@ class Campaign:
                 self._deaths[job] = 0
                 run.tally += message
                 self._tallies.add(run.task.backend, message)
-            case Interesting():
+            case Interesting() if self._plan.trial is None:
                 yield from self._growth.take(message, searched=self._searched(run.task.backend))
             case Rechecked(finding=finding):
                 self._undone.checked(finding)
@@ -300,6 +298,9 @@ class Campaign:
         suspect = message if isinstance(message, Suspect) else run.suspects.pop(fingerprint)
         filed = self._knowledge.is_filed(fingerprint) and not suspect.beside
         match message:
+            case Caught(recurrence=Recurrence(seen_once=True) as tried) if self._plan.trial is not None:
+                # A death that did not come back ends no trial.
+                yield self._filing.keep(suspect, NOT_COME_BACK, tried)
             case Suspect(case=case, observation=observation, left_over=left_over):
                 run.suspects[fingerprint] = message
                 if not filed:
@@ -310,9 +311,9 @@ class Campaign:
                         observation=observation,
                         left_over=left_over,
                     )
-            case Lost(tried=tried):
+            case Lost(tried=tried, reason=reason):
                 if not filed:
-                    yield self._filing.keep(suspect, NOT_COME_BACK, tried)
+                    yield self._filing.keep(suspect, reason, tried)
             case Caught():
                 if not filed:
                     yield from self._file(message)
@@ -320,7 +321,7 @@ class Campaign:
     def _file(self, caught: Caught) -> Iterator[Event]:
         event = self._filing.file(caught)
         yield event
-        if isinstance(event, FindingFiled):
+        if isinstance(event, FindingFiled) and self._plan.trial is None:
             yield from self._growth.keep_failure(event.case)
 
     def _finish_slice(self, job: int, done: SliceDone) -> Iterator[Event]:

@@ -30,9 +30,7 @@ from attnfuzz.harness.verdict.recurrence import Recurrence
 from attnfuzz.reference.case import Case
 
 Render = Callable[[Case, Verdict], str]
-Export = Callable[[Case], str | None]
-ExportRecurring = Callable[[Caught], str | None]
-
+Export = Callable[[Caught], str | None]
 
 SECONDS_PER_SCRIPT = 3.0
 """Time to make a script, including the start of workers for a campaign's first one."""
@@ -45,9 +43,9 @@ SECONDS_TO_HANG = 65.0
 class Filing:
     """Files failures that a campaign's `knowledge` does not have yet.
 
-    `render` makes a verdict readable, `export` a script of a case, `export_recurring` one of a flaky failure. `past`
-    are the findings waiting to be run again, by name: they count as failing until they pass. After `until`, on `clock`,
-    no script is made. Everything here raises OSError when a file can't be written.
+    `render` makes a verdict readable, `export` a script of a failure. `past` are the findings waiting to be run again,
+    by name: they count as failing until they pass. After `until`, on `clock`, no script is made. Everything here raises
+    OSError when a file can't be written.
     """
 
     archive: Archive
@@ -57,7 +55,6 @@ class Filing:
     clock: Callable[[], float]
     render: Render
     export: Export
-    export_recurring: ExportRecurring = lambda _: None
     until: float = math.inf
 
     def __post_init__(self) -> None:
@@ -90,7 +87,8 @@ class Filing:
         name = self._on_file(finding, caught)
         if name is not None:
             return AlreadyFiled(at=self.clock(), fingerprint=caught.fingerprint, name=name)
-        finding = replace(finding, report=self._report(caught), script=self._script(caught))
+        script = self.export(caught) if self._has_time(caught.observation) else None
+        finding = replace(finding, report=self._report(caught), script=script)
         path, state = self.archive.file(finding, caught.fingerprint)
         return FindingFiled(
             at=self.clock(),
@@ -105,6 +103,7 @@ class Filing:
             state=state,
             known=self._known(caught.fingerprint, case, finding.name, finding.cause),
             recurrence=caught.recurrence,
+            others=tuple(each for each in caught.verdict.failures if each != observation),
         )
 
     def _on_file(self, finding: Finding, caught: Caught) -> str | None:
@@ -128,12 +127,6 @@ class Filing:
     def _report(self, caught: Caught) -> str:
         text = self.render(caught.case, caught.verdict)
         return text if caught.recurrence is None else f"{caught.recurrence.words}\n\n{text}"
-
-    def _script(self, caught: Caught) -> str | None:
-        if not self._has_time(caught.observation):
-            return None
-        recurrence = caught.recurrence
-        return self.export(caught.case) if recurrence is None else self.export_recurring(caught)
 
     def _has_time(self, observation: Observation) -> bool:
         """Whether there is time to make a script, which runs the case."""

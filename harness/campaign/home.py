@@ -29,30 +29,14 @@ class HomeError(UserError):
 
 
 class Home:
-    """The folder `path` and its layout."""
+    """The folder `path`, and those within it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-
-    @property
-    def campaigns(self) -> Path:
-        """The folder of all campaigns."""
-        return self.path / "campaigns"
-
-    @property
-    def findings(self) -> Path:
-        """The folder of all findings."""
-        return self.path / "findings"
-
-    @property
-    def unconfirmed(self) -> Path:
-        """The folder of failures that did not come back."""
-        return self.path / "unconfirmed"
-
-    @property
-    def corpus(self) -> Path:
-        """The folder of the corpus."""
-        return self.path / "corpus"
+        self.campaigns = path / "campaigns"
+        self.findings = path / "findings"
+        self.unconfirmed = path / "unconfirmed"
+        self.corpus = path / "corpus"
 
     def folder(self, campaign: str) -> Path:
         """The folder of one campaign."""

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-import threading
+import time
 from pathlib import Path
 from typing import Literal, Self
 
@@ -28,7 +28,7 @@ from attnfuzz.reference.user_error import UserError
 from attnfuzz.reference.validity import ImpossibleCase, validate
 
 SECONDS_PER_SYNC = 1.0
-"""Most seconds of events lost with a machine; a killed process loses nothing."""
+"""Seconds of events lost with a machine, while there are events; a killed process loses nothing."""
 
 _AT_ONCE = (CampaignStarted, FindingFiled, FindingChecked, UnconfirmedKept, CampaignFinished)
 
@@ -40,9 +40,9 @@ class LogError(UserError):
 class EventLog:
     """A handler that appends every event to `path`, in one write each.
 
-    Findings are on disk when the call returns, other events a second later. A failing write, on a full disk, leaves no
-    half line behind, and raises OSError; so does the next call after the disk failed in between. `torn_bytes` of a
-    truncated last line are removed first.
+    Findings are on disk when the call returns, other events with the first one that comes a second later. A failing
+    write, on a full disk, leaves no half line behind, and raises OSError. `torn_bytes` of a truncated last line are
+    removed first.
     """
 
     def __init__(self, path: Path, *, torn_bytes: int = 0) -> None:
@@ -52,11 +52,7 @@ class EventLog:
         self._size = os.fstat(self._file).st_size - torn_bytes
         if torn_bytes:
             os.ftruncate(self._file, self._size)
-        self._failure: OSError | None = None
-        self._dirty = threading.Event()
-        self._closing = threading.Event()
-        self._syncer = threading.Thread(target=self._sync_now_and_then, daemon=True)
-        self._syncer.start()
+        self._synced_at = time.monotonic()
         sync_folder(path.parent)
 
     def __enter__(self) -> Self:
@@ -67,8 +63,6 @@ class EventLog:
 
     def __call__(self, event: Event) -> None:
         """Append `event`."""
-        if self._failure is not None:
-            raise self._failure
         line = self._encoder.encode(event) + b"\n"
         try:
             write_all(self._file, line)
@@ -76,29 +70,15 @@ class EventLog:
             os.ftruncate(self._file, self._size)
             raise
         self._size += len(line)
-        if isinstance(event, _AT_ONCE):
+        if isinstance(event, _AT_ONCE) or time.monotonic() - self._synced_at >= SECONDS_PER_SYNC:
             os.fsync(self._file)
-        else:
-            self._dirty.set()
+            self._synced_at = time.monotonic()
 
     def close(self) -> None:
         """Sync the rest, and close the file."""
-        self._closing.set()
-        self._syncer.join()
         with contextlib.suppress(OSError):
             os.fsync(self._file)
         os.close(self._file)
-
-    def _sync_now_and_then(self) -> None:
-        while not self._closing.wait(SECONDS_PER_SYNC):
-            if self._dirty.is_set():
-                self._dirty.clear()
-                try:
-                    os.fsync(self._file)
-                except OSError as error:
-                    # The system reports it once: raise it with the next event.
-                    self._failure = error
-                    return
 
 
 def read_log(path: Path) -> list[AnyEvent]:

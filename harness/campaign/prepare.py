@@ -37,13 +37,9 @@ def prepare(backends: Sequence[str], progress: Callable[[str], None]) -> None:
     for name in resolved:
         engine = engine_of(name)
         if engine is not None and engine.untried(name):
-            _rehearse(name)
-
-
-def _rehearse(name: str) -> None:
-    """Start workers once for an untried release: a failing job would leave a campaign behind."""
-    with Runner([name]) as runner:
-        runner.start(name)
+            # A job that fails to start workers would leave a campaign behind.
+            with Runner([name]) as runner:
+                runner.start(name)
 
 
 GIB = 1 << 30

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import attnfuzz
 from attnfuzz.harness.backends.registry import UnknownBackend, resolve
@@ -25,22 +26,14 @@ def opening(plan: Plan, *, campaign: str, jobs: int, environment: Mapping[str, s
         time=time.time(),
         attnfuzz=attnfuzz.__version__,
         environment=dict(environment),
-        backends=plan.backends,
         capabilities=dict(_capabilities(plan.backends)),
-        preset=plan.preset,
-        examples=plan.examples,
-        seconds=plan.seconds,
-        seed=plan.seed,
         jobs=jobs,
-        contract=plan.contract,
-        alpha=plan.alpha,
-        guard=plan.guard,
-        leaning=plan.leaning,
         until_finding=plan.until_finding,
         # The campaign may be resumed from another folder.
         database=None if plan.database is None else _absolute(without_password(plan.database)),
         ledger=None if plan.ledger is None else str(plan.ledger.absolute()),
         folder=str(Path.cwd()),
+        **_settings(plan),
     )
 
 
@@ -97,23 +90,21 @@ def plan_again(
     assert isinstance(started, CampaignStarted)
     _check_backends(started)
     return Plan(
-        backends=started.backends,
-        examples=started.examples,
-        seconds=started.seconds,
-        seed=started.seed,
         jobs=jobs or started.jobs,
-        contract=started.contract,
-        guard=started.guard,
         out=home.path,
-        alpha=started.alpha,
-        preset=started.preset,
-        leaning=started.leaning,
         until_finding=until_finding or started.until_finding,
-        database=database or _database(started.database, home),
+        database=database or started.database,
         ledger=ledger or _ledger(started.ledger, home),
         ray=ray,
         begun=begun,
+        **_settings(started),
     )
+
+
+def _settings(of: Plan | CampaignStarted) -> dict[str, Any]:
+    """The settings that a log has as a plan does."""
+    names = "backends preset examples seconds seed contract alpha guard leaning without trial"
+    return {name: getattr(of, name) for name in names.split()}
 
 
 def _check_backends(started: CampaignStarted) -> None:
@@ -133,10 +124,3 @@ def _ledger(logged: str | None, home: Home) -> Path | None:
         if path.is_file():
             return path
     raise HomeError(f"the ledger {logged} of this campaign is gone: bring it back, or name it with --ledger")
-
-
-def _database(logged: str | None, home: Home) -> str | None:
-    if logged is None or "://" in logged:
-        return logged
-    beside = home.path.absolute().parent / logged
-    return str(beside) if beside.is_dir() else logged

@@ -46,6 +46,7 @@ class Score:
     tally: Tally = field(default_factory=Tally)
     kept: int = 0
     slices: int = 0
+    seconds: float = 0.0
     unsupported: Counter[str] = field(default_factory=Counter)
     pairs: set[Pair] = field(default_factory=set)
     growth: list[tuple[int, int]] = field(default_factory=list)
@@ -128,12 +129,14 @@ class Standing:
                 self.running = {j: task for j, task in self.running.items() if not _ends(event, task)}
                 score = self.score(event.backend)
                 score.slices += 1
+                score.seconds += event.seconds
                 score.unsupported.update(event.unsupported)
             case JobFailed():
                 self.failure = event
             case _:
                 self._remember(event)
-        if isinstance(event, CampaignFinished) or event.at >= self._last_sample + SECONDS_PER_SAMPLE:
+        last = self.timeline[-1].at if self.timeline else 0.0
+        if isinstance(event, CampaignFinished) or event.at >= last + SECONDS_PER_SAMPLE:
             self.timeline.append(TimelinePoint(self.at, self.cases, self.deaths, self.pairs, len(self.filed)))
 
     def score(self, backend: str) -> Score:
@@ -201,10 +204,6 @@ class Standing:
     def rate(self, cases: int) -> float:
         """Cases per second of the campaign, up to its last event."""
         return cases / max(self.at, 1e-3)
-
-    @property
-    def _last_sample(self) -> float:
-        return self.timeline[-1].at if self.timeline else 0.0
 
     def _remember(self, event: Event) -> None:
         match event:

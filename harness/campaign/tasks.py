@@ -10,14 +10,14 @@ from msgspec.structs import replace
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.campaign.comparisons import COMPARISON, Comparisons
 from attnfuzz.harness.campaign.knowledge import Knowledge
-from attnfuzz.harness.campaign.plan import Limits, Plan
+from attnfuzz.harness.campaign.plan import MOST_EXAMPLES, Limits, Plan
 from attnfuzz.harness.campaign.replays import REPLAYS_PER_SLICE, Replays, replay_slice
 from attnfuzz.harness.campaign.schedule import Schedule
 from attnfuzz.harness.campaign.shrinking import NOTHING, ShrinkingTime
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.turns import Running
 from attnfuzz.harness.campaign.under_way import SuspectKey, UnderWay
-from attnfuzz.harness.search.messages import Replay, Slice, SliceKind
+from attnfuzz.harness.search.messages import Replay, ShrinkBudget, Slice, SliceKind
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
@@ -62,10 +62,13 @@ class Tasks:
 
         `unsent` are each backend's searched examples that no event has reported yet.
         """
+        if self.plan.trial is not None:
+            return self._of_trial(at, under_way, unsent, ShrinkBudget(seconds=self.plan.trial))
         left = None if self.plan.seconds is None else self.plan.seconds - at
         if left is not None and left <= 0:
             return self._last(at, under_way)
-        again = () if self._owes(at, under_way) else self._left_over(under_way)
+        owed = self.plan.seconds is not None and bool(self.schedule.short(_running(at, under_way)))
+        again = () if owed else self._left_over(under_way)
         if again:
             task = self._once_more(again)
         else:
@@ -89,6 +92,15 @@ class Tasks:
         causes = self.knowledge.causes_near(task.backend)
         task = replace(task, known=known, causes=causes, seconds=seconds, shrink=shrink, shrink_seconds=shrink_seconds)
         return UnderWay(task, since=at, again=again)
+
+    def _of_trial(
+        self, at: float, under_way: Collection[UnderWay], unsent: Mapping[str, int], shrink: ShrinkBudget
+    ) -> UnderWay | None:
+        """A slice of a backend that has none now, and no finding."""
+        running = {run.task.backend for run in under_way}
+        found = {each.fingerprint.backend for each in self.standing.filed}
+        task = self._drawn(at, under_way, {**unsent, **dict.fromkeys(running | found, MOST_EXAMPLES)})
+        return None if task is None else UnderWay(replace(task, shrink=shrink, first_only=True), since=at)
 
     def _last(self, at: float, under_way: Collection[UnderWay]) -> UnderWay | None:
         """After the search: suspects to confirm and file as they are, then causes to compare."""
@@ -122,9 +134,6 @@ class Tasks:
         """Hand out the kept cases of a killed job again. False for those without progress."""
         return bool(run.again) or self.replays.put_back(run.task)
 
-    def _owes(self, at: float, under_way: Iterable[UnderWay]) -> bool:
-        return self.plan.seconds is not None and self.schedule.owes(_running(at, under_way))
-
     def _left_over(self, under_way: Iterable[UnderWay]) -> tuple[SuspectKey, ...]:
         """Suspects of one backend that no running slice settles."""
         held = {key for run in under_way for key in run.held}
@@ -146,11 +155,8 @@ class Tasks:
         if task is None:
             return None
         leans = self.plan.leaning and task.index is not None and task.index % SLICES_PER_LEAN == SLICES_PER_LEAN - 1
-        lean = self._lean(task) if leans else Lean()
-        return replace(task, lean=lean)
-
-    def _lean(self, task: Slice) -> Lean:
-        return self.choose_lean(task.backend, self.standing.score(task.backend).pairs, task.seed)
+        reached = self.standing.score(task.backend).pairs
+        return replace(task, lean=self.choose_lean(task.backend, reached, task.seed)) if leans else task
 
 
 def _running(at: float, under_way: Iterable[UnderWay]) -> list[Running]:

@@ -67,15 +67,10 @@ class Turns:
             ready, key=lambda name: self._accounts[name].clock + costs.get(name, 0.0) / shares[name], default=None
         )
 
-    def owes(self, under_way: Sequence[Running] = ()) -> bool:
-        """Whether a name had less time than the floor, even with its running slices."""
+    def short(self, under_way: Sequence[Running] = ()) -> dict[str, tuple[float, float]]:
+        """The names that had less time than the floor, with running slices: their seconds, and the floor."""
         costs = self._costs(under_way)
-        used = [account.used + costs.get(name, 0.0) for name, account in self._accounts.items()]
-        return min(used) < FLOOR * sum(used) / len(used)
-
-    def short(self) -> dict[str, tuple[float, float]]:
-        """The names that had less than the floor: their seconds, and the floor."""
-        used = {name: account.used for name, account in self._accounts.items()}
+        used = {name: account.used + costs.get(name, 0.0) for name, account in self._accounts.items()}
         floor = FLOOR * sum(used.values()) / len(used)
         return {name: (seconds, floor) for name, seconds in used.items() if seconds < floor}
 

@@ -3,10 +3,21 @@
 Paths are as a user would type them, times are seconds since the epoch, and durations are seconds.
 """
 
+from typing import Self
+
 import msgspec
 
 
-class ListedFailure(msgspec.Struct, frozen=True, kw_only=True):
+class Listed(msgspec.Struct, frozen=True):
+    """An answer, or a part of one, with some of a record's attributes as its fields."""
+
+    @classmethod
+    def of(cls, record: object) -> Self:
+        """Return the fields that `record` has as attributes, in records within it too."""
+        return msgspec.convert(record, cls, from_attributes=True)
+
+
+class ListedFailure(Listed, frozen=True, kw_only=True):
     """A failure of a step: `margin` is error over bound, above 1 fails; null for an exact check. `step` -1: unknown."""
 
     kind: str
@@ -210,7 +221,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[ListedFinding, ...]
 
 
-class FindingInCampaign(msgspec.Struct, frozen=True, kw_only=True):
+class FindingInCampaign(Listed, frozen=True, kw_only=True):
     """The result of a finding's case in one campaign."""
 
     campaign: str
@@ -251,7 +262,7 @@ class CorpusChange(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = False
 
 
-class ListedBug(msgspec.Struct, frozen=True, kw_only=True):
+class ListedBug(Listed, frozen=True, kw_only=True):
     """A reported bug. `not_here` says why it can't be shown on this machine, null if it can."""
 
     name: str
@@ -264,7 +275,7 @@ class ListedBug(msgspec.Struct, frozen=True, kw_only=True):
     fixed_in: str
     sources: tuple[str, ...]
     symptom: str
-    not_here: str | None
+    missing: str | None = msgspec.field(name="not_here")
 
 
 class Bugs(msgspec.Struct, frozen=True, kw_only=True):
@@ -273,7 +284,7 @@ class Bugs(msgspec.Struct, frozen=True, kw_only=True):
     bugs: tuple[ListedBug, ...]
 
 
-class BugResult(msgspec.Struct, frozen=True, kw_only=True):
+class BugResult(Listed, frozen=True, kw_only=True):
     """A bug before and after its fix: `shown` if it fails as reported and passes after the fix.
 
     `after` is null if there is no backend without the bug. `unsupported` is the reason why a case could not be run.
@@ -295,7 +306,7 @@ class BugResults(msgspec.Struct, frozen=True, kw_only=True):
     not_here: tuple[str, ...]
 
 
-class ListedDefect(msgspec.Struct, frozen=True, kw_only=True):
+class ListedDefect(Listed, frozen=True, kw_only=True):
     """A planted defect."""
 
     name: str

@@ -10,7 +10,6 @@ from rich.text import Text
 
 from attnfuzz.harness.backends.registry import WrongDevice, fixed, on_device, resolve
 from attnfuzz.harness.cli.answers import BugResult, BugResults, Bugs, ListedBug
-from attnfuzz.harness.cli.failures import failures_of
 from attnfuzz.harness.cli.given import named
 from attnfuzz.harness.cli.terminal import (
     BadInput,
@@ -39,7 +38,7 @@ from attnfuzz.reference.device import Device
 def list_bugs(**chosen_by: Any) -> None:
     """Print the bugs that are chosen, and the backend that shows each."""
     chosen = _chosen(**chosen_by)
-    answer(_listed(chosen))
+    answer(Bugs(bugs=tuple(map(ListedBug.of, chosen))))
     if is_quiet():
         for bug in chosen:
             print_line(Terminal(), bug.name)
@@ -60,31 +59,10 @@ def list_bugs(**chosen_by: Any) -> None:
 def show_bugs(*, names: tuple[str, ...]) -> None:
     """Print all facts about reported bugs: symptom, versions, sources, and the case."""
     chosen = named(names, load_bugs(), "bug")
-    answer(_listed(chosen))
+    answer(Bugs(bugs=tuple(map(ListedBug.of, chosen))))
     for bug in chosen:
         Terminal().print(Text.assemble((bug.name, "bold"), f"  {bug.title}"))
         _print_facts(details(), bug)
-
-
-def _listed(bugs: Sequence[Bug]) -> Bugs:
-    return Bugs(
-        bugs=tuple(
-            ListedBug(
-                name=bug.name,
-                title=bug.title,
-                project=bug.project,
-                bug_class=bug.bug_class,
-                shown_by=bug.shown_by,
-                release=bug.release,
-                affected=bug.affected,
-                fixed_in=bug.fixed_in,
-                sources=bug.sources,
-                symptom=bug.symptom,
-                not_here=bug.missing,
-            )
-            for bug in bugs
-        )
-    )
 
 
 def _print_facts(console: Console, bug: Bug) -> None:
@@ -130,21 +108,11 @@ def run_bugs(*, device: Device | None, releases: bool, **chosen_by: Any) -> Exit
         print_line(Terminal(), f"{count(len(wrong), 'bug')} not shown: {', '.join(wrong)}.", "red")
     ran = {run.bug.name for run in runs}
     answer(
-        BugResults(bugs=tuple(map(_result_of, runs)), not_here=tuple(bug.name for bug in chosen if bug.name not in ran))
+        BugResults(
+            bugs=tuple(map(BugResult.of, runs)), not_here=tuple(bug.name for bug in chosen if bug.name not in ran)
+        )
     )
     return Exit.FOUND if wrong else Exit.CLEAN
-
-
-def _result_of(run: "BugRun") -> BugResult:
-    return BugResult(
-        name=run.bug.name,
-        backend=run.backend,
-        shown=run.shown,
-        before=failures_of(run.before),
-        after=None if run.after is None else failures_of(run.after),
-        unsupported=run.unsupported,
-        remark=run.remark,
-    )
 
 
 def _in_releases(chosen: Sequence[Bug], device: Device | None) -> tuple[list[Bug], dict[str, str]]:
@@ -192,6 +160,11 @@ class BugRun:
     unsupported: str | None
     remark: str = ""
     fixed: str = ""
+
+    @property
+    def name(self) -> str:
+        """The bug's name."""
+        return self.bug.name
 
     @property
     def fails(self) -> bool:

@@ -11,30 +11,69 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from rich.console import Console
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.campaign.home import Home, HomeError
-from attnfuzz.harness.campaign.plan import Plan
+from attnfuzz.harness.campaign.plan import PRESETS, Plan
 from attnfuzz.harness.campaign.resume import Past, last_campaign, plan_again
 from attnfuzz.harness.campaign.run import carry_out, check_plan
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.cli.backends import noise_words, uncalibrated
 from attnfuzz.harness.cli.campaign_answer import campaign_answer
 from attnfuzz.harness.cli.display import display_on, summarise
+from attnfuzz.harness.cli.given import Trees, chosen_backends
 from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, answer, details, print_line, tell
-from attnfuzz.harness.findings.ledger import Ledger
+from attnfuzz.harness.findings.ledger import DEFAULT_NAME, Ledger
 from attnfuzz.harness.report.files import Written, write_reports
 from attnfuzz.harness.verdict.wording import clock, count
+from attnfuzz.reference.case import Guard
+from attnfuzz.reference.device import Device
+
+DEFAULT_LEDGER = Path(DEFAULT_NAME)
 
 
-def start_campaign(plan: Plan) -> Exit:
-    """Run `plan` as a new campaign of its home, and print its result. Raises UserError and OSError."""
-    ledger = check_plan(plan, tell)
-    home = Home(plan.out)
-    with home.locked():
-        return _run(plan, home, ledger, past=None)
+def start_campaign(
+    *,
+    backends: tuple[str, ...],
+    device: Device | None,
+    trees: Trees,
+    examples: int | None,
+    seconds: float | None,
+    preset: str,
+    jobs: int | None,
+    guard: str | None,
+    home: Path,
+    unbiased: bool,
+    ledger: Path | None,
+    **others: Any,
+) -> Exit:
+    """Run a new campaign of `home`, print its result, and return its exit code. Raises UserError and OSError.
+
+    `others` are further fields of a `Plan`.
+    """
+    chosen = PRESETS[preset]
+    if examples is None and seconds is None:
+        examples, seconds = chosen.examples, chosen.seconds
+    plan = Plan(
+        backends=chosen_backends(backends, device, trees),
+        examples=examples,
+        seconds=seconds,
+        jobs=jobs or chosen.jobs,
+        guard=None if guard is None else Guard(guard),
+        out=home,
+        preset=preset,
+        leaning=not unbiased,
+        ledger=ledger or (DEFAULT_LEDGER if DEFAULT_LEDGER.exists() else None),
+        begun=command_began(),
+        **others,
+    )
+    known = check_plan(plan, tell)
+    opened = Home(home)
+    with opened.locked():
+        return _run(plan, opened, known, past=None)
 
 
 def run_campaign(plan: Plan) -> tuple[str, Standing]:
@@ -49,37 +88,20 @@ def run_campaign(plan: Plan) -> tuple[str, Standing]:
     return campaign, standing
 
 
-def resume_campaign(
-    folder: Path,
-    *,
-    jobs: int | None,
-    ray: str | None,
-    database: str | None,
-    ledger: Path | None,
-    until_finding: bool = False,
-) -> Exit:
-    """Continue the last campaign of the home in `folder`. Raises as `start_campaign`.
+def resume_campaign(*, home: Path, **changed: Any) -> Exit:
+    """Continue the last campaign of `home`, with the options of `plan_again`. Raises as `start_campaign`.
 
     The reports of one that is finished are written again: it may have been killed before they were.
     """
-    home = Home(folder)
-    if not home.ids():
-        raise HomeError(f"{folder} has no campaign to continue: name the --home of one")
-    with home.locked():
-        past = last_campaign(home)
+    opened = Home(home)
+    if not opened.ids():
+        raise HomeError(f"{home} has no campaign to continue: name the --home of one")
+    with opened.locked():
+        past = last_campaign(opened)
         if past.finished:
-            return _report_again(home, past)
-        plan = plan_again(
-            past,
-            home,
-            jobs=jobs,
-            ray=ray,
-            database=database,
-            ledger=ledger,
-            until_finding=until_finding,
-            begun=command_began(),
-        )
-        return _run(plan, home, check_plan(plan, tell), past=past)
+            return _report_again(opened, past)
+        plan = plan_again(past, opened, **changed, begun=command_began())
+        return _run(plan, opened, check_plan(plan, tell), past=past)
 
 
 def _run(plan: Plan, home: Home, ledger: Ledger, *, past: Past | None) -> Exit:

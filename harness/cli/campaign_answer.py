@@ -5,8 +5,7 @@ from pathlib import Path
 
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.cli.answers import CampaignAnswer, CampaignBackend, CampaignCause
-from attnfuzz.harness.cli.failures import failure_of
+from attnfuzz.harness.cli.answers import CampaignAnswer, CampaignBackend, CampaignCause, ListedFailure
 from attnfuzz.harness.cli.status import reached_share
 from attnfuzz.harness.report.cause_view import CauseView, cause_views
 from attnfuzz.harness.report.files import scripts_in
@@ -55,7 +54,7 @@ def _cause(view: CauseView) -> CampaignCause:
         title=view.title,
         needs=view.cause.needs,
         backends=tuple(view.backends),
-        failure=failure_of(view.finding.observation),
+        failure=ListedFailure.of(view.finding.observation),
         finding=view.finding.path,
         findings=tuple(finding.path for finding in view.cause.findings),
         reproducers=tuple(view.reproducers),

@@ -1,7 +1,7 @@
 """Commands on one case: `attnfuzz replay`, `triage`, `shrink` and `export`."""
 
+import contextlib
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -11,10 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from attnfuzz.harness.campaign.plan import ALPHA, spent_per_output
-from attnfuzz.harness.cli.answers import ReplayAnswer, Smaller
-from attnfuzz.harness.cli.failures import failure_of, failures_of
+from attnfuzz.harness.cli.answers import ListedFailure, ReplayAnswer, Smaller
 from attnfuzz.harness.cli.given import Trees, case_at
-from attnfuzz.harness.cli.replaying import print_shown, recurring_at
 from attnfuzz.harness.cli.terminal import (
     BadInput,
     Exit,
@@ -28,7 +26,9 @@ from attnfuzz.harness.cli.terminal import (
 )
 from attnfuzz.harness.export import CannotExport, Exporter, Target
 from attnfuzz.harness.findings.environment import environment
+from attnfuzz.harness.findings.record import Record, RecordError, read_history, read_record
 from attnfuzz.harness.report.markdown import render_issue
+from attnfuzz.harness.sandbox.again import ShownAgain, show_again
 from attnfuzz.harness.sandbox.check import Runner, render_failure
 from attnfuzz.harness.sandbox.tries import FRESH_SEEDS
 from attnfuzz.harness.search.messages import ShrinkBudget
@@ -37,8 +37,8 @@ from attnfuzz.harness.triage import Blame, Triage, VariantOutcome
 from attnfuzz.harness.triage import triage as triage_of
 from attnfuzz.harness.triage.sanitizer import ask_tools
 from attnfuzz.harness.verdict.describe import describe_any
-from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.printable import printable
+from attnfuzz.harness.verdict.recurrence import MOST_SECONDS, SHOWN, Recurrence, percent
 from attnfuzz.harness.verdict.wording import count, left_unjudged
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
@@ -62,48 +62,76 @@ def _rejected(case: AnyCase, reason: object) -> BadInput:
 def replay(*, path: Path, backend: str | None, trees: Trees, repeat: int | None, contract: str) -> Exit:
     """Run a case, print whether it fails, and return the exit code."""
     case = case_at(path, backend, trees)
-    recurring = recurring_at(path)
-    if recurring is not None and isinstance(case, Case):
+    finding = _recurring_at(path)
+    if finding is not None and finding.recurrence is not None and isinstance(case, Case):
         with _runner(case, contract, seeds=FRESH_SEEDS) as runner:
-            shown = recurring.show(case, runner, repeat)
-        if shown.unsupported is not None:
-            raise _rejected(case, shown.unsupported)
-        return print_shown(path, case, shown)
-    with _runner(case, contract) as runner:
-        verdicts = [runner.verdict(case) for _ in range(repeat or 1)]
-        failed = [verdict for verdict in verdicts if verdict.failures]
-        explained = runner.explained(case, failed[0]) if failed else None
-    for verdict in verdicts:
-        if verdict.unsupported is not None:
-            raise _rejected(case, verdict.unsupported)
+            shown = _shown_again(finding, finding.recurrence, case, runner, repeat)
+    else:
+        with _runner(case, contract) as runner:
+            shown = _shown(case, runner, repeat or 1)
+    if shown.unsupported is not None:
+        raise _rejected(case, shown.unsupported)
+    failures = shown.verdict.failures if shown.verdict is not None else ()
     answer(
         ReplayAnswer(
             path=str(path),
             backend=case.backend,
-            fails=bool(failed),
-            runs=len(verdicts),
-            failed=len(failed),
-            conclusive=True,
-            failures=failures_of(explained.failures if explained is not None else ()),
+            fails=shown.failed > 0,
+            runs=shown.runs,
+            failed=shown.failed,
+            conclusive=shown.conclusive,
+            failures=tuple(map(ListedFailure.of, failures)),
         )
     )
-    return _print_replayed(path, case, verdicts, explained)
+    return _print_shown(path, case, shown)
 
 
-def _print_replayed(path: Path, case: AnyCase, verdicts: Sequence[Verdict], explained: Verdict | None) -> Exit:
-    """Print the verdicts, of which the first that failed was `explained`."""
-    runs = len(verdicts)
-    failed = sum(bool(verdict.failures) for verdict in verdicts)
-    again = f" {failed or runs} of {count(runs, 'time')}" if runs > 1 else ""
-    if explained is not None:
-        details().print(Text(f"{render_failure(case, explained).rstrip()}\n"))
-        print_line(Terminal(), f"{path} still fails on {case.backend}{again}.", "bold red")
+def _shown(case: AnyCase, runner: Runner, times: int) -> ShownAgain:
+    """Run a case, and explain its first failure."""
+    verdicts = [runner.verdict(case) for _ in range(times)]
+    failed = [verdict for verdict in verdicts if verdict.failures]
+    verdict = runner.explained(case, failed[0]) if failed else verdicts[0]
+    unsupported = next((each.unsupported for each in verdicts if each.unsupported is not None), None)
+    return ShownAgain(times, times, len(failed), verdict, unsupported)
+
+
+def _print_shown(path: Path, case: AnyCase, shown: ShownAgain) -> Exit:
+    """Print whether a case fails, and how often, and return the exit code: one failure is enough."""
+    often = f": {shown.failed or 'none'} of {count(shown.runs, 'run')} failed" if shown.wanted > 1 else ""
+    if shown.failed and shown.verdict is not None:
+        details().print(Text(f"{render_failure(case, shown.verdict).rstrip()}\n"))
+        print_line(Terminal(), f"{path} still fails on {case.backend}{often}.", "bold red")
         return Exit.FOUND
     extras().print(Text(f"{describe_any(case)}\n"))
-    if verdicts[0].unanswered:
-        print_line(details(), left_unjudged(verdicts[0].unanswered).capitalize() + ".")
-    print_line(Terminal(), f"{path} passes on {case.backend}{again}.", "bold green")
+    if shown.verdict is not None and shown.verdict.unanswered:
+        print_line(details(), left_unjudged(shown.verdict.unanswered).capitalize() + ".")
+    text = f"{path} passes on {case.backend}{often}."
+    if not shown.conclusive:
+        text += f" There was no time for the {shown.wanted:,} that would show it."
+    print_line(Terminal(), text, "bold green" if shown.conclusive else "bold yellow")
     return Exit.CLEAN
+
+
+def _recurring_at(path: Path) -> Record | None:
+    """The finding in the folder `path`, if it comes and goes. Raises RecordError for one with files missing."""
+    recurrence = None
+    with contextlib.suppress(RecordError):
+        # A folder with a case alone is a case.
+        recurrence = read_history(path).recurrence
+    return None if recurrence is None else read_record(path)
+
+
+def _shown_again(found: Record, recurrence: Recurrence, case: Case, runner: Runner, times: int | None) -> ShownAgain:
+    """Run `case`, a finding's on any backend, under its conditions until it fails, or `times` times."""
+    own = found.case.backend
+    before = [replace(each, backend=case.backend) if each.backend == own else each for each in found.before]
+    tell(recurrence.words)
+    if times is None:
+        runs = count(recurrence.runs_to_show, "time")
+        often = f"until it fails, up to {runs} (which is {percent(SHOWN)} certain to show it)"
+        often = "several times" if recurrence.seen_once else often
+        tell(f"Running it {often}, or for {MOST_SECONDS} s; --repeat sets another number.")
+    return show_again(runner, case, found.observation, recurrence, before, seconds=MOST_SECONDS, times=times)
 
 
 def shrink_case(
@@ -156,7 +184,7 @@ def _smaller(path: Path, case: AnyCase, target: Path | None, shrunk: Shrunk | No
         backend=case.backend,
         fails=shrunk is not None,
         case=None if target is None else str(target),
-        failure=None if shrunk is None else failure_of(shrunk.observation),
+        failure=None if shrunk is None else ListedFailure.of(shrunk.observation),
         runs=None if shrunk is None else shrunk.runs,
         steady=None if shrunk is None else shrunk.steady,
     )
@@ -243,9 +271,12 @@ def export(*, path: Path, target: str | None, issue: bool, output: Path | None) 
     """Write a stand-alone script, or the text of an issue."""
     case = case_at(path)
     wanted = None if target is None else Target(target)
-    known = recurring_at(path)
+    finding = _recurring_at(path)
     try:
-        exporter = Exporter(case) if known is None else known.exporter(case)
+        if finding is None:
+            exporter = Exporter(case)
+        else:
+            exporter = Exporter(case, failed=finding.observation, recurrence=finding.recurrence)
         text = _issue(case, exporter, wanted) if issue else exporter.script(wanted or Target.NATIVE)
     except CannotExport as error:
         raise BadInput(f"{path} can't be exported: {error}") from error

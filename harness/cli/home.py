@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from msgspec import structs
 from rich.table import Table
 from rich.text import Text
 
@@ -15,10 +14,10 @@ from attnfuzz.harness.cli.answers import (
     CorpusChange,
     FindingInCampaign,
     Findings,
+    ListedFailure,
     ListedFinding,
     ShownFinding,
 )
-from attnfuzz.harness.cli.failures import failure_of
 from attnfuzz.harness.cli.given import find_by_name
 from attnfuzz.harness.cli.terminal import (
     BadInput,
@@ -82,7 +81,7 @@ def _listed(record: Record, first: Record) -> ListedFinding:
         cause=first.name,
         needs=record.needs,
         backend=record.case.backend,
-        failure=failure_of(record.observation),
+        failure=ListedFailure.of(record.observation),
         first_seen=record.first_seen.time,
         last_seen=record.last_seen.time,
     )
@@ -112,7 +111,7 @@ def show_finding(*, name: str, home: Path) -> None:
     answer(
         ShownFinding(
             finding=_listed(record, first),
-            campaigns=tuple(FindingInCampaign(**structs.asdict(seen)) for seen in record.sightings),
+            campaigns=tuple(map(FindingInCampaign.of, record.sightings)),
             report=report,
         )
     )

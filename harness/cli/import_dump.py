@@ -44,8 +44,9 @@ def import_dump(
     if not dump.calls:
         raise BadInput(f"no call of {folder} can be read")
     if listing:
-        answer(DumpAnswer(calls=tuple(_dumped(index, call) for index, call in enumerate(dump.calls))))
-        _list(dump.calls)
+        dumped = tuple(_dumped(index, call) for index, call in enumerate(dump.calls))
+        answer(DumpAnswer(calls=dumped))
+        _list(dump.calls, dumped)
         return
     has = importable() if backend is None else resolve(backend).ops
 
@@ -94,15 +95,13 @@ def _dumped(index: int, call: RecordedCall) -> DumpedCall:
     return DumpedCall(call=index + 1, function=call.function, status=call.status, breaches=breaches)
 
 
-def _list(calls: Sequence[RecordedCall]) -> None:
+def _list(calls: Sequence[RecordedCall], dumped: Sequence[DumpedCall]) -> None:
     table = new_table("call", "function", "status", "query", "keys", "breaches", numbers=("call", "breaches"))
-    for index, call in enumerate(calls):
+    for call, seen in zip(calls, dumped, strict=True):
         function = call.function if call.self_id is None else f"{call.function} (of object {call.self_id:#x})"
         forms = (form_of(call, "query", "q"), form_of(call, "kv_cache", "paged_kv_cache", "key", "k"))
-        try:
-            breaches = str(len(breaches_of(call))) if call.function in ENTRY_POINTS else ""
-        except DumpError:
-            breaches = "?"
-        cells = (str(index + 1), function, call.status, *forms, breaches)
+        unknown = "?" if call.function in ENTRY_POINTS else ""
+        breaches = unknown if seen.breaches is None else str(len(seen.breaches))
+        cells = (str(seen.call), function, call.status, *forms, breaches)
         table.add_row(*(Text(printable(cell)) for cell in cells))
     Terminal().print(table)

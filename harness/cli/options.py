@@ -1,7 +1,7 @@
 """Options and arguments that several commands share. Declaring them imports neither torch nor a backend."""
 
+import contextlib
 import functools
-import math
 import secrets
 import stat
 from collections.abc import Callable, Collection
@@ -107,19 +107,15 @@ def output_option(meaning: str, *, folder: bool = False) -> Callable[..., Any]:
     return click.option("--output", "-o", type=path, metavar="DIR" if folder else "FILE", help=meaning)
 
 
-class FalseAlarms(click.FloatRange):
-    """An expected number of false alarms. Far below the minimum, the share of a single row underflows."""
+def number(text: str) -> float:
+    """Return an expected number of false alarms: a type of options.
 
-    def __init__(self) -> None:
-        super().__init__(min=LEAST_ALPHA, max=1, max_open=True)
-        self.name = "number"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Convert it, or fail with the range; NaN is in no range."""
-        number = super().convert(value, param, ctx)
-        if math.isnan(number):
-            self.fail(f"{number} is not in the range {self._describe_range()}.", param, ctx)
-        return number
+    Far below the minimum, the share of a single row underflows.
+    """
+    with contextlib.suppress(ValueError):
+        if LEAST_ALPHA <= (alpha := float(text)) < 1:
+            return alpha
+    raise click.BadParameter(f"{text!r} is no number from {LEAST_ALPHA:g} to below 1")
 
 
 contract_option = click.option(

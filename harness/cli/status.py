@@ -2,9 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.progress_bar import ProgressBar
@@ -25,17 +23,6 @@ NARROWEST_NAME = 12
 
 TREND_POINTS = 24
 BARS = "▁▂▃▄▅▆▇█"
-
-
-@dataclass(frozen=True)
-class _Column:
-    title: str
-    cells: Sequence[Text]
-    justify: Literal["left", "right"] = "right"
-
-    @property
-    def width(self) -> int:
-        return max(len(self.title), *(cell.cell_len for cell in self.cells))
 
 
 class Status:
@@ -104,33 +91,30 @@ def score_table(standing: Standing, *, width: int, live: bool) -> Table:
     """
     scores = standing.scores
     columns = {
-        "backend": _Column("backend", [Text(backend) for backend in scores], "left"),
-        "cases": _numbers("cases", (score.tally.cases for score in scores.values())),
-        "cases/s": _numbers("cases/s", (standing.rate(score.tally.cases) for score in scores.values())),
-        "coverage": _Column("coverage", [Text(coverage(standing, backend)) for backend in scores]),
-        "pairs": _Column("pairs", [Text(_pairs(standing, backend)) for backend in scores]),
-        "deaths": _numbers("deaths", (score.tally.deaths for score in scores.values())),
-        "findings": _Column("findings", [_findings(standing, backend) for backend in scores]),
+        "cases": [Text(f"{score.tally.cases:,}") for score in scores.values()],
+        "cases/s": [Text(f"{standing.rate(score.tally.cases):,.0f}") for score in scores.values()],
+        "coverage": [Text(coverage(standing, backend)) for backend in scores],
+        "pairs": [Text(_pairs(standing, backend)) for backend in scores],
+        "deaths": [Text(f"{score.tally.deaths:,}") for score in scores.values()],
+        "findings": [_findings(standing, backend) for backend in scores],
     }
     if live:
         tasks = standing.running.values()
         doing = (_doing(standing, [task for task in tasks if task.backend == backend]) for backend in scores)
-        now = [Text(each, style="dim") for each in doing]
-        columns["now"] = _Column("now", now, "left")
+        columns["now"] = [Text(each, style="dim") for each in doing]
+    longest = max(map(len, ("backend", *scores)))
     for expendable in ("pairs", "now", "deaths"):
-        if _total(columns) > width:
+        if longest + _total(columns) > width:
             columns.pop(expendable, None)
-    others = _total(columns) - columns["backend"].width
-    if others + NARROWEST_NAME > width:
-        others -= columns.pop("cases/s").width + GAP
-    room = max(NARROWEST_NAME, width - others)
+    if NARROWEST_NAME + _total(columns) > width:
+        del columns["cases/s"]
+    room = max(NARROWEST_NAME, width - _total(columns))
     # The end of a path says more than its beginning.
-    names = [backend if len(backend) <= room else f"…{backend[1 - room :]}" for backend in scores]
-    columns["backend"] = _Column("backend", [Text(name) for name in names], "left")
+    names = [Text(name if len(name) <= room else f"…{name[1 - room :]}") for name in scores]
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
-    for column in columns.values():
-        table.add_column(column.title, justify=column.justify, no_wrap=True)
-    for row in zip(*(column.cells for column in columns.values()), strict=True):
+    for title in ("backend", *columns):
+        table.add_column(title, justify="left" if title in {"backend", "now"} else "right", no_wrap=True)
+    for row in zip(names, *columns.values(), strict=True):
         table.add_row(*row)
     return table
 
@@ -181,10 +165,6 @@ def _line(words: str) -> Text:
     return Text(words, no_wrap=True, overflow="ellipsis")
 
 
-def _numbers(title: str, numbers: Iterator[float]) -> _Column:
-    return _Column(title, [Text(f"{number:,.0f}") for number in numbers])
-
-
 def _pairs(standing: Standing, backend: str) -> str:
     possible, reached = _possible(standing, backend), standing.score(backend).pairs
     return f"{len(reached & possible):,} of {len(possible):,}" if possible else f"{len(reached):,} of ?"
@@ -226,5 +206,6 @@ _VERBS = {
 }
 
 
-def _total(columns: Mapping[str, _Column]) -> int:
-    return sum(column.width for column in columns.values()) + GAP * (len(columns) - 1)
+def _total(columns: Mapping[str, Sequence[Text]]) -> int:
+    """The width of the columns, each with the gap before it."""
+    return sum(GAP + max([len(title), *(cell.cell_len for cell in cells)]) for title, cells in columns.items())

@@ -36,15 +36,10 @@ class Corpus:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._index = Index(folder)
-        self._troubles = list(self._index.troubles)
+        self.troubles = list(self._index.troubles)
         self._kept = {kept.entry.case: kept for kept in self._load()}
         self._reached: dict[str, Counter[Pair]] = {}
         self._records = Records(self._kept.values())
-
-    @property
-    def troubles(self) -> tuple[str, ...]:
-        """The files skipped when the corpus was opened."""
-        return tuple(self._troubles)
 
     def kept(self, backend: str | None = None) -> list[Kept]:
         """The kept cases, of one backend or of all, in no particular order."""
@@ -163,15 +158,15 @@ class Corpus:
     def _load(self) -> Iterator[Kept]:
         for path in sorted(self.folder.glob("*/*.json")):
             if path.parent.is_symlink():
-                self._troubles.append(f"{path} is behind a link, which may lead out of the corpus; skipped")
+                self.troubles.append(f"{path} is behind a link, which may lead out of the corpus; skipped")
                 continue
             try:
                 case = case_file.load(path)
             except CaseFileError as error:
-                self._troubles.append(f"{error}; skipped")
+                self.troubles.append(f"{error}; skipped")
                 continue
             if not isinstance(case, Case):
-                self._troubles.append(f"{path} is made of literal calls, which a search can't use; skipped")
+                self.troubles.append(f"{path} is made of literal calls, which a search can't use; skipped")
                 continue
             number = case_file.case_id(case)
             added = IndexEntry(case=number, why=Why.ADDED, time=_changed_at(path))

@@ -48,22 +48,15 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     recurrence: Recurrence | None = None
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding on file in the folder `path`: its smallest known case, how it failed, and its history.
+class Record(History, frozen=True, kw_only=True):
+    """A finding on file in the folder `path`: its history, its smallest known case, and the cases to run before that.
 
-    `fingerprint` is that of the failure before shrinking. `needs` and `cause` are as in `Finding`. `recurrence` is set
-    if it does not always come back; `before` are the cases to run before its own.
+    `fingerprint` is that of the failure before shrinking.
     """
 
     name: str
     path: Path
     case: Case
-    fingerprint: Fingerprint
-    observation: Observation
-    sightings: tuple[Sighting, ...]
-    needs: tuple[str, ...] = ()
-    cause: str = ""
-    recurrence: Recurrence | None = None
     before: tuple[Case, ...] = ()
 
     @property
@@ -114,18 +107,7 @@ def read_record(path: Path) -> Record:
     history = read_history(path)
     needed = 0 if history.recurrence is None else history.recurrence.history
     case, *before = (_case_at(path / name) for name in (CASE, *map(earlier_case, range(needed))))
-    return Record(
-        name=path.name,
-        path=path,
-        case=case,
-        fingerprint=history.fingerprint,
-        observation=history.observation,
-        sightings=history.sightings,
-        needs=history.needs,
-        cause=history.cause,
-        recurrence=history.recurrence,
-        before=tuple(before),
-    )
+    return Record(name=path.name, path=path, case=case, before=tuple(before), **msgspec.structs.asdict(history))
 
 
 def _case_at(path: Path) -> Case:

@@ -7,16 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from msgspec.structs import replace
 
 from attnfuzz.harness.reduce.cut import cut
 from attnfuzz.harness.reduce.meaning import Meaning, TensorSite
 from attnfuzz.harness.reduce.numbers import flat_keys, renumbered
 from attnfuzz.harness.reduce.placed_views import Place, tidy, views_of
-from attnfuzz.harness.reduce.truth import Truth
 from attnfuzz.harness.reduce.units import Positions, Uncuttable, marked
 from attnfuzz.kernels.entry_points import Role
-from attnfuzz.reference.calls import CallCase, Expected
+from attnfuzz.reference.calls import CallCase, Expected, View, content_of, viewed
+from attnfuzz.reference.dtypes import DType
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def _changes_the_answer(meaning: Meaning, drop: Drop) -> bool:
 
 def keys_of_answer(meaning: Meaning, drop: Drop) -> dict[int, frozenset[int]]:
     """For each request of the answer, the key and value rows dropped with keys of calls. Raises Uncuttable."""
-    truth = Truth(meaning)
+    truth = _Truth(meaning)
     requests = drop.of("requests", meaning.batch)
     gone: dict[int, frozenset[int]] = {}
     for (call, request), positions in drop.keys.items():
@@ -145,3 +146,60 @@ def keys_of_answer(meaning: Meaning, drop: Drop) -> dict[int, frozenset[int]]:
             first = truth.first_key(call, request, index)
             gone[index] = gone.get(index, frozenset()) | {first + position for position in positions}
     return gone
+
+
+class _Truth:
+    """The requests of an answer, matched to those of the calls: keys cut from a call have to leave the answer too."""
+
+    def __init__(self, meaning: Meaning) -> None:
+        self._meaning = meaning
+        answer = meaning.case.answer
+        self._requests = () if answer is None else answer.requests
+        self._buffers = {buffer.name: buffer for buffer in meaning.case.buffers}
+        self._keys = {site.call: site for site in meaning.of_role(Role.KEY)}
+
+    def of(self, request: int) -> int | None:
+        """Index of the answer's request with a request's rows; None if there is none."""
+        rows = self._meaning.rows(request)
+        return next((index for index, expected in enumerate(self._requests) if expected.first_row in rows), None)
+
+    def first_key(self, call: int, request: int, index: int) -> int:
+        """The row of an answer's keys at which a request's keys in a call begin.
+
+        A call that alone has keys of a request has them from the first. Of several, each has the equal ones. Raises
+        Uncuttable if that is ambiguous.
+        """
+        calls = [each for each in range(len(self._meaning.spans)) if self._meaning.kv_len(each, request)]
+        if len(calls) <= 1:
+            return 0
+        found = dict(self._found(request, calls, self._requests[index]))
+        if call not in found:
+            raise Uncuttable(f"the keys of request {request} in call {call} are not those of the answer")
+        return found[call]
+
+    def _found(self, request: int, calls: list[int], expected: Expected) -> Iterator[tuple[int, int]]:
+        key, value = self._bits(expected.key), self._bits(expected.value)
+        free = torch.ones(len(key), dtype=torch.bool)
+        values = {site.call: site for site in self._meaning.of_role(Role.VALUE)}
+        for call in calls:
+            if call not in self._keys or call not in values:
+                continue
+            first, length = self._meaning.spans[call][request].first_key, self._meaning.kv_len(call, request)
+            own_key = _bits(self._keys[call].tensor[first : first + length])
+            own_value = _bits(values[call].tensor[first : first + length])
+            for row in range(len(key) - length + 1):
+                rows = slice(row, row + length)
+                if free[rows].all() and torch.equal(key[rows], own_key) and torch.equal(value[rows], own_value):
+                    free[rows] = False
+                    yield call, row
+                    break
+
+    def _bits(self, view: View) -> torch.Tensor:
+        content = content_of(self._buffers[view.buffer])
+        if content is None:
+            raise Uncuttable(f"{view.buffer} has no content")
+        return _bits(viewed(content, view))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(DType.of(tensor.dtype).bits)

@@ -38,29 +38,15 @@ def shorten_slots(case: Case) -> Iterator[Case]:
             yield map_requests(case, partial(_without, longest - kept, slot))
 
 
-def shorten_kv(case: Case) -> Iterator[Case]:
-    """Fewer keys of one request in one step."""
-    for index, position, request in _places(case):
-        for kv_len in lower(request.kv_len, 0):
-            yield _with_request(case, index, position, replace(request, kv_len=kv_len))
-
-
 def shorten_q(case: Case) -> Iterator[Case]:
     """Fewer query tokens of one request in a ragged step, over the same KV or with their keys gone as well."""
-    for index, position, request in _places(case):
-        if case.steps[index].mode.uniform:
-            continue
-        for q_len in lower(request.q_len, 0):
-            kv_len = max(0, request.kv_len - (request.q_len - q_len))
-            yield _with_request(case, index, position, replace(request, q_len=q_len, kv_len=kv_len))
-            yield _with_request(case, index, position, replace(request, q_len=q_len))
-
-
-def _places(case: Case) -> Iterator[tuple[int, int, Request]]:
-    """(step, position in it, request) for every request."""
-    for index, step in enumerate(case.steps):
+    ragged = ((index, step) for index, step in enumerate(case.steps) if not step.mode.uniform)
+    for index, step in ragged:
         for position, request in enumerate(step.requests):
-            yield index, position, request
+            for q_len in lower(request.q_len, 0):
+                kv_len = max(0, request.kv_len - (request.q_len - q_len))
+                yield _with_request(case, index, position, replace(request, q_len=q_len, kv_len=kv_len))
+                yield _with_request(case, index, position, replace(request, q_len=q_len))
 
 
 def _with_request(case: Case, index: int, position: int, request: Request) -> Case:
@@ -97,4 +83,4 @@ def _with_stride(step: Step, stride: int, *, shift: bool) -> Step:
     return replace(step, requests=requests, tokens_per_request=stride, padded_tokens=padded)
 
 
-EDITS = (draft_fewer_tokens, shorten_all_kv, shorten_slots, shorten_kv, shorten_q)
+EDITS = (draft_fewer_tokens, shorten_all_kv, shorten_slots, shorten_q)

@@ -1,6 +1,6 @@
-"""The meaning of a case's calls to their kernels: axes of tensors, and requests."""
+"""The meaning of a case's calls to their kernels: axes of tensors, requests, broken preconditions."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from attnfuzz.harness.calls.literal_calls import literal_arguments
 from attnfuzz.harness.reduce.placed_views import Place
 from attnfuzz.kernels.entry_points import Parameter, RequestSpan, Role
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
+from attnfuzz.kernels.entry_points.forms import window_of
 from attnfuzz.reference.calls import CallCase, View
 
 _MAX_KEYS = 1 << 20
@@ -94,3 +95,26 @@ class Meaning:
         index = int(member.rstrip("]"))
         assert isinstance(value, list)
         return TensorSite(call, ("call", call, name, index), parameter, value[index], tensor[index])
+
+
+def breached(case: CallCase) -> frozenset[tuple[str, tuple[str, ...]]]:
+    """The preconditions that the calls of a case break, each as an entry point and its arguments."""
+    known = ((call.op, index) for index, call in enumerate(case.calls) if call.op in ENTRY_POINTS)
+    return frozenset(
+        (op, breach.arguments)
+        for op, index in known
+        for breach in ENTRY_POINTS[op].breaches(literal_arguments(case, index))
+    )
+
+
+def compiled_for(case: CallCase) -> Hashable:
+    """The parameters that GPU kernels are compiled for: calls that agree in them run the same ones.
+
+    Head dims, slots of a page, query heads per KV head, and whether there is a window. XQA's modules are compiled for
+    these (gen_xqa_module, flashinfer/jit/xqa.py), others for some of them; element types are left out, since no edit
+    changes them.
+    """
+    meaning = Meaning(case)
+    heads = meaning.size("q heads") / max(1, meaning.size("kv heads"))
+    windows = tuple(window_of(call.arguments) >= 0 for call in case.calls)
+    return (*map(meaning.size, ("qk dim", "vo dim", "slots")), heads, windows)

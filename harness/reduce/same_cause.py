@@ -1,6 +1,7 @@
 """The identity of a cause during shrinking: its symptom, and the features that its failure needs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Self
 
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ FRESH_SEEDS = 3
 """Value seeds of which one has to make a smaller case fail, if chance can produce the failure."""
 
 
+@dataclass(frozen=True)
 class SameCause:
     """The clues that the failure of a case needs.
 
@@ -22,18 +24,10 @@ class SameCause:
     `by_chance`, one of a few fresh value seeds has to make it fail too.
     """
 
-    def __init__(
-        self,
-        features: frozenset[Feature],
-        fails: Callable[[Case], bool],
-        *,
-        allowed: Callable[[Case], bool] = lambda _: True,
-        by_chance: bool = False,
-    ) -> None:
-        self.features = features
-        self._fails = fails
-        self._allowed = allowed
-        self._by_chance = by_chance
+    features: frozenset[Feature]
+    fails: Callable[[Case], bool]
+    allowed: Callable[[Case], bool] = lambda _: True
+    by_chance: bool = False
 
     @classmethod
     def of(
@@ -46,16 +40,15 @@ class SameCause:
     ) -> Self:
         """Find the features that the failure of `case` needs, by ablation."""
         features = needed(case, fails, allowed=allowed, among=CLUES)
-        return cls(features, fails, allowed=allowed, by_chance=by_chance)
+        return cls(features, fails, allowed, by_chance)
 
     def shows_in(self, case: Case) -> bool:
         """Whether a smaller case fails for the same cause."""
         return (
             self.features <= features_in(case)
-            and self._fails(case)
+            and self.fails(case)
             and (
-                not self._by_chance
-                or any(self._fails(replace(case, seed=case.seed + 1 + n)) for n in range(FRESH_SEEDS))
+                not self.by_chance or any(self.fails(replace(case, seed=case.seed + 1 + n)) for n in range(FRESH_SEEDS))
             )
             and not self._fails_without(case)
         )
@@ -79,30 +72,11 @@ class SameCause:
     def _fails_without(self, case: Case) -> bool:
         """Whether a case fails without one of the features."""
         return any(
-            self._fails(variant)
-            for feature, variants in ablations(case, allowed=self._allowed, among=self.features)
+            self.fails(variant)
+            for feature, variants in ablations(case, allowed=self.allowed, among=self.features)
             for variant in variants
         )
 
 
-def reduce_to_cause(
-    case: Case,
-    fails: Callable[[Case], bool],
-    *,
-    by_chance: bool = False,
-    capability: Capability | None = None,
-    stop: Callable[[], bool] = lambda: False,
-    budget: int = 500,
-) -> Case:
-    """Return the smallest case reached by edits that fails for the same cause.
-
-    The arguments are those of `reduce` and of `SameCause`. Once `stop` returns True, `fails` may return anything.
-    """
-
-    def allowed(candidate: Case) -> bool:
-        return capability is None or capability.why_not(candidate) is None
-
-    if stop():
-        return case
-    cause = SameCause.of(case, fails, allowed=allowed, by_chance=by_chance)
-    return cause.smallest(case, capability=capability, stop=stop, budget=budget)
+def _reseeded(case: Case) -> Iterator[Case]:
+    return (replace(case, seed=case.seed + 1 + number) for number in range(FRESH_SEEDS))

@@ -3,20 +3,17 @@
 import hashlib
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from attnfuzz.harness.reduce.breached import breached
 from attnfuzz.harness.reduce.buckets import edits_among
-from attnfuzz.harness.reduce.call_heads import EDITS as CALL_HEADS
-from attnfuzz.harness.reduce.call_keys import EDITS as CALL_KEYS
+from attnfuzz.harness.reduce.call_axes import EDITS as CALL_AXES
 from attnfuzz.harness.reduce.call_list import EDITS as CALL_LIST
 from attnfuzz.harness.reduce.call_plain import EDITS as CALL_PLAIN
-from attnfuzz.harness.reduce.call_requests import EDITS as CALL_REQUESTS
-from attnfuzz.harness.reduce.compiled import compiled_for
 from attnfuzz.harness.reduce.geometry import EDITS as GEOMETRY
 from attnfuzz.harness.reduce.lengths import EDITS as LENGTHS
+from attnfuzz.harness.reduce.meaning import breached, compiled_for
 from attnfuzz.harness.reduce.plain import EDITS as PLAIN
 from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.reduce.relation import EDITS as RELATION
@@ -34,7 +31,7 @@ requests has hundreds of small edits, and the big ones of all kinds come first.
 """
 
 STEP_EDITS = (*RELATION, *STEPS, *PLAIN, *LENGTHS, *GEOMETRY)
-CALL_EDITS = (*CALL_LIST, *CALL_REQUESTS, *CALL_KEYS, *CALL_HEADS, *CALL_PLAIN)
+CALL_EDITS = (*CALL_LIST, *CALL_AXES, *CALL_PLAIN)
 
 
 def reduce(
@@ -97,12 +94,22 @@ def _search(
     stop: Callable[[], bool],
     budget: int,
 ) -> C:
-    candidates = _Candidates(allowed)
+    seen: set[Hashable] = set()
+
+    def untried(edited: Iterable[C]) -> Iterator[C]:
+        """The possible and allowed ones among `edited` that were not tried before."""
+        for candidate in edited:
+            key = identity(candidate)
+            if key not in seen:
+                seen.add(key)
+                if possible(candidate) and allowed(candidate):
+                    yield candidate
+
     patience: float = _FIRST_PATIENCE
     while True:
         progress = False
         for edit in edits:
-            tried, in_vain = candidates.new(edit(case)), 0
+            tried, in_vain = untried(edit(case)), 0
             while in_vain < patience and (candidate := next(tried, None)) is not None:
                 if budget == 0 or stop():
                     return case
@@ -110,24 +117,8 @@ def _search(
                 in_vain += 1
                 if still_fails(candidate):
                     case, progress = candidate, True
-                    tried, in_vain = candidates.new(edit(case)), 0
+                    tried, in_vain = untried(edit(case)), 0
         if not progress:
             if patience == math.inf:
                 return case
             patience = math.inf
-
-
-class _Candidates(Generic[C]):
-    """Filters candidates: possible, allowed, and not tried before."""
-
-    def __init__(self, allowed: Callable[[C], bool]) -> None:
-        self._allowed: Callable[[C], bool] = allowed
-        self._seen: set[Hashable] = set()
-
-    def new(self, edited: Iterable[C]) -> Iterator[C]:
-        for candidate in edited:
-            key = identity(candidate)
-            if key not in self._seen:
-                self._seen.add(key)
-                if possible(candidate) and self._allowed(candidate):
-                    yield candidate

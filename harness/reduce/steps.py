@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from msgspec.structs import replace
 
 from attnfuzz.harness.reduce.cuts import graph_of, lower, tidy, with_requests, with_step, without_blocks
-from attnfuzz.reference.case import Case, Launch, Mode, Step
+from attnfuzz.reference.case import Case, Launch, Step
 
 
 def drop_steps(case: Case) -> Iterator[Case]:
@@ -30,14 +30,14 @@ def drop_slots(case: Case) -> Iterator[Case]:
             with_requests(step, tuple(request for request in step.requests if request.slot in kept))
             for step in case.steps
         )
-        yield from _at_either_chunking(case, tidy(replace(case, steps=steps)))
+        yield tidy(replace(case, steps=steps))
 
 
 def drop_requests(case: Case) -> Iterator[Case]:
     """Fewer requests in one step."""
     for index, step in enumerate(case.steps):
         for requests in without_blocks(step.requests):
-            yield from _at_either_chunking(case, tidy(with_step(case, index, with_requests(step, requests))))
+            yield tidy(with_step(case, index, with_requests(step, requests)))
 
 
 def drop_padding(case: Case) -> Iterator[Case]:
@@ -99,19 +99,6 @@ def _with_buckets(case: Case, captures: Collection[Step], batch: int) -> Case:
         return replace(step, padded_tokens=min(batch, step.padded_batch) * step.tokens_per_request)
 
     return tidy(replace(case, steps=tuple(map(resized, case.steps))))
-
-
-def _at_either_chunking(case: Case, edited: Case) -> Iterator[Case]:
-    """An edit that changes the requests per chunk: with the old capacity, and with the old share of each."""
-    yield edited
-    before, after = _largest_chunked_batch(case), _largest_chunked_batch(edited)
-    if after and before != after:
-        yield replace(edited, chunk_capacity=case.chunk_capacity // before * after)
-
-
-def _largest_chunked_batch(case: Case) -> int:
-    batches = (len(step.requests) for step in case.steps if step.mode is Mode.CHUNKED_PREFILL)
-    return max(batches, default=0)
 
 
 EDITS = (drop_steps, run_eagerly, drop_slots, drop_requests, drop_padding, shrink_buckets, order_slots)

@@ -6,6 +6,8 @@ from enum import StrEnum
 from itertools import groupby, pairwise
 from typing import TypeVar
 
+import msgspec
+
 V = TypeVar("V", bound=Hashable)
 
 STILL_THERE = "still there"
@@ -22,8 +24,7 @@ class Ending(StrEnum):
     CANNOT_BE_HAD = "can't be had"
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """`line` is the failure seen, or the reason why it could not be run or installed; empty if it passes."""
 
     ending: Ending

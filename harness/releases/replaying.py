@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import msgspec
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
@@ -26,10 +25,9 @@ CANNOT_BE_JUDGED = (HandlerError, NurseryError, UserError)
 """Exceptions of a release that can't be run, which say nothing about any failure."""
 
 
-class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+class Replayed(Outcome, frozen=True, kw_only=True):
     """The result. If it fails, `case` is the case that was run, and `fingerprint` the failure's, without a backend."""
 
-    outcome: Outcome
     case: Case | None = None
     fingerprint: Fingerprint | None = None
 
@@ -47,14 +45,12 @@ def replayed(wanted: Wanted, backend: str, runner: CaseRunner[Case]) -> Replayed
             continue
         shown = wanted.shown_by(verdict)
         if shown is not None:
-            return Replayed(
-                outcome=Outcome(Ending.FAILS, _line(shown)), case=case, fingerprint=fingerprint_anywhere(shown)
-            )
+            return Replayed(Ending.FAILS, _line(shown), case=case, fingerprint=fingerprint_anywhere(shown))
         passed = True
         otherwise = otherwise or next(iter(verdict.failures), None)
     if otherwise is not None:
-        return Replayed(outcome=Outcome(Ending.FAILS_OTHERWISE, _line(otherwise)))
-    return Replayed(outcome=Outcome(Ending.PASSES) if passed else Outcome(Ending.CANNOT_RUN, reason))
+        return Replayed(Ending.FAILS_OTHERWISE, _line(otherwise))
+    return Replayed(Ending.PASSES) if passed else Replayed(Ending.CANNOT_RUN, reason)
 
 
 def reason_of(error: Exception, backend: str = "") -> str:

@@ -62,18 +62,11 @@ class Searched(msgspec.Struct, frozen=True, kw_only=True):
         return not self.interrupted and not self.failure
 
 
-class Cell(msgspec.Struct, frozen=True, kw_only=True):
+class Cell(Outcome, frozen=True, kw_only=True):
     """A failure in a release. If it fails, `case` is a file, and `fingerprint` the failure's, without a backend."""
 
-    ending: Ending
-    line: str = ""
     case: str = ""
     fingerprint: Fingerprint | None = None
-
-    @property
-    def outcome(self) -> Outcome:
-        """As an `Outcome`."""
-        return Outcome(self.ending, self.line)
 
 
 class FailureRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,14 +80,9 @@ class FailureRow(msgspec.Struct, frozen=True, kw_only=True):
     resembles: str = ""
 
     @property
-    def outcomes(self) -> dict[str, Outcome]:
-        """The outcomes by release."""
-        return {release: cell.outcome for release, cell in self.cells.items()}
-
-    @property
     def course(self) -> Course:
         """When it began and ended."""
-        return course_of(self.outcomes)
+        return course_of(self.cells)
 
 
 class SweepResults(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +99,7 @@ class SweepResults(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def judged(self) -> bool:
         """Whether any release could be run: there is an outcome, or a search."""
-        return any(cell.outcome.judged for row in self.rows for cell in row.cells.values()) or any(
+        return any(cell.judged for row in self.rows for cell in row.cells.values()) or any(
             each.cases for each in self.searched.values()
         )
 
@@ -158,7 +146,7 @@ def _resembles(row: FailureRow, report: FailureRow) -> bool:
     both = [
         (cell, report.cells[release])
         for release, cell in row.cells.items()
-        if cell.outcome.judged and release in report.cells and report.cells[release].outcome.judged
+        if cell.judged and release in report.cells and report.cells[release].judged
     ]
     same = all((a.ending, a.fingerprint) == (b.ending, b.fingerprint) for a, b in both)
     return row.wanted.kind == report.wanted.kind and same and any(cell.ending is Ending.FAILS for cell, _ in both)

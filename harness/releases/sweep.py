@@ -147,4 +147,4 @@ class Sweep:
             self._cases.mkdir(parents=True, exist_ok=True)
             case_file.save(path, seen.case)
             kept = str(path)
-        return Cell(ending=seen.outcome.ending, line=seen.outcome.line, case=kept, fingerprint=seen.fingerprint)
+        return Cell(ending=seen.ending, line=seen.line, case=kept, fingerprint=seen.fingerprint)

@@ -25,7 +25,7 @@ def sentence(row: FailureRow) -> str:
         return "Found by a search, and not run in any release yet."
     if Ending.FAILS_OTHERWISE in _ends(row) and not _ends(row) & {Ending.FAILS, Ending.PASSES}:
         return "Unknown: every release that could be run fails otherwise."
-    return in_words({shown(release): outcome for release, outcome in row.outcomes.items()})
+    return in_words({shown(release): outcome for release, outcome in row.cells.items()})
 
 
 def budget(asked: SweepPlan) -> str:

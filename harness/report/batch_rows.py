@@ -80,20 +80,11 @@ _OF_THE_BATCH = {"seq_lens": 0, "block_tables": 0, "cum_seq_lens_q": 1, "cum_seq
 
 
 @dataclass(frozen=True)
-class StrayAccess:
-    """A stray access to `tensor`, at index `element` of the `count` of its largest axis."""
-
-    tensor: str
-    element: int
-    count: int
-
-
-@dataclass(frozen=True)
 class Failing:
     """The place to mark in step `step` (-1: unknown).
 
     `row` is the failing row of the padded batch, if known, with a `token` of its request and a `head`. `padding`: the
-    rows of no request are wrong.
+    rows of no request are wrong. `fault` is a stray access to a known element.
     """
 
     step: int
@@ -101,7 +92,7 @@ class Failing:
     token: int | None = None
     head: int | None = None
     padding: bool = False
-    access: StrayAccess | None = None
+    fault: Observation | None = None
 
     def marks(self, step: int, row: int, *, real: bool) -> bool:
         """Whether to mark a row of the padded batch; `real` if it is a request's."""
@@ -112,19 +103,12 @@ def failing(case: Case, observation: Observation) -> Failing:
     """The place where `case` failed, as far as `observation` has it."""
     step = observation.step if observation.step < len(case.steps) else -1
     if observation.kind in FAULTS:
-        access = _access(observation)
-        row = None
-        if access is not None and access.tensor in _OF_THE_BATCH:
-            row = access.element - _OF_THE_BATCH[access.tensor]
-        return Failing(step, row=row, access=access)
+        access = observation.access
+        if access is None or access.index is None or access.size is None:
+            return Failing(step)
+        before = _OF_THE_BATCH.get(observation.place)
+        return Failing(step, row=None if before is None else access.index - before, fault=observation)
     if observation.place == "padded rows":
         return Failing(step, padding=True)
     wrong = observation.row
     return Failing(step) if wrong is None else Failing(step, row=wrong.request, token=wrong.token, head=wrong.head)
-
-
-def _access(observation: Observation) -> StrayAccess | None:
-    seen = observation.access
-    if seen is None or seen.index is None or seen.size is None:
-        return None
-    return StrayAccess(observation.place, seen.index, seen.size)

@@ -19,7 +19,7 @@ from attnfuzz.harness.report.compare import changes
 from attnfuzz.harness.report.drawing import draw_case
 from attnfuzz.harness.verdict.describe import describe
 from attnfuzz.harness.verdict.failures import REACHED_BY
-from attnfuzz.harness.verdict.printable import in_a_line, shortened
+from attnfuzz.harness.verdict.printable import in_a_line
 from attnfuzz.harness.verdict.wording import clock, count, date, headline_of, replay_line
 
 MOST_DRAWN = 40
@@ -28,7 +28,6 @@ MOST_DRAWN = 40
 KNOWN = "known"
 """The status of a cause in the ledger, instead of a state."""
 
-_MOST_CHARACTERS = 20_000
 _MOST_VERSIONS = 4
 
 
@@ -176,27 +175,15 @@ def view_of(views: Collection[CauseView], finding: AnyFinding) -> CauseView:
     return next(view for view in views if finding in (*view.cause.findings, *view.passing))
 
 
-@dataclass(frozen=True)
-class DrawnCause:
+class DrawnCause(NamedTuple):
     """A cause as a page shows it. `circumstances` is a clause each; `drawing` is None after the first 40."""
 
     view: CauseView
     circumstances: list[str]
     drawing: Markup | None
 
-    @property
-    def report(self) -> str:
-        """The full report, cut to a page's room."""
-        return shortened(self.view.report, _MOST_CHARACTERS)
 
-    @property
-    def settled(self) -> bool:
-        """Whether it needs no attention."""
-        return self.view.status in {KNOWN, State.FIXED}
-
-
-@dataclass(frozen=True)
-class CauseGroup:
+class CauseGroup(NamedTuple):
     """The causes of one status, below a heading with its meaning."""
 
     title: str

@@ -2,7 +2,7 @@
 
 from markupsafe import Markup
 
-from attnfuzz.harness.report.batch_rows import BatchRow, Elided, Failing, StrayAccess, batch_rows, failing, shown
+from attnfuzz.harness.report.batch_rows import BatchRow, Elided, Failing, batch_rows, failing, shown
 from attnfuzz.harness.report.page_pool import PagePool
 from attnfuzz.harness.report.svg import CHARACTER, Picture
 from attnfuzz.harness.verdict.failures import Observation
@@ -80,8 +80,8 @@ class _Drawing:
                 self.picture.rect(0, top - 3, 4, _ROW - 2, "wrong-edge")
             self._row(step, row, top, wrong=wrong)
             top += _ROW
-        if self.where.step == index and self.where.access is not None:
-            top = self._access(self.where.access, top)
+        if self.where.step == index and self.where.fault is not None:
+            top = self._fault(self.where.fault, top)
         return top + 10
 
     def _heading(self, index: int, step: Step, top: float) -> float:
@@ -182,11 +182,13 @@ class _Drawing:
         if 0 < request.kv_len < request.q_len and end < WIDTH - 160:
             self.picture.text(end + 8, top + 13, "fewer keys than queries", "dim small")
 
-    def _access(self, access: StrayAccess, top: float) -> float:
+    def _fault(self, seen: Observation, top: float) -> float:
         """Draw the tensor's elements at which a launch faulted, with the accessed one."""
-        self.picture.text(10, top + 13, access.tensor, "wrong-text")
-        x = max(_QUERIES, len(access.tensor) * CHARACTER + 22)
-        cells = sorted({*range(min(access.count, _MOST_CELLS)), access.element})
+        assert seen.access is not None
+        hit, size = seen.access.index or 0, seen.access.size or 0
+        self.picture.text(10, top + 13, seen.place, "wrong-text")
+        x = max(_QUERIES, len(seen.place) * CHARACTER + 22)
+        cells = sorted({*range(min(size, _MOST_CELLS)), hit})
         previous = cells[0] - 1
         for index in cells:
             if index != previous + 1:
@@ -195,11 +197,11 @@ class _Drawing:
             previous = index
             label = str(index)
             cell = max(22.0, len(label) * CHARACTER + 8)
-            classes = ("cell" if 0 <= index < access.count else "outside") + (" hit" if index == access.element else "")
+            classes = ("cell" if 0 <= index < size else "outside") + (" hit" if index == hit else "")
             self.picture.rect(x, top, cell - 2, _BAR, classes)
             self.picture.text(x + (cell - 2 - len(label) * CHARACTER) / 2, top + 13, label, "on")
             x += cell
-        words = f"{count(access.count, 'element')}; the access is at index {access.element:,}"
+        words = f"{count(size, 'element')}; the access is at index {hit:,}"
         self.picture.text(_QUERIES, top + _BAR + 13, words, "dim small")
         return top + _BAR + 22
 

@@ -6,7 +6,6 @@ backend without that; foreign kernels have none. An engine's bug may also name a
 """
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -14,12 +13,10 @@ from msgspec.structs import replace
 
 import attnfuzz
 from attnfuzz.harness.backends.engines import engine_of
-from attnfuzz.harness.backends.registry import builtin, fixed, resolve
+from attnfuzz.harness.backends.registry import fixed, resolve
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.defects.defect import BugClass
-from attnfuzz.kernels.engine import EngineError
 from attnfuzz.reference.case_file import AnyCase, validate_any
-from attnfuzz.reference.device import Device
 from attnfuzz.reference.user_error import UserError
 from attnfuzz.reference.validity import ImpossibleCase
 
@@ -45,7 +42,8 @@ class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     `release_case` shows it there if `case` does not: a release may have it in another mode than our revision, and
     interprets Triton kernels, which is slow.
     An entry without `why_not_here` has a case and a backend, and fails wherever that can run. `why_not_here` is a
-    clause with the requirements of the others.
+    clause with the requirements of the others. tests/harness/reported/test_bugs.py checks that no entry contradicts
+    itself.
     """
 
     name: str
@@ -133,45 +131,4 @@ def _load(path: Path) -> Bug:
                 validate_any(case)
     except (OSError, msgspec.DecodeError, ImpossibleCase) as error:
         raise BugFileError(f"bug entry {path.name} can't be read: {error}") from error
-    for trouble in _troubles(bug, path.stem):
-        raise BugFileError(f"bug entry {path.name} {trouble}")
     return bug
-
-
-def _troubles(bug: Bug, stem: str) -> Iterator[str]:
-    """The contradictions in an entry."""
-    if bug.name != stem:
-        yield f"is named {bug.name} inside"
-    if not bug.name.startswith(f"{bug.project}-"):
-        yield f"is of {bug.project}: let its name begin with {bug.project}-"
-    if not bug.sources or not bug.kinds:
-        yield "has no source or no kind: name where it was reported, and which failure it is"
-    if bug.reproduced and bug.why_not_here:
-        yield "has a case that fails here, and says why it can't: leave why_not_here out"
-    if not bug.reproduced and not bug.why_not_here:
-        yield "can't fail here: give it a case and a backend, or say in why_not_here what it needs"
-    if bug.reproduced and not bug.backend_after and not _on_gpu(bug.shown_by):
-        yield f"is shown by {bug.shown_by}, which has no bug: name a revision, a planted defect or a kernel on a GPU"
-    if bug.release and bug.case_in_release is None:
-        yield f"is in the release {bug.release}, and has no case that it could run: give it one"
-    if bug.release_case is not None and not bug.release:
-        yield "has a case for a release, and names none: give it a release"
-    if bug.release:
-        yield from _wrong_release(bug)
-
-
-def _wrong_release(bug: Bug) -> Iterator[str]:
-    engine = engine_of(bug.release)
-    if engine is None:
-        yield f"names {bug.release}, which is no release of an engine"
-        return
-    try:
-        for release in filter(None, (bug.release, bug.release_after)):
-            engine.resolve(release)
-    except EngineError as error:
-        yield f"names a release that can't be: {error}"
-
-
-def _on_gpu(name: str) -> bool:
-    found = builtin().get(name)
-    return found is not None and found.capability.device is Device.CUDA

@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.reduce import reduce_calls, reduce_to_cause
+from attnfuzz.harness.reduce import SameCause, reduce_calls
 from attnfuzz.harness.sandbox.case_runner import CaseRunner
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, comes_back
 from attnfuzz.harness.search.messages import ShrinkBudget
@@ -99,10 +99,17 @@ def _reduced(case: AnyCase, pinned: Pinned[AnyCase], budget: int, *, same_kernel
     def stop() -> bool:
         return pinned.spent
 
+    if pinned.spent:
+        return case
     capability = resolve(case.backend).capability
     if isinstance(case, Case):
-        by_chance = pinned.fingerprint.kind in STATISTICAL
-        return reduce_to_cause(case, pinned.fails, by_chance=by_chance, capability=capability, stop=stop, budget=budget)
+        cause = SameCause.of(
+            case,
+            pinned.fails,
+            allowed=lambda each: capability.why_not(each) is None,
+            by_chance=pinned.fingerprint.kind in STATISTICAL,
+        )
+        return cause.smallest(case, capability=capability, stop=stop, budget=budget)
     same_kernels = same_kernels or capability.device is Device.CUDA
     return reduce_calls(case, pinned.fails, same_kernels=same_kernels, stop=stop, budget=budget)
 

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from attnfuzz.harness.sandbox.case_runner import CaseRunner
 from attnfuzz.harness.triage.result import Repetition, Variant, VariantOutcome
 from attnfuzz.harness.verdict.failures import DEATHS, FAULTS, Kind, Verdict
 from attnfuzz.reference.calls import CallCase
@@ -17,19 +18,11 @@ AFTER_A_HANG = 2
 """Runs of a hanging case: each takes the whole timeout."""
 
 
-class Tried(Protocol):
+class Tried(CaseRunner[AnyCase], Protocol):
     """The runner for triage: `attnfuzz.harness.sandbox.check.Runner`."""
-
-    def verdict(self, case: AnyCase, backend: str | None = None) -> Verdict:
-        """Run a case."""
-        ...
 
     def trace(self, case: Case) -> tuple[Verdict, CallCase | None]:
         """Run a case made of steps, and return the calls of its last step."""
-        ...
-
-    def renew(self) -> None:
-        """Have a fresh worker run the next case."""
         ...
 
 

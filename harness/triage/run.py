@@ -20,6 +20,7 @@ from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase, case_id
 from attnfuzz.reference.related import related
 
+_NOT_AS_GIVEN = "As given it passes: sentences about its calls refer to its first failing variant."
 _LISTED = 3
 """Most differences between a call and its step that are listed one by one."""
 
@@ -85,7 +86,7 @@ def _failing(
         *(difference.argument for difference in blamed.differences),
     )
     sentences = (
-        *_not_as_given(case, culpable),
+        *(() if culpable is case else (_NOT_AS_GIVEN,)),
         *blamed.sentences,
         *_listed(blamed.differences),
         *explained.sentences,
@@ -153,11 +154,6 @@ def _listed(differences: Sequence[Difference]) -> Iterator[str]:
     yield from (difference.text for difference in differences[:_LISTED])
     if len(differences) > _LISTED:
         yield f"There are {len(differences) - _LISTED} more differences of that kind."
-
-
-def _not_as_given(case: AnyCase, culpable: AnyCase) -> Iterator[str]:
-    if culpable is not case:
-        yield "As given it passes: sentences about its calls refer to its first failing variant."
 
 
 def _order(case: AnyCase, failure: Observation, call: int, found: list[CallEvidence]) -> Iterator[str]:

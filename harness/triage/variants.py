@@ -62,7 +62,7 @@ def _ways_of_steps(case: Case, failing_step: int) -> Iterator[Way]:
     replays = any(step.launch is Launch.REPLAY for step in case.steps)
     yield eager(case) if replays else replayed(case)
     index = failing_step if failing_step >= 0 else len(case.steps) - 1
-    if _ran_before(case, index):
+    if any(step.launch is not Launch.CAPTURE for step in case.steps[:index]):
         yield Way("steps", f"step {index} alone", alone(case, index))
     for offset in range(1, _SEEDS + 1):
         yield Way("contents", f"seed {case.seed + offset}", replace(case, seed=case.seed + offset))
@@ -111,11 +111,6 @@ def cut(case: Case, last: int | None) -> Case:
     slots = {request.slot for step in steps for request in step.requests}
     # Slots are numbered without gaps: keep all steps if a later one introduces a slot in the middle.
     return replace(case, steps=steps) if slots == set(range(len(slots))) else case
-
-
-def _ran_before(case: Case, index: int) -> bool:
-    """Whether steps before this one ran anything."""
-    return any(step.launch is not Launch.CAPTURE for step in case.steps[:index])
 
 
 def _redrawn(buffer: Buffer, offset: int) -> Buffer:

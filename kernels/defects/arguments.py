@@ -25,7 +25,7 @@ DEFECTS = Planted(Layer.SCALE)
     BugClass.WINDOW,
     "ZML PR #763, transformers issue #39408",
     layer=Layer.MASK,
-    explained_by=(Mistake.TOLD_WINDOW, Mistake.WINDOW),
+    explained_by=(Mistake.GIVEN_WINDOW, Mistake.WINDOW),
 )
 class TellsWindowSize(MhaSession):
     """The window's size is passed as the number of keys before a query's own."""
@@ -40,7 +40,7 @@ class TellsWindowSize(MhaSession):
     BugClass.WINDOW,
     "SGLang PR #31501 (a window on some paths only)",
     layer=Layer.MASK,
-    explained_by=(Mistake.TOLD_WINDOW, Mistake.WINDOW),
+    explained_by=(Mistake.GIVEN_WINDOW, Mistake.WINDOW),
 )
 class DropsWindowInVerify(MhaSession):
     """A verify runs without the window."""
@@ -55,7 +55,7 @@ class DropsWindowInVerify(MhaSession):
     BugClass.SINKS,
     "SGLang PR #8834 (sinks handed to one path after another)",
     layer=Layer.SINK,
-    explained_by=(Mistake.TOLD_SINKS, Mistake.SINK),
+    explained_by=(Mistake.GIVEN_SINKS, Mistake.SINK),
 )
 class DropsSinksInDrafts(MhaSession):
     """Draft extends run without sinks."""
@@ -70,7 +70,7 @@ class DropsSinksInDrafts(MhaSession):
     BugClass.SINKS,
     "Pie PR #272 (sinks expanded by the group)",
     layer=Layer.SINK,
-    explained_by=(Mistake.TOLD_SINKS, Mistake.SINK_OF_ANOTHER_HEAD),
+    explained_by=(Mistake.GIVEN_SINKS, Mistake.SINK_OF_ANOTHER_HEAD),
 )
 class TellsSinksOfKvHeads(MhaSession):
     """All query heads of a group get the sink of the first."""
@@ -88,7 +88,7 @@ class TellsSinksOfKvHeads(MhaSession):
     BugClass.SINKS,
     "FlashInfer, docstring of sinks; arXiv:2309.17453",
     layer=Layer.SINK,
-    explained_by=(Mistake.TOLD_SINKS, Mistake.SINK_SCALED),
+    explained_by=(Mistake.GIVEN_SINKS, Mistake.SINK_SCALED),
 )
 class ScalesSinks(MhaSession):
     """Sinks are scaled like the logits."""
@@ -105,7 +105,7 @@ class ScalesSinks(MhaSession):
     BugClass.STRIDES,
     "SGLang PR #31667",
     layer=Layer.PLANNER,
-    explained_by=(Mistake.TOLD_QUERY, Mistake.QUERY_STRIDE),
+    explained_by=(Mistake.GIVEN_QUERY, Mistake.QUERY_STRIDE),
 )
 class AssumesPackedQueries(MhaSession):
     """Rows of queries are assumed to be contiguous, regardless of their stride."""
@@ -120,7 +120,7 @@ class AssumesPackedQueries(MhaSession):
     BugClass.STRIDES,
     "FlashInfer PR #553 (queries with strides)",
     layer=Layer.PLANNER,
-    explained_by=(Mistake.TOLD_QUERY, Mistake.QUERY_STRIDE),
+    explained_by=(Mistake.GIVEN_QUERY, Mistake.QUERY_STRIDE),
 )
 class AssumesPackedHeads(MhaSession):
     """Heads of queries are assumed to be contiguous, regardless of their stride."""
@@ -135,7 +135,7 @@ class AssumesPackedHeads(MhaSession):
     BugClass.STRIDES,
     "LMCache PR #4467 (a fused K and V pool read in another order)",
     layer=Layer.PLANNER,
-    explained_by=(Mistake.TOLD_PAGES,),
+    explained_by=(Mistake.GIVEN_PAGES,),
 )
 class SwapsPairedCache(MhaSession):
     """K and V of a pool that holds both are swapped."""
@@ -151,7 +151,7 @@ class SwapsPairedCache(MhaSession):
     BugClass.STRIDES,
     "vLLM PR #43232 (heads and slots of a permuted pool)",
     layer=Layer.PLANNER,
-    explained_by=(Mistake.TOLD_PAGES, Mistake.CACHE_STRIDE),
+    explained_by=(Mistake.GIVEN_PAGES, Mistake.CACHE_STRIDE),
 )
 class ReadsTokensAsHeads(MhaSession):
     """A token-major pool is read as if it were head-major."""
@@ -168,7 +168,9 @@ def _dense(pool: torch.Tensor) -> torch.Tensor:
     return pool.as_strided(pool.shape, torch.empty(pool.shape, device="meta").stride())
 
 
-@DEFECTS.add("k_scale_twice", BugClass.SCALES, "vLLM PR #48016", explained_by=(Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE))
+@DEFECTS.add(
+    "k_scale_twice", BugClass.SCALES, "vLLM PR #48016", explained_by=(Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE)
+)
 class AppliesKScaleTwice(MhaSession):
     """K's scale is applied twice, to K and to the logits."""
 
@@ -178,7 +180,7 @@ class AppliesKScaleTwice(MhaSession):
 
 
 @DEFECTS.add(
-    "v_scale_dropped", BugClass.SCALES, "SGLang PR #29278", explained_by=(Mistake.TOLD_SCALE, Mistake.OUTPUT_SCALE)
+    "v_scale_dropped", BugClass.SCALES, "SGLang PR #29278", explained_by=(Mistake.GIVEN_SCALE, Mistake.OUTPUT_SCALE)
 )
 class DropsVScale(MhaSession):
     """V's scale is dropped."""
@@ -191,7 +193,7 @@ class DropsVScale(MhaSession):
     "v_scale_dropped_in_drafts",
     BugClass.SCALES,
     "SGLang PR #28144",
-    explained_by=(Mistake.TOLD_SCALE, Mistake.OUTPUT_SCALE),
+    explained_by=(Mistake.GIVEN_SCALE, Mistake.OUTPUT_SCALE),
 )
 class DropsVScaleInDrafts(MhaSession):
     """V's scale is dropped in the second version of draft extend."""
@@ -202,7 +204,7 @@ class DropsVScaleInDrafts(MhaSession):
 
 
 @DEFECTS.add(
-    "k_scale_for_values", BugClass.SCALES, "AutoFP8 PR #25", explained_by=(Mistake.TOLD_SCALE, Mistake.OUTPUT_SCALE)
+    "k_scale_for_values", BugClass.SCALES, "AutoFP8 PR #25", explained_by=(Mistake.GIVEN_SCALE, Mistake.OUTPUT_SCALE)
 )
 class UsesKScaleForV(MhaSession):
     """K's scale is used for both K and V."""
@@ -212,7 +214,10 @@ class UsesKScaleForV(MhaSession):
 
 
 @DEFECTS.add(
-    "scale_of_padded_dim", BugClass.SCALES, "IPEX-LLM PR #12619", explained_by=(Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE)
+    "scale_of_padded_dim",
+    BugClass.SCALES,
+    "IPEX-LLM PR #12619",
+    explained_by=(Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE),
 )
 class ScalesByPaddedDim(MhaSession):
     """The softmax scale uses the head dim after padding to a power of two."""
@@ -227,7 +232,7 @@ class ScalesByPaddedDim(MhaSession):
     "softmax_scale_in_base_2",
     BugClass.SCALES,
     "FlashInfer PR #1248 (scaleSoftmaxLog2 in the launcher)",
-    explained_by=(Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE),
+    explained_by=(Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE),
 )
 class ConvertsBaseTwice(MhaSession):
     """The softmax scale is converted to base 2 by the caller, and again by the kernel."""
@@ -242,7 +247,7 @@ class ConvertsBaseTwice(MhaSession):
     BugClass.SCALES,
     "AXLearn PR #18 (the softmax in bfloat16, not in float32)",
     coarse=True,
-    explained_by=(Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE),
+    explained_by=(Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE),
 )
 class RoundsSoftmaxScale(MhaSession):
     """The softmax scale is rounded to the dtype of the queries."""
@@ -257,7 +262,7 @@ class RoundsSoftmaxScale(MhaSession):
     BugClass.SCALES,
     "vLLM PR #42580 (scales of K and V read by the kernel)",
     coarse=True,
-    explained_by=(Mistake.TOLD_SCALE, Mistake.OUTPUT_SCALE),
+    explained_by=(Mistake.GIVEN_SCALE, Mistake.OUTPUT_SCALE),
 )
 class RoundsVScale(MhaSession):
     """V's scale is rounded to the dtype of the queries."""
@@ -272,7 +277,7 @@ class RoundsVScale(MhaSession):
     BugClass.SCALES,
     "SGLang issue #26518 (quality lost to inexact FP8 scales)",
     coarse=True,
-    explained_by=(Mistake.TOLD_SCALE, Mistake.OUTPUT_SCALE),
+    explained_by=(Mistake.GIVEN_SCALE, Mistake.OUTPUT_SCALE),
 )
 class InflatesVScale(MhaSession):
     """V's scale is 0.1% too large."""
@@ -282,7 +287,7 @@ class InflatesVScale(MhaSession):
         return {**scales, "bmm2_scale": 1.001 * scales["bmm2_scale"]}
 
 
-@DEFECTS.add("query_cast_to_fp8", BugClass.PRECISION, "SGLang PR #28144", explained_by=(Mistake.TOLD_QUERY,))
+@DEFECTS.add("query_cast_to_fp8", BugClass.PRECISION, "SGLang PR #28144", explained_by=(Mistake.GIVEN_QUERY,))
 class CastsQueriesToFp8(MhaSession):
     """Queries are cast to the FP8 of the cache without a scale of their own."""
 
@@ -295,7 +300,10 @@ class CastsQueriesToFp8(MhaSession):
 
 
 @DEFECTS.add(
-    "scale_of_latent_dim", BugClass.SCALES, "vLLM-metax PR #113", explained_by=(Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE)
+    "scale_of_latent_dim",
+    BugClass.SCALES,
+    "vLLM-metax PR #113",
+    explained_by=(Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE),
 )
 class ScalesByLatentDim(MlaSession):
     """The softmax scale of latents uses rank + rope, instead of the nope + rope of the keys that they represent."""
@@ -310,7 +318,7 @@ class ScalesByLatentDim(MlaSession):
     "scale_of_value_dim",
     BugClass.SCALES,
     "Megatron-LM issue #1501",
-    explained_by=(Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE),
+    explained_by=(Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE),
 )
 class ScalesByValueDim(MlaPrefill):
     """The softmax scale of a prefill uses the values' head dim."""
@@ -320,7 +328,7 @@ class ScalesByValueDim(MlaPrefill):
 
 
 @DEFECTS.add(
-    "k_scale_without_fp8", BugClass.SCALES, "SGLang PR #18396", explained_by=(Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE)
+    "k_scale_without_fp8", BugClass.SCALES, "SGLang PR #18396", explained_by=(Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE)
 )
 class ScalesDequantisedKeys(MlaPrefill):
     """K's scale is applied to the keys of a prefill, which are not quantised."""

@@ -24,7 +24,7 @@ DEFECTS = Planted(Layer.GRAPH)
     "query_not_copied_on_replay",
     BugClass.CAPTURE_AND_REPLAY_DIFFER,
     "SageAttention issue #392 (replays with new inputs)",
-    explained_by=(Mistake.TOLD_QUERY,),
+    explained_by=(Mistake.GIVEN_QUERY,),
 )
 class ReplaysOldQueries(MhaSession):
     """A replay reads the queries of the capture."""
@@ -54,7 +54,7 @@ class ReturnsOutputOfLastCapture(MhaSession):
     "graph_of_other_mode",
     BugClass.CAPTURE_AND_REPLAY_DIFFER,
     "llama.cpp PR #28549 (two graphs with one key)",
-    explained_by=(Mistake.TOLD_ROWS,),
+    explained_by=(Mistake.GIVEN_ROWS,),
 )
 class ReplaysLastOfSameShape(MhaSession):
     """A capture replaces those of other modes with the same numbers of queries and requests."""
@@ -71,7 +71,7 @@ class ReplaysLastOfSameShape(MhaSession):
     "plan_not_rebound_on_replay",
     BugClass.CAPTURE_AND_REPLAY_DIFFER,
     "SGLang PR #26019 (metadata built anew at replay)",
-    explained_by=(Mistake.TOLD_LENGTH, Mistake.TOLD_PAGES),
+    explained_by=(Mistake.GIVEN_LENGTH, Mistake.GIVEN_PAGES),
 )
 class PlansReplaysAnew(MhaSession):
     """A replay makes a new plan, which the graph does not use."""
@@ -84,7 +84,7 @@ class PlansReplaysAnew(MhaSession):
     "query_offsets_of_first_replay",
     BugClass.CAPTURE_AND_REPLAY_DIFFER,
     "FlashInfer issue #2511 (offsets that each replay has to copy)",
-    explained_by=(Mistake.TOLD_ROWS,),
+    explained_by=(Mistake.GIVEN_ROWS,),
 )
 class KeepsFirstQueryOffsets(MhaSession):
     """Cumulative query lengths stay those of the first replay."""
@@ -119,7 +119,7 @@ class LeavesBucketTail(MhaSession):
     "columns_of_first_request_refreshed",
     BugClass.STALE_TAILS,
     "SGLang PR #28106 (columns that are never written)",
-    explained_by=(Mistake.TOLD_PAGES,),
+    explained_by=(Mistake.GIVEN_PAGES,),
 )
 class RefreshesColumnsOfFirst(MhaSession):
     """Only the columns of the page table that the first request needs are refreshed."""
@@ -132,7 +132,10 @@ class RefreshesColumnsOfFirst(MhaSession):
 
 
 @DEFECTS.add(
-    "packed_drafts_at_stride", BugClass.CAPTURE_AND_REPLAY_DIFFER, "SGLang PR #21987", explained_by=(Mistake.TOLD_ROWS,)
+    "packed_drafts_at_stride",
+    BugClass.CAPTURE_AND_REPLAY_DIFFER,
+    "SGLang PR #21987",
+    explained_by=(Mistake.GIVEN_ROWS,),
 )
 class PacksDraftsAtStride(MhaSession):
     """Accept lengths are replaced by the captured stride, although the queries are packed."""
@@ -145,7 +148,7 @@ class PacksDraftsAtStride(MhaSession):
     "lengths_of_first_replay",
     BugClass.CAPTURE_AND_REPLAY_DIFFER,
     "SGLang PR #26655",
-    explained_by=(Mistake.TOLD_LENGTH,),
+    explained_by=(Mistake.GIVEN_LENGTH,),
 )
 class KeepsFirstLengths(MhaSession):
     """KV lengths stay those of the first replay."""
@@ -161,7 +164,7 @@ class KeepsFirstLengths(MhaSession):
     "window_not_captured",
     BugClass.WINDOW,
     "SGLang PR #31501 (planning without the window)",
-    explained_by=(Mistake.TOLD_WINDOW, Mistake.WINDOW),
+    explained_by=(Mistake.GIVEN_WINDOW, Mistake.WINDOW),
 )
 class CapturesWithoutWindow(MhaSession):
     """A graph is captured without the window."""
@@ -175,7 +178,7 @@ class CapturesWithoutWindow(MhaSession):
     "v_scale_not_captured",
     BugClass.SCALES,
     "SGLang PR #20705 (scales that never arrive)",
-    explained_by=(Mistake.TOLD_SCALE, Mistake.OUTPUT_SCALE),
+    explained_by=(Mistake.GIVEN_SCALE, Mistake.OUTPUT_SCALE),
 )
 class CapturesBeforeScales(MhaSession):
     """A graph is captured before V's scale is known."""
@@ -189,7 +192,7 @@ class CapturesBeforeScales(MhaSession):
     "accept_lengths_not_on_cpu",
     BugClass.CAPTURE_AND_REPLAY_DIFFER,
     "SGLang PR #21987",
-    explained_by=(Mistake.TOLD_ROWS, Mistake.TOLD_LENGTH),
+    explained_by=(Mistake.GIVEN_ROWS, Mistake.GIVEN_LENGTH),
 )
 class ReplaysAtStrideOne(MlaSession):
     """Accept lengths that are not on the CPU count as 1."""
@@ -203,7 +206,7 @@ class ReplaysAtStrideOne(MlaSession):
     "replay_stride_with_bonus",
     BugClass.CAPTURE_AND_REPLAY_DIFFER,
     "SGLang PR #23962 (accept lengths with and without the bonus token)",
-    explained_by=(Mistake.TOLD_ROWS, Mistake.TOLD_LENGTH),
+    explained_by=(Mistake.GIVEN_ROWS, Mistake.GIVEN_LENGTH),
 )
 class ReplaysWithBonus(MlaSession):
     """A replay plans lengths for the captured stride plus the bonus token."""

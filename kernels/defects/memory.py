@@ -84,7 +84,7 @@ class SharesScratchWithPrefill(SharedWorkspace):
     "padding_written_over_last_key",
     BugClass.PLANNED_THEN_PADDED,
     "SGLang PR #24743, vLLM issue #43810",
-    explained_by=(Mistake.TOLD_PAGES, Mistake.KEYS_REPLACED),
+    explained_by=(Mistake.GIVEN_PAGES, Mistake.KEYS_REPLACED),
 )
 class OverwritesLastKey(PagedKv):
     """The keys and values of padded tokens overwrite the first request's last ones."""

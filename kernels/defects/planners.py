@@ -38,7 +38,7 @@ class PlansDecodeBeforePadding(MhaSession):
     "context_batch_from_rows",
     BugClass.ROWS_DIFFER_FROM_METADATA,
     "SGLang PR #21649 (its remedy: a batch taken from the metadata)",
-    explained_by=(Mistake.TOLD_ROWS,),
+    explained_by=(Mistake.GIVEN_ROWS,),
 )
 class DerivesContextBatch(MhaSession):
     """The context kernel's batch is derived from the query rows and the longest query, like the decode kernel's."""
@@ -53,7 +53,7 @@ class DerivesContextBatch(MhaSession):
     "verify_rows_counted_with_bonus",
     BugClass.ROWS_DIFFER_FROM_METADATA,
     "SGLang PR #23962 (accept lengths with and without the bonus token)",
-    explained_by=(Mistake.TOLD_ROWS,),
+    explained_by=(Mistake.GIVEN_ROWS,),
 )
 class CountsVerifyRowsWithBonus(MhaSession):
     """The padded batch of a verify is computed with one token more per request than it has."""
@@ -66,7 +66,7 @@ class CountsVerifyRowsWithBonus(MhaSession):
 
 
 @DEFECTS.add(
-    "verify_lengths_without_drafts", BugClass.SHORT_KV, "SGLang PR #40214", explained_by=(Mistake.TOLD_LENGTH,)
+    "verify_lengths_without_drafts", BugClass.SHORT_KV, "SGLang PR #40214", explained_by=(Mistake.GIVEN_LENGTH,)
 )
 class VerifiesWithoutDrafts(MhaSession):
     """The lengths of a verify exclude its draft tokens."""
@@ -82,7 +82,7 @@ class VerifiesWithoutDrafts(MhaSession):
     "rows_sorted_by_slot",
     BugClass.WRONG_INDEX_SPACE,
     "ProjectDMX/DMI issue #67 (rows of vLLM's batch in another order)",
-    explained_by=(Mistake.TOLD_LENGTH, Mistake.TOLD_PAGES, Mistake.TOLD_ROWS),
+    explained_by=(Mistake.GIVEN_LENGTH, Mistake.GIVEN_PAGES, Mistake.GIVEN_ROWS),
 )
 class SortsRowsBySlot(MhaSession):
     """Metadata is in the order of slots, but queries are in that of the batch."""
@@ -95,7 +95,7 @@ class SortsRowsBySlot(MhaSession):
     "empty_raised_to_one_key",
     BugClass.SHORT_KV,
     "FlashInfer issue #3047 (no keys for some queries is legal)",
-    explained_by=(Mistake.TOLD_LENGTH,),
+    explained_by=(Mistake.GIVEN_LENGTH,),
 )
 class RaisesEmptyToOne(MhaSession):
     """Lengths are raised to at least 1."""
@@ -108,7 +108,7 @@ class RaisesEmptyToOne(MhaSession):
     "kv_raised_to_queries",
     BugClass.SHORT_KV,
     "SGLang PR #24856 (rows with fewer keys than queries)",
-    explained_by=(Mistake.TOLD_LENGTH,),
+    explained_by=(Mistake.GIVEN_LENGTH,),
 )
 class RaisesKvToQueries(MhaSession):
     """KV lengths are raised to at least the number of queries."""
@@ -121,7 +121,7 @@ class RaisesKvToQueries(MhaSession):
     "empty_requests_left_out",
     BugClass.SHORT_KV,
     "vLLM PR #49294 (requests without context in a chunk)",
-    explained_by=(Mistake.TOLD_LENGTH, Mistake.TOLD_PAGES),
+    explained_by=(Mistake.GIVEN_LENGTH, Mistake.GIVEN_PAGES),
 )
 class LeavesEmptyRequestsOut(MhaSession):
     """Requests without keys are left out of lengths and pages, but not of the cumulative query lengths."""
@@ -140,7 +140,7 @@ class LeavesEmptyRequestsOut(MhaSession):
     "full_last_page_is_empty",
     BugClass.TABLE_WIDTH_OR_TAIL,
     "FlashInfer issue #320 (last_page_len is not validated)",
-    explained_by=(Mistake.TOLD_LENGTH,),
+    explained_by=(Mistake.GIVEN_LENGTH,),
 )
 class EmptiesFullLastPage(MhaSession):
     """The length of the last page is the length modulo the page size, which is 0 for a full page."""
@@ -157,7 +157,7 @@ class EmptiesFullLastPage(MhaSession):
     "lengths_of_whole_pages",
     BugClass.TABLE_WIDTH_OR_TAIL,
     "simpler PR #72 (attention to the empty slots of a last page)",
-    explained_by=(Mistake.TOLD_LENGTH,),
+    explained_by=(Mistake.GIVEN_LENGTH,),
 )
 class CountsWholePages(MhaSession):
     """A length counts whole pages, including the last one's empty slots."""
@@ -171,7 +171,7 @@ class CountsWholePages(MhaSession):
     "lengths_wrap",
     BugClass.INT32_OFFSETS,
     "vLLM issue #50427 (offsets into the KV cache overflow)",
-    explained_by=(Mistake.TOLD_LENGTH,),
+    explained_by=(Mistake.GIVEN_LENGTH,),
 )
 class WrapsLengths(MhaSession):
     """Lengths wrap at 512: a stand-in, at the size of small cases, for 16 bits."""
@@ -184,7 +184,7 @@ class WrapsLengths(MhaSession):
     "plan_kept_while_pages_stay",
     BugClass.STALE_TAILS,
     "rtp-llm PR #1254 (plans again only where the topology of pages changes)",
-    explained_by=(Mistake.TOLD_LENGTH, Mistake.TOLD_PAGES),
+    explained_by=(Mistake.GIVEN_LENGTH, Mistake.GIVEN_PAGES),
 )
 class KeepsPlanOfSamePages(MhaSession):
     """A plan is renewed only when a request has reached another page."""
@@ -204,7 +204,7 @@ class KeepsPlanOfSamePages(MhaSession):
     "plan_kept_for_same_lengths",
     BugClass.STALE_TAILS,
     "SGLang PR #15227 (metadata of the batch before)",
-    explained_by=(Mistake.TOLD_PAGES,),
+    explained_by=(Mistake.GIVEN_PAGES,),
 )
 class KeepsPlanOfSameLengths(MhaSession):
     """A plan is reused for every batch of the same lengths, even of other requests."""
@@ -237,7 +237,7 @@ class WrapsKeyOffsets(MlaPrefill):
     "draft_lengths_not_spread",
     BugClass.CAPTURE_AND_REPLAY_DIFFER,
     "SGLang PR #21987",
-    explained_by=(Mistake.TOLD_LENGTH, Mistake.TOLD_ROWS, Mistake.LENGTH, Mistake.CAUSAL_LIMIT),
+    explained_by=(Mistake.GIVEN_LENGTH, Mistake.GIVEN_ROWS, Mistake.LENGTH, Mistake.CAUSAL_LIMIT),
 )
 class SpreadsQueriesAlone(MlaSession):
     """Draft extends have their queries padded to a stride, but not their lengths."""
@@ -250,7 +250,7 @@ class SpreadsQueriesAlone(MlaSession):
     "short_drafts_see_a_key_more",
     BugClass.MASK_ROWS,
     "SGLang PR #21987 (lengths of queries padded to a stride)",
-    explained_by=(Mistake.TOLD_LENGTH, Mistake.LENGTH),
+    explained_by=(Mistake.GIVEN_LENGTH, Mistake.LENGTH),
 )
 class ShowsShortDraftsAKeyMore(MlaSession):
     """The length of a short draft extend with padded queries is one key too large."""
@@ -272,7 +272,7 @@ def _shortened(row: Row, kv_len: int) -> Row:
     "partial_page_left_out",
     BugClass.TABLE_WIDTH_OR_TAIL,
     "MaxText PR #1777 (pages by floor division)",
-    explained_by=(Mistake.TOLD_PAGES,),
+    explained_by=(Mistake.GIVEN_PAGES,),
 )
 class FloorsPages(PageTable):
     """The number of pages is rounded down: a partial last page is left out."""
@@ -286,7 +286,7 @@ class FloorsPages(PageTable):
     "table_without_newest_token",
     BugClass.TABLE_WIDTH_OR_TAIL,
     "SGLang PR #26753 (lengths that a verify has not advanced)",
-    explained_by=(Mistake.TOLD_PAGES,),
+    explained_by=(Mistake.GIVEN_PAGES,),
 )
 class CountsPagesBeforeWrite(PageTable):
     """Pages are computed from the length before the newest token."""
@@ -300,7 +300,7 @@ class CountsPagesBeforeWrite(PageTable):
     "last_page_of_neighbour",
     BugClass.PAGE_LAYOUT,
     "sglang-jax issue #20 (locations of the second request and those after it)",
-    explained_by=(Mistake.TOLD_PAGES,),
+    explained_by=(Mistake.GIVEN_PAGES,),
 )
 class TakesNeighboursLastPage(PageTable):
     """A request's last page is the last one of the request before it."""
@@ -316,7 +316,7 @@ class TakesNeighboursLastPage(PageTable):
 
 
 @DEFECTS.add(
-    "batch_row_taken_for_slot", BugClass.WRONG_INDEX_SPACE, "SGLang PR #26534", explained_by=(Mistake.TOLD_PAGES,)
+    "batch_row_taken_for_slot", BugClass.WRONG_INDEX_SPACE, "SGLang PR #26534", explained_by=(Mistake.GIVEN_PAGES,)
 )
 class TakesRowForSlot(PageTable):
     """The pages of a request are looked up by its row of the batch, not by its slot."""
@@ -330,7 +330,7 @@ class TakesRowForSlot(PageTable):
     "page_ids_divided_twice",
     BugClass.WRONG_INDEX_SPACE,
     "SGLang PR #38187 (ids of pages and of tokens confused)",
-    explained_by=(Mistake.TOLD_PAGES,),
+    explained_by=(Mistake.GIVEN_PAGES,),
 )
 class DividesIdsTwice(PageTable):
     """Page ids are divided by the page size, as if they were token ids."""
@@ -344,7 +344,7 @@ class DividesIdsTwice(PageTable):
     "page_ids_wrap",
     BugClass.INT32_OFFSETS,
     "vLLM issue #50427 (page ids beyond the range of offsets)",
-    explained_by=(Mistake.TOLD_PAGES,),
+    explained_by=(Mistake.GIVEN_PAGES,),
 )
 class WrapsPageIds(PageTable):
     """Page ids wrap at 128: a stand-in, at the size of small cases, for 16 bits."""
@@ -359,7 +359,7 @@ class WrapsPageIds(PageTable):
     "window_pool_a_page_off",
     BugClass.WRONG_INDEX_SPACE,
     "SGLang PR #33379 (a reserved row shifts the sliding window's index space)",
-    explained_by=(Mistake.TOLD_PAGES,),
+    explained_by=(Mistake.GIVEN_PAGES,),
 )
 class CountsWindowPoolFromOne(PageTable):
     """A layer with a window looks up pages of a pool that begins one page later."""
@@ -377,7 +377,7 @@ class CountsWindowPoolFromOne(PageTable):
     "padded_rows_point_nowhere",
     BugClass.PLANNED_THEN_PADDED,
     "vLLM issue #43810 (padding as id -1)",
-    explained_by=(Mistake.TOLD_PAGES,),
+    explained_by=(Mistake.GIVEN_PAGES,),
 )
 class PadsWithMinusOne(PageTable):
     """Padded rows, which have one key, get page id -1."""
@@ -393,7 +393,7 @@ class PadsWithMinusOne(PageTable):
     "table_width_of_first_request",
     BugClass.TABLE_WIDTH_OR_TAIL,
     "SGLang PR #26753 (a table sized by a stale length)",
-    explained_by=(Mistake.TOLD_PAGES,),
+    explained_by=(Mistake.GIVEN_PAGES,),
 )
 class TakesWidthOfFirst(MhaSession):
     """The page table is only as wide as the first request needs."""

@@ -29,7 +29,7 @@ _FILE = options.PathTo(dir_okay=False)
 @options.contract_option
 @click.option(
     "--alpha",
-    type=options.FalseAlarms(),
+    type=options.number,
     default=ALPHA,
     show_default=True,
     help="Expected number of false alarms in the whole campaign, before confirmation, if the backends are correct.",
@@ -74,12 +74,12 @@ def fuzz(ctx: click.Context, /, *, resume: bool, **given: Any) -> Exit:
         raise click.UsageError(f"{len(given['backends']):,} times --backend: give it {MOST_BACKENDS:,} times at most")
     # Importing torch and starting workers takes seconds.
     print_line(details(), "Starting: loading torch and the backends.")
-    from attnfuzz.harness.cli import fuzz
+    from attnfuzz.harness.cli import campaign
 
     if resume:
         again = {name: given[name] for name in ("home", *sorted(GOES_WITH_RESUME))}
-        return fuzz.resume_fuzzing(**again)
-    return fuzz.begin_fuzzing(**given)
+        return campaign.resume_campaign(**again)
+    return campaign.start_campaign(**given)
 
 
 @click.command()

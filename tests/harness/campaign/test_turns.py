@@ -65,12 +65,12 @@ def test_who_had_no_turn_yet_is_taken_to_yield_as_the_others_do() -> None:
 
 def test_time_is_owed_while_somebody_had_less_than_the_floor() -> None:
     turns = Turns("ab")
-    assert not turns.owes()
+    assert not turns.short()
     turns.spent("a", 30.0, gain=0.0)
-    assert turns.owes()
-    assert not turns.owes([("b", 20.0)]), "what it has now counts"
+    assert turns.short()
+    assert not turns.short([("b", 20.0)]), "what it has now counts"
     turns.spent("b", 20.0, gain=0.0)
-    assert not turns.owes()
+    assert not turns.short()
 
 
 def test_who_is_not_ready_has_no_turn() -> None:

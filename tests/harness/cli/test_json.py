@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 import fake_archive
+import json_reference
 import msgspec
 import pytest
 from campaign_events import finished, started, without_sinks
@@ -15,7 +16,6 @@ from refusals import refused
 
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.log import EventLog
-from attnfuzz.harness.cli import schema
 from attnfuzz.harness.cli.answers import CampaignAnswer
 from attnfuzz.harness.cli.main import cli
 from attnfuzz.reference import case_file
@@ -36,13 +36,13 @@ def commands(group: click.Group, *names: str) -> Iterator[tuple[str, click.Comma
 def test_every_command_with_an_answer_is_documented() -> None:
     """`export` has a script as its answer, and `findings forget` none."""
     answering = {name for name, command in commands(cli) if any("--json" in option.opts for option in command.params)}
-    assert answering == set(schema.ANSWERS)
+    assert answering == set(json_reference.ANSWERS)
     assert {name for name, _ in commands(cli)} - answering == {"export", "findings forget"}
 
 
 def test_the_reference_is_that_of_the_types() -> None:
-    """If it is not: python -m attnfuzz.harness.cli.schema docs/reference."""
-    assert {name: (REFERENCE / name).read_text() for name in schema.reference()} == schema.reference()
+    """If it is not: python tests/fakes/json_reference.py docs/reference."""
+    assert {name: (REFERENCE / name).read_text() for name in json_reference.reference()} == json_reference.reference()
 
 
 @pytest.fixture
@@ -81,8 +81,8 @@ def test_an_answer_on_standard_output_is_alone_there_and_of_its_type(attnfuzz: A
     text = attnfuzz(*arguments)
     ran = attnfuzz(*arguments, "--json", "-")
     assert (ran.code, text.code) == (0, 0), ran.err
-    command = next(name for name in schema.ANSWERS if line.startswith(name))
-    (kind,) = schema.ANSWERS[command]
+    command = next(name for name in json_reference.ANSWERS if line.startswith(name))
+    (kind,) = json_reference.ANSWERS[command]
     answer = msgspec.json.decode(ran.out, type=kind)
     assert json.loads(ran.out) == json.loads(msgspec.json.encode(answer))
     assert text.out.splitlines()[-1].strip() in ran.err or "corpus add" in line
@@ -123,9 +123,9 @@ def test_verbose_prints_more(attnfuzz: Attnfuzz) -> None:
 
 
 def test_a_campaign_says_at_once_that_it_starts_and_answers_at_its_end(
-    attnfuzz: Attnfuzz, told: Callable[..., None]
+    attnfuzz: Attnfuzz, sent: Callable[..., None]
 ) -> None:
-    told(started("torch_sdpa"), *without_sinks(decode_case("torch_sdpa")), finished())
+    sent(started("torch_sdpa"), *without_sinks(decode_case("torch_sdpa")), finished())
     line = ("fuzz", "--backend", "torch_sdpa", "--seed", "7")
     assert attnfuzz(*line).out.startswith("Starting: ")
     result = "1 new cause (4 failures) in 0 cases over 1:00:00"

@@ -8,7 +8,7 @@ import pytest
 from harness_cases import draft_extend_case
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.compiled import compiled_for
+from attnfuzz.harness.reduce.meaning import compiled_for
 from attnfuzz.reference import case_file
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case

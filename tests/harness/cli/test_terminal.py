@@ -83,6 +83,10 @@ def summary(*events: Event, width: int = 120) -> list[str]:
     return written(pipe)
 
 
+def test_a_campaign_that_has_not_begun_has_a_status() -> None:
+    assert status()[0] == "Starting"
+
+
 def test_a_pipe_gets_a_line_for_each_failure() -> None:
     pipe = console()
     show(pipe, STARTED, PROGRESS, replace(CHECKED, state=State.FIXED), CHECKED, SUSPECT, FILED, FINISHED)

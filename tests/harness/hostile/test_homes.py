@@ -116,7 +116,7 @@ def test_an_index_that_can_not_be_read_is_set_aside(attnfuzz: Attnfuzz, home: Ho
         assert ran.err.startswith("Warning: out/corpus/index.ndjson")
     corpus = Corpus(home.corpus)
     assert corpus.keep(decode_case("torch_sdpa", 17), why=Why.FAILURE)
-    assert Corpus(home.corpus).troubles == ()
+    assert Corpus(home.corpus).troubles == []
     assert len(Corpus(home.corpus).kept()) == 3
     assert list(home.corpus.glob(".aside-*"))
 

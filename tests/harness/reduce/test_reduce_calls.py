@@ -10,9 +10,7 @@ from msgspec.structs import replace
 from small_cases import HEADS, LATENTS, drawn, step
 
 from attnfuzz.harness.reduce import reduce_calls
-from attnfuzz.harness.reduce.breached import breached
-from attnfuzz.harness.reduce.compiled import compiled_for
-from attnfuzz.harness.reduce.meaning import Meaning
+from attnfuzz.harness.reduce.meaning import Meaning, breached, compiled_for
 from attnfuzz.harness.reduce.search import CALL_EDITS
 from attnfuzz.harness.reported.bugs import load_bugs
 from attnfuzz.harness.sandbox.check import Runner

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 from small_cases import HEADS, step
 
-from attnfuzz.harness.reduce import SameCause, reduce, reduce_to_cause
+from attnfuzz.harness.reduce import SameCause, reduce
 from attnfuzz.harness.reduce.ablation import FEATURES
 from attnfuzz.reference.case import Case, Launch, Mode
 from attnfuzz.reference.geometry import Geometry
@@ -26,6 +26,12 @@ def cuts_keys_off(case: Case) -> bool:
     return 0 <= case.geometry.window_left < longest(case) - 1
 
 
+def smallest(
+    fails: Callable[[Case], bool], *, by_chance: bool = False, stop: Callable[[], bool] = lambda: False
+) -> Case:
+    return SameCause.of(WINDOWED, fails, by_chance=by_chance).smallest(WINDOWED, stop=stop)
+
+
 def window_or_little(case: Case) -> bool:
     """Two bugs with one symptom: a window that cuts keys off, and cases of one key."""
     return cuts_keys_off(case) or longest(case) <= 1
@@ -33,7 +39,7 @@ def window_or_little(case: Case) -> bool:
 
 def test_shrinking_does_not_slide_into_another_bug_of_the_same_symptom() -> None:
     assert not cuts_keys_off(reduce(WINDOWED, window_or_little))
-    small = reduce_to_cause(WINDOWED, window_or_little)
+    small = smallest(window_or_little)
     assert cuts_keys_off(small)
     assert longest(small) <= 3
     assert not small.geometry.sinks
@@ -44,11 +50,11 @@ def test_a_window_does_not_end_where_it_says_nothing() -> None:
         return 0 <= case.geometry.window_left < longest(case)
 
     assert reduce(WINDOWED, windowed).geometry.window_left == 0
-    assert reduce_to_cause(WINDOWED, windowed).geometry.window_left > 0
+    assert smallest(windowed).geometry.window_left > 0
 
 
 def test_a_feature_that_the_failure_does_not_need_goes() -> None:
-    small = reduce_to_cause(WINDOWED, lambda _: True)
+    small = smallest(lambda _: True)
     assert small.geometry == Geometry(q_heads=1, kv_heads=1, head_dim_qk=8, head_dim_vo=8, page_size=1)
 
 
@@ -64,16 +70,9 @@ def lucky(seeds: range) -> Callable[[Case], bool]:
 
 
 def test_where_chance_fails_a_smaller_case_fails_with_fresh_values_too() -> None:
-    assert longest(reduce_to_cause(WINDOWED, lucky(range(1)))) == 0
-    assert longest(reduce_to_cause(WINDOWED, lucky(range(1)), by_chance=True)) == 21
-    assert longest(reduce_to_cause(WINDOWED, lucky(range(100)), by_chance=True)) == 0
-
-
-def test_nothing_is_run_when_the_time_is_over() -> None:
-    def never(case: Case) -> bool:
-        raise AssertionError(case)
-
-    assert reduce_to_cause(WINDOWED, never, stop=lambda: True) == WINDOWED
+    assert longest(smallest(lucky(range(1)))) == 0
+    assert longest(smallest(lucky(range(1)), by_chance=True)) == 21
+    assert longest(smallest(lucky(range(100)), by_chance=True)) == 0
 
 
 def test_a_check_that_was_cut_short_has_shown_nothing() -> None:
@@ -86,7 +85,7 @@ def test_a_check_that_was_cut_short_has_shown_nothing() -> None:
             left.pop()
         return cuts_keys_off(case)
 
-    assert cuts_keys_off(reduce_to_cause(WINDOWED, fails, stop=lambda: not left))
+    assert cuts_keys_off(smallest(fails, stop=lambda: not left))
 
 
 def test_two_graphs_of_one_size_shrink_together() -> None:

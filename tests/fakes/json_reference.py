@@ -1,4 +1,4 @@
-"""The schema of answers in JSON, and its page in the docs: python -m attnfuzz.harness.cli.schema docs/reference."""
+"""The schema of answers in JSON, and its page in the docs: python tests/fakes/json_reference.py docs/reference."""
 
 import inspect
 import json
