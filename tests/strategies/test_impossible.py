@@ -1,6 +1,7 @@
 """What is said to be impossible is never drawn, and all else is drawn sooner or later."""
 
 from collections.abc import Callable
+from functools import cache
 from itertools import product
 
 import pytest
@@ -28,20 +29,29 @@ def contradictions(drawn: list[Case], can: Capability) -> dict[tuple[str, str], 
     return {both: impossible(can)[both] for both in reached(drawn) & impossible(can).keys()}
 
 
+@pytest.fixture(scope="module")
+def drawn_for(draw: Draw) -> Callable[[str], list[Case]]:
+    """Cases for one of the backends, drawn once."""
+    return cache(lambda backend: draw(cases(resolve(backend).capability, backend), 600))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_nothing_impossible_is_drawn_and_little_else_is_missing(backend: str, draw: Draw) -> None:
-    can = resolve(backend).capability
-    drawn = draw(cases(can, backend), 600)
+def test_nothing_impossible_is_drawn_and_little_else_is_missing(
+    backend: str, drawn_for: Callable[[str], list[Case]]
+) -> None:
+    can, drawn = resolve(backend).capability, drawn_for(backend)
     assert contradictions(drawn, can) == {}
     assert len(possible_pairs(can) - reached(drawn)) < 0.04 * len(possible_pairs(can))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_nothing_impossible_is_drawn_by_leaning_to_what_is_rare(backend: str, draw: Draw) -> None:
+def test_nothing_impossible_is_drawn_by_leaning_to_what_is_rare(
+    backend: str, draw: Draw, drawn_for: Callable[[str], list[Case]]
+) -> None:
     can = resolve(backend).capability
-    before = reached(draw(cases(can, backend), 200))
+    before = reached(drawn_for(backend)[:200])
     for seed in range(3):
         lean = choose_lean(possible_pairs(can) - before, before, seed)
         assert contradictions(draw(cases(can, backend, lean), 60), can) == {}

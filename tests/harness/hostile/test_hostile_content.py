@@ -41,7 +41,7 @@ pytestmark = pytest.mark.slow
 
 MOST_SECONDS = 30
 MOST_BYTES_MORE = 1 << 30
-EXAMPLES = 20
+EXAMPLES = 12
 LONG_EXAMPLES = 4000
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+from repetition import examples
 from small_cases import HEADS, LATENTS, drawn, run, step
 
 from attnfuzz.harness.backends.registry import fixed
@@ -120,6 +121,7 @@ def has_chunk_without_keys(case: Case) -> bool:
 
 
 @pytest.mark.slow
+@examples(60, 150)
 @pytest.mark.parametrize(
     ("revision", "reported"),
     [
@@ -130,8 +132,8 @@ def has_chunk_without_keys(case: Case) -> bool:
     ],
 )
 def test_drawn_cases_fail_only_where_the_report_says(
-    runner: Runner, revision: str, reported: Callable[[Case], bool]
+    runner: Runner, revision: str, reported: Callable[[Case], bool], count: int
 ) -> None:
-    failed = [case for case in drawn(fixed(revision), 150) if runner.verdict(case, revision).failures]
+    failed = [case for case in drawn(fixed(revision), count) if runner.verdict(case, revision).failures]
     assert failed
     assert all(reported(case) for case in failed)
