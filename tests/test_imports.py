@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from forked_python import forked_processes
 
 pytestmark = pytest.mark.slow
 
@@ -16,8 +18,11 @@ assert "flashinfer" not in sys.modules
 """
 
 
-def test_no_module_needs_flashinfer_to_be_imported() -> None:
-    subprocess.run([sys.executable, "-c", EVERYTHING], check=True)
+def test_no_module_needs_flashinfer_to_be_imported(tmp_path: Path) -> None:
+    script = tmp_path / "everything.py"
+    script.write_text(EVERYTHING)
+    with forked_processes():
+        subprocess.run([sys.executable, script], check=True)
 
 
 def test_importing_the_package_does_not_import_torch() -> None:

@@ -1,5 +1,9 @@
 // The attention functions for Python. Their implementations (split_kv.h, prefill.h) are those of the library that this
 // is linked into: one for the CPU, and one for GPUs (../gpu/any_gpu).
+
+// Unpacking arguments is no loop of a kernel: at -O3 this file takes as long to compile as all others together.
+#pragma GCC optimize("O1")
+
 #include "defects.h"
 #include "prefill.h"
 #include "split_kv.h"

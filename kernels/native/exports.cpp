@@ -1,4 +1,7 @@
 // The functions for Python beside attention (attention_exports.cpp).
+
+#pragma GCC optimize("O1")  // see attention_exports.cpp
+
 #include <tvm/ffi/string.h>
 
 #include "defects.h"

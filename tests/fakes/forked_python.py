@@ -1,9 +1,9 @@
 """Forks the processes of attnfuzz off one that has imported torch, in place of starting them.
 
 Starting a nursery or a job takes 2 s of CPU time, nearly all of it for the import of torch. Within
-`forked_processes`, what this process starts as `tethered.command`, or as a script by its path, is forked off a template
-that has imported everything. To its parent it is the same: a child with a Popen, and with the descriptors, environment
-and session that were asked for. A forked job forks its nurseries likewise.
+`forked_processes`, what this process starts as `tethered.command`, as `python -m` with the command line, or as a script
+by its path, is forked off a template that has imported everything. To its parent it is the same: a child with a Popen,
+and with the descriptors, environment and session that were asked for. A forked job or command line forks likewise.
 """
 
 import atexit
@@ -30,9 +30,18 @@ from unittest import mock
 
 TETHERED = "attnfuzz.harness.workers.tethered"
 NURSERY = "attnfuzz.harness.workers.nursery"
-IMPORTED = ("attnfuzz.harness.campaign.job", "attnfuzz.harness.inside.execute", "attnfuzz.harness.inside.explained")
+MAIN = "attnfuzz.harness.cli.main"
+IMPORTED = (
+    "attnfuzz.harness.campaign.run",
+    "attnfuzz.harness.campaign.job",
+    "attnfuzz.harness.inside.execute",
+    "attnfuzz.harness.inside.explained",
+)
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 """As a nursery has it: one thread, and no question to CUDA's driver, which would start others."""
+
+HANDLERS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+"""As an interpreter begins."""
 
 MESSAGE_BYTES = 1 << 18
 FREE_DESCRIPTORS = 512
@@ -46,24 +55,28 @@ _execute_child: Callable[..., None] = subprocess.Popen._execute_child  # type: i
 
 
 @contextmanager
-def forked_processes() -> Iterator[None]:
-    """Fork our processes and scripts, off one template for all tests of this process."""
-    with _executed_by(_template()):
+def forked_processes(*also: str) -> Iterator[None]:
+    """Fork our processes and scripts, off one template for all tests of this process that has imported `also`."""
+    with _executed_by(_template(also)):
         yield
 
 
 class _Template:
-    """The process to fork from, seen from its parent. `control` is the socket to it, None until it is needed."""
+    """The process to fork from, seen from its parent. `control` is the socket to it, None until it is needed.
 
-    def __init__(self, control: socket.socket | None = None) -> None:
+    `also` are modules that it imports besides ours.
+    """
+
+    def __init__(self, control: socket.socket | None = None, also: Sequence[str] = ()) -> None:
         self._control = control
+        self._also = also
         self._lock = threading.Lock()
 
     def fork(self, order: dict[str, Any], descriptors: Sequence[int]) -> int:
         """Fork a child of this process, and return its id."""
         with self._lock:
             if self._control is None:
-                self._control = _started()
+                self._control = _started(self._also)
             # The template's child forks it and ends. It then becomes a child of its nearest ancestor that adopts.
             _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
             try:
@@ -81,16 +94,16 @@ def started_processes() -> Iterator[None]:
 
 
 @functools.cache
-def _template() -> _Template:
-    return _Template()
+def _template(also: Sequence[str]) -> _Template:
+    return _Template(also=also)
 
 
-def _started() -> socket.socket:
+def _started(also: Sequence[str]) -> socket.socket:
     control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with remote, started_processes():
         # It ends when this process does: its socket is closed then.
         template = subprocess.Popen(
-            [sys.executable, __file__, str(remote.fileno()), json.dumps(sys.path)],
+            [sys.executable, __file__, str(remote.fileno()), json.dumps(sys.path), *also],
             pass_fds=[remote.fileno()],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
@@ -131,7 +144,7 @@ def _can_fork(command: str | Sequence[str | Path]) -> bool:
     """Whether a command runs one of our modules, tethered, or a script."""
     if isinstance(command, str) or len(command) < 2 or command[0] != sys.executable:
         return False
-    return os.fspath(command[1]).endswith(".py") or list(command[1:3]) == ["-m", TETHERED]
+    return os.fspath(command[1]).endswith(".py") or list(command[1:3]) in (["-m", TETHERED], ["-m", MAIN])
 
 
 def _serve(control: socket.socket, parent: int) -> None:
@@ -166,7 +179,12 @@ def _be(order: dict[str, Any], descriptors: Sequence[int], parent: int, before: 
         os._exit(0)
     if order["session"]:
         os.setsid()
+    for number, handler in HANDLERS.items():
+        signal.signal(number, handler)
     _take(descriptors, order["descriptors"])
+    # The template's own streams remember what kind of files theirs are.
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - a descriptor, and for the whole process
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115 - same
     os.chdir(order["folder"])
     os.environ.clear()
     os.environ.update(order["environment"])
@@ -195,6 +213,9 @@ def _template_of_this() -> socket.socket:
         return control
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     control.close()
+    # A signal to the group of processes, like Ctrl-C, is for the process that was ordered.
+    for number in HANDLERS:
+        signal.signal(number, signal.SIG_IGN)
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     os.dup2(0, 1)
     _serve(remote, parent)
@@ -207,7 +228,7 @@ def _run(arguments: Sequence[str]) -> NoReturn:
     try:
         if arguments[0] == "-m":
             sys.path[0], sys.argv = str(Path.cwd()), list(arguments[1:])
-            runpy.run_module(TETHERED, run_name="__main__", alter_sys=True)
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         else:
             sys.path[0], sys.argv = str(Path(arguments[0]).parent), list(arguments)
             runpy.run_path(arguments[0], run_name="__main__")
@@ -226,10 +247,10 @@ def _run(arguments: Sequence[str]) -> NoReturn:
 
 
 def main() -> None:
-    """Import everything, then fork what the parent orders. Run with the socket to it, and with its sys.path."""
+    """Import everything, then fork what the parent orders. Run with the socket to it, its sys.path and modules."""
     control = socket.socket(fileno=int(sys.argv[1]))
     sys.path[:] = ["", *json.loads(sys.argv[2])]
-    for name in IMPORTED:
+    for name in (*IMPORTED, *sys.argv[3:]):
         importlib.import_module(name)
     # A module that is run has been imported by others.
     warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")

@@ -24,7 +24,7 @@ from attnfuzz.harness.campaign.log import read_log
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.search.messages import Tally
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("started")]
 
 EXAMPLES = 300
 OPTIONS = ("--backend", TEAM, "--examples", str(EXAMPLES), "--seed", "5")

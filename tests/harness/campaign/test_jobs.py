@@ -52,7 +52,6 @@ def test_a_job_that_is_killed_in_the_middle_of_a_slice_can_be_started_anew(numbe
         assert wait_for_end_of_slice(jobs).tally.searched == 5
 
 
-@pytest.mark.usefixtures("started")
 def test_leaving_ends_a_job_in_the_middle_of_a_slice() -> None:
     with JobProcesses(1, setup("torch_sdpa")) as jobs:
         jobs.start(0, Slice(backend="torch_sdpa", index=0, seed=1, examples=100_000))

@@ -58,6 +58,7 @@ def jobs_at_work(campaign: int) -> list[int]:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("started")
 def test_kills_for_minutes_lose_nothing_and_count_nothing_twice(tmp_path: Path) -> None:
     options = ("--backend", "trtllm_mha", "--examples", str(EXAMPLES), "--jobs", "2", "--seed", "1")
     command = [sys.executable, "-m", "attnfuzz.harness.cli.main", "fuzz", *options, "--home", str(tmp_path / "home")]
@@ -170,6 +171,7 @@ def outcome_of(folder: Path, code: int) -> Outcome:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("started")
 def test_campaigns_that_are_killed_200_times_end_as_if_they_had_not_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
