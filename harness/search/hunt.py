@@ -9,15 +9,13 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.reduce import SameCause
 from attnfuzz.harness.reduce.ablation import Feature
-from attnfuzz.harness.reduce.possible import possible
-from attnfuzz.harness.reduce.relation import run_only_the_other
 from attnfuzz.harness.sandbox.again import show_again
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike, comes_back, recheck
 from attnfuzz.harness.sandbox.pursuit import Effort, Pursued, Pursuit
 from attnfuzz.harness.search.beneath import SHARE, explaining, without
 from attnfuzz.harness.search.examples import run_examples
-from attnfuzz.harness.search.explained import Attribution, explain
+from attnfuzz.harness.search.explained import Attribution, explain, related_alone
 from attnfuzz.harness.search.known import KnownCause, finding_name
 from attnfuzz.harness.search.messages import (
     AnyMessage,
@@ -38,7 +36,7 @@ from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.remembered import Remembered
 from attnfuzz.harness.search.tally import CountingRunner
-from attnfuzz.harness.verdict.failures import FAILURES, Failure, Kind, Observation, Verdict
+from attnfuzz.harness.verdict.failures import FAILURES, Failure, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Pace
@@ -52,9 +50,6 @@ RECHECK_SECONDS = 60.0
 
 PROMPT_RUNS = 60
 """Most runs on a prompt device before a flaky failure is said to need a late one."""
-
-RELATIVE = frozenset({Kind.METAMORPHIC_MISMATCH, Kind.REPLAY_DIVERGED, Kind.NONDETERMINISTIC})
-"""Kinds of failures that compare two runs."""
 
 SYMPTOM = ShrinkBudget(runs=150, seconds=3.0)
 """Budget for shrinking a failure that a known cause explains."""
@@ -242,24 +237,12 @@ class Hunt:
         """
         if not verdict.failures:
             return None
-        alone = self._related_alone(case, verdict)
-        if alone is not None:
-            case, verdict = alone
         self._history = history
         fingerprint = Fingerprint.of(case.backend, verdict.failures[0])
         if fingerprint in self._passed_over:
             return self._beneath(fingerprint, case, verdict)
         self._passed_over.add(fingerprint)
         return self._confirmed(fingerprint, case, verdict)
-
-    def _related_alone(self, case: Case, verdict: Verdict) -> tuple[Case, Verdict] | None:
-        """The related run of a case as a case of its own, if the two runs differ because that one is wrong."""
-        if case.relation is None or verdict.failures[0].kind not in RELATIVE:
-            return None
-        for other in run_only_the_other(case):
-            if possible(other) and self._allowed(other) and (judged := self._runner.verdict(other)).failures:
-                return other, judged
-        return None
 
     def _beneath(self, fingerprint: Fingerprint, case: Case, verdict: Verdict) -> Pinned[Case] | None:
         """A failure beneath a known one: none of its causes shows in the case, or it fails without them."""
@@ -355,6 +338,7 @@ class Hunt:
 
     def _settle(self, pinned: Pinned[Case]) -> None:
         """Shrink a failure, and send the smallest case that comes back; the first one did."""
+        self._settle_related(pinned)
         pinned, cause = self._explained(pinned)
         smallest, clues = self._smallest(pinned)
         for case in dict.fromkeys((smallest, pinned.first)):
@@ -435,18 +419,27 @@ class Hunt:
             )
         )
 
+    def _settle_related(self, pinned: Pinned[Case]) -> None:
+        """If two runs differ because the related one fails by itself, settle that failure first: it may be the cause."""
+        history = self._history
+        for _, fingerprint in related_alone(pinned, self._allowed):
+            if fingerprint in self._aside and not self._time_is_up():
+                self._settle_aside(fingerprint)
+        self._history = history
+
     def _settle_others(self) -> None:
         while self._aside and not self._time_is_up():
-            fingerprint = next(iter(self._aside))
-            case, verdict, history = self._aside.pop(fingerprint)
-            pinned = self._suspect(case, verdict, history)
-            if pinned is not None:
-                self._settle(pinned)
+            self._settle_aside(next(iter(self._aside)))
         for fingerprint, (case, verdict, _) in self._aside.items():
             if fingerprint not in self._passed_over:
                 # There is no time left to confirm it, but it must be reported.
                 worst = verdict.failures[0]
                 self._tell(Suspect(fingerprint=fingerprint, case=case, observation=worst, left_over=True))
+
+    def _settle_aside(self, fingerprint: Fingerprint) -> None:
+        pinned = self._suspect(*self._aside.pop(fingerprint))
+        if pinned is not None:
+            self._settle(pinned)
 
     def _set_aside(self, case: Case, verdict: Verdict) -> None:
         if verdict.failures and not self._task.first_only:

@@ -5,6 +5,7 @@ from fake_search import FakeJudge, decode, fake_cases, kv_lens, observed
 from msgspec.structs import replace
 
 from attnfuzz.harness.search.hunt import Hunt
+from attnfuzz.harness.search.known import finding_name
 from attnfuzz.harness.search.messages import (
     AnyMessage,
     Caught,
@@ -19,6 +20,8 @@ from attnfuzz.harness.search.messages import (
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.related import related
+from attnfuzz.reference.relation import Relation
 
 LONG = 100
 
@@ -205,6 +208,41 @@ def test_what_turned_up_while_shrinking_is_a_suspect_when_no_time_is_left(monkey
         assert [message.left_over for message in told if isinstance(message, Suspect)] == [False, True][: len(kinds)]
         told_of.add(tuple(kinds))
     assert any(set(kinds) == {Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH} for kinds in told_of)
+
+
+class JudgeOfRelated(FakeJudge):
+    """Judges the case that is run, and whether a related one gives the same answer."""
+
+    def verdict(self, case: Case) -> Verdict:
+        own = Verdict(observations=self._fails(kv_lens(case)), rows=1)
+        if own.failures or case.relation is None or not self._fails(kv_lens(related(case).case)):
+            return own
+        return Verdict(observations=(observed(Kind.METAMORPHIC_MISMATCH),), rows=1)
+
+
+def test_two_runs_that_differ_because_one_fails_by_itself_are_a_symptom_of_its_cause() -> None:
+    def fails_in_company(lengths: list[int]) -> tuple[Observation, ...]:
+        return (observed(Kind.LSE_MISMATCH, "lse"),) if len(lengths) > 2 else ()
+
+    case = replace(decode(3, 5), relation=Relation.REQUEST_APPENDED)
+    replays = (Replay(case=case, failed=(observed(Kind.METAMORPHIC_MISMATCH),)),)
+    alone, differing = caught(hunt(JudgeOfRelated(fails_in_company), replays=replays)[1])
+    assert (alone.observation.kind, alone.cause) == (Kind.LSE_MISMATCH, "")
+    assert differing.observation.kind is Kind.METAMORPHIC_MISMATCH
+    assert differing.cause == finding_name(alone.case, alone.observation)
+
+
+def test_two_runs_that_differ_though_none_fails_by_itself_have_a_cause_of_their_own() -> None:
+    differ = (observed(Kind.METAMORPHIC_MISMATCH),)
+
+    class Differing(FakeJudge):
+        def verdict(self, case: Case) -> Verdict:
+            return Verdict(observations=differ if case.relation else (), rows=1)
+
+    case = replace(decode(3, 5), relation=Relation.REQUEST_APPENDED)
+    (found,) = caught(hunt(Differing(lambda _: ()), replays=(Replay(case=case, failed=differ),))[1])
+    assert found.observation.kind is Kind.METAMORPHIC_MISMATCH
+    assert not found.cause
 
 
 def test_an_error_of_the_judge_is_raised_and_not_shrunk() -> None:
