@@ -66,11 +66,10 @@ def lengths(row: WrongRow) -> Iterator[Claim]:
             words = f"as if the request were {keys if count > 1 else '1 key'} shorter, for the causal limit too"
             yield _claim(Mistake.LENGTH, words, _moved(-count), tried)
         words = f"as if the request's last {keys} were missing"
-        yield _claim(Mistake.KEYS_MISSING, words, _first(lambda kv_len, less=count: kv_len - less), tried)
+        yield _claim(Mistake.KEYS_MISSING, words, _first(_less(count)), tried)
     for multiple in _MULTIPLES:
         words = f"as if the keys past a multiple of {multiple} were missing"
-        down = _first(lambda kv_len, of=multiple: kv_len // of * of)
-        yield _claim(Mistake.KEYS_MISSING, words, down, len(_MULTIPLES))
+        yield _claim(Mistake.KEYS_MISSING, words, _first(_down_to(multiple)), len(_MULTIPLES))
 
 
 def _best_count(row: WrongRow) -> Iterator[int]:
@@ -118,3 +117,11 @@ def _first(length: Callable[[int], int]) -> Keys:
         return range(start, max(min(row.seen.stop, most), start)) if most > 0 else None
 
     return keys
+
+
+def _less(count: int) -> Callable[[int], int]:
+    return lambda kv_len: kv_len - count
+
+
+def _down_to(multiple: int) -> Callable[[int], int]:
+    return lambda kv_len: kv_len // multiple * multiple

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +34,9 @@ def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.is_meta or other.is_meta or not one.numel() or not other.numel():
         return False
     try:
-        return np.shares_memory(np.asarray(_Bytes(one)), np.asarray(_Bytes(other)), max_work=_MOST_WORK)
+        # numpy's annotation knows two values of max_work alone.
+        work: Any = _MOST_WORK
+        return np.shares_memory(np.asarray(_Bytes(one)), np.asarray(_Bytes(other)), max_work=work)
     except RuntimeError:
         # numpy's TooHardError, which has another place before 1.25.
         return False
