@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
-from attnfuzz.kernels.defects.planting import Group
+from attnfuzz.kernels.defects.planting import DefectGroup
 from attnfuzz.kernels.plan import BatchMetadata
 from attnfuzz.kernels.queries import BmmScales
 from attnfuzz.kernels.results import Results
@@ -19,11 +19,11 @@ from attnfuzz.reference.mistake import Mistake
 
 DEFECTS: list[Defect] = []
 
-_WINDOWS = Group(DEFECTS, Layer.MASK, BugClass.WINDOW)
-_SINKS = Group(DEFECTS, Layer.SINK, BugClass.SINKS)
-_STRIDES = Group(DEFECTS, Layer.PLANNER, BugClass.STRIDES)
-_SCALES = Group(DEFECTS, Layer.SCALE, BugClass.SCALES)
-_PRECISION = Group(DEFECTS, Layer.SCALE, BugClass.PRECISION)
+_WINDOWS = DefectGroup(DEFECTS, Layer.MASK, BugClass.WINDOW)
+_SINKS = DefectGroup(DEFECTS, Layer.SINK, BugClass.SINKS)
+_STRIDES = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.STRIDES)
+_SCALES = DefectGroup(DEFECTS, Layer.SCALE, BugClass.SCALES)
+_PRECISION = DefectGroup(DEFECTS, Layer.SCALE, BugClass.PRECISION)
 
 
 class OtherArguments(MhaSession):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
-from attnfuzz.kernels.defects.planting import Group
+from attnfuzz.kernels.defects.planting import DefectGroup
 from attnfuzz.kernels.lengths import place_int32
 from attnfuzz.kernels.ops_table import OpsTable
 from attnfuzz.kernels.results import Results
@@ -17,12 +17,12 @@ from attnfuzz.reference.mistake import Mistake
 
 DEFECTS: list[Defect] = []
 
-_SHORT_KV = Group(DEFECTS, Layer.PLANNER, BugClass.SHORT_KV)
-_INDICES = Group(DEFECTS, Layer.PLANNER, BugClass.WRONG_INDEX_SPACE)
-_FIXUP_SHORT_KV = Group(DEFECTS, Layer.FIXUP, BugClass.SHORT_KV)
-_MASKS = Group(DEFECTS, Layer.MASK, BugClass.MASK_ROWS)
-_MERGES = Group(DEFECTS, Layer.MERGE, BugClass.LSE_AND_MERGE)
-_WORKSPACES = Group(DEFECTS, Layer.CONCURRENCY, BugClass.WORKSPACE)
+_SHORT_KV = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.SHORT_KV)
+_INDICES = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.WRONG_INDEX_SPACE)
+_FIXUP_SHORT_KV = DefectGroup(DEFECTS, Layer.FIXUP, BugClass.SHORT_KV)
+_MASKS = DefectGroup(DEFECTS, Layer.MASK, BugClass.MASK_ROWS)
+_MERGES = DefectGroup(DEFECTS, Layer.MERGE, BugClass.LSE_AND_MERGE)
+_WORKSPACES = DefectGroup(DEFECTS, Layer.CONCURRENCY, BugClass.WORKSPACE)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 
 from attnfuzz.kernels.backend import Output
 from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
-from attnfuzz.kernels.defects.planting import Group
+from attnfuzz.kernels.defects.planting import DefectGroup
 from attnfuzz.kernels.plan import BatchMetadata, Row
 from attnfuzz.kernels.queries import BmmScales, place_queries
 from attnfuzz.kernels.results import Results
@@ -19,10 +19,10 @@ from attnfuzz.reference.mistake import Mistake
 
 DEFECTS: list[Defect] = []
 
-_REPLAYS = Group(DEFECTS, Layer.GRAPH, BugClass.CAPTURE_AND_REPLAY_DIFFER)
-_STALE = Group(DEFECTS, Layer.GRAPH, BugClass.STALE_TAILS)
-_WINDOWS = Group(DEFECTS, Layer.GRAPH, BugClass.WINDOW)
-_SCALES = Group(DEFECTS, Layer.GRAPH, BugClass.SCALES)
+_REPLAYS = DefectGroup(DEFECTS, Layer.GRAPH, BugClass.CAPTURE_AND_REPLAY_DIFFER)
+_STALE = DefectGroup(DEFECTS, Layer.GRAPH, BugClass.STALE_TAILS)
+_WINDOWS = DefectGroup(DEFECTS, Layer.GRAPH, BugClass.WINDOW)
+_SCALES = DefectGroup(DEFECTS, Layer.GRAPH, BugClass.SCALES)
 
 
 @_REPLAYS.add("query_not_copied_on_replay", "SageAttention issue #392 (replays with new inputs)", Mistake.TOLD_QUERY)

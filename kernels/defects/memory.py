@@ -9,7 +9,7 @@ import torch
 
 from attnfuzz.kernels.backend import Op, Output
 from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
-from attnfuzz.kernels.defects.planting import Group, Plant
+from attnfuzz.kernels.defects.planting import DefectGroup, Plant
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.plan import Row
@@ -22,12 +22,12 @@ from attnfuzz.reference.mistake import Mistake
 
 DEFECTS: list[Defect] = []
 
-_WORKSPACES = Group(DEFECTS, Layer.MEMORY, BugClass.WORKSPACE)
-_ALIGNMENTS = Group(DEFECTS, Layer.MEMORY, BugClass.ALIGNMENT)
-_PADDED = Group(DEFECTS, Layer.MEMORY, BugClass.PLANNED_THEN_PADDED)
-_MERGES = Group(DEFECTS, Layer.MERGE, BugClass.LSE_AND_MERGE)
-_SCALES = Group(DEFECTS, Layer.MEMORY, BugClass.SCALES)
-_STALE = Group(DEFECTS, Layer.MEMORY, BugClass.STALE_TAILS)
+_WORKSPACES = DefectGroup(DEFECTS, Layer.MEMORY, BugClass.WORKSPACE)
+_ALIGNMENTS = DefectGroup(DEFECTS, Layer.MEMORY, BugClass.ALIGNMENT)
+_PADDED = DefectGroup(DEFECTS, Layer.MEMORY, BugClass.PLANNED_THEN_PADDED)
+_MERGES = DefectGroup(DEFECTS, Layer.MERGE, BugClass.LSE_AND_MERGE)
+_SCALES = DefectGroup(DEFECTS, Layer.MEMORY, BugClass.SCALES)
+_STALE = DefectGroup(DEFECTS, Layer.MEMORY, BugClass.STALE_TAILS)
 
 
 _ALIGNMENT = 256

@@ -8,7 +8,7 @@ import torch
 
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
-from attnfuzz.kernels.defects.planting import Group
+from attnfuzz.kernels.defects.planting import DefectGroup
 from attnfuzz.kernels.lengths import longest
 from attnfuzz.kernels.ops_table import OpsTable
 from attnfuzz.kernels.paged_kv import PagedKv
@@ -21,16 +21,16 @@ from attnfuzz.reference.mistake import Mistake
 
 DEFECTS: list[Defect] = []
 
-_PADDED = Group(DEFECTS, Layer.PLANNER, BugClass.PLANNED_THEN_PADDED)
-_ROWS = Group(DEFECTS, Layer.PLANNER, BugClass.ROWS_DIFFER_FROM_METADATA)
-_SHORT_KV = Group(DEFECTS, Layer.PLANNER, BugClass.SHORT_KV)
-_INDICES = Group(DEFECTS, Layer.PLANNER, BugClass.WRONG_INDEX_SPACE)
-_TABLES = Group(DEFECTS, Layer.PLANNER, BugClass.TABLE_WIDTH_OR_TAIL)
-_OFFSETS = Group(DEFECTS, Layer.PLANNER, BugClass.INT32_OFFSETS)
-_STALE = Group(DEFECTS, Layer.PLANNER, BugClass.STALE_TAILS)
-_REPLAYS = Group(DEFECTS, Layer.PLANNER, BugClass.CAPTURE_AND_REPLAY_DIFFER)
-_MASKS = Group(DEFECTS, Layer.PLANNER, BugClass.MASK_ROWS)
-_LAYOUTS = Group(DEFECTS, Layer.PLANNER, BugClass.PAGE_LAYOUT)
+_PADDED = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.PLANNED_THEN_PADDED)
+_ROWS = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.ROWS_DIFFER_FROM_METADATA)
+_SHORT_KV = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.SHORT_KV)
+_INDICES = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.WRONG_INDEX_SPACE)
+_TABLES = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.TABLE_WIDTH_OR_TAIL)
+_OFFSETS = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.INT32_OFFSETS)
+_STALE = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.STALE_TAILS)
+_REPLAYS = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.CAPTURE_AND_REPLAY_DIFFER)
+_MASKS = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.MASK_ROWS)
+_LAYOUTS = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.PAGE_LAYOUT)
 
 
 _WRAP = 512

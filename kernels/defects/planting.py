@@ -36,7 +36,7 @@ _PLACES = (
 
 
 @dataclass(frozen=True)
-class Group:
+class DefectGroup:
     """The defects of one layer and one class of bug, added to `defects`; a defect's title is its docstring."""
 
     defects: list[Defect]
