@@ -32,6 +32,7 @@ def describe(case: Case) -> str:
 
 
 def _wrapped(text: str, label: str) -> str:
+    """The text behind its label. Words such as folder names stay whole, for searching."""
     return fill(
         text,
         _WIDTH,
@@ -136,22 +137,13 @@ def describe_calls(case: CallCase, *, notes: bool = True) -> str:
     """Lines for the case and each of its calls, with the shapes of tensors and scalars, and for its notes."""
     lines = [f"case {case_id(case)} for {case.backend}, made of calls"]
     for index, call in enumerate(case.calls):
-        label = f"call {index:<5}"
         arguments = ", ".join(f"{name} {_words(value)}" for name, value in call.arguments.items())
-        text = f"{call.op}: {arguments}"
-        lines.append(
-            fill(text, _WIDTH, initial_indent=label, subsequent_indent=" " * len(label), break_on_hyphens=False)
-        )
+        lines.append(_wrapped(f"{call.op}: {arguments}", f"call {index:<5}"))
     if case.answer is None:
         lines.append("No answer is given: accesses, canaries, inputs and exceptions are judged.")
     if notes:
-        lines += [_note(text) for text in case.notes]
+        lines += [_wrapped(text, "note      ") for text in case.notes]
     return "\n".join(lines)
-
-
-def _note(text: str) -> str:
-    # Folder names stay whole, for searching.
-    return fill(text, _WIDTH, initial_indent="note      ", subsequent_indent=" " * 10, break_long_words=False)
 
 
 def _words(value: Argument) -> str:
