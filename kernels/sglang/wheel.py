@@ -79,9 +79,7 @@ def unpack(wheel: Path, root: Path) -> None:
             if not _is_needed(path):
                 continue
             if path.is_absolute() or ".." in path.parts or "\\" in member.filename:
-                raise ReleaseError(
-                    f"{wheel.name} would write {member.filename!r}, outside its folder: do not use it"
-                )
+                raise ReleaseError(f"{wheel.name} would write {member.filename!r}, outside its folder: do not use it")
             archive.extract(member, root)
 
 
