@@ -1,8 +1,9 @@
 """Findings per cause of planted defects: alone, and two in one backend.
 
 Each backend is searched by a campaign of its own. Whose a finding is follows from its smallest case: it fails on the
-backend with the one defect alone, or with the other. Two defects are found apart if each has a cause with none of the
-other's findings, merged if a cause has findings of both, and split if one has several causes.
+backend with the one defect alone, or with the other, or with one of them in the finding's way. Two defects are found
+apart if each has a cause with none of the other's findings, merged if a cause has findings of both, and split if one
+has several causes.
 """
 
 import itertools
@@ -23,6 +24,7 @@ from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.run import run
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.defects.catalogue import DEFECTS
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import encode
@@ -82,7 +84,7 @@ def measured(runner: Runner, backend: str, *, seconds: float | None, examples: i
 
 def _of(runner: Runner, backend: str, standing: Standing) -> Measured:
     causes = standing.causes
-    whose = {each.name: _whose(runner, backend, each.case) for cause in causes for each in cause.findings}
+    whose = {each.name: _whose(runner, backend, each) for cause in causes for each in cause.findings}
     return Measured(
         backend=backend,
         findings=len(standing.findings),
@@ -100,20 +102,26 @@ def _symptom(whose: str, finding: AnyFinding) -> str:
     return " | ".join((whose, fingerprint.kind, fingerprint.mode, fingerprint.place, ", ".join(finding.needs)))
 
 
-def _whose(runner: Runner, backend: str, case: Case) -> str:
-    """Return "A" or "B" for a case that fails with one of the two defects alone, "?" if with both or neither."""
+def _whose(runner: Runner, backend: str, finding: AnyFinding) -> str:
+    """Return "A" or "B" for a finding whose case fails with one of the two defects alone, "?" for both or neither.
+
+    A case may fail with each of them in its own way: then it counts which fails as the finding does.
+    """
     correct, *planted = backend.split("+")
     if len(planted) < 2:
         return "A"
-    letters = zip("AB", planted, strict=True)
-    failing = [letter for letter, each in letters if _fails(runner, case, f"{correct}+{each}")]
-    return failing[0] if len(failing) == 1 else "?"
+    kinds = {
+        letter: _kinds(runner, finding.case, f"{correct}+{each}") for letter, each in zip("AB", planted, strict=True)
+    }
+    failing = [letter for letter, each in kinds.items() if each]
+    alike = [letter for letter in failing if finding.observation.kind in kinds[letter]]
+    return next((each[0] for each in (failing, alike) if len(each) == 1), "?")
 
 
-def _fails(runner: Runner, case: Case, backend: str) -> bool:
-    return any(
-        runner.verdict(replace(case, backend=backend, seed=case.seed + offset)).failures for offset in range(SEEDS)
-    )
+def _kinds(runner: Runner, case: Case, backend: str) -> set[Kind]:
+    """The kinds of all failures of a case on a backend, with any of a few value seeds."""
+    seeded = (replace(case, backend=backend, seed=case.seed + offset) for offset in range(SEEDS))
+    return {each.kind for again in seeded for each in runner.verdict(again).failures}
 
 
 def pairs_of_defects(seed: int) -> Iterator[str]:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from statistics import median
 
 import click
-from measurement import backends_option, count_option, show
+from measurement import backends_option, count_option, show, slices_of
 
-from attnfuzz.harness.campaign.schedule import slices_of
 from attnfuzz.harness.sandbox.case_runner import OneByOne
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.search.examples import drawn_cases

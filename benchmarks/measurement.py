@@ -3,7 +3,7 @@
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ from rich.table import Table
 from attnfuzz.harness.backends.engines import DEFAULT_BACKENDS
 from attnfuzz.harness.backends.load import BackendFileError
 from attnfuzz.harness.backends.registry import UnknownBackend, resolve
+from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.search.examples import drawn_cases, run_examples
+from attnfuzz.harness.search.examples import derive_seed, drawn_cases, run_examples
+from attnfuzz.harness.search.messages import Slice
 from attnfuzz.reference.case import Case
 
 WIDTH = 110
@@ -43,6 +45,13 @@ def backends_option(default: Sequence[str] = DEFAULT_BACKENDS) -> Decorator:
         callback=_known,
         help="Backend to measure; may be given several times.",
     )
+
+
+def slices_of(backend: str, *, examples: int, seed: int) -> Iterator[Slice]:
+    """The slices of a campaign for one backend if none ends early, each with its own seed."""
+    for index, first in enumerate(range(0, examples, EXAMPLES_PER_SLICE)):
+        own = derive_seed(seed, backend, index)
+        yield Slice(backend=backend, index=index, seed=own, examples=min(EXAMPLES_PER_SLICE, examples - first))
 
 
 def known_backend(_ctx: click.Context, _parameter: click.Parameter, name: str) -> str:

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from statistics import median
 
 import click
-from measurement import count_option, quantile, sample, seconds_of, seed_option, show
+from measurement import count_option, quantile, sample, seconds_of, seed_option, show, slices_of
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import on_device, resolve
-from attnfuzz.harness.campaign.schedule import slices_of
-from attnfuzz.harness.defects.search import NO_SHRINKING
+from attnfuzz.harness.campaign.shrinking import NOTHING
 from attnfuzz.harness.releases.replaying import CANNOT_BE_JUDGED, reason_of
 from attnfuzz.harness.releases.wanted import fingerprint_anywhere
 from attnfuzz.harness.reported.bugs import Bug, load_bugs
@@ -192,7 +191,7 @@ def _search(judge: _Difference, bug: Bug, seed: int, examples: int) -> _Found | 
     start = time.perf_counter()
     for task in slices_of(bug.release, examples=examples, seed=seed):
         judge.begins = True
-        Hunt(replace(task, shrink=NO_SHRINKING), judge, hear, capability=resolve(bug.release).capability).run(
+        Hunt(replace(task, shrink=NOTHING), judge, hear, capability=resolve(bug.release).capability).run(
             drawn_cases(bug.release)
         )
         if suspects:

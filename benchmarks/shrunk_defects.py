@@ -13,10 +13,10 @@ from pathlib import Path
 from statistics import median
 
 import click
-from measurement import count_option, json_option, quantile, seed_option, show
+from measurement import count_option, json_option, quantile, seed_option, show, slices_of
+from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.defects.search import Search
 from attnfuzz.harness.reduce.ablation import CLUES, needed
 from attnfuzz.harness.sandbox.case_runner import OneByOne
 from attnfuzz.harness.sandbox.check import Runner
@@ -25,7 +25,7 @@ from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, ShrinkBudget, Suspect
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.kernels.defects.catalogue import DEFECTS
+from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
 from attnfuzz.kernels.defects.defect import BugClass, Defect
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
@@ -111,24 +111,23 @@ class _Counted(OneByOne):
 def measured(runner: Runner, defect: Defect, seed: int, examples: int, budget: ShrinkBudget) -> Measured | None:
     """Find a defect and make its case small, as a campaign does; None if it is not found."""
     counted = _Counted(runner)
-    search = Search(defect, seed=seed, examples=examples, shrink=budget)
+    backend = backend_name(defect)
     began: list[tuple[int, float]] = []
+    found: list[Caught] = []
 
     def tell(message: AnyMessage) -> None:
-        if isinstance(message, Suspect):
+        if isinstance(message, Suspect | Caught):
             began.append((counted.runs, time.perf_counter()))
-        if isinstance(message, Caught):
-            began.append((counted.runs, time.perf_counter()))
-        search.take(message)
+        if isinstance(message, Caught) and not (message.recurrence and message.recurrence.seen_once):
+            found.append(message)
 
-    while not search.over:
-        task = search.next_slice()
-        hunt = Hunt(task, counted, tell, capability=resolve(task.backend).capability)
-        search.take(hunt.run(drawn_cases(task.backend)))
-    if search.caught is None:
-        return None
-    (runs, at), (runs_after, after) = began[-2:]
-    return _of(defect, runner, search.caught, runs_after - runs, after - at)
+    for task in slices_of(backend, examples=examples, seed=seed):
+        own = replace(task, shrink=budget, first_only=True)
+        Hunt(own, counted, tell, capability=resolve(backend).capability).run(drawn_cases(backend))
+        if found:
+            (runs, at), (runs_after, after) = began[-2:]
+            return _of(defect, runner, found[0], runs_after - runs, after - at)
+    return None
 
 
 def _of(defect: Defect, runner: Runner, caught: Caught, runs: int, seconds: float) -> Measured:

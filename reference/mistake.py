@@ -4,12 +4,13 @@ Each planted defect declares the mistakes that describe it, so that wrong explan
 """
 
 from enum import StrEnum
+from typing import Self
 
 
 class Mistake(StrEnum):
     """A deviation of a kernel, or of its caller, from correct attention.
 
-    The members TOLD_* are mistakes in the call's arguments: the kernel answers the call correctly.
+    The members GIVEN_* are mistakes in the call's arguments: the kernel answers the call correctly.
     """
 
     NO_KEYS = "no keys"
@@ -43,10 +44,21 @@ class Mistake(StrEnum):
     PAGES_IN_A_ROW = "pages taken to be consecutive"
     QUERY_STRIDE = "queries read at other strides"
     CACHE_STRIDE = "KV cache read at other strides"
-    TOLD_LENGTH = "told another length"
-    TOLD_PAGES = "told other pages"
-    TOLD_ROWS = "told other rows"
-    TOLD_QUERY = "told other queries"
-    TOLD_SCALE = "told another scale"
-    TOLD_WINDOW = "told another window"
-    TOLD_SINKS = "told other sinks"
+    GIVEN_LENGTH = "given another length"
+    GIVEN_PAGES = "given other pages"
+    GIVEN_ROWS = "given other rows"
+    GIVEN_QUERY = "given other queries"
+    GIVEN_SCALE = "given another scale"
+    GIVEN_WINDOW = "given another window"
+    GIVEN_SINKS = "given other sinks"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        """Read the values of the logs before 0.1.0, where another word stood for "given"."""
+        thing = str(value).partition(" ")[2]
+        return next((each for each in cls if each.value == f"given {thing}"), None)
+
+    @property
+    def of_caller(self) -> bool:
+        """Whether the call's arguments are wrong, not the kernel."""
+        return self.value.startswith("given ")

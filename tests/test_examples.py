@@ -47,7 +47,7 @@ def test_the_subtle_error_is_found_and_explained() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("flashinfer") is None, reason="dumps a call of FlashInfer")
-def test_the_crashing_call_dumps_itself_and_fails_as_told(tmp_path: Path) -> None:
+def test_the_crashing_call_dumps_itself_and_fails_as_reported(tmp_path: Path) -> None:
     settings = {
         "FLASHINFER_LOGLEVEL": "10",
         "FLASHINFER_LOGDEST": str(tmp_path / "log"),

@@ -40,7 +40,7 @@ def test_they_follow_githubs_schema(schema: str) -> None:
 
 
 @workflows
-def test_every_action_is_pinned_to_a_commit_whose_version_is_told(path: Path) -> None:
+def test_every_action_is_pinned_to_a_commit_whose_version_is_reported(path: Path) -> None:
     used = [line for line in path.read_text().splitlines() if "uses:" in line]
     assert used
     for line in used:

@@ -23,7 +23,7 @@ from attnfuzz.harness.campaign.events import (
 from attnfuzz.harness.campaign.filing import Export, ExportRecurring, Filing, Render
 from attnfuzz.harness.campaign.growth import Growth
 from attnfuzz.harness.campaign.jobs import JobEnded, Jobs
-from attnfuzz.harness.campaign.knowledge import JOB_KILLED, NOT_COME_BACK, OUT_OF_TIME, Knowledge
+from attnfuzz.harness.campaign.knowledge import JOB_KILLED, OUT_OF_TIME, Knowledge
 from attnfuzz.harness.campaign.plan import Limits, Plan
 from attnfuzz.harness.campaign.replays import Replays, kept_cases
 from attnfuzz.harness.campaign.resume import opening
@@ -37,6 +37,7 @@ from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.reported.bugs import load_bugs
 from attnfuzz.harness.search.messages import (
+    NOT_COME_BACK,
     AnyMessage,
     Caught,
     Gap,
@@ -50,6 +51,7 @@ from attnfuzz.harness.search.messages import (
     Tally,
     Troubled,
 )
+from attnfuzz.harness.verdict.recurrence import Recurrence
 
 SECONDS_PER_LOOK = 0.1
 
@@ -269,7 +271,7 @@ class Campaign:
                 self._deaths[job] = 0
                 run.tally += message
                 self._tallies.add(run.task.backend, message)
-            case Interesting():
+            case Interesting() if self._plan.trial is None:
                 yield from self._growth.take(message, searched=self._searched(run.task.backend))
             case Rechecked(finding=finding):
                 self._undone.checked(finding)
@@ -300,6 +302,9 @@ class Campaign:
         suspect = message if isinstance(message, Suspect) else run.suspects.pop(fingerprint)
         filed = self._knowledge.is_filed(fingerprint) and not suspect.beside
         match message:
+            case Caught(recurrence=Recurrence(seen_once=True) as tried) if self._plan.trial is not None:
+                # A death that did not come back ends no trial.
+                yield self._filing.keep(suspect, NOT_COME_BACK, tried)
             case Suspect(case=case, observation=observation, left_over=left_over):
                 run.suspects[fingerprint] = message
                 if not filed:
@@ -310,9 +315,9 @@ class Campaign:
                         observation=observation,
                         left_over=left_over,
                     )
-            case Lost(tried=tried):
+            case Lost(tried=tried, reason=reason):
                 if not filed:
-                    yield self._filing.keep(suspect, NOT_COME_BACK, tried)
+                    yield self._filing.keep(suspect, reason, tried)
             case Caught():
                 if not filed:
                     yield from self._file(message)
@@ -320,7 +325,7 @@ class Campaign:
     def _file(self, caught: Caught) -> Iterator[Event]:
         event = self._filing.file(caught)
         yield event
-        if isinstance(event, FindingFiled):
+        if isinstance(event, FindingFiled) and self._plan.trial is None:
             yield from self._growth.keep_failure(event.case)
 
     def _finish_slice(self, job: int, done: SliceDone) -> Iterator[Event]:

@@ -16,6 +16,7 @@ from attnfuzz.harness.search.messages import Count, Seconds, SliceKind, Tally
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.recurrence import Recurrence
+from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Guard
 from attnfuzz.strategies.coverage import Pair
@@ -66,6 +67,8 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
     guard: Guard | None = None
     leaning: bool = True
     until_finding: bool = False
+    without: tuple[Tier, ...] = ()
+    trial: Seconds | None = None
     database: Name | None = None
     ledger: Name | None = None
     folder: Name | None = None
@@ -134,7 +137,7 @@ class FindingFiled(FailureEvent, frozen=True, kw_only=True, tag=True):
     `name` identifies the finding; `fingerprint` is that before shrinking. `needs` are the names of needed features
     (`attnfuzz.harness.reduce.ablation.FEATURES`). `cause` is the finding that represents its cause, "" if that is this
     one. `known` is the ledger's reason, if any. `state` is NEW, or RETURNED if an earlier campaign saw it fixed.
-    `recurrence` is set if it does not always come back.
+    `recurrence` is set if it does not always come back. `others` are the other failures of the case.
     """
 
     name: str
@@ -145,6 +148,7 @@ class FindingFiled(FailureEvent, frozen=True, kw_only=True, tag=True):
     state: State = State.NEW
     known: str | None = None
     recurrence: Recurrence | None = None
+    others: tuple[Observation, ...] = ()
 
 
 class AlreadyFiled(Event, frozen=True, kw_only=True, tag=True):

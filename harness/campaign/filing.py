@@ -105,6 +105,7 @@ class Filing:
             state=state,
             known=self._known(caught.fingerprint, case, finding.name, finding.cause),
             recurrence=caught.recurrence,
+            others=tuple(each for each in caught.verdict.failures if each != observation),
         )
 
     def _on_file(self, finding: Finding, caught: Caught) -> str | None:

@@ -19,13 +19,12 @@ from attnfuzz.harness.campaign.events import (
 )
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.search.known import KnownCause
-from attnfuzz.harness.search.messages import SliceKind
+from attnfuzz.harness.search.messages import FAILS_ALONE, SliceKind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
 
 ATTEMPTS = 3
 
-NOT_COME_BACK = "it did not come back in a fresh worker"
 JOB_KILLED = "the job that ran it was killed each time"
 OUT_OF_TIME = "the campaign ended before it was confirmed"
 
@@ -82,7 +81,7 @@ class Knowledge:
                 self._merged[name] = cause
             case UnconfirmedKept(fingerprint=fingerprint, case=case, reason=reason) if reason != OUT_OF_TIME:
                 self._settle([(fingerprint, case)])
-                self._lost[fingerprint] += 1
+                self._lost[fingerprint] += reason != FAILS_ALONE
             case GapSeen(fingerprint=fingerprint):
                 self.gaps.add(fingerprint)
             case SliceStarted(kind=SliceKind.DRAWN):

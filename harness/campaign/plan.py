@@ -12,6 +12,7 @@ from attnfuzz.harness.search.limits import MOST_SECONDS
 
 if TYPE_CHECKING:
     # The command line declares its options with these bounds, before anything imports torch.
+    from attnfuzz.harness.verdict.tiers import Tier
     from attnfuzz.reference.case import Guard
 
 ALPHA = 1e-3
@@ -56,8 +57,10 @@ class Plan:
     `alpha` is the expected number of false alarms if all backends are correct, before confirmation. `leaning`: drawing
     is biased towards unreached pairs. `database` is a folder or a redis:// URL for Hypothesis' examples; `ledger` the
     file of known findings; `ray` the cluster for jobs, None for local processes. `until_finding`: it also ends once a
-    failure that the ledger does not know is filed, or one on file fails again. `begun` is the time of the request, on
-    the monotonic clock.
+    failure that the ledger does not know is filed, or one on file fails again. The tiers in `without` are skipped.
+    `trial` makes it one search of `examples` per backend, up to its first finding, which is shrunk for this many
+    seconds; no case is kept or run again, and no script is made. `begun` is the time of the request, on the monotonic
+    clock.
     """
 
     backends: tuple[str, ...]
@@ -75,6 +78,8 @@ class Plan:
     ledger: Path | None = None
     ray: str | None = None
     until_finding: bool = False
+    without: "tuple[Tier, ...]" = ()
+    trial: float | None = None
     begun: float = field(default_factory=time.monotonic, compare=False)
 
     @property

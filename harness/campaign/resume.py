@@ -37,6 +37,8 @@ def opening(plan: Plan, *, campaign: str, jobs: int, environment: Mapping[str, s
         guard=plan.guard,
         leaning=plan.leaning,
         until_finding=plan.until_finding,
+        without=plan.without,
+        trial=plan.trial,
         # The campaign may be resumed from another folder.
         database=None if plan.database is None else _absolute(without_password(plan.database)),
         ledger=None if plan.ledger is None else str(plan.ledger.absolute()),
@@ -109,6 +111,8 @@ def plan_again(
         preset=started.preset,
         leaning=started.leaning,
         until_finding=until_finding or started.until_finding,
+        without=started.without,
+        trial=started.trial,
         database=database or _database(started.database, home),
         ledger=ledger or _ledger(started.ledger, home),
         ray=ray,

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 from attnfuzz.harness.backends.registry import resolve
@@ -40,31 +40,40 @@ def run(
     *,
     stop: threading.Event | None = None,
     progress: Callable[[str], None] = lambda _: None,
+    jobs: Jobs | None = None,
 ) -> Ended:
     """Run `plan` as a new campaign of its home. `stop` ends it early, `progress` gets lines about compilation.
 
     Each event is logged first, then passed to each of `handlers`, in order and in this thread. A handler that
-    raises ends the campaign; it can be resumed.
+    raises ends the campaign; it can be resumed. Campaigns of the same backends, one after the other, may share the
+    `jobs` of `start_jobs`, if each ends when its examples are spent.
 
     Raises:
         UserError: something in the plan is wrong, missing or in use; nothing was written.
         OSError: a file can't be written.
 
     """
-    ledger = check_plan(plan, progress)
+    ledger = check_plan(plan, progress, started=jobs is not None)
     home = Home(plan.out)
     with home.locked():
-        return carry_out(plan, home, ledger, handlers, stop=stop)
+        return carry_out(plan, home, ledger, handlers, stop=stop, jobs=jobs)
 
 
-def check_plan(plan: Plan, progress: Callable[[str], None]) -> Ledger:
-    """Check `plan`, and return its ledger. Writes nothing."""
+def check_plan(plan: Plan, progress: Callable[[str], None], *, started: bool = False) -> Ledger:
+    """Check `plan`, unless its jobs are `started`, and return its ledger. Writes nothing."""
     open_database(plan.database, progress)
     ledger = Ledger() if plan.ledger is None else Ledger.load(plan.ledger)
-    prepare(plan.backends, progress)
-    if plan.ray is None:
-        check_room(plan.jobs, plan.backends)
+    if not started:
+        prepare(plan.backends, progress)
+        if plan.ray is None:
+            check_room(plan.jobs, plan.backends)
     return ledger
+
+
+def start_jobs(plan: Plan, progress: Callable[[str], None]) -> AbstractContextManager[Jobs]:
+    """The jobs of campaigns that differ from `plan` in their seed and home alone."""
+    check_plan(plan, progress)
+    return _jobs(plan)
 
 
 def carry_out(
@@ -75,18 +84,19 @@ def carry_out(
     *,
     past: Past | None = None,
     stop: threading.Event | None = None,
+    jobs: Jobs | None = None,
 ) -> Ended:
     """Run a checked plan in a locked home; resume `past` if given. Raises OSError."""
     corpus = Corpus(home.corpus)
     versions = environment()
     standing = Standing.of(past.events if past else ())
     torn_bytes = past.torn_bytes if past else 0
-    with _jobs(plan) as jobs:
+    with _jobs(plan) if jobs is None else nullcontext(jobs) as running:
         # Errors so far leave no campaign behind.
         campaign = past.campaign if past else home.new_id()
         engine = Campaign(
             plan,
-            jobs,
+            running,
             campaign=campaign,
             archive=Archive(home.findings, home.unconfirmed, campaign=campaign, environment=versions),
             corpus=corpus,
@@ -96,8 +106,8 @@ def carry_out(
             torn_bytes=torn_bytes,
             stop=stop or threading.Event(),
             render=render_failure,
-            export=_export,
-            export_recurring=_export_recurring,
+            export=_export if plan.trial is None else lambda _: None,
+            export_recurring=_export_recurring if plan.trial is None else lambda _: None,
         )
         with EventLog(home.log(campaign), torn_bytes=torn_bytes) as log:
             all_handlers: tuple[Handler, ...] = (log, standing, *handlers)
@@ -113,6 +123,7 @@ def _jobs(plan: Plan) -> AbstractContextManager[Jobs]:
         contract=plan.contract,
         guard=plan.guard,
         alpha=plan.alpha_per_output,
+        without=plan.without,
         database=plan.database,
     )
     if plan.ray is None:

@@ -1,6 +1,6 @@
 """The order of slices: the budget is shared among backends by yield."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from attnfuzz.harness.campaign.events import CoverageGrew, Event, FindingFiled, Progress, SliceFinished, SliceStarted
 from attnfuzz.harness.campaign.turns import Running, Turns
@@ -64,19 +64,11 @@ class Schedule:
         backend = self._turns.next([name for name, size in sizes.items() if size], under_way)
         if backend is None:
             return None
-        return _slice(backend, self._handed_out[backend], sizes[backend], seed=self._seed)
+        index = self._handed_out[backend]
+        seed = derive_seed(self._seed, backend, index)
+        return Slice(backend=backend, index=index, seed=seed, examples=sizes[backend])
 
     def _size(self, backend: str, promised: int) -> int:
         if self._examples is None:
             return EXAMPLES_PER_SLICE
         return max(0, min(EXAMPLES_PER_SLICE, self._examples - self._searched[backend] - promised))
-
-
-def slices_of(backend: str, *, examples: int, seed: int) -> Iterator[Slice]:
-    """The slices of a campaign for one backend if none ends early, each with its own seed."""
-    for index, first in enumerate(range(0, examples, EXAMPLES_PER_SLICE)):
-        yield _slice(backend, index, min(EXAMPLES_PER_SLICE, examples - first), seed=seed)
-
-
-def _slice(backend: str, index: int, examples: int, *, seed: int) -> Slice:
-    return Slice(backend=backend, index=index, seed=derive_seed(seed, backend, index), examples=examples)

@@ -46,6 +46,7 @@ class Score:
     tally: Tally = field(default_factory=Tally)
     kept: int = 0
     slices: int = 0
+    seconds: float = 0.0
     unsupported: Counter[str] = field(default_factory=Counter)
     pairs: set[Pair] = field(default_factory=set)
     growth: list[tuple[int, int]] = field(default_factory=list)
@@ -128,6 +129,7 @@ class Standing:
                 self.running = {j: task for j, task in self.running.items() if not _ends(event, task)}
                 score = self.score(event.backend)
                 score.slices += 1
+                score.seconds += event.seconds
                 score.unsupported.update(event.unsupported)
             case JobFailed():
                 self.failure = event

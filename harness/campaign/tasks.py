@@ -10,14 +10,14 @@ from msgspec.structs import replace
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.campaign.comparisons import COMPARISON, Comparisons
 from attnfuzz.harness.campaign.knowledge import Knowledge
-from attnfuzz.harness.campaign.plan import Limits, Plan
+from attnfuzz.harness.campaign.plan import MOST_EXAMPLES, Limits, Plan
 from attnfuzz.harness.campaign.replays import REPLAYS_PER_SLICE, Replays, replay_slice
 from attnfuzz.harness.campaign.schedule import Schedule
 from attnfuzz.harness.campaign.shrinking import NOTHING, ShrinkingTime
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.turns import Running
 from attnfuzz.harness.campaign.under_way import SuspectKey, UnderWay
-from attnfuzz.harness.search.messages import Replay, Slice, SliceKind
+from attnfuzz.harness.search.messages import Replay, ShrinkBudget, Slice, SliceKind
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
@@ -62,6 +62,8 @@ class Tasks:
 
         `unsent` are each backend's searched examples that no event has reported yet.
         """
+        if self.plan.trial is not None:
+            return self._of_trial(at, under_way, unsent, ShrinkBudget(seconds=self.plan.trial))
         left = None if self.plan.seconds is None else self.plan.seconds - at
         if left is not None and left <= 0:
             return self._last(at, under_way)
@@ -89,6 +91,15 @@ class Tasks:
         causes = self.knowledge.causes_near(task.backend)
         task = replace(task, known=known, causes=causes, seconds=seconds, shrink=shrink, shrink_seconds=shrink_seconds)
         return UnderWay(task, since=at, again=again)
+
+    def _of_trial(
+        self, at: float, under_way: Collection[UnderWay], unsent: Mapping[str, int], shrink: ShrinkBudget
+    ) -> UnderWay | None:
+        """A slice of a backend that has none now, and no finding."""
+        running = {run.task.backend for run in under_way}
+        found = {each.fingerprint.backend for each in self.standing.filed}
+        task = self._drawn(at, under_way, {**unsent, **dict.fromkeys(running | found, MOST_EXAMPLES)})
+        return None if task is None else UnderWay(replace(task, shrink=shrink, first_only=True), since=at)
 
     def _last(self, at: float, under_way: Collection[UnderWay]) -> UnderWay | None:
         """After the search: suspects to confirm and file as they are, then causes to compare."""

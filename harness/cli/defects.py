@@ -1,8 +1,11 @@
 """`attnfuzz defects`: the planted defects, and which of them the judge detects."""
 
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -12,8 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 import attnfuzz
-from attnfuzz.harness.campaign.jobs import JobEnded, JobProcesses
-from attnfuzz.harness.campaign.prepare import check_room, prepare
+from attnfuzz.harness.campaign.events import CampaignStarted, Event, FindingFiled, Handler, SliceFinished
+from attnfuzz.harness.campaign.plan import MOST_OUTPUTS_PER_CASE, Plan
+from attnfuzz.harness.campaign.run import run, start_jobs
+from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.cli.answers import Defects, ListedDefect
 from attnfuzz.harness.cli.given import named
 from attnfuzz.harness.cli.terminal import (
@@ -29,15 +34,14 @@ from attnfuzz.harness.cli.terminal import (
 )
 from attnfuzz.harness.defects.pins import save_pin
 from attnfuzz.harness.defects.results import DefectScore, DefectTally, enough
-from attnfuzz.harness.defects.search import NO_SHRINKING, Search, SearchOutcome, run_searches
-from attnfuzz.harness.search.messages import JobSetup, ShrinkBudget
-from attnfuzz.harness.verdict.tiers import Tier
+from attnfuzz.harness.defects.search import SearchOutcome, is_over, outcome_of
+from attnfuzz.harness.verdict.tiers import ALPHA, Tier
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
 from attnfuzz.kernels.defects.defect import Defect
 
-PIN_BUDGET = ShrinkBudget(runs=400, seconds=8.0)
-"""The cost of shrinking a case to pin: it has to be small enough to read."""
+PIN_SECONDS = 8.0
+"""Time for shrinking a case to pin: it has to be small enough to read."""
 
 
 def list_defects() -> None:
@@ -75,37 +79,51 @@ def run_defects(
     pin: Path | None,
 ) -> Exit:
     """Search planted defects, print which are detected, and return the exit code."""
-    off = tuple(map(Tier, without))
     chosen = in_layers(named(names, DEFECTS, "defect"))
     drawn = range(seed, seed + seeds)
-    shrink = NO_SHRINKING if pin is None else PIN_BUDGET
-    backends = tuple(map(backend_name, chosen))
-    prepare(backends, tell)
-    check_room(jobs, backends)
+    plan = Plan(
+        backends=tuple(map(backend_name, chosen)),
+        out=Path(),
+        examples=examples,
+        jobs=jobs,
+        # As a case is judged outside of campaigns, however many defects are chosen.
+        alpha=ALPHA * examples * len(chosen) * MOST_OUTPUTS_PER_CASE,
+        leaning=False,
+        without=tuple(map(Tier, without)),
+        trial=0.0 if pin is None else PIN_SECONDS,
+    )
     if pin is not None:
         # Before the searches, which take minutes: a folder that can't be created would lose them.
         pin.mkdir(parents=True, exist_ok=True)
     console = details()
     which = f"seed {seed}" if seeds == 1 else f"seeds {seed} to {drawn[-1]}"
     console.print(f"Searching {count(len(chosen), 'defect')}: {examples:,} examples each, {which}.")
-    setup = JobSetup(backends=backends, contract="declared", guard=None, without=off)
-    outcomes: dict[str, list[SearchOutcome]] = {defect.name: [] for defect in chosen}
-    searches = (Search(defect, seed=each, examples=examples, shrink=shrink) for defect in chosen for each in drawn)
-    try:
-        with JobProcesses(jobs, setup) as processes, watching(console, len(chosen) * seeds) as watch:
-            for search in run_searches(searches, processes):
-                watch(search)
-                if search.over:
-                    outcomes[search.defect.name].append(search.outcome)
-                if search.over and pin is not None and search.caught is not None:
-                    save_pin(pin, search.defect.name, search.caught)
-    except JobEnded as ended:
-        warn(f"{ended.text}\nThe harness itself failed.")
+    with watching(console, chosen, seeds) as watch:
+        standings = list(_trials(plan, drawn, (watch,) if pin is None else (watch, partial(_save_pin, pin))))
+    failure = standings[-1].failure
+    if failure is not None:
+        warn(f"{failure.text}\nThe harness itself failed.")
         return Exit.FAILED
-    scores = [DefectTally(defect, tuple(outcomes[defect.name])) for defect in chosen]
-    answer(_score(scores, examples, drawn, off))
+    scores = [DefectTally(defect, tuple(outcome_of(defect, each) for each in standings)) for defect in chosen]
+    answer(_score(scores, examples, drawn, plan.without))
     print_scores(Terminal(), scores)
     return Exit.CLEAN if enough(scores) else Exit.FOUND
+
+
+def _trials(plan: Plan, seeds: Iterable[int], handlers: Sequence[Handler]) -> Iterator[Standing]:
+    """Run `plan` with each of `seeds`, in temporary homes, until the harness fails."""
+    with start_jobs(plan, tell) as jobs:
+        for seed in seeds:
+            with tempfile.TemporaryDirectory() as home:
+                standing = run(replace(plan, seed=seed, out=Path(home)), handlers, jobs=jobs).standing
+            yield standing
+            if standing.failure is not None:
+                return
+
+
+def _save_pin(folder: Path, event: Event) -> None:
+    if isinstance(event, FindingFiled):
+        save_pin(folder, event.fingerprint.backend.partition("+")[2], event)
 
 
 def in_layers(defects: Sequence[Defect]) -> list[Defect]:
@@ -129,34 +147,40 @@ def _score(
 
 
 @contextmanager
-def watching(console: Console, total: int) -> Iterator[Callable[[Search], None]]:
-    """Follow `total` searches: on a terminal in one line that is redrawn, elsewhere in a line for each.
+def watching(console: Console, defects: Sequence[Defect], seeds: int) -> Iterator[Handler]:
+    """Follow a trial per seed: on a terminal in one line that is redrawn, elsewhere in a line for each search.
 
-    Yields a function to call with a search that has advanced.
+    Yields a handler of their events.
     """
-    watch = _Watch(console, total)
+    watch = _Watch(console, defects, seeds)
     live = Live(console=console, get_renderable=watch.draw, refresh_per_second=4, transient=True)
     with live if console.is_terminal and not console.quiet else nullcontext():
         yield watch
 
 
 class _Watch:
-    def __init__(self, console: Console, total: int) -> None:
+    def __init__(self, console: Console, defects: Sequence[Defect], seeds: int) -> None:
         self._console = console
-        self._total = total
+        self._defects = {backend_name(defect): defect for defect in defects}
+        self._total = len(defects) * seeds
         self._over = 0
-        self._running: dict[int, Search] = {}
+        self._standing = Standing()
 
-    def __call__(self, search: Search) -> None:
-        self._running[id(search)] = search
-        if search.over:
-            del self._running[id(search)]
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, CampaignStarted):
+            self._standing = Standing()
+        self._standing(event)
+        if isinstance(event, SliceFinished) and is_over(self._defects[event.backend], self._standing):
             self._over += 1
             if not self._console.is_terminal:
-                self._console.print(f"{self._over} of {self._total}: {_result(search.outcome)}", soft_wrap=True)
+                result = _result(outcome_of(self._defects[event.backend], self._standing))
+                self._console.print(f"{self._over} of {self._total}: {result}", soft_wrap=True)
 
     def draw(self) -> Text:
-        searching = ", ".join(f"{search.defect.name} {search.cases:,}" for search in self._running.values())
+        running = [task.backend for task in self._standing.running.values()]
+        searching = ", ".join(
+            f"{self._defects[each].name} {self._standing.score(each).tally.cases:,}" for each in running
+        )
         return Text(f"{self._over} of {self._total} searched; now {searching}", no_wrap=True, overflow="ellipsis")
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
+from attnfuzz.harness.campaign.events import FindingFiled
 from attnfuzz.harness.defects.search import killer
-from attnfuzz.harness.search.messages import Caught
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.reference import case_file, foreign
 from attnfuzz.reference.case_file import AnyCase
@@ -28,10 +28,10 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     case: msgspec.Raw
 
 
-def save_pin(folder: Path, defect: str, caught: Caught) -> None:
-    """Write the smallest case of `caught` to `folder`, in a file with the defect's name. Raises OSError."""
-    seen = caught.observation
-    case = textwrap.indent(case_file.encode(caught.case).decode(), "  ").strip()
+def save_pin(folder: Path, defect: str, filed: FindingFiled) -> None:
+    """Write the smallest case of `filed` to `folder`, in a file with the defect's name. Raises OSError."""
+    seen = filed.observation
+    case = textwrap.indent(case_file.encode(filed.case).decode(), "  ").strip()
     folder.mkdir(parents=True, exist_ok=True)
     _path(folder, defect).write_text(
         f'{{\n  "killed_by": "{killer(seen)}",\n  "kind": "{seen.kind}",\n  "case": {case}\n}}\n'

@@ -41,12 +41,7 @@ class GuardedMemory(PlacedMemory):
 
     def _sealed(self, allocations: Sequence[Allocation]) -> Seal:
         copies = [ctypes.string_at(each.address, each.nbytes) for each in allocations]
-        return Seal(
-            allocations,
-            lambda: done(
-                [difference(each.address, copy, each.nbytes) for each, copy in zip(allocations, copies, strict=True)]
-            ),
-        )
+        return Seal(allocations, lambda: done(list(map(_restored, allocations, copies))))
 
 
 class PlainMemory(PlacedMemory):
@@ -85,3 +80,11 @@ class PlainMemory(PlacedMemory):
 
     def _sealed(self, allocations: Sequence[Allocation]) -> Seal:
         return Seal(allocations, lambda: done([]))
+
+
+def _restored(allocation: Allocation, content: bytes) -> Difference:
+    """The difference from this content, which is put back."""
+    found = difference(allocation.address, content, allocation.nbytes)
+    if found is not None:
+        ctypes.memmove(allocation.address, content, allocation.nbytes)
+    return found

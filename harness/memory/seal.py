@@ -41,7 +41,9 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class Seal:
-    """Remembers the contents of tensors. `compare` finds the difference of each from its content when called.
+    """Remembers the contents of tensors. `compare` finds the difference of each from its content, and puts that back.
+
+    A changed input is a failure by itself: later launches and the reference read the original.
 
     It keeps copies, not checksums: copying and comparing is several times faster, and gives the place.
     """
@@ -50,7 +52,10 @@ class Seal:
         self._allocations, self._compare = allocations, compare
 
     def broken(self) -> Pending[list[tuple[str, int]]]:
-        """The tensors changed so far, on a GPU by queued work too, each with its first differing element in memory."""
+        """The tensors changed so far, on a GPU by queued work too, each with its first differing element.
+
+        They have their contents again.
+        """
         return self._compare().then(self._names)
 
     def _names(self, differences: list[Difference]) -> list[tuple[str, int]]:

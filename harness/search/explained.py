@@ -6,10 +6,8 @@ A cause explains a failure if
   case still fails with no clues but those of the cause and those without which this kind of failure can't be seen, and
   without the latter it fails as the cause does, or as the cause's case does where this failure shows.
 
-Where two runs differ because the related one fails by itself, the cause of that failure explains it.
-
-Where no clue marks the cause, both halves of the second test have to hold, in the same kernel; or one half, if the same
-verified mistake explains the cause and the failure.
+Where no clue marks the cause, both halves of the second test have to hold, in the same kernel, for a case whose worst
+failure it is; or one half, if the same verified mistake explains the cause and the failure.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -20,7 +18,6 @@ from msgspec.structs import replace
 from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, FRESH_SEEDS, Ablation, Feature, ablations, features_in
 from attnfuzz.harness.reduce.cuts import map_requests
 from attnfuzz.harness.reduce.possible import possible
-from attnfuzz.harness.reduce.relation import run_only_the_other
 from attnfuzz.harness.reduce.transfers import captured, in_mode
 from attnfuzz.harness.search.known import KnownCause, seen_with
 from attnfuzz.harness.search.pinned import Pinned
@@ -68,10 +65,6 @@ def explain(
 
     `mistakes` explain the failure. A case may also fail as causes `beside` do, which are known.
     """
-    for other, fingerprint in related_alone(pinned, allowed):
-        alone = explain(pinned.at(other, fingerprint), causes, allowed, mistakes=mistakes, beside=beside)
-        if alone.cause is not None:
-            return Attribution(alone.cause, pinned.first)
     case = pinned.first
     for cause in _likeliest(causes, pinned.fingerprint):
         if pinned.left <= 1 - SHARE:
@@ -89,16 +82,6 @@ def explain(
         elif test.passes_without and test.predicted:
             return Attribution(cause, case)
     return Attribution(None, case)
-
-
-def related_alone(pinned: Pinned[Case], allowed: Allowed) -> Iterator[tuple[Case, Fingerprint]]:
-    """Yield the related run of a case as one of its own, if two runs differ, and that one fails by itself."""
-    if FEATURES["relation"] not in seen_with(pinned.fingerprint):
-        return
-    for other in run_only_the_other(pinned.first):
-        verdict = pinned.judged(other) if possible(other) and allowed(other) else None
-        if verdict is not None and verdict.failures:
-            yield other, Fingerprint.of(other.backend, verdict.failures[0])
 
 
 def _likeliest(causes: Sequence[KnownCause], fingerprint: Fingerprint) -> list[KnownCause]:
@@ -163,11 +146,17 @@ class _Test:
         """Whether the cause predicts the failure where it shows."""
         if self._marks & CLUES or self._same_mistake:
             return self._fails_here() or self._fails_there()
-        if self._pinned.fingerprint.kernel not in self._cause.kernels:
+        if self._pinned.fingerprint.kernel not in self._cause.kernels or self._stands_beside:
             return False
         # The cause's case need not have a relation.
         related = FEATURES["relation"] in self._shown
         return (related or self._fails_here()) and self._fails_there()
+
+    @property
+    def _stands_beside(self) -> bool:
+        """Whether the case fails as the cause does in the first place: then to fail so too says nothing."""
+        worst = Fingerprint.of(self._case.backend, self._pinned.verdict(self._case).failures[0])
+        return worst != self._pinned.fingerprint and self._cause.shows_as(worst)
 
     def _fails_here(self) -> bool:
         """Whether the cause's case fails like this one where this one does."""

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
@@ -13,11 +13,13 @@ from attnfuzz.harness.sandbox.again import show_again
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike, comes_back, recheck
 from attnfuzz.harness.sandbox.pursuit import Effort, Pursued, Pursuit
+from attnfuzz.harness.search.alone import failing_alone
 from attnfuzz.harness.search.beneath import SHARE, explaining, without
 from attnfuzz.harness.search.examples import run_examples
-from attnfuzz.harness.search.explained import Attribution, explain, related_alone
+from attnfuzz.harness.search.explained import Attribution, explain
 from attnfuzz.harness.search.known import KnownCause, finding_name
 from attnfuzz.harness.search.messages import (
+    FAILS_ALONE,
     AnyMessage,
     Caught,
     CausePair,
@@ -36,7 +38,7 @@ from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.remembered import Remembered
 from attnfuzz.harness.search.tally import CountingRunner
-from attnfuzz.harness.verdict.failures import FAILURES, Failure, Observation, Verdict
+from attnfuzz.harness.verdict.failures import FAILURES, Failure, Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Pace
@@ -97,6 +99,7 @@ class Hunt:
         self._passed_over = set(task.known)
         self._beside: set[Fingerprint] = set()
         self._laid_bare = 0
+        self._kinds: dict[tuple[str, str], Collection[tuple[Kind, str]]] = {}
         self._gaps: set[Fingerprint] = set()
         self._started = time.monotonic()
         self._handed_at = self._started if task.handed_at is None else task.handed_at
@@ -138,10 +141,22 @@ class Hunt:
             # One that passes now may be flaky.
             passing = [each for each in replay.failed if not any(alike(seen, each) for seen in verdict.observations)]
             for each in [verdict] if verdict.failures else [Verdict(observations=(seen,)) for seen in passing]:
-                pinned = self._suspect(replay.case, each, self._runner.history)
-                if pinned is not None:
-                    self._settle(pinned)
-                    self._runner.shrinking = False
+                self._settle_all(replay, each)
+
+    def _settle_all(self, replay: Replay, verdict: Verdict) -> None:
+        """Settle the failures of a kept case, or those of its related run if that fails by itself."""
+        case, history = replay.case, self._runner.history
+        alone = failing_alone(case, verdict, self._allowed, self._runner.verdict)
+        if alone is not None:
+            failure = verdict.failures[0]
+            fingerprint = Fingerprint.of(case.backend, failure)
+            if fingerprint not in self._passed_over and any(alike(failure, each) for each in replay.failed):
+                self._tell(Suspect(fingerprint=fingerprint, case=case, observation=failure))
+                self._tell(Lost(fingerprint=fingerprint, reason=FAILS_ALONE))
+            case, verdict = alone
+        while (pinned := self._suspect(case, verdict, history, awaited=replay.failed)) is not None:
+            self._settle(pinned)
+            self._runner.shrinking = False
 
     def _rechecked(self, replay: Replay, finding: str) -> Rechecked:
         """Run a finding's case again."""
@@ -230,19 +245,48 @@ class Hunt:
         if news is not None:
             self._tell(news)
 
-    def _suspect(self, case: Case, verdict: Verdict, history: tuple[Case, ...]) -> Pinned[Case] | None:
-        """The failure of `case` to shrink: its worst, if that is new and comes back in a fresh worker.
+    def _suspect(
+        self, case: Case, verdict: Verdict, history: tuple[Case, ...], *, awaited: Sequence[Observation] = ()
+    ) -> Pinned[Case] | None:
+        """The failure of `case` to shrink: its worst new one, if it comes back in a fresh worker.
 
-        One that does not come back is run again in other ways, also after the cases of `history`.
+        One that does not come back is run again in other ways, also after the cases of `history`. Those `awaited` are
+        suspects that have to be settled.
         """
         if not verdict.failures:
             return None
+        case, verdict = failing_alone(case, verdict, self._allowed, self._runner.verdict) or (case, verdict)
         self._history = history
-        fingerprint = Fingerprint.of(case.backend, verdict.failures[0])
-        if fingerprint in self._passed_over:
-            return self._beneath(fingerprint, case, verdict)
-        self._passed_over.add(fingerprint)
-        return self._confirmed(fingerprint, case, verdict)
+        new = self._new_failure(case, verdict, awaited)
+        if new is None:
+            return self._beneath(Fingerprint.of(case.backend, verdict.failures[0]), case, verdict)
+        self._passed_over.add(Fingerprint.of(case.backend, new))
+        return self._confirmed(new, case, verdict)
+
+    def _new_failure(self, case: Case, verdict: Verdict, awaited: Sequence[Observation]) -> Observation | None:
+        """The worst failure that is not known. Beside a known one, it must not be a symptom of that one's causes."""
+        worst = Fingerprint.of(case.backend, verdict.failures[0])
+        for failure in verdict.failures:
+            fingerprint = Fingerprint.of(case.backend, failure)
+            if fingerprint in self._passed_over:
+                continue
+            wanted = fingerprint == worst or any(alike(failure, each) for each in awaited)
+            if wanted or not self._goes_with(failure, worst):
+                return failure
+        return None
+
+    def _goes_with(self, failure: Observation, worst: Fingerprint) -> bool:
+        """Whether the smallest case of a cause of the `worst` failure fails as this one does, in whatever mode."""
+        causes = (cause for cause in self._causes.values() if cause.shows_as(worst))
+        return any((failure.kind, failure.place) in self._kinds_of(cause, worst.backend) for cause in causes)
+
+    def _kinds_of(self, cause: KnownCause, backend: str) -> Collection[tuple[Kind, str]]:
+        """The kinds and places of all failures of a cause's smallest case in this backend."""
+        if (cause.name, backend) not in self._kinds:
+            case = replace(cause.case, backend=backend)
+            failures = self._runner.verdict(case).failures if self._allowed(case) else ()
+            self._kinds[cause.name, backend] = {(each.kind, each.place) for each in failures}
+        return self._kinds[cause.name, backend]
 
     def _beneath(self, fingerprint: Fingerprint, case: Case, verdict: Verdict) -> Pinned[Case] | None:
         """A failure beneath a known one: none of its causes shows in the case, or it fails without them."""
@@ -252,7 +296,7 @@ class Hunt:
             return None
         if not present:
             self._beside.add(fingerprint)
-            return self._confirmed(fingerprint, case, verdict, beside=True)
+            return self._confirmed(verdict.failures[0], case, verdict, beside=True)
         if self._laid_bare >= SHARE * self._runner.total.searched:
             return None
         self._laid_bare += 1
@@ -260,15 +304,15 @@ class Hunt:
         return None if variant is None else self._suspect(variant, self._runner.verdict(variant), self._runner.history)
 
     def _confirmed(
-        self, fingerprint: Fingerprint, case: Case, verdict: Verdict, *, beside: bool = False
+        self, failure: Observation, case: Case, verdict: Verdict, *, beside: bool = False
     ) -> Pinned[Case] | None:
-        """The worst failure of `case`, if it comes back in a fresh worker."""
-        worst = verdict.failures[0]
-        self._tell(Suspect(fingerprint=fingerprint, case=case, observation=worst, beside=beside))
+        """A failure of `case`, if it comes back in a fresh worker."""
+        fingerprint = Fingerprint.of(case.backend, failure)
+        self._tell(Suspect(fingerprint=fingerprint, case=case, observation=failure, beside=beside))
         self._runner.shrinking = True
         budget = self._budget()
-        if not comes_back(self._runner, case, worst):
-            pursued = self._pursuit(case, worst, budget).outcome()
+        if not comes_back(self._runner, case, failure):
+            pursued = self._pursuit(case, failure, budget).outcome()
             self._runner.shrinking = False
             self._tell_pursued(fingerprint, case, pursued)
             return None
@@ -338,7 +382,6 @@ class Hunt:
 
     def _settle(self, pinned: Pinned[Case]) -> None:
         """Shrink a failure, and send the smallest case that comes back; the first one did."""
-        self._settle_related(pinned)
         pinned, cause = self._explained(pinned)
         smallest, clues = self._smallest(pinned)
         for case in dict.fromkeys((smallest, pinned.first)):
@@ -418,14 +461,6 @@ class Hunt:
                 beside=fingerprint in self._beside,
             )
         )
-
-    def _settle_related(self, pinned: Pinned[Case]) -> None:
-        """If two runs differ because the related one fails by itself, settle that failure first: it may be the cause."""
-        history = self._history
-        for _, fingerprint in related_alone(pinned, self._allowed):
-            if fingerprint in self._aside and not self._time_is_up():
-                self._settle_aside(fingerprint)
-        self._history = history
 
     def _settle_others(self) -> None:
         while self._aside and not self._time_is_up():

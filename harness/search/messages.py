@@ -21,6 +21,10 @@ Count = Annotated[int, Meta(ge=0, le=1 << 53)]
 Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
 
 
+NOT_COME_BACK = "it did not come back in a fresh worker"
+FAILS_ALONE = "its related run fails by itself, which is a failure of its own"
+
+
 class JobSetup(msgspec.Struct, frozen=True, kw_only=True):
     """First message to a job: the settings of all its slices.
 
@@ -194,10 +198,11 @@ class Caught(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Lost(Message, frozen=True, kw_only=True, tag=True):
-    """The suspect with this fingerprint did not come back in any rerun; `tried` describes them."""
+    """The suspect with this fingerprint is no finding, because of `reason`. `tried` describes its reruns."""
 
     fingerprint: Fingerprint
     tried: Recurrence | None = None
+    reason: str = NOT_COME_BACK
 
 
 class SameCauses(Message, frozen=True, kw_only=True, tag=True):

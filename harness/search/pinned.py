@@ -1,9 +1,8 @@
 """A failure being shrunk: which smaller cases fail in the same way, within a budget."""
 
-import copy
 import time
 from collections.abc import Callable, Hashable
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 from attnfuzz.harness.reduce import identity
 from attnfuzz.harness.search.messages import ShrinkBudget
@@ -15,25 +14,6 @@ C = TypeVar("C", bound=AnyCase)
 
 NEEDS_SHARE = 0.2
 """Share of the budget for finding the features that the smallest case needs."""
-
-
-class _Allowance:
-    """The part of a budget that is left."""
-
-    def __init__(self, budget: ShrinkBudget) -> None:
-        self._budget = budget
-        self._runs = budget.runs
-        self._deadline = time.monotonic() + budget.seconds
-
-    def take_a_run(self) -> None:
-        self._runs -= 1
-
-    @property
-    def left(self) -> float:
-        seconds = self._deadline - time.monotonic()
-        if self._runs <= 0 or seconds <= 0:
-            return 0.0
-        return min(self._runs / self._budget.runs, seconds / self._budget.seconds)
 
 
 class Pinned(Generic[C]):
@@ -73,20 +53,16 @@ class Pinned(Generic[C]):
         """The verdict on `case`; None if it was not run before, and the budget is spent."""
         key = identity(case)
         if key not in self._verdicts and not self.spent:
-            self._allowance.take_a_run()
+            self._runs_left -= 1
             self._verdicts[key] = self._run(case)
             self._aside(case, self._verdicts[key])
         return self._verdicts.get(key)
 
     def limit(self, budget: ShrinkBudget) -> None:
         """Set the budget from now on."""
-        self._allowance = _Allowance(budget)
-
-    def at(self, first: C, fingerprint: Fingerprint) -> Self:
-        """Another failure, of the case `first`, within the same budget."""
-        other = copy.copy(self)
-        other.first, other.fingerprint = first, fingerprint
-        return other
+        self._budget = budget
+        self._runs_left = budget.runs
+        self._deadline = time.monotonic() + budget.seconds
 
     def verdict(self, case: C) -> Verdict:
         """The remembered verdict on a case."""
@@ -95,7 +71,10 @@ class Pinned(Generic[C]):
     @property
     def left(self) -> float:
         """The part of the budget that is left, of runs or seconds, whichever is less; 0 if it is spent."""
-        return self._allowance.left
+        seconds = self._deadline - time.monotonic()
+        if self._runs_left <= 0 or seconds <= 0:
+            return 0.0
+        return min(self._runs_left / self._budget.runs, seconds / self._budget.seconds)
 
     @property
     def spent(self) -> bool:

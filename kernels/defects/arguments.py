@@ -39,7 +39,7 @@ class OtherArguments(MhaSession):
 
 
 @_WINDOWS.add(
-    "window_size_for_window_left", "ZML PR #763, transformers issue #39408", Mistake.TOLD_WINDOW, Mistake.WINDOW
+    "window_size_for_window_left", "ZML PR #763, transformers issue #39408", Mistake.GIVEN_WINDOW, Mistake.WINDOW
 )
 class TellsWindowSize(OtherArguments):
     """The window's size is passed as the number of keys before a query's own."""
@@ -49,7 +49,7 @@ class TellsWindowSize(OtherArguments):
 
 
 @_WINDOWS.add(
-    "window_dropped_in_verify", "SGLang PR #31501 (a window on some paths only)", Mistake.TOLD_WINDOW, Mistake.WINDOW
+    "window_dropped_in_verify", "SGLang PR #31501 (a window on some paths only)", Mistake.GIVEN_WINDOW, Mistake.WINDOW
 )
 class DropsWindowInVerify(OtherArguments):
     """A verify runs without the window."""
@@ -61,7 +61,7 @@ class DropsWindowInVerify(OtherArguments):
 @_SINKS.add(
     "sinks_dropped_in_drafts",
     "SGLang PR #8834 (sinks handed to one path after another)",
-    Mistake.TOLD_SINKS,
+    Mistake.GIVEN_SINKS,
     Mistake.SINK,
 )
 class DropsSinksInDrafts(OtherArguments):
@@ -72,7 +72,7 @@ class DropsSinksInDrafts(OtherArguments):
 
 
 @_SINKS.add(
-    "sinks_of_kv_heads", "Pie PR #272 (sinks expanded by the group)", Mistake.TOLD_SINKS, Mistake.SINK_OF_ANOTHER_HEAD
+    "sinks_of_kv_heads", "Pie PR #272 (sinks expanded by the group)", Mistake.GIVEN_SINKS, Mistake.SINK_OF_ANOTHER_HEAD
 )
 class TellsSinksOfKvHeads(OtherArguments):
     """All query heads of a group get the sink of the first."""
@@ -87,7 +87,7 @@ class TellsSinksOfKvHeads(OtherArguments):
 @_SINKS.add(
     "sinks_scaled_as_logits",
     "FlashInfer, docstring of sinks; arXiv:2309.17453",
-    Mistake.TOLD_SINKS,
+    Mistake.GIVEN_SINKS,
     Mistake.SINK_SCALED,
 )
 class ScalesSinks(OtherArguments):
@@ -99,7 +99,7 @@ class ScalesSinks(OtherArguments):
         return {"sinks": self._bench.memory.copy("sinks", self._sinks * self._scales["bmm1_scale"])}
 
 
-@_STRIDES.add("query_rows_assumed_packed", "SGLang PR #31667", Mistake.TOLD_QUERY, Mistake.QUERY_STRIDE)
+@_STRIDES.add("query_rows_assumed_packed", "SGLang PR #31667", Mistake.GIVEN_QUERY, Mistake.QUERY_STRIDE)
 class AssumesPackedQueries(MhaSession):
     """Rows of queries are assumed to be contiguous, regardless of their stride."""
 
@@ -109,7 +109,7 @@ class AssumesPackedQueries(MhaSession):
 
 
 @_STRIDES.add(
-    "query_heads_assumed_packed", "FlashInfer PR #553 (queries with strides)", Mistake.TOLD_QUERY, Mistake.QUERY_STRIDE
+    "query_heads_assumed_packed", "FlashInfer PR #553 (queries with strides)", Mistake.GIVEN_QUERY, Mistake.QUERY_STRIDE
 )
 class AssumesPackedHeads(MhaSession):
     """Heads of queries are assumed to be contiguous, regardless of their stride."""
@@ -120,7 +120,7 @@ class AssumesPackedHeads(MhaSession):
 
 
 @_STRIDES.add(
-    "paired_cache_swapped", "LMCache PR #4467 (a fused K and V pool read in another order)", Mistake.TOLD_PAGES
+    "paired_cache_swapped", "LMCache PR #4467 (a fused K and V pool read in another order)", Mistake.GIVEN_PAGES
 )
 class SwapsPairedCache(OtherArguments):
     """K and V of a pool that holds both are swapped."""
@@ -133,7 +133,7 @@ class SwapsPairedCache(OtherArguments):
 @_STRIDES.add(
     "token_major_read_as_head_major",
     "vLLM PR #43232 (heads and slots of a permuted pool)",
-    Mistake.TOLD_PAGES,
+    Mistake.GIVEN_PAGES,
     Mistake.CACHE_STRIDE,
 )
 class ReadsTokensAsHeads(OtherArguments):
@@ -150,7 +150,7 @@ def _dense(pool: torch.Tensor) -> torch.Tensor:
     return pool.as_strided(pool.shape, torch.empty(pool.shape, device="meta").stride())
 
 
-@_SCALES.add("k_scale_twice", "vLLM PR #48016", Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE)
+@_SCALES.add("k_scale_twice", "vLLM PR #48016", Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE)
 class AppliesKScaleTwice(MhaSession):
     """K's scale is applied twice, to K and to the logits."""
 
@@ -159,7 +159,7 @@ class AppliesKScaleTwice(MhaSession):
         return {**scales, "bmm1_scale": scales["bmm1_scale"] * self._case.scales.k}
 
 
-@_SCALES.add("v_scale_dropped", "SGLang PR #29278", Mistake.TOLD_SCALE, Mistake.OUTPUT_SCALE)
+@_SCALES.add("v_scale_dropped", "SGLang PR #29278", Mistake.GIVEN_SCALE, Mistake.OUTPUT_SCALE)
 class DropsVScale(MhaSession):
     """V's scale is dropped."""
 
@@ -167,7 +167,7 @@ class DropsVScale(MhaSession):
         return {**super()._launched_scales(step), "bmm2_scale": 1.0}
 
 
-@_SCALES.add("v_scale_dropped_in_drafts", "SGLang PR #28144", Mistake.TOLD_SCALE, Mistake.OUTPUT_SCALE)
+@_SCALES.add("v_scale_dropped_in_drafts", "SGLang PR #28144", Mistake.GIVEN_SCALE, Mistake.OUTPUT_SCALE)
 class DropsVScaleInDrafts(MhaSession):
     """V's scale is dropped in the second version of draft extend."""
 
@@ -176,7 +176,7 @@ class DropsVScaleInDrafts(MhaSession):
         return {**scales, "bmm2_scale": 1.0} if step.mode is Mode.DRAFT_EXTEND_V2 else scales
 
 
-@_SCALES.add("k_scale_for_values", "AutoFP8 PR #25", Mistake.TOLD_SCALE, Mistake.OUTPUT_SCALE)
+@_SCALES.add("k_scale_for_values", "AutoFP8 PR #25", Mistake.GIVEN_SCALE, Mistake.OUTPUT_SCALE)
 class UsesKScaleForV(MhaSession):
     """K's scale is used for both K and V."""
 
@@ -184,7 +184,7 @@ class UsesKScaleForV(MhaSession):
         return {**super()._launched_scales(step), "bmm2_scale": self._case.scales.k}
 
 
-@_SCALES.add("scale_of_padded_dim", "IPEX-LLM PR #12619", Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE)
+@_SCALES.add("scale_of_padded_dim", "IPEX-LLM PR #12619", Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE)
 class ScalesByPaddedDim(MhaSession):
     """The softmax scale uses the head dim after padding to a power of two."""
 
@@ -197,7 +197,7 @@ class ScalesByPaddedDim(MhaSession):
 @_SCALES.add(
     "softmax_scale_in_base_2",
     "FlashInfer PR #1248 (scaleSoftmaxLog2 in the launcher)",
-    Mistake.TOLD_SCALE,
+    Mistake.GIVEN_SCALE,
     Mistake.LOGIT_SCALE,
 )
 class ConvertsBaseTwice(MhaSession):
@@ -211,7 +211,7 @@ class ConvertsBaseTwice(MhaSession):
 @_SCALES.add(
     "softmax_scale_rounded",
     "AXLearn PR #18 (the softmax in bfloat16, not in float32)",
-    Mistake.TOLD_SCALE,
+    Mistake.GIVEN_SCALE,
     Mistake.LOGIT_SCALE,
     coarse=True,
 )
@@ -226,7 +226,7 @@ class RoundsSoftmaxScale(MhaSession):
 @_SCALES.add(
     "v_scale_rounded",
     "vLLM PR #42580 (scales of K and V read by the kernel)",
-    Mistake.TOLD_SCALE,
+    Mistake.GIVEN_SCALE,
     Mistake.OUTPUT_SCALE,
     coarse=True,
 )
@@ -241,7 +241,7 @@ class RoundsVScale(MhaSession):
 @_SCALES.add(
     "v_scale_a_thousandth_off",
     "SGLang issue #26518 (quality lost to inexact FP8 scales)",
-    Mistake.TOLD_SCALE,
+    Mistake.GIVEN_SCALE,
     Mistake.OUTPUT_SCALE,
     coarse=True,
 )
@@ -253,7 +253,7 @@ class InflatesVScale(MhaSession):
         return {**scales, "bmm2_scale": 1.001 * scales["bmm2_scale"]}
 
 
-@_PRECISION.add("query_cast_to_fp8", "SGLang PR #28144", Mistake.TOLD_QUERY)
+@_PRECISION.add("query_cast_to_fp8", "SGLang PR #28144", Mistake.GIVEN_QUERY)
 class CastsQueriesToFp8(MhaSession):
     """Queries are cast to the FP8 of the cache without a scale of their own."""
 
@@ -265,7 +265,7 @@ class CastsQueriesToFp8(MhaSession):
         return super()._arguments(step, plan, query, results)
 
 
-@_SCALES.add("scale_of_latent_dim", "vLLM-metax PR #113", Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE)
+@_SCALES.add("scale_of_latent_dim", "vLLM-metax PR #113", Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE)
 class ScalesByLatentDim(MlaSession):
     """The softmax scale of latents uses rank + rope, instead of the nope + rope of the keys that they represent."""
 
@@ -275,7 +275,7 @@ class ScalesByLatentDim(MlaSession):
         return {**scales, "bmm1_scale": scales["bmm1_scale"] * factor}
 
 
-@_SCALES.add("scale_of_value_dim", "Megatron-LM issue #1501", Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE)
+@_SCALES.add("scale_of_value_dim", "Megatron-LM issue #1501", Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE)
 class ScalesByValueDim(MlaPrefill):
     """The softmax scale of a prefill uses the values' head dim."""
 
@@ -283,7 +283,7 @@ class ScalesByValueDim(MlaPrefill):
         return {**super()._launched_scales(), "bmm1_scale": self._case.scales.softmax / math.sqrt(self._latent.vo)}
 
 
-@_SCALES.add("k_scale_without_fp8", "SGLang PR #18396", Mistake.TOLD_SCALE, Mistake.LOGIT_SCALE)
+@_SCALES.add("k_scale_without_fp8", "SGLang PR #18396", Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE)
 class ScalesDequantisedKeys(MlaPrefill):
     """K's scale is applied to the keys of a prefill, which are not quantised."""
 

@@ -25,7 +25,7 @@ _WINDOWS = DefectGroup(DEFECTS, Layer.GRAPH, BugClass.WINDOW)
 _SCALES = DefectGroup(DEFECTS, Layer.GRAPH, BugClass.SCALES)
 
 
-@_REPLAYS.add("query_not_copied_on_replay", "SageAttention issue #392 (replays with new inputs)", Mistake.TOLD_QUERY)
+@_REPLAYS.add("query_not_copied_on_replay", "SageAttention issue #392 (replays with new inputs)", Mistake.GIVEN_QUERY)
 class ReplaysOldQueries(MhaSession):
     """A replay reads the queries of the capture."""
 
@@ -46,7 +46,7 @@ class ReturnsOutputOfLastCapture(MhaSession):
         return replace(output, out=last.out, lse=last.lse)
 
 
-@_REPLAYS.add("graph_of_other_mode", "llama.cpp PR #28549 (two graphs with one key)", Mistake.TOLD_ROWS)
+@_REPLAYS.add("graph_of_other_mode", "llama.cpp PR #28549 (two graphs with one key)", Mistake.GIVEN_ROWS)
 class ReplaysLastOfSameShape(MhaSession):
     """A capture replaces those of other modes with the same numbers of queries and requests."""
 
@@ -61,8 +61,8 @@ class ReplaysLastOfSameShape(MhaSession):
 @_REPLAYS.add(
     "plan_not_rebound_on_replay",
     "SGLang PR #26019 (metadata built anew at replay)",
-    Mistake.TOLD_LENGTH,
-    Mistake.TOLD_PAGES,
+    Mistake.GIVEN_LENGTH,
+    Mistake.GIVEN_PAGES,
 )
 class PlansReplaysAnew(MhaSession):
     """A replay makes a new plan, which the graph does not use."""
@@ -72,7 +72,7 @@ class PlansReplaysAnew(MhaSession):
 
 
 @_REPLAYS.add(
-    "query_offsets_of_first_replay", "FlashInfer issue #2511 (offsets that each replay has to copy)", Mistake.TOLD_ROWS
+    "query_offsets_of_first_replay", "FlashInfer issue #2511 (offsets that each replay has to copy)", Mistake.GIVEN_ROWS
 )
 class KeepsFirstQueryOffsets(MhaSession):
     """Cumulative query lengths stay those of the first replay."""
@@ -102,7 +102,7 @@ class LeavesBucketTail(MhaSession):
 
 
 @_STALE.add(
-    "columns_of_first_request_refreshed", "SGLang PR #28106 (columns that are never written)", Mistake.TOLD_PAGES
+    "columns_of_first_request_refreshed", "SGLang PR #28106 (columns that are never written)", Mistake.GIVEN_PAGES
 )
 class RefreshesColumnsOfFirst(MhaSession):
     """Only the columns of the page table that the first request needs are refreshed."""
@@ -114,7 +114,7 @@ class RefreshesColumnsOfFirst(MhaSession):
         plan.block_tables[:, width:].copy_(before[:, width:])
 
 
-@_REPLAYS.add("packed_drafts_at_stride", "SGLang PR #21987", Mistake.TOLD_ROWS)
+@_REPLAYS.add("packed_drafts_at_stride", "SGLang PR #21987", Mistake.GIVEN_ROWS)
 class PacksDraftsAtStride(MhaSession):
     """Accept lengths are replaced by the captured stride, although the queries are packed."""
 
@@ -122,7 +122,7 @@ class PacksDraftsAtStride(MhaSession):
         super()._refresh(plan, [replace(row, q_len=plan.max_q_len) for row in rows])
 
 
-@_REPLAYS.add("lengths_of_first_replay", "SGLang PR #26655", Mistake.TOLD_LENGTH)
+@_REPLAYS.add("lengths_of_first_replay", "SGLang PR #26655", Mistake.GIVEN_LENGTH)
 class KeepsFirstLengths(MhaSession):
     """KV lengths stay those of the first replay."""
 
@@ -134,7 +134,7 @@ class KeepsFirstLengths(MhaSession):
 
 
 @_WINDOWS.add(
-    "window_not_captured", "SGLang PR #31501 (planning without the window)", Mistake.TOLD_WINDOW, Mistake.WINDOW
+    "window_not_captured", "SGLang PR #31501 (planning without the window)", Mistake.GIVEN_WINDOW, Mistake.WINDOW
 )
 class CapturesWithoutWindow(MhaSession):
     """A graph is captured without the window."""
@@ -145,7 +145,7 @@ class CapturesWithoutWindow(MhaSession):
 
 
 @_SCALES.add(
-    "v_scale_not_captured", "SGLang PR #20705 (scales that never arrive)", Mistake.TOLD_SCALE, Mistake.OUTPUT_SCALE
+    "v_scale_not_captured", "SGLang PR #20705 (scales that never arrive)", Mistake.GIVEN_SCALE, Mistake.OUTPUT_SCALE
 )
 class CapturesBeforeScales(MhaSession):
     """A graph is captured before V's scale is known."""
@@ -155,7 +155,7 @@ class CapturesBeforeScales(MhaSession):
         return {**scales, "bmm2_scale": 1.0} if step.launch is Launch.CAPTURE else scales
 
 
-@_REPLAYS.add("accept_lengths_not_on_cpu", "SGLang PR #21987", Mistake.TOLD_ROWS, Mistake.TOLD_LENGTH)
+@_REPLAYS.add("accept_lengths_not_on_cpu", "SGLang PR #21987", Mistake.GIVEN_ROWS, Mistake.GIVEN_LENGTH)
 class ReplaysAtStrideOne(MlaSession):
     """Accept lengths that are not on the CPU count as 1."""
 
@@ -167,8 +167,8 @@ class ReplaysAtStrideOne(MlaSession):
 @_REPLAYS.add(
     "replay_stride_with_bonus",
     "SGLang PR #23962 (accept lengths with and without the bonus token)",
-    Mistake.TOLD_ROWS,
-    Mistake.TOLD_LENGTH,
+    Mistake.GIVEN_ROWS,
+    Mistake.GIVEN_LENGTH,
 )
 class ReplaysWithBonus(MlaSession):
     """A replay plans lengths for the captured stride plus the bonus token."""

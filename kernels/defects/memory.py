@@ -86,7 +86,7 @@ class SharesScratchWithPrefill(SharedWorkspace):
 
 
 @_PADDED.add(
-    "padding_written_over_last_key", "SGLang PR #24743, vLLM issue #43810", Mistake.TOLD_PAGES, Mistake.KEYS_REPLACED
+    "padding_written_over_last_key", "SGLang PR #24743, vLLM issue #43810", Mistake.GIVEN_PAGES, Mistake.KEYS_REPLACED
 )
 class OverwritesLastKey(PagedKv):
     """The keys and values of padded tokens overwrite the first request's last ones."""

@@ -46,7 +46,7 @@ class PlansDecodeBeforePadding(MhaSession):
 
 
 @_ROWS.add(
-    "context_batch_from_rows", "SGLang PR #21649 (its remedy: a batch taken from the metadata)", Mistake.TOLD_ROWS
+    "context_batch_from_rows", "SGLang PR #21649 (its remedy: a batch taken from the metadata)", Mistake.GIVEN_ROWS
 )
 class DerivesContextBatch(MhaSession):
     """The context kernel's batch is derived from the query rows and the longest query, like the decode kernel's."""
@@ -60,7 +60,7 @@ class DerivesContextBatch(MhaSession):
 @_ROWS.add(
     "verify_rows_counted_with_bonus",
     "SGLang PR #23962 (accept lengths with and without the bonus token)",
-    Mistake.TOLD_ROWS,
+    Mistake.GIVEN_ROWS,
 )
 class CountsVerifyRowsWithBonus(MhaSession):
     """The padded batch of a verify is computed with one token more per request than it has."""
@@ -72,7 +72,7 @@ class CountsVerifyRowsWithBonus(MhaSession):
         return rows[: max(len(step.requests), step.padded_tokens // (step.tokens_per_request + 1))]
 
 
-@_SHORT_KV.add("verify_lengths_without_drafts", "SGLang PR #40214", Mistake.TOLD_LENGTH)
+@_SHORT_KV.add("verify_lengths_without_drafts", "SGLang PR #40214", Mistake.GIVEN_LENGTH)
 class VerifiesWithoutDrafts(MhaSession):
     """The lengths of a verify exclude its draft tokens."""
 
@@ -86,9 +86,9 @@ class VerifiesWithoutDrafts(MhaSession):
 @_INDICES.add(
     "rows_sorted_by_slot",
     "ProjectDMX/DMI issue #67 (rows of vLLM's batch in another order)",
-    Mistake.TOLD_LENGTH,
-    Mistake.TOLD_PAGES,
-    Mistake.TOLD_ROWS,
+    Mistake.GIVEN_LENGTH,
+    Mistake.GIVEN_PAGES,
+    Mistake.GIVEN_ROWS,
 )
 class SortsRowsBySlot(MhaSession):
     """Metadata is in the order of slots, but queries are in that of the batch."""
@@ -98,7 +98,7 @@ class SortsRowsBySlot(MhaSession):
 
 
 @_SHORT_KV.add(
-    "empty_raised_to_one_key", "FlashInfer issue #3047 (no keys for some queries is legal)", Mistake.TOLD_LENGTH
+    "empty_raised_to_one_key", "FlashInfer issue #3047 (no keys for some queries is legal)", Mistake.GIVEN_LENGTH
 )
 class RaisesEmptyToOne(MhaSession):
     """Lengths are raised to at least 1."""
@@ -107,7 +107,7 @@ class RaisesEmptyToOne(MhaSession):
         return super()._plan([replace(row, kv_len=max(1, row.kv_len)) for row in rows])
 
 
-@_SHORT_KV.add("kv_raised_to_queries", "SGLang PR #24856 (rows with fewer keys than queries)", Mistake.TOLD_LENGTH)
+@_SHORT_KV.add("kv_raised_to_queries", "SGLang PR #24856 (rows with fewer keys than queries)", Mistake.GIVEN_LENGTH)
 class RaisesKvToQueries(MhaSession):
     """KV lengths are raised to at least the number of queries."""
 
@@ -118,8 +118,8 @@ class RaisesKvToQueries(MhaSession):
 @_SHORT_KV.add(
     "empty_requests_left_out",
     "vLLM PR #49294 (requests without context in a chunk)",
-    Mistake.TOLD_LENGTH,
-    Mistake.TOLD_PAGES,
+    Mistake.GIVEN_LENGTH,
+    Mistake.GIVEN_PAGES,
 )
 class LeavesEmptyRequestsOut(MhaSession):
     """Requests without keys are left out of lengths and pages, but not of the cumulative query lengths."""
@@ -134,7 +134,7 @@ class LeavesEmptyRequestsOut(MhaSession):
         )
 
 
-@_TABLES.add("full_last_page_is_empty", "FlashInfer issue #320 (last_page_len is not validated)", Mistake.TOLD_LENGTH)
+@_TABLES.add("full_last_page_is_empty", "FlashInfer issue #320 (last_page_len is not validated)", Mistake.GIVEN_LENGTH)
 class EmptiesFullLastPage(MhaSession):
     """The length of the last page is the length modulo the page size, which is 0 for a full page."""
 
@@ -147,7 +147,7 @@ class EmptiesFullLastPage(MhaSession):
 
 
 @_TABLES.add(
-    "lengths_of_whole_pages", "simpler PR #72 (attention to the empty slots of a last page)", Mistake.TOLD_LENGTH
+    "lengths_of_whole_pages", "simpler PR #72 (attention to the empty slots of a last page)", Mistake.GIVEN_LENGTH
 )
 class CountsWholePages(MhaSession):
     """A length counts whole pages, including the last one's empty slots."""
@@ -157,7 +157,7 @@ class CountsWholePages(MhaSession):
         return super()._plan([replace(row, kv_len=self._table.pages_for(row.kv_len) * size) for row in rows])
 
 
-@_OFFSETS.add("lengths_wrap", "vLLM issue #50427 (offsets into the KV cache overflow)", Mistake.TOLD_LENGTH)
+@_OFFSETS.add("lengths_wrap", "vLLM issue #50427 (offsets into the KV cache overflow)", Mistake.GIVEN_LENGTH)
 class WrapsLengths(MhaSession):
     """Lengths wrap at 512: a stand-in, at the size of small cases, for 16 bits."""
 
@@ -186,8 +186,8 @@ class KeepsPlans(MhaSession):
 @_STALE.add(
     "plan_kept_while_pages_stay",
     "rtp-llm PR #1254 (plans again only where the topology of pages changes)",
-    Mistake.TOLD_LENGTH,
-    Mistake.TOLD_PAGES,
+    Mistake.GIVEN_LENGTH,
+    Mistake.GIVEN_PAGES,
 )
 class KeepsPlanOfSamePages(KeepsPlans):
     """A plan is renewed only when a request has reached another page."""
@@ -196,7 +196,7 @@ class KeepsPlanOfSamePages(KeepsPlans):
         return row.slot, row.q_len, self._table.pages_for(row.kv_len)
 
 
-@_STALE.add("plan_kept_for_same_lengths", "SGLang PR #15227 (metadata of the batch before)", Mistake.TOLD_PAGES)
+@_STALE.add("plan_kept_for_same_lengths", "SGLang PR #15227 (metadata of the batch before)", Mistake.GIVEN_PAGES)
 class KeepsPlanOfSameLengths(KeepsPlans):
     """A plan is reused for every batch of the same lengths, even of other requests."""
 
@@ -217,8 +217,8 @@ class WrapsKeyOffsets(MlaPrefill):
 @_REPLAYS.add(
     "draft_lengths_not_spread",
     "SGLang PR #21987",
-    Mistake.TOLD_LENGTH,
-    Mistake.TOLD_ROWS,
+    Mistake.GIVEN_LENGTH,
+    Mistake.GIVEN_ROWS,
     Mistake.LENGTH,
     Mistake.CAUSAL_LIMIT,
 )
@@ -232,7 +232,7 @@ class SpreadsQueriesAlone(MlaSession):
 @_MASKS.add(
     "short_drafts_see_a_key_more",
     "SGLang PR #21987 (lengths of queries padded to a stride)",
-    Mistake.TOLD_LENGTH,
+    Mistake.GIVEN_LENGTH,
     Mistake.LENGTH,
 )
 class ShowsShortDraftsAKeyMore(MlaSession):
@@ -251,7 +251,7 @@ def _shortened(row: Row, kv_len: int) -> Row:
     return replace(row, kv_len=kv_len, owned=min(row.owned, kv_len))
 
 
-@_TABLES.add("partial_page_left_out", "MaxText PR #1777 (pages by floor division)", Mistake.TOLD_PAGES)
+@_TABLES.add("partial_page_left_out", "MaxText PR #1777 (pages by floor division)", Mistake.GIVEN_PAGES)
 class FloorsPages(PageTable):
     """The number of pages is rounded down: a partial last page is left out."""
 
@@ -261,7 +261,7 @@ class FloorsPages(PageTable):
 
 
 @_TABLES.add(
-    "table_without_newest_token", "SGLang PR #26753 (lengths that a verify has not advanced)", Mistake.TOLD_PAGES
+    "table_without_newest_token", "SGLang PR #26753 (lengths that a verify has not advanced)", Mistake.GIVEN_PAGES
 )
 class CountsPagesBeforeWrite(PageTable):
     """Pages are computed from the length before the newest token."""
@@ -274,7 +274,7 @@ class CountsPagesBeforeWrite(PageTable):
 @_LAYOUTS.add(
     "last_page_of_neighbour",
     "sglang-jax issue #20 (locations of the second request and those after it)",
-    Mistake.TOLD_PAGES,
+    Mistake.GIVEN_PAGES,
 )
 class TakesNeighboursLastPage(PageTable):
     """A request's last page is the last one of the request before it."""
@@ -289,7 +289,7 @@ class TakesNeighboursLastPage(PageTable):
         return table
 
 
-@_INDICES.add("batch_row_taken_for_slot", "SGLang PR #26534", Mistake.TOLD_PAGES)
+@_INDICES.add("batch_row_taken_for_slot", "SGLang PR #26534", Mistake.GIVEN_PAGES)
 class TakesRowForSlot(PageTable):
     """The pages of a request are looked up by its row of the batch, not by its slot."""
 
@@ -298,7 +298,7 @@ class TakesRowForSlot(PageTable):
         return super().rows([None if slot is None else b for b, slot in enumerate(slots)], owned, reach, width)
 
 
-@_INDICES.add("page_ids_divided_twice", "SGLang PR #38187 (ids of pages and of tokens confused)", Mistake.TOLD_PAGES)
+@_INDICES.add("page_ids_divided_twice", "SGLang PR #38187 (ids of pages and of tokens confused)", Mistake.GIVEN_PAGES)
 class DividesIdsTwice(PageTable):
     """Page ids are divided by the page size, as if they were token ids."""
 
@@ -307,7 +307,7 @@ class DividesIdsTwice(PageTable):
         return super().rows(slots, owned, reach, width) // self._kv.page_size
 
 
-@_OFFSETS.add("page_ids_wrap", "vLLM issue #50427 (page ids beyond the range of offsets)", Mistake.TOLD_PAGES)
+@_OFFSETS.add("page_ids_wrap", "vLLM issue #50427 (page ids beyond the range of offsets)", Mistake.GIVEN_PAGES)
 class WrapsPageIds(PageTable):
     """Page ids wrap at 128: a stand-in, at the size of small cases, for 16 bits."""
 
@@ -320,7 +320,7 @@ class WrapsPageIds(PageTable):
 @_INDICES.add(
     "window_pool_a_page_off",
     "SGLang PR #33379 (a reserved row shifts the sliding window's index space)",
-    Mistake.TOLD_PAGES,
+    Mistake.GIVEN_PAGES,
 )
 class CountsWindowPoolFromOne(PageTable):
     """A layer with a window looks up pages of a pool that begins one page later."""
@@ -334,7 +334,7 @@ class CountsWindowPoolFromOne(PageTable):
         return super().rows(slots, owned, reach, width) + self._offset
 
 
-@_PADDED.add("padded_rows_point_nowhere", "vLLM issue #43810 (padding as id -1)", Mistake.TOLD_PAGES)
+@_PADDED.add("padded_rows_point_nowhere", "vLLM issue #43810 (padding as id -1)", Mistake.GIVEN_PAGES)
 class PadsWithMinusOne(PageTable):
     """Padded rows, which have one key, get page id -1."""
 
@@ -345,7 +345,7 @@ class PadsWithMinusOne(PageTable):
         return table
 
 
-@_TABLES.add("table_width_of_first_request", "SGLang PR #26753 (a table sized by a stale length)", Mistake.TOLD_PAGES)
+@_TABLES.add("table_width_of_first_request", "SGLang PR #26753 (a table sized by a stale length)", Mistake.GIVEN_PAGES)
 class TakesWidthOfFirst(MhaSession):
     """The page table is only as wide as the first request needs."""
 

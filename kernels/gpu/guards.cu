@@ -82,18 +82,19 @@ __global__ void __launch_bounds__(kThreads) write_runs(const __grid_constant__ R
 
 // results[2 * run]: the bytes from the first difference to the end of the run, 0 without one: zero is the neutral
 // start, and the largest wins. results[2 * run + 1]: the number of differing bytes. They lie on the host, which is far
-// away: a block writes there once, and only if it has found a difference.
+// away: a block writes there once, and only if it has found a difference. With `restore`, differing bytes are put back.
 __global__ void __launch_bounds__(kThreads)
-    compare_runs(const __grid_constant__ Runs runs, unsigned long long* results) {
+    compare_runs(const __grid_constant__ Runs runs, bool restore, unsigned long long* results) {
   const Run& run = runs.run[blockIdx.y];
   const Split split(run);
-  const auto* found = reinterpret_cast<const uint8_t*>(run.address);
+  auto* found = reinterpret_cast<uint8_t*>(run.address);
   unsigned long long count = 0;
   unsigned long long left = 0;
   const auto compare = [&](uint64_t offset, uint8_t one, uint8_t other) {
     if (one == other) return;
     ++count;
     left = max(left, static_cast<unsigned long long>(run.nbytes - offset));
+    if (restore) found[offset] = other;
   };
   for_all(
       run, split,
@@ -156,7 +157,7 @@ void write(tvm::ffi::Bytes packed, int64_t stream) {
 }
 
 // Compares runs: writes `results`, int64 [runs, 2] of zeros in page-locked memory of the host, as in compare_runs.
-void compare(tvm::ffi::Bytes packed, tvm::ffi::TensorView results, int64_t stream) {
+void compare(tvm::ffi::Bytes packed, bool restore, tvm::ffi::TensorView results, int64_t stream) {
   const size_t count = packed.size() / sizeof(Run);
   if (results.ndim() != 2 || static_cast<size_t>(results.size(0)) != count || results.size(1) != 2 ||
       results.dtype().code != kDLInt || results.dtype().bits != 64 || !results.IsContiguous() ||
@@ -166,7 +167,7 @@ void compare(tvm::ffi::Bytes packed, tvm::ffi::TensorView results, int64_t strea
   auto* target = static_cast<unsigned long long*>(results.data_ptr());
   const auto queue = reinterpret_cast<cudaStream_t>(stream);
   in_parts(packed, "comparing guarded memory", [&](dim3 grid, const Runs& part, size_t first) {
-    compare_runs<<<grid, kThreads, 0, queue>>>(part, target + 2 * first);
+    compare_runs<<<grid, kThreads, 0, queue>>>(part, restore, target + 2 * first);
   });
 }
 

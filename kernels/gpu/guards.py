@@ -43,17 +43,19 @@ def write(runs: Iterable[ByteRun]) -> None:
     kernels().write(b"".join(run.packed() for run in runs), stream())
 
 
-def compare(runs: Sequence[ByteRun], device: torch.device) -> Pending[list[tuple[int, int] | None]]:
+def compare(
+    runs: Sequence[ByteRun], device: torch.device, *, restore: bool = False
+) -> Pending[list[tuple[int, int] | None]]:
     """For each run, the offset of the first differing byte and the number of differing bytes; None if it is equal.
 
-    Compares the contents after all work queued on the current stream.
+    Compares the contents after all work queued on the current stream. With `restore`, differing bytes are put back.
     """
     if not runs:
         return done([])
     on_gpu = device.type == "cuda"
     # The GPU writes to page-locked memory itself: no copy has to follow.
     results = torch.zeros((len(runs), 2), dtype=torch.int64, pin_memory=on_gpu)
-    kernels().compare(b"".join(run.packed() for run in runs), results, stream())
+    kernels().compare(b"".join(run.packed() for run in runs), restore, results, stream())
 
     def differences() -> list[tuple[int, int] | None]:
         # Bytes from the first difference to the run's end, and number of differing bytes.

@@ -32,7 +32,7 @@ def listen(jobs: RayJobs, until: Callable[[list[tuple[int, AnyMessage]]], bool])
     heard: list[tuple[int, AnyMessage]] = []
     deadline = time.monotonic() + SECONDS
     while not until(heard):
-        assert time.monotonic() < deadline, "not enough was told in two minutes"
+        assert time.monotonic() < deadline, "too few messages in two minutes"
         received = jobs.next_message(0.1)
         if received is not None:
             heard.append(received)

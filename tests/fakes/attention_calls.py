@@ -92,7 +92,7 @@ def calls(draw: st.DrawFn, kinds: tuple[str, ...] = ("decode", "context", "ragge
     dtype = draw(st.sampled_from(_DTYPES))
     kv_dtype = draw(st.sampled_from((dtype, dtype, torch.float8_e4m3fn)))
     shape = (rows, q_heads)
-    told: dict[str, Any] = {
+    sent: dict[str, Any] = {
         "query": _strided(draw, torch.randn(*shape, dim).to(dtype)),
         "workspace_buffer": torch.zeros(1 << 20, dtype=torch.uint8),
         "seq_lens": _int32(kv_lens),
@@ -101,35 +101,35 @@ def calls(draw: st.DrawFn, kinds: tuple[str, ...] = ("decode", "context", "ragge
         "out": _strided(draw, torch.full((*shape, value_dim), STALE, dtype=draw(st.sampled_from((dtype, *_DTYPES))))),
     }
     if draw(st.booleans()):
-        told |= {"lse": _strided(draw, torch.full(shape, STALE)), "return_lse": True}
+        sent |= {"lse": _strided(draw, torch.full(shape, STALE)), "return_lse": True}
     if packed:
         starts = _int32(itertools.accumulate(q_lens, initial=0))
         causal = draw(st.booleans())
-        told |= {"batch_size": batch, "cum_seq_lens_q": starts, "max_q_len": max(q_lens), "max_kv_len": max(kv_lens)}
+        sent |= {"batch_size": batch, "cum_seq_lens_q": starts, "max_q_len": max(q_lens), "max_kv_len": max(kv_lens)}
     else:
-        told["max_seq_len"] = max(0, *kv_lens) + draw(st.sampled_from((0, 100)))
+        sent["max_seq_len"] = max(0, *kv_lens) + draw(st.sampled_from((0, 100)))
     if kind != "mla_decode":
-        told["window_left"] = draw(st.sampled_from((-1, -1, 0, 3, 40)))
+        sent["window_left"] = draw(st.sampled_from((-1, -1, 0, 3, 40)))
     if draw(st.booleans()):
-        told["attention_sinks" if kind == "ragged" else "sinks"] = torch.randn(q_heads)
+        sent["attention_sinks" if kind == "ragged" else "sinks"] = torch.randn(q_heads)
     if kind == "ragged":
-        told |= {"is_causal": causal, "return_lse": "lse" in told, "o_sf_scale": 1.0, "enable_pdl": None}
-        told |= _packed_keys(draw, kv_lens, heads, (dim, value_dim), kv_dtype)
+        sent |= {"is_causal": causal, "return_lse": "lse" in sent, "o_sf_scale": 1.0, "enable_pdl": None}
+        sent |= _packed_keys(draw, kv_lens, heads, (dim, value_dim), kv_dtype)
         if draw(st.booleans()):
-            told |= {"q_seq_lens_cpu": _int32(q_lens), "kv_seq_lens_cpu": _int32(kv_lens)}
-        return AttentionCall(kind, told)
-    told |= _paged_keys(draw, kind, kv_lens, heads, (dim, value_dim), kv_dtype)
+            sent |= {"q_seq_lens_cpu": _int32(q_lens), "kv_seq_lens_cpu": _int32(kv_lens)}
+        return AttentionCall(kind, sent)
+    sent |= _paged_keys(draw, kind, kv_lens, heads, (dim, value_dim), kv_dtype)
     if kind == "context":
-        told |= {"causal": causal, "cum_seq_lens_kv": starts}
+        sent |= {"causal": causal, "cum_seq_lens_kv": starts}
     if kind == "decode":
-        told["q_len_per_req"] = q_len
+        sent["q_len_per_req"] = q_len
     if kind == "mla_decode":
-        whole = {name: told[name][: batch * q_len] for name in ("query", "out")}
-        told |= {name: value.unflatten(0, (batch, q_len)) for name, value in whole.items()}
-        told |= {"kv_lora_rank": value_dim, "qk_rope_head_dim": dim - value_dim, "qk_nope_head_dim": value_dim}
-        if "lse" in told:
-            told["lse"] = told["lse"][: batch * q_len]
-    return AttentionCall(kind, told)
+        whole = {name: sent[name][: batch * q_len] for name in ("query", "out")}
+        sent |= {name: value.unflatten(0, (batch, q_len)) for name, value in whole.items()}
+        sent |= {"kv_lora_rank": value_dim, "qk_rope_head_dim": dim - value_dim, "qk_nope_head_dim": value_dim}
+        if "lse" in sent:
+            sent["lse"] = sent["lse"][: batch * q_len]
+    return AttentionCall(kind, sent)
 
 
 _DIMS = {
@@ -165,15 +165,15 @@ def _paged_keys(
             slots = min(page, length - column * page)
             for pool in pools:
                 pool[pages[row, column], :, :slots] = torch.randn(heads, slots, pool.shape[-1])
-    told: dict[str, Any] = {"block_tables": _strided(draw, table)}
+    sent: dict[str, Any] = {"block_tables": _strided(draw, table)}
     if kind == "mla_decode":
         pool = pools[0].to(dtype)
-        return told | {"kv_cache": _strided(draw, pool if draw(st.booleans()) else pool.squeeze(1))}
+        return sent | {"kv_cache": _strided(draw, pool if draw(st.booleans()) else pool.squeeze(1))}
     layout = draw(st.sampled_from(("HND", "NHD")))
     views = [(pool if layout == "HND" else pool.transpose(1, 2)).to(dtype) for pool in pools]
     if together:
-        return told | {"kv_layout": layout, "kv_cache": _strided(draw, _stacked(views))}
-    return told | {"kv_layout": layout, "kv_cache": tuple(_strided(draw, view) for view in views)}
+        return sent | {"kv_layout": layout, "kv_cache": _strided(draw, _stacked(views))}
+    return sent | {"kv_layout": layout, "kv_cache": tuple(_strided(draw, view) for view in views)}
 
 
 def _stacked(values: list[torch.Tensor]) -> torch.Tensor:

@@ -37,6 +37,7 @@ def plan(
     jobs: int = 1,
     seed: int = 1,
     until_finding: bool = False,
+    trial: float | None = None,
 ) -> Plan:
     """What tests ask of a campaign. It leans nowhere: the backend "fake" has no case space."""
     return Plan(
@@ -50,6 +51,7 @@ def plan(
         out=out,
         leaning=False,
         until_finding=until_finding,
+        trial=trial,
     )
 
 

@@ -80,12 +80,12 @@ class FaultyJudge(OneByOne):
 
 def hunted(judge: FaultyJudge, **task: object) -> list[AnyMessage]:
     """What a slice tells of cases with and without features."""
-    told: list[AnyMessage] = []
+    sent: list[AnyMessage] = []
     options: dict[str, object] = {"backend": "fake", "index": 0, "seed": 1, "examples": 60, **task}
-    Hunt(Slice(**options), judge, told.append).run(featured_cases())  # type: ignore[arg-type]
-    return told
+    Hunt(Slice(**options), judge, sent.append).run(featured_cases())  # type: ignore[arg-type]
+    return sent
 
 
-def caught(told: Sequence[AnyMessage]) -> list[Caught]:
-    """What came back, of what was told."""
-    return [message for message in told if isinstance(message, Caught)]
+def caught(sent: Sequence[AnyMessage]) -> list[Caught]:
+    """The failures that came back."""
+    return [message for message in sent if isinstance(message, Caught)]

@@ -19,13 +19,15 @@ def write(packed: bytes, stream: int) -> None:
         ctypes.memmove(address, content, len(content))
 
 
-def compare(packed: bytes, results: torch.Tensor, stream: int) -> None:
+def compare(packed: bytes, restore: bool, results: torch.Tensor, stream: int) -> None:
     del stream
     for index, (address, content) in enumerate(_runs(packed)):
         found = ctypes.string_at(address, len(content))
         wrong = [offset for offset, (one, other) in enumerate(zip(found, content, strict=True)) if one != other]
         results[index, 0] = len(content) - wrong[0] if wrong else 0
         results[index, 1] = len(wrong)
+        if restore:
+            ctypes.memmove(address, content, len(content))
 
 
 def _runs(packed: bytes) -> list[tuple[int, bytes]]:

@@ -1,4 +1,4 @@
-"""FlashInfer's MLA wrapper without a GPU: it takes what the installed one takes, and computes what it was told."""
+"""FlashInfer's MLA wrapper without a GPU: it takes what the installed one takes, and computes what it was given."""
 
 from itertools import pairwise
 from typing import Any

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
+from msgspec.structs import replace
 
 from attnfuzz.harness.sandbox.case_runner import OneByOne, RepeatingRunner
 from attnfuzz.harness.search.hunt import Hunt
@@ -79,7 +80,8 @@ class FakeJobs:
         """Run the slice to its end."""
         self.slices.append(task)
         hunt = Hunt(task, self._judge, lambda message: self._messages.append((job, message)))
-        self._messages.append((job, hunt.run(self._strategy)))
+        drawn = self._strategy.map(lambda case: replace(case, backend=task.backend))
+        self._messages.append((job, hunt.run(drawn)))
 
     def next_message(self, timeout: float) -> tuple[int, AnyMessage] | None:
         """The next message."""

@@ -20,7 +20,7 @@ def copy_tree(folder: Path) -> Path:
 
 
 def plan_for_the_padded_batch(tree: Path) -> None:
-    """Make the mistake of SGLang 0.5.9 (PR 21649): the context kernel is told the batch as it was padded."""
+    """Make the mistake of SGLang 0.5.9 (PR 21649): the context kernel is given the batch as it was padded."""
     file = tree / _MHA
     text = file.read_text()
     right, wrong = "batch_size=plan.cu_q.shape[0] - 1", "batch_size=forward_batch.batch_size"

@@ -14,7 +14,7 @@ from flashinfer.api_logging import flashinfer_api, flush_graph_dumps
 
 
 class HalvingWrapper:
-    """An object whose calls are told by its id, as those of FlashInfer's wrappers are."""
+    """An object whose calls are known by its id, as those of FlashInfer's wrappers are."""
 
     @flashinfer_api
     def __init__(self, divisor: torch.Tensor) -> None:

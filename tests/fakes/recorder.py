@@ -23,7 +23,7 @@ class Recorder:
     launches: list[Launched] = field(default_factory=list)
 
     def begin_step(self, index: int, mode: str) -> None:
-        """Steps are not told apart."""
+        """Steps are not distinguished."""
 
     def launch(self, op: Op, arguments: dict[str, Any]) -> None:
         """Keep one."""

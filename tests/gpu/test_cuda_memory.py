@@ -97,6 +97,8 @@ def test_runs_are_written_and_compared_whatever_their_alignment(offset: int, oth
         target[offset] ^= 1
         rest = sorted(places - {0})
         assert guards.compare([run], target.device).result() == [(rest[0], len(rest)) if rest else None]
+        guards.compare([run], target.device, restore=True)
+        assert torch.equal(target.cpu(), expected)
 
 
 def test_more_runs_than_fit_one_launch_keep_their_order() -> None:

@@ -99,7 +99,7 @@ def test_a_kernel_that_waits_for_the_device_can_not_be_captured(
     assert torch.equal(tensors["out"].cpu(), COUNT + 1)
 
 
-def test_a_kernel_that_rejects_its_arguments_during_a_capture_is_told(
+def test_a_kernel_that_rejects_its_arguments_during_a_capture_is_reported(
     launcher: JournalingLauncher, tensors: dict[str, Any]
 ) -> None:
     def reject(**_: object) -> None:

@@ -116,7 +116,7 @@ def test_what_breaks_nothing_leaves_the_worker_alive(runner: Runner, function: s
     assert passes(runner)
 
 
-def test_a_kernel_that_could_not_be_launched_is_told_where_its_caller_does_not(runner: Runner) -> None:
+def test_a_kernel_that_could_not_be_launched_is_reported_where_its_caller_does_not(runner: Runner) -> None:
     found = seen(runner, "UNLAUNCHED")
     assert (found.kind, found.place, found.kernel) == (Kind.RAISED, "cudaErrorInvalidValue", "unlaunched")
     assert "did not report the error of its own launch" in found.message

@@ -249,7 +249,7 @@ def test_the_budget_bounds_the_calls_and_what_was_reached_is_kept() -> None:
     assert reduce(LARGE, fails, budget=0) == LARGE
 
 
-def test_a_search_that_is_told_to_stop_keeps_what_was_reached() -> None:
+def test_a_search_that_is_reported_to_stop_keeps_what_was_reached() -> None:
     calls: list[Case] = []
 
     def fails(case: Case) -> bool:

@@ -91,7 +91,7 @@ DRAFTS = step(Mode.DRAFT_EXTEND_V2, (4, 9), stride=4)
 
 
 @pytest.mark.slow
-def test_a_death_in_the_related_run_is_told_as_one(runner: Runner) -> None:
+def test_a_death_in_the_related_run_is_reported_as_one(runner: Runner) -> None:
     case = case_of(DRAFTS, relation=Relation.PADDING_ENLARGED, backend="trtllm_mha@21649-before")
     (found,) = runner.verdict(case).failures
     assert (found.kind, found.place, found.step) == (Kind.ILLEGAL_ACCESS, "cum_seq_lens_q", 0)

@@ -36,7 +36,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def hunt(tree: Path, examples: int) -> tuple[SliceDone, list[Caught]]:
     name = f"sglang@{tree}:trtllm_mha"
-    told: list[AnyMessage] = []
+    sent: list[AnyMessage] = []
     task = Slice(
         backend=name,
         index=0,
@@ -47,8 +47,8 @@ def hunt(tree: Path, examples: int) -> tuple[SliceDone, list[Caught]]:
         first_only=True,
     )
     with Runner([name]) as runner:
-        done = Hunt(task, runner, told.append, capability=resolve(name).capability).run(drawn_cases(name))
-    return done, [message for message in told if isinstance(message, Caught)]
+        done = Hunt(task, runner, sent.append, capability=resolve(name).capability).run(drawn_cases(name))
+    return done, [message for message in sent if isinstance(message, Caught)]
 
 
 def test_a_tree_that_is_right_passes_what_is_drawn(tree: Path) -> None:

@@ -79,7 +79,7 @@ def met(bug: Bug, runner: Runner) -> Iterator[Caught]:
     modes = {step.mode.value for step in case_of(bug).steps}
     left, index = EXAMPLES, 0
     while left > 0:
-        told: list[AnyMessage] = []
+        sent: list[AnyMessage] = []
         task = Slice(
             backend=bug.release,
             index=index,
@@ -91,8 +91,8 @@ def met(bug: Bug, runner: Runner) -> Iterator[Caught]:
             lean=Lean(tuple(sorted(features_of(case_of(bug))))),
         )
         capability = resolve(bug.release).capability
-        done = Hunt(task, runner, told.append, capability=capability).run(drawn_cases(bug.release, lean=task.lean))
-        caught = [message for message in told if isinstance(message, Caught)]
+        done = Hunt(task, runner, sent.append, capability=capability).run(drawn_cases(bug.release, lean=task.lean))
+        caught = [message for message in sent if isinstance(message, Caught)]
         for each in caught:
             failure = each.verdict.failures[0]
             if failure.kind in kinds(bug) and failure.mode in modes and is_gone(failure, each, bug, runner):

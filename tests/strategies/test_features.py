@@ -61,7 +61,7 @@ def on(axis: str, case: Case) -> set[str]:
         (33, "several pages"),
     ],
 )
-def test_kv_lengths_are_told_apart_by_where_they_lie_among_pages(kv_len: int, where: str) -> None:
+def test_kv_lengths_are_reported_apart_by_where_they_lie_among_pages(kv_len: int, where: str) -> None:
     assert on("kv len", case_of(decode(kv_len))) == {where}
 
 
@@ -92,7 +92,7 @@ def test_what_a_request_without_queries_has_is_not_shown() -> None:
     assert on("kv len", case_of(extend((1, 3), (0, 16)))) == {"within a page"}
 
 
-def test_accept_lengths_are_told_apart() -> None:
+def test_accept_lengths_are_reported_apart() -> None:
     requests = tuple(Request(slot, accepted, 9) for slot, accepted in enumerate((1, 3, 4)))
     step = Step(mode=Mode.DRAFT_EXTEND, requests=requests, padded_tokens=8, tokens_per_request=4)
     assert on("accepted", case_of(step)) == {"one", "part", "all"}
@@ -118,7 +118,7 @@ def test_a_window_shows_whether_it_cuts_keys_off() -> None:
     ]
 
 
-def test_replays_of_a_graph_are_told_from_its_first() -> None:
+def test_replays_of_a_graph_are_reported_from_its_first() -> None:
     step = decode(3)
     assert on("launch", case_of(capture(step), replay(step))) == {"first replay"}
     assert on("launch", case_of(capture(step), replay(step), replay(step))) == {"first replay", "replayed again"}

@@ -199,7 +199,7 @@ def _tells(claim: Claim, rows: Sequence[SampledRow]) -> bool:
 
     A zero row is a claim of its own, and a call that asks for no keys is evidence beside the row.
     """
-    if claim.mistake is Mistake.NO_KEYS or claim.mistake.startswith("told") or claim.aspect is Aspect.LSE:
+    if claim.mistake is Mistake.NO_KEYS or claim.mistake.of_caller or claim.aspect is Aspect.LSE:
         return True
     alternatives = ((each.row, claim.answer(each.row)) for each in rows)
     return any(

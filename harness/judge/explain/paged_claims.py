@@ -64,28 +64,28 @@ def _differences(row: WrongRow, call: PagedCall, at: int) -> Iterator[tuple[Mist
     first = row.place - row.token_in_request
     if (span.first_row, span.q_len) != (first, row.q_len):
         rows = f"request {at} of the call has rows {span.first_row} to {span.first_row + span.q_len - 1}"
-        yield Mistake.TOLD_ROWS, f"{rows}, where rows {first} to {first + row.q_len - 1} are a request's"
+        yield Mistake.GIVEN_ROWS, f"{rows}, where rows {first} to {first + row.q_len - 1} are a request's"
     if span.kv_len != row.kv_len:
-        yield Mistake.TOLD_LENGTH, f"its request {at} has {span.kv_len:,} keys instead of {row.kv_len:,}"
+        yield Mistake.GIVEN_LENGTH, f"its request {at} has {span.kv_len:,} keys instead of {row.kv_len:,}"
     count = min(span.kv_len, row.kv_len)
     own = row.alone(range(count))
     gathered = call.gathered(torch.tensor(span.pages), count, row.kv_head)
     if gathered is None or not all(map(_same, gathered, (own.key, own.value))):
-        yield Mistake.TOLD_PAGES, _other_pages(row, call, at)
+        yield Mistake.GIVEN_PAGES, _other_pages(row, call, at)
     if not _same(call.query[row.place, row.head], problem.query[row.token, row.head]):
-        yield Mistake.TOLD_QUERY, "its queries are others"
+        yield Mistake.GIVEN_QUERY, "its queries are others"
     for name, passed, asked in (
         ("bmm1_scale", call.bmm1_scale, problem.bmm1_scale),
         ("bmm2_scale", call.bmm2_scale, problem.bmm2_scale),
     ):
         if passed != asked:
-            yield Mistake.TOLD_SCALE, f"{name} is {passed:.6g} instead of {asked:.6g}"
+            yield Mistake.GIVEN_SCALE, f"{name} is {passed:.6g} instead of {asked:.6g}"
     if call.window_left != problem.window_left:
-        yield Mistake.TOLD_WINDOW, f"window_left is {call.window_left} instead of {problem.window_left}"
+        yield Mistake.GIVEN_WINDOW, f"window_left is {call.window_left} instead of {problem.window_left}"
     if (call.sinks is None) != (problem.sinks is None):
-        yield Mistake.TOLD_SINKS, "it has no sinks" if call.sinks is None else "it has sinks, where none are"
+        yield Mistake.GIVEN_SINKS, "it has no sinks" if call.sinks is None else "it has sinks, where none are"
     elif call.sinks is not None and problem.sinks is not None and not _same(call.sinks, problem.sinks):
-        yield Mistake.TOLD_SINKS, "its sinks are others"
+        yield Mistake.GIVEN_SINKS, "its sinks are others"
 
 
 def _other_pages(row: WrongRow, call: PagedCall, at: int) -> str:

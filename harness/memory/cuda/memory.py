@@ -81,15 +81,18 @@ class CudaMemory(PlacedMemory):
             end = -(-(begin + each.nbytes) // _ALIGNMENT) * _ALIGNMENT
         copies = torch.empty(end, dtype=torch.uint8, device=self._device)
 
-        def runs() -> list[ByteRun]:
-            # The closure keeps the copies alive.
-            pairs = zip(offsets, allocations, strict=True)
-            return [ByteRun(copies.data_ptr() + offset, each.address, each.nbytes) for offset, each in pairs]
-
+        placed = list(zip(allocations, offsets, strict=True))
         if allocations or self._unfilled:
-            guards.write([*self._unfilled, *runs()])
+            copied = (ByteRun(copies.data_ptr() + offset, each.address, each.nbytes) for each, offset in placed)
+            guards.write([*self._unfilled, *copied])
         self._unfilled.clear()
-        return Seal(allocations, lambda: guards.compare(runs(), self._device))
+
+        def compare() -> Pending[list[Difference]]:
+            # This closure keeps the copies alive.
+            runs = [ByteRun(each.address, copies.data_ptr() + offset, each.nbytes) for each, offset in placed]
+            return guards.compare(runs, self._device, restore=True)
+
+        return Seal(allocations, compare)
 
     def _run(self, span: ByteSpan) -> ByteRun:
         if isinstance(span.expected, Pattern):

@@ -146,7 +146,7 @@ def test_a_wrong_name_of_a_release_is_refused_in_one_line(name: str) -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_a_tree_that_is_none_is_told(tmp_path: Path) -> None:
+def test_a_tree_that_is_none_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ReleaseError, match="holds no source of SGLang"):
         resolve(f"sglang@{tmp_path}:trtllm_mha")
 
@@ -216,7 +216,7 @@ def test_a_name_unlike_all_others_gets_the_list() -> None:
         resolve("???")
 
 
-def test_files_are_told_from_names() -> None:
+def test_files_are_reported_from_names() -> None:
     assert is_file("mine.py:MINE")
     assert is_file("some@folder/mine.py:MINE")
     assert not is_file("trtllm_mha")

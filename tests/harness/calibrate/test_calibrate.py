@@ -26,8 +26,8 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def measured(backend: str, dtype: DType, *, rows: int, seed: int) -> Measured:
-    *told, last = measure(backend, dtype, rows=rows, seed=seed)
-    assert all(isinstance(each, str) for each in told)
+    *sent, last = measure(backend, dtype, rows=rows, seed=seed)
+    assert all(isinstance(each, str) for each in sent)
     assert isinstance(last, Measured)
     return last
 
@@ -74,11 +74,11 @@ def small_backend(folder: Path, first: str = "pass") -> str:
 
 
 @pytest.mark.slow
-def test_in_a_worker_it_is_told_what_is_measured_and_kept_bit_for_bit(tmp_path: Path) -> None:
-    told: list[str] = []
-    found = measure_apart(small_backend(tmp_path), DType.FLOAT32, rows=300, seed=3, tell=told.append)
-    assert told[-1].endswith("fitting")
-    assert told[-2].endswith("300 of 300 rows")
+def test_in_a_worker_it_is_given_what_is_measured_and_kept_bit_for_bit(tmp_path: Path) -> None:
+    sent: list[str] = []
+    found = measure_apart(small_backend(tmp_path), DType.FLOAT32, rows=300, seed=3, tell=sent.append)
+    assert sent[-1].endswith("fitting")
+    assert sent[-2].endswith("300 of 300 rows")
     assert found.fit.rows >= 300
     assert found.fitted.largest == found.fit.margins
     for tier, seen in found.fit.seen.items():

@@ -27,7 +27,7 @@ def test_no_parameter_goes_above_its_theoretical_value() -> None:
     assert least_shares(made({"logits": 3.0})) == {"logits": 1.0}
 
 
-def test_a_parameter_that_is_not_there_is_told_to_be_small() -> None:
+def test_a_parameter_that_is_not_there_is_reported_to_be_small() -> None:
     assert least_shares(made({"logits": 0.5, "exponential": 0.0}))["exponential"] < 0.1
 
 

@@ -1,5 +1,6 @@
 """A campaign's main process: budgets, filing, and the events that it tells."""
 
+import dataclasses
 import threading
 from pathlib import Path
 
@@ -38,6 +39,7 @@ from attnfuzz.harness.findings.ledger import Entry, Ledger
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.search.messages import Interesting, Rechecked, SliceDone, SliceKind, Tally, Troubled
 from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case_file import case_id
 
@@ -131,7 +133,7 @@ def test_what_does_not_come_back_is_kept_apart_and_given_up_in_the_end(tmp_path:
 
 
 @pytest.mark.slow
-def test_gaps_are_told_once_in_a_campaign(tmp_path: Path) -> None:
+def test_gaps_are_reported_once_in_a_campaign(tmp_path: Path) -> None:
     events = run(FakeJobs(FakeJudge(lambda _: (observed(gap=True),))), plan(tmp_path))
     assert len(of(GapSeen, events)) == 1
 
@@ -149,7 +151,7 @@ def test_a_finding_that_cannot_be_written_is_an_os_error(tmp_path: Path) -> None
         list(campaign.events())
 
 
-def test_progress_of_many_tallies_is_told_once_a_second_and_before_the_slice_ends(
+def test_progress_of_many_tallies_is_reported_once_a_second_and_before_the_slice_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def of_tallies(seconds: float) -> list[Event]:
@@ -174,7 +176,7 @@ def test_a_job_without_work_is_not_handed_what_another_one_has_searched(tmp_path
     assert [task.examples for task in jobs.slices] == [250]
 
 
-def test_pairs_are_told_when_they_are_new_to_the_campaign_and_their_cases_kept(tmp_path: Path) -> None:
+def test_pairs_are_reported_when_they_are_new_to_the_campaign_and_their_cases_kept(tmp_path: Path) -> None:
     corpus = FakeCorpus(tmp_path / "corpus")
     script = [
         Interesting(case=decode(1), pairs=(("a", "b"), ("a", "c"))),
@@ -203,8 +205,8 @@ def test_no_job_waits_for_cases_to_be_kept(tmp_path: Path) -> None:
     tallied = Tally(searched=250, cases=250, deaths=0, shrinking=False)
     jobs = ScriptedJobs([*news, tallied, DONE, tallied, DONE])
     events = list(begin(plan(tmp_path, examples=500), jobs).events())
-    told = [type(event) for event in events if isinstance(event, SliceStarted | CaseKept)]
-    assert told == [SliceStarted, SliceStarted, CaseKept, CaseKept, CaseKept]
+    sent = [type(event) for event in events if isinstance(event, SliceStarted | CaseKept)]
+    assert sent == [SliceStarted, SliceStarted, CaseKept, CaseKept, CaseKept]
 
 
 def test_a_finding_goes_into_the_corpus_with_its_smallest_case(tmp_path: Path) -> None:
@@ -214,16 +216,16 @@ def test_a_finding_goes_into_the_corpus_with_its_smallest_case(tmp_path: Path) -
     assert [(case, why) for case, why, _ in corpus.asked] == [(filed.case, Why.FAILURE)]
 
 
-def test_trouble_that_all_jobs_meet_is_told_once(tmp_path: Path) -> None:
+def test_trouble_that_all_jobs_meet_is_reported_once(tmp_path: Path) -> None:
     script = [Troubled(text="redis is gone"), Troubled(text="redis is gone"), Troubled(text="redis is back")]
     stop = threading.Event()
-    told = []
+    sent = []
     for event in begin(plan(tmp_path), ScriptedJobs(script), stop=stop).events():
         if isinstance(event, Trouble):
-            told.append(event.text)
-        if len(told) == 2:
+            sent.append(event.text)
+        if len(sent) == 2:
             stop.set()
-    assert told == ["redis is gone", "redis is back"]
+    assert sent == ["redis is gone", "redis is back"]
 
 
 def test_kept_cases_run_first_and_no_more_than_a_fifth_of_the_budget(tmp_path: Path) -> None:
@@ -346,6 +348,13 @@ def test_a_campaign_goes_on_until_a_finding_if_it_was_begun_so(tmp_path: Path) -
     assert again(begun=True, asked=False)
     assert again(begun=False, asked=True)
     assert not again(begun=False, asked=False)
+
+
+def test_a_trial_goes_on_as_one_with_the_same_tiers(tmp_path: Path) -> None:
+    asked = dataclasses.replace(plan(tmp_path, trial=2.0, backends=("torch_sdpa",)), without=(Tier.T3,))
+    past = Past("1", logged([opening(asked, campaign="1", jobs=1, environment={})]), torn_bytes=0)
+    again = plan_again(past, Home(tmp_path), jobs=None, ray=None, database=None, ledger=None, begun=0.0)
+    assert (again.trial, again.without) == (2.0, (Tier.T3,))
 
 
 def test_a_job_that_says_nothing_is_killed_and_started_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

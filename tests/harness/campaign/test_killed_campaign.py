@@ -75,7 +75,7 @@ def test_kills_for_minutes_lose_nothing_and_count_nothing_twice(tmp_path: Path) 
     restarts = [event for event in events if isinstance(event, JobRestarted)]
     assert workers.count > 10
     assert jobs.count == len(restarts) > 1
-    # Each example of the budget was drawn, and none was drawn for one that a killed job had told of.
+    # Each example of the budget was drawn, and none was drawn for one that a killed job had reported.
     assert sum(event.tally.searched for event in events if isinstance(event, Progress)) == EXAMPLES
     assert not [event for event in events if isinstance(event, SuspectSeen | FindingFiled)]
     started = [event.index for event in events if isinstance(event, SliceStarted) if event.kind is SliceKind.DRAWN]

@@ -54,28 +54,28 @@ class HarassedRunner(OneByOne):
 
 def hunt(runner: Runner, backend: str, examples: int) -> tuple[HarassedRunner, SliceDone, list[AnyMessage]]:
     runner.start(backend)
-    judge, told = HarassedRunner(runner), list[AnyMessage]()
+    judge, sent = HarassedRunner(runner), list[AnyMessage]()
     budget = ShrinkBudget(runs=30, seconds=5.0)
     task = Slice(backend=backend, index=0, seed=1, examples=examples, shrink=budget)
-    return judge, Hunt(task, judge, told.append).run(cheap_cases(backend)), told
+    return judge, Hunt(task, judge, sent.append).run(cheap_cases(backend)), sent
 
 
 @pytest.mark.slow
 def test_random_kills_change_no_count_and_accuse_no_case(runner: Runner, defective: str) -> None:
     before = runner.restarts
-    judge, done, told = hunt(runner, f"{defective}:NONE", examples=60)
-    tallies = [message for message in told if isinstance(message, Tally)]
+    judge, done, sent = hunt(runner, f"{defective}:NONE", examples=60)
+    tallies = [message for message in sent if isinstance(message, Tally)]
     assert judge.killer.count > 20
     assert runner.restarts > before
     assert done.tally.searched == done.tally.cases == judge.asked == sum(tally.cases for tally in tallies) == 60
     assert done.tally.deaths == sum(tally.deaths for tally in tallies) == 0
-    assert not [message for message in told if isinstance(message, Suspect | Caught | Lost)]
+    assert not [message for message in sent if isinstance(message, Suspect | Caught | Lost)]
 
 
 @pytest.mark.slow
 def test_a_bug_is_found_among_random_kills(runner: Runner, defective: str) -> None:
-    _, _, told = hunt(runner, f"{defective}:LONG_KV", examples=50)
-    (caught,) = (message for message in told if isinstance(message, Caught))
+    _, _, sent = hunt(runner, f"{defective}:LONG_KV", examples=50)
+    (caught,) = (message for message in sent if isinstance(message, Caught))
     assert caught.observation.kind is Kind.OUTPUT_MISMATCH
 
 

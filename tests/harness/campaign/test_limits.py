@@ -108,15 +108,15 @@ def test_a_campaign_that_goes_on_has_its_grace_anew() -> None:
 
 def slow_hunt(clock: Clock, fails: Callable[[list[int]], tuple[Observation, ...]], **task: object) -> list[AnyMessage]:
     options: dict[str, object] = {"backend": "fake", "index": 0, "seed": 1, "examples": 200, **task}
-    told: list[AnyMessage] = []
-    Hunt(Slice(**options), SlowJudge(clock, fails), told.append).run(fake_cases())  # type: ignore[arg-type]
-    return told
+    sent: list[AnyMessage] = []
+    Hunt(Slice(**options), SlowJudge(clock, fails), sent.append).run(fake_cases())  # type: ignore[arg-type]
+    return sent
 
 
 def test_a_slice_shrinks_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    told = slow_hunt(clock, fails_on_long, seconds=20.0, shrink_seconds=25.0)
-    assert [message for message in told if isinstance(message, Caught)]
+    sent = slow_hunt(clock, fails_on_long, seconds=20.0, shrink_seconds=25.0)
+    assert [message for message in sent if isinstance(message, Caught)]
     # The smallest, and the case that Hypothesis left, are then confirmed with up to three seeds each.
     assert clock.passed <= 25.0 + 6.0
 

@@ -195,7 +195,7 @@ def test_findings_are_on_the_disk_at_once_and_the_rest_soon(tmp_path: Path, monk
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_has_lost_nothing_that_it_told(tmp_path: Path) -> None:
+def test_a_process_that_is_killed_has_lost_nothing_that_it_wrote(tmp_path: Path) -> None:
     path = tmp_path / "events.ndjson"
     written(path, started())
     program = (
@@ -210,11 +210,11 @@ def test_a_process_that_is_killed_has_lost_nothing_that_it_told(tmp_path: Path) 
     )
     with subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        told = [process.stdout.readline() for _ in range(50)]
+        sent = [process.stdout.readline() for _ in range(50)]
         process.send_signal(signal.SIGKILL)
-        told += process.stdout.read().splitlines()
+        sent += process.stdout.read().splitlines()
     events, _ = read_torn_log(path)
-    assert events[-1].at >= int(told[-1])
+    assert events[-1].at >= int(sent[-1])
     assert [event.at for event in events[1:]] == [float(number) for number in range(len(events) - 1)]
 
 

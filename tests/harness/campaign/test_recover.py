@@ -32,13 +32,22 @@ from attnfuzz.harness.campaign.events import (
     UnconfirmedKept,
 )
 from attnfuzz.harness.campaign.jobs import JobEnded
-from attnfuzz.harness.campaign.knowledge import JOB_KILLED, NOT_COME_BACK, OUT_OF_TIME
+from attnfuzz.harness.campaign.knowledge import JOB_KILLED, OUT_OF_TIME
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.tasks import MOST_CUT_OFFS
 from attnfuzz.harness.findings.ledger import Entry, Ledger
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.search import tally
-from attnfuzz.harness.search.messages import Message, Rechecked, Slice, SliceDone, SliceKind, Suspect, Tally
+from attnfuzz.harness.search.messages import (
+    NOT_COME_BACK,
+    Message,
+    Rechecked,
+    Slice,
+    SliceDone,
+    SliceKind,
+    Suspect,
+    Tally,
+)
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 
@@ -82,7 +91,7 @@ def check(events: list[Event], examples: int = 40) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("acts_once_more", [False, True], ids=["after it is told", "before it is told"])
+@pytest.mark.parametrize("acts_once_more", [False, True], ids=["after it is reported", "before it is reported"])
 def test_a_campaign_that_is_killed_at_any_event_goes_on_as_if_nothing_had_been(
     tmp_path: Path, *, acts_once_more: bool
 ) -> None:
@@ -178,14 +187,14 @@ def test_suspects_that_a_slice_did_not_come_to_run_in_the_next(tmp_path: Path) -
     drawn = SliceDone(tally=Tally(searched=9, cases=9, deaths=0), stopped_early=True, seconds=1.0, unsupported={})
     stop = threading.Event()
     jobs = ScriptedJobs([SUSPECT, other, drawn, replace(drawn, replayed=1, seconds=99.0)])
-    told: list[Event] = []
+    sent: list[Event] = []
     for event in begin(plan(tmp_path), jobs, stop=stop).events():
-        told.append(event)
-        if len(of(SliceStarted, told)) == 3:
+        sent.append(event)
+        if len(of(SliceStarted, sent)) == 3:
             stop.set()
     again, left = ([kv_lens(replay.case) for replay in task.replays] for task in jobs.slices[1:])
     assert (again, left) == ([[7], [8]], [[8]])
-    assert [(kv_lens(event.case), event.reason) for event in of(UnconfirmedKept, told)] == [
+    assert [(kv_lens(event.case), event.reason) for event in of(UnconfirmedKept, sent)] == [
         ([7], NOT_COME_BACK),
         ([8], OUT_OF_TIME),
     ]
@@ -220,12 +229,12 @@ def test_a_suspect_whose_job_is_killed_each_time_is_given_up(tmp_path: Path) -> 
     script: list[Message | BaseException] = [judged, SUSPECT, killed] * MOST_CUT_OFFS
     jobs = ScriptedJobs(script)
     stop = threading.Event()
-    told: list[Event] = []
+    sent: list[Event] = []
     for event in begin(plan(tmp_path), jobs, stop=stop).events():
-        told.append(event)
-        if len(of(SliceStarted, told)) == MOST_CUT_OFFS + 1:
+        sent.append(event)
+        if len(of(SliceStarted, sent)) == MOST_CUT_OFFS + 1:
             stop.set()
-    assert [event.reason for event in of(UnconfirmedKept, told)] == [JOB_KILLED]
+    assert [event.reason for event in of(UnconfirmedKept, sent)] == [JOB_KILLED]
     assert [bool(task.replays) for task in jobs.slices] == [False, *[True] * (MOST_CUT_OFFS - 1), False]
 
 
@@ -285,7 +294,7 @@ def test_what_past_findings_a_killed_job_had_checked_is_not_checked_again(tmp_pa
 
 
 def stopped_at_a_suspect(folder: Path) -> list[Event]:
-    """The events of a campaign that was told to stop before its suspect was run again."""
+    """The events of a campaign that was stopped before its suspect was run again."""
     stop = threading.Event()
     first: list[Event] = []
     for event in begin(plan(folder), ScriptedJobs([SUSPECT]), stop=stop).events():
@@ -296,7 +305,7 @@ def stopped_at_a_suspect(folder: Path) -> list[Event]:
 
 
 @pytest.mark.slow
-def test_a_suspect_that_was_left_over_and_then_filed_is_told_as_a_finding_alone(tmp_path: Path) -> None:
+def test_a_suspect_that_was_left_over_and_then_filed_is_reported_as_a_finding_alone(tmp_path: Path) -> None:
     first = stopped_at_a_suspect(tmp_path)
     assert len(Standing.of(first).unconfirmed) == 1
     jobs = FakeJobs(FakeJudge(lambda lengths: (observed(),) if 7 in lengths else ()))
@@ -305,13 +314,13 @@ def test_a_suspect_that_was_left_over_and_then_filed_is_told_as_a_finding_alone(
     assert (len(standing.filed), standing.unconfirmed) == (1, [])
 
 
-def test_a_suspect_that_was_left_over_and_then_lost_is_told_once(tmp_path: Path) -> None:
+def test_a_suspect_that_was_left_over_and_then_lost_is_reported_once(tmp_path: Path) -> None:
     first = stopped_at_a_suspect(tmp_path)
     again = list(begin(plan(tmp_path), FakeJobs(FakeJudge(passes)), past_events=logged(first)).events())
     assert [each.reason for each in Standing.of([*first, *again]).unconfirmed] == [NOT_COME_BACK]
 
 
-def test_remarks_on_the_ledger_that_were_cut_off_are_told_once(tmp_path: Path) -> None:
+def test_remarks_on_the_ledger_that_were_cut_off_are_reported_once(tmp_path: Path) -> None:
     ledger = Ledger([Entry(backend="fake", kind=Kind.HANG, reason="never seen")])
     asked = plan(tmp_path, examples=15)
     going = begin(asked, FakeJobs(FakeJudge(passes)), ledger=ledger).events()

@@ -28,7 +28,7 @@ def fails_on_long(lengths: list[int]) -> tuple[Observation, ...]:
 
 
 def replay(judge: FakeJudge, *replays: Replay, **task: object) -> tuple[SliceDone, list[AnyMessage]]:
-    told: list[AnyMessage] = []
+    sent: list[AnyMessage] = []
     options: dict[str, object] = {
         "backend": "fake",
         "kind": SliceKind.KEPT,
@@ -37,8 +37,8 @@ def replay(judge: FakeJudge, *replays: Replay, **task: object) -> tuple[SliceDon
         "replays": replays,
         **task,
     }
-    done = Hunt(Slice(**options), judge, told.append).run(fake_cases())  # type: ignore[arg-type]
-    return done, told
+    done = Hunt(Slice(**options), judge, sent.append).run(fake_cases())  # type: ignore[arg-type]
+    return done, sent
 
 
 def test_kept_cases_are_judged_in_order_and_none_is_drawn() -> None:
@@ -51,17 +51,17 @@ def test_kept_cases_are_judged_in_order_and_none_is_drawn() -> None:
 
 def test_a_kept_case_that_fails_is_confirmed_reduced_and_caught() -> None:
     judge = FakeJudge(fails_on_long)
-    _, told = replay(judge, Replay(case=decode(3, 180, 7)))
-    kinds = [type(message) for message in told if isinstance(message, Suspect | Caught)]
+    _, sent = replay(judge, Replay(case=decode(3, 180, 7)))
+    kinds = [type(message) for message in sent if isinstance(message, Suspect | Caught)]
     assert kinds == [Suspect, Caught]
-    (caught,) = (message for message in told if isinstance(message, Caught))
+    (caught,) = (message for message in sent if isinstance(message, Caught))
     assert caught.first == decode(3, 180, 7)
     assert kv_lens(caught.case) == [LONG]
 
 
 def test_without_a_budget_a_kept_case_is_caught_as_it_is() -> None:
-    _, told = replay(FakeJudge(fails_on_long), Replay(case=decode(3, 180)), shrink=ShrinkBudget(runs=0, seconds=0.0))
-    assert [message.case for message in told if isinstance(message, Caught)] == [decode(3, 180)]
+    _, sent = replay(FakeJudge(fails_on_long), Replay(case=decode(3, 180)), shrink=ShrinkBudget(runs=0, seconds=0.0))
+    assert [message.case for message in sent if isinstance(message, Caught)] == [decode(3, 180)]
 
 
 def test_the_next_case_follows_a_failure() -> None:
@@ -70,47 +70,47 @@ def test_the_next_case_follows_a_failure() -> None:
             return ()
         return (observed(Kind.LSE_MISMATCH, "lse") if len(lengths) > 1 else observed(),)
 
-    _, told = replay(FakeJudge(fails), *(Replay(case=decode(*lengths)) for lengths in ((150,), (10,), (150, 150))))
-    caught = [message.observation.kind for message in told if isinstance(message, Caught)]
+    _, sent = replay(FakeJudge(fails), *(Replay(case=decode(*lengths)) for lengths in ((150,), (10,), (150, 150))))
+    caught = [message.observation.kind for message in sent if isinstance(message, Caught)]
     assert caught == [Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH]
 
 
 def test_a_bug_that_two_kept_cases_have_is_caught_once() -> None:
-    _, told = replay(FakeJudge(fails_on_long), Replay(case=decode(150)), Replay(case=decode(160)))
-    assert len([message for message in told if isinstance(message, Caught)]) == 1
+    _, sent = replay(FakeJudge(fails_on_long), Replay(case=decode(150)), Replay(case=decode(160)))
+    assert len([message for message in sent if isinstance(message, Caught)]) == 1
 
 
 def test_a_kept_case_that_fails_in_a_known_way_is_passed_over() -> None:
     known = (Fingerprint.of("fake", observed()),)
-    _, told = replay(FakeJudge(fails_on_long), Replay(case=decode(150)), known=known)
-    assert not [message for message in told if isinstance(message, Suspect)]
+    _, sent = replay(FakeJudge(fails_on_long), Replay(case=decode(150)), known=known)
+    assert not [message for message in sent if isinstance(message, Suspect)]
 
 
 def test_a_kept_case_that_does_not_come_back_is_lost() -> None:
-    _, told = replay(FakeJudge(fails_on_long, comes_back=lambda _: False), Replay(case=decode(150)))
-    assert [type(message) for message in told if isinstance(message, Suspect | Lost | Caught)] == [Suspect, Lost]
+    _, sent = replay(FakeJudge(fails_on_long, comes_back=lambda _: False), Replay(case=decode(150)))
+    assert [type(message) for message in sent if isinstance(message, Suspect | Lost | Caught)] == [Suspect, Lost]
 
 
-def test_a_finding_that_fails_still_is_told_with_how() -> None:
+def test_a_finding_that_fails_still_is_reported_with_how() -> None:
     judge = FakeJudge(fails_on_long)
-    _, told = replay(judge, Replay(case=decode(150), finding="name"))
-    assert told[0] == Rechecked(finding="name", observations=(observed(),), runs=1)
+    _, sent = replay(judge, Replay(case=decode(150), finding="name"))
+    assert sent[0] == Rechecked(finding="name", observations=(observed(),), runs=1)
     assert (judge.judged, judge.confirmed) == ([], [decode(150)])
-    assert not [message for message in told if isinstance(message, Suspect | Caught)]
+    assert not [message for message in sent if isinstance(message, Suspect | Caught)]
 
 
 def test_a_finding_is_fixed_once_fresh_seeds_pass_too() -> None:
     judge = FakeJudge(lambda _: ())
-    _, told = replay(judge, Replay(case=decode(150), finding="name"))
-    assert told[0] == Rechecked(finding="name", observations=(), runs=1 + FRESH_SEEDS)
+    _, sent = replay(judge, Replay(case=decode(150), finding="name"))
+    assert sent[0] == Rechecked(finding="name", observations=(), runs=1 + FRESH_SEEDS)
     assert len({case.seed for case in judge.confirmed}) == 1 + FRESH_SEEDS
 
 
 def test_a_finding_that_fails_with_one_seed_of_several_is_not_fixed() -> None:
-    _, told = replay(
+    _, sent = replay(
         FakeJudge(fails_on_long, comes_back=lambda case: case.seed == 2), Replay(case=decode(150), finding="name")
     )
-    assert told[0] == Rechecked(finding="name", observations=(observed(),), runs=3)
+    assert sent[0] == Rechecked(finding="name", observations=(observed(),), runs=3)
 
 
 def test_kept_cases_end_when_the_time_is_up() -> None:

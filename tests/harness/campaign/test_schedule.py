@@ -10,7 +10,8 @@ from fake_campaign import plan
 from msgspec import structs
 
 from attnfuzz.harness.campaign.events import CoverageGrew, Event, Progress, SliceFinished, SliceStarted
-from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE, Schedule, slices_of
+from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE, Schedule
+from attnfuzz.harness.search.examples import derive_seed
 from attnfuzz.harness.search.messages import Slice, SliceKind, Tally
 
 
@@ -140,6 +141,7 @@ def test_seeds_follow_from_the_campaigns_seed() -> None:
     assert len({*seeds(1), *seeds(2)}) == 12
 
 
-def test_the_slices_of_one_backend_are_those_that_a_campaign_hands_out() -> None:
+def test_the_slices_of_one_backend_have_seeds_of_their_own() -> None:
     tasks = run(Schedule(["a"], examples=600, seed=3))
-    assert list(slices_of("a", examples=600, seed=3)) == tasks
+    assert [(task.index, task.examples) for task in tasks] == [(0, 250), (1, 250), (2, 100)]
+    assert [task.seed for task in tasks] == [derive_seed(3, "a", index) for index in range(3)]

@@ -61,7 +61,7 @@ def test_no_slice_leans_when_leaning_is_off(tmp_path: Path) -> None:
     assert {task.lean for task in drawn(tmp_path, leaning=False)} == {Lean()}
 
 
-def test_each_slice_is_told_how_much_time_is_left(tmp_path: Path) -> None:
+def test_each_slice_is_reported_how_much_time_is_left(tmp_path: Path) -> None:
     seconds = [task.seconds or 0.0 for task in drawn(tmp_path, leaning=True)]
     assert seconds == sorted(seconds, reverse=True)
     assert 0.0 < seconds[0] <= 60.0

@@ -38,7 +38,7 @@ def attnfuzz(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def sent(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes `attnfuzz fuzz` search nothing, and tell the events that this is called with."""
 
     def tell(*events: Event) -> None:

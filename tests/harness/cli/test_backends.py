@@ -52,7 +52,7 @@ def test_those_of_a_device_are_listed_within_80_columns(attnfuzz: Attnfuzz) -> N
     assert max(map(len, ran.out.splitlines())) <= 80
 
 
-def test_a_reason_is_told_once_for_all_that_it_keeps_from_running(attnfuzz: Attnfuzz) -> None:
+def test_a_reason_is_reported_once_for_all_that_it_keeps_from_running(attnfuzz: Attnfuzz) -> None:
     out = " ".join(attnfuzz("backends").out.split())
     assert out.count("needs a GPU of Hopper (SM90), which this machine lacks") == 1
     assert "Not here: " in out

@@ -101,7 +101,7 @@ def test_a_backend_that_cannot_run_here_says_why(attnfuzz: Attnfuzz, monkeypatch
     refused(attnfuzz("fuzz", "--backend", "torch_sdpa"), "torch_sdpa", "no compiler: install g++")
 
 
-def test_a_folder_for_core_dumps_that_is_a_file_is_told_before_anything_is_compiled(
+def test_a_folder_for_core_dumps_that_is_a_file_is_sent_before_anything_is_compiled(
     attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "taken").touch()
@@ -129,13 +129,13 @@ def test_a_full_disk_is_one_line_that_says_how_to_go_on(attnfuzz: Attnfuzz, monk
 
 
 def test_a_full_disk_at_the_report_says_how_to_get_it(
-    attnfuzz: Attnfuzz, told: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    attnfuzz: Attnfuzz, sent: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "report.html")
 
     monkeypatch.setattr("attnfuzz.harness.cli.campaign.write_reports", full)
-    told(started("torch_sdpa"), finished())
+    sent(started("torch_sdpa"), finished())
     ran = attnfuzz("fuzz", "--backend", "torch_sdpa")
     refused(ran, "No space left", "report.html", "attnfuzz report --home attnfuzz-out")
 
@@ -186,7 +186,7 @@ def test_a_ledger_without_a_reason_says_so(attnfuzz: Attnfuzz) -> None:
     refused(attnfuzz("fuzz", "--backend", "torch_sdpa"), "attnfuzz-ledger.toml", "reason")
 
 
-def test_every_mistake_of_a_ledger_is_told(attnfuzz: Attnfuzz) -> None:
+def test_every_mistake_of_a_ledger_is_reported(attnfuzz: Attnfuzz) -> None:
     entry = '[[known]]\nbackend = "{}"\nkind = "{}"\nreason = "upstream knows"\n'
     Path("mine.toml").write_text(entry.format("torch_spda", "Hang") + entry.format("torch_sdpa", "Hnag"))
     ran = attnfuzz("fuzz", "--backend", "torch_sdpa", "--ledger", "mine.toml")

@@ -86,7 +86,9 @@ def test_no_version_fails_is_clean(attnfuzz: Attnfuzz) -> None:
 
 
 @needs_pip
-def test_versions_are_installed_by_pip_and_one_that_can_not_be_had_is_told(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+def test_versions_are_installed_by_pip_and_one_that_can_not_be_had_is_reported(
+    attnfuzz: Attnfuzz, tmp_path: Path
+) -> None:
     make_wheel(tmp_path, "0.6.8")
     make_wheel(tmp_path, "0.6.10")
     ran = attnfuzz("bisect", *script("0.6.10"), "--versions", "0.6.8, 0.6.9,0.6.10", *sites("0.7.0"), "--all")

@@ -76,7 +76,7 @@ def test_bugs_of_a_class_are_listed(attnfuzz: Attnfuzz) -> None:
 
 
 @pytest.mark.parametrize(("option", "runnable"), [("--runnable", True), ("--not-runnable", False)])
-def test_bugs_that_can_be_run_here_are_told_from_others(attnfuzz: Attnfuzz, option: str, *, runnable: bool) -> None:
+def test_bugs_that_can_be_run_here_are_reported_from_others(attnfuzz: Attnfuzz, option: str, *, runnable: bool) -> None:
     ran = attnfuzz("bugs", "list", option)
     assert listed(ran) == {each.name for each in load_bugs() if (each.missing is None) is runnable}
 

@@ -1,4 +1,4 @@
-"""`attnfuzz build`: what is compiled, for what, and what is told of it."""
+"""`attnfuzz build`: what is compiled, for what, and what is printed of it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -100,7 +100,7 @@ def test_a_name_is_that_of_the_architectures_that_are_named(
     assert compiled.modules == [*names_of("blackwell:trtllm_mha"), *names_of("fa2_paged")]
 
 
-def test_each_module_is_told_of_with_its_time_and_size_or_the_reason(attnfuzz: Attnfuzz, compiled: Compiled) -> None:
+def test_each_module_is_reported_with_its_time_and_size_or_the_reason(attnfuzz: Attnfuzz, compiled: Compiled) -> None:
     ran = attnfuzz("build", "--backend", "fa2_paged")
     assert ran.code == 0
     lines = [" ".join(line.split()) for line in ran.out.splitlines()]
@@ -123,7 +123,7 @@ def test_each_module_is_told_of_with_its_time_and_size_or_the_reason(attnfuzz: A
         (["--arch", "8.0", "--backend", "xqa"], "xqa runs on SM 9.0, not on 8.0: leave it out"),
     ],
 )
-def test_what_can_not_be_compiled_for_is_told_in_a_line(
+def test_what_can_not_be_compiled_for_is_reported_in_a_line(
     arguments: list[str], words: str, attnfuzz: Attnfuzz, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_nvml.install(monkeypatch)
@@ -134,7 +134,7 @@ def test_what_can_not_be_compiled_for_is_told_in_a_line(
     assert compiled.modules == []
 
 
-def test_a_missing_compiler_is_told_before_anything_is_done(
+def test_a_missing_compiler_is_sent_before_anything_is_done(
     attnfuzz: Attnfuzz, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toolkit, "missing", lambda: "no nvcc on PATH: install NVIDIA's CUDA toolkit")

@@ -78,10 +78,10 @@ def test_a_bug_is_new_then_open_then_fixed_then_back(attnfuzz: Attnfuzz) -> None
     def night(*, wrong: bool) -> tuple[int, str, set[tuple[str, State]]]:
         write_backend(Path(), wrong=wrong)
         ran = attnfuzz("fuzz", "--backend", MINE, "--examples", "30", "--seed", "5")
-        told = [
+        sent = [
             event for event in read_log(HOME.log(HOME.ids()[-1])) if isinstance(event, FindingFiled | FindingChecked)
         ]
-        return ran.code, ran.out, {(event.name, event.state) for event in told}
+        return ran.code, ran.out, {(event.name, event.state) for event in sent}
 
     code, out, first = night(wrong=True)
     assert code == 1

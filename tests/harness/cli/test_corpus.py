@@ -35,7 +35,7 @@ def test_a_list_says_why_each_case_is_kept(attnfuzz: Attnfuzz) -> None:
     assert "0 cases." in attnfuzz("corpus", "list", "--backend", "torch_sdpa").out
 
 
-def test_a_broken_case_is_told_and_the_rest_listed(attnfuzz: Attnfuzz) -> None:
+def test_a_broken_case_is_reported_and_the_rest_listed(attnfuzz: Attnfuzz) -> None:
     Corpus(FOLDER).keep(CASE, why=Why.FAILURE)
     (FOLDER / "trtllm_mha" / "broken.json").touch()
     ran = attnfuzz("corpus", "list")

@@ -64,7 +64,7 @@ def test_an_unknown_defect_gets_the_closest(attnfuzz: Attnfuzz) -> None:
 @pytest.mark.slow
 def test_a_job_that_fails_is_an_error_and_no_survivor(attnfuzz: Attnfuzz, monkeypatch: Any) -> None:
     # Jobs are processes that read the environment: they find no compiler, and no compiled kernels.
-    monkeypatch.setattr("attnfuzz.harness.cli.defects.prepare", lambda *_: None)
+    monkeypatch.setattr("attnfuzz.harness.campaign.run.prepare", lambda *_: None)
     monkeypatch.setenv("ATTNFUZZ_CACHE", "cache")
     monkeypatch.setenv("CXX", "no-such-compiler")
     ran = attnfuzz("defects", "run", NAME, "--examples", "12", "--jobs", "1")

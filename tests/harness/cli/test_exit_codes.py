@@ -9,8 +9,9 @@ from fake_search import decode
 from msgspec.structs import replace
 
 from attnfuzz.harness.campaign.events import Event, JobFailed, LedgerRemark
-from attnfuzz.harness.campaign.knowledge import JOB_KILLED, NOT_COME_BACK, OUT_OF_TIME
+from attnfuzz.harness.campaign.knowledge import JOB_KILLED, OUT_OF_TIME
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.search.messages import NOT_COME_BACK
 
 BACKEND = "torch_sdpa"
 CASE = replace(decode(5), backend=BACKEND)
@@ -39,9 +40,9 @@ REMARK = LedgerRemark(at=60, entry=1, title="Hang in x", text="it no longer happ
     ],
 )
 def test_the_exit_code_says_what_came_of_it(
-    attnfuzz: Callable[..., Any], told: Callable[..., None], code: int, events: list[Event]
+    attnfuzz: Callable[..., Any], sent: Callable[..., None], code: int, events: list[Event]
 ) -> None:
-    told(started(BACKEND), *events, finished())
+    sent(started(BACKEND), *events, finished())
     ran = attnfuzz("fuzz", "--backend", BACKEND)
     assert ran.code == code
     failed = any(isinstance(event, JobFailed) for event in events)

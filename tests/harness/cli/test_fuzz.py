@@ -67,7 +67,7 @@ def test_backends_are_listed_with_what_they_support(attnfuzz: Attnfuzz) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_campaign_that_is_told_to_stop_ends_in_order(tmp_path: Path, signum: signal.Signals) -> None:
+def test_a_campaign_that_is_reported_to_stop_ends_in_order(tmp_path: Path, signum: signal.Signals) -> None:
     with begin(tmp_path, "--backend", "torch_sdpa", "--time", "10m") as campaign:
         campaign.wait_for("Progress")
         os.killpg(campaign.process.pid, signum)

@@ -42,9 +42,9 @@ def imported(path: Path) -> CallCase:
     return case
 
 
-def nothing_imported(ran: Any, *words: str, told_before: tuple[str, ...] = ()) -> None:
+def nothing_imported(ran: Any, *words: str, sent_before: tuple[str, ...] = ()) -> None:
     """It is refused, and no case is left behind."""
-    refused(ran, *words, told_before=told_before)
+    refused(ran, *words, sent_before=sent_before)
     assert not [*Path.cwd().glob("*.json")]
 
 
@@ -59,7 +59,7 @@ def test_the_calls_of_a_dump_are_listed(attnfuzz: Attnfuzz, dump: Path) -> None:
     assert not [*Path.cwd().glob("*.json")]
 
 
-def test_the_call_that_crashed_is_imported_and_told_about(attnfuzz: Attnfuzz, dump: Path) -> None:
+def test_the_call_that_crashed_is_imported_and_reported(attnfuzz: Attnfuzz, dump: Path) -> None:
     ran = attnfuzz("import", str(dump))
     assert ran.code == 0
     (path,) = Path.cwd().glob("*.json")
@@ -117,7 +117,7 @@ def test_what_can_not_be_imported_is_one_line_and_leaves_no_file(attnfuzz: Attnf
     nothing_imported(attnfuzz("import", str(dump), "--backend", "trtllm"), "unknown backend")
 
 
-def test_calls_that_can_not_be_read_are_told_and_left_out(attnfuzz: Attnfuzz, dump: Path) -> None:
+def test_calls_that_can_not_be_read_are_reported_and_left_out(attnfuzz: Attnfuzz, dump: Path) -> None:
     first, second = sorted(each for each in dump.iterdir() if each.is_dir())
     (first / "metadata.jsonl").write_text("{")
     ran = attnfuzz("import", str(dump), "-o", "second.json")
@@ -126,7 +126,7 @@ def test_calls_that_can_not_be_read_are_told_and_left_out(attnfuzz: Attnfuzz, du
     assert first.name in ran.err
     (second / "metadata.jsonl").write_text("{")
     Path("second.json").unlink()
-    nothing_imported(attnfuzz("import", str(dump)), "no call of", told_before=("Left out: ",))
+    nothing_imported(attnfuzz("import", str(dump)), "no call of", sent_before=("Left out: ",))
 
 
 def test_tensors_that_are_cut_off_leave_no_file(attnfuzz: Attnfuzz, dump: Path) -> None:

@@ -123,9 +123,9 @@ def test_verbose_prints_more(attnfuzz: Attnfuzz) -> None:
 
 
 def test_a_campaign_says_at_once_that_it_starts_and_answers_at_its_end(
-    attnfuzz: Attnfuzz, told: Callable[..., None]
+    attnfuzz: Attnfuzz, sent: Callable[..., None]
 ) -> None:
-    told(started("torch_sdpa"), *without_sinks(decode_case("torch_sdpa")), finished())
+    sent(started("torch_sdpa"), *without_sinks(decode_case("torch_sdpa")), finished())
     line = ("fuzz", "--backend", "torch_sdpa", "--seed", "7")
     assert attnfuzz(*line).out.startswith("Starting: ")
     result = "1 new cause (4 failures) in 0 cases over 1:00:00"

@@ -6,11 +6,19 @@ from fake_defect import defect
 from fake_search import decode, observed
 from rich.console import Console
 
+from attnfuzz.harness.campaign.events import (
+    CampaignStarted,
+    Event,
+    FindingFiled,
+    Progress,
+    SliceFinished,
+    SliceStarted,
+)
 from attnfuzz.harness.cli.defects import print_scores, watching
 from attnfuzz.harness.defects.results import DefectTally, enough
-from attnfuzz.harness.defects.search import Kill, Search, SearchOutcome
-from attnfuzz.harness.search.messages import Caught, SliceDone, Tally
-from attnfuzz.harness.verdict.failures import Kind, Verdict
+from attnfuzz.harness.defects.search import Kill, SearchOutcome
+from attnfuzz.harness.search.messages import Tally
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.kernels.defects.defect import Layer
 
@@ -103,31 +111,57 @@ def test_enough_are_killed_from_95_percent_on() -> None:
     assert not enough([killed] * 18 + [survivor])
 
 
-def search(name: str, examples: int) -> Search:
-    """A search whose only slice is under way."""
-    searched = Search(defect(name), seed=1, examples=examples)
-    searched.next_slice()
-    return searched
+STARTED = CampaignStarted(
+    at=0.0,
+    campaign="1",
+    time=0.0,
+    attnfuzz="1.0",
+    environment={},
+    backends=("fake+one", "fake+other"),
+    preset="quick",
+    examples=12,
+    seconds=None,
+    seed=1,
+    jobs=1,
+    contract="declared",
+    alpha=1e-3,
+)
+DEFECTS = (defect("one"), defect("other"))
 
 
-def end(searched: Search, *, killed: bool) -> Search:
-    """Let the slice end after 12 examples."""
-    if killed:
-        seen, case = observed(Kind.HANG), decode(5)
-        fingerprint, verdict = Fingerprint.of("fake", seen), Verdict(observations=(seen,))
-        searched.take(Caught(fingerprint=fingerprint, first=case, case=case, observation=seen, verdict=verdict))
-    searched.take(
-        SliceDone(tally=Tally(searched=12, cases=12, deaths=0), stopped_early=killed, seconds=0.5, unsupported={})
+def search(name: str, cases: int = 12) -> list[Event]:
+    """A search under way."""
+    backend = f"fake+{name}"
+    tally = Tally(searched=min(cases, 12), cases=cases)
+    return [
+        SliceStarted(at=0.0, job=0, backend=backend, index=0, seed=1, examples=12),
+        Progress(at=0.0, backend=backend, tally=tally),
+    ]
+
+
+def end(name: str, *, killed: bool) -> list[Event]:
+    """A search that ends after 12 examples."""
+    seen, case, backend = observed(Kind.HANG), decode(5), f"fake+{name}"
+    filed = FindingFiled(
+        at=0.0,
+        fingerprint=Fingerprint.of(backend, seen),
+        case=case,
+        observation=seen,
+        name=name,
+        path="",
+        report="",
     )
-    return searched
+    done = SliceFinished(
+        at=0.0, backend=backend, index=0, seed=1, examples=12, cases=12, deaths=0, seconds=0.5, unsupported={}
+    )
+    return [*search(name), *([filed] if killed else []), done]
 
 
 def test_a_pipe_gets_a_line_for_each_search() -> None:
     pipe = console(80)
-    with watching(pipe, 2) as watch:
-        watch(search("under_way", 100))
-        watch(end(search("one", 12), killed=True))
-        watch(end(search("other", 12), killed=False))
+    with watching(pipe, DEFECTS, 1) as watch:
+        for event in (STARTED, *end("one", killed=True), *end("other", killed=False)):
+            watch(event)
     assert lines(pipe) == [
         "1 of 2: one killed by watchdog Hang after 12 examples, 0.5 s",
         "2 of 2: other survives after 12 examples, 0.5 s",
@@ -136,11 +170,9 @@ def test_a_pipe_gets_a_line_for_each_search() -> None:
 
 def test_a_terminal_gets_one_line_that_is_gone_at_the_end() -> None:
     terminal = console(80, terminal=True)
-    with watching(terminal, 2) as watch:
-        watch(end(search("one", 12), killed=True))
-        under_way = search("other", 100)
-        under_way.take(Tally(cases=1250, deaths=0, shrinking=False))
-        watch(under_way)
+    with watching(terminal, DEFECTS, 1) as watch:
+        for event in (STARTED, *end("one", killed=True), *search("other", 1250)):
+            watch(event)
     text = "\n".join(lines(terminal))
     assert "1 of 2 searched; now other 1,250" in text
     assert text.endswith("\x1b[2K")

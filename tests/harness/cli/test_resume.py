@@ -60,11 +60,11 @@ def test_a_campaign_logs_where_things_are_wherever_it_is_gone_on_with(attnfuzz: 
 
 @pytest.mark.slow
 def test_a_ledger_that_an_old_log_names_from_its_own_folder_is_found_from_another(
-    attnfuzz: Attnfuzz, told: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    attnfuzz: Attnfuzz, sent: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun(Path("attnfuzz-out"), head=replace(BEGUN, ledger="attnfuzz-ledger.toml"))
     Path("attnfuzz-ledger.toml").write_text("")
-    told(finished())
+    sent(finished())
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     ran = attnfuzz("fuzz", "--resume", "--home", "../attnfuzz-out")
@@ -92,10 +92,10 @@ def test_what_is_missing_is_said_before_the_log_is_touched(
     assert log.read_bytes() == before
 
 
-def test_a_ledger_that_moved_can_be_named(attnfuzz: Attnfuzz, told: Callable[..., None]) -> None:
+def test_a_ledger_that_moved_can_be_named(attnfuzz: Attnfuzz, sent: Callable[..., None]) -> None:
     log = begun(Path("attnfuzz-out"), head=replace(BEGUN, ledger="/gone/ledger.toml"))
     Path("here.toml").write_text("")
-    told(finished())
+    sent(finished())
     ran = attnfuzz("fuzz", "--resume", "--home", "attnfuzz-out", "--ledger", "here.toml")
     assert ran.code == 0, ran.err
     assert TORN not in log.read_bytes()

@@ -45,7 +45,7 @@ def case(tmp_path: Path) -> Path:
         ("sglang@/no/such/folder:trtllm_mla", "/no/such/folder holds no source of SGLang"),
     ],
 )
-def test_a_wrong_name_is_told_before_anything_is_fetched(
+def test_a_wrong_name_is_sent_before_anything_is_fetched(
     attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch, name: str, words: str
 ) -> None:
     monkeypatch.setattr(SglangBackend, "prepare", lambda *_: pytest.fail("fetched"))
@@ -59,13 +59,15 @@ def test_what_is_not_installed_is_named(attnfuzz: Attnfuzz, monkeypatch: pytest.
     refused(ran, "sglang==0.5.9:trtllm_mha can't run here", "no_such_package", "pip install 'attnfuzz[sglang]'")
 
 
-def test_a_folder_without_sglang_is_told(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+def test_a_folder_without_sglang_is_reported(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     refused(attnfuzz("fuzz", "--sglang", str(tmp_path)), f"{tmp_path} holds no source of SGLang")
     refused(attnfuzz("fuzz", "--sglang", "absent"), "'absent' does not exist")
     refused(attnfuzz("backends", "--sglang", str(tmp_path)), "holds no source of SGLang")
 
 
-def test_a_tree_that_nothing_is_asked_of_is_told(attnfuzz: Attnfuzz, tree: Path, tmp_path: Path, case: Path) -> None:
+def test_a_tree_that_nothing_is_asked_of_is_reported(
+    attnfuzz: Attnfuzz, tree: Path, tmp_path: Path, case: Path
+) -> None:
     refused(attnfuzz("fuzz", "--sglang", str(tree), "--backend", "trtllm_mha"), "tree is for sglang:trtllm_mha")
     other = tmp_path / "other.json"
     case_file.save(other, fake_sglang.on_release(case_file.load(case), "trtllm_mha"))
@@ -77,7 +79,7 @@ def test_calibrating_a_release_is_refused(attnfuzz: Attnfuzz) -> None:
 
 
 @pytest.mark.slow
-def test_a_tree_that_fails_to_import_is_told_before_there_is_a_campaign(
+def test_a_tree_that_fails_to_import_is_sent_before_there_is_a_campaign(
     attnfuzz: Attnfuzz, tree: Path, tmp_path: Path
 ) -> None:
     (tree / "python/sglang/srt/layers/radix_attention.py").write_text("import no_such_module\n")

@@ -64,7 +64,7 @@ def words(text: str) -> str:
 
 
 @pytest.mark.slow
-def test_what_is_given_and_what_a_search_finds_is_told_and_can_be_replayed(
+def test_what_is_given_and_what_a_search_finds_is_reported_and_can_be_replayed(
     attnfuzz: Attnfuzz, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With jobs and workers of a second engine, which find it through its entry point as this process does."""
@@ -73,10 +73,10 @@ def test_what_is_given_and_what_a_search_finds_is_told_and_can_be_replayed(
     assert ran.code == 1, ran.err
     table = [line.split() for line in ran.out[ran.out.index("release  ") :].split("\n\n")[0].splitlines()]
     assert [row[0] for row in table[1:]] == ["1.3", "1.9"]
-    told = words(ran.out)
-    assert "1 mine, decoder any failure of mine.json Fails in 1.3 already, the oldest that could be run;" in told
-    assert "Found by the search in 1.3. attnfuzz replay attnfuzz-sweep/cases/" in told
-    assert "1.9 can't be run: buy a faster machine" in told
+    sent = words(ran.out)
+    assert "1 mine, decoder any failure of mine.json Fails in 1.3 already, the oldest that could be run;" in sent
+    assert "Found by the search in 1.3. attnfuzz replay attnfuzz-sweep/cases/" in sent
+    assert "1.9 can't be run: buy a faster machine" in sent
     written = json.loads((tmp_path / "attnfuzz-sweep" / "sweep.json").read_text())
     assert [row["wanted"].get("found", []) for row in written["rows"]][:2] == [[], ["1.3"]]
     assert written["searched"]["1.3"]["examples"] == 5
@@ -126,7 +126,7 @@ def test_where_no_release_fails_the_exit_code_is_0(attnfuzz: Attnfuzz) -> None:
 
 
 @pytest.mark.usefixtures("_judged_here")
-def test_what_fails_nowhere_is_told_in_a_line(attnfuzz: Attnfuzz) -> None:
+def test_what_fails_nowhere_is_reported_in_a_line(attnfuzz: Attnfuzz) -> None:
     case_file.save("quiet.json", decode_case("fake==1.0:decoder", 2))
     ran = attnfuzz("sweep", "fake", "1.1,1.2", "--case", known_case(), "--case", "quiet.json", "--examples", "0")
     assert "\nNo release shows quiet.\n" in ran.out
@@ -175,7 +175,9 @@ def test_a_sweep_that_was_interrupted_goes_on(attnfuzz: Attnfuzz, monkeypatch: p
 
 
 @pytest.mark.usefixtures("_judged_here")
-def test_a_search_that_fails_is_told_beside_its_release(attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_fails_is_reported_beside_its_release(
+    attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch
+) -> None:
     standing = Standing()
     text = "Traceback:\nNotTold: it asked for more\n(job process 0 ended with status 1)"
     standing(JobFailed(at=1.0, job=0, text=text))
@@ -185,7 +187,7 @@ def test_a_search_that_fails_is_told_beside_its_release(attnfuzz: Attnfuzz, monk
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "sent"),
     [
         ([], "no engine: write it like attnfuzz sweep fake VERSION..latest, or give sglang"),
         (
@@ -205,12 +207,12 @@ def test_a_search_that_fails_is_told_beside_its_release(attnfuzz: Attnfuzz, monk
         (["--seed", "1", "--resume", "--home", "."], "leave --seed out"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(attnfuzz: Attnfuzz, arguments: list[str], told: str) -> None:
+def test_bad_input_is_one_line_and_leaves_nothing(attnfuzz: Attnfuzz, arguments: list[str], sent: str) -> None:
     case_file.save("other.json", decode_case("torch_sdpa"))
     Path("broken.json").write_text("{")
     ran = attnfuzz("sweep", *arguments)
     assert (ran.code, ran.out) == (2, "")
-    assert told in ran.err.splitlines()[-1]
+    assert sent in ran.err.splitlines()[-1]
     assert not Path("attnfuzz-sweep").exists()
 
 

@@ -1,4 +1,4 @@
-"""Cases whose inputs are not finite: they pass if no access is wrong, and are told to be judged by no more."""
+"""Cases whose inputs are not finite: they pass if no access is wrong, and say that no more was judged."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -182,7 +182,7 @@ def test_a_case_that_a_person_put_there_is_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"format": "attnfuzz-case", "version": 99}', b"[1]"])
-def test_a_broken_file_is_passed_over_and_told(tmp_path: Path, content: bytes) -> None:
+def test_a_broken_file_is_passed_over_and_reported(tmp_path: Path, content: bytes) -> None:
     Corpus(tmp_path).keep(LARGE, why=Why.FAILURE)
     (tmp_path / BACKEND / "broken.json").write_bytes(content)
     corpus = Corpus(tmp_path)
@@ -192,7 +192,7 @@ def test_a_broken_file_is_passed_over_and_told(tmp_path: Path, content: bytes) -
     assert "\n" not in trouble
 
 
-def test_a_case_made_of_calls_is_passed_over_and_told(tmp_path: Path) -> None:
+def test_a_case_made_of_calls_is_passed_over_and_reported(tmp_path: Path) -> None:
     Corpus(tmp_path).keep(LARGE, why=Why.FAILURE)
     case_file.save(tmp_path / BACKEND / "calls.json", CALLS)
     corpus = Corpus(tmp_path)

@@ -95,7 +95,7 @@ def test_a_tier_that_is_off_kills_nothing(guarded: Workers, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KILLED_BY_GUARDS)
-def test_without_guards_no_tensor_is_told(unguarded: Workers, name: str) -> None:
+def test_without_guards_no_tensor_is_reported(unguarded: Workers, name: str) -> None:
     # What an overrun leaves behind must not reach the next case.
     unguarded.renew()
     seen = failures(unguarded, PINS[name].case, BACKENDS[name])

@@ -6,33 +6,35 @@ import msgspec
 import pytest
 from fake_search import decode, observed
 
+from attnfuzz.harness.campaign.events import FindingFiled
 from attnfuzz.harness.defects.pins import Pin, load_pin, save_pin
-from attnfuzz.harness.search.messages import Caught
-from attnfuzz.harness.verdict.failures import Kind, Verdict
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case_file import CaseFileError
 
 
-def caught(kind: Kind = Kind.HANG) -> Caught:
+def filed(kind: Kind = Kind.HANG) -> FindingFiled:
     seen = observed(kind)
-    return Caught(
+    return FindingFiled(
+        at=0.0,
+        name="some",
+        path="",
+        report="",
         fingerprint=Fingerprint.of("fake", seen),
-        first=decode(1, 2, 3),
         case=decode(5),
         observation=seen,
-        verdict=Verdict(observations=(seen,)),
     )
 
 
 def test_a_pin_is_read_as_it_was_written(tmp_path: Path) -> None:
-    save_pin(tmp_path / "new" / "folder", "some", caught())
+    save_pin(tmp_path / "new" / "folder", "some", filed())
     pin = load_pin(tmp_path / "new" / "folder", "some")
     assert pin == Pin(killed_by="watchdog", kind=Kind.HANG, case=decode(5))
 
 
 def test_a_newer_pin_replaces_an_older_one(tmp_path: Path) -> None:
-    save_pin(tmp_path, "some", caught())
-    save_pin(tmp_path, "some", caught(Kind.ILLEGAL_ACCESS))
+    save_pin(tmp_path, "some", filed())
+    save_pin(tmp_path, "some", filed(Kind.ILLEGAL_ACCESS))
     pin = load_pin(tmp_path, "some")
     assert pin is not None
     assert pin.killed_by == "guards"
@@ -53,7 +55,7 @@ def test_a_defect_without_a_pin_has_none(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_pin_is_refused(tmp_path: Path, old: str, new: str, error: type[Exception]) -> None:
-    save_pin(tmp_path, "some", caught())
+    save_pin(tmp_path, "some", filed())
     path = tmp_path / "some.json"
     text = path.read_text()
     assert old in text

@@ -1,12 +1,14 @@
-"""The search for a defect: a campaign's slices, up to the first failure that comes back."""
+"""The search for defects: a trial campaign, up to the first failure of each that comes back."""
+
+from pathlib import Path
 
 import pytest
+from fake_campaign import begin, plan
 from fake_defect import defect
 from fake_search import Fails, FakeJobs, FakeJudge, kv_lens, observed
 
-from attnfuzz.harness.campaign.schedule import slices_of
-from attnfuzz.harness.defects.search import NO_SHRINKING, Search, SearchOutcome, run_searches
-from attnfuzz.harness.search.messages import ShrinkBudget
+from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.defects.search import SearchOutcome, filed_for, is_over, outcome_of
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.kernels.defects.catalogue import backend_name
 
@@ -21,101 +23,101 @@ def passes(_: list[int]) -> tuple[Observation, ...]:
     return ()
 
 
-def search(judge: FakeJudge, *, examples: int = 300, seed: int = 1, shrink: ShrinkBudget = NO_SHRINKING) -> Search:
-    """A search that is over."""
-    searched = Search(defect(), seed=seed, examples=examples, shrink=shrink)
-    for _ in run_searches([searched], FakeJobs(judge)):
-        pass
-    assert searched.over
-    return searched
+def search(
+    folder: Path, jobs: FakeJobs, *names: str, examples: int = 300, seed: int = 1, shrink: float = 0.0
+) -> Standing:
+    """Where a trial of defects of these names ends."""
+    backends = tuple(backend_name(defect(name)) for name in names or ("some",))
+    asked = plan(folder, examples=examples, backends=backends, jobs=jobs.count, seed=seed, trial=shrink)
+    return Standing.of(begin(asked, jobs).events())
 
 
-def outcome(fails: Fails) -> SearchOutcome:
-    return search(FakeJudge(fails)).outcome
+def outcome(folder: Path, fails: Fails) -> SearchOutcome:
+    return outcome_of(defect(), search(folder, FakeJobs(FakeJudge(fails))))
 
 
-def test_a_defect_is_killed_at_the_first_failure() -> None:
+def test_a_defect_is_killed_at_the_first_failure(tmp_path: Path) -> None:
     judge = FakeJudge(fails_on_long)
-    searched = search(judge)
-    kill = searched.outcome.kill
-    assert kill is not None
-    assert (kill.by, kill.kind, kill.place, kill.mode, kill.also) == (
+    standing = search(tmp_path, FakeJobs(judge))
+    found = outcome_of(defect(), standing)
+    assert is_over(defect(), standing)
+    assert found.kill is not None
+    assert (found.kill.by, found.kill.kind, found.kill.place, found.kill.mode, found.kill.also) == (
         "guards",
         Kind.ILLEGAL_ACCESS,
         "query",
         "decode",
         (),
     )
-    assert searched.outcome.examples == len(judge.judged)
+    assert found.examples == len(judge.judged)
     assert [max(kv_lens(case)) >= LONG for case in judge.judged] == [False] * (len(judge.judged) - 1) + [True]
 
 
-def test_what_else_fails_in_the_same_case_is_told() -> None:
+def test_what_else_fails_in_the_same_case_is_reported(tmp_path: Path) -> None:
     def fails(lengths: list[int]) -> tuple[Observation, ...]:
         canary = observed(Kind.CANARY_OVERWRITTEN)
         return (*fails_on_long(lengths), observed(Kind.RAISED), canary) if max(lengths) >= LONG else ()
 
-    kill = outcome(fails).kill
+    kill = outcome(tmp_path, fails).kill
     assert kill is not None
     assert (kill.by, kill.also) == ("guards", ("exception",))
 
 
-def test_a_survivor_is_searched_to_the_end() -> None:
-    survived = outcome(passes)
+def test_a_survivor_is_searched_to_the_end(tmp_path: Path) -> None:
+    survived = outcome(tmp_path, passes)
     assert survived.kill is None
     assert (survived.examples, survived.unconfirmed) == (300, 0)
 
 
-def test_what_does_not_come_back_kills_nothing_and_is_counted() -> None:
+def test_what_does_not_come_back_kills_nothing_and_is_counted(tmp_path: Path) -> None:
     judge = FakeJudge(fails_on_long, comes_back=lambda _: False)
-    searched = search(judge)
-    assert searched.outcome.kill is None
-    assert searched.outcome.unconfirmed == len(judge.confirmed) > 0
+    found = outcome_of(defect(), search(tmp_path, FakeJobs(judge)))
+    assert found.kill is None
+    assert found.unconfirmed == len(judge.confirmed) > 0
 
 
-def test_slices_are_those_of_a_campaign() -> None:
+def test_defects_and_seeds_have_cases_of_their_own(tmp_path: Path) -> None:
     jobs = FakeJobs(FakeJudge(passes))
-    for _ in run_searches([Search(defect(), seed=5, examples=300)], jobs):
-        pass
-    wanted = slices_of(backend_name(defect()), examples=300, seed=5)
-    for searched, task in zip(jobs.slices, wanted, strict=True):
-        assert (searched.index, searched.seed, searched.examples) == (task.index, task.seed, task.examples)
+    for seed in (1, 2):
+        search(tmp_path / str(seed), jobs, "one", "other", examples=1, seed=seed)
+    assert len({task.seed for task in jobs.slices}) == len(jobs.slices) == 4
 
 
-def test_defects_and_seeds_have_cases_of_their_own() -> None:
-    jobs = FakeJobs(FakeJudge(passes))
-    searches = [Search(defect(name), seed=seed, examples=1) for name in ("one", "other") for seed in (1, 2)]
-    for _ in run_searches(searches, jobs):
-        pass
-    assert len({task.seed for task in jobs.slices}) == len(searches)
-
-
-def test_the_case_is_shrunk_if_there_is_a_budget() -> None:
-    first = search(FakeJudge(fails_on_long)).caught
-    shrunk = search(FakeJudge(fails_on_long), shrink=ShrinkBudget()).caught
+def test_the_case_is_shrunk_if_there_is_time_for_it(tmp_path: Path) -> None:
+    first = filed_for(defect(), search(tmp_path / "first", FakeJobs(FakeJudge(fails_on_long))))
+    shrunk = filed_for(defect(), search(tmp_path / "shrunk", FakeJobs(FakeJudge(fails_on_long)), shrink=40.0))
     assert first is not None
     assert shrunk is not None
-    assert first.case == first.first == shrunk.first
-    assert kv_lens(shrunk.case) == [LONG]
+    assert kv_lens(first.case) != kv_lens(shrunk.case) == [LONG]
 
 
 @pytest.mark.draws
-def test_other_failures_are_let_go() -> None:
+def test_other_failures_are_let_go(tmp_path: Path) -> None:
     def fails(lengths: list[int]) -> tuple[Observation, ...]:
         return fails_on_long(lengths) or ((observed(),) if max(lengths) >= LONG // 2 else ())
 
     judge = FakeJudge(fails)
-    searched = search(judge, shrink=ShrinkBudget())
-    assert searched.caught is not None
-    assert searched.caught.observation.kind is Kind.ILLEGAL_ACCESS
+    filed = filed_for(defect(), search(tmp_path, FakeJobs(judge), shrink=40.0))
+    assert filed is not None
+    assert filed.observation.kind is Kind.ILLEGAL_ACCESS
     assert any(LONG // 2 <= max(kv_lens(case)) < LONG for case in judge.judged)
     # What has another value seed may be a variant that is run to see which features the failure needs.
     assert all(max(kv_lens(case)) >= LONG for case in judge.confirmed if case.seed == 0)
 
 
-def test_searches_take_turns_on_all_jobs() -> None:
-    jobs = FakeJobs(FakeJudge(fails_on_long), count=2)
-    searches = [Search(defect(name), seed=1, examples=300) for name in ("one", "two", "three", "four", "five")]
-    over = [searched.defect.name for searched in run_searches(searches, jobs) if searched.over]
-    assert sorted(over) == sorted(searched.defect.name for searched in searches)
-    assert all(searched.caught for searched in searches)
+def test_a_defect_is_searched_by_one_job_at_a_time(tmp_path: Path) -> None:
+    jobs = FakeJobs(FakeJudge(passes), count=2)
+    standing = search(tmp_path, jobs, examples=300)
+    assert [task.examples for task in jobs.slices] == [250, 50]
+    assert outcome_of(defect(), standing).examples == 300
+
+
+def test_searches_take_turns_on_all_jobs(tmp_path: Path) -> None:
+    names = ("one", "two", "three", "four", "five")
+    standing = search(tmp_path, FakeJobs(FakeJudge(fails_on_long), count=2), *names)
+    assert all(filed_for(defect(name), standing) for name in names)
+
+
+def test_a_trial_keeps_no_case(tmp_path: Path) -> None:
+    search(tmp_path, FakeJobs(FakeJudge(fails_on_long)))
+    assert not (tmp_path / "corpus").exists()

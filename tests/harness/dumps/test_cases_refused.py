@@ -110,12 +110,12 @@ def test_an_argument_that_is_missing_is_named() -> None:
         make_case(recorded_call(DECODE, without))
 
 
-def test_a_function_that_no_backend_has_is_told_with_what_can_be_imported() -> None:
+def test_a_function_that_no_backend_has_is_reported_with_what_can_be_imported() -> None:
     with pytest.raises(DumpError, match=f"has no kernel xqa; import a call of .*{DECODE}.*--backend"):
         make_case(recorded_call("xqa", ARGUMENTS))
 
 
-def test_arguments_that_no_case_holds_but_that_change_nothing_are_told() -> None:
+def test_arguments_that_no_case_holds_but_that_change_nothing_are_reported() -> None:
     case = make_case(recorded_call(DECODE, ARGUMENTS | {"request_order": OtherValue("list", "[None]")}))
     assert "request_order was [None] (list): no case holds that, its default applies." in case.notes
 

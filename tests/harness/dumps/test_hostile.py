@@ -364,7 +364,7 @@ def test_a_file_that_can_no_longer_be_opened_is_named(folder: Path) -> None:
         read_query(call)
 
 
-def test_what_does_not_fit_into_memory_is_told_from_damage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_into_memory_is_reported_from_damage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> object:
         raise RuntimeError("unable to mmap 42 bytes from file: Cannot allocate memory (12)")
 

@@ -91,7 +91,7 @@ def test_pages_are_the_same_after_renumbering_if_and_only_if_they_were_before(
         (list(range(0, 60, 2)), "0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22 and 18 more"),
     ],
 )
-def test_numbers_are_told_in_ranges(numbers: list[int], words: str) -> None:
+def test_numbers_are_reported_in_ranges(numbers: list[int], words: str) -> None:
     assert in_ranges(numbers) == words
 
 

@@ -122,13 +122,13 @@ def test_values_that_are_no_tensors_are_what_they_were(tmp_path: Path) -> None:
         assert f"{name} was an object ({type_name}), of which only its text is recorded." in call.lost
 
 
-def test_an_enum_is_told_by_its_name(tmp_path: Path) -> None:
+def test_an_enum_is_reported_by_its_name(tmp_path: Path) -> None:
     folder = Dumper(tmp_path).call("f", mode=None)
     rewrite(folder, input_metadata={"kwarg_mode": {"type": "enum", "name": "MaskMode.CAUSAL", "value": 1}})
     assert only_call(folder).arguments["mode"] == OtherValue("MaskMode", "MaskMode.CAUSAL")
 
 
-def test_a_pair_that_an_older_flashinfer_kept_as_text_is_told_by_it(tmp_path: Path) -> None:
+def test_a_pair_that_an_older_flashinfer_kept_as_text_is_reported_by_it(tmp_path: Path) -> None:
     folder = Dumper(tmp_path).call(DECODE, QUERY)
     rewrite(folder, input_metadata={"arg_1": {"type": "tuple", "value": "(tensor([1, 2]), tensor([3]))"}})
     call = only_call(folder)
@@ -207,7 +207,7 @@ def test_one_call_that_cannot_be_read_does_not_keep_the_others_back(tmp_path: Pa
     assert [str(error).split(": ")[0] for error in dump.unreadable] == [f"{broken / 'metadata.jsonl'} is empty"]
 
 
-def test_a_call_whose_graph_was_never_replayed_to_its_end_is_told_and_left_out(tmp_path: Path) -> None:
+def test_a_call_whose_graph_was_never_replayed_to_its_end_is_reported_and_left_out(tmp_path: Path) -> None:
     dumper = Dumper(tmp_path)
     dumper.captured(DECODE, (QUERY,), QUERY, [])
     dumper.call("b", x=1)

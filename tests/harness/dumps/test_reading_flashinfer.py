@@ -84,7 +84,7 @@ def test_a_crashed_call_has_its_arguments_by_name(calls: tuple[RecordedCall, ...
 
 
 @pytest.mark.slow
-def test_the_stride_of_a_tensor_is_told_where_the_dump_has_it(calls: tuple[RecordedCall, ...]) -> None:
+def test_the_stride_of_a_tensor_is_reported_where_the_dump_has_it(calls: tuple[RecordedCall, ...]) -> None:
     whole, paired = calls[0], calls[1]
     assert stored(whole.arguments["query"]).stride == (64, 256, 1)
     assert stored(whole.arguments["kv_cache"]).stride is None
@@ -107,7 +107,7 @@ def test_rows_of_fp8_are_read(calls: tuple[RecordedCall, ...]) -> None:
     assert rows.float().flatten()[:4].tolist() == [0, 1, 2, 3]
 
 
-def test_the_calls_of_a_wrapper_are_told_by_its_object(calls: tuple[RecordedCall, ...]) -> None:
+def test_the_calls_of_a_wrapper_are_reported_by_its_object(calls: tuple[RecordedCall, ...]) -> None:
     begun, planned, run = calls[4:7]
     assert begun.self_id is not None
     assert begun.self_id == planned.self_id == run.self_id

@@ -1,4 +1,4 @@
-"""Runs of wrapper objects become calls of functions that are told the same, or are refused in a line."""
+"""Runs of wrapper objects become calls of functions that are given the same, or are refused in a line."""
 
 import math
 from pathlib import Path
@@ -59,15 +59,15 @@ def life(
     ]
 
 
-def told(calls: list[RecordedCall]) -> dict[str, Any]:
-    """What the function is told that stands for the last call."""
+def sent(calls: list[RecordedCall]) -> dict[str, Any]:
+    """The arguments of the function that stands for the last call."""
     return pictured(as_function(calls, calls[-1]))
 
 
 @pytest.mark.slow
 def test_a_decode_has_the_plan_s_pages_as_rows_and_its_keys_counted(runner: Runner) -> None:
     calls = life(DECODE, DECODE_PLAN)
-    given = told(calls)
+    given = sent(calls)
     assert given["block_tables"].tolist() == [[5, 1], [0, 0], [3, 0]]
     assert given["seq_lens"].tolist() == [7, 0, 4]
     assert {name: given[name] for name in ("max_seq_len", "q_len_per_req", "window_left", "kv_layout")} == {
@@ -81,7 +81,7 @@ def test_a_decode_has_the_plan_s_pages_as_rows_and_its_keys_counted(runner: Runn
 
 def test_a_causal_prefill_has_its_rows_and_keys_in_sums(runner: Runner) -> None:
     calls = life(PREFILL, PREFILL_PLAN, rows=6)
-    given = told(calls)
+    given = sent(calls)
     assert given["cum_seq_lens_q"].tolist() == [0, 3, 4, 6]
     assert given["cum_seq_lens_kv"].tolist() == [0, 7, 7, 11]
     assert (given["max_q_len"], given["max_kv_len"], given["batch_size"]) == (3, 7, 3)
@@ -100,7 +100,7 @@ def test_a_causal_prefill_has_its_rows_and_keys_in_sums(runner: Runner) -> None:
 def test_scales_and_windows_are_those_of_run_before_those_of_plan(
     plan: dict[str, Any], run: dict[str, Any], bmm1_scale: float, bmm2_scale: float, window_left: int
 ) -> None:
-    given = told(life(DECODE, DECODE_PLAN | plan, run))
+    given = sent(life(DECODE, DECODE_PLAN | plan, run))
     assert (given["bmm1_scale"], given["bmm2_scale"], given["window_left"]) == (bmm1_scale, bmm2_scale, window_left)
 
 
@@ -108,7 +108,7 @@ def test_a_run_belongs_to_the_last_plan_of_its_own_object() -> None:
     begin, plan, run = life(DECODE, DECODE_PLAN, begin={"kv_layout": "HND"})
     older = method(f"{DECODE}.plan", DECODE_PLAN | {"sm_scale": 9.0})
     another = method(f"{DECODE}.plan", DECODE_PLAN | {"sm_scale": 8.0}, self_id=8)
-    given = told([begin, older, plan, another, run])
+    given = sent([begin, older, plan, another, run])
     assert (given["bmm1_scale"], given["kv_layout"]) == (1 / math.sqrt(DIM), "HND")
 
 
@@ -162,7 +162,7 @@ def test_other_calls_stay_what_they_are() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_no_function_can_be_told_is_refused(calls: list[RecordedCall], words: str) -> None:
+def test_what_no_function_can_be_given_is_refused(calls: list[RecordedCall], words: str) -> None:
     with pytest.raises(DumpError) as refused:
         as_function(calls, calls[-1])
     assert words in str(refused.value)

@@ -169,7 +169,7 @@ GOOD = 'backend = "torch_sdpa"\nkind = "EmptyRow"\nreason = "r"\n'
         ("known = ", "is not TOML"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(tmp_path: Path, text: str, words: str) -> None:
+def test_a_mistake_is_reported_in_one_line(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(LedgerError) as raised:
         load(tmp_path, text)
     (line,) = str(raised.value).splitlines()
@@ -177,14 +177,14 @@ def test_a_mistake_is_told_in_one_line(tmp_path: Path, text: str, words: str) ->
     assert words in line
 
 
-def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(LedgerError) as raised:
         load(tmp_path, '[[known]]\nkind = "EmptyRow"\n[[known]]\nbackend = "torch_sdpa"\nreason = "r"')
     lines = str(raised.value).splitlines()
     assert [line.split(", ", 1)[1].split(":")[0] for line in lines] == ["entry 1", "entry 1", "entry 2"]
 
 
-def test_a_ledger_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_ledger_that_is_not_there_is_reported_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match=r"cannot read ledger .*: No such file"):
         Ledger.load(tmp_path / "absent.toml")
     with pytest.raises(LedgerError, match="Is a directory"):

@@ -1,4 +1,4 @@
-"""What a worker does with a case: steps in order, each judged, and faults of the harness told from findings."""
+"""The worker's handling of a case: steps in order, each judged, and errors of the harness kept apart from findings."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -216,5 +216,5 @@ def test_what_came_of_a_breach_stands_first_and_names_it() -> None:
     assert second is BROKEN
 
 
-def test_a_breach_that_nothing_came_of_is_a_failure_by_itself_and_told_once() -> None:
+def test_a_breach_that_nothing_came_of_is_a_failure_by_itself_and_reported_once() -> None:
     assert with_broken([], [BROKEN, BROKEN]) == [BROKEN]

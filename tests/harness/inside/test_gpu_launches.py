@@ -207,7 +207,7 @@ def test_what_a_kernel_rejects_during_a_capture_is_its_rejection(
     assert launcher.kernel == "reject"
 
 
-def test_a_kernel_that_can_not_be_captured_is_told(
+def test_a_kernel_that_can_not_be_captured_is_reported(
     launcher: JournalingLauncher, tensors: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     invalidated = ends_with("operation not permitted when stream is capturing")
@@ -372,35 +372,35 @@ def test_launches_take_what_the_gpu_says(gpu: Gpu) -> None:
 def test_the_launch_that_the_gpu_was_at_is_blamed(
     gpu: Gpu, kernels: list[str], blamed: int | None, healthy: int
 ) -> None:
-    stopwatch, told = CudaStopwatch(), list[int | None]()
+    stopwatch, sent = CudaStopwatch(), list[int | None]()
     queue(stopwatch, gpu, [""] * healthy)
     stopwatch.wait(never)
     queue(stopwatch, gpu, kernels)
     with pytest.raises(SystemExit):
-        stopwatch.wait(told.append)
-    assert told == [blamed]
+        stopwatch.wait(sent.append)
+    assert sent == [blamed]
 
 
 def test_the_launch_is_blamed_also_after_an_error_that_breaks_nothing(gpu: Gpu) -> None:
-    stopwatch, told = CudaStopwatch(), list[int | None]()
+    stopwatch, sent = CudaStopwatch(), list[int | None]()
     queue(stopwatch, gpu, ["", ""])
     gpu.error = RuntimeError("CUDA error: invalid argument")
     with pytest.raises(RuntimeError, match="invalid argument"):
         stopwatch.wait(never)
     queue(stopwatch, gpu, ["", "faults"])
     with pytest.raises(SystemExit):
-        stopwatch.wait(told.append)
-    assert told == [1]
+        stopwatch.wait(sent.append)
+    assert sent == [1]
 
 
-def test_what_never_ends_is_told_once(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    stopwatch, told = CudaStopwatch(), list[int | None]()
+def test_what_never_ends_is_reported_once(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopwatch, sent = CudaStopwatch(), list[int | None]()
     clock = iter(range(0, 200, 2))
     monkeypatch.setattr(time, "sleep", lambda _: None)
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     queue(stopwatch, gpu, ["", "hangs", ""])
     # As long as the clock goes.
     with pytest.raises(StopIteration):
-        stopwatch.wait(told.append)
-    assert told[-1] == 1
-    assert told.count(1) == 1
+        stopwatch.wait(sent.append)
+    assert sent[-1] == 1
+    assert sent.count(1) == 1

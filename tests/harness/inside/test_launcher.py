@@ -137,12 +137,12 @@ def test_only_the_tensors_that_a_kernel_is_given_are_on_record(memory: GuardedMe
 
 
 class LoggedStopwatch(Stopwatch):
-    """Keeps in `log` what it is told, and takes 2 seconds for any wait, or raises `error` at its end."""
+    """Keeps in `log` what it is sent, and takes 2 seconds for any wait, or raises `error` at its end."""
 
     def __init__(self, log: list[str], error: Exception | None = None, *, at_once: bool = True) -> None:
         self._log, self._error = log, error
         self.at_once = at_once
-        self.told: list[int | None] = []
+        self.sent: list[int | None] = []
 
     def start(self) -> None:
         self._log.append("start")
@@ -152,7 +152,7 @@ class LoggedStopwatch(Stopwatch):
 
     def wait(self, tell: Callable[[int | None], None]) -> float:
         self._log.append("waited for")
-        for each in self.told:
+        for each in self.sent:
             tell(each)
         if self._error is not None:
             raise self._error
@@ -226,7 +226,7 @@ def test_the_launch_that_a_device_is_at_is_on_record_in_the_end(
     for name in ("first", "second", "third"):
         launcher.launch(Op(name, lambda **_: None, frozenset({"out"})), **tensors)
     assert LaunchRecord.decode(entries[-1]).kernel == "third"
-    stopwatch.told = [at]
+    stopwatch.sent = [at]
     launcher.see_through()
     assert (LaunchRecord.decode(entries[-1]).kernel if entries[-1] else None) == kernel
 
@@ -287,7 +287,7 @@ def test_launches_that_run_as_one_share_a_record_and_a_seal(memory: GuardedMemor
     assert [(seen.place, seen.kernel, seen.call) for seen in launcher.observations] == [("x", "add + next", -1)]
 
 
-def test_a_reported_breach_is_told_with_the_launch_that_follows_and_no_other(
+def test_a_reported_breach_is_reported_with_the_launch_that_follows_and_no_other(
     memory: GuardedMemory, tensors: dict[str, Any]
 ) -> None:
     entries: list[bytes] = []
@@ -309,26 +309,26 @@ def test_a_reported_breach_is_told_with_the_launch_that_follows_and_no_other(
 def test_a_launch_that_fails_unnoticed_is_observed_and_only_that(
     memory: GuardedMemory, tensors: dict[str, Any]
 ) -> None:
-    """What a call told of itself, and what was left before it, is not."""
+    """A call's own report, and one that was left before it, are not."""
     left = [""]
 
     def failed_launch() -> str:
         error, left[0] = left[0], ""
         return error
 
-    def fail(*, told: bool, **_: object) -> None:
+    def fail(*, sent: bool, **_: object) -> None:
         left[0] = "cudaErrorInvalidConfiguration: invalid configuration argument"
-        if told:
+        if sent:
             raise RuntimeError("launch failed")
 
     launcher = JournalingLauncher(memory, ignore, failed_launch=failed_launch)
     launcher.begin_step(2, "decode")
     fails = Op("fails", fail, frozenset({"out"}))
     with pytest.raises(RuntimeError, match="launch failed"):
-        launcher.launch(fails, told=True, **tensors)
+        launcher.launch(fails, sent=True, **tensors)
     launcher.launch(ADD, amount=1, **tensors)
     assert launcher.observations == []
-    launcher.launch(fails, told=False, **tensors)
+    launcher.launch(fails, sent=False, **tensors)
     (found,) = launcher.observations
     assert (found.kind, found.place, found.kernel) == (Kind.RAISED, "cudaErrorInvalidConfiguration", "fails")
     assert (found.step, found.call) == (2, 2)

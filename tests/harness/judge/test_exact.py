@@ -32,7 +32,7 @@ def permissive(*, empty_rows: Holds = Holds.ZERO, padded_rows: Holds = Holds.FIN
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_an_element_that_was_never_written_is_told_from_a_nan(layer: Any, dtype: torch.dtype) -> None:
+def test_an_element_that_was_never_written_is_reported_from_a_nan(layer: Any, dtype: torch.dtype) -> None:
     variant = replace(layer, dtype=dtype)
     for value, kind in ((sentinel(dtype), Kind.UNWRITTEN), (math.nan, Kind.NOT_FINITE), (math.inf, Kind.NOT_FINITE)):
         output = variant.run()
@@ -43,7 +43,7 @@ def test_an_element_that_was_never_written_is_told_from_a_nan(layer: Any, dtype:
         assert "1 of 40 such rows" in found.message
 
 
-def test_an_lse_that_was_never_written_is_told_from_a_nan(layer: Any) -> None:
+def test_an_lse_that_was_never_written_is_reported_from_a_nan(layer: Any) -> None:
     for value, kind in ((sentinel(torch.float32), Kind.UNWRITTEN), (math.nan, Kind.NOT_FINITE)):
         output = layer.run()
         assert output.lse is not None

@@ -65,7 +65,7 @@ def test_groups_are_found_by_their_weights_whatever_their_order() -> None:
     assert ties.tied == 4
 
 
-def test_copies_of_a_key_are_told_from_other_keys_of_equal_weight() -> None:
+def test_copies_of_a_key_are_reported_from_other_keys_of_equal_weight() -> None:
     weights = torch.full((5,), 0.2, dtype=torch.float64)
     values = torch.eye(5, dtype=torch.float64)
 

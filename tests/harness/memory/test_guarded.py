@@ -152,9 +152,17 @@ def test_a_seal_names_the_tensor_and_element_that_changed(memory: GuardedMemory)
     lens[5] = 3
     assert seal.broken().result() == [("lens", 5)]
     q[2, 1] = -0.0
-    assert seal.broken().result() == [("q", 17), ("lens", 5)]
-    lens[5] = 0
-    assert seal.broken().result() == [("q", 17)]
+    lens[2:4] = 1
+    assert seal.broken().result() == [("q", 17), ("lens", 2)]
+
+
+def test_what_changed_is_put_back_for_those_who_read_it_next(memory: GuardedMemory) -> None:
+    q = memory.copy("q", torch.arange(32.0).view(4, 8))
+    seal = memory.seal([q])
+    q *= 2
+    assert seal.broken().result() == [("q", 1)]
+    assert torch.equal(q, torch.arange(32.0).view(4, 8))
+    assert seal.broken().result() == []
 
 
 def test_a_seal_on_a_view_covers_the_whole_allocation(memory: GuardedMemory) -> None:

@@ -102,15 +102,15 @@ def test_a_failure_that_the_ledger_knows_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_does_not_come_back_is_a_warning_and_told_once(tmp_path: Path) -> None:
+def test_what_does_not_come_back_is_a_warning_and_reported_once(tmp_path: Path) -> None:
     def never(_: Case) -> bool:
         return False
 
-    with warnings.catch_warnings(record=True, category=UnconfirmedFailure) as told:
+    with warnings.catch_warnings(record=True, category=UnconfirmedFailure) as sent:
         warnings.simplefilter("always")
         judge = FakeJudge(lambda _: (observed(),), comes_back=never)
         assert search(shard(), judge, tmp_path) == []
-    assert [str(warning.message) for warning in told] == [f"unconfirmed: OutputMismatch at out in {BACKEND}"]
+    assert [str(warning.message) for warning in sent] == [f"unconfirmed: OutputMismatch at out in {BACKEND}"]
 
 
 def test_a_failure_is_claimed_by_one_test_alone(tmp_path: Path) -> None:

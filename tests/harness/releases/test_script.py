@@ -21,7 +21,7 @@ LONG = 600.0
 
 @pytest.fixture(autouse=True)
 def _buffered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python buffers what it prints, unless it is told otherwise."""
+    """Python buffers what it prints, unless it is asked not to."""
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
 
 
@@ -123,7 +123,7 @@ def test_what_is_compiled_goes_into_the_workspace(tmp_path: Path) -> None:
     assert (tmp_path / "workspace").is_dir()
 
 
-def test_a_script_is_told_its_name_and_nothing_else(tmp_path: Path) -> None:
+def test_a_script_is_given_its_name_and_nothing_else(tmp_path: Path) -> None:
     script = "import flashinfer, sys\nprint(sys.argv, __name__, __file__)\nraise SystemExit(1)"
     path = str(tmp_path / "work" / "script.py")
     assert ran(tmp_path, script).line == f"{[path]} __main__ {path}"

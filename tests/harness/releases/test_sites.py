@@ -84,13 +84,13 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_version_is_installed_once(tmp_path: Path, wheels: Path) -> None:
     wheel = make_wheel(wheels, "0.6.8")
     make_wheel(wheels, "0.6.9")
-    told: list[str] = []
-    site = installed(PACKAGE, VERSION, tmp_path / "cache", told.append)
+    sent: list[str] = []
+    site = installed(PACKAGE, VERSION, tmp_path / "cache", sent.append)
     assert site.folder == site_folder(tmp_path / "cache", PACKAGE, VERSION)
     assert "0.6.8" in (site.folder / "flashinfer" / "__init__.py").read_text()
     wheel.unlink()
-    assert installed(PACKAGE, VERSION, tmp_path / "cache", told.append) == site
-    assert told == ["Installing flashinfer-python 0.6.8 (once)."]
+    assert installed(PACKAGE, VERSION, tmp_path / "cache", sent.append) == site
+    assert sent == ["Installing flashinfer-python 0.6.8 (once)."]
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ class World:
         self.finds: dict[str, Observation] = {}
         self.ended: dict[str, Searched] = {}
         self.searches: list[str] = []
-        self.told: list[str] = []
+        self.sent: list[str] = []
         self.judges: list[FakeJudge] = []
         self.judge = FakeJudge
 
@@ -83,7 +83,7 @@ class World:
             search=self._search,
             findings=self.home / "findings",
             cases=self.home / "cases",
-            tell=self.told.append,
+            tell=self.sent.append,
         )
 
     def run(self, *known: Wanted, results: SweepResults | None = None, examples: int | None = 10) -> SweepResults:
@@ -251,7 +251,7 @@ def test_each_release_has_a_judge_of_its_own(world: World) -> None:
     assert [{release_of(case.backend) for case in judge.asked} for judge in world.judges] == [{r} for r in RELEASES]
 
 
-def test_what_is_known_is_told_after_each_release(world: World) -> None:
+def test_what_is_known_is_reported_after_each_release(world: World) -> None:
     seen = [list(results.searched) for results in world.sweep(report()).run()]
     assert seen == [["1.0"], ["1.0", "1.1"], ["1.0", "1.1", "1.2"], list(RELEASES)]
 
@@ -267,7 +267,7 @@ def test_an_interrupted_search_ends_the_sweep_and_is_done_again_when_it_goes_on(
     assert [each.cases for each in second.searched.values()] == [9, 9, 9, 9]
 
 
-def test_a_search_that_failed_is_told_and_done_again(world: World) -> None:
+def test_a_search_that_failed_is_reported_and_done_again(world: World) -> None:
     world.ended = {"1.1": Searched(examples=3, cases=2, campaign="1.1", failure="the search failed: x")}
     first = world.run()
     assert world.searches == list(RELEASES)

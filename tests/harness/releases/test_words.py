@@ -55,11 +55,11 @@ def test_a_tree_is_shown_by_its_folder(release: str, words: str) -> None:
         ("", "Found by a search, and not run in any release yet."),
     ],
 )
-def test_a_course_is_told_in_a_sentence(letters: str, words: str) -> None:
+def test_a_course_is_printed_in_a_sentence(letters: str, words: str) -> None:
     assert sentence(row(letters)) == words
 
 
-def test_what_fails_nowhere_is_told_apart_from_what_could_not_be_run() -> None:
+def test_what_fails_nowhere_is_listed_apart_from_what_could_not_be_run() -> None:
     quiet, absent = row("px", "quiet"), row("x-", "absent")
     waiting = row("", "waiting")
     several = results(row("Fp"), row("?p"), quiet, absent, waiting)
@@ -67,8 +67,8 @@ def test_what_fails_nowhere_is_told_apart_from_what_could_not_be_run() -> None:
     assert not_yet_run(several) == [waiting]
 
 
-def test_what_could_not_be_run_is_told_by_its_reason() -> None:
-    """That of releases of which nothing can be run is told with the releases."""
+def test_what_could_not_be_run_is_listed_with_its_reason() -> None:
+    """That of releases of which nothing can be run is listed with the releases."""
     assert why_not_run([row("-x", "a"), row("--", "b"), row("x-", "c")]) == "a, c (why x)"
     assert why_not_run([row("--", "b")]) == ""
 
@@ -88,6 +88,6 @@ def test_what_a_search_found_is_counted_by_release() -> None:
     assert [found_in(several, release) for release in ("1.0", "1.1")] == [1, 2]
 
 
-def test_the_budget_of_a_search_is_told() -> None:
+def test_the_budget_of_a_search_is_printed() -> None:
     assert budget(results().asked) == "10 examples of each backend"
     assert budget(results(examples=None, seconds=90.0).asked) == "90 s"

@@ -196,7 +196,7 @@ def test_findings_are_ordered_by_what_they_ask_of_people() -> None:
         "resumed on 2026-05-01 05:23 UTC with 2 jobs",
     ],
 )
-def test_all_else_that_happened_is_told(text: str) -> None:
+def test_all_else_that_happened_is_reported(text: str) -> None:
     assert text in words(busy_page())
 
 
@@ -330,6 +330,6 @@ def test_the_end_of_a_campaign_makes_no_peak_of_cases_per_second() -> None:
     assert ">200<" not in chart
 
 
-def test_the_time_since_the_last_news_is_told() -> None:
+def test_the_time_since_the_last_news_is_reported() -> None:
     assert "last new finding59:00 before the end" in words(busy_page())
     assert "last new findingnone" in words(render_html(standing_of(finished())))

@@ -9,11 +9,11 @@ from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 from msgspec.structs import replace
 
 from attnfuzz.harness.campaign.events import Event, JobFailed, LedgerRemark, Progress
-from attnfuzz.harness.campaign.knowledge import NOT_COME_BACK, OUT_OF_TIME
+from attnfuzz.harness.campaign.knowledge import OUT_OF_TIME
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.junit import render_junit
-from attnfuzz.harness.search.messages import Tally
+from attnfuzz.harness.search.messages import NOT_COME_BACK, Tally
 
 CASE = decode(5)
 
@@ -116,8 +116,8 @@ def test_the_counts_of_the_whole_add_up() -> None:
     assert (read.tests, read.failures, read.errors) == (5, 1, 1)
     assert sum(suite.tests for suite in read) == 5
     assert next(iter(read)).timestamp == "2026-05-01T04:30:00"
-    told = re.findall(r'<property name="(.*?)" value="(.*?)"', render_junit(Standing.of(events)).decode())
-    assert told[:2] == [("seed", "7"), ("attnfuzz", "1.0")]
+    sent = re.findall(r'<property name="(.*?)" value="(.*?)"', render_junit(Standing.of(events)).decode())
+    assert sent[:2] == [("seed", "7"), ("attnfuzz", "1.0")]
 
 
 def test_a_suspect_that_was_not_confirmed_for_want_of_time_is_a_failure() -> None:

@@ -99,7 +99,7 @@ def test_a_campaign_that_did_not_end_says_so() -> None:
     assert "still running" not in render_markdown(Standing.of([started("fake"), finished()]))
 
 
-def test_what_changed_since_the_last_campaign_is_told() -> None:
+def test_what_changed_since_the_last_campaign_is_reported() -> None:
     earlier = Standing.of([started("fake", campaign="before", torch="2.8"), filed(CASE, "gone"), finished()])
     text = render_markdown(Standing.of([started("fake", torch="2.9"), finished()]), earlier)
     assert "## Since before" in text

@@ -7,11 +7,11 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.campaign.closing import NO_LONGER, NO_MATCH
 from attnfuzz.harness.campaign.events import CampaignResumed, Event, JobFailed, LedgerRemark, Progress
-from attnfuzz.harness.campaign.knowledge import JOB_KILLED, NOT_COME_BACK, OUT_OF_TIME
+from attnfuzz.harness.campaign.knowledge import JOB_KILLED, OUT_OF_TIME
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.verdict import Level, ledger_lines, verdict
-from attnfuzz.harness.search.messages import Tally
+from attnfuzz.harness.search.messages import NOT_COME_BACK, Tally
 
 CASE = decode_case("fake")
 CASES = Progress(at=3000.0, backend="fake", tally=Tally(searched=1200, cases=1234, deaths=0))
@@ -115,14 +115,14 @@ def remark(entry: int, text: str) -> LedgerRemark:
     return LedgerRemark(at=9.0, entry=entry, title=f"Hang in number{entry}", text=text)
 
 
-def test_few_entries_are_told_with_their_titles() -> None:
+def test_few_entries_are_reported_with_their_titles() -> None:
     assert ledger_lines([remark(3, NO_MATCH), remark(5, NO_LONGER)]) == [
         f"entry 3 (Hang in number3): {NO_MATCH}",
         f"entry 5 (Hang in number5): {NO_LONGER}",
     ]
 
 
-def test_many_of_which_the_same_is_said_are_told_in_one_line() -> None:
+def test_many_of_which_the_same_is_said_are_reported_in_one_line() -> None:
     lines = ledger_lines([*(remark(entry, NO_MATCH) for entry in (2, 3, 7, 40)), remark(5, NO_LONGER)])
     assert lines == [f"entries 2, 3, 7 and 40: {NO_MATCH}", f"entry 5 (Hang in number5): {NO_LONGER}"]
 

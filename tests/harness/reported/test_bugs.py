@@ -186,6 +186,6 @@ def test_the_release_that_has_a_bug_and_the_fixed_one_support_its_case(bug: Bug)
         ({"case": None, "shown_by": None, "why_not_here": "needs a server"}, "has no case that it could run"),
     ],
 )
-def test_a_wrong_release_of_an_entry_is_told(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+def test_a_wrong_release_of_an_entry_is_reported(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(BugFileError, match=words):
         load(tmp_path, entry(**changes))

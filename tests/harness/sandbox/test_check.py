@@ -52,7 +52,7 @@ def test_each_defect_is_the_right_failure(runner: Runner, defective: str, defect
 
 
 @pytest.mark.slow
-def test_a_hang_is_told_with_the_kernel_that_was_at_work(defective: str) -> None:
+def test_a_hang_is_reported_with_the_kernel_that_was_at_work(defective: str) -> None:
     with Runner(timeout=5.0) as runner:
         # The first case waits for a worker to load the backend.
         runner.start(f"{defective}:HANG")

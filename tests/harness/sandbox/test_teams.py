@@ -120,12 +120,12 @@ def test_all_teams_are_renewed_counted_and_closed() -> None:
     assert all(team.closed and team.renewed == 1 for team in started)
 
 
-def test_each_job_of_a_campaign_is_told_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[int] = []
+def test_each_job_of_a_campaign_is_given_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
 
-    class Told:
+    class Started:
         def __init__(self, setup: JobSetup) -> None:
-            told.append(setup.job)
+            sent.append(setup.job)
 
         def messages(self) -> tuple[Slice, ...]:
             return ()
@@ -136,7 +136,7 @@ def test_each_job_of_a_campaign_is_told_its_number(monkeypatch: pytest.MonkeyPat
         def end(self, deadline: float) -> None:
             pass
 
-    monkeypatch.setattr("attnfuzz.harness.campaign.jobs.JobProcess", Told)
+    monkeypatch.setattr("attnfuzz.harness.campaign.jobs.JobProcess", Started)
     with JobProcesses(3, JobSetup(backends=("xqa",), contract="declared", guard=None)) as jobs:
         jobs.restart(2)
-    assert told == [0, 1, 2, 2]
+    assert sent == [0, 1, 2, 2]

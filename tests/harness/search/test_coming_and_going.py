@@ -45,25 +45,25 @@ class Counting(FakeJudge):
 
 
 def hunt(judge: FakeJudge, replays: Sequence[Replay] = (), shrink: ShrinkBudget = SMALL) -> list[AnyMessage]:
-    told: list[AnyMessage] = []
+    sent: list[AnyMessage] = []
     task = Slice(backend="fake", index=0, seed=1, examples=100, shrink=shrink, replays=tuple(replays))
-    Hunt(task, judge, told.append).run(fake_cases())
-    return told
+    Hunt(task, judge, sent.append).run(fake_cases())
+    return sent
 
 
-def settled(told: Sequence[AnyMessage]) -> list[Caught | Lost]:
-    return [message for message in told if isinstance(message, Caught | Lost)]
+def settled(sent: Sequence[AnyMessage]) -> list[Caught | Lost]:
+    return [message for message in sent if isinstance(message, Caught | Lost)]
 
 
 @pytest.mark.parametrize("shrink", [SMALL, NOTHING])
 def test_a_fault_that_never_comes_back_is_caught_as_seen_once(shrink: ShrinkBudget) -> None:
-    told = hunt(Counting(FAULT, 1), shrink=shrink)
-    (found,) = settled(told)
+    sent = hunt(Counting(FAULT, 1), shrink=shrink)
+    (found,) = settled(sent)
     assert isinstance(found, Caught)
     assert found.recurrence is not None
     assert found.recurrence.seen_once
     assert found.observation == FAULT
-    assert [type(each) for each in told if isinstance(each, Suspect | Caught)] == [Suspect, Caught]
+    assert [type(each) for each in sent if isinstance(each, Suspect | Caught)] == [Suspect, Caught]
 
 
 def test_another_failure_that_never_comes_back_is_lost_with_what_was_tried() -> None:

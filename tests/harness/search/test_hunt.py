@@ -5,8 +5,9 @@ from fake_search import FakeJudge, decode, fake_cases, kv_lens, observed
 from msgspec.structs import replace
 
 from attnfuzz.harness.search.hunt import Hunt
-from attnfuzz.harness.search.known import finding_name
+from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import (
+    FAILS_ALONE,
     AnyMessage,
     Caught,
     Gap,
@@ -38,26 +39,26 @@ def fails_in_two_ways(lengths: list[int]) -> tuple[Observation, ...]:
 
 
 def hunt(judge: FakeJudge, **task: object) -> tuple[SliceDone, list[AnyMessage]]:
-    told: list[AnyMessage] = []
+    sent: list[AnyMessage] = []
     options: dict[str, object] = {"backend": "fake", "index": 0, "seed": 1, "examples": 200, **task}
-    done = Hunt(Slice(**options), judge, told.append).run(fake_cases())  # type: ignore[arg-type]
-    return done, told
+    done = Hunt(Slice(**options), judge, sent.append).run(fake_cases())  # type: ignore[arg-type]
+    return done, sent
 
 
-def caught(told: list[AnyMessage]) -> list[Caught]:
-    return [message for message in told if isinstance(message, Caught)]
+def caught(sent: list[AnyMessage]) -> list[Caught]:
+    return [message for message in sent if isinstance(message, Caught)]
 
 
 def test_a_clean_backend_is_searched_to_the_end() -> None:
     judge = FakeJudge(lambda _: ())
-    done, told = hunt(judge)
+    done, sent = hunt(judge)
     assert (done.tally.searched, done.tally.cases, done.stopped_early) == (200, 200, False)
-    assert not caught(told)
+    assert not caught(sent)
 
 
 def test_a_failure_is_shrunk_to_the_smallest_case() -> None:
-    _, told = hunt(FakeJudge(fails_on_long))
-    (found,) = caught(told)
+    _, sent = hunt(FakeJudge(fails_on_long))
+    (found,) = caught(sent)
     assert kv_lens(found.case) == [LONG]
     assert found.observation == observed()
     assert found.verdict.failures == (observed(),)
@@ -71,25 +72,25 @@ def test_what_is_caught_is_explained_once_while_there_is_time(seconds: float | N
         asked.append(case)
         return replace(verdict, observations=tuple(replace(each, message="why") for each in verdict.observations))
 
-    told: list[AnyMessage] = []
+    sent: list[AnyMessage] = []
     task = Slice(backend="fake", index=0, seed=1, examples=200, shrink_seconds=seconds)
-    Hunt(task, FakeJudge(fails_on_long), told.append, explained=explained).run(fake_cases())
-    (found,) = caught(told)
+    Hunt(task, FakeJudge(fails_on_long), sent.append, explained=explained).run(fake_cases())
+    (found,) = caught(sent)
     assert asked == ([found.case] if seconds is None else [])
     assert (found.observation.message == "why") == (seconds is None)
     assert found.verdict.failures[0] == found.observation
 
 
-def test_a_suspect_is_told_before_it_is_shrunk() -> None:
-    _, told = hunt(FakeJudge(fails_on_long))
-    suspect = next(message for message in told if isinstance(message, Suspect))
-    assert caught(told)[0].first == suspect.case
+def test_a_suspect_is_sent_before_it_is_shrunk() -> None:
+    _, sent = hunt(FakeJudge(fails_on_long))
+    suspect = next(message for message in sent if isinstance(message, Suspect))
+    assert caught(sent)[0].first == suspect.case
     assert kv_lens(suspect.case) != [LONG]
 
 
 def test_shrinking_stays_with_the_failure_that_was_pinned() -> None:
-    _, told = hunt(FakeJudge(fails_in_two_ways), seed=3)
-    for found in caught(told):
+    _, sent = hunt(FakeJudge(fails_in_two_ways), seed=3)
+    for found in caught(sent):
         expected = [LONG] if found.observation.kind is Kind.OUTPUT_MISMATCH else [0, LONG]
         assert kv_lens(found.case)[-len(expected) :] == expected
 
@@ -97,23 +98,23 @@ def test_shrinking_stays_with_the_failure_that_was_pinned() -> None:
 def test_what_turns_up_while_shrinking_is_caught_after_it() -> None:
     kinds = set()
     for seed in range(5):
-        _, told = hunt(FakeJudge(fails_in_two_ways), seed=seed)
-        kinds.add(tuple(found.observation.kind for found in caught(told)))
+        _, sent = hunt(FakeJudge(fails_in_two_ways), seed=seed)
+        kinds.add(tuple(found.observation.kind for found in caught(sent)))
     assert any(set(found) == {Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH} for found in kinds)
 
 
 def test_known_failures_are_passed_over() -> None:
     known = (Fingerprint.of("fake", observed()),)
-    done, told = hunt(FakeJudge(fails_on_long), known=known)
-    assert not caught(told)
+    done, sent = hunt(FakeJudge(fails_on_long), known=known)
+    assert not caught(sent)
     assert done.tally.searched == 200
 
 
 def test_an_unconfirmed_suspect_is_lost_and_the_search_goes_on() -> None:
     judge = FakeJudge(fails_on_long, comes_back=lambda _: False)
-    done, told = hunt(judge)
-    assert [type(message) for message in told if isinstance(message, Suspect | Lost)] == [Suspect, Lost]
-    assert not caught(told)
+    done, sent = hunt(judge)
+    assert [type(message) for message in sent if isinstance(message, Suspect | Lost)] == [Suspect, Lost]
+    assert not caught(sent)
     assert (done.tally.searched, done.stopped_early) == (200, False)
 
 
@@ -125,14 +126,14 @@ def test_a_smallest_case_that_does_not_come_back_gives_way_to_the_first() -> Non
     def fails(lengths: list[int]) -> tuple[Observation, ...]:
         return (observed(Kind.UNWRITTEN),) if fails_on_long(lengths) else ()
 
-    _, told = hunt(FakeJudge(fails, comes_back=only_unshrunk))
-    (found,) = caught(told)
+    _, sent = hunt(FakeJudge(fails, comes_back=only_unshrunk))
+    (found,) = caught(sent)
     assert found.case == found.first
 
 
 def test_a_smaller_case_that_fails_with_one_seed_alone_is_not_taken() -> None:
-    _, told = hunt(FakeJudge(fails_on_long, comes_back=only_unshrunk))
-    (found,) = caught(told)
+    _, sent = hunt(FakeJudge(fails_on_long, comes_back=only_unshrunk))
+    (found,) = caught(sent)
     assert found.case != found.first
     assert kv_lens(found.case) == [LONG + 1]
 
@@ -143,16 +144,16 @@ def test_a_judge_that_changes_its_mind_does_not_upset_the_search() -> None:
             verdict = super().verdict(case)
             return verdict if len(self.judged) % 3 else Verdict()
 
-    _, told = hunt(Fickle(fails_on_long))
-    (found,) = caught(told)
+    _, sent = hunt(Fickle(fails_on_long))
+    (found,) = caught(sent)
     assert max(kv_lens(found.case)) >= LONG
 
 
 @pytest.mark.parametrize("budget", [ShrinkBudget(runs=0, seconds=60), ShrinkBudget(runs=1000, seconds=0)])
 def test_a_spent_budget_ends_shrinking_where_it_is(budget: ShrinkBudget) -> None:
     judge = FakeJudge(fails_on_long)
-    done, told = hunt(judge, shrink=budget)
-    (found,) = caught(told)
+    done, sent = hunt(judge, shrink=budget)
+    (found,) = caught(sent)
     assert found.case == found.first
     assert len(judge.judged) == done.tally.searched
 
@@ -170,9 +171,9 @@ def test_without_a_budget_nothing_is_drawn_to_shrink() -> None:
     assert len(drawn) == done.tally.searched + 1
 
 
-def test_gaps_are_told_once_and_fail_nothing() -> None:
-    done, told = hunt(FakeJudge(lambda _: (observed(gap=True),)))
-    assert [type(message) for message in told if isinstance(message, Gap | Suspect)] == [Gap]
+def test_gaps_are_reported_once_and_fail_nothing() -> None:
+    done, sent = hunt(FakeJudge(lambda _: (observed(gap=True),)))
+    assert [type(message) for message in sent if isinstance(message, Gap | Suspect)] == [Gap]
     assert done.tally.searched == 200
 
 
@@ -200,14 +201,14 @@ def test_a_slice_tells_how_many_cases_it_came_to(monkeypatch: pytest.MonkeyPatch
 
 def test_what_turned_up_while_shrinking_is_a_suspect_when_no_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hunt, "_time_is_up", lambda self: self._pinned is not None)
-    told_of = set()
+    sent_about = set()
     for seed in range(5):
-        _, told = hunt(FakeJudge(fails_in_two_ways), seed=seed)
-        kinds = [message.fingerprint.kind for message in told if isinstance(message, Suspect)]
-        assert [found.fingerprint.kind for found in caught(told)] == kinds[:1]
-        assert [message.left_over for message in told if isinstance(message, Suspect)] == [False, True][: len(kinds)]
-        told_of.add(tuple(kinds))
-    assert any(set(kinds) == {Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH} for kinds in told_of)
+        _, sent = hunt(FakeJudge(fails_in_two_ways), seed=seed)
+        kinds = [message.fingerprint.kind for message in sent if isinstance(message, Suspect)]
+        assert [found.fingerprint.kind for found in caught(sent)] == kinds[:1]
+        assert [message.left_over for message in sent if isinstance(message, Suspect)] == [False, True][: len(kinds)]
+        sent_about.add(tuple(kinds))
+    assert any(set(kinds) == {Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH} for kinds in sent_about)
 
 
 class JudgeOfRelated(FakeJudge):
@@ -220,29 +221,61 @@ class JudgeOfRelated(FakeJudge):
         return Verdict(observations=(observed(Kind.METAMORPHIC_MISMATCH),), rows=1)
 
 
-def test_two_runs_that_differ_because_one_fails_by_itself_are_a_symptom_of_its_cause() -> None:
-    def fails_in_company(lengths: list[int]) -> tuple[Observation, ...]:
-        return (observed(Kind.LSE_MISMATCH, "lse"),) if len(lengths) > 2 else ()
+def in_company(lengths: list[int]) -> tuple[Observation, ...]:
+    return (observed(Kind.LSE_MISMATCH, "lse"),) if len(lengths) > 2 else ()
 
+
+DIFFER = observed(Kind.METAMORPHIC_MISMATCH)
+
+
+@pytest.mark.parametrize("awaited", [(), (DIFFER,)])
+def test_two_runs_that_differ_because_one_fails_by_itself_are_that_failure(awaited: tuple[Observation, ...]) -> None:
     case = replace(decode(3, 5), relation=Relation.REQUEST_APPENDED)
-    replays = (Replay(case=case, failed=(observed(Kind.METAMORPHIC_MISMATCH),)),)
-    alone, differing = caught(hunt(JudgeOfRelated(fails_in_company), replays=replays)[1])
-    assert (alone.observation.kind, alone.cause) == (Kind.LSE_MISMATCH, "")
-    assert differing.observation.kind is Kind.METAMORPHIC_MISMATCH
-    assert differing.cause == finding_name(alone.case, alone.observation)
+    _, sent = hunt(JudgeOfRelated(in_company), replays=(Replay(case=case, failed=awaited),))
+    (alone,) = caught(sent)
+    assert alone.observation.kind is Kind.LSE_MISMATCH
+    lost = [(each.fingerprint.kind, each.reason) for each in sent if isinstance(each, Lost)]
+    assert lost == [(Kind.METAMORPHIC_MISMATCH, FAILS_ALONE) for _ in awaited]
 
 
 def test_two_runs_that_differ_though_none_fails_by_itself_have_a_cause_of_their_own() -> None:
-    differ = (observed(Kind.METAMORPHIC_MISMATCH),)
-
     class Differing(FakeJudge):
         def verdict(self, case: Case) -> Verdict:
-            return Verdict(observations=differ if case.relation else (), rows=1)
+            return Verdict(observations=(DIFFER,) if case.relation else (), rows=1)
 
     case = replace(decode(3, 5), relation=Relation.REQUEST_APPENDED)
-    (found,) = caught(hunt(Differing(lambda _: ()), replays=(Replay(case=case, failed=differ),))[1])
+    (found,) = caught(hunt(Differing(lambda _: ()), replays=(Replay(case=case, failed=(DIFFER,)),))[1])
     assert found.observation.kind is Kind.METAMORPHIC_MISMATCH
     assert not found.cause
+
+
+MUTATED, WRONG = observed(Kind.INPUT_MUTATED, "query"), observed(Kind.LSE_MISMATCH, "lse")
+
+
+def test_a_failure_that_stands_behind_a_known_one_in_all_cases_is_found() -> None:
+    def fails(lengths: list[int]) -> tuple[Observation, ...]:
+        return (MUTATED, WRONG) if len(lengths) > 1 else (MUTATED,)
+
+    judge = FakeJudge(fails)
+    mutated, wrong = caught(hunt(judge, replays=(Replay(case=decode(3, 5)),))[1])
+    assert (mutated.observation, wrong.observation) == (MUTATED, WRONG)
+    assert (len(kv_lens(mutated.case)), len(kv_lens(wrong.case))) == (1, 2)
+    assert not wrong.cause
+
+
+def test_a_symptom_that_the_smallest_case_of_a_known_cause_has_too_is_not_settled_beside_it() -> None:
+    judge = FakeJudge(lambda _: (MUTATED, WRONG))
+    known = KnownCause(name="known", case=decode(1), fingerprint=Fingerprint.of("fake", MUTATED))
+    task = {"known": (known.fingerprint,), "causes": (known,)}
+    assert caught(hunt(judge, replays=(Replay(case=decode(3, 5)),), **task)[1]) == []
+
+
+def test_a_suspect_beside_a_known_failure_is_settled() -> None:
+    judge = FakeJudge(lambda _: (MUTATED, WRONG))
+    known = KnownCause(name="known", case=decode(1), fingerprint=Fingerprint.of("fake", MUTATED))
+    replays = (Replay(case=decode(3, 5), failed=(WRONG,)),)
+    (found,) = caught(hunt(judge, replays=replays, known=(known.fingerprint,), causes=(known,))[1])
+    assert found.observation == WRONG
 
 
 def test_an_error_of_the_judge_is_raised_and_not_shrunk() -> None:
@@ -272,9 +305,9 @@ def test_a_fault_stays_the_same_failure_wherever_it_lands() -> None:
         place = "query" if max(lengths) > LONG else "seq_lens"
         return (observed(Kind.ILLEGAL_ACCESS, place),) if max(lengths) >= LONG else ()
 
-    _, told = hunt(FakeJudge(fails))
-    assert caught(told)[0].fingerprint.place == "query"
-    assert [kv_lens(found.case) for found in caught(told)] == [[LONG]] * len(caught(told))
+    _, sent = hunt(FakeJudge(fails))
+    assert caught(sent)[0].fingerprint.place == "query"
+    assert [kv_lens(found.case) for found in caught(sent)] == [[LONG]] * len(caught(sent))
 
 
 def test_a_wrong_output_at_another_place_is_another_failure() -> None:
@@ -282,6 +315,6 @@ def test_a_wrong_output_at_another_place_is_another_failure() -> None:
         place = "out" if max(lengths) > LONG else "padded rows"
         return (observed(Kind.NOT_FINITE, place),) if max(lengths) >= LONG else ()
 
-    _, told = hunt(FakeJudge(fails))
-    assert caught(told)[0].fingerprint.place == "out"
-    assert kv_lens(caught(told)[0].case) == [LONG + 1]
+    _, sent = hunt(FakeJudge(fails))
+    assert caught(sent)[0].fingerprint.place == "out"
+    assert kv_lens(caught(sent)[0].case) == [LONG + 1]

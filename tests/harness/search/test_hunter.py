@@ -14,11 +14,11 @@ SHRINKING = ShrinkBudget(runs=50, seconds=20.0)
 
 def test_what_a_slice_reached_is_not_new_to_the_next(defective: str) -> None:
     backend = f"{defective}:NONE"
-    told: list[AnyMessage] = []
-    with Hunter(JobSetup(backends=(backend,), contract="declared", guard=None), told.append) as hunter:
+    sent: list[AnyMessage] = []
+    with Hunter(JobSetup(backends=(backend,), contract="declared", guard=None), sent.append) as hunter:
         for index in range(2):
             hunter.run(Slice(backend=backend, index=index, seed=index, examples=15))
-    reached = [pair for message in told if isinstance(message, Interesting) for pair in message.pairs]
+    reached = [pair for message in sent if isinstance(message, Interesting) for pair in message.pairs]
     assert reached
     assert len(reached) == len(set(reached))
 

@@ -21,14 +21,14 @@ def passed(**margins: float) -> Verdict:
 
 
 def hunt(novelty: Novelty, seed: int = 1, **task: object) -> list[Interesting]:
-    told: list[AnyMessage] = []
+    sent: list[AnyMessage] = []
     options: dict[str, object] = {"backend": "fake", "index": 0, "seed": seed, "examples": 100, **task}
     judge = FakeJudge(lambda _: ())
-    Hunt(Slice(**options), judge, told.append, novelty=novelty).run(fake_cases())  # type: ignore[arg-type]
-    return [message for message in told if isinstance(message, Interesting)]
+    Hunt(Slice(**options), judge, sent.append, novelty=novelty).run(fake_cases())  # type: ignore[arg-type]
+    return [message for message in sent if isinstance(message, Interesting)]
 
 
-def test_a_pair_is_told_with_the_first_case_that_reaches_it() -> None:
+def test_a_pair_is_reported_with_the_first_case_that_reaches_it() -> None:
     novelty = Novelty(pairs_of)
     first = novelty.of(decode(10), passed())
     assert first == Interesting(case=decode(10), pairs=(("length=False", "requests=1"),))
@@ -57,8 +57,8 @@ def test_backends_reach_pairs_for_themselves() -> None:
 def test_a_margin_is_a_record_if_it_is_larger_by_a_tenth_and_not_small() -> None:
     novelty = Novelty(lambda _: ())
     margins = (0.2, 0.4, 0.43, 0.45, 0.44, 0.6)
-    told = [novelty.of(decode(10), passed(T1=margin)) for margin in margins]
-    assert [news.margins.get("T1") if news else None for news in told] == [None, 0.4, None, 0.45, None, 0.6]
+    sent = [novelty.of(decode(10), passed(T1=margin)) for margin in margins]
+    assert [news.margins.get("T1") if news else None for news in sent] == [None, 0.4, None, 0.45, None, 0.6]
 
 
 def test_each_tier_has_its_own_record() -> None:

@@ -28,17 +28,17 @@ def fails_from(length: int, lengths: list[int]) -> tuple[Observation, ...]:
 
 
 def hunt(judge: FakeJudge, remembered: Remembered | None, **task: object) -> tuple[SliceDone, list[AnyMessage]]:
-    told: list[AnyMessage] = []
+    sent: list[AnyMessage] = []
     options: dict[str, object] = {"backend": "fake", "index": 0, "seed": 1, "examples": 200, **task}
-    done = Hunt(Slice(**options), judge, told.append, remembered=remembered).run(fake_cases())  # type: ignore[arg-type]
-    return done, told
+    done = Hunt(Slice(**options), judge, sent.append, remembered=remembered).run(fake_cases())  # type: ignore[arg-type]
+    return done, sent
 
 
 @cache
 def first_found() -> list[int]:
     """The lengths of the case in which `hunt` finds what fails on long ones."""
-    _, told = hunt(FakeJudge(fails_on_long), None)
-    return next(kv_lens(message.first) for message in told if isinstance(message, Caught))
+    _, sent = hunt(FakeJudge(fails_on_long), None)
+    return next(kv_lens(message.first) for message in sent if isinstance(message, Caught))
 
 
 def fails_on_the_first(lengths: list[int]) -> tuple[Observation, ...]:
@@ -48,16 +48,16 @@ def fails_on_the_first(lengths: list[int]) -> tuple[Observation, ...]:
 
 def searched_until_caught(database: ExampleDatabase, **task: object) -> int | None:
     """Examples of another job on the same database; None if it finds nothing."""
-    done, told = hunt(FakeJudge(fails_on_the_first), Remembered(database), **{"seed": 2, "examples": 50, **task})
-    return done.tally.searched if any(isinstance(message, Caught) for message in told) else None
+    done, sent = hunt(FakeJudge(fails_on_the_first), Remembered(database), **{"seed": 2, "examples": 50, **task})
+    return done.tally.searched if any(isinstance(message, Caught) for message in sent) else None
 
 
 @pytest.fixture
 def database() -> ExampleDatabase:
     """One in which a failure of the backend "fake" was left."""
     database = InMemoryExampleDatabase()
-    _, told = hunt(FakeJudge(fails_on_long), Remembered(database))
-    assert any(isinstance(message, Caught) for message in told)
+    _, sent = hunt(FakeJudge(fails_on_long), Remembered(database))
+    assert any(isinstance(message, Caught) for message in sent)
     return database
 
 
@@ -111,8 +111,8 @@ def test_a_known_failure_is_tried_once_by_a_job_and_stays_for_others(database: E
     tried = []
     for seed in (3, 4):
         judge = FakeJudge(fails_on_the_first)
-        done, told = hunt(judge, remembered, known=known, seed=seed, examples=20)
-        assert not any(isinstance(message, Caught) for message in told)
+        done, sent = hunt(judge, remembered, known=known, seed=seed, examples=20)
+        assert not any(isinstance(message, Caught) for message in sent)
         assert done.tally.searched == 20
         tried.append(sum(kv_lens(case) == first_found() for case in judge.judged))
     assert tried == [1, 0]

@@ -34,10 +34,10 @@ def differs_on_long(lengths: list[int]) -> tuple[Observation, ...]:
 
 
 def hunt(judge: FakeJudge, **task: object) -> tuple[SliceDone, list[Tally]]:
-    told: list[AnyMessage] = []
+    sent: list[AnyMessage] = []
     options: dict[str, object] = {"backend": "fake", "index": 0, "seed": 1, "examples": 200, **task}
-    done = Hunt(Slice(**options), judge, told.append).run(fake_cases())  # type: ignore[arg-type]
-    return done, [message for message in told if isinstance(message, Tally)]
+    done = Hunt(Slice(**options), judge, sent.append).run(fake_cases())  # type: ignore[arg-type]
+    return done, [message for message in sent if isinstance(message, Tally)]
 
 
 @pytest.fixture(params=[0.0, 1e9], ids=["often", "at the end"])
@@ -78,11 +78,11 @@ def test_margins_are_the_largest_of_the_cases_without_failures() -> None:
 def test_a_tally_follows_the_first_case_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(step=0.1)
     monkeypatch.setattr(tally_module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    told: list[Tally] = []
-    judge = CountingRunner(FakeJudge(lambda _: ()), told.append)
+    sent: list[Tally] = []
+    judge = CountingRunner(FakeJudge(lambda _: ()), sent.append)
     for length in range(12):
         judge.search(decode(length))
-    assert [tally.cases for tally in told] == [3, 3, 3, 3]
+    assert [tally.cases for tally in sent] == [3, 3, 3, 3]
 
 
 def test_a_case_that_breaks_the_judge_is_not_counted() -> None:
@@ -92,15 +92,15 @@ def test_a_case_that_breaks_the_judge_is_not_counted() -> None:
                 raise RuntimeError("the nursery is gone")
             return super().verdict(case)
 
-    told: list[Tally] = []
-    judge = CountingRunner(Broken(lambda _: ()), told.append)
+    sent: list[Tally] = []
+    judge = CountingRunner(Broken(lambda _: ()), sent.append)
     for length in range(3):
         judge.search(decode(length))
     with pytest.raises(RuntimeError):
         judge.search(decode(3))
     judge.flush()
     judge.flush()
-    assert [(tally.searched, tally.cases) for tally in told] == [(3, 3)]
+    assert [(tally.searched, tally.cases) for tally in sent] == [(3, 3)]
 
 
 def test_tallies_are_added() -> None:

@@ -27,7 +27,7 @@ def fails(seen: Observation) -> VariantOutcome:
     return VariantOutcome.of(Verdict(observations=(seen,)))
 
 
-def told(seen: Observation, **evidence: Any) -> Culprit:
+def sent(seen: Observation, **evidence: Any) -> Culprit:
     return culprit(CASE, seen, [CallEvidence(**{"calls": CALLS, "alone": fails(seen), **evidence})])
 
 
@@ -36,7 +36,7 @@ OBEYED = (JudgedCall(0, None, CALLS),)
 
 @pytest.mark.parametrize("kind", [Kind.ILLEGAL_ACCESS, Kind.HANG, Kind.CANARY_OVERWRITTEN, Kind.INPUT_MUTATED])
 def test_no_legal_call_may_end_with_a_fault(kind: Kind) -> None:
-    found = told(failure(kind), elsewhere={"other": PASSES})
+    found = sent(failure(kind), elsewhere={"other": PASSES})
     assert found.fault is Blame.KERNEL
     assert found.conclusion.endswith(f"keeps every precondition that is known, and yet: {kind}.")
     assert found.sentences == ("The same calls on the kernels of other pass.",)
@@ -44,21 +44,21 @@ def test_no_legal_call_may_end_with_a_fault(kind: Kind) -> None:
 
 def test_a_fault_that_other_kernels_share_is_nobodys_yet() -> None:
     seen = failure(Kind.ILLEGAL_ACCESS)
-    assert told(seen, elsewhere={"other": fails(seen)}).fault is Blame.UNCLEAR
-    assert told(seen, elsewhere={"other": fails(failure(Kind.HANG))}).fault is Blame.KERNEL
+    assert sent(seen, elsewhere={"other": fails(seen)}).fault is Blame.UNCLEAR
+    assert sent(seen, elsewhere={"other": fails(failure(Kind.HANG))}).fault is Blame.KERNEL
 
 
 def test_a_fault_that_the_calls_by_themselves_do_not_show_is_nobodys_yet() -> None:
-    assert told(failure(Kind.ILLEGAL_ACCESS), alone=PASSES).fault is Blame.UNCLEAR
+    assert sent(failure(Kind.ILLEGAL_ACCESS), alone=PASSES).fault is Blame.UNCLEAR
 
 
 def test_a_fault_of_a_kernel_that_nobody_knows_is_nobodys_yet() -> None:
-    assert told(failure(Kind.ILLEGAL_ACCESS, "attend")).fault is Blame.UNCLEAR
+    assert sent(failure(Kind.ILLEGAL_ACCESS, "attend")).fault is Blame.UNCLEAR
 
 
 def test_a_broken_precondition_comes_before_all_else_and_of_several_that_of_the_call_that_failed() -> None:
     breaches = tuple(BrokenDuty(call, Breach(("seq_lens",), f"wrong in {call}", "a docstring")) for call in (1, 0))
-    found = told(failure(Kind.ILLEGAL_ACCESS), breaches=breaches, asked=(JudgedCall(0, failure(Kind.HANG), CALLS),))
+    found = sent(failure(Kind.ILLEGAL_ACCESS), breaches=breaches, asked=(JudgedCall(0, failure(Kind.HANG), CALLS),))
     assert (found.fault, found.call) == (Blame.CALLER, 0)
     assert found.sentences == ("wrong in 0 (a docstring)",)
 
@@ -73,42 +73,42 @@ def test_a_broken_precondition_comes_before_all_else_and_of_several_that_of_the_
     ],
 )
 def test_an_exception_is_its_callers_or_its_kernels(seen: Observation, fault: Blame, words: str) -> None:
-    found = told(seen)
+    found = sent(seen)
     assert found.fault is fault
     assert words in found.conclusion
 
 
 def test_an_exception_behind_calls_that_pass_by_themselves_is_the_callers() -> None:
-    found = told(failure(Kind.RAISED), alone=PASSES)
+    found = sent(failure(Kind.RAISED), alone=PASSES)
     assert found.fault is Blame.CALLER
     assert found.conclusion.endswith("raised after it had launched.")
 
 
 def test_wrong_numbers_of_kernels_that_obey_are_the_callers_and_what_was_not_judged_is_named() -> None:
-    found = told(failure(Kind.OUTPUT_MISMATCH), asked=OBEYED)
+    found = sent(failure(Kind.OUTPUT_MISMATCH), asked=OBEYED)
     assert (found.fault, found.call) == (Blame.CALLER, 0)
     assert f"The calls between them, {MERGE}, were not judged by themselves." in found.sentences[0]
 
 
 def test_wrong_numbers_that_other_kernels_do_not_give_are_the_kernels() -> None:
     elsewhere = {"other": PASSES}
-    assert told(failure(Kind.OUTPUT_MISMATCH), asked=OBEYED, elsewhere=elsewhere).fault is Blame.KERNEL
+    assert sent(failure(Kind.OUTPUT_MISMATCH), asked=OBEYED, elsewhere=elsewhere).fault is Blame.KERNEL
     # Where the calls by themselves pass, that others do says nothing.
-    assert told(failure(Kind.OUTPUT_MISMATCH), alone=PASSES, asked=OBEYED, elsewhere=elsewhere).fault is Blame.CALLER
+    assert sent(failure(Kind.OUTPUT_MISMATCH), alone=PASSES, asked=OBEYED, elsewhere=elsewhere).fault is Blame.CALLER
 
 
 def test_other_bits_from_the_same_call_are_the_kernels() -> None:
-    assert told(failure(Kind.NONDETERMINISTIC)).fault is Blame.KERNEL
+    assert sent(failure(Kind.NONDETERMINISTIC)).fault is Blame.KERNEL
 
 
 def test_other_bits_from_calls_that_are_right_are_the_kernels_and_wrong_numbers_are_not() -> None:
-    assert told(failure(Kind.METAMORPHIC_MISMATCH), asked=OBEYED).fault is Blame.KERNEL
-    assert told(failure(Kind.METAMORPHIC_MISMATCH, margin=3.0), asked=OBEYED).fault is Blame.CALLER
-    assert told(failure(Kind.METAMORPHIC_MISMATCH)).fault is Blame.UNCLEAR
+    assert sent(failure(Kind.METAMORPHIC_MISMATCH), asked=OBEYED).fault is Blame.KERNEL
+    assert sent(failure(Kind.METAMORPHIC_MISMATCH, margin=3.0), asked=OBEYED).fault is Blame.CALLER
+    assert sent(failure(Kind.METAMORPHIC_MISMATCH)).fault is Blame.UNCLEAR
 
 
 def test_wrong_numbers_of_calls_that_could_not_be_judged_are_nobodys_yet_and_say_why() -> None:
-    found = told(failure(Kind.OUTPUT_MISMATCH), obstacles=("call 0 can't be judged",))
+    found = sent(failure(Kind.OUTPUT_MISMATCH), obstacles=("call 0 can't be judged",))
     assert found.fault is Blame.UNCLEAR
     assert found.sentences == ("Call 0 can't be judged.",)
 

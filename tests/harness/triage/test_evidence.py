@@ -27,7 +27,9 @@ def calls_of(runner: Runner) -> Callable[[str], CallCase]:
 
 
 @pytest.mark.slow
-def test_the_merge_that_reads_them_is_told_with_the_row_and_the_request(calls_of: Callable[[str], CallCase]) -> None:
+def test_the_merge_that_reads_them_is_reported_with_the_row_and_the_request(
+    calls_of: Callable[[str], CallCase],
+) -> None:
     calls = calls_of("trtllm_mla@22688-before")
     (index, breach), *_ = reads_of_unwritten_rows(calls)
     assert (calls.calls[index - 1].op, calls.calls[index].op) == (RAGGED, MERGE)

@@ -1,4 +1,4 @@
-"""Failures that come and go: told as a race, and everything that decides is run as often. The verdicts are made up."""
+"""Failures that come and go are reported as races, and each deciding run is repeated. The verdicts are made up."""
 
 from pathlib import Path
 
@@ -44,13 +44,13 @@ class Racing:
         raise AssertionError(case)
 
 
-def told(kind: Kind) -> tuple[Triage, Racing]:
+def sent(kind: Kind) -> tuple[Triage, Racing]:
     runner = Racing(kind)
     return triage(LEGAL, runner, repeats=REPEATS), runner
 
 
 def test_a_failure_that_comes_and_goes_in_fresh_processes_is_a_race() -> None:
-    found, _ = told(Kind.OUTPUT_MISMATCH)
+    found, _ = sent(Kind.OUTPUT_MISMATCH)
     assert found.repetition is Repetition.RACING
     # Workers fail in turn, and the last of the fresh ones runs the case again.
     assert "It failed in 2 of 8 runs of the same case: it is a race." in found.sentences
@@ -60,7 +60,7 @@ def test_a_failure_that_comes_and_goes_in_fresh_processes_is_a_race() -> None:
 
 
 def test_what_decides_of_a_race_is_run_as_often_as_the_case_each_time_in_a_fresh_process() -> None:
-    found, runner = told(Kind.OUTPUT_MISMATCH)
+    found, runner = sent(Kind.OUTPUT_MISMATCH)
     # The calls by themselves, and what the call asks for: run once, half of the races would not show.
     (_, alone), (asked, judged), *_ = runner.runs[-2:]
     assert (alone, judged) == (REPEATS, REPEATS)
@@ -72,5 +72,5 @@ def test_what_decides_of_a_race_is_run_as_often_as_the_case_each_time_in_a_fresh
 
 @pytest.mark.parametrize("kind", [Kind.OUTPUT_MISMATCH, Kind.CANARY_OVERWRITTEN])
 def test_nothing_is_concluded_from_variations_of_a_race(kind: Kind) -> None:
-    found, _ = told(kind)
+    found, _ = sent(kind)
     assert not [sentence for sentence in found.sentences if sentence.startswith("With ")]

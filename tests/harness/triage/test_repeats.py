@@ -37,7 +37,7 @@ class Scripted:
         self.renewed += 1
 
 
-def told(*verdicts: Verdict, repeats: int = 3) -> tuple[Repeated, Scripted]:
+def sent(*verdicts: Verdict, repeats: int = 3) -> tuple[Repeated, Scripted]:
     script: Iterator[Verdict] = iter(verdicts)
     runner = Scripted(lambda: next(script))
     return repeated(decode_case("trtllm_mha"), runner, repeats), runner
@@ -59,14 +59,14 @@ def told(*verdicts: Verdict, repeats: int = 3) -> tuple[Repeated, Scripted]:
 def test_runs_in_fresh_processes_and_in_a_used_one_tell_a_race_from_history(
     verdicts: list[Verdict], repetition: Repetition
 ) -> None:
-    runs, runner = told(*verdicts)
+    runs, runner = sent(*verdicts)
     assert runs.repetition is repetition
     assert (runner.runs, runner.renewed) == (6, 3)
 
 
 def test_where_a_fault_lands_is_chance_and_no_race() -> None:
     places = [fails(Kind.ILLEGAL_ACCESS, place, f"8 bytes past {place}") for place in ("keys", "values", "keys")]
-    runs, runner = told(*places)
+    runs, runner = sent(*places)
     assert runs.repetition is Repetition.DETERMINISTIC
     # A worker that dies can't be asked again: all runs are in fresh ones.
     assert runner.runs == 3
@@ -74,11 +74,11 @@ def test_where_a_fault_lands_is_chance_and_no_race() -> None:
 
 
 def test_a_hang_is_not_waited_for_more_often_than_needed() -> None:
-    _, runner = told(*[fails(Kind.HANG, "", "no reply")] * 9, repeats=9)
+    _, runner = sent(*[fails(Kind.HANG, "", "no reply")] * 9, repeats=9)
     assert runner.runs == AFTER_A_HANG
 
 
 def test_what_is_rejected_is_not_run_again_in_the_same_process() -> None:
-    runs, _ = told(*[Verdict(unsupported="no kernel")] * 3)
+    runs, _ = sent(*[Verdict(unsupported="no kernel")] * 3)
     assert runs.outcome.reason == "no kernel"
     assert not runs.outcome.passes

@@ -167,7 +167,7 @@ def test_tools_see_every_tensor_by_itself(tmp_path: Path) -> None:
     assert sanitizer._run([str(tmp_path / "tool")], sanitizer.SEE_EVERY_TENSOR, seconds=60) == "caching off: 1\n"
 
 
-def test_of_a_real_memcheck_the_kernel_is_told_without_its_parameters() -> None:
+def test_of_a_real_memcheck_the_kernel_is_reported_without_its_parameters() -> None:
     assert in_words(ON_H200) == (
         "Invalid __global__ read of size 16 bytes, at kernel_mha+0x1ea0, by thread (0,0,1) in block (0,0,1), "
         "68,616,652,797 bytes after an allocation of 4 bytes, the first of 16"

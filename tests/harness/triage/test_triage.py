@@ -73,7 +73,7 @@ def test_a_kernel_that_does_not_do_what_it_is_asked_is_blamed(
     assert not found.breaches
 
 
-def test_a_reported_bug_is_told_with_the_tensor_that_is_read_and_the_batch_that_was_stated(runner: Runner) -> None:
+def test_a_reported_bug_is_reported_with_the_tensor_that_is_read_and_the_batch_that_was_stated(runner: Runner) -> None:
     found = triage(draft_extend_case("trtllm_mha@21649-before"), runner, repeats=2)
     assert (found.fault, found.step, found.call) == (Blame.CALLER, 0, 0)
     assert found.failure is not None
@@ -123,7 +123,7 @@ def test_kernels_whose_arguments_nobody_knows_leave_it_unclear(runner: Runner, d
     assert "attend" in found.conclusion
 
 
-def test_what_depends_on_the_process_is_told_from_a_race(runner: Runner, defective: str) -> None:
+def test_what_depends_on_the_process_is_reported_from_a_race(runner: Runner, defective: str) -> None:
     found = triage(decode_case(f"{defective}:USED_PROCESS"), runner, repeats=2)
     assert found.repetition is Repetition.HISTORY
 

@@ -10,7 +10,7 @@ def test_numbers_read_well() -> None:
     assert [clock(0.4), clock(99), clock(185), clock(4200)] == ["0 s", "99 s", "3:05", "1:10:00"]
 
 
-def test_a_failure_is_told_in_half_a_line() -> None:
+def test_a_failure_is_reported_in_half_a_line() -> None:
     assert headline("mine", observed()) == "OutputMismatch at out in mine, decode"
 
 

@@ -30,7 +30,7 @@ def test_workers_have_the_environment_that_they_are_given() -> None:
 
 
 @pytest.mark.slow
-def test_a_hook_that_raises_is_told_like_a_nursery_that_can_not_start() -> None:
+def test_a_hook_that_raises_is_reported_like_a_nursery_that_can_not_start() -> None:
     with Workers("deadly_handlers:begun", begin="deadly_handlers:begin_badly") as workers:
         for _ in range(2):
             with pytest.raises(NurseryError, match=r"workers can't start:\n(.|\n)*there is no device here"):
@@ -38,7 +38,7 @@ def test_a_hook_that_raises_is_told_like_a_nursery_that_can_not_start() -> None:
 
 
 @pytest.mark.slow
-def test_a_hook_that_ends_its_process_is_told_with_its_last_words() -> None:
+def test_a_hook_that_ends_its_process_is_reported_with_its_last_words() -> None:
     with (
         Workers("deadly_handlers:begun", begin="deadly_handlers:begin_deadly") as workers,
         pytest.raises(NurseryError, match="the driver gave up"),
@@ -47,7 +47,7 @@ def test_a_hook_that_ends_its_process_is_told_with_its_last_words() -> None:
 
 
 @pytest.mark.slow
-def test_a_hook_that_can_not_be_imported_is_told() -> None:
+def test_a_hook_that_can_not_be_imported_is_reported() -> None:
     with (
         Workers("deadly_handlers:begun", begin="deadly_handlers:no_such_hook") as workers,
         pytest.raises(NurseryError, match="has no attribute 'no_such_hook'"),
@@ -59,13 +59,13 @@ def test_a_hook_that_can_not_be_imported_is_told() -> None:
 def test_a_preload_hook_has_its_arguments_in_the_process_that_workers_are_forked_from() -> None:
     preload = ("deadly_handlers:warm", ("deadly_handlers:warm", "sglang==0.5.9", "a b"))
     with Workers("deadly_handlers:begun", preload) as workers:
-        pid, nursery, *told = answer(workers, "NOTHING")
-        assert told == ["then", nursery, "sglang==0.5.9", "a", "b"]
+        pid, nursery, *sent = answer(workers, "NOTHING")
+        assert sent == ["then", nursery, "sglang==0.5.9", "a", "b"]
         assert pid != nursery
 
 
 @pytest.mark.slow
-def test_what_a_user_can_mend_is_told_in_its_one_line() -> None:
+def test_what_a_user_can_fix_is_reported_in_its_one_line() -> None:
     with (
         Workers("deadly_handlers:begun", [("deadly_handlers:refuse", "no such release: name another")]) as workers,
         pytest.raises(CannotStart, match=r"^no such release: name another$"),
@@ -74,7 +74,7 @@ def test_what_a_user_can_mend_is_told_in_its_one_line() -> None:
 
 
 @pytest.mark.slow
-def test_what_a_user_can_mend_is_told_so_by_a_worker_that_begins_and_by_one_at_work() -> None:
+def test_what_a_user_can_fix_is_reported_by_a_worker_that_begins_and_by_one_at_work() -> None:
     with (
         Workers(
             "deadly_handlers:begun", begin="deadly_handlers:refuse", arguments=["no driver: install one"]

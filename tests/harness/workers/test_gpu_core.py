@@ -37,7 +37,7 @@ ADDRESS = 0x80ED2BE00000
 FAILED = "LDG.E.U16.STRONG.SYS R0,desc[UR4][R2.64]"
 
 
-def test_a_stray_read_is_told_with_its_kernel_its_instruction_and_its_address() -> None:
+def test_a_stray_read_is_reported_with_its_kernel_its_instruction_and_its_address() -> None:
     core = understood(STRAY)
     assert core.words == (
         "Warp Illegal Address, in stray(unsigned short volatile*, bool)<<<(1,1,1),(1,1,1)>>>, in the warp of thread "
@@ -82,7 +82,7 @@ def test_registers_that_may_have_changed_since_tell_no_address(between: str, *, 
         ("CUDA Exception: Warp Misaligned Address\n", "Warp Misaligned Address"),
     ],
 )
-def test_what_is_not_printed_is_not_told(output: str, words: str) -> None:
+def test_what_is_not_printed_is_not_reported(output: str, words: str) -> None:
     core = understood(output)
     assert (core.words, core.address) == (words, None)
 

@@ -1,4 +1,4 @@
-"""What is told of a worker's death."""
+"""The report of a worker's death."""
 
 import signal
 

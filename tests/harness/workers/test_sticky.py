@@ -46,7 +46,7 @@ def death(exit_code: int, core_dump: str | None = None) -> Death:
         (702, Kind.HANG),
     ],
 )
-def test_an_error_is_told_by_the_exit_code(number: int, kind: Kind) -> None:
+def test_an_error_is_reported_by_the_exit_code(number: int, kind: Kind) -> None:
     code = sticky.exit_code_of(number)
     found = sticky.sticky_of(code)
     assert found is not None
@@ -115,7 +115,7 @@ def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def broken(monkeypatch: pytest.MonkeyPatch, result: int) -> None:
-    """Let every synchronisation of torch's raise, the driver's context being as told."""
+    """Let every synchronisation of torch's raise, the driver's context being as given."""
 
     def fail() -> None:
         raise RuntimeError("CUDA error")
@@ -173,7 +173,7 @@ def test_a_process_whose_context_is_intact_goes_on(monkeypatch: pytest.MonkeyPat
 def test_what_a_core_dump_tells_is_the_fault(
     monkeypatch: pytest.MonkeyPatch, core: Core, kind: Kind, place: str, said: str
 ) -> None:
-    """Also where CUDA told no error of it, and the worker left for its dump alone."""
+    """Also where CUDA reported no error of it, and the worker left for its dump alone."""
     monkeypatch.setattr(gpu_core, "read", lambda _: core)
     seen = explain(death(sticky.exit_code_of(0), core_dump="/dumps/attnfuzz-7.nvcudmp"))
     assert seen.kind is kind

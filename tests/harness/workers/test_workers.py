@@ -86,7 +86,7 @@ def test_one_worker_answers_request_after_request(workers: Workers) -> None:
 
 
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTERM", "SIGKILL"])
-def test_a_signal_is_told_by_its_name(workers: Workers, name: str) -> None:
+def test_a_signal_is_reported_by_its_name(workers: Workers, name: str) -> None:
     number = getattr(signal, name)
     left = death(workers, f"kill {number.value}")
     assert (left.signal, left.exit_code, left.hang) == (number, None, False)
@@ -121,13 +121,13 @@ def test_output_never_reaches_the_parents_terminal(workers: Workers, capfd: pyte
     assert capfd.readouterr() == ("", "")
 
 
-def test_an_exit_is_told_by_its_code(workers: Workers) -> None:
+def test_an_exit_is_reported_by_its_code(workers: Workers) -> None:
     left = death(workers, "leave 7")
     assert (left.signal, left.exit_code) == (None, 7)
     assert "exit code 7" in explain(left).message
 
 
-def test_a_worker_that_leaves_by_itself_is_told_like_any_other_death(workers: Workers) -> None:
+def test_a_worker_that_leaves_by_itself_is_reported_like_any_other_death(workers: Workers) -> None:
     before = pid_of(workers)
     reply(workers, "print loud")
     left = death(workers, "go 7")
@@ -146,7 +146,7 @@ def test_nobody_waits_for_a_worker_that_said_that_it_leaves(workers: Workers) ->
     assert vanishes(before)
 
 
-def test_a_hang_is_killed_and_told(workers: Workers) -> None:
+def test_a_hang_is_killed_and_reported(workers: Workers) -> None:
     left = death(workers, "sleep 60", timeout=0.2)
     assert left.hang
     assert not left.killed_from_outside

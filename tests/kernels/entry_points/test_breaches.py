@@ -1,4 +1,4 @@
-"""Each precondition, broken by one change to a legal call: what is told of it, and that legal oddities are none."""
+"""Each precondition, broken by one change to a legal call: its report, and that legal oddities are none."""
 
 from typing import Any
 
@@ -376,7 +376,7 @@ def test_lengths_are_not_judged_where_they_are_no_int32() -> None:
     assert [breach.arguments for breach in breaches(DECODE, seq_lens=torch.tensor([99, -1, 4]))] == [("seq_lens",)]
 
 
-def test_results_that_share_memory_with_what_is_read_are_told() -> None:
+def test_results_that_share_memory_with_what_is_read_are_reported() -> None:
     query = torch.zeros(6, 4, 16)
     (breach,) = breaches(DECODE, query=query, out=query)
     assert breach.arguments == ("out", "query")
@@ -409,7 +409,7 @@ def test_a_call_is_judged_by_its_numbers_and_shapes_where_contents_are_not_at_ha
             assert (breach.arguments, text in breach.text) == (arguments, True)
 
 
-def test_lengths_without_content_are_told_as_such() -> None:
+def test_lengths_without_content_are_reported_as_such() -> None:
     (breach,) = breaches(DECODE, seq_lens=int32(9, 0, 4).to("meta"))
     assert breach.text == "seq_lens is int32 [3] without content, where numbers are due"
 

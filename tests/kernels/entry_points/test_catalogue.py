@@ -35,15 +35,15 @@ def test_a_legal_call_binds_to_the_installed_flashinfer(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_each_tensor_of_a_call_is_told_of_once_with_a_word_for_each_axis(name: str) -> None:
+def test_each_tensor_of_a_call_is_reported_once_with_a_word_for_each_axis(name: str) -> None:
     call = CALLS[name]()
     tensors = {key: value for key, value in call.items() if isinstance(value, torch.Tensor)}
     for key, value in call.items():
         if isinstance(value, tuple):
             tensors |= {f"{key}[{index}]": member for index, member in enumerate(value)}
-    told = {parameter.name: parameter.axes for parameter in ENTRY_POINTS[name].parameters(call)}
-    assert {key: len(axes) for key, axes in told.items()} == {key: value.ndim for key, value in tensors.items()}
-    assert all(all(axes) for axes in told.values())
+    sent = {parameter.name: parameter.axes for parameter in ENTRY_POINTS[name].parameters(call)}
+    assert {key: len(axes) for key, axes in sent.items()} == {key: value.ndim for key, value in tensors.items()}
+    assert all(all(axes) for axes in sent.values())
 
 
 STRANGE: tuple[object, ...] = (

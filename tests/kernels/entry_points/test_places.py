@@ -50,11 +50,13 @@ def place(op: str, name: str, offset: int, **changes: object) -> str:
         ("merge_state_in_place", "v", 64, "row 1, head 0, element 0"),
     ],
 )
-def test_a_place_is_told_by_what_its_axes_count_and_whose_it_is(op: str, name: str, offset: int, words: str) -> None:
+def test_a_place_is_reported_by_what_its_axes_count_and_whose_it_is(
+    op: str, name: str, offset: int, words: str
+) -> None:
     assert place(op, name, offset) == words
 
 
-def test_a_page_that_is_not_there_is_told_with_the_request_that_asks_for_it() -> None:
+def test_a_page_that_is_not_there_is_reported_with_the_request_that_asks_for_it() -> None:
     table = torch.tensor([[5, 9, 6], [0, 0, 0], [9, 0, 0]], dtype=torch.int32)
     words = place(DECODE, "kv_cache[0]", 9 * 128 + 16, block_tables=table)
     assert words == (
@@ -75,13 +77,13 @@ def test_strides_are_followed_whatever_their_order() -> None:
     assert words == "page 5, KV head 1, slot 2, element 0 (key 2 of request 0)"
 
 
-def test_an_axis_that_has_the_largest_stride_is_told_beyond_its_end() -> None:
+def test_an_axis_that_has_the_largest_stride_is_reported_beyond_its_end() -> None:
     queries_first = torch.zeros(2, 3, 4, 24).transpose(0, 1)
     words = place(MLA, "query", 2 * 3 * 4 * 24, query=queries_first)
     assert words == "request 0, query 2 (of queries 0 to 1), head 0, element 0"
 
 
-def test_q_k_and_v_in_one_tensor_are_told_apart() -> None:
+def test_q_k_and_v_in_one_tensor_are_reported_apart() -> None:
     qkv = torch.zeros(13, 3, 4, 16)
     words = place("trtllm_fmha_v2_prefill", "qkv", 3 * 192 + 64 + 16, input_layout="PACKED_QKV", qkv=qkv)
     assert words == "row 3, K, head 1, element 0 (query 0 of request 2)"

@@ -41,10 +41,10 @@ def test_a_decode_of_queries_of_different_lengths_follows_the_cumulative_ones() 
     assert [(span.first_row, span.q_len) for span in packed] == [(0, 1), (1, 3), (4, 2)]
 
 
-def test_a_decode_told_a_q_length_takes_its_batch_from_that_whatever_the_cumulative_lengths_say() -> None:
-    told = spans(NATIVE.decode.name, q_len_per_req=1, max_q_len=3, cum_seq_lens_q=int32(0, 1, 4, 6))
-    assert len(told) == 6
-    assert [span.inside for span in told] == [True, True, True, False, False, False]
+def test_a_decode_given_a_q_length_takes_its_batch_from_that_whatever_the_cumulative_lengths_say() -> None:
+    sent = spans(NATIVE.decode.name, q_len_per_req=1, max_q_len=3, cum_seq_lens_q=int32(0, 1, 4, 6))
+    assert len(sent) == 6
+    assert [span.inside for span in sent] == [True, True, True, False, False, False]
 
 
 def test_a_context_call_has_the_batch_that_it_states() -> None:

@@ -33,6 +33,9 @@ def test_the_first_byte_that_differs_and_their_number_come_back_for_each_run() -
     assert guards.compare(runs, HOST).result() == [None, (0, 3)]
     other[49] = 1
     assert guards.compare(runs, HOST).result() == [(49, 1), (0, 3)]
+    assert guards.compare(runs[1:], HOST, restore=True).result() == [(0, 3)]
+    assert torch.equal(one[50:], other[50:])
+    assert guards.compare(runs, HOST).result() == [(49, 1), None]
     guards.write(runs)
     assert torch.equal(one, other)
 

@@ -31,14 +31,14 @@ SLOTS = 2
 
 @dataclass(frozen=True)
 class Tried:
-    """A build: what was `told` meanwhile, and what was `rejected`."""
+    """A build: what was `sent` meanwhile, and what was `rejected`."""
 
-    told: list[str]
+    sent: list[str]
     rejected: dict[str, str]
 
     def named(self) -> set[str]:
-        """The modules that something was told of."""
-        return {line.partition(" s: ")[2].split()[0] for line in self.told[1:]}
+        """The modules of which something was reported."""
+        return {line.partition(" s: ")[2].split()[0] for line in self.sent[1:]}
 
 
 @dataclass(frozen=True)
@@ -81,16 +81,16 @@ def builds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builds]:
 
 
 def tried(wanted: list[Module]) -> Tried:
-    told: list[str] = []
-    rejected = modules.build(wanted, told.append)
-    return Tried(told, {name.split()[0]: reason for name, reason in rejected.items()})
+    sent: list[str] = []
+    rejected = modules.build(wanted, sent.append)
+    return Tried(sent, {name.split()[0]: reason for name, reason in rejected.items()})
 
 
-def test_modules_are_compiled_and_told_of(builds: Builds) -> None:
+def test_modules_are_compiled_and_reported(builds: Builds) -> None:
     assert all((builds.folder / f"good{index}" / "library.so").exists() for index in range(4))
-    assert builds.first.told[0].startswith("compiling 10 modules with nvcc, 2 files at a time")
-    assert len(builds.first.told) == 11
-    assert any(line.endswith(" s: good good2 is there") for line in builds.first.told)
+    assert builds.first.sent[0].startswith("compiling 10 modules with nvcc, 2 files at a time")
+    assert len(builds.first.sent) == 11
+    assert any(line.endswith(" s: good good2 is there") for line in builds.first.sent)
 
 
 def test_what_was_compiled_ahead_of_time_is_taken(builds: Builds) -> None:
@@ -100,9 +100,9 @@ def test_what_was_compiled_ahead_of_time_is_taken(builds: Builds) -> None:
 
 
 @pytest.mark.parametrize(("kind", "reason"), {**REFUSED, **MAY_GO_BETTER}.items())
-def test_what_can_not_be_compiled_is_told_with_the_reason(kind: str, reason: str, builds: Builds) -> None:
+def test_what_can_not_be_compiled_is_reported_with_the_reason(kind: str, reason: str, builds: Builds) -> None:
     assert builds.first.rejected[kind].startswith(reason)
-    (line,) = (line for line in builds.first.told if f" {kind} " in line)
+    (line,) = (line for line in builds.first.sent if f" {kind} " in line)
     assert f"can't be compiled: {reason}" in line
 
 
@@ -113,7 +113,7 @@ def test_what_is_settled_is_not_compiled_again(builds: Builds) -> None:
 
 def test_a_library_that_was_deleted_is_compiled_again(builds: Builds) -> None:
     assert (builds.folder / "good3" / "library.so").exists()
-    assert [line.partition(" s: ")[2] for line in builds.again.told if "good" in line] == ["good good3 is there"]
+    assert [line.partition(" s: ")[2] for line in builds.again.sent if "good" in line] == ["good good3 is there"]
 
 
 def test_files_of_all_modules_share_the_slots(builds: Builds) -> None:
@@ -146,7 +146,7 @@ def runs(pid: int) -> bool:
         return False
 
 
-def test_a_compiler_that_can_not_begin_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_can_not_begin_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(BuildFailed, match=r"compiling FlashInfer's modules failed:\n\(it said nothing\)"):
         list(modules.compile_all([module("good", tmp_path / "one")], archs="9.0a"))
@@ -205,7 +205,7 @@ def test_flashinfers_letters_make_no_other_architecture(tmp_path: Path) -> None:
     assert build_record.read("10.0") == {}
 
 
-def test_a_cache_that_can_not_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_can_not_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("ATTNFUZZ_CACHE", str(tmp_path / "file"))
     with pytest.raises(BuildFailed, match="set ATTNFUZZ_CACHE"):

@@ -63,13 +63,13 @@ def _see(monkeypatch: pytest.MonkeyPatch, *capabilities: str) -> None:
 
 @pytest.mark.slow
 def test_a_kernel_is_compiled_once_for_the_visible_gpus(compiler: Compiler) -> None:
-    told: list[str] = []
-    library = nvcc.build([guards.SOURCE], progress=told.append)
+    sent: list[str] = []
+    library = nvcc.build([guards.SOURCE], progress=sent.append)
     assert library.name.startswith("attnfuzz_guards-")
-    assert told[0].startswith("compiling guards.cu for SM 9.0 with ")
-    assert nvcc.build([guards.SOURCE], progress=told.append) == library
+    assert sent[0].startswith("compiling guards.cu for SM 9.0 with ")
+    assert nvcc.build([guards.SOURCE], progress=sent.append) == library
     assert compiler.builds == ["9.0"]
-    assert len(told) == 2
+    assert len(sent) == 2
 
 
 @pytest.mark.slow

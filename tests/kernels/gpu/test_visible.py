@@ -102,7 +102,7 @@ def test_a_machine_without_a_driver_has_no_gpu(
     assert words in reason
 
 
-def test_hidden_gpus_are_told_from_absent_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hidden_gpus_are_reported_from_absent_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_nvml.install(monkeypatch, [H200])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     reason = visible.missing(frozenset(Arch), ())
@@ -124,20 +124,20 @@ def test_a_second_gpu_that_would_fail_has_to_be_left_out(monkeypatch: pytest.Mon
     assert reason.endswith("this machine has NVIDIA L4 (SM89): leave it out of CUDA_VISIBLE_DEVICES")
 
 
-def test_a_cpu_build_of_torch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_build_of_torch_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_nvml.install(monkeypatch, [H200])
     monkeypatch.setattr(torch.version, "cuda", None)
     assert "PyTorch is a build without CUDA" in str(visible.missing(HOPPER, ()))
 
 
-def test_a_missing_package_is_told_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_nvml.install(monkeypatch, [H200])
     monkeypatch.setitem(visible._INSTALL, "absent_package", "attnfuzz[gpu]")
     reason = visible.missing(HOPPER, ("torch", "absent_package"))
     assert reason == "package absent_package is not installed: pip install 'attnfuzz[gpu]'"
 
 
-def test_a_missing_compiler_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_compiler_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake_nvml.install(monkeypatch, [H200])
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "elsewhere"))
     assert "has no bin/nvcc: install NVIDIA's CUDA toolkit" in str(visible.missing(HOPPER, ()))

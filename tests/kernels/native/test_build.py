@@ -33,7 +33,7 @@ def tiny(tmp_path: Path) -> Path:
 
 
 def start(cache: Path, source: Path, load: str = "load", **environment: str) -> "subprocess.Popen[str]":
-    """A process that builds `source` in `cache` and prints what it is told, then the answer or the error."""
+    """A process that builds `source` in `cache` and prints its messages, then the answer or the error."""
     script = f"""
         import sys
         # Of which tvm_ffi imports what there is.

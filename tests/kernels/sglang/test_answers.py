@@ -1,4 +1,4 @@
-"""What nobody told a mock is answered by None, noted, and ends the run unless somebody has looked at it."""
+"""A question that a mock was not given is answered by None, noted, and ends the run unless it was reviewed."""
 
 import json
 import re
@@ -63,7 +63,7 @@ def _pinned_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -
     return _World(tmp_path, {"model_runner.enable_x": [place]}, monkeypatch)
 
 
-def test_what_is_told_is_answered_and_asks_nothing(world: _World) -> None:
+def test_what_is_given_is_answered_and_asks_nothing(world: _World) -> None:
     assert world.run("init", ServerMock("model_runner", enable_x=3)) == 3
     world.asked.check()
 
@@ -115,7 +115,7 @@ def test_what_a_server_does_not_have_either_is_absent_and_asks_nothing(world: _W
     world.asked.check()
 
 
-def test_what_the_release_sets_by_itself_is_told(world: _World) -> None:
+def test_what_the_release_sets_by_itself_is_reported(world: _World) -> None:
     runner = ServerMock("model_runner")
     setattr(runner, "enable_x", 5)  # noqa: B010 - a mock has no declared attributes
     assert world.run("init", runner) == 5
@@ -161,7 +161,7 @@ def test_processes_that_record_the_same_question_pin_it_once(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("version", ["0.5.9", "0.5.10.post1", "0.5.11", "0.5.14", "0.5.23"])
-def test_a_release_that_must_work_asks_nothing_that_it_is_not_told(version: str) -> None:
+def test_a_release_that_must_work_asks_nothing_that_it_was_not_given(version: str) -> None:
     assert (Path(answers.__file__).parent / "pinned" / f"{version}.json").is_file()
     assert pinned(Version(version)) == {}
 

@@ -45,7 +45,7 @@ def test_no_request_has_fewer_keys_than_queries() -> None:
     assert not can.kv_shorter_than_q
 
 
-def test_what_is_not_installed_is_told_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_installed_is_reported_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "NEEDS", ("no_such_package", "torch"))
     missing = backend_of(Named.parse("sglang==0.5.9:trtllm_mha")).missing()
     assert missing == "needs no_such_package: pip install 'attnfuzz[sglang]'"

@@ -131,7 +131,7 @@ def test_latents_are_handed_over_whole(loaded: LoadedTree) -> None:
     assert key.shape == (1, 1, 24)
 
 
-def test_what_a_release_asks_of_a_server_that_nobody_told_ends_the_run(loaded: LoadedTree) -> None:
+def test_what_a_release_asks_of_a_server_that_nobody_reported_ends_the_run(loaded: LoadedTree) -> None:
     file = loaded.release.root / "sglang" / "srt" / "curious.py"
     file.write_text("def init(runner):\n    return runner.server_args.page_size, runner.enable_nothing\n")
     server = _served(loaded, _uniform(Mode.DECODE, 1, (6,)))

@@ -1,4 +1,4 @@
-"""A release imported without a server: a bare package, stubs, and what is told where it does not fit."""
+"""A release imported without a server: a bare package, stubs, and the report where it does not fit."""
 
 import sys
 from collections.abc import Iterator
@@ -122,7 +122,7 @@ def test_a_package_that_is_not_installed_says_where_it_is_imported_and_how_to_ha
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "sent"),
     [
         ("raise ValueError('first\\nsecond')", "ValueError: first"),
         ("raise SystemExit(3)", "SystemExit: 3"),
@@ -130,11 +130,11 @@ def test_a_package_that_is_not_installed_says_where_it_is_imported_and_how_to_ha
         ("def f(:", "layers/attention/trtllm_mha_backend.py:"),
     ],
 )
-def test_a_tree_that_fails_to_import_says_where_in_a_line(checkout: Path, line: str, told: str) -> None:
+def test_a_tree_that_fails_to_import_says_where_in_a_line(checkout: Path, line: str, sent: str) -> None:
     _append(checkout, "trtllm_mha_backend", line)
     with pytest.raises(ReleaseError) as refused:
         load(_release(checkout))
-    assert told in str(refused.value)
+    assert sent in str(refused.value)
     assert len(str(refused.value).splitlines()) == 1
 
 
@@ -149,20 +149,20 @@ def test_a_tree_that_was_mended_after_it_failed_is_imported(checkout: Path) -> N
     assert load(_release(checkout)).mla.MENDED
 
 
-def test_a_backend_that_moved_is_told(checkout: Path) -> None:
+def test_a_backend_that_moved_is_reported(checkout: Path) -> None:
     (checkout / _ATTENTION / "trtllm_mla_backend.py").unlink()
     with pytest.raises(Moved, match=r"has no module sglang\.srt\.layers\.attention\.trtllm_mla_backend"):
         load(_release(checkout))
 
 
-def test_a_class_that_moved_is_told(checkout: Path) -> None:
+def test_a_class_that_moved_is_reported(checkout: Path) -> None:
     file = checkout / _ATTENTION / "trtllm_mha_backend.py"
     file.write_text(file.read_text().replace("class TRTLLMHAAttnBackend", "class TRTLLMAttentionBackend"))
     with pytest.raises(Moved, match=r"has no TRTLLMHAAttnBackend in sglang\.srt\.layers\.attention\.trtllm_mha_b"):
         load(_release(checkout))
 
 
-def test_a_name_that_would_be_given_another_value_and_moved_is_told(checkout: Path) -> None:
+def test_a_name_that_would_be_given_another_value_and_moved_is_reported(checkout: Path) -> None:
     file = checkout / _ATTENTION / "flashinfer_backend.py"
     file.write_text(file.read_text().replace("class FlashInferIndicesUpdaterDecode", "class PlansDecodes"))
     with pytest.raises(
@@ -171,7 +171,7 @@ def test_a_name_that_would_be_given_another_value_and_moved_is_told(checkout: Pa
         load(_release(checkout))
 
 
-def test_a_module_that_a_release_has_no_more_is_told_when_it_is_asked_for(checkout: Path) -> None:
+def test_a_module_that_a_release_has_no_more_is_reported_when_it_is_asked_for(checkout: Path) -> None:
     loaded = load(_release(checkout))
     with pytest.raises(Moved, match=r"has no module sglang\.srt\.somewhere\.else_"):
         loaded.module("sglang.srt.somewhere.else_")

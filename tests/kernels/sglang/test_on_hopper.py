@@ -55,7 +55,7 @@ def test_what_sglang_imports_is_asked_for_once_there_is_a_gpu(monkeypatch: pytes
     ("version", "modules"),
     [("0.5.18", []), ("0.5.19", ["utils.common"])],
 )
-def test_releases_are_told_of_hopper_where_they_look(version: str, modules: list[str]) -> None:
+def test_releases_are_sent_about_hopper_where_they_look(version: str, modules: list[str]) -> None:
     changes = [change for change in changes_in(Version(version), hopper=True) if change.on_hopper]
     assert [change.module for change in changes] == modules
     assert not any(change.on_hopper for change in changes_in(Version(version)))

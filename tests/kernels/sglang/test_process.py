@@ -17,11 +17,11 @@ _MODEL = SimpleNamespace(hidden_size=64, dtype="bfloat16", hf_config=SimpleNames
 
 
 class _Release:
-    """A release that writes down what it is told."""
+    """A release that writes down what it is given."""
 
     def __init__(self, version: str) -> None:
         self.release: Any = SimpleNamespace(version=Version(version))
-        self.told: list[tuple[str, Any]] = []
+        self.sent: list[tuple[str, Any]] = []
         self._modules: dict[str, Any] = defaultdict(SimpleNamespace)
         self.module("sglang.srt.server_args").ServerArgs = SimpleNamespace
         self.module("sglang.srt.server_args").set_global_server_args_for_scheduler = self._note("arguments")
@@ -39,7 +39,7 @@ class _Release:
         return self._modules[name]
 
     def _note(self, what: str) -> Any:
-        return lambda *given, **named: self.told.append((what, (*given, *named.values())))
+        return lambda *given, **named: self.sent.append((what, (*given, *named.values())))
 
 
 def _begin(release: _Release, ranks: Ranks, **arguments: Any) -> Any:
@@ -60,7 +60,7 @@ def test_replicas_are_groups_of_processes_in_releases_that_ask_those(version: st
     state = release.module("sglang.srt.distributed.parallel_state")
     assert (state._TP.world_size, state._TP.rank_in_group) == (8, 0)
     assert (state._ATTN_TP.world_size, state._ATTN_TP.rank_in_group) == (2, 0)
-    assert release.told[-2:] == [("arguments", (given,)), ("attention", (given, _MODEL))]
+    assert release.sent[-2:] == [("arguments", (given,)), ("attention", (given, _MODEL))]
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_replicas_are_ranks_in_releases_that_publish_those(version: str, replica
     release = _Release(version)
     given = _begin(release, Ranks(attention=2, data_parallel=4))
     assert vars(given) == {"model_path": "dummy", "device": "cpu", "tp_size": 8, **replicas}
-    assert [what for what, _ in release.told] == ["reset", "published", "groups", "attention", "buffer"]
-    assert release.told[1][1] == (given, "scheduler", SimpleNamespace(world_rank=0))
+    assert [what for what, _ in release.sent] == ["reset", "published", "groups", "attention", "buffer"]
+    assert release.sent[1][1] == (given, "scheduler", SimpleNamespace(world_rank=0))
 
 
 def test_a_server_alone_has_no_replicas_of_attention() -> None:

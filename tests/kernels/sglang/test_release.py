@@ -81,7 +81,7 @@ def test_the_version_can_be_said_where_a_tree_does_not(checkout: Path, monkeypat
 
 
 @pytest.mark.slow
-def test_a_version_that_is_none_is_told(checkout: Path) -> None:
+def test_a_version_that_is_none_is_reported(checkout: Path) -> None:
     _say(checkout, "newest")
     with pytest.raises(ReleaseError, match="'newest', which is none"):
         tree_at(checkout)

@@ -96,11 +96,11 @@ def test_what_a_server_derives_from_its_gpu_is_given_where_a_release_has_it(load
 
 def test_slots_are_named_by_the_releases_own_translator_where_it_has_one(loaded: LoadedTree) -> None:
     file = loaded.release.root / "sglang" / "srt" / "mem_cache" / "kv_index_translator.py"
-    file.write_text("class KVIndexTranslator:\n    def __init__(self, **told):\n        self.told = told\n")
+    file.write_text("class KVIndexTranslator:\n    def __init__(self, **given):\n        self.given = given\n")
     server = served(loaded, served_case(GEOMETRY, _DECODE))
-    told = server.model_runner.kv_index_translator.told
-    assert told["req_to_token"] is server.rows.table
-    assert told["token_to_kv_pool"] is server.model_runner.token_to_kv_pool
+    given = server.model_runner.kv_index_translator.given
+    assert given["req_to_token"] is server.rows.table
+    assert given["token_to_kv_pool"] is server.model_runner.token_to_kv_pool
 
 
 def test_stubs_tell_the_log_what_they_are_asked(loaded: LoadedTree, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What a release refuses is told from what it stumbles over."""
+"""Refusals of a release are distinguished from its errors."""
 
 from pathlib import Path
 

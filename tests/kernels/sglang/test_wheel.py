@@ -36,12 +36,12 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @needs_pip
 def test_a_release_is_fetched_once_and_needs_no_network_then(cache: Path, wheels: Path) -> None:
     file = make_wheel(wheels, str(NEW), pins="flashinfer_python[cu13]==0.7.2")
-    told: list[str] = []
-    release = release_of("sglang==0.5.99", told.append)
+    sent: list[str] = []
+    release = release_of("sglang==0.5.99", sent.append)
     assert (release.root, release.version, release.flashinfer) == (cache / "0.5.99", NEW, Version("0.7.2"))
     file.unlink()
-    assert release_of("sglang==0.5.99", told.append) == release
-    assert told == ["Fetching SGLang 0.5.99 (once)."]
+    assert release_of("sglang==0.5.99", sent.append) == release
+    assert sent == ["Fetching SGLang 0.5.99 (once)."]
     assert wheel.cached() == [NEW]
 
 
@@ -126,7 +126,7 @@ def test_an_interrupted_fetch_is_not_taken_for_a_whole_one(
 @pytest.mark.slow
 @needs_pip
 @pytest.mark.usefixtures("cache")
-def test_a_version_that_was_never_released_is_told_with_the_newest_ones(wheels: Path) -> None:
+def test_a_version_that_was_never_released_is_reported_with_the_newest_ones(wheels: Path) -> None:
     for version in ("0.5.20", "0.5.21", "0.5.22", "0.5.23", "0.5.24rc1"):
         make_wheel(wheels, version)
     with pytest.raises(ReleaseError) as refused:

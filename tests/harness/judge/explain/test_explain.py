@@ -216,7 +216,7 @@ def test_noise_is_not_explained(right: WrongRow, size: float) -> None:
         assert said(right, right.truth.out + size * noise * right.truth.out.square().mean().sqrt()) == []
 
 
-def test_keys_that_cannot_be_told_apart_are_counted(problem: Problem) -> None:
+def test_keys_that_cannot_be_reported_apart_are_counted(problem: Problem) -> None:
     key, value = problem.key.clone(), problem.value.clone()
     for twin in (3, 50):
         key[twin], value[twin] = key[37], value[37]

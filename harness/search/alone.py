@@ -1,0 +1,23 @@
+"""The related run of a case by itself: if it is wrong, that is why two runs differ."""
+
+from collections.abc import Callable
+
+from attnfuzz.harness.reduce.possible import possible
+from attnfuzz.harness.reduce.relation import run_only_the_other
+from attnfuzz.harness.verdict.failures import Kind, Verdict
+from attnfuzz.reference.case import Case
+
+RELATIVE = frozenset({Kind.METAMORPHIC_MISMATCH, Kind.REPLAY_DIVERGED, Kind.NONDETERMINISTIC})
+"""Kinds of failures that compare two runs."""
+
+
+def failing_alone(
+    case: Case, verdict: Verdict, allowed: Callable[[Case], bool], run: Callable[[Case], Verdict]
+) -> tuple[Case, Verdict] | None:
+    """Return the related run as a case of its own, with its verdict, if two runs differ and that one fails alone."""
+    if not verdict.failures or verdict.failures[0].kind not in RELATIVE:
+        return None
+    for other in run_only_the_other(case):
+        if possible(other) and allowed(other) and (judged := run(other)).failures:
+            return other, judged
+    return None
