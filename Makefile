@@ -79,7 +79,7 @@ pin-sglang: $(READY)
 	rm -rf build/asked
 	mkdir -p build/asked
 	ATTNFUZZ_SGLANG_ASKED=$(CURDIR)/build/asked $(BIN)/pytest -n 2 -m sglang tests/sglang
-	$(BIN)/python -m attnfuzz.kernels.sglang.repin build/asked
+	$(BIN)/python scripts/pin_sglang.py build/asked
 
 ## The documentation, into build/site; it opens from disk, and nothing in it is loaded from elsewhere.
 docs: export NO_MKDOCS_2_WARNING = 1

@@ -109,13 +109,11 @@ def run_correct_kernel(length: int, dtype: DType, family: ValueFamily, rows: int
     judgement = judge(
         output, geometry=geometry, contract=CONTRACT, noise=noise, step=0, mode="decode", kernel="", keep=True
     )
-    if judgement.observations or judgement.allowed is None:
+    if judgement.observations or judgement.kept is None:
         message = judgement.observations[0].message
         raise click.ClickException(f"the correct kernel fails, {dtype} {family} with {length} keys: {message}")
     tiers = tuple(tier for tier in Tier if tier in judgement.margins)
-    return DecodeBatch(
-        length, dtype, family, geometry, noise, output, unrounded.double(), judgement.allowed.budget, tiers
-    )
+    return DecodeBatch(length, dtype, family, geometry, noise, output, unrounded.double(), judgement.kept.budget, tiers)
 
 
 def rounded_weights(

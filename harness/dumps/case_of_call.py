@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.dumps.answer import answered
 from attnfuzz.harness.dumps.contents import BufferShelf, Contents
 from attnfuzz.harness.dumps.placed_call import CaseWorkspaces, PlacedCall, used_bytes
 from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, OtherValue, RecordedCall
@@ -48,12 +49,10 @@ def make_case(
         for each, prefix in zip(asked, prefixes, strict=True)
     ]
     literal = tuple(each.call() for each in made)
-    answer = made[-1].answer()
     case = CallCase(
         backend=chosen.name,
         buffers=shelf.buffers(),
         calls=literal,
-        answer=answer,
         guard=made[-1].guard,
         notes=tuple(note for each in made for note in each.notes),
     )
@@ -61,7 +60,7 @@ def make_case(
         validate_calls(case)
     except ImpossibleCase as error:
         raise DumpError(f"{calls[-1].folder} makes no case: {error}; import another call") from error
-    return case
+    return answered(case, asked[-1], chosen.contract)
 
 
 _WITH_LATENTS = frozenset({NATIVE.ragged.name, NATIVE.mla_decode.name, NATIVE.merge_state_in_place.name})

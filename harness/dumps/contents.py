@@ -11,7 +11,7 @@ from attnfuzz.harness.calls.trace import literal_buffer
 from attnfuzz.harness.dumps.recorded import DumpError
 from attnfuzz.harness.memory.allocation import dense_stride, extent
 from attnfuzz.reference.call_validity import MAX_BYTES
-from attnfuzz.reference.calls import Buffer, Drawn, View, content_of
+from attnfuzz.reference.calls import Buffer, Drawn, View
 from attnfuzz.reference.dtypes import DType
 
 
@@ -84,13 +84,6 @@ class BufferShelf:
             own = str(dtype).removeprefix("torch.")
             have = ", ".join(DType)
             raise DumpError(f"{self._source}: {name} is {own}, which no case can hold (only {have})") from None
-
-    def tensor(self, view: View) -> torch.Tensor:
-        """The content of a view, as integers of the elements' width."""
-        buffer = self._buffers[view.buffer]
-        content = content_of(buffer)
-        assert content is not None
-        return content.view(buffer.dtype.bits).as_strided(view.shape, view.stride, view.offset)
 
     def dtype(self, view: View) -> DType:
         """The dtype of a view's buffer."""

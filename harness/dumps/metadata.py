@@ -1,7 +1,5 @@
 """FlashInfer's metadata of a call: `metadata.jsonl` of log level 10, flashinfer/api_logging.py."""
 
-import importlib
-import inspect
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +11,6 @@ import torch
 
 from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, OtherValue, Recorded
 from attnfuzz.harness.verdict.printable import printable, shortened
-from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
-from attnfuzz.kernels.native.ops import NATIVE
 
 Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
@@ -158,21 +154,15 @@ class Positional:
 
 
 def positional(function: str, recorded: str) -> Positional:
-    """The parameters of a function, from the signature text `recorded` in a dump, which may be missing.
-
-    Then they come from the installed FlashInfer's function, or the native kernel of that name. Names in the dump are
-    neither evaluated nor imported.
+    """The parameters of a function, from the signature text `recorded` in a dump. Its names are not evaluated.
 
     Raises:
-        DumpError: no signature is found.
+        DumpError: the text is no signature.
 
     """
-    found = parse(recorded) or _installed(function) or _native(function)
+    found = parse(recorded)
     if found is None:
-        raise DumpError(
-            f"the arguments of {function} can't be named: the dump has no function_signature; install the "
-            "flashinfer-python that wrote it, or dump anew with a later one"
-        )
+        raise DumpError(f"the arguments of {function} can't be named: the dump has no function_signature; dump anew")
     return found
 
 
@@ -214,19 +204,3 @@ def _split(signature: str) -> list[str] | None:
             if depth == 0:
                 return [text for text in found if text] if signature.startswith("(") else None
     return None
-
-
-def _installed(function: str) -> Positional | None:
-    """The parameters of the installed FlashInfer's function of this name, if known and there."""
-    known = ENTRY_POINTS.get(function)
-    if known is None or known.module is None:
-        return None
-    try:
-        return parse(str(inspect.signature(getattr(importlib.import_module(known.module), function))))
-    except (ImportError, AttributeError, OSError, RuntimeError):  # an installation may be broken in many ways
-        return None
-
-
-def _native(function: str) -> Positional | None:
-    kernel = next((op.function for op in NATIVE.ops() if op.name == function), None)
-    return None if kernel is None else parse(str(inspect.signature(kernel)))

@@ -1,4 +1,4 @@
-"""Place one recorded call in a case: a buffer per argument, its workspace, its right answer."""
+"""Place one recorded call in a case: a buffer per argument, and its workspace."""
 
 import math
 from collections.abc import Mapping
@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from attnfuzz.harness.dumps.answer import CallInCase, Unanswerable, answer_to
 from attnfuzz.harness.dumps.contents import BufferShelf
 from attnfuzz.harness.dumps.pool import CutPool, PageMap, cut_pool, in_ranges
 from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, OtherValue, RecordedCall
@@ -15,9 +14,8 @@ from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.entry_points import Role
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
-from attnfuzz.kernels.entry_points.context import leaves_empty_rows
 from attnfuzz.kernels.native import build, ops
-from attnfuzz.reference.calls import Argument, Call, CallAnswer, View
+from attnfuzz.reference.calls import Argument, Call, View
 from attnfuzz.reference.case import Guard
 
 _LOOKED_AT = 8 << 20
@@ -72,12 +70,11 @@ class PlacedCall:
         self, asked: Understood, shelf: BufferShelf, workspaces: CaseWorkspaces, prefix: str, *, judges_lse: bool
     ) -> None:
         self._call, self._given, self._parameters = asked.call, asked.given, asked.parameters
-        self._spans, self._breaches = asked.spans, asked.breaches
+        self._spans, self._breaks = asked.spans, bool(asked.breaches)
         self._shelf, self._workspaces, self._prefix = shelf, workspaces, prefix
         self._judges_lse = judges_lse
         self.notes = [_origin(asked.call), *asked.call.lost]
         self._literal: dict[str, Argument] = {}
-        self._views: dict[str, View] = {}
         self._cache: tuple[CutPool, PageMap] | None = None
 
     def call(self) -> Call:
@@ -90,22 +87,6 @@ class PlacedCall:
             self._place_outputs()
         writes = () if self._cache is None else self._cache[0].writes
         return Call(op=self._call.function, arguments=self._literal, writes=writes)
-
-    def answer(self) -> CallAnswer | None:
-        """The right answer to the call; None if it is unknown, with the reason in the notes."""
-        reason = "its input is another call's result"
-        if self._breaches:
-            reason = "the call breaks a precondition"
-        elif self._is_attention:
-            try:
-                answer, notes = answer_to(self._asked(), self._shelf)
-            except Unanswerable as unanswerable:
-                reason = str(unanswerable)
-            else:
-                self.notes += notes
-                return answer
-        self.notes.append(f"Only accesses are judged, no results: {reason}.")
-        return None
 
     @property
     def guard(self) -> Guard:
@@ -140,11 +121,7 @@ class PlacedCall:
         role = self._parameters[name].role if name in self._parameters else None
         given = self._given[name]
         if isinstance(value, tuple):
-            views = [self._put_source(f"{name}_{index}", item) for index, item in enumerate(value)]
-            self._literal[name] = views
-            if len(views) == 1:
-                # Sinks: FlashInfer annotates a list.
-                self._views[name] = views[0]
+            self._literal[name] = [self._put_source(f"{name}_{index}", item) for index, item in enumerate(value)]
         elif isinstance(value, OtherValue):
             self.notes.append(f"{name} was {value.text} ({value.type_name}): no case holds that, its default applies.")
         elif isinstance(value, torch.dtype):
@@ -153,14 +130,12 @@ class PlacedCall:
         elif not isinstance(value, ForeignTensor) or not isinstance(given, torch.Tensor):
             self._place_scalar(name, given, was_tensor=isinstance(value, ForeignTensor))
         elif self._is_attention and role in (Role.OUT, Role.LSE):
-            self._literal[name] = self._views[name] = self._shelf.output(
-                self._prefix + name, value.shape, value.dtype, layout_of(value)
-            )
+            self._literal[name] = self._shelf.output(self._prefix + name, value.shape, value.dtype, layout_of(value))
         elif role is Role.WORKSPACE:
             self._literal[name], notes = self._workspaces.place(self._prefix + name, value)
             self.notes += notes
         elif given.is_meta:
-            self._literal[name] = self._views[name] = self._put_source(name, value)
+            self._literal[name] = self._put_source(name, value)
         else:
             self._literal[name] = self._put(name, given)
 
@@ -175,21 +150,19 @@ class PlacedCall:
         """Pass the results that the kernel would allocate itself, so that they are guarded and judged."""
         query = self._given["query"]
         wanted = self._call.arguments.get("out_dtype")
-        added = []
-        if "out" not in self._views:
+        shapes = {}
+        if not isinstance(self._literal.get("out"), View):
             dtype = wanted if isinstance(wanted, torch.dtype) else query.dtype
-            self._views["out"] = self._shelf.output(f"{self._prefix}out", (*query.shape[:-1], self._value_dim()), dtype)
-            added.append("out")
-        if "lse" not in self._views and (self._given.get("return_lse") or (self._judges_lse and not self._breaches)):
-            rows = (math.prod(query.shape[:-2]), query.shape[-2])
-            self._views["lse"] = self._shelf.output(f"{self._prefix}lse", rows, torch.float32)
-            added.append("lse")
-        for name in added:
-            self._literal[name] = self._views[name]
-        if "lse" in self._views:
+            shapes["out"] = (*query.shape[:-1], self._value_dim()), dtype
+        has_lse = isinstance(self._literal.get("lse"), View)
+        if not has_lse and (self._given.get("return_lse") or (self._judges_lse and not self._breaks)):
+            shapes["lse"] = (math.prod(query.shape[:-2]), query.shape[-2]), torch.float32
+        for name, (shape, dtype) in shapes.items():
+            self._literal[name] = self._shelf.output(self._prefix + name, shape, dtype)
+        if has_lse or "lse" in shapes:
             self._literal["return_lse"] = True
-        if added:
-            self.notes.append(f"Allocated for the call, to be guarded and judged: {' and '.join(added)}.")
+        if shapes:
+            self.notes.append(f"Allocated for the call, to be guarded and judged: {' and '.join(shapes)}.")
 
     def _value_dim(self) -> int:
         """The head dim of the output."""
@@ -198,16 +171,6 @@ class PlacedCall:
             return rank
         values = [each.name for each in self._parameters.values() if each.role in (Role.CACHE, Role.VALUE)]
         return self._source(values[-1]).shape[-1]
-
-    def _asked(self) -> CallInCase:
-        return CallInCase(
-            views=self._views,
-            arguments=self._given,
-            spans=self._spans,
-            cache=self._cache,
-            leaves_empty=leaves_empty_rows(self._call.function, self._given),
-            causal=self._given.get("causal", self._given.get("is_causal", True)),
-        )
 
     def _source(self, name: str) -> ForeignTensor:
         """The tensor of a parameter: "kv_cache[1]" is the second of a pair."""

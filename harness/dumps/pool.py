@@ -83,9 +83,8 @@ ROOMY = 8
 
 @dataclass(frozen=True)
 class CutPool:
-    """The tensors of a KV cache as arguments, a view per parameter, the writes before the call, and notes."""
+    """The tensors of a KV cache as arguments, the writes before the call, and notes."""
 
-    parameters: tuple[Parameter, ...]
     parts: tuple[View, ...]
     writes: tuple[Buffer, ...]
     notes: tuple[str, ...]
@@ -140,7 +139,7 @@ def cut_pool(
         )
         buffers = list(parts)
     writes = tuple(_poisoned_spare(shelf, view) for view in buffers if pages.spare and shelf.is_drawn(view))
-    return CutPool(tuple(parameters), parts, writes, notes)
+    return CutPool(parts, writes, notes)
 
 
 def _gathered(

@@ -24,7 +24,8 @@ from attnfuzz.harness.calls.trace import FileTracer
 from attnfuzz.harness.inside.launcher import Launched, LaunchError
 from attnfuzz.harness.inside.places import on_host, place_of
 from attnfuzz.harness.judge import judge
-from attnfuzz.harness.judge.judge import Allowed, Judgement
+from attnfuzz.harness.judge.evidence import Evidence
+from attnfuzz.harness.judge.judge import Judgement
 from attnfuzz.harness.judge.metamorphic import compare
 from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.harness.memory.seal import Damage
@@ -138,7 +139,7 @@ class Execution:
         self._contract: Contract
         self._noise: NoiseModel
         # Each step's baseline for a related run.
-        self._kept: dict[int, Allowed] = {}
+        self._kept: dict[int, Evidence] = {}
         self._observations: list[Observation] = []
         self._margins: dict[str, float] = {}
         self._seconds = {"place": 0.0, "kernel": 0.0, "reference": 0.0, "judge": 0.0}
@@ -317,8 +318,8 @@ class Execution:
         )
         if self._look is not None:
             self._look(index, judgement, self._launcher.launched or [])
-        if judgement.allowed is not None:
-            self._kept[index] = judgement.allowed
+        if judgement.kept is not None:
+            self._kept[index] = judgement.kept
         self._observations += judgement.observations
         if judgement.unanswered and isinstance(self._case, Case):
             # All values that are drawn are finite.

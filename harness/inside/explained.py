@@ -5,7 +5,8 @@ A worker does this once per reported failure. No tensor leaves it: claims are fu
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -53,44 +54,33 @@ class _Failure:
         return Aspect.LSE if self.place == "lse" else Aspect.OUT
 
 
-@dataclass
-class _FirstRun:
-    """Opens an inquiry into each failing place."""
-
-    failures: list[_Failure] = field(default_factory=list)
-
-    def look(self, step: int, judgement: Judgement, launches: Sequence[Launched]) -> None:
-        """Implement `Execution`'s `look`."""
-        for place, worst in judgement.worst.items():
-            evidence = judgement.evidence
-            if worst is None or evidence is None:
-                continue
-            call, aspect = _call(launches), Aspect.LSE if place == "lse" else Aspect.OUT
-            rows = sampled_rows(evidence, worst, aspect, call, failed=True)
-            if any((each.row.token, each.row.head) == worst for each in rows):
-                out_failed = "out" in judgement.worst
-                inquiry = Inquiry(worst_row(evidence, worst, call), rows, aspect, out_failed=out_failed)
-                self.failures.append(_Failure(step, place, worst, inquiry))
-
-
-@dataclass
-class _FurtherRun:
-    """Passes the rows of a further run to the inquiries."""
-
-    stake: Stake
-    failures: Sequence[_Failure]
-
-    def look(self, step: int, judgement: Judgement, launches: Sequence[Launched]) -> None:
-        """Implement `Execution`'s `look`."""
+def _opened(step: int, judgement: Judgement, launches: Sequence[Launched]) -> Iterator[_Failure]:
+    """An inquiry into each failing place of a step."""
+    for place, worst in judgement.worst.items():
         evidence = judgement.evidence
-        for failure in self.failures:
-            if evidence is None or (failure.aspect is Aspect.LSE and evidence.lse is None):
-                continue
-            elsewhere = failure.step != step
-            at = judgement.worst.get(failure.place) if elsewhere else failure.at
-            if at is not None and at[0] < len(evidence.sees):
-                rows = sampled_rows(evidence, at, failure.aspect, _call(launches), failed=False)
-                failure.inquiry.test(self.stake, rows, elsewhere=elsewhere)
+        if worst is None or evidence is None:
+            continue
+        call, aspect = _call(launches), Aspect.LSE if place == "lse" else Aspect.OUT
+        rows = sampled_rows(evidence, worst, aspect, call, failed=True)
+        if any((each.row.token, each.row.head) == worst for each in rows):
+            out_failed = "out" in judgement.worst
+            inquiry = Inquiry(worst_row(evidence, worst, call), rows, aspect, out_failed=out_failed)
+            yield _Failure(step, place, worst, inquiry)
+
+
+def _inquire(
+    stake: Stake, failures: Sequence[_Failure], step: int, judgement: Judgement, launches: Sequence[Launched]
+) -> None:
+    """Pass the rows of a further run to the inquiries."""
+    evidence = judgement.evidence
+    for failure in failures:
+        if evidence is None or (failure.aspect is Aspect.LSE and evidence.lse is None):
+            continue
+        elsewhere = failure.step != step
+        at = judgement.worst.get(failure.place) if elsewhere else failure.at
+        if at is not None and at[0] < len(evidence.sees):
+            rows = sampled_rows(evidence, at, failure.aspect, _call(launches), failed=False)
+            failure.inquiry.test(stake, rows, elsewhere=elsewhere)
 
 
 def _call(launches: Sequence[Launched]) -> PagedCall | None:
@@ -101,17 +91,17 @@ def _call(launches: Sequence[Launched]) -> PagedCall | None:
 def explained(task: Task, write: Write) -> Verdict:
     """The verdict on a task, with explanations of failures that further runs confirm."""
     began = time.monotonic()
-    first = _FirstRun()
-    verdict = Execution(task, write, look=first.look).run()
+    found: list[_Failure] = []
+    verdict = Execution(task, write, look=lambda *seen: found.extend(_opened(*seen))).run()
     if isinstance(task.case, Case):
         for stake, case in _further(task.case, backend_of(task.backend)):
-            failures = [failure for failure in first.failures if failure.inquiry.open]
-            if not failures or time.monotonic() - began > _MOST_SECONDS:
+            open_ones = [failure for failure in found if failure.inquiry.open]
+            if not open_ones or time.monotonic() - began > _MOST_SECONDS:
                 break
             # A worker that is silent for too long counts as hung.
             write(b"")
-            Execution(replace(task, case=case, trace=None), write, look=_FurtherRun(stake, failures).look).run()
-    return replace(verdict, observations=tuple(_with_words(each, first.failures) for each in verdict.observations))
+            Execution(replace(task, case=case, trace=None), write, look=partial(_inquire, stake, open_ones)).run()
+    return replace(verdict, observations=tuple(_with_words(each, found) for each in verdict.observations))
 
 
 def _further(case: Case, backend: Backend) -> Iterator[tuple[Stake, Case]]:

@@ -6,6 +6,6 @@ square error of a row, T3 (`common_error`) the error common to all rows, T4 (`ls
 `judge` runs the tiers in order; `explain` looks for mistakes that would make the failing rows right.
 """
 
-from attnfuzz.harness.judge.judge import Allowed, Judgement, judge
+from attnfuzz.harness.judge.judge import Judgement, judge
 
-__all__ = ["Allowed", "Judgement", "judge"]
+__all__ = ["Judgement", "judge"]

@@ -2,10 +2,8 @@
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-
-import torch
 
 from attnfuzz.harness.judge.common_error import judge_common_error, judge_common_lse_error
 from attnfuzz.harness.judge.element_bound import judge_elements
@@ -36,25 +34,12 @@ STATISTICAL: tuple[tuple[Tier, str, Callable[[Evidence], TierResult | None]], ..
 
 
 @dataclass(frozen=True)
-class Allowed:
-    """The baseline of a related run: the real rows of an output, packed, and their error budget.
-
-    `out` is [T, Hq, Dv]; `lse` [T, Hq] in the contract's base, None if there is none.
-    """
-
-    rows: RealRows
-    out: torch.Tensor
-    lse: torch.Tensor | None
-    budget: ErrorBudget
-
-
-@dataclass(frozen=True)
 class Judgement:
     """The result of judging one output: `margins` has each tier's largest margin; `rows` counts (token, head) rows.
 
-    `unanswered` counts rows not judged, since they have no right answer. `allowed` is there if it was requested, the
-    output had the right shape, and every row has an answer. `worst` has the token and head of the worst row of each
-    place that failed; None if the failure is about all rows.
+    `unanswered` counts rows not judged, since they have no right answer. `kept` is the evidence in own memory, the
+    baseline of a related run: there if it was requested, the output had the right shape, and every row has an answer.
+    `worst` has the token and head of the worst row of each place that failed; None if the failure is about all rows.
     """
 
     observations: tuple[Observation, ...]
@@ -63,7 +48,7 @@ class Judgement:
     reference_seconds: float
     judge_seconds: float
     unanswered: int = 0
-    allowed: Allowed | None = None
+    kept: Evidence | None = None
     evidence: Evidence | None = None
     worst: Mapping[str, tuple[int, int] | None] = field(default_factory=dict)
 
@@ -122,7 +107,7 @@ def judge(
         reference_seconds,
         judge_seconds,
         unanswered=(tokens - rows.tokens) * heads,
-        allowed=_allowed(evidence) if keep and not lost else None,
+        kept=_kept(evidence) if keep and not lost else None,
         evidence=evidence,
         worst=worst,
     )
@@ -154,6 +139,6 @@ def _statistical(
             yield result.failure
 
 
-def _allowed(evidence: Evidence) -> Allowed:
+def _kept(evidence: Evidence) -> Evidence:
     lse = None if evidence.lse is None else evidence.lse.clone()
-    return Allowed(rows=evidence.rows, out=evidence.out.clone(), lse=lse, budget=evidence.budget)
+    return replace(evidence, out=evidence.out.clone(), lse=lse, padded=evidence.padded[:0].clone())

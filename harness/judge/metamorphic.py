@@ -14,8 +14,7 @@ import torch
 from attnfuzz.harness.judge import exact
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.error_budget import ErrorBudget
-from attnfuzz.harness.judge.evidence import RealRows, Report
-from attnfuzz.harness.judge.judge import Allowed
+from attnfuzz.harness.judge.evidence import Evidence, RealRows, Report
 from attnfuzz.harness.judge.judged_again import element_allowance, judged_again, lse_ties_allowance
 from attnfuzz.harness.judge.lse_bound import lse_bound
 from attnfuzz.harness.verdict.failures import Kind, Observation, RowAddress
@@ -38,7 +37,7 @@ class StepComparison:
 
 
 def compare(
-    first: Allowed,
+    first: Evidence,
     output: Output,
     *,
     relation: Relation,
@@ -161,7 +160,7 @@ class _Pair:
 
 
 def _pairs(
-    first: Allowed,
+    first: Evidence,
     output: Output,
     real: Callable[[torch.Tensor], torch.Tensor],
     at: torch.Tensor,

@@ -8,7 +8,7 @@ wrong, its caller passed the wrong ones.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attnfuzz.harness.triage.asked import Difference
+from attnfuzz.harness.triage.differences import Difference
 from attnfuzz.harness.triage.evidence import BETWEEN, BrokenDuty, CallEvidence
 from attnfuzz.harness.triage.result import Blame, VariantOutcome
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation

@@ -7,11 +7,12 @@ import torch
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends import registry
+from attnfuzz.harness.calls.asked import NamesNothing, NotJudgeable, asked
 from attnfuzz.harness.calls.literal_calls import literal_arguments
 from attnfuzz.harness.calls.trace import Untraceable
 from attnfuzz.harness.memory.poison import sentinel
 from attnfuzz.harness.sandbox.check import why_not
-from attnfuzz.harness.triage.asked import Difference, NamesNothing, NotJudgeable, asked, differences
+from attnfuzz.harness.triage.differences import Difference, differences
 from attnfuzz.harness.triage.repeats import Tried, tried
 from attnfuzz.harness.triage.result import VariantOutcome
 from attnfuzz.harness.triage.variants import cut

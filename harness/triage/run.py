@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from attnfuzz.harness.backends import registry
 from attnfuzz.harness.sandbox.check import CannotRun, why_not
 from attnfuzz.harness.triage.access import Explained, explain_access
-from attnfuzz.harness.triage.asked import Difference
 from attnfuzz.harness.triage.culprit import culprit
+from attnfuzz.harness.triage.differences import Difference
 from attnfuzz.harness.triage.evidence import CallEvidence, collect
 from attnfuzz.harness.triage.repeats import REPEATS, Repeated, Tried, repeated, tried
 from attnfuzz.harness.triage.result import Blame, Repetition, Triage, Variant, VariantOutcome

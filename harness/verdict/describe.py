@@ -6,6 +6,7 @@ from textwrap import fill
 
 import msgspec
 
+from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference.calls import Argument, CallCase, View
 from attnfuzz.reference.case import Case, Launch, Request, Step
 from attnfuzz.reference.case_file import AnyCase, case_id
@@ -32,6 +33,7 @@ def describe(case: Case) -> str:
 
 
 def _wrapped(text: str, label: str) -> str:
+    """The text behind its label. Words such as folder names stay whole, for searching."""
     return fill(
         text,
         _WIDTH,
@@ -43,7 +45,7 @@ def _wrapped(text: str, label: str) -> str:
 
 
 def _geometry(geometry: Geometry) -> str:
-    heads = f"{_count(geometry.q_heads, 'query head')} on {_count(geometry.kv_heads, 'KV head')}"
+    heads = f"{count(geometry.q_heads, 'query head')} on {count(geometry.kv_heads, 'KV head')}"
     dims = f"head dim {geometry.head_dim_qk}"
     if geometry.head_dim_vo != geometry.head_dim_qk:
         dims = f"head dims {geometry.head_dim_qk} (qk) and {geometry.head_dim_vo} (vo)"
@@ -53,7 +55,7 @@ def _geometry(geometry: Geometry) -> str:
     if geometry.kv_layout is not KvLayout.HND:
         parts.append(f"layout {geometry.kv_layout}")
     if geometry.window_left >= 0:
-        parts.append(f"window of {_count(geometry.window_left, 'key')} to the left")
+        parts.append(f"window of {count(geometry.window_left, 'key')} to the left")
     if geometry.sinks:
         parts.append("sinks")
     if geometry.soft_cap:
@@ -97,11 +99,11 @@ def _moves(step: Step) -> bool:
 
 def _padding(step: Step) -> str:
     if step.launch is Launch.CAPTURE:
-        return f"a graph for {_count(step.padded_batch, 'request')}"
+        return f"a graph for {count(step.padded_batch, 'request')}"
     if step.padded_batch > len(step.requests):
-        return f"[padded: {_count(step.padded_batch, 'row')} for {_count(len(step.requests), 'request')}]"
+        return f"[padded: {count(step.padded_batch, 'row')} for {count(len(step.requests), 'request')}]"
     if step.padded_tokens > step.tokens:
-        return f"[padded: {_count(step.padded_tokens, 'token')} for {step.tokens}]"
+        return f"[padded: {count(step.padded_tokens, 'token')} for {step.tokens}]"
     return ""
 
 
@@ -123,10 +125,6 @@ def _text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def describe_any(case: AnyCase, *, notes: bool = True) -> str:
     """A case of either kind in words."""
     return describe_calls(case, notes=notes) if isinstance(case, CallCase) else describe(case)
@@ -136,22 +134,13 @@ def describe_calls(case: CallCase, *, notes: bool = True) -> str:
     """Lines for the case and each of its calls, with the shapes of tensors and scalars, and for its notes."""
     lines = [f"case {case_id(case)} for {case.backend}, made of calls"]
     for index, call in enumerate(case.calls):
-        label = f"call {index:<5}"
         arguments = ", ".join(f"{name} {_words(value)}" for name, value in call.arguments.items())
-        text = f"{call.op}: {arguments}"
-        lines.append(
-            fill(text, _WIDTH, initial_indent=label, subsequent_indent=" " * len(label), break_on_hyphens=False)
-        )
+        lines.append(_wrapped(f"{call.op}: {arguments}", f"call {index:<5}"))
     if case.answer is None:
         lines.append("No answer is given: accesses, canaries, inputs and exceptions are judged.")
     if notes:
-        lines += [_note(text) for text in case.notes]
+        lines += [_wrapped(text, "note      ") for text in case.notes]
     return "\n".join(lines)
-
-
-def _note(text: str) -> str:
-    # Folder names stay whole, for searching.
-    return fill(text, _WIDTH, initial_indent="note      ", subsequent_indent=" " * 10, break_long_words=False)
 
 
 def _words(value: Argument) -> str:

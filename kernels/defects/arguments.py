@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.defects.defect import BugClass, Layer
-from attnfuzz.kernels.defects.planting import Planted
+from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
+from attnfuzz.kernels.defects.planting import DefectGroup
 from attnfuzz.kernels.plan import BatchMetadata
 from attnfuzz.kernels.queries import BmmScales
 from attnfuzz.kernels.results import Results
@@ -17,96 +17,89 @@ from attnfuzz.reference.case import KvView, Mode, Step
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.mistake import Mistake
 
-DEFECTS = Planted(Layer.SCALE)
+DEFECTS: list[Defect] = []
+
+_WINDOWS = DefectGroup(DEFECTS, Layer.MASK, BugClass.WINDOW)
+_SINKS = DefectGroup(DEFECTS, Layer.SINK, BugClass.SINKS)
+_STRIDES = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.STRIDES)
+_SCALES = DefectGroup(DEFECTS, Layer.SCALE, BugClass.SCALES)
+_PRECISION = DefectGroup(DEFECTS, Layer.SCALE, BugClass.PRECISION)
 
 
-@DEFECTS.add(
-    "window_size_for_window_left",
-    BugClass.WINDOW,
-    "ZML PR #763, transformers issue #39408",
-    layer=Layer.MASK,
-    explained_by=(Mistake.GIVEN_WINDOW, Mistake.WINDOW),
+class OtherArguments(MhaSession):
+    """A session whose launches get other arguments than the right ones."""
+
+    def _others(self, step: Step, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the wrong arguments, given the right ones."""
+        raise NotImplementedError
+
+    def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
+        arguments = super()._arguments(step, plan, query, results)
+        return arguments | self._others(step, arguments)
+
+
+@_WINDOWS.add(
+    "window_size_for_window_left", "ZML PR #763, transformers issue #39408", Mistake.GIVEN_WINDOW, Mistake.WINDOW
 )
-class TellsWindowSize(MhaSession):
+class TellsWindowSize(OtherArguments):
     """The window's size is passed as the number of keys before a query's own."""
 
-    def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
-        arguments = super()._arguments(step, plan, query, results)
-        return arguments | {"window_left": arguments["window_left"] + 1} if arguments["window_left"] >= 0 else arguments
+    def _others(self, step: Step, arguments: dict[str, Any]) -> dict[str, Any]:
+        return {"window_left": arguments["window_left"] + 1} if arguments["window_left"] >= 0 else {}
 
 
-@DEFECTS.add(
-    "window_dropped_in_verify",
-    BugClass.WINDOW,
-    "SGLang PR #31501 (a window on some paths only)",
-    layer=Layer.MASK,
-    explained_by=(Mistake.GIVEN_WINDOW, Mistake.WINDOW),
+@_WINDOWS.add(
+    "window_dropped_in_verify", "SGLang PR #31501 (a window on some paths only)", Mistake.GIVEN_WINDOW, Mistake.WINDOW
 )
-class DropsWindowInVerify(MhaSession):
+class DropsWindowInVerify(OtherArguments):
     """A verify runs without the window."""
 
-    def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
-        arguments = super()._arguments(step, plan, query, results)
-        return arguments | {"window_left": -1} if step.mode is Mode.TARGET_VERIFY else arguments
+    def _others(self, step: Step, arguments: dict[str, Any]) -> dict[str, Any]:
+        return {"window_left": -1} if step.mode is Mode.TARGET_VERIFY else {}
 
 
-@DEFECTS.add(
+@_SINKS.add(
     "sinks_dropped_in_drafts",
-    BugClass.SINKS,
     "SGLang PR #8834 (sinks handed to one path after another)",
-    layer=Layer.SINK,
-    explained_by=(Mistake.GIVEN_SINKS, Mistake.SINK),
+    Mistake.GIVEN_SINKS,
+    Mistake.SINK,
 )
-class DropsSinksInDrafts(MhaSession):
+class DropsSinksInDrafts(OtherArguments):
     """Draft extends run without sinks."""
 
-    def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
-        arguments = super()._arguments(step, plan, query, results)
-        return arguments | {"sinks": None} if step.mode in (Mode.DRAFT_EXTEND, Mode.DRAFT_EXTEND_V2) else arguments
+    def _others(self, step: Step, arguments: dict[str, Any]) -> dict[str, Any]:
+        return {"sinks": None} if step.mode in (Mode.DRAFT_EXTEND, Mode.DRAFT_EXTEND_V2) else {}
 
 
-@DEFECTS.add(
-    "sinks_of_kv_heads",
-    BugClass.SINKS,
-    "Pie PR #272 (sinks expanded by the group)",
-    layer=Layer.SINK,
-    explained_by=(Mistake.GIVEN_SINKS, Mistake.SINK_OF_ANOTHER_HEAD),
+@_SINKS.add(
+    "sinks_of_kv_heads", "Pie PR #272 (sinks expanded by the group)", Mistake.GIVEN_SINKS, Mistake.SINK_OF_ANOTHER_HEAD
 )
-class TellsSinksOfKvHeads(MhaSession):
+class TellsSinksOfKvHeads(OtherArguments):
     """All query heads of a group get the sink of the first."""
 
-    def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
-        arguments = super()._arguments(step, plan, query, results)
+    def _others(self, step: Step, arguments: dict[str, Any]) -> dict[str, Any]:
         if self._sinks is None:
-            return arguments
+            return {}
         group = self._case.geometry.group
-        return arguments | {"sinks": self._bench.memory.copy("sinks", self._sinks[::group].repeat_interleave(group))}
+        return {"sinks": self._bench.memory.copy("sinks", self._sinks[::group].repeat_interleave(group))}
 
 
-@DEFECTS.add(
+@_SINKS.add(
     "sinks_scaled_as_logits",
-    BugClass.SINKS,
     "FlashInfer, docstring of sinks; arXiv:2309.17453",
-    layer=Layer.SINK,
-    explained_by=(Mistake.GIVEN_SINKS, Mistake.SINK_SCALED),
+    Mistake.GIVEN_SINKS,
+    Mistake.SINK_SCALED,
 )
-class ScalesSinks(MhaSession):
+class ScalesSinks(OtherArguments):
     """Sinks are scaled like the logits."""
 
-    def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
-        arguments = super()._arguments(step, plan, query, results)
+    def _others(self, step: Step, arguments: dict[str, Any]) -> dict[str, Any]:
         if self._sinks is None:
-            return arguments
-        return arguments | {"sinks": self._bench.memory.copy("sinks", self._sinks * self._scales["bmm1_scale"])}
+            return {}
+        return {"sinks": self._bench.memory.copy("sinks", self._sinks * self._scales["bmm1_scale"])}
 
 
-@DEFECTS.add(
-    "query_rows_assumed_packed",
-    BugClass.STRIDES,
-    "SGLang PR #31667",
-    layer=Layer.PLANNER,
-    explained_by=(Mistake.GIVEN_QUERY, Mistake.QUERY_STRIDE),
-)
+@_STRIDES.add("query_rows_assumed_packed", "SGLang PR #31667", Mistake.GIVEN_QUERY, Mistake.QUERY_STRIDE)
 class AssumesPackedQueries(MhaSession):
     """Rows of queries are assumed to be contiguous, regardless of their stride."""
 
@@ -115,12 +108,8 @@ class AssumesPackedQueries(MhaSession):
         return super()._arguments(step, plan, packed, results)
 
 
-@DEFECTS.add(
-    "query_heads_assumed_packed",
-    BugClass.STRIDES,
-    "FlashInfer PR #553 (queries with strides)",
-    layer=Layer.PLANNER,
-    explained_by=(Mistake.GIVEN_QUERY, Mistake.QUERY_STRIDE),
+@_STRIDES.add(
+    "query_heads_assumed_packed", "FlashInfer PR #553 (queries with strides)", Mistake.GIVEN_QUERY, Mistake.QUERY_STRIDE
 )
 class AssumesPackedHeads(MhaSession):
     """Heads of queries are assumed to be contiguous, regardless of their stride."""
@@ -130,37 +119,30 @@ class AssumesPackedHeads(MhaSession):
         return super()._arguments(step, plan, packed, results)
 
 
-@DEFECTS.add(
-    "paired_cache_swapped",
-    BugClass.STRIDES,
-    "LMCache PR #4467 (a fused K and V pool read in another order)",
-    layer=Layer.PLANNER,
-    explained_by=(Mistake.GIVEN_PAGES,),
+@_STRIDES.add(
+    "paired_cache_swapped", "LMCache PR #4467 (a fused K and V pool read in another order)", Mistake.GIVEN_PAGES
 )
-class SwapsPairedCache(MhaSession):
+class SwapsPairedCache(OtherArguments):
     """K and V of a pool that holds both are swapped."""
 
-    def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
-        arguments = super()._arguments(step, plan, query, results)
+    def _others(self, step: Step, arguments: dict[str, Any]) -> dict[str, Any]:
         cache = arguments["kv_cache"]
-        return arguments | {"kv_cache": (cache[:, 1], cache[:, 0])} if isinstance(cache, torch.Tensor) else arguments
+        return {"kv_cache": (cache[:, 1], cache[:, 0])} if isinstance(cache, torch.Tensor) else {}
 
 
-@DEFECTS.add(
+@_STRIDES.add(
     "token_major_read_as_head_major",
-    BugClass.STRIDES,
     "vLLM PR #43232 (heads and slots of a permuted pool)",
-    layer=Layer.PLANNER,
-    explained_by=(Mistake.GIVEN_PAGES, Mistake.CACHE_STRIDE),
+    Mistake.GIVEN_PAGES,
+    Mistake.CACHE_STRIDE,
 )
-class ReadsTokensAsHeads(MhaSession):
+class ReadsTokensAsHeads(OtherArguments):
     """A token-major pool is read as if it were head-major."""
 
-    def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
-        arguments = super()._arguments(step, plan, query, results)
+    def _others(self, step: Step, arguments: dict[str, Any]) -> dict[str, Any]:
         if self._case.views.kv is not KvView.TOKEN_MAJOR:
-            return arguments
-        return arguments | {"kv_cache": tuple(_dense(pool) for pool in arguments["kv_cache"])}
+            return {}
+        return {"kv_cache": tuple(_dense(pool) for pool in arguments["kv_cache"])}
 
 
 def _dense(pool: torch.Tensor) -> torch.Tensor:
@@ -168,9 +150,7 @@ def _dense(pool: torch.Tensor) -> torch.Tensor:
     return pool.as_strided(pool.shape, torch.empty(pool.shape, device="meta").stride())
 
 
-@DEFECTS.add(
-    "k_scale_twice", BugClass.SCALES, "vLLM PR #48016", explained_by=(Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE)
-)
+@_SCALES.add("k_scale_twice", "vLLM PR #48016", Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE)
 class AppliesKScaleTwice(MhaSession):
     """K's scale is applied twice, to K and to the logits."""
 
@@ -179,9 +159,7 @@ class AppliesKScaleTwice(MhaSession):
         return {**scales, "bmm1_scale": scales["bmm1_scale"] * self._case.scales.k}
 
 
-@DEFECTS.add(
-    "v_scale_dropped", BugClass.SCALES, "SGLang PR #29278", explained_by=(Mistake.GIVEN_SCALE, Mistake.OUTPUT_SCALE)
-)
+@_SCALES.add("v_scale_dropped", "SGLang PR #29278", Mistake.GIVEN_SCALE, Mistake.OUTPUT_SCALE)
 class DropsVScale(MhaSession):
     """V's scale is dropped."""
 
@@ -189,12 +167,7 @@ class DropsVScale(MhaSession):
         return {**super()._launched_scales(step), "bmm2_scale": 1.0}
 
 
-@DEFECTS.add(
-    "v_scale_dropped_in_drafts",
-    BugClass.SCALES,
-    "SGLang PR #28144",
-    explained_by=(Mistake.GIVEN_SCALE, Mistake.OUTPUT_SCALE),
-)
+@_SCALES.add("v_scale_dropped_in_drafts", "SGLang PR #28144", Mistake.GIVEN_SCALE, Mistake.OUTPUT_SCALE)
 class DropsVScaleInDrafts(MhaSession):
     """V's scale is dropped in the second version of draft extend."""
 
@@ -203,9 +176,7 @@ class DropsVScaleInDrafts(MhaSession):
         return {**scales, "bmm2_scale": 1.0} if step.mode is Mode.DRAFT_EXTEND_V2 else scales
 
 
-@DEFECTS.add(
-    "k_scale_for_values", BugClass.SCALES, "AutoFP8 PR #25", explained_by=(Mistake.GIVEN_SCALE, Mistake.OUTPUT_SCALE)
-)
+@_SCALES.add("k_scale_for_values", "AutoFP8 PR #25", Mistake.GIVEN_SCALE, Mistake.OUTPUT_SCALE)
 class UsesKScaleForV(MhaSession):
     """K's scale is used for both K and V."""
 
@@ -213,12 +184,7 @@ class UsesKScaleForV(MhaSession):
         return {**super()._launched_scales(step), "bmm2_scale": self._case.scales.k}
 
 
-@DEFECTS.add(
-    "scale_of_padded_dim",
-    BugClass.SCALES,
-    "IPEX-LLM PR #12619",
-    explained_by=(Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE),
-)
+@_SCALES.add("scale_of_padded_dim", "IPEX-LLM PR #12619", Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE)
 class ScalesByPaddedDim(MhaSession):
     """The softmax scale uses the head dim after padding to a power of two."""
 
@@ -228,11 +194,11 @@ class ScalesByPaddedDim(MhaSession):
         return {**scales, "bmm1_scale": scales["bmm1_scale"] * math.sqrt(dim / padded)}
 
 
-@DEFECTS.add(
+@_SCALES.add(
     "softmax_scale_in_base_2",
-    BugClass.SCALES,
     "FlashInfer PR #1248 (scaleSoftmaxLog2 in the launcher)",
-    explained_by=(Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE),
+    Mistake.GIVEN_SCALE,
+    Mistake.LOGIT_SCALE,
 )
 class ConvertsBaseTwice(MhaSession):
     """The softmax scale is converted to base 2 by the caller, and again by the kernel."""
@@ -242,12 +208,12 @@ class ConvertsBaseTwice(MhaSession):
         return {**scales, "bmm1_scale": scales["bmm1_scale"] * math.log2(math.e)}
 
 
-@DEFECTS.add(
+@_SCALES.add(
     "softmax_scale_rounded",
-    BugClass.SCALES,
     "AXLearn PR #18 (the softmax in bfloat16, not in float32)",
+    Mistake.GIVEN_SCALE,
+    Mistake.LOGIT_SCALE,
     coarse=True,
-    explained_by=(Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE),
 )
 class RoundsSoftmaxScale(MhaSession):
     """The softmax scale is rounded to the dtype of the queries."""
@@ -257,12 +223,12 @@ class RoundsSoftmaxScale(MhaSession):
         return {**scales, "bmm1_scale": torch.tensor(scales["bmm1_scale"], dtype=dtype).item()}
 
 
-@DEFECTS.add(
+@_SCALES.add(
     "v_scale_rounded",
-    BugClass.SCALES,
     "vLLM PR #42580 (scales of K and V read by the kernel)",
+    Mistake.GIVEN_SCALE,
+    Mistake.OUTPUT_SCALE,
     coarse=True,
-    explained_by=(Mistake.GIVEN_SCALE, Mistake.OUTPUT_SCALE),
 )
 class RoundsVScale(MhaSession):
     """V's scale is rounded to the dtype of the queries."""
@@ -272,12 +238,12 @@ class RoundsVScale(MhaSession):
         return {**scales, "bmm2_scale": torch.tensor(scales["bmm2_scale"], dtype=dtype).item()}
 
 
-@DEFECTS.add(
+@_SCALES.add(
     "v_scale_a_thousandth_off",
-    BugClass.SCALES,
     "SGLang issue #26518 (quality lost to inexact FP8 scales)",
+    Mistake.GIVEN_SCALE,
+    Mistake.OUTPUT_SCALE,
     coarse=True,
-    explained_by=(Mistake.GIVEN_SCALE, Mistake.OUTPUT_SCALE),
 )
 class InflatesVScale(MhaSession):
     """V's scale is 0.1% too large."""
@@ -287,7 +253,7 @@ class InflatesVScale(MhaSession):
         return {**scales, "bmm2_scale": 1.001 * scales["bmm2_scale"]}
 
 
-@DEFECTS.add("query_cast_to_fp8", BugClass.PRECISION, "SGLang PR #28144", explained_by=(Mistake.GIVEN_QUERY,))
+@_PRECISION.add("query_cast_to_fp8", "SGLang PR #28144", Mistake.GIVEN_QUERY)
 class CastsQueriesToFp8(MhaSession):
     """Queries are cast to the FP8 of the cache without a scale of their own."""
 
@@ -299,12 +265,7 @@ class CastsQueriesToFp8(MhaSession):
         return super()._arguments(step, plan, query, results)
 
 
-@DEFECTS.add(
-    "scale_of_latent_dim",
-    BugClass.SCALES,
-    "vLLM-metax PR #113",
-    explained_by=(Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE),
-)
+@_SCALES.add("scale_of_latent_dim", "vLLM-metax PR #113", Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE)
 class ScalesByLatentDim(MlaSession):
     """The softmax scale of latents uses rank + rope, instead of the nope + rope of the keys that they represent."""
 
@@ -314,12 +275,7 @@ class ScalesByLatentDim(MlaSession):
         return {**scales, "bmm1_scale": scales["bmm1_scale"] * factor}
 
 
-@DEFECTS.add(
-    "scale_of_value_dim",
-    BugClass.SCALES,
-    "Megatron-LM issue #1501",
-    explained_by=(Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE),
-)
+@_SCALES.add("scale_of_value_dim", "Megatron-LM issue #1501", Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE)
 class ScalesByValueDim(MlaPrefill):
     """The softmax scale of a prefill uses the values' head dim."""
 
@@ -327,9 +283,7 @@ class ScalesByValueDim(MlaPrefill):
         return {**super()._launched_scales(), "bmm1_scale": self._case.scales.softmax / math.sqrt(self._latent.vo)}
 
 
-@DEFECTS.add(
-    "k_scale_without_fp8", BugClass.SCALES, "SGLang PR #18396", explained_by=(Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE)
-)
+@_SCALES.add("k_scale_without_fp8", "SGLang PR #18396", Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE)
 class ScalesDequantisedKeys(MlaPrefill):
     """K's scale is applied to the keys of a prefill, which are not quantised."""
 

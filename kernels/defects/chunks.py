@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from attnfuzz.kernels.backend import Bench
-from attnfuzz.kernels.defects.defect import BugClass, Layer
-from attnfuzz.kernels.defects.planting import Planted
+from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
+from attnfuzz.kernels.defects.planting import DefectGroup
 from attnfuzz.kernels.lengths import place_int32
 from attnfuzz.kernels.ops_table import OpsTable
 from attnfuzz.kernels.results import Results
@@ -15,7 +15,14 @@ from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.mistake import Mistake
 
-DEFECTS = Planted(Layer.MERGE)
+DEFECTS: list[Defect] = []
+
+_SHORT_KV = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.SHORT_KV)
+_INDICES = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.WRONG_INDEX_SPACE)
+_FIXUP_SHORT_KV = DefectGroup(DEFECTS, Layer.FIXUP, BugClass.SHORT_KV)
+_MASKS = DefectGroup(DEFECTS, Layer.MASK, BugClass.MASK_ROWS)
+_MERGES = DefectGroup(DEFECTS, Layer.MERGE, BugClass.LSE_AND_MERGE)
+_WORKSPACES = DefectGroup(DEFECTS, Layer.CONCURRENCY, BugClass.WORKSPACE)
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,7 @@ class FlaggedBy(Chunk):
         return self.other is not None and self.other.has_zero_kv
 
 
-@DEFECTS.add("flag_of_first_request", BugClass.SHORT_KV, "SGLang PR #22688", layer=Layer.PLANNER)
+@_SHORT_KV.add("flag_of_first_request", "SGLang PR #22688")
 class FlagsByFirstRequest(MlaPrefill):
     """Whether a chunk is fixed up depends on its first request alone."""
 
@@ -48,7 +55,7 @@ class FlagsByFirstRequest(MlaPrefill):
         return [FlaggedByFirst(chunk.starts, chunk.lengths) for chunk in super()._chunks(prefixes)]
 
 
-@DEFECTS.add("flag_of_previous_chunk", BugClass.SHORT_KV, "SGLang PR #22688", layer=Layer.PLANNER)
+@_SHORT_KV.add("flag_of_previous_chunk", "SGLang PR #22688")
 class FlagsByPreviousChunk(MlaPrefill):
     """Whether a chunk is fixed up depends on the previous chunk."""
 
@@ -59,12 +66,11 @@ class FlagsByPreviousChunk(MlaPrefill):
         ]
 
 
-@DEFECTS.add(
+@_SHORT_KV.add(
     "last_chunk_dropped",
-    BugClass.SHORT_KV,
     "vLLM issue #26042 (results depend on the chunk's size)",
-    layer=Layer.PLANNER,
-    explained_by=(Mistake.KEYS_MISSING, Mistake.LSE_OF_A_PART),
+    Mistake.KEYS_MISSING,
+    Mistake.LSE_OF_A_PART,
 )
 class DropsLastChunk(MlaPrefill):
     """The last chunk is dropped if it is shorter than the first."""
@@ -74,12 +80,8 @@ class DropsLastChunk(MlaPrefill):
         return [chunk for chunk in chunks if max(chunk.lengths) == max(chunks[0].lengths)]
 
 
-@DEFECTS.add(
-    "chunks_begin_at_zero",
-    BugClass.WRONG_INDEX_SPACE,
-    "SGLang issue #22291 (chunked prefixes of several prompts)",
-    layer=Layer.PLANNER,
-    explained_by=(Mistake.KEYS_REPLACED,),
+@_INDICES.add(
+    "chunks_begin_at_zero", "SGLang issue #22291 (chunked prefixes of several prompts)", Mistake.KEYS_REPLACED
 )
 class RestartsChunks(MlaPrefill):
     """Every chunk begins where the first one does."""
@@ -88,7 +90,7 @@ class RestartsChunks(MlaPrefill):
         return [Chunk((0,) * len(chunk.starts), chunk.lengths) for chunk in super()._chunks(prefixes)]
 
 
-@DEFECTS.add("fixup_by_key_offsets", BugClass.SHORT_KV, "SGLang PR #22688", layer=Layer.FIXUP)
+@_FIXUP_SHORT_KV.add("fixup_by_key_offsets", "SGLang PR #22688")
 class FixesUpByKeyOffsets(MlaPrefill):
     """The fixup gets the offsets of keys instead of those of queries."""
 
@@ -97,12 +99,11 @@ class FixesUpByKeyOffsets(MlaPrefill):
         super()._fix_up(Queries(queries.step, queries.tensor, offsets, queries.max_len), part)
 
 
-@DEFECTS.add(
+@_MASKS.add(
     "prefix_chunks_causal",
-    BugClass.MASK_ROWS,
     "FlashInfer issue #3047 (chunked prefixes of MLA)",
-    layer=Layer.MASK,
-    explained_by=(Mistake.KEYS_MISSING, Mistake.LSE_OF_A_PART),
+    Mistake.KEYS_MISSING,
+    Mistake.LSE_OF_A_PART,
 )
 class ShowsChunksCausally(MlaPrefill):
     """Chunks of the prefix get a causal mask, like new tokens."""
@@ -111,11 +112,8 @@ class ShowsChunksCausally(MlaPrefill):
         return super()._attend(queries, chunk, causal=True, prefix=prefix)
 
 
-@DEFECTS.add(
-    "merge_of_pairs_of_rows",
-    BugClass.LSE_AND_MERGE,
-    "vLLM issue #26042 (chunked prefill of MLA)",
-    explained_by=(Mistake.KEYS_MISSING, Mistake.LSE_OF_A_PART),
+@_MERGES.add(
+    "merge_of_pairs_of_rows", "vLLM issue #26042 (chunked prefill of MLA)", Mistake.KEYS_MISSING, Mistake.LSE_OF_A_PART
 )
 class MergesPairsOfRows(MlaPrefill):
     """A merge covers pairs of rows: the last one of an odd number is left out."""
@@ -125,12 +123,7 @@ class MergesPairsOfRows(MlaPrefill):
         super()._merge(whole[pairs], part[pairs])
 
 
-@DEFECTS.add(
-    "chunk_lse_merged_in_base_e",
-    BugClass.LSE_AND_MERGE,
-    "SGLang issue #40903, PR #35045",
-    explained_by=(Mistake.MERGE_BASE,),
-)
+@_MERGES.add("chunk_lse_merged_in_base_e", "SGLang issue #40903, PR #35045", Mistake.MERGE_BASE)
 class MergesNaturalLse(MlaPrefill):
     """A chunk's LSE is merged in base e with one in base 2."""
 
@@ -139,11 +132,7 @@ class MergesNaturalLse(MlaPrefill):
         super()._merge(whole, part)
 
 
-@DEFECTS.add(
-    "chunk_lse_in_float16",
-    BugClass.LSE_AND_MERGE,
-    "FlashInfer, docstring of merge_state (LSE is float32); NATTEN PR #202",
-)
+@_MERGES.add("chunk_lse_in_float16", "FlashInfer, docstring of merge_state (LSE is float32); NATTEN PR #202")
 class MergesHalfPrecisionLse(MlaPrefill):
     """A chunk's LSE is kept in float16 until it is merged."""
 
@@ -152,11 +141,11 @@ class MergesHalfPrecisionLse(MlaPrefill):
         super()._merge(whole, part)
 
 
-@DEFECTS.add(
+@_MERGES.add(
     "first_chunk_merged_twice",
-    BugClass.LSE_AND_MERGE,
     "SGLang issue #22291 (chunks merged one after another)",
-    explained_by=(Mistake.MERGE_WEIGHTS, Mistake.KEYS_TWICE),
+    Mistake.MERGE_WEIGHTS,
+    Mistake.KEYS_TWICE,
 )
 class MergesFirstChunkTwice(MlaPrefill):
     """The first chunk is merged twice."""
@@ -170,12 +159,8 @@ class MergesFirstChunkTwice(MlaPrefill):
                 yield part
 
 
-@DEFECTS.add(
-    "chunk_buffer_shared",
-    BugClass.WORKSPACE,
-    "M* PR #236 (a buffer written before its reader is through)",
-    layer=Layer.CONCURRENCY,
-    explained_by=(Mistake.KEYS_REPLACED,),
+@_WORKSPACES.add(
+    "chunk_buffer_shared", "M* PR #236 (a buffer written before its reader is through)", Mistake.KEYS_REPLACED
 )
 class SharesChunkBuffer(MlaPrefill):
     """The next chunk is computed before the last one is merged, in the same buffer."""

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Output
-from attnfuzz.kernels.defects.defect import BugClass, Layer
-from attnfuzz.kernels.defects.planting import Planted
+from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
+from attnfuzz.kernels.defects.planting import DefectGroup
 from attnfuzz.kernels.plan import BatchMetadata, Row
 from attnfuzz.kernels.queries import BmmScales, place_queries
 from attnfuzz.kernels.results import Results
@@ -17,15 +17,15 @@ from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.reference.case import Launch, Mode, Step
 from attnfuzz.reference.mistake import Mistake
 
-DEFECTS = Planted(Layer.GRAPH)
+DEFECTS: list[Defect] = []
+
+_REPLAYS = DefectGroup(DEFECTS, Layer.GRAPH, BugClass.CAPTURE_AND_REPLAY_DIFFER)
+_STALE = DefectGroup(DEFECTS, Layer.GRAPH, BugClass.STALE_TAILS)
+_WINDOWS = DefectGroup(DEFECTS, Layer.GRAPH, BugClass.WINDOW)
+_SCALES = DefectGroup(DEFECTS, Layer.GRAPH, BugClass.SCALES)
 
 
-@DEFECTS.add(
-    "query_not_copied_on_replay",
-    BugClass.CAPTURE_AND_REPLAY_DIFFER,
-    "SageAttention issue #392 (replays with new inputs)",
-    explained_by=(Mistake.GIVEN_QUERY,),
-)
+@_REPLAYS.add("query_not_copied_on_replay", "SageAttention issue #392 (replays with new inputs)", Mistake.GIVEN_QUERY)
 class ReplaysOldQueries(MhaSession):
     """A replay reads the queries of the capture."""
 
@@ -37,11 +37,7 @@ class ReplaysOldQueries(MhaSession):
         return self._output(step, rows, place_queries(self._case, self._bench, queries), captured.results)
 
 
-@DEFECTS.add(
-    "output_of_last_capture",
-    BugClass.CAPTURE_AND_REPLAY_DIFFER,
-    "SGLang PR #30834 (one output buffer for the graphs of all buckets)",
-)
+@_REPLAYS.add("output_of_last_capture", "SGLang PR #30834 (one output buffer for the graphs of all buckets)")
 class ReturnsOutputOfLastCapture(MhaSession):
     """A replay returns the buffers of the graph that was captured last."""
 
@@ -50,12 +46,7 @@ class ReturnsOutputOfLastCapture(MhaSession):
         return replace(output, out=last.out, lse=last.lse)
 
 
-@DEFECTS.add(
-    "graph_of_other_mode",
-    BugClass.CAPTURE_AND_REPLAY_DIFFER,
-    "llama.cpp PR #28549 (two graphs with one key)",
-    explained_by=(Mistake.GIVEN_ROWS,),
-)
+@_REPLAYS.add("graph_of_other_mode", "llama.cpp PR #28549 (two graphs with one key)", Mistake.GIVEN_ROWS)
 class ReplaysLastOfSameShape(MhaSession):
     """A capture replaces those of other modes with the same numbers of queries and requests."""
 
@@ -67,11 +58,11 @@ class ReplaysLastOfSameShape(MhaSession):
                 self._captured[mode, tokens] = last
 
 
-@DEFECTS.add(
+@_REPLAYS.add(
     "plan_not_rebound_on_replay",
-    BugClass.CAPTURE_AND_REPLAY_DIFFER,
     "SGLang PR #26019 (metadata built anew at replay)",
-    explained_by=(Mistake.GIVEN_LENGTH, Mistake.GIVEN_PAGES),
+    Mistake.GIVEN_LENGTH,
+    Mistake.GIVEN_PAGES,
 )
 class PlansReplaysAnew(MhaSession):
     """A replay makes a new plan, which the graph does not use."""
@@ -80,11 +71,8 @@ class PlansReplaysAnew(MhaSession):
         self._plan(rows)
 
 
-@DEFECTS.add(
-    "query_offsets_of_first_replay",
-    BugClass.CAPTURE_AND_REPLAY_DIFFER,
-    "FlashInfer issue #2511 (offsets that each replay has to copy)",
-    explained_by=(Mistake.GIVEN_ROWS,),
+@_REPLAYS.add(
+    "query_offsets_of_first_replay", "FlashInfer issue #2511 (offsets that each replay has to copy)", Mistake.GIVEN_ROWS
 )
 class KeepsFirstQueryOffsets(MhaSession):
     """Cumulative query lengths stay those of the first replay."""
@@ -96,9 +84,7 @@ class KeepsFirstQueryOffsets(MhaSession):
             plan.cum_seq_lens_q.copy_(first)
 
 
-@DEFECTS.add(
-    "bucket_tail_not_refreshed", BugClass.STALE_TAILS, "SGLang PR #24743 (leftovers of the last replay in padded rows)"
-)
+@_STALE.add("bucket_tail_not_refreshed", "SGLang PR #24743 (leftovers of the last replay in padded rows)")
 class LeavesBucketTail(MhaSession):
     """Padded rows keep the lengths and pages of the last replay."""
 
@@ -115,11 +101,8 @@ class LeavesBucketTail(MhaSession):
         super()._refresh(part, real)
 
 
-@DEFECTS.add(
-    "columns_of_first_request_refreshed",
-    BugClass.STALE_TAILS,
-    "SGLang PR #28106 (columns that are never written)",
-    explained_by=(Mistake.GIVEN_PAGES,),
+@_STALE.add(
+    "columns_of_first_request_refreshed", "SGLang PR #28106 (columns that are never written)", Mistake.GIVEN_PAGES
 )
 class RefreshesColumnsOfFirst(MhaSession):
     """Only the columns of the page table that the first request needs are refreshed."""
@@ -131,12 +114,7 @@ class RefreshesColumnsOfFirst(MhaSession):
         plan.block_tables[:, width:].copy_(before[:, width:])
 
 
-@DEFECTS.add(
-    "packed_drafts_at_stride",
-    BugClass.CAPTURE_AND_REPLAY_DIFFER,
-    "SGLang PR #21987",
-    explained_by=(Mistake.GIVEN_ROWS,),
-)
+@_REPLAYS.add("packed_drafts_at_stride", "SGLang PR #21987", Mistake.GIVEN_ROWS)
 class PacksDraftsAtStride(MhaSession):
     """Accept lengths are replaced by the captured stride, although the queries are packed."""
 
@@ -144,12 +122,7 @@ class PacksDraftsAtStride(MhaSession):
         super()._refresh(plan, [replace(row, q_len=plan.max_q_len) for row in rows])
 
 
-@DEFECTS.add(
-    "lengths_of_first_replay",
-    BugClass.CAPTURE_AND_REPLAY_DIFFER,
-    "SGLang PR #26655",
-    explained_by=(Mistake.GIVEN_LENGTH,),
-)
+@_REPLAYS.add("lengths_of_first_replay", "SGLang PR #26655", Mistake.GIVEN_LENGTH)
 class KeepsFirstLengths(MhaSession):
     """KV lengths stay those of the first replay."""
 
@@ -160,11 +133,8 @@ class KeepsFirstLengths(MhaSession):
             plan.seq_lens.copy_(first)
 
 
-@DEFECTS.add(
-    "window_not_captured",
-    BugClass.WINDOW,
-    "SGLang PR #31501 (planning without the window)",
-    explained_by=(Mistake.GIVEN_WINDOW, Mistake.WINDOW),
+@_WINDOWS.add(
+    "window_not_captured", "SGLang PR #31501 (planning without the window)", Mistake.GIVEN_WINDOW, Mistake.WINDOW
 )
 class CapturesWithoutWindow(MhaSession):
     """A graph is captured without the window."""
@@ -174,11 +144,8 @@ class CapturesWithoutWindow(MhaSession):
         return arguments | {"window_left": -1} if step.launch is Launch.CAPTURE else arguments
 
 
-@DEFECTS.add(
-    "v_scale_not_captured",
-    BugClass.SCALES,
-    "SGLang PR #20705 (scales that never arrive)",
-    explained_by=(Mistake.GIVEN_SCALE, Mistake.OUTPUT_SCALE),
+@_SCALES.add(
+    "v_scale_not_captured", "SGLang PR #20705 (scales that never arrive)", Mistake.GIVEN_SCALE, Mistake.OUTPUT_SCALE
 )
 class CapturesBeforeScales(MhaSession):
     """A graph is captured before V's scale is known."""
@@ -188,12 +155,7 @@ class CapturesBeforeScales(MhaSession):
         return {**scales, "bmm2_scale": 1.0} if step.launch is Launch.CAPTURE else scales
 
 
-@DEFECTS.add(
-    "accept_lengths_not_on_cpu",
-    BugClass.CAPTURE_AND_REPLAY_DIFFER,
-    "SGLang PR #21987",
-    explained_by=(Mistake.GIVEN_ROWS, Mistake.GIVEN_LENGTH),
-)
+@_REPLAYS.add("accept_lengths_not_on_cpu", "SGLang PR #21987", Mistake.GIVEN_ROWS, Mistake.GIVEN_LENGTH)
 class ReplaysAtStrideOne(MlaSession):
     """Accept lengths that are not on the CPU count as 1."""
 
@@ -202,11 +164,11 @@ class ReplaysAtStrideOne(MlaSession):
         return 1 if step.mode is Mode.DRAFT_EXTEND else super().replay_stride(step)
 
 
-@DEFECTS.add(
+@_REPLAYS.add(
     "replay_stride_with_bonus",
-    BugClass.CAPTURE_AND_REPLAY_DIFFER,
     "SGLang PR #23962 (accept lengths with and without the bonus token)",
-    explained_by=(Mistake.GIVEN_ROWS, Mistake.GIVEN_LENGTH),
+    Mistake.GIVEN_ROWS,
+    Mistake.GIVEN_LENGTH,
 )
 class ReplaysWithBonus(MlaSession):
     """A replay plans lengths for the captured stride plus the bonus token."""

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Op, Output
-from attnfuzz.kernels.defects.defect import BugClass, Layer
-from attnfuzz.kernels.defects.planting import Plant, Planted
+from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
+from attnfuzz.kernels.defects.planting import DefectGroup, Plant
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.plan import Row
@@ -20,13 +20,20 @@ from attnfuzz.kernels.workspace import NAN_BYTE, SharedWorkspace
 from attnfuzz.reference.case import Step, Workspace
 from attnfuzz.reference.mistake import Mistake
 
-DEFECTS = Planted(Layer.MEMORY)
+DEFECTS: list[Defect] = []
+
+_WORKSPACES = DefectGroup(DEFECTS, Layer.MEMORY, BugClass.WORKSPACE)
+_ALIGNMENTS = DefectGroup(DEFECTS, Layer.MEMORY, BugClass.ALIGNMENT)
+_PADDED = DefectGroup(DEFECTS, Layer.MEMORY, BugClass.PLANNED_THEN_PADDED)
+_MERGES = DefectGroup(DEFECTS, Layer.MERGE, BugClass.LSE_AND_MERGE)
+_SCALES = DefectGroup(DEFECTS, Layer.MEMORY, BugClass.SCALES)
+_STALE = DefectGroup(DEFECTS, Layer.MEMORY, BugClass.STALE_TAILS)
 
 
 _ALIGNMENT = 256
 
 
-@DEFECTS.add("workspace_a_word_too_small", BugClass.WORKSPACE, "vLLM issue #50781")
+@_WORKSPACES.add("workspace_a_word_too_small", "vLLM issue #50781")
 class ForgetsAWord(SharedWorkspace):
     """The workspace is one word too small."""
 
@@ -35,10 +42,8 @@ class ForgetsAWord(SharedWorkspace):
         return super().take(replace(need, scratch=max(0, need.scratch - 4)))
 
 
-@DEFECTS.add(
-    "workspace_aligned_without_room",
-    BugClass.ALIGNMENT,
-    "Pie issue #414, FlashInfer PR #4955 (alignment of parts of a workspace)",
+@_ALIGNMENTS.add(
+    "workspace_aligned_without_room", "Pie issue #414, FlashInfer PR #4955 (alignment of parts of a workspace)"
 )
 class AlignsWithoutRoom(SharedWorkspace):
     """The workspace begins at the next multiple of 256 bytes, although no room was left for the alignment."""
@@ -49,7 +54,7 @@ class AlignsWithoutRoom(SharedWorkspace):
         return workspace[-workspace.data_ptr() % _ALIGNMENT :] if need.total > _ALIGNMENT else workspace
 
 
-@DEFECTS.add("semaphores_dirty_at_first", BugClass.WORKSPACE, "FlashInfer PR #3474")
+@_WORKSPACES.add("semaphores_dirty_at_first", "FlashInfer PR #3474")
 class LeavesSemaphoresDirty(SharedWorkspace):
     """The semaphores in a dirty workspace are not cleared."""
 
@@ -58,7 +63,7 @@ class LeavesSemaphoresDirty(SharedWorkspace):
         return workspace.fill_(NAN_BYTE) if self._state is Workspace.DIRTY else workspace
 
 
-@DEFECTS.add("semaphores_move_with_size", BugClass.WORKSPACE, "FlashInfer PR #1584")
+@_WORKSPACES.add("semaphores_move_with_size", "FlashInfer PR #1584")
 class MovesSemaphores(SharedWorkspace):
     """A call uses the end of the workspace, so that its semaphores lie elsewhere than those of a larger call."""
 
@@ -68,7 +73,7 @@ class MovesSemaphores(SharedWorkspace):
         return workspace[workspace.numel() - need.total :]
 
 
-@DEFECTS.add("semaphores_under_scratch", BugClass.WORKSPACE, "vLLM PR #25520, FlashInfer PR #1643")
+@_WORKSPACES.add("semaphores_under_scratch", "vLLM PR #25520, FlashInfer PR #1643")
 class SharesScratchWithPrefill(SharedWorkspace):
     """The context kernel's scratch overlaps the decode kernel's semaphores."""
 
@@ -80,11 +85,8 @@ class SharesScratchWithPrefill(SharedWorkspace):
         return workspace
 
 
-@DEFECTS.add(
-    "padding_written_over_last_key",
-    BugClass.PLANNED_THEN_PADDED,
-    "SGLang PR #24743, vLLM issue #43810",
-    explained_by=(Mistake.GIVEN_PAGES, Mistake.KEYS_REPLACED),
+@_PADDED.add(
+    "padding_written_over_last_key", "SGLang PR #24743, vLLM issue #43810", Mistake.GIVEN_PAGES, Mistake.KEYS_REPLACED
 )
 class OverwritesLastKey(PagedKv):
     """The keys and values of padded tokens overwrite the first request's last ones."""
@@ -101,12 +103,7 @@ class OverwritesLastKey(PagedKv):
             pool[page, slot] = values[self.tokens.extra[0]]
 
 
-@DEFECTS.add(
-    "last_row_cleared_as_padding",
-    BugClass.PLANNED_THEN_PADDED,
-    "SGLang PR #28487 (padded rows cleared after the kernel)",
-    explained_by=(Mistake.NO_KEYS,),
-)
+@_PADDED.add("last_row_cleared_as_padding", "SGLang PR #28487 (padded rows cleared after the kernel)", Mistake.NO_KEYS)
 class ClearsARowTooMany(MhaSession):
     """Clearing padded rows begins one row too early."""
 
@@ -117,7 +114,7 @@ class ClearsARowTooMany(MhaSession):
         return output
 
 
-@DEFECTS.add("last_padded_row_not_cleared", BugClass.PLANNED_THEN_PADDED, "SGLang PR #28487")
+@_PADDED.add("last_padded_row_not_cleared", "SGLang PR #28487")
 class LeavesLastRowUncleared(MhaSession):
     """The last padded row is not cleared."""
 
@@ -130,13 +127,7 @@ class LeavesLastRowUncleared(MhaSession):
         return output
 
 
-@DEFECTS.add(
-    "lse_returned_natural",
-    BugClass.LSE_AND_MERGE,
-    "SGLang PR #35045",
-    layer=Layer.MERGE,
-    explained_by=(Mistake.LSE_BASE,),
-)
+@_MERGES.add("lse_returned_natural", "SGLang PR #35045", Mistake.LSE_BASE)
 class ReturnsNaturalLse(MhaSession):
     """The LSE is natural instead of base 2."""
 
@@ -146,9 +137,7 @@ class ReturnsNaturalLse(MhaSession):
         return output
 
 
-@DEFECTS.add_change(
-    "workspace_for_one_query", BugClass.WORKSPACE, "vLLM issue #50781 (a workspace sized by the wrong count of tokens)"
-)
+@_WORKSPACES.add("workspace_for_one_query", "vLLM issue #50781 (a workspace sized by the wrong count of tokens)")
 def size_for_one_query(backend: TrtllmBackend) -> TrtllmBackend:
     """The workspace of a verify has room for one query per request."""
     correct = backend.table.decode_workspace
@@ -171,7 +160,7 @@ def _in_kernels(change: Callable[[Op], Op]) -> Plant:
     return plant
 
 
-@DEFECTS.add_change("query_scaled_in_place", BugClass.SCALES, "SGLang PR #26089 (a kernel that updates its input)")
+@_SCALES.add("query_scaled_in_place", "SGLang PR #26089 (a kernel that updates its input)")
 @_in_kernels
 def scale_in_place(op: Op) -> Op:
     """The kernel scales its queries in place, and back at its end."""
@@ -185,11 +174,7 @@ def scale_in_place(op: Op) -> Op:
     return replace(op, function=function)
 
 
-@DEFECTS.add_change(
-    "result_left_in_query",
-    BugClass.STALE_TAILS,
-    "FlashInfer RFC #3978 (writes inside the allocator's pool, which no checker sees)",
-)
+@_STALE.add("result_left_in_query", "FlashInfer RFC #3978 (writes inside the allocator's pool, which no checker sees)")
 @_in_kernels
 def leave_result_in_query(op: Op) -> Op:
     """The kernel leaves a copy of its results in its queries."""

@@ -53,11 +53,6 @@ def _prepare(progress: Callable[[str], None]) -> None:
     build.load_with_defects(progress)
 
 
-def native_kernels(correct: TrtllmBackend, *defects: str) -> TrtllmBackend:
-    """A backend on kernels with the defects of these names."""
-    return replace(correct, table=defective(*defects))
-
-
 def coarse_kernels(correct: TrtllmBackend, *defects: str) -> "CoarseBackend":
     """A backend on kernels that compute like tensor cores, with the defects of these names."""
     half = tuple(dtype for dtype in correct.capability.dtypes if dtype is not DType.FLOAT32)

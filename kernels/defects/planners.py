@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 
 from attnfuzz.kernels.backend import Bench
-from attnfuzz.kernels.defects.defect import BugClass, Layer
-from attnfuzz.kernels.defects.planting import Planted
+from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
+from attnfuzz.kernels.defects.planting import DefectGroup
 from attnfuzz.kernels.lengths import longest
 from attnfuzz.kernels.ops_table import OpsTable
 from attnfuzz.kernels.paged_kv import PagedKv
@@ -19,14 +19,25 @@ from attnfuzz.kernels.trtllm.prefill import Chunk, MlaPrefill
 from attnfuzz.reference.case import Case, Mode, Step
 from attnfuzz.reference.mistake import Mistake
 
-DEFECTS = Planted(Layer.PLANNER)
+DEFECTS: list[Defect] = []
+
+_PADDED = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.PLANNED_THEN_PADDED)
+_ROWS = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.ROWS_DIFFER_FROM_METADATA)
+_SHORT_KV = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.SHORT_KV)
+_INDICES = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.WRONG_INDEX_SPACE)
+_TABLES = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.TABLE_WIDTH_OR_TAIL)
+_OFFSETS = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.INT32_OFFSETS)
+_STALE = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.STALE_TAILS)
+_REPLAYS = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.CAPTURE_AND_REPLAY_DIFFER)
+_MASKS = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.MASK_ROWS)
+_LAYOUTS = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.PAGE_LAYOUT)
 
 
 _WRAP = 512
 """Modulus of defects that stand for wrapping at 16 and 32 bits, since cases are small."""
 
 
-@DEFECTS.add("decode_planned_before_padding", BugClass.PLANNED_THEN_PADDED, "SGLang PR #24566, reverted by PR #24856")
+@_PADDED.add("decode_planned_before_padding", "SGLang PR #24566, reverted by PR #24856")
 class PlansDecodeBeforePadding(MhaSession):
     """Decode has metadata for its requests, but queries for the padded batch."""
 
@@ -34,11 +45,8 @@ class PlansDecodeBeforePadding(MhaSession):
         return Row.real(step)
 
 
-@DEFECTS.add(
-    "context_batch_from_rows",
-    BugClass.ROWS_DIFFER_FROM_METADATA,
-    "SGLang PR #21649 (its remedy: a batch taken from the metadata)",
-    explained_by=(Mistake.GIVEN_ROWS,),
+@_ROWS.add(
+    "context_batch_from_rows", "SGLang PR #21649 (its remedy: a batch taken from the metadata)", Mistake.GIVEN_ROWS
 )
 class DerivesContextBatch(MhaSession):
     """The context kernel's batch is derived from the query rows and the longest query, like the decode kernel's."""
@@ -49,11 +57,10 @@ class DerivesContextBatch(MhaSession):
         return math.ceil(step.padded_tokens / stride)
 
 
-@DEFECTS.add(
+@_ROWS.add(
     "verify_rows_counted_with_bonus",
-    BugClass.ROWS_DIFFER_FROM_METADATA,
     "SGLang PR #23962 (accept lengths with and without the bonus token)",
-    explained_by=(Mistake.GIVEN_ROWS,),
+    Mistake.GIVEN_ROWS,
 )
 class CountsVerifyRowsWithBonus(MhaSession):
     """The padded batch of a verify is computed with one token more per request than it has."""
@@ -65,9 +72,7 @@ class CountsVerifyRowsWithBonus(MhaSession):
         return rows[: max(len(step.requests), step.padded_tokens // (step.tokens_per_request + 1))]
 
 
-@DEFECTS.add(
-    "verify_lengths_without_drafts", BugClass.SHORT_KV, "SGLang PR #40214", explained_by=(Mistake.GIVEN_LENGTH,)
-)
+@_SHORT_KV.add("verify_lengths_without_drafts", "SGLang PR #40214", Mistake.GIVEN_LENGTH)
 class VerifiesWithoutDrafts(MhaSession):
     """The lengths of a verify exclude its draft tokens."""
 
@@ -78,11 +83,12 @@ class VerifiesWithoutDrafts(MhaSession):
         return [_shortened(row, max(0, row.kv_len - step.tokens_per_request)) for row in rows]
 
 
-@DEFECTS.add(
+@_INDICES.add(
     "rows_sorted_by_slot",
-    BugClass.WRONG_INDEX_SPACE,
     "ProjectDMX/DMI issue #67 (rows of vLLM's batch in another order)",
-    explained_by=(Mistake.GIVEN_LENGTH, Mistake.GIVEN_PAGES, Mistake.GIVEN_ROWS),
+    Mistake.GIVEN_LENGTH,
+    Mistake.GIVEN_PAGES,
+    Mistake.GIVEN_ROWS,
 )
 class SortsRowsBySlot(MhaSession):
     """Metadata is in the order of slots, but queries are in that of the batch."""
@@ -91,11 +97,8 @@ class SortsRowsBySlot(MhaSession):
         return sorted(super()._planned_rows(step), key=lambda row: math.inf if row.slot is None else row.slot)
 
 
-@DEFECTS.add(
-    "empty_raised_to_one_key",
-    BugClass.SHORT_KV,
-    "FlashInfer issue #3047 (no keys for some queries is legal)",
-    explained_by=(Mistake.GIVEN_LENGTH,),
+@_SHORT_KV.add(
+    "empty_raised_to_one_key", "FlashInfer issue #3047 (no keys for some queries is legal)", Mistake.GIVEN_LENGTH
 )
 class RaisesEmptyToOne(MhaSession):
     """Lengths are raised to at least 1."""
@@ -104,12 +107,7 @@ class RaisesEmptyToOne(MhaSession):
         return super()._plan([replace(row, kv_len=max(1, row.kv_len)) for row in rows])
 
 
-@DEFECTS.add(
-    "kv_raised_to_queries",
-    BugClass.SHORT_KV,
-    "SGLang PR #24856 (rows with fewer keys than queries)",
-    explained_by=(Mistake.GIVEN_LENGTH,),
-)
+@_SHORT_KV.add("kv_raised_to_queries", "SGLang PR #24856 (rows with fewer keys than queries)", Mistake.GIVEN_LENGTH)
 class RaisesKvToQueries(MhaSession):
     """KV lengths are raised to at least the number of queries."""
 
@@ -117,11 +115,11 @@ class RaisesKvToQueries(MhaSession):
         return super()._plan([replace(row, kv_len=max(row.q_len, row.kv_len)) for row in rows])
 
 
-@DEFECTS.add(
+@_SHORT_KV.add(
     "empty_requests_left_out",
-    BugClass.SHORT_KV,
     "vLLM PR #49294 (requests without context in a chunk)",
-    explained_by=(Mistake.GIVEN_LENGTH, Mistake.GIVEN_PAGES),
+    Mistake.GIVEN_LENGTH,
+    Mistake.GIVEN_PAGES,
 )
 class LeavesEmptyRequestsOut(MhaSession):
     """Requests without keys are left out of lengths and pages, but not of the cumulative query lengths."""
@@ -136,12 +134,7 @@ class LeavesEmptyRequestsOut(MhaSession):
         )
 
 
-@DEFECTS.add(
-    "full_last_page_is_empty",
-    BugClass.TABLE_WIDTH_OR_TAIL,
-    "FlashInfer issue #320 (last_page_len is not validated)",
-    explained_by=(Mistake.GIVEN_LENGTH,),
-)
+@_TABLES.add("full_last_page_is_empty", "FlashInfer issue #320 (last_page_len is not validated)", Mistake.GIVEN_LENGTH)
 class EmptiesFullLastPage(MhaSession):
     """The length of the last page is the length modulo the page size, which is 0 for a full page."""
 
@@ -153,11 +146,8 @@ class EmptiesFullLastPage(MhaSession):
         return max(0, self._table.pages_for(kv_len) - 1) * size + kv_len % size
 
 
-@DEFECTS.add(
-    "lengths_of_whole_pages",
-    BugClass.TABLE_WIDTH_OR_TAIL,
-    "simpler PR #72 (attention to the empty slots of a last page)",
-    explained_by=(Mistake.GIVEN_LENGTH,),
+@_TABLES.add(
+    "lengths_of_whole_pages", "simpler PR #72 (attention to the empty slots of a last page)", Mistake.GIVEN_LENGTH
 )
 class CountsWholePages(MhaSession):
     """A length counts whole pages, including the last one's empty slots."""
@@ -167,12 +157,7 @@ class CountsWholePages(MhaSession):
         return super()._plan([replace(row, kv_len=self._table.pages_for(row.kv_len) * size) for row in rows])
 
 
-@DEFECTS.add(
-    "lengths_wrap",
-    BugClass.INT32_OFFSETS,
-    "vLLM issue #50427 (offsets into the KV cache overflow)",
-    explained_by=(Mistake.GIVEN_LENGTH,),
-)
+@_OFFSETS.add("lengths_wrap", "vLLM issue #50427 (offsets into the KV cache overflow)", Mistake.GIVEN_LENGTH)
 class WrapsLengths(MhaSession):
     """Lengths wrap at 512: a stand-in, at the size of small cases, for 16 bits."""
 
@@ -180,51 +165,47 @@ class WrapsLengths(MhaSession):
         return super()._plan([_shortened(row, row.kv_len % _WRAP) for row in rows])
 
 
-@DEFECTS.add(
+class KeepsPlans(MhaSession):
+    """A session that reuses the plan of an earlier batch which looks the same."""
+
+    def __init__(self, ops: OpsTable, case: Case, bench: Bench) -> None:
+        super().__init__(ops, case, bench)
+        self._plans: dict[tuple[object, ...], BatchMetadata] = {}
+
+    def _looks(self, row: Row) -> object:
+        """Return the properties of a row that decide whether a plan is reused."""
+        raise NotImplementedError
+
+    def _plan(self, rows: Sequence[Row]) -> BatchMetadata:
+        looks = tuple(map(self._looks, rows))
+        if looks not in self._plans:
+            self._plans[looks] = super()._plan(rows)
+        return self._plans[looks]
+
+
+@_STALE.add(
     "plan_kept_while_pages_stay",
-    BugClass.STALE_TAILS,
     "rtp-llm PR #1254 (plans again only where the topology of pages changes)",
-    explained_by=(Mistake.GIVEN_LENGTH, Mistake.GIVEN_PAGES),
+    Mistake.GIVEN_LENGTH,
+    Mistake.GIVEN_PAGES,
 )
-class KeepsPlanOfSamePages(MhaSession):
+class KeepsPlanOfSamePages(KeepsPlans):
     """A plan is renewed only when a request has reached another page."""
 
-    def __init__(self, ops: OpsTable, case: Case, bench: Bench) -> None:
-        super().__init__(ops, case, bench)
-        self._plans: dict[tuple[tuple[int | None, int, int], ...], BatchMetadata] = {}
-
-    def _plan(self, rows: Sequence[Row]) -> BatchMetadata:
-        pages = tuple((row.slot, row.q_len, self._table.pages_for(row.kv_len)) for row in rows)
-        if pages not in self._plans:
-            self._plans[pages] = super()._plan(rows)
-        return self._plans[pages]
+    def _looks(self, row: Row) -> object:
+        return row.slot, row.q_len, self._table.pages_for(row.kv_len)
 
 
-@DEFECTS.add(
-    "plan_kept_for_same_lengths",
-    BugClass.STALE_TAILS,
-    "SGLang PR #15227 (metadata of the batch before)",
-    explained_by=(Mistake.GIVEN_PAGES,),
-)
-class KeepsPlanOfSameLengths(MhaSession):
+@_STALE.add("plan_kept_for_same_lengths", "SGLang PR #15227 (metadata of the batch before)", Mistake.GIVEN_PAGES)
+class KeepsPlanOfSameLengths(KeepsPlans):
     """A plan is reused for every batch of the same lengths, even of other requests."""
 
-    def __init__(self, ops: OpsTable, case: Case, bench: Bench) -> None:
-        super().__init__(ops, case, bench)
-        self._plans: dict[tuple[tuple[int, int], ...], BatchMetadata] = {}
-
-    def _plan(self, rows: Sequence[Row]) -> BatchMetadata:
-        lengths = tuple((row.q_len, row.kv_len) for row in rows)
-        if lengths not in self._plans:
-            self._plans[lengths] = super()._plan(rows)
-        return self._plans[lengths]
+    def _looks(self, row: Row) -> object:
+        return row.q_len, row.kv_len
 
 
-@DEFECTS.add(
-    "key_offsets_wrap",
-    BugClass.INT32_OFFSETS,
-    "FlashInfer issue #2134 (32 bit offsets overflow)",
-    explained_by=(Mistake.KEYS_REPLACED, Mistake.OTHER_REQUEST),
+@_OFFSETS.add(
+    "key_offsets_wrap", "FlashInfer issue #2134 (32 bit offsets overflow)", Mistake.KEYS_REPLACED, Mistake.OTHER_REQUEST
 )
 class WrapsKeyOffsets(MlaPrefill):
     """Offsets of packed keys wrap at 512: a stand-in, at the size of small cases, for 32 bits."""
@@ -233,11 +214,13 @@ class WrapsKeyOffsets(MlaPrefill):
         return [offset % _WRAP for offset in super()._key_offsets(chunk)]
 
 
-@DEFECTS.add(
+@_REPLAYS.add(
     "draft_lengths_not_spread",
-    BugClass.CAPTURE_AND_REPLAY_DIFFER,
     "SGLang PR #21987",
-    explained_by=(Mistake.GIVEN_LENGTH, Mistake.GIVEN_ROWS, Mistake.LENGTH, Mistake.CAUSAL_LIMIT),
+    Mistake.GIVEN_LENGTH,
+    Mistake.GIVEN_ROWS,
+    Mistake.LENGTH,
+    Mistake.CAUSAL_LIMIT,
 )
 class SpreadsQueriesAlone(MlaSession):
     """Draft extends have their queries padded to a stride, but not their lengths."""
@@ -246,11 +229,11 @@ class SpreadsQueriesAlone(MlaSession):
         return [replace(row, q_len=stride) for row in Row.real(step)]
 
 
-@DEFECTS.add(
+@_MASKS.add(
     "short_drafts_see_a_key_more",
-    BugClass.MASK_ROWS,
     "SGLang PR #21987 (lengths of queries padded to a stride)",
-    explained_by=(Mistake.GIVEN_LENGTH, Mistake.LENGTH),
+    Mistake.GIVEN_LENGTH,
+    Mistake.LENGTH,
 )
 class ShowsShortDraftsAKeyMore(MlaSession):
     """The length of a short draft extend with padded queries is one key too large."""
@@ -268,12 +251,7 @@ def _shortened(row: Row, kv_len: int) -> Row:
     return replace(row, kv_len=kv_len, owned=min(row.owned, kv_len))
 
 
-@DEFECTS.add(
-    "partial_page_left_out",
-    BugClass.TABLE_WIDTH_OR_TAIL,
-    "MaxText PR #1777 (pages by floor division)",
-    explained_by=(Mistake.GIVEN_PAGES,),
-)
+@_TABLES.add("partial_page_left_out", "MaxText PR #1777 (pages by floor division)", Mistake.GIVEN_PAGES)
 class FloorsPages(PageTable):
     """The number of pages is rounded down: a partial last page is left out."""
 
@@ -282,11 +260,8 @@ class FloorsPages(PageTable):
         return length // self._kv.page_size
 
 
-@DEFECTS.add(
-    "table_without_newest_token",
-    BugClass.TABLE_WIDTH_OR_TAIL,
-    "SGLang PR #26753 (lengths that a verify has not advanced)",
-    explained_by=(Mistake.GIVEN_PAGES,),
+@_TABLES.add(
+    "table_without_newest_token", "SGLang PR #26753 (lengths that a verify has not advanced)", Mistake.GIVEN_PAGES
 )
 class CountsPagesBeforeWrite(PageTable):
     """Pages are computed from the length before the newest token."""
@@ -296,11 +271,10 @@ class CountsPagesBeforeWrite(PageTable):
         return super().pages_for(max(0, length - 1))
 
 
-@DEFECTS.add(
+@_LAYOUTS.add(
     "last_page_of_neighbour",
-    BugClass.PAGE_LAYOUT,
     "sglang-jax issue #20 (locations of the second request and those after it)",
-    explained_by=(Mistake.GIVEN_PAGES,),
+    Mistake.GIVEN_PAGES,
 )
 class TakesNeighboursLastPage(PageTable):
     """A request's last page is the last one of the request before it."""
@@ -315,9 +289,7 @@ class TakesNeighboursLastPage(PageTable):
         return table
 
 
-@DEFECTS.add(
-    "batch_row_taken_for_slot", BugClass.WRONG_INDEX_SPACE, "SGLang PR #26534", explained_by=(Mistake.GIVEN_PAGES,)
-)
+@_INDICES.add("batch_row_taken_for_slot", "SGLang PR #26534", Mistake.GIVEN_PAGES)
 class TakesRowForSlot(PageTable):
     """The pages of a request are looked up by its row of the batch, not by its slot."""
 
@@ -326,12 +298,7 @@ class TakesRowForSlot(PageTable):
         return super().rows([None if slot is None else b for b, slot in enumerate(slots)], owned, reach, width)
 
 
-@DEFECTS.add(
-    "page_ids_divided_twice",
-    BugClass.WRONG_INDEX_SPACE,
-    "SGLang PR #38187 (ids of pages and of tokens confused)",
-    explained_by=(Mistake.GIVEN_PAGES,),
-)
+@_INDICES.add("page_ids_divided_twice", "SGLang PR #38187 (ids of pages and of tokens confused)", Mistake.GIVEN_PAGES)
 class DividesIdsTwice(PageTable):
     """Page ids are divided by the page size, as if they were token ids."""
 
@@ -340,12 +307,7 @@ class DividesIdsTwice(PageTable):
         return super().rows(slots, owned, reach, width) // self._kv.page_size
 
 
-@DEFECTS.add(
-    "page_ids_wrap",
-    BugClass.INT32_OFFSETS,
-    "vLLM issue #50427 (page ids beyond the range of offsets)",
-    explained_by=(Mistake.GIVEN_PAGES,),
-)
+@_OFFSETS.add("page_ids_wrap", "vLLM issue #50427 (page ids beyond the range of offsets)", Mistake.GIVEN_PAGES)
 class WrapsPageIds(PageTable):
     """Page ids wrap at 128: a stand-in, at the size of small cases, for 16 bits."""
 
@@ -355,11 +317,10 @@ class WrapsPageIds(PageTable):
         return torch.where(table < 0, table, table % 128)
 
 
-@DEFECTS.add(
+@_INDICES.add(
     "window_pool_a_page_off",
-    BugClass.WRONG_INDEX_SPACE,
     "SGLang PR #33379 (a reserved row shifts the sliding window's index space)",
-    explained_by=(Mistake.GIVEN_PAGES,),
+    Mistake.GIVEN_PAGES,
 )
 class CountsWindowPoolFromOne(PageTable):
     """A layer with a window looks up pages of a pool that begins one page later."""
@@ -373,12 +334,7 @@ class CountsWindowPoolFromOne(PageTable):
         return super().rows(slots, owned, reach, width) + self._offset
 
 
-@DEFECTS.add(
-    "padded_rows_point_nowhere",
-    BugClass.PLANNED_THEN_PADDED,
-    "vLLM issue #43810 (padding as id -1)",
-    explained_by=(Mistake.GIVEN_PAGES,),
-)
+@_PADDED.add("padded_rows_point_nowhere", "vLLM issue #43810 (padding as id -1)", Mistake.GIVEN_PAGES)
 class PadsWithMinusOne(PageTable):
     """Padded rows, which have one key, get page id -1."""
 
@@ -389,12 +345,7 @@ class PadsWithMinusOne(PageTable):
         return table
 
 
-@DEFECTS.add(
-    "table_width_of_first_request",
-    BugClass.TABLE_WIDTH_OR_TAIL,
-    "SGLang PR #26753 (a table sized by a stale length)",
-    explained_by=(Mistake.GIVEN_PAGES,),
-)
+@_TABLES.add("table_width_of_first_request", "SGLang PR #26753 (a table sized by a stale length)", Mistake.GIVEN_PAGES)
 class TakesWidthOfFirst(MhaSession):
     """The page table is only as wide as the first request needs."""
 

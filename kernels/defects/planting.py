@@ -6,7 +6,7 @@ in the handling of their results.
 
 import inspect
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
 from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
@@ -24,7 +24,7 @@ Session = type[MhaSession] | type[MlaSession]
 Part = MhaSession | MlaSession | MlaPrefill | PageTable | PagedKv | SharedWorkspace
 
 Plant = Callable[[TrtllmBackend], TrtllmBackend]
-_PartType = TypeVar("_PartType", bound=type[Part])
+_Mistaken = TypeVar("_Mistaken", bound=type[Part] | Plant)
 
 _PLACES = (
     (MlaPrefill, MlaSession, "prefill_type"),
@@ -35,65 +35,39 @@ _PLACES = (
 """Each part of a session, the session that is planted with it, and the attribute that names its class."""
 
 
-class Planted(list[Defect]):
-    """Defects with a default layer; a defect's title is its docstring."""
+@dataclass(frozen=True)
+class DefectGroup:
+    """The defects of one layer and one class of bug, added to `defects`; a defect's title is its docstring."""
 
-    def __init__(self, layer: Layer) -> None:
-        super().__init__()
-        self._layer = layer
+    defects: list[Defect]
+    layer: Layer
+    bug_class: BugClass
 
     def add(
-        self,
-        name: str,
-        bug_class: BugClass,
-        source: str,
-        *,
-        layer: Layer | None = None,
-        coarse: bool = False,
-        explained_by: tuple[Mistake, ...] = (),
-    ) -> Callable[[_PartType], _PartType]:
-        """Add the decorated class, a session or a part of one, as a defect.
+        self, name: str, source: str, *explained_by: Mistake, coarse: bool = False
+    ) -> Callable[[_Mistaken], _Mistaken]:
+        """Add the decorated class, a session or a part of one, or function, which changes trtllm_mha, as a defect.
 
         Sessions and prefills belong to one backend each; other parts are planted in trtllm_mha. With `coarse`, the
         kernels compute like tensor cores, whose rounding hides small errors.
         """
 
-        def decorate(part: _PartType) -> _PartType:
-            session = _session(part)
+        def decorate(mistaken: _Mistaken) -> _Mistaken:
+            backend, plant = MHA, cast("Plant", mistaken)
+            if isinstance(mistaken, type):
+                session = _session(mistaken)
+                backend = MLA if issubclass(session, MlaSession) else MHA
 
-            def plant(backend: TrtllmBackend) -> TrtllmBackend:
-                return replace(coarse_kernels(backend) if coarse else backend, session=session)
+                def plant(backend: TrtllmBackend) -> TrtllmBackend:
+                    return replace(coarse_kernels(backend) if coarse else backend, session=session)
 
-            backend = MLA if issubclass(session, MlaSession) else MHA
-            self._append(name, layer, bug_class, part.__doc__, source, backend, plant, explained_by)
-            return part
-
-        return decorate
-
-    def add_change(
-        self, name: str, bug_class: BugClass, source: str, *, explained_by: tuple[Mistake, ...] = ()
-    ) -> Callable[[Plant], Plant]:
-        """Add the decorated function, which changes trtllm_mha, as a defect."""
-
-        def decorate(plant: Plant) -> Plant:
-            self._append(name, None, bug_class, plant.__doc__, source, MHA, plant, explained_by)
-            return plant
+            title = inspect.cleandoc(mistaken.__doc__ or "")
+            self.defects.append(
+                Defect(name, self.layer, self.bug_class, title, source, backend.name, plant, explained_by)
+            )
+            return mistaken
 
         return decorate
-
-    def _append(
-        self,
-        name: str,
-        layer: Layer | None,
-        bug_class: BugClass,
-        title: str | None,
-        source: str,
-        backend: TrtllmBackend,
-        plant: Plant,
-        explained_by: tuple[Mistake, ...],
-    ) -> None:
-        title = inspect.cleandoc(title or "")
-        self.append(Defect(name, layer or self._layer, bug_class, title, source, backend.name, plant, explained_by))
 
 
 def _session(part: type[Part]) -> Session:

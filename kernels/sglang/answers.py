@@ -57,7 +57,7 @@ class Questions:
     """The questions of one process that has imported a release. None is noted before `watch`.
 
     If ATTNFUZZ_SGLANG_ASKED names a folder, nothing is refused: each question becomes a line of a file in it, from
-    which `attnfuzz.kernels.sglang.repin` writes the pins.
+    which `scripts/pin_sglang.py` writes the pins.
     """
 
     def __init__(self) -> None:

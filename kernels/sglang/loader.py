@@ -23,7 +23,7 @@ import torch
 from attnfuzz.kernels.gpu.visible import no_gpu_visible
 from attnfuzz.kernels.sglang import wheel
 from attnfuzz.kernels.sglang.adaptations import ChangedName, changes_in, stubbed_in
-from attnfuzz.kernels.sglang.errors import CannotImport, Moved, ReleaseError, WrongHash
+from attnfuzz.kernels.sglang.errors import Moved, ReleaseError
 from attnfuzz.kernels.sglang.release import Release, release_of
 from attnfuzz.kernels.sglang.stubs import Note, Stubs
 
@@ -83,10 +83,9 @@ def load(release: Release, *, hopper: bool = False) -> Loaded:
     compiled, and the release runs its code for this architecture.
 
     Raises:
-        CannotImport: it does not import; states the first reason.
         Moved: a module or class is not at its known place.
-        WrongHash: a file of a fetched release was edited.
-        ReleaseError: this process has another release.
+        ReleaseError: it does not import, for the stated reason; a file of a fetched release was edited; this process
+            has another release.
 
     """
     if _loaded:
@@ -185,7 +184,7 @@ def _imported(release: Release, name: str) -> Any:
     # Importing a module runs arbitrary code, and SystemExit would end the worker silently.
     except (Exception, SystemExit) as error:
         reason = str(error).splitlines() or [""]
-        raise CannotImport(
+        raise ReleaseError(
             f"{release.name}: {name} fails at import, {_place(release, error)}: {type(error).__name__}: {reason[0]}"
         ) from error
 
@@ -199,8 +198,8 @@ def _absent(release: Release, name: str, error: ModuleNotFoundError) -> ReleaseE
     if missing == name or name.startswith(f"{missing}."):
         return Moved(f"{release.name} has no module {name}: {_NOT_KNOWN}")
     if missing.partition(".")[0] == "sglang":
-        return CannotImport(f"{release.name}: {name} needs {missing}, which the tree lacks: is it complete?")
-    return CannotImport(
+        return ReleaseError(f"{release.name}: {name} needs {missing}, which the tree lacks: is it complete?")
+    return ReleaseError(
         f"{release.name}: {name} needs {missing} ({_place(release, error)}): pip install 'attnfuzz[sglang]', "
         f"or pip install {missing.partition('.')[0]} if it is new to SGLang"
     )
@@ -240,14 +239,14 @@ def _make(release: Release, change: ChangedName) -> None:
 
 
 def _check_unedited(release: Release) -> None:
-    """Raise WrongHash if an imported file of a fetched release differs from its wheel's."""
+    """Raise ReleaseError if an imported file of a fetched release differs from its wheel's."""
     if not release.name.startswith("sglang=="):
         return
     files = (getattr(module, "__file__", None) for name, module in sys.modules.items() if name.startswith("sglang."))
     imported = [Path(file) for file in files if file is not None]
     edited = wheel.edited(release.root, imported)
     if edited:
-        raise WrongHash(
+        raise ReleaseError(
             f"{edited[0]} is not as {release.name} has it: remove {release.root} to fetch it anew, "
             f"or copy it elsewhere and test the copy with --sglang PATH"
         )

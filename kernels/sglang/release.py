@@ -13,7 +13,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
 from attnfuzz.kernels.sglang import wheel
-from attnfuzz.kernels.sglang.errors import NotATree
+from attnfuzz.kernels.sglang.errors import ReleaseError
 
 _SOURCE = Path("sglang", "srt", "layers", "attention")
 """A folder in the package's source that distinguishes it from a folder of its documentation."""
@@ -53,21 +53,23 @@ def release_of(name: str, progress: Callable[[str], None] = lambda _: None) -> R
 
 
 def _tree(name: str, path: Path) -> Release:
-    """Return the source tree at `path`, or in its folder python/. Raises NotATree."""
+    """Return the source tree at `path`, or in its folder python/. Raises ReleaseError."""
     root = next((each for each in (path, path / "python") if (each / _SOURCE).is_dir()), None)
     if root is None:
-        raise NotATree(f"{path} holds no source of SGLang: name a checkout, its python/ folder or an unpacked wheel")
+        raise ReleaseError(
+            f"{path} holds no source of SGLang: name a checkout, its python/ folder or an unpacked wheel"
+        )
     root = root.resolve()
     text = _version(root)
     if text is None:
-        raise NotATree(
+        raise ReleaseError(
             f"{path} does not say which version it is: git fetch --tags, or name the release that it began from, "
             f"{_PRETEND}=0.5.9"
         )
     try:
         version = Version(text)
     except InvalidVersion:
-        raise NotATree(f"{path} says that it is version {text!r}, which is none: set {_PRETEND}=0.5.9") from None
+        raise ReleaseError(f"{path} says that it is version {text!r}, which is none: set {_PRETEND}=0.5.9") from None
     flashinfer = _flashinfer_of_wheel(root) or _flashinfer_of_project(root / "pyproject.toml")
     return Release(name, version, root, flashinfer)
 

@@ -208,7 +208,7 @@ def _has(loaded: Any, file: str) -> bool:
 
 ON_A_GPU = 32 << 20
 """Bytes; a server has 128 MiB to 512. XQA's partial results take some MiB of it in any geometry that is drawn
-(attnfuzz.kernels.gpu.xqa.workspace_bytes), and its semaphores, which 0.5.23 adds to it, 8; the others take nothing.
+(attnfuzz.kernels.gpu.direct.xqa), and its semaphores, which 0.5.23 adds to it, 8; the others take nothing.
 """
 
 _LONGER_THAN_ANY = 1 << 30

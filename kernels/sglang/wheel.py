@@ -19,7 +19,7 @@ from packaging.version import Version
 
 from attnfuzz.kernels.library_cache import cache_folder, folder_made_once
 from attnfuzz.kernels.pip import PipFailed, pip
-from attnfuzz.kernels.sglang.errors import CannotFetch, NoSuchRelease, WrongHash
+from attnfuzz.kernels.sglang.errors import ReleaseError
 from attnfuzz.kernels.sglang.naming import OLDEST
 
 _ONE_WHEEL = ("--only-binary=:all:", "--python-version=3.11", "--platform=manylinux_2_34_x86_64")
@@ -30,11 +30,11 @@ _NOT_NEEDED = ("sglang/multimodal_gen/", "sglang/test/")
 
 
 def released() -> list[Version]:
-    """All versions since 0.5.9 that pip can download, oldest first; no pre-releases. Raises CannotFetch."""
+    """All versions since 0.5.9 that pip can download, oldest first; no pre-releases. Raises ReleaseError."""
     try:
         listing = pip("index", "versions", "sglang", *_ONE_WHEEL)
     except PipFailed as error:
-        raise CannotFetch(f"cannot list the versions of SGLang: {error}") from error
+        raise ReleaseError(f"cannot list the versions of SGLang: {error}") from error
     line = next((line for line in listing.splitlines() if line.startswith("Available versions:")), "")
     names = filter(None, map(str.strip, line.partition(":")[2].split(",")))
     return sorted(version for name in names if (version := Version(name)) >= OLDEST)
@@ -49,9 +49,8 @@ def unpacked(version: Version, progress: Callable[[str], None] = lambda _: None)
     """The folder that holds a version's `sglang`, fetched unless the cache has it; `progress` reports a fetch.
 
     Raises:
-        NoSuchRelease: pip knows others, but not this one.
-        CannotFetch: no network and not in the cache, or the cache can't be written to.
-        WrongHash: the download differs from the known content of this version.
+        ReleaseError: pip knows others, but not this one; no network and not in the cache, or the cache can't be written
+            to; the download differs from the known content of this version.
 
     """
     root = _folder() / str(version)
@@ -66,21 +65,21 @@ def unpacked(version: Version, progress: Callable[[str], None] = lambda _: None)
     try:
         return folder_made_once(root, fetch)
     except OSError as error:
-        raise CannotFetch(
+        raise ReleaseError(
             f"cannot write SGLang {version} to {root.parent}: {error.strerror}; "
             "set ATTNFUZZ_CACHE to a folder with space"
         ) from error
 
 
 def unpack(wheel: Path, root: Path) -> None:
-    """Unpack the package's sources and its metadata. Raises CannotFetch if a file's name leaves the folder."""
+    """Unpack the package's sources and its metadata. Raises ReleaseError if a file's name leaves the folder."""
     with zipfile.ZipFile(wheel) as archive:
         for member in archive.infolist():
             path = PurePosixPath(member.filename)
             if not _is_needed(path):
                 continue
             if path.is_absolute() or ".." in path.parts or "\\" in member.filename:
-                raise CannotFetch(f"{wheel.name} would write {member.filename!r}, outside of its folder: do not use it")
+                raise ReleaseError(f"{wheel.name} would write {member.filename!r}, outside its folder: do not use it")
             archive.extract(member, root)
 
 
@@ -104,15 +103,15 @@ def _fetched(version: Version, folder: Path) -> Path:
     except PipFailed as error:
         try:
             known = released()
-        except CannotFetch:
+        except ReleaseError:
             have = _listed(cached()) or "nothing"
-            raise CannotFetch(
+            raise ReleaseError(
                 f"cannot fetch {requirement}, which is not in {_folder()}: {error}; "
                 f"without a network, name an available one ({have}), or --sglang PATH of a source tree"
             ) from error
         if version not in known:
-            raise NoSuchRelease(f"there is no SGLang {version}; the newest are {_listed(known[-4:])}") from error
-        raise CannotFetch(f"cannot fetch {requirement}: {error}") from error
+            raise ReleaseError(f"there is no SGLang {version}; the newest are {_listed(known[-4:])}") from error
+        raise ReleaseError(f"cannot fetch {requirement}: {error}") from error
     return next(folder.glob("sglang-*.whl"))
 
 
@@ -121,12 +120,12 @@ def _listed(versions: Iterable[Version]) -> str:
 
 
 def _check(wheel: Path, version: Version) -> None:
-    """Compare a wheel with the known hash of its version, and keep it. Raises WrongHash."""
+    """Compare a wheel with the known hash of its version, and keep it. Raises ReleaseError."""
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     kept = _folder() / f"{version}.sha256"
     known = pinned().get(str(version)) or (kept.read_text().split()[0] if kept.is_file() else None)
     if known is not None and digest != known:
-        raise WrongHash(
+        raise ReleaseError(
             f"{wheel.name} has the hash {digest[:16]}..., and SGLang {version} is known by {known[:16]}...: "
             "do not use it, and look at where pip takes it from (python -m pip config list)"
         )

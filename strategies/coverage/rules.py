@@ -1,19 +1,38 @@
 """Rules on features, or pairs of them, that never occur, with reasons.
 
-A backend lacks their requirements, they exclude each other by their meaning, or they are not drawn.
+A backend lacks their requirements, they exclude each other by their meaning, or they are not drawn. Rules name features
+as reports do: "batch=1|2" are two values of an axis, "batch!=1" all others, "drafts" all of an axis, and "; " stands
+between axes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import SPECULATIVE, Mode, Pace
+from attnfuzz.reference.case import SPECULATIVE, Mode
 from attnfuzz.reference.device import Device
 from attnfuzz.strategies.coverage.classes import HEAD_DIMS, PAGE_SIZES
 from attnfuzz.strategies.coverage.features import axes
 from attnfuzz.strategies.supported import capturable, head_dims, latents
 
 Features = tuple[str, ...]
+Holds = Callable[[Capability], object]
+
+
+def named(patterns: str) -> Features:
+    """The features that patterns name. ValueError for an unknown axis or value."""
+    return tuple(feature for pattern in patterns.split("; ") for feature in _named(pattern))
+
+
+def _named(pattern: str) -> Features:
+    axis, equals, values = pattern.partition("=")
+    name = axis.removesuffix("!")
+    wanted = {f"{name}={value}" for value in values.split("|")} if values else set()
+    every = axes().get(name, ())
+    if not every or wanted - set(every):
+        raise ValueError(f"no such feature: {pattern}")
+    inverted = axis.endswith("!") or not equals
+    return tuple(feature for feature in every if (feature in wanted) is not inverted)
 
 
 @dataclass(frozen=True)
@@ -31,113 +50,24 @@ class Clash:
     reason: str
     these: Features
     those: Features
-    where: Callable[[Capability], bool] = lambda _: True
+    where: Holds
 
 
-def named(axis: str, *values: str) -> Features:
-    """The features of an axis with these values. ValueError for an unknown value."""
-    wanted = tuple(f"{axis}={value}" for value in values)
-    if unknown := set(wanted) - set(axes()[axis]):
-        raise ValueError(f"no such feature: {', '.join(sorted(unknown))}")
-    return wanted
+def _never(reason: str, patterns: str, where: Holds) -> Lack:
+    return Lack(reason, lambda can: named(patterns) if where(can) else ())
 
 
-def besides(axis: str, *values: str) -> Features:
-    """All features of an axis except those with these values. ValueError for an unknown value."""
-    left_out = frozenset(named(axis, *values))
-    return tuple(feature for feature in axes()[axis] if feature not in left_out)
+def _clash(reason: str, these: str, those: str, where: Holds = lambda _: True) -> Clash:
+    return Clash(reason, named(these), named(those), where)
 
 
-_NO_KEYS = (*named("kv len", "0"), *named("without keys", "some", "all"), *named("longest kv", "0"))
-_REPLAYS = (*besides("launch", "eager"), *named("relation", "replay as eager"))
-_PADDED = (*besides("padding", "none"), *named("relation", "padding enlarged"))
-_CHUNKS = (*besides("chunks"), *named("relation", "chunks changed"))
-_FACTORS = (*besides("K scale", "1"), *besides("V scale", "1"))
-_DIFFERING = besides("V dim", "as K's")
-
-
-def _unless(has: Callable[[Capability], object], features: Features) -> Callable[[Capability], Features]:
-    return lambda can: () if has(can) else features
-
-
-def _when(has: Callable[[Capability], object], features: Features) -> Callable[[Capability], Features]:
-    return lambda can: features if has(can) else ()
-
-
-def _chunked(can: Capability) -> bool:
-    return can.latent and Mode.CHUNKED_PREFILL in can.modes
+def _besides(axis: str, values: Iterable[object]) -> Features:
+    return named(f"{axis}!={'|'.join(map(str, values))}")
 
 
 def _head_dims(can: Capability) -> set[str]:
     dims = [latent.rank + latent.rope for latent in latents(can) if latent] if can.latent else head_dims(can)
     return {HEAD_DIMS.of(dim) for dim in dims}
-
-
-LACKS: tuple[Lack, ...] = (
-    Lack("the backend does not have this mode", lambda can: besides("mode", *can.modes)),
-    Lack("the backend does not take queries of this dtype", lambda can: besides("dtype", *can.dtypes)),
-    Lack("the backend does not have this KV layout", lambda can: besides("layout", *can.layouts)),
-    Lack("the backend does not take this query view", lambda can: besides("query view", *can.query_views)),
-    Lack("the backend does not take this KV view", lambda can: besides("KV view", *can.kv_views)),
-    Lack("the backend takes dense page tables only", _unless(lambda can: can.table_gaps, besides("table gap", "none"))),
-    Lack(
-        "a CPU has no queue to be behind with",
-        _unless(lambda can: can.device is Device.CUDA, besides("pace", Pace.PROMPT)),
-    ),
-    Lack(
-        "the backend does not have pages of this size",
-        lambda can: besides("page size", *{PAGE_SIZES.of(size) for size in can.page_sizes}),
-    ),
-    Lack(
-        "the backend does not have this head dim",
-        lambda can: besides("head dim", *_head_dims(can)),
-    ),
-    Lack(
-        "the backend does not have an fp8 KV cache",
-        _unless(lambda can: can.fp8_kv, besides("KV dtype", "that of the queries")),
-    ),
-    Lack("the backend does not have windows", _unless(lambda can: can.windows, besides("window", "none"))),
-    Lack("the backend does not have sinks", _unless(lambda can: can.sinks, named("sinks", "yes"))),
-    Lack("the backend does not have soft caps", _unless(lambda can: can.soft_cap, named("soft cap", "yes"))),
-    Lack("the backend does not scale K and V", _unless(lambda can: can.kv_scales, _FACTORS)),
-    Lack("the backend is not padded", _unless(lambda can: can.padding, _PADDED)),
-    Lack("the backend is not captured in graphs", _unless(capturable, _REPLAYS)),
-    Lack("the backend does not take requests without KV", _unless(lambda can: can.empty_kv, _NO_KEYS)),
-    Lack(
-        "the backend does not take fewer keys than queries",
-        _unless(lambda can: can.kv_shorter_than_q, named("prefix", "fewer keys than queries")),
-    ),
-    Lack(
-        "the backend needs equal head dims",
-        _unless(lambda can: can.unequal_head_dims or can.latent, _DIFFERING),
-    ),
-    Lack(
-        "the backend has latents: K is the whole one, V a part",
-        _when(lambda can: can.latent, besides("V dim", "smaller")),
-    ),
-    Lack("the backend has latents: one KV head", _when(lambda can: can.latent, besides("KV heads", "1"))),
-    Lack("the backend has latents", _when(lambda can: can.latent, named("latent", "none"))),
-    Lack("the backend does not have latents", _unless(lambda can: can.latent, besides("latent", "none"))),
-    Lack(
-        "not drawn: no served model without latents has such a group of heads",
-        _unless(lambda can: can.latent or can.buckets, named("group", "another", "over 16")),
-    ),
-    Lack("nothing but a chunked prefill of latents is cut into chunks", _unless(_chunked, _CHUNKS)),
-)
-
-
-_REPLAYED = besides("launch", "eager")
-_RAGGED = besides("q lens", "the same")
-_REQUESTS = named("padding", "fewer requests than real", "as many requests, or more")
-
-
-def _modes(*modes: Mode) -> tuple[str, ...]:
-    return named("mode", *modes)
-
-
-_UNIFORM = _modes(*(mode for mode in Mode if mode.uniform))
-_SPECULATIVE = _modes(*SPECULATIVE)
-_PREFILLS = _modes(*(mode for mode in Mode if not mode.speculative))
 
 
 def _latent(can: Capability) -> bool:
@@ -163,7 +93,7 @@ def _short_pages(can: Capability) -> bool:
     return _free(can) and max(can.page_sizes, default=0) <= 128
 
 
-def _is_largest(dim: int) -> Callable[[Capability], bool]:
+def _is_largest(dim: int) -> Holds:
     return lambda can: _free(can) and max(head_dims(can), default=0) == dim
 
 
@@ -171,75 +101,101 @@ def _all_drafts(can: Capability) -> bool:
     return Mode.DRAFT_EXTEND not in can.modes
 
 
-MEANING: tuple[Clash, ...] = (
-    Clash("a decode has one query per request", _modes(Mode.DECODE), (*besides("longest q", "1"), *besides("drafts"))),
-    Clash("a decode's query has a key or none", _modes(Mode.DECODE), named("prefix", "fewer keys than queries")),
-    Clash("the mode gives every request as many queries", _UNIFORM, _RAGGED),
-    Clash("every request of a draft extend has queries", _modes(Mode.DRAFT_EXTEND), named("q lens", "an idle request")),
-    Clash("only a draft extend has accept lengths", besides("mode", Mode.DRAFT_EXTEND), besides("accepted")),
-    Clash("a prefill has no drafts", _PREFILLS, besides("drafts")),
-    Clash("graphs do not hold prefills", _PREFILLS, _REPLAYED),
-    Clash("only a chunked prefill is cut into chunks", besides("mode", Mode.CHUNKED_PREFILL), besides("chunks")),
-    Clash("the mode is padded by whole requests", _UNIFORM, named("padding", "tokens")),
-    Clash("a prefill is padded by tokens", _PREFILLS, _REQUESTS),
-    Clash("a latent prefill attends to its own tokens", _PREFILLS, _NO_KEYS, _latent),
-    Clash("a latent prefill attends to its own tokens", _PREFILLS, named("prefix", "fewer keys than queries"), _latent),
-    Clash(
-        "a prefill's keys outnumber its queries",
-        named("longest q", "over 16"),
-        named("longest kv", "1 to 16"),
-        _own_tokens,
+_NO_KEYS = "kv len=0; without keys=some|all; longest kv=0"
+_NO_CHUNKS = "nothing but a chunked prefill of latents is cut into chunks"
+_NO_GROUP = "not drawn: no served model without latents has such a group of heads"
+
+LACKS: tuple[Lack, ...] = (
+    Lack("the backend does not have this mode", lambda can: _besides("mode", can.modes)),
+    Lack("the backend does not take queries of this dtype", lambda can: _besides("dtype", can.dtypes)),
+    Lack("the backend does not have this KV layout", lambda can: _besides("layout", can.layouts)),
+    Lack("the backend does not take this query view", lambda can: _besides("query view", can.query_views)),
+    Lack("the backend does not take this KV view", lambda can: _besides("KV view", can.kv_views)),
+    _never("the backend takes dense page tables only", "table gap!=none", lambda can: not can.table_gaps),
+    _never("a CPU has no queue to be behind with", "pace!=prompt", lambda can: can.device is not Device.CUDA),
+    Lack(
+        "the backend does not have pages of this size",
+        lambda can: _besides("page size", map(PAGE_SIZES.of, can.page_sizes)),
     ),
-    Clash("there is only one request", named("batch", "1"), (*_RAGGED, *named("slots", "permuted"))),
-    Clash("one request has keys or not", named("batch", "1"), named("without keys", "some")),
-    Clash("a chunk without its request is no chunk", named("batch", "1"), named("chunks", "one request ends early")),
-    Clash("there are not fewer requests than one", named("batch", "1"), named("padding", "fewer requests than real")),
-    Clash("no request has keys", named("without keys", "all"), (*besides("kv len", "0"), *besides("prefix"))),
-    Clash("no request has keys", named("without keys", "all"), besides("longest kv", "0")),
-    Clash("no request has keys", named("longest kv", "0"), (*besides("kv len", "0"), *besides("prefix"))),
-    Clash("some request has keys", besides("without keys", "all"), named("longest kv", "0")),
-    Clash("every request has keys", named("without keys", "none"), named("kv len", "0")),
-    Clash(
-        "a window cuts off keys if there are some",
-        named("window", "cuts keys off"),
-        (*named("without keys", "all"), *named("longest kv", "0")),
+    Lack("the backend does not have this head dim", lambda can: _besides("head dim", _head_dims(can))),
+    _never("the backend does not have an fp8 KV cache", "KV dtype!=that of the queries", lambda can: not can.fp8_kv),
+    _never("the backend does not have windows", "window!=none", lambda can: not can.windows),
+    _never("the backend does not have sinks", "sinks=yes", lambda can: not can.sinks),
+    _never("the backend does not have soft caps", "soft cap=yes", lambda can: not can.soft_cap),
+    _never("the backend does not scale K and V", "K scale!=1; V scale!=1", lambda can: not can.kv_scales),
+    _never("the backend is not padded", "padding!=none; relation=padding enlarged", lambda can: not can.padding),
+    _never(
+        "the backend is not captured in graphs",
+        "launch!=eager; relation=replay as eager",
+        lambda can: not capturable(can),
     ),
-    Clash("queries number 1 in each request", named("longest q", "1"), (*named("q lens", "ragged"),)),
-    Clash("one query has a key or none", named("longest q", "1"), named("prefix", "fewer keys than queries")),
-    Clash("part of the drafts is more than one", named("longest q", "1"), named("accepted", "part")),
-    Clash("two drafts are both accepted, or one is", named("drafts", "1 to 2"), named("accepted", "part")),
-    Clash(
-        "without a prefix there are no keys before the queries", named("chunks", "no prefix"), named("prefix", "yes")
+    _never("the backend does not take requests without KV", _NO_KEYS, lambda can: not can.empty_kv),
+    _never(
+        "the backend does not take fewer keys than queries",
+        "prefix=fewer keys than queries",
+        lambda can: not can.kv_shorter_than_q,
     ),
-    Clash(
-        "a page of one token is full",
-        named("page size", "1"),
-        named("kv len", "within a page", "one page", "several pages"),
-    ),
-    Clash("a page of two tokens is full, or holds one", named("page size", "2"), named("kv len", "within a page")),
-    Clash(
-        "the first step has no past",
-        named("steps", "one"),
-        (*named("past", "grown", "handed on"), *named("launch", "replayed again", "captured late")),
-    ),
-    Clash("a tail of poison needs a page of poison", named("table tail", "poison"), named("spare pages", "none")),
-    Clash(
-        "K and V share a pool only if their head dims are equal", besides("V dim", "as K's"), named("KV view", "paired")
-    ),
-    Clash(
-        "which pages slots share would change",
-        named("relation", "pages relabelled"),
-        named("page order", "shared_prefix"),
-    ),
-    Clash(
-        "a latent of rank 512 is larger",
-        named("latent", "rank 512"),
-        besides("head dim", "another multiple of 16", "another"),
+    _never("the backend needs equal head dims", "V dim!=as K's", lambda can: not (can.unequal_head_dims or can.latent)),
+    _never("the backend has latents: K is the whole one, V a part", "V dim!=smaller", _latent),
+    _never("the backend has latents: one KV head", "KV heads!=1", _latent),
+    _never("the backend has latents", "latent=none", _latent),
+    _never("the backend does not have latents", "latent!=none", lambda can: not can.latent),
+    _never(_NO_GROUP, "group=another|over 16", lambda can: not (can.latent or can.buckets)),
+    _never(
+        _NO_CHUNKS,
+        "chunks; relation=chunks changed",
+        lambda can: not (can.latent and Mode.CHUNKED_PREFILL in can.modes),
     ),
 )
 
-_FEW_DRAFTS = "not drawn: servers draft two tokens or more"
+
+_REPLAYED = "launch!=eager"
+_RAGGED = "q lens!=the same"
+_FEWER_KEYS = "prefix=fewer keys than queries"
+_UNIFORM = f"mode={'|'.join(mode for mode in Mode if mode.uniform)}"
+_SPECULATIVE = f"mode={'|'.join(SPECULATIVE)}"
+_PREFILLS = f"mode={'|'.join(mode for mode in Mode if not mode.speculative)}"
+
+MEANING: tuple[Clash, ...] = (
+    _clash("a decode has one query per request", "mode=decode", "longest q!=1; drafts"),
+    _clash("a decode's query has a key or none", "mode=decode", _FEWER_KEYS),
+    _clash("the mode gives every request as many queries", _UNIFORM, _RAGGED),
+    _clash("every request of a draft extend has queries", "mode=draft_extend", "q lens=an idle request"),
+    _clash("only a draft extend has accept lengths", "mode!=draft_extend", "accepted"),
+    _clash("a prefill has no drafts", _PREFILLS, "drafts"),
+    _clash("graphs do not hold prefills", _PREFILLS, _REPLAYED),
+    _clash("only a chunked prefill is cut into chunks", "mode!=chunked_prefill", "chunks"),
+    _clash("the mode is padded by whole requests", _UNIFORM, "padding=tokens"),
+    _clash("a prefill is padded by tokens", _PREFILLS, "padding=fewer requests than real|as many requests, or more"),
+    _clash("a latent prefill attends to its own tokens", _PREFILLS, _NO_KEYS, _latent),
+    _clash("a latent prefill attends to its own tokens", _PREFILLS, _FEWER_KEYS, _latent),
+    _clash("a prefill's keys outnumber its queries", "longest q=over 16", "longest kv=1 to 16", _own_tokens),
+    _clash("there is only one request", "batch=1", f"{_RAGGED}; slots=permuted"),
+    _clash("one request has keys or not", "batch=1", "without keys=some"),
+    _clash("a chunk without its request is no chunk", "batch=1", "chunks=one request ends early"),
+    _clash("there are not fewer requests than one", "batch=1", "padding=fewer requests than real"),
+    _clash("no request has keys", "without keys=all", "kv len!=0; prefix"),
+    _clash("no request has keys", "without keys=all", "longest kv!=0"),
+    _clash("no request has keys", "longest kv=0", "kv len!=0; prefix"),
+    _clash("some request has keys", "without keys!=all", "longest kv=0"),
+    _clash("every request has keys", "without keys=none", "kv len=0"),
+    _clash("a window cuts off keys if there are some", "window=cuts keys off", "without keys=all; longest kv=0"),
+    _clash("queries number 1 in each request", "longest q=1", "q lens=ragged"),
+    _clash("one query has a key or none", "longest q=1", _FEWER_KEYS),
+    _clash("part of the drafts is more than one", "longest q=1", "accepted=part"),
+    _clash("two drafts are both accepted, or one is", "drafts=1 to 2", "accepted=part"),
+    _clash("without a prefix there are no keys before the queries", "chunks=no prefix", "prefix=yes"),
+    _clash("a page of one token is full", "page size=1", "kv len=within a page|one page|several pages"),
+    _clash("a page of two tokens is full, or holds one", "page size=2", "kv len=within a page"),
+    _clash("the first step has no past", "steps=one", "past=grown|handed on; launch=replayed again|captured late"),
+    _clash("a tail of poison needs a page of poison", "table tail=poison", "spare pages=none"),
+    _clash("K and V share a pool only if their head dims are equal", "V dim!=as K's", "KV view=paired"),
+    _clash("which pages slots share would change", "relation=pages relabelled", "page order=shared_prefix"),
+    _clash("a latent of rank 512 is larger", "latent=rank 512", "head dim!=another multiple of 16|another"),
+)
+
 _MANY_DRAFTS = "not drawn: servers draft 16 tokens at most"
+_FEW_DRAFTS = "not drawn: servers draft two tokens or more"
 _LONG_AND_LONG = "not drawn: a long KV and a long prompt cost too much"
 _WIDE_AND_LONG = "not drawn: many requests and a long prompt cost too much"
 _MANY_HEADS = "not drawn: this many heads cost too much"
@@ -249,35 +205,31 @@ _PROMPTS = "not drawn: no prompt is as long"
 _SERVED = "not drawn: only served models have this many heads"
 _MORE_THAN_DRAFTS = "there are as many queries as drafts at most"
 _OF_ALL_DRAFTS = "the backend has no draft extend: all drafts are queries"
-_OTHER_PAGES = besides("page size", "32", "64")
-_UP_TO_8 = named("drafts", "5", "6", "7", "8")
+_LONG_KV = "longest kv=257 to 1000|over 1000"
 
 NOT_DRAWN: tuple[Clash, ...] = (
-    Clash(_MORE_THAN_DRAFTS, named("drafts", "1 to 2"), besides("longest q", "1", "2")),
-    Clash(_MORE_THAN_DRAFTS, named("drafts", "3", "4"), besides("longest q", "1", "2", "3 to 4")),
-    Clash(_MORE_THAN_DRAFTS, _UP_TO_8, named("longest q", "9 to 16", "over 16")),
-    Clash(_MANY_DRAFTS, _SPECULATIVE, named("longest q", "over 16")),
-    Clash(_FEW_DRAFTS, _modes(Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND_V2), named("longest q", "1")),
-    Clash(_FEW_DRAFTS, named("accepted", "all"), named("longest q", "1")),
-    Clash(_OF_ALL_DRAFTS, named("drafts", "1 to 2"), besides("longest q", "2"), _all_drafts),
-    Clash(_OF_ALL_DRAFTS, named("drafts", "3", "4"), besides("longest q", "3 to 4"), _all_drafts),
-    Clash(_OF_ALL_DRAFTS, _UP_TO_8, besides("longest q", "5 to 8"), _all_drafts),
-    Clash(_OF_ALL_DRAFTS, named("drafts", "over 8"), besides("longest q", "9 to 16"), _all_drafts),
-    Clash(_LONG_AND_LONG, named("longest kv", "over 1000"), named("longest q", "over 16"), _short_pages),
-    *(
-        Clash(_LARGEST_DIM, named("head dim", str(dim)), named("V dim", "larger"), _is_largest(dim))
-        for dim in (64, 128, 256, 512)
-    ),
-    Clash("not drawn: no smaller head dim", named("head dim", "8"), named("V dim", "smaller")),
-    Clash(_MANY_HEADS, named("KV heads", "over 4"), named("group", "3", "5", "16"), _free),
-    Clash(_MANY_HEADS, named("KV heads", "3 to 4"), named("group", "8", "16"), _free),
-    Clash(_WIDE_AND_LONG, named("batch", "9 to 16", "17 to 32", "over 32"), named("longest q", "over 16")),
-    Clash(_BUCKET, named("batch", "over 32"), named("padding", "as many requests, or more")),
-    Clash(_PROMPTS, named("chunks", "no prefix"), named("longest kv", "65 to 256", "257 to 1000", "over 1000")),
-    Clash(_SERVED, named("group", "over 16"), named("latent", "smaller"), _free),
-    Clash(_MANY_HEADS, named("group", "over 16"), besides("batch", "1", "2"), _free),
-    Clash(_MANY_HEADS, named("group", "over 16"), named("longest q", "over 16"), _free),
-    Clash(_MANY_HEADS, named("group", "over 16"), named("longest kv", "257 to 1000", "over 1000"), _short_pages),
-    Clash(_SERVED, named("group", "over 16"), besides("head dim", "another multiple of 16"), _free),
-    Clash(_SERVED, named("group", "over 16"), _OTHER_PAGES, _has_served_pages),
+    _clash(_MORE_THAN_DRAFTS, "drafts=1 to 2", "longest q!=1|2"),
+    _clash(_MORE_THAN_DRAFTS, "drafts=3|4", "longest q!=1|2|3 to 4"),
+    _clash(_MORE_THAN_DRAFTS, "drafts=5|6|7|8", "longest q=9 to 16|over 16"),
+    _clash(_MANY_DRAFTS, _SPECULATIVE, "longest q=over 16"),
+    _clash(_FEW_DRAFTS, "mode=target_verify|draft_extend_v2", "longest q=1"),
+    _clash(_FEW_DRAFTS, "accepted=all", "longest q=1"),
+    _clash(_OF_ALL_DRAFTS, "drafts=1 to 2", "longest q!=2", _all_drafts),
+    _clash(_OF_ALL_DRAFTS, "drafts=3|4", "longest q!=3 to 4", _all_drafts),
+    _clash(_OF_ALL_DRAFTS, "drafts=5|6|7|8", "longest q!=5 to 8", _all_drafts),
+    _clash(_OF_ALL_DRAFTS, "drafts=over 8", "longest q!=9 to 16", _all_drafts),
+    _clash(_LONG_AND_LONG, "longest kv=over 1000", "longest q=over 16", _short_pages),
+    *(_clash(_LARGEST_DIM, f"head dim={dim}", "V dim=larger", _is_largest(dim)) for dim in (64, 128, 256, 512)),
+    _clash("not drawn: no smaller head dim", "head dim=8", "V dim=smaller"),
+    _clash(_MANY_HEADS, "KV heads=over 4", "group=3|5|16", _free),
+    _clash(_MANY_HEADS, "KV heads=3 to 4", "group=8|16", _free),
+    _clash(_WIDE_AND_LONG, "batch=9 to 16|17 to 32|over 32", "longest q=over 16"),
+    _clash(_BUCKET, "batch=over 32", "padding=as many requests, or more"),
+    _clash(_PROMPTS, "chunks=no prefix", f"longest kv=65 to 256; {_LONG_KV}"),
+    _clash(_SERVED, "group=over 16", "latent=smaller", _free),
+    _clash(_MANY_HEADS, "group=over 16", "batch!=1|2", _free),
+    _clash(_MANY_HEADS, "group=over 16", "longest q=over 16", _free),
+    _clash(_MANY_HEADS, "group=over 16", _LONG_KV, _short_pages),
+    _clash(_SERVED, "group=over 16", "head dim!=another multiple of 16", _free),
+    _clash(_SERVED, "group=over 16", "page size!=32|64", _has_served_pages),
 )

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 from attnfuzz.harness.judge.explain.claim import Aspect, Claim
 from attnfuzz.harness.judge.explain.keys import changed_keys
-from attnfuzz.harness.judge.explain.lengths import lengths
 from attnfuzz.harness.judge.explain.lse import lse_claims
-from attnfuzz.harness.judge.explain.masks import masks
+from attnfuzz.harness.judge.explain.masks import lengths, masks
 from attnfuzz.harness.judge.explain.merges import merges
 from attnfuzz.harness.judge.explain.other_rows import other_keys, other_queries, other_rows
 from attnfuzz.harness.judge.explain.paged_claims import as_called, paged_claims

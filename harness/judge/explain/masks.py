@@ -1,16 +1,21 @@
-"""Claims about the mask: each is a rule that gives any row its visible keys."""
+"""Claims about the mask, or the request's length: each is a rule that gives any row its visible keys."""
 
 from collections.abc import Callable, Iterator
 
 from attnfuzz.harness.judge.explain.claim import Claim
+from attnfuzz.harness.judge.explain.key_terms import key_terms
+from attnfuzz.harness.judge.explain.keys import MOST_ELEMENTS
 from attnfuzz.harness.judge.explain.wrong_row import Alternative, WrongRow
 from attnfuzz.reference.mistake import Mistake
 
 _TILES = (8, 16, 32, 64, 128)
 """Numbers of keys that kernels mask or skip at once."""
 
-Keys = Callable[[WrongRow], range]
-"""The keys of its request that a row sees under a wrong mask."""
+_MULTIPLES = (2, 4, 8, 16, 32, 64, 128, 256)
+"""Numbers of keys in a page or in one load of a kernel."""
+
+Keys = Callable[[WrongRow], range | None]
+"""The keys of its request that a row sees under a wrong mask; None where that has no answer."""
 
 
 def masks(row: WrongRow) -> Iterator[Claim]:
@@ -51,11 +56,34 @@ def _windows(row: WrongRow) -> Iterator[Claim]:
         yield _claim(Mistake.WINDOW, words, _from_tile(tile))
 
 
-def _claim(mistake: Mistake, words: str, keys: Keys) -> Claim:
-    def answer(row: WrongRow) -> Alternative:
-        return row.alternative(row.alone(keys(row)))
+def lengths(row: WrongRow) -> Iterator[Claim]:
+    """The request shorter by 1, by its queries, by the best-fitting number of keys, or down to a multiple."""
+    tried = max(len(row.seen), 1)
+    for count in sorted({1, row.q_len, *_best_count(row)}):
+        keys = f"{count:,} keys" if count > 1 else "key"
+        # For one key, that equals a causal limit one lower, unless a window moves along.
+        if count > 1 or row.problem.window_left >= 0:
+            words = f"as if the request were {keys if count > 1 else '1 key'} shorter, for the causal limit too"
+            yield _claim(Mistake.LENGTH, words, _moved(-count), tried)
+        words = f"as if the request's last {keys} were missing"
+        yield _claim(Mistake.KEYS_MISSING, words, _first(_less(count)), tried)
+    for multiple in _MULTIPLES:
+        words = f"as if the keys past a multiple of {multiple} were missing"
+        yield _claim(Mistake.KEYS_MISSING, words, _first(_down_to(multiple)), len(_MULTIPLES))
 
-    return Claim(mistake, words, answer)
+
+def _best_count(row: WrongRow) -> Iterator[int]:
+    if 1 < len(row.seen) <= MOST_ELEMENTS // row.out.shape[0]:
+        _, last = key_terms(row).left_without_ends()
+        yield len(row.seen) - 1 - int(last[:-1].argmin())
+
+
+def _claim(mistake: Mistake, words: str, keys: Keys, tried: int = 1) -> Claim:
+    def answer(row: WrongRow) -> Alternative | None:
+        seen = keys(row)
+        return None if seen is None else row.alternative(row.alone(seen))
+
+    return Claim(mistake, words, answer, tried=tried)
 
 
 def _cut(row: WrongRow, stop: int) -> range:
@@ -69,3 +97,31 @@ def _from(row: WrongRow, start: int) -> range:
 
 def _from_tile(tile: int) -> Keys:
     return lambda row: _from(row, row.seen.start // tile * tile)
+
+
+def _moved(by: int) -> Keys:
+    """The keys in a request of another length, whose last query is aligned to the last key."""
+
+    def keys(row: WrongRow) -> range:
+        start = max(row.seen.start + by, 0) if row.seen.start else 0
+        return range(start, max(row.seen.stop + by, start))
+
+    return keys
+
+
+def _first(length: Callable[[int], int]) -> Keys:
+    """The keys among the first ones alone, mask unchanged; None if there are none."""
+
+    def keys(row: WrongRow) -> range | None:
+        start, most = row.seen.start, length(row.kv_len)
+        return range(start, max(min(row.seen.stop, most), start)) if most > 0 else None
+
+    return keys
+
+
+def _less(count: int) -> Callable[[int], int]:
+    return lambda kv_len: kv_len - count
+
+
+def _down_to(multiple: int) -> Callable[[int], int]:
+    return lambda kv_len: kv_len // multiple * multiple

@@ -30,10 +30,11 @@ Pages = Callable[[PagedCall, int, int], torch.Tensor | None]
 
 def paged_claims(row: WrongRow) -> Iterator[Claim]:
     """The metadata of the row's call, read in another way; none if the call is not known."""
-    if row.call is None or row.call.span_of(row.place) is None:
+    found = _in_call(row)
+    if found is None:
         return
-    yield from _tables(row.call)
-    yield from _strides(row.call)
+    yield from _tables(found[0])
+    yield from _strides(found[0])
     for more in sorted({1, 2, row.q_len}):
         words = f"as if the request were {more} key{'s' if more > 1 else ''} longer, for the causal limit too"
         yield Claim(Mistake.LENGTH, words, _longer(_by(more)), tried=3)
@@ -43,20 +44,23 @@ def paged_claims(row: WrongRow) -> Iterator[Claim]:
 
 def as_called(row: WrongRow) -> Iterator[Claim]:
     """The right answer to the call's arguments, where these differ from the case."""
-    known = row.call is not None and row.call.span_of(row.place) is not None
-    differences = list(_differences(row, row.call)) if row.call is not None and known else []
+    found = _in_call(row)
+    differences = [] if found is None else list(_differences(row, *found))
     if differences:
         mistake = differences[0][0]
         words = "the kernel does what its call says: " + ", and ".join(words for _, words in differences)
         yield Claim(mistake, words, _of_call, SCALED)
 
 
-def _differences(row: WrongRow, call: PagedCall) -> Iterator[tuple[Mistake, str]]:
-    """The differences between the call and the case, for this row."""
-    problem = row.problem
-    at = call.span_of(row.place)
-    assert at is not None
-    span = call.spans[at]
+def _in_call(row: WrongRow) -> tuple[PagedCall, int] | None:
+    """The call that produced a row, and the row's request in it; None if one is unknown."""
+    at = None if row.call is None else row.call.span_of(row.place)
+    return None if row.call is None or at is None else (row.call, at)
+
+
+def _differences(row: WrongRow, call: PagedCall, at: int) -> Iterator[tuple[Mistake, str]]:
+    """The differences between the call and the case, for this row in request `at` of the call."""
+    problem, span = row.problem, call.spans[at]
     first = row.place - row.token_in_request
     if (span.first_row, span.q_len) != (first, row.q_len):
         rows = f"request {at} of the call has rows {span.first_row} to {span.first_row + span.q_len - 1}"
@@ -110,11 +114,10 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _of_call(row: WrongRow) -> Alternative | None:
     """The right answer to the call's own arguments."""
-    call = row.call
-    at = None if call is None else call.span_of(row.place)
-    if call is None or at is None:
+    found = _in_call(row)
+    if found is None:
         return None
-    span = call.spans[at]
+    call, span = found[0], found[0].spans[found[1]]
     own = span.kv_len - span.q_len + row.place - span.first_row
     keys = call.gathered(torch.tensor(span.pages), min(max(own + 1, 0), span.kv_len), row.kv_head)
     if keys is None:
@@ -136,6 +139,14 @@ def _with_keys(row: WrongRow, key: torch.Tensor, value: torch.Tensor) -> Problem
     alone = row.alone(range(0))
     device = row.problem.query.device
     return replace(alone, key=key.to(device), value=value.to(device), kv_lens=(len(key),))
+
+
+def _over(row: WrongRow, call: PagedCall, pages: torch.Tensor | None, seen: range) -> Alternative | None:
+    """The row's answer over the keys `seen` on some pages; None where there are none."""
+    keys = None if pages is None else call.gathered(pages, seen.stop, row.kv_head)
+    if keys is None:
+        return None
+    return row.alternative(_with_keys(row, keys[0][seen.start :], keys[1][seen.start :]))
 
 
 def _tables(call: PagedCall) -> Iterator[Claim]:
@@ -168,20 +179,16 @@ def _tables(call: PagedCall) -> Iterator[Claim]:
 
 def _from_pages(mistake: Mistake, words: str, pages: Pages) -> Claim:
     def answer(row: WrongRow) -> Alternative | None:
-        call = row.call
-        at = None if call is None else call.span_of(row.place)
-        if call is None or at is None:
+        found = _in_call(row)
+        if found is None:
             return None
+        call, at = found
         count = -(-row.seen.stop // call.page_size)
         taken, own = pages(call, at, count), _own(call, at, count)
         if mistake is not Mistake.CACHE_STRIDE and taken is not None and own is not None and torch.equal(taken, own):
             # The same pages: the fault is in their content, not in the lookup.
             return None
-        keys = None if taken is None else call.gathered(taken, row.seen.stop, row.kv_head)
-        if keys is None:
-            return None
-        start = row.seen.start
-        return row.alternative(_with_keys(row, keys[0][start:], keys[1][start:]))
+        return _over(row, call, taken, row.seen)
 
     return Claim(mistake, words, answer, RULE)
 
@@ -268,17 +275,13 @@ def _by(more: int) -> More:
 
 def _longer(more_than: More) -> Callable[[WrongRow], Alternative | None]:
     def answer(row: WrongRow) -> Alternative | None:
-        call = row.call
-        at = None if call is None else call.span_of(row.place)
-        if call is None or at is None:
+        found = _in_call(row)
+        if found is None:
             return None
+        call, at = found
         more = more_than(row.kv_len, call.page_size)
         stop = row.seen.stop + more
-        pages = _own(call, at, -(-stop // call.page_size))
-        keys = None if pages is None else call.gathered(pages, stop, row.kv_head)
-        if keys is None:
-            return None
         start = row.seen.start + more if row.seen.start else 0
-        return row.alternative(_with_keys(row, keys[0][start:], keys[1][start:]))
+        return _over(row, call, _own(call, at, -(-stop // call.page_size)), range(start, stop))
 
     return answer

@@ -90,8 +90,8 @@ def test_whatever_an_argument_was_there_is_a_case_or_one_line_that_says_why_not(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"bmm1_scale": None}, "bmm1_scale is no number"),
-        ({"bmm2_scale": torch.ones(2)}, "bmm2_scale is no number"),
+        ({"bmm1_scale": None}, "bmm1_scale is None, not a single number"),
+        ({"bmm2_scale": torch.ones(2)}, "bmm2_scale is float32 [2], not a single number"),
         ({"causal": "yes"}, "whether it is causal is neither true nor false"),
     ],
 )

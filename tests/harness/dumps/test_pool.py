@@ -10,7 +10,7 @@ from attnfuzz.harness.dumps.contents import BufferShelf, Contents
 from attnfuzz.harness.dumps.pool import CutPool, PageMap, cut_pool, in_ranges
 from attnfuzz.harness.memory.poison import poison
 from attnfuzz.kernels.entry_points import Parameter, RequestSpan, Role
-from attnfuzz.reference.calls import content_of
+from attnfuzz.reference.calls import content_of, viewed
 
 TOTAL = 10
 
@@ -114,7 +114,11 @@ def numbers(*shape: int) -> torch.Tensor:
 
 
 def shown(pool: CutPool, shelf: BufferShelf, part: int = 0) -> torch.Tensor:
-    return shelf.tensor(pool.parts[part]).contiguous().view(torch.float32)
+    view = pool.parts[part]
+    (buffer,) = (each for each in shelf.buffers() if each.name == view.buffer)
+    content = content_of(buffer)
+    assert content is not None
+    return viewed(content.view(torch.int32), view).contiguous().view(torch.float32)
 
 
 def holds_what_is_kept(found: torch.Tensor, recorded: torch.Tensor) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from attnfuzz.harness.judge import Allowed
 from attnfuzz.harness.judge.element_bound import element_bound
+from attnfuzz.harness.judge.evidence import Evidence
 from attnfuzz.harness.judge.judged_again import element_allowance
 from attnfuzz.harness.judge.lse_bound import lse_bound
 from attnfuzz.harness.judge.metamorphic import StepComparison, compare
@@ -24,12 +24,12 @@ BITWISE, BOUNDED = Relation.PAGES_RELABELLED, Relation.PADDING_ENLARGED
 CONTRACT = Contract(lse=LseBase.TWO)
 
 
-def first_run(layer: Any, output: Output, contract: Contract = CONTRACT) -> Allowed:
+def first_run(layer: Any, output: Output, contract: Contract = CONTRACT) -> Evidence:
     judgement = layer.judged(output, contract, keep=True)
     assert judgement.observations == ()
-    allowed: Allowed | None = judgement.allowed
-    assert allowed is not None
-    return allowed
+    kept: Evidence | None = judgement.kept
+    assert kept is not None
+    return kept
 
 
 def compared(
@@ -37,7 +37,7 @@ def compared(
     output: Output,
     relation: Relation,
     *,
-    first: Allowed | None = None,
+    first: Evidence | None = None,
     positions: tuple[int, ...] | None = None,
     contract: Contract = CONTRACT,
     strict: bool = False,

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 from small_cases import drawn
 
 from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.calls.asked import NamesNothing, NotJudgeable, asked
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.triage.asked import NamesNothing, NotJudgeable, asked, differences
+from attnfuzz.harness.triage.differences import differences
 from attnfuzz.harness.triage.evidence import BETWEEN, collect
 from attnfuzz.reference import case_file
 from attnfuzz.reference.calls import Buffer, Call, CallAnswer, CallCase, Expected, View

@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from attnfuzz.kernels.sglang import answers, repin
+from attnfuzz.kernels.sglang import answers
 from attnfuzz.kernels.sglang.answers import ABSENT, Questions, ServerMock, Unanswered, pinned
 from attnfuzz.kernels.sglang.errors import ReleaseError
 
 _V = Version("0.5.9")
+repin = runpy.run_path(str(Path(__file__).parents[3] / "scripts/pin_sglang.py"))["repin"]
 
 _BACKEND = """
 def init(runner):
@@ -139,14 +141,14 @@ def test_recording_refuses_nothing_and_its_record_is_what_gets_pinned(
     for _ in range(2):
         assert world.run("init", ServerMock("model_runner")) is None
     world.asked.check()
-    assert repin.repin(recorded, pins) == ["0.5.9"]
+    assert repin(recorded, pins) == ["0.5.9"]
     assert json.loads((pins / "0.5.9.json").read_text()) == {"model_runner.enable_x": ["sglang/srt/backend.py:3"]}
 
 
 def test_a_release_that_asks_nothing_is_pinned_with_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(answers.RECORD, str(tmp_path))
     Questions().watch(tmp_path / "release", _V)
-    assert repin.repin(tmp_path, tmp_path) == ["0.5.9"]
+    assert repin(tmp_path, tmp_path) == ["0.5.9"]
     assert json.loads((tmp_path / "0.5.9.json").read_text()) == {}
 
 
@@ -154,7 +156,7 @@ def test_processes_that_record_the_same_question_pin_it_once(tmp_path: Path) -> 
     line = json.dumps({"release": "0.5.9", "name": "x.y", "place": "sglang/a.py:1"})
     other = json.dumps({"release": "0.5.9", "name": "x.y", "place": "sglang/a.py:9"})
     (tmp_path / answers.RECORDED).write_text(f"{line}\n{other}\n{line}\n")
-    repin.repin(tmp_path, tmp_path)
+    repin(tmp_path, tmp_path)
     assert json.loads((tmp_path / "0.5.9.json").read_text()) == {"x.y": ["sglang/a.py:1", "sglang/a.py:9"]}
 
 

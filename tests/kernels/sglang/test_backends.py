@@ -9,7 +9,7 @@ from attnfuzz.kernels.native import build
 from attnfuzz.kernels.sglang import backends
 from attnfuzz.kernels.sglang.backends import capability_of
 from attnfuzz.kernels.sglang.engine import backend_of
-from attnfuzz.kernels.sglang.errors import NotATree
+from attnfuzz.kernels.sglang.errors import ReleaseError
 from attnfuzz.kernels.sglang.naming import Named
 from attnfuzz.reference.case import Mode
 from attnfuzz.reference.dtypes import DType
@@ -58,5 +58,5 @@ def test_where_all_is_installed_the_native_kernels_are_what_may_be_missing(monke
 
 
 def test_a_folder_without_a_source_of_sglang_is_no_backend(tmp_path: Path) -> None:
-    with pytest.raises(NotATree):
+    with pytest.raises(ReleaseError):
         backend_of(Named.parse(f"sglang@{tmp_path}:trtllm_mha"))

@@ -7,7 +7,7 @@ import pytest
 from packaging.version import Version
 
 from attnfuzz.kernels.sglang.engine import ENGINE
-from attnfuzz.kernels.sglang.errors import NotATree
+from attnfuzz.kernels.sglang.errors import ReleaseError
 from attnfuzz.kernels.sglang.release import Release, release_of
 
 
@@ -74,7 +74,7 @@ def test_the_tags_of_another_repository_around_it_say_nothing(checkout: Path) ->
 
 @pytest.mark.slow
 def test_the_version_can_be_said_where_a_tree_does_not(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(NotATree, match=r"does not say which version it is: git fetch --tags, or .*=0\.5\.9"):
+    with pytest.raises(ReleaseError, match=r"does not say which version it is: git fetch --tags, or .*=0\.5\.9"):
         tree_at(checkout)
     monkeypatch.setenv("SETUPTOOLS_SCM_PRETEND_VERSION", "0.5.14")
     assert tree_at(checkout).version == Version("0.5.14")
@@ -83,7 +83,7 @@ def test_the_version_can_be_said_where_a_tree_does_not(checkout: Path, monkeypat
 @pytest.mark.slow
 def test_a_version_that_is_none_is_reported(checkout: Path) -> None:
     _say(checkout, "newest")
-    with pytest.raises(NotATree, match="'newest', which is none"):
+    with pytest.raises(ReleaseError, match="'newest', which is none"):
         tree_at(checkout)
 
 
@@ -95,7 +95,7 @@ def test_without_git_a_build_says_the_version(checkout: Path, monkeypatch: pytes
 
 
 def test_a_folder_without_the_source_is_no_tree(tmp_path: Path) -> None:
-    with pytest.raises(NotATree, match="holds no source of SGLang: name a checkout"):
+    with pytest.raises(ReleaseError, match="holds no source of SGLang: name a checkout"):
         tree_at(tmp_path)
 
 

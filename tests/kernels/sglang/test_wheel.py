@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from attnfuzz.kernels import library_cache
 from attnfuzz.kernels.sglang import wheel
-from attnfuzz.kernels.sglang.errors import CannotFetch, NoSuchRelease, WrongHash
+from attnfuzz.kernels.sglang.errors import ReleaseError
 from attnfuzz.kernels.sglang.naming import OLDEST
 from attnfuzz.kernels.sglang.release import release_of
 
@@ -78,7 +78,7 @@ def test_only_the_sources_of_the_package_and_its_metadata_are_unpacked(cache: Pa
 @pytest.mark.usefixtures("cache")
 def test_a_known_version_with_another_hash_is_refused(wheels: Path) -> None:
     make_wheel(wheels, "0.5.9")
-    with pytest.raises(WrongHash, match=r"sglang-0\.5\.9-py3-none-any\.whl .* do not use it") as refused:
+    with pytest.raises(ReleaseError, match=r"sglang-0\.5\.9-py3-none-any\.whl .* do not use it") as refused:
         wheel.unpacked(Version("0.5.9"))
     assert len(str(refused.value).splitlines()) == 1
     assert wheel.cached() == []
@@ -90,7 +90,7 @@ def test_a_version_that_became_another_since_its_first_fetch_is_refused(cache: P
     make_wheel(wheels, str(NEW))
     shutil.rmtree(wheel.unpacked(NEW))
     make_wheel(wheels, str(NEW), {**SOURCES, "sglang/more.py": ""})
-    with pytest.raises(WrongHash):
+    with pytest.raises(ReleaseError):
         wheel.unpacked(NEW)
     assert not (cache / "0.5.99").exists()
 
@@ -100,7 +100,7 @@ def test_a_version_that_became_another_since_its_first_fetch_is_refused(cache: P
 @pytest.mark.parametrize("name", ["sglang/../../outside.py", "sglang/..\\outside.py"])
 def test_a_wheel_that_would_write_outside_of_its_folder_is_refused(cache: Path, wheels: Path, name: str) -> None:
     make_wheel(wheels, str(NEW), {**SOURCES, name: ""})
-    with pytest.raises(CannotFetch, match="outside of its folder: do not use it"):
+    with pytest.raises(ReleaseError, match="outside its folder: do not use it"):
         wheel.unpacked(NEW)
     assert not list(cache.parent.rglob("*outside.py"))
 
@@ -129,7 +129,7 @@ def test_an_interrupted_fetch_is_not_taken_for_a_whole_one(
 def test_a_version_that_was_never_released_is_reported_with_the_newest_ones(wheels: Path) -> None:
     for version in ("0.5.20", "0.5.21", "0.5.22", "0.5.23", "0.5.24rc1"):
         make_wheel(wheels, version)
-    with pytest.raises(NoSuchRelease) as refused:
+    with pytest.raises(ReleaseError) as refused:
         wheel.unpacked(NEW)
     assert str(refused.value) == "there is no SGLang 0.5.99; the newest are 0.5.20, 0.5.21, 0.5.22, 0.5.23"
 
@@ -142,7 +142,7 @@ def test_without_a_network_it_says_what_there_is_without_one(wheels: Path) -> No
     wheel.unpacked(NEW)
     file.unlink()
     with pytest.raises(
-        CannotFetch, match=r"without a network, name an available one \(0\.5\.99\), or --sglang"
+        ReleaseError, match=r"without a network, name an available one \(0\.5\.99\), or --sglang"
     ) as refused:
         wheel.unpacked(Version("0.5.98"))
     assert len(str(refused.value).splitlines()) == 1
@@ -161,14 +161,14 @@ def test_released_versions_are_those_that_can_be_driven_the_oldest_first(wheels:
 def test_a_cache_that_cannot_be_written_says_which_variable_to_set(cache: Path) -> None:
     cache.mkdir(parents=True)
     cache.chmod(0o500)
-    with pytest.raises(CannotFetch, match="set ATTNFUZZ_CACHE"):
+    with pytest.raises(ReleaseError, match="set ATTNFUZZ_CACHE"):
         wheel.unpacked(NEW)
 
 
 def test_a_cache_that_is_a_file_says_which_variable_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("ATTNFUZZ_CACHE", str(tmp_path / "file"))
-    with pytest.raises(CannotFetch, match="set ATTNFUZZ_CACHE"):
+    with pytest.raises(ReleaseError, match="set ATTNFUZZ_CACHE"):
         wheel.unpacked(NEW)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from wrong_rows import Change, again, answering, claims_of, cut, right_row, said_of, swapped, two_requests
 
-from attnfuzz.harness.judge.explain import candidates, keys, lengths
+from attnfuzz.harness.judge.explain import candidates, keys, masks
 from attnfuzz.harness.judge.explain.claim import Aspect
 from attnfuzz.harness.judge.explain.wrong_row import WrongRow
 from attnfuzz.reference.noise import NoiseModel
@@ -244,7 +244,7 @@ def test_one_key_of_65536_is_named_by_exact_counts() -> None:
 
 def test_a_long_row_is_compared_with_other_rows_alone(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(candidates, "LONG", 60)
-    for module in (keys, lengths):
+    for module in (keys, masks):
         monkeypatch.setattr(module, "MOST_ELEMENTS", 60 * 32)
     assert "as if it were the row of head 3" in said_of(problem, lambda row: replace(row, head=3).alone(row.seen))
     assert said_of(problem, cut(range(37, 38)), with_lse=False) == []

@@ -1,6 +1,6 @@
-"""Writes pinned/VERSION.json from recorded questions, for make pin-sglang.
+"""Writes kernels/sglang/pinned/VERSION.json from recorded questions, for make pin-sglang.
 
-    python -m attnfuzz.kernels.sglang.repin FOLDER
+    python scripts/pin_sglang.py FOLDER
 
 Questions that a version no longer asks are dropped: review the difference before you keep it.
 """
@@ -28,5 +28,5 @@ def repin(recorded: Path, pinned: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    for version in repin(Path(sys.argv[1]), Path(__file__).parent / "pinned"):
+    for version in repin(Path(sys.argv[1]), Path(__file__).parents[1] / "kernels/sglang/pinned"):
         sys.stdout.write(f"pinned {version}\n")

@@ -1,0 +1,230 @@
+"""A call's right answer by its own arguments, instead of a server's intent.
+
+A planner that passes the wrong pages gets the right attention to the wrong pages. A call's result is compared with
+attention to the keys that its arguments name: if they agree, the kernel followed its arguments.
+"""
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+
+from attnfuzz.harness.calls.literal_calls import flat, literal_arguments, rows
+from attnfuzz.kernels.entry_points import Breach, Parameter, RequestSpan, Role
+from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
+from attnfuzz.kernels.entry_points.context import leaves_empty_rows
+from attnfuzz.kernels.entry_points.forms import described, tensors_of, window_of
+from attnfuzz.kernels.entry_points.pool import token_major
+from attnfuzz.reference.calls import Buffer, Call, CallAnswer, CallCase, Expected, View, named_views, pack
+from attnfuzz.reference.contract import Contract
+from attnfuzz.reference.dtypes import DType
+
+MAX_KEY_BYTES = 64 << 20
+"""Default limit of keys and values gathered from pages: the case has a copy of them."""
+
+_MASKS_OF_THEIR_OWN = frozenset({"trtllm_fmha_v2_prefill"})
+"""Entry points with a mask argument, which an answer can't express."""
+
+
+class NotJudgeable(ValueError):
+    """A call that can't be judged by its own arguments; the message is a clause with the reason."""
+
+
+class NamesNothing(NotJudgeable):
+    """A request whose arguments name queries or keys that hold NaN: unwritten memory, usually."""
+
+    def __init__(self, breach: Breach) -> None:
+        super().__init__(breach.text)
+        self.breach = breach
+
+
+def asked(case: CallCase, index: int, contract: Contract) -> CallCase:
+    """The calls up to `index`, with the right answer to that one's arguments. Raises NotJudgeable."""
+    call = AskedCall(case, index)
+    requests = [expected for request in range(len(call.spans)) for expected in call.expected(request)]
+    return call.with_answer(requests, lse=contract.lse is not None)
+
+
+class AskedCall:
+    """The requests in the arguments of call `index`, and the attention due to each.
+
+    `silent` are the requests whose rows the kernel leaves unwritten, since they have no keys. Keys and values on pages
+    are copied into buffers of their own, at most `most_bytes` in all. Raises NotJudgeable for a call that does not say
+    which keys every request has.
+    """
+
+    def __init__(self, case: CallCase, index: int, *, most_bytes: int = MAX_KEY_BYTES) -> None:
+        self._case, self._index = case, index
+        call = case.calls[index]
+        entry = ENTRY_POINTS.get(call.op)
+        if entry is None or call.op in _MASKS_OF_THEIR_OWN:
+            raise NotJudgeable("the meaning of its arguments is unknown")
+        arguments = literal_arguments(case, index)
+        try:
+            parameters, self.spans = entry.parameters(arguments), entry.spans(arguments)
+            self._parts = _Parts(call, parameters, arguments)
+            self.out, self._query = flat(self._parts.view(Role.OUT), 3), flat(self._parts.view(Role.QUERY), 3)
+            self._lse = flat(self._parts.view(Role.LSE), 2) if self._parts.has(Role.LSE) else None
+            self._scales = [_scale(arguments, name) for name in ("bmm1_scale", "bmm2_scale")]
+            self.causal = _is_causal(arguments)
+            self._window_left = window_of(arguments)
+        except ValueError as error:
+            raise NotJudgeable(str(error)) from error
+        _check(self.spans, self._query)
+        leaves_empty = leaves_empty_rows(call.op, arguments)
+        self.silent = [n for n, span in enumerate(self.spans) if leaves_empty and span.q_len and not span.kv_len]
+        self._keys = _Keys(self._parts, self.out.shape[-1], most_bytes)
+
+    def expected(self, request: int) -> tuple[Expected, ...]:
+        """The rows of a request, none for a silent one; without a causal mask one by one, which see all of its keys.
+
+        Raises NamesNothing, and NotJudgeable for keys outside of the call's tensors, or too many of them.
+        """
+        span = self.spans[request]
+        if request in self.silent:
+            return ()
+        _check_written(span, self._parts.tensor(Role.QUERY), request)
+        key, value = self._keys.of(span, request)
+        count = max(span.q_len, 1) if self.causal else 1
+        return tuple(
+            Expected(first_row=first, query=rows(self._query, first, min(count, span.q_len)), key=key, value=value)
+            for first in range(span.first_row, span.first_row + span.q_len, count)
+        )
+
+    def with_answer(self, requests: Sequence[Expected], *, lse: bool) -> CallCase:
+        """The calls up to this one, with the right answer for these requests, and for their LSE if the call has one."""
+        answer = CallAnswer(
+            out=self.out,
+            lse=self._lse if lse else None,
+            sinks=self._parts.view(Role.SINKS) if self._parts.has(Role.SINKS) else None,
+            requests=tuple(requests),
+            bmm1_scale=self._scales[0],
+            bmm2_scale=self._scales[1],
+            window_left=self._window_left,
+        )
+        calls, buffers = self._case.calls[: self._index + 1], (*self._case.buffers, *self._keys.copies)
+        return replace(self._case, calls=calls, buffers=buffers, answer=answer)
+
+
+def _is_causal(arguments: Mapping[str, Any]) -> bool:
+    causal = arguments.get("causal", arguments.get("is_causal", True))
+    if not isinstance(causal, int):
+        raise NotJudgeable("whether it is causal is neither true nor false")
+    return bool(causal)
+
+
+def _scale(arguments: Mapping[str, Any], name: str) -> float:
+    """A factor, 1 by default. Raises NotJudgeable for anything but a single number."""
+    scale = arguments.get(name, 1.0)
+    if isinstance(scale, torch.Tensor):
+        scale = scale.item() if scale.numel() == 1 else described(scale)
+    if not isinstance(scale, int | float):
+        raise NotJudgeable(f"{name} is {scale}, not a single number")
+    return float(scale)
+
+
+def _check(spans: Sequence[RequestSpan], query: View) -> None:
+    """Refuse requests whose keys the arguments don't determine."""
+    if not spans:
+        raise NotJudgeable("it has no requests")
+    for span in spans:
+        if not span.inside or span.kv_len < 0:
+            raise NotJudgeable("its metadata does not say which keys every request has")
+        if span.first_row < 0 or span.q_len < 0 or span.first_row + span.q_len > query.shape[0]:
+            raise NotJudgeable("the rows of a request are not among those of the queries")
+
+
+def _check_written(span: RequestSpan, query: torch.Tensor, request: int) -> None:
+    """Refuse queries that hold NaN, of a request that has keys."""
+    tokens = query.flatten(0, query.ndim - 3)[span.first_row :][: span.q_len]
+    if span.kv_len and bool(tokens.float().isnan().any()):
+        text = f"the queries of request {request} hold NaN: the rows that its strides name were never written"
+        raise NamesNothing(Breach(("query",), text, "FlashInfer's docstring of query: its tokens", request))
+
+
+class _Parts:
+    """The tensors of one call by their roles."""
+
+    def __init__(self, call: Call, parameters: Sequence[Parameter], arguments: Mapping[str, Any]) -> None:
+        views, tensors = dict(named_views(call.arguments)), dict(tensors_of(arguments))
+        self._found: dict[Role, list[tuple[Parameter, View, torch.Tensor]]] = {}
+        for parameter in parameters:
+            entry = (parameter, views[parameter.name], tensors[parameter.name])
+            self._found.setdefault(parameter.role, []).append(entry)
+
+    def has(self, role: Role) -> bool:
+        """Whether the call has such a tensor."""
+        return role in self._found
+
+    def view(self, role: Role) -> View:
+        """The first tensor of a role. Raises NotJudgeable if there is none."""
+        if role not in self._found:
+            raise NotJudgeable(f"it has no tensor of its {role}")
+        return self._found[role][0][1]
+
+    def tensor(self, role: Role) -> torch.Tensor:
+        """The content of `view`."""
+        self.view(role)
+        return self._found[role][0][2]
+
+    def caches(self) -> list[torch.Tensor]:
+        """Keys and values of all pages, [pages, slots, kv heads, dim] each, or one for both."""
+        if not self.has(Role.CACHE):
+            return []
+        if len(self._found[Role.CACHE]) > 2:
+            raise NotJudgeable("its KV cache has more than two parts")
+        return [member for parameter, _, tensor in self._found[Role.CACHE] for member in token_major(parameter, tensor)]
+
+
+class _Keys:
+    """The keys and values of requests. Those from pages are gathered into buffers of their own: `copies`."""
+
+    def __init__(self, parts: _Parts, dim: int, most_bytes: int) -> None:
+        self._parts, self._dim = parts, dim
+        self._caches = parts.caches()
+        self._most = self._left = most_bytes
+        self.copies: list[Buffer] = []
+
+    def of(self, span: RequestSpan, request: int) -> tuple[View, View]:
+        """Keys [kv_len, kv heads, qk dim] and values [kv_len, kv heads, vo dim] of a request."""
+        if self._caches:
+            key, value = self._caches[0], self._caches[-1][..., : self._dim]
+            return self._copied(_gathered(key, span, request)), self._copied(_gathered(value, span, request))
+        packed = [rows(self._parts.view(role), span.first_key, span.kv_len) for role in (Role.KEY, Role.VALUE)]
+        for view, role in zip(packed, (Role.KEY, Role.VALUE), strict=True):
+            if span.first_key < 0 or span.first_key + span.kv_len > self._parts.view(role).shape[0]:
+                raise NotJudgeable(f"the keys of a request are not among {list(view.shape)}")
+        return packed[0], packed[1]
+
+    def _copied(self, content: torch.Tensor) -> View:
+        self._left -= content.nbytes
+        if self._left < 0:
+            raise NotJudgeable(f"its requests have more than {self._most >> 20} MiB of keys and values")
+        name = f"asked for, {len(self.copies)}"
+        data = ctypes.string_at(content.data_ptr(), content.nbytes)
+        self.copies.append(Buffer(name=name, dtype=DType.of(content.dtype), size=content.numel(), bits=pack(data)))
+        return View(buffer=name, shape=tuple(content.shape), stride=tuple(content.stride()))
+
+
+def _gathered(cache: torch.Tensor, span: RequestSpan, request: int) -> torch.Tensor:
+    """The tokens of a request, from its pages."""
+    pages = torch.tensor(span.pages, dtype=torch.int64)
+    if any(not 0 <= page < cache.shape[0] for page in span.pages):
+        raise NotJudgeable("a page id lies outside of the pool")
+    bits = cache.view(DType.of(cache.dtype).bits)
+    tokens = bits[pages].flatten(0, 1)[: span.kv_len].contiguous().view(cache.dtype)
+    unwritten = torch.isnan(tokens.float()).flatten(1).any(dim=1).nonzero()
+    if len(unwritten):
+        first, size = int(unwritten[0]), cache.shape[1]
+        raise NamesNothing(
+            Breach(
+                ("block_tables", "seq_lens"),
+                f"request {request} has {span.kv_len} keys by seq_lens, and the one at {first}, slot {first % size} of "
+                f"page {span.pages[first // size]}, holds NaN: it was never written",
+                "FlashInfer's docstring of seq_lens: the KV length of each request",
+                request,
+            )
+        )
+    return tokens
