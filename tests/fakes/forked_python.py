@@ -40,7 +40,7 @@ IMPORTED = (
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 """As a nursery has it: one thread, and no question to CUDA's driver, which would start others."""
 
-HANDLERS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+HANDLERS: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 """As an interpreter begins."""
 
 MESSAGE_BYTES = 1 << 18
