@@ -1,6 +1,5 @@
 """A job process: runs slices from its standard input. Started as `python -m`."""
 
-import contextlib
 import os
 import signal
 import sys
@@ -17,6 +16,8 @@ from attnfuzz.harness.workers.pool import Refused
 
 class _Terminated(BaseException):
     """SIGTERM came. Not SystemExit: Hypothesis would take that for a failure of the current case, and shrink it."""
+
+    came = False
 
 
 def main() -> None:
@@ -43,13 +44,22 @@ def _private_stdout() -> BinaryIO:
 
 def _leave(signum: int, _frame: FrameType | None) -> None:
     """Leave through the `with` blocks, so that the workers end too."""
+    _Terminated.came = True
     raise _Terminated(signum)
 
 
+def be_a_job() -> None:
+    """Run this process's slices; end with one line for an error of the user's, and silently after SIGTERM."""
+    try:
+        main()
+    except (CannotStart, Refused) as for_the_user:
+        # The main process shows standard error: one line suffices here.
+        sys.exit(str(for_the_user))
+    except BaseException:
+        # In the middle of a draw, Hypothesis raises FlakyStrategyDefinition in the place of _Terminated.
+        if not _Terminated.came:
+            raise
+
+
 if __name__ == "__main__":
-    with contextlib.suppress(_Terminated):
-        try:
-            main()
-        except (CannotStart, Refused) as for_the_user:
-            # The main process shows standard error: one line suffices here.
-            sys.exit(str(for_the_user))
+    be_a_job()

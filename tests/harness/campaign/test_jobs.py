@@ -1,10 +1,13 @@
 """Job processes."""
 
+import contextlib
 import os
 import signal
 
 import pytest
+from hypothesis.errors import FlakyStrategyDefinition
 
+from attnfuzz.harness.campaign import job
 from attnfuzz.harness.campaign.jobs import JobEnded, JobProcesses
 from attnfuzz.harness.search.messages import JobSetup, Slice, SliceDone
 
@@ -50,6 +53,22 @@ def test_a_job_that_is_killed_in_the_middle_of_a_slice_can_be_started_anew(numbe
         jobs.restart(0)
         jobs.start(0, Slice(backend="torch_sdpa", index=0, seed=1, examples=5))
         assert wait_for_end_of_slice(jobs).tally.searched == 5
+
+
+@pytest.mark.parametrize("terminated", [True, False])
+def test_a_job_that_is_terminated_in_a_draw_ends_silently(monkeypatch: pytest.MonkeyPatch, *, terminated: bool) -> None:
+    """Hypothesis takes what a draw raises for an unsteady strategy, and raises an error of its own."""
+
+    def main() -> None:
+        if terminated:
+            with contextlib.suppress(job._Terminated):
+                job._leave(signal.SIGTERM, None)
+        raise FlakyStrategyDefinition
+
+    monkeypatch.setattr(job, "main", main)
+    monkeypatch.setattr(job._Terminated, "came", False)
+    with contextlib.nullcontext() if terminated else pytest.raises(FlakyStrategyDefinition):
+        job.be_a_job()
 
 
 def test_leaving_ends_a_job_in_the_middle_of_a_slice() -> None:
