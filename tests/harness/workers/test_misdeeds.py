@@ -76,7 +76,8 @@ def test_a_worker_in_which_a_thread_computes_is_replaced_and_one_in_which_it_wai
     assert reply(workers, "wait").split() == [str(before)]
     assert pid_of(workers) == before
     reply(workers, "compute")
-    assert pid_of(workers) != before
+    # A busy machine may not run the thread while the worker looks, which it does after each request.
+    assert any(pid_of(workers) != before for _ in range(50))
     assert workers.restarts == restarts
 
 
