@@ -380,11 +380,15 @@ def test_nothing_outlives_a_parent_that_is_killed() -> None:
     ],
 )
 def test_a_nursery_that_cannot_start_says_why(handler: str, preload: list[str], message: str) -> None:
-    # The nursery may be gone before the first fork is ordered.
-    with pytest.raises(NurseryError, match=message), Workers(handler, preload) as own:
-        with pytest.raises(NurseryError, match=message):
+    def run_twice() -> None:
+        with Workers(handler, preload) as own:
+            with pytest.raises(NurseryError, match=message):
+                own.run(b"", timeout=30)
             own.run(b"", timeout=30)
-        own.run(b"", timeout=30)
+
+    # The nursery may be gone before the first fork is ordered: then it says so at once.
+    with pytest.raises(NurseryError, match=message):
+        run_twice()
 
 
 def test_names_and_numbers_are_checked_at_the_door() -> None:
