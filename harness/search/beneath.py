@@ -1,9 +1,12 @@
-"""Look beneath known failures: run a case once more without the features that the known causes need."""
+"""Look beneath known failures: at others of the same case, and at the case without the features that causes need."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from msgspec.structs import replace
 
 from attnfuzz.harness.reduce.ablation import Feature, ablations, features_in
 from attnfuzz.harness.search.known import KnownCause
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.reference.case import Case
 
 SHARE = 0.1
@@ -11,6 +14,25 @@ SHARE = 0.1
 
 MOST_TOGETHER = 4
 """Most causes with the same fingerprint; more are usually fragments of one."""
+
+
+class Symptoms:
+    """The kinds and places of all failures of known causes' smallest cases, each of which is run once per backend."""
+
+    def __init__(self, run: Callable[[Case], Verdict], allowed: Callable[[Case], bool]) -> None:
+        self._run, self._allowed = run, allowed
+        self._found: dict[tuple[str, str], Collection[tuple[Kind, str]]] = {}
+
+    def include(self, failure: Observation, causes: Iterable[KnownCause], backend: str) -> bool:
+        """Whether the smallest case of one of the causes fails so in this backend, in whatever mode."""
+        return any((failure.kind, failure.place) in self._of(cause, backend) for cause in causes)
+
+    def _of(self, cause: KnownCause, backend: str) -> Collection[tuple[Kind, str]]:
+        if (cause.name, backend) not in self._found:
+            case = replace(cause.case, backend=backend)
+            failures = self._run(case).failures if self._allowed(case) else ()
+            self._found[cause.name, backend] = {(each.kind, each.place) for each in failures}
+        return self._found[cause.name, backend]
 
 
 def explaining(causes: Collection[KnownCause], case: Case) -> Sequence[KnownCause] | None:

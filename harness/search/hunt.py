@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike, comes_back, recheck
 from attnfuzz.harness.sandbox.pursuit import Effort, Pursued, Pursuit
 from attnfuzz.harness.search.alone import failing_alone
-from attnfuzz.harness.search.beneath import SHARE, explaining, without
+from attnfuzz.harness.search.beneath import SHARE, Symptoms, explaining, without
 from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.harness.search.explained import Attribution, explain
 from attnfuzz.harness.search.known import KnownCause, finding_name
@@ -38,7 +38,7 @@ from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.remembered import Remembered
 from attnfuzz.harness.search.tally import CountingRunner
-from attnfuzz.harness.verdict.failures import FAILURES, Failure, Kind, Observation, Verdict
+from attnfuzz.harness.verdict.failures import FAILURES, Failure, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Pace
@@ -99,7 +99,7 @@ class Hunt:
         self._passed_over = set(task.known)
         self._beside: set[Fingerprint] = set()
         self._laid_bare = 0
-        self._kinds: dict[tuple[str, str], Collection[tuple[Kind, str]]] = {}
+        self._symptoms = Symptoms(self._runner.verdict, self._allowed)
         self._gaps: set[Fingerprint] = set()
         self._started = time.monotonic()
         self._handed_at = self._started if task.handed_at is None else task.handed_at
@@ -154,7 +154,7 @@ class Hunt:
                 self._tell(Suspect(fingerprint=fingerprint, case=case, observation=failure))
                 self._tell(Lost(fingerprint=fingerprint, reason=FAILS_ALONE))
             case, verdict = alone
-        while (pinned := self._suspect(case, verdict, history, awaited=replay.failed)) is not None:
+        while (pinned := self._pin_new(case, verdict, history, awaited=replay.failed)) is not None:
             self._settle(pinned)
             self._runner.shrinking = False
 
@@ -245,7 +245,12 @@ class Hunt:
         if news is not None:
             self._tell(news)
 
-    def _suspect(
+    def _suspect(self, case: Case, verdict: Verdict, history: tuple[Case, ...]) -> Pinned[Case] | None:
+        """As `_pin_new`, of the related run alone if two runs differ because that one is wrong."""
+        case, verdict = failing_alone(case, verdict, self._allowed, self._runner.verdict) or (case, verdict)
+        return self._pin_new(case, verdict, history)
+
+    def _pin_new(
         self, case: Case, verdict: Verdict, history: tuple[Case, ...], *, awaited: Sequence[Observation] = ()
     ) -> Pinned[Case] | None:
         """The failure of `case` to shrink: its worst new one, if it comes back in a fresh worker.
@@ -255,7 +260,6 @@ class Hunt:
         """
         if not verdict.failures:
             return None
-        case, verdict = failing_alone(case, verdict, self._allowed, self._runner.verdict) or (case, verdict)
         self._history = history
         new = self._new_failure(case, verdict, awaited)
         if new is None:
@@ -266,27 +270,15 @@ class Hunt:
     def _new_failure(self, case: Case, verdict: Verdict, awaited: Sequence[Observation]) -> Observation | None:
         """The worst failure that is not known. Beside a known one, it must not be a symptom of that one's causes."""
         worst = Fingerprint.of(case.backend, verdict.failures[0])
+        causes = [cause for cause in self._causes.values() if cause.shows_as(worst)]
         for failure in verdict.failures:
             fingerprint = Fingerprint.of(case.backend, failure)
             if fingerprint in self._passed_over:
                 continue
             wanted = fingerprint == worst or any(alike(failure, each) for each in awaited)
-            if wanted or not self._goes_with(failure, worst):
+            if wanted or not self._symptoms.include(failure, causes, case.backend):
                 return failure
         return None
-
-    def _goes_with(self, failure: Observation, worst: Fingerprint) -> bool:
-        """Whether the smallest case of a cause of the `worst` failure fails as this one does, in whatever mode."""
-        causes = (cause for cause in self._causes.values() if cause.shows_as(worst))
-        return any((failure.kind, failure.place) in self._kinds_of(cause, worst.backend) for cause in causes)
-
-    def _kinds_of(self, cause: KnownCause, backend: str) -> Collection[tuple[Kind, str]]:
-        """The kinds and places of all failures of a cause's smallest case in this backend."""
-        if (cause.name, backend) not in self._kinds:
-            case = replace(cause.case, backend=backend)
-            failures = self._runner.verdict(case).failures if self._allowed(case) else ()
-            self._kinds[cause.name, backend] = {(each.kind, each.place) for each in failures}
-        return self._kinds[cause.name, backend]
 
     def _beneath(self, fingerprint: Fingerprint, case: Case, verdict: Verdict) -> Pinned[Case] | None:
         """A failure beneath a known one: none of its causes shows in the case, or it fails without them."""
