@@ -15,9 +15,9 @@ from rich.table import Table
 from attnfuzz.harness.backends.engines import DEFAULT_BACKENDS
 from attnfuzz.harness.backends.load import BackendFileError
 from attnfuzz.harness.backends.registry import UnknownBackend, resolve
-from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE
+from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE, drawn_slice
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.search.examples import derive_seed, drawn_cases, run_examples
+from attnfuzz.harness.search.examples import drawn_cases, run_examples
 from attnfuzz.harness.search.messages import Slice
 from attnfuzz.reference.case import Case
 
@@ -50,8 +50,7 @@ def backends_option(default: Sequence[str] = DEFAULT_BACKENDS) -> Decorator:
 def slices_of(backend: str, *, examples: int, seed: int) -> Iterator[Slice]:
     """The slices of a campaign for one backend if none ends early, each with its own seed."""
     for index, first in enumerate(range(0, examples, EXAMPLES_PER_SLICE)):
-        own = derive_seed(seed, backend, index)
-        yield Slice(backend=backend, index=index, seed=own, examples=min(EXAMPLES_PER_SLICE, examples - first))
+        yield drawn_slice(backend, index, min(EXAMPLES_PER_SLICE, examples - first), seed=seed)
 
 
 def known_backend(_ctx: click.Context, _parameter: click.Parameter, name: str) -> str:

@@ -63,11 +63,14 @@ class Schedule:
         backend = self._turns.next([name for name, size in sizes.items() if size], under_way)
         if backend is None:
             return None
-        index = self._handed_out[backend]
-        seed = derive_seed(self._seed, backend, index)
-        return Slice(backend=backend, index=index, seed=seed, examples=sizes[backend])
+        return drawn_slice(backend, self._handed_out[backend], sizes[backend], seed=self._seed)
 
     def _size(self, backend: str, promised: int) -> int:
         if self._examples is None:
             return EXAMPLES_PER_SLICE
         return max(0, min(EXAMPLES_PER_SLICE, self._examples - self._searched[backend] - promised))
+
+
+def drawn_slice(backend: str, index: int, examples: int, *, seed: int) -> Slice:
+    """Slice number `index` of a backend in a campaign with this seed."""
+    return Slice(backend=backend, index=index, seed=derive_seed(seed, backend, index), examples=examples)

@@ -154,9 +154,9 @@ class Tasks:
         task = self.schedule.next_slice(_running(at, under_way), promised)
         if task is None:
             return None
-        leans = self.plan.leaning and task.index is not None and task.index % SLICES_PER_LEAN == SLICES_PER_LEAN - 1
+        biased = self.plan.leaning and task.index is not None and task.index % SLICES_PER_LEAN == SLICES_PER_LEAN - 1
         reached = self.standing.score(task.backend).pairs
-        return replace(task, lean=self.choose_lean(task.backend, reached, task.seed)) if leans else task
+        return replace(task, lean=self.choose_lean(task.backend, reached, task.seed)) if biased else task
 
 
 def _running(at: float, under_way: Iterable[UnderWay]) -> list[Running]:

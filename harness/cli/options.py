@@ -108,7 +108,7 @@ def output_option(meaning: str, *, folder: bool = False) -> Callable[..., Any]:
 
 
 def number(text: str) -> float:
-    """Return an expected number of false alarms: a type of options.
+    """Convert `--alpha`, whose metavar in the help is this function's name.
 
     Far below the minimum, the share of a single row underflows.
     """
