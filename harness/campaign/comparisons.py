@@ -30,8 +30,8 @@ COMPARISON = ShrinkBudget(runs=150, seconds=5.0)
 class Comparisons:
     """Provides slices that compare two causes, one of which was filed in this campaign.
 
-    The causes share a kernel or a needed feature. Compared pairs are folded from the events: a slice's seed follows
-    from the names of its pair.
+    The causes share a kernel, a place or a needed feature. Compared pairs are folded from the events: a slice's seed
+    follows from the names of its pair.
     """
 
     def __init__(self, knowledge: Knowledge, *, seed: int) -> None:
@@ -73,17 +73,20 @@ def _pairs(knowledge: Knowledge) -> Iterator[tuple[KnownCause, KnownCause]]:
 def _likeness(cause: KnownCause, other: KnownCause) -> int:
     """Score how likely two causes are one; 0 if neither can explain the other.
 
-    A cause can explain a case that has its marks. One without clues can explain a case in the same kernel, or one that
-    the same mistake explains.
+    A cause can explain a case that has its marks. One without clues can explain a case in the same kernel, one that
+    fails at the same place, or one that the same mistake explains.
     """
     same_kernel = not cause.kernels.isdisjoint(other.kernels)
     same_backend = cause.case.backend == other.case.backend
+    same_place = cause.fingerprint.place == other.fingerprint.place
     same_mistake = not set(cause.mistakes).isdisjoint(other.mistakes)
     shared = len(cause.clues & other.clues)
+    near = same_kernel or same_place or same_mistake
     explicable = [
         one
         for one, its in ((cause, other), (other, cause))
-        if one.marks_in(its.case) is not None and (one.clues or same_kernel or same_mistake)
+        if one.marks_in(its.case) is not None and (one.clues or near)
     ]
-    near = shared or same_kernel or same_mistake
-    return 2 * (shared + same_kernel + same_mistake) + same_backend + len(explicable) if near and explicable else 0
+    if not explicable or not (near or shared):
+        return 0
+    return 2 * (shared + same_kernel + same_mistake) + same_backend + len(explicable)

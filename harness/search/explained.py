@@ -6,11 +6,14 @@ A cause explains a failure if
   case still fails with no clues but those of the cause and those without which this kind of failure can't be seen, and
   without the latter it fails as the cause does, or as the cause's case does where this failure shows.
 
-Where no clue marks the cause, both halves of the second test have to hold, in the same kernel, for a case whose worst
-failure it is; or one half, if the same verified mistake explains the cause and the failure.
+Where no clue marks the cause, both halves of the second test have to hold, for a case whose worst failure it is, in the
+same kernel or with the same error in both kernels; or one half, if the same verified mistake explains the cause and the
+failure.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -36,6 +39,9 @@ SHARE = 0.4
 
 SEEDS = 2
 """Value seeds tried on a case that is predicted to fail."""
+
+SAME = 0.01
+"""Relative difference of the same error in two kernels, which may round differently."""
 
 Allowed = Callable[[Case], bool]
 
@@ -137,16 +143,18 @@ class _Test:
         return None
 
     def _fails_unknown(self, case: Case, verdict: Verdict) -> bool:
-        """Whether a case without a clue of the cause fails as no other cause does."""
-        seen = (Fingerprint.of(case.backend, each) for each in verdict.failures if self._marks & CLUES)
-        return any(not any(other.shows_as(each) for other in self._others) for each in seen)
+        """Whether the worst failure of a case without a clue of the cause is no other cause's."""
+        if not (self._marks & CLUES and verdict.failures):
+            return False
+        worst = Fingerprint.of(case.backend, verdict.failures[0])
+        return not any(other.shows_as(worst) for other in self._others)
 
     @property
     def predicted(self) -> bool:
         """Whether the cause predicts the failure where it shows."""
         if self._marks & CLUES or self._same_mistake:
             return self._fails_here() or self._fails_there()
-        if self._pinned.fingerprint.kernel not in self._cause.kernels or self._stands_beside:
+        if self._stands_beside or not (self._pinned.fingerprint.kernel in self._cause.kernels or self._same_error):
             return False
         # The cause's case need not have a relation.
         related = FEATURES["relation"] in self._shown
@@ -157,6 +165,26 @@ class _Test:
         """Whether the case fails as the cause does in the first place: then to fail so too says nothing."""
         worst = Fingerprint.of(self._case.backend, self._pinned.verdict(self._case).failures[0])
         return worst != self._pinned.fingerprint and self._cause.shows_as(worst)
+
+    @property
+    def _same_error(self) -> bool:
+        """Whether the cause's case has its error in this failure's mode too, or this case in the cause's mode."""
+        ours, its = (self._case, self._pinned.fingerprint), (self._cause.case, self._cause.fingerprint)
+        return self._errs_alike(its, ours) or self._errs_alike(ours, its)
+
+    def _errs_alike(self, own: tuple[Case, Fingerprint], other: tuple[Case, Fingerprint]) -> bool:
+        """Whether a case has the same largest error over bound where the other fails: another bug has other errors."""
+        (case, here), (to, there) = own, other
+        error = self._error(case, here)
+        candidates = (each for each in islice(moved(case, to, there), 2) if possible(each) and self._allowed(each))
+        errors = (self._error(each, there) for each in candidates)
+        return error is not None and any(each and math.isclose(each, error, rel_tol=SAME) for each in errors)
+
+    def _error(self, case: Case, fingerprint: Fingerprint) -> float | None:
+        """The error over bound of a case's failure with this fingerprint; None if it passes or is exactly wrong."""
+        verdict = self._pinned.judged(case)
+        failure = None if verdict is None else fingerprint.among(verdict.failures)
+        return None if failure is None else failure.margin
 
     def _fails_here(self) -> bool:
         """Whether the cause's case fails like this one where this one does."""
@@ -225,12 +253,11 @@ class _Test:
     def _alike(self, fingerprint: Fingerprint, failure: Observation) -> bool:
         """Whether a failure is at the same place of the same kernel and mode, and of the same kind.
 
-        Under the clues of one cause, a wrong number and a NaN are the same kind. A kernel that reads what the host has
-        overwritten may do anything.
+        A wrong number and a NaN are the same kind. A kernel that reads what the host has overwritten may do anything.
         """
         if FEATURES["late device"] in self._marks:
             return True
-        wrong = bool(self._marks & CLUES) and {fingerprint.kind, failure.kind} <= _WRONG
+        wrong = {fingerprint.kind, failure.kind} <= _WRONG
         return fingerprint.among((replace(failure, kind=fingerprint.kind) if wrong else failure,)) is not None
 
 

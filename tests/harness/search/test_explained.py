@@ -19,13 +19,18 @@ from attnfuzz.reference.mistake import Mistake
 Faulty = Callable[[Case], Sequence[tuple[Kind, str]]]
 """A kernel: the kinds of its failures on a case, with their places."""
 
+Errs = Callable[[Case], float | None]
+"""The error of a kernel's failures on a case, over the bound."""
 
-def judged(faulty: Faulty, case: Case) -> Verdict:
+
+def judged(faulty: Faulty, case: Case, errs: Errs = lambda _: None) -> Verdict:
     mode = case.steps[-1].mode
     kernel = "decode" if mode in (Mode.DECODE, Mode.TARGET_VERIFY) else "context"
     return Verdict(
         observations=tuple(
-            Observation(kind=kind, place=place, message="wrong", step=0, mode=mode.value, kernel=kernel)
+            Observation(
+                kind=kind, place=place, message="wrong", step=0, mode=mode.value, kernel=kernel, margin=errs(case)
+            )
             for kind, place in faulty(case)
         )
     )
@@ -39,9 +44,10 @@ def explained(
     *,
     mistakes: tuple[tuple[Mistake, ...], tuple[Mistake, ...]] = ((), ()),
     beside: tuple[KnownCause, ...] = (),
+    errs: Errs = lambda _: None,
 ) -> bool:
     """Whether the cause of how `known` fails, which needs these features, explains how `failing` fails."""
-    first, other = judged(faulty, known), judged(faulty, failing)
+    first, other = judged(faulty, known, errs), judged(faulty, failing, errs)
     cause = KnownCause(
         name="known",
         case=known,
@@ -53,7 +59,7 @@ def explained(
         Fingerprint.of("fake", other.failures[0]),
         failing,
         other,
-        run=lambda case: judged(faulty, case),
+        run=lambda case: judged(faulty, case, errs),
         budget=ShrinkBudget(runs=500, seconds=60),
         aside=lambda _case, _verdict: None,
     )
@@ -123,7 +129,7 @@ def test_a_feature_that_the_kind_of_failure_does_not_ask_for_is_another_cause_s(
     assert not explained(two_faults, featured(sinks=True, soft_cap=30.0), featured(sinks=True), ("sinks",))
 
 
-def test_a_stray_read_is_a_fault_or_a_wrong_number_by_what_lies_there() -> None:
+def test_a_stray_read_is_a_fault_or_a_nan_by_what_lies_there() -> None:
     def strays(case: Case) -> list[tuple[Kind, str]]:
         if case.geometry.window_left < 0:
             return []
@@ -138,6 +144,19 @@ def test_a_fault_of_all_cases_explains_those_of_its_kernel(mode: Mode, same: boo
         return [(Kind.OUTPUT_MISMATCH, "out")] if "sinks" not in names_in(case) else []
 
     assert explained(always, one_request(mode, 1, 5), one_request(Mode.EXTEND, 1, 5), ()) is same
+
+
+@pytest.mark.parametrize(("decoding", "same"), [(17.0, True), (17.1, True), (23.0, False), (None, False)])
+def test_the_same_error_in_two_kernels_is_one_cause(decoding: float | None, *, same: bool) -> None:
+    def always(_case: Case) -> list[tuple[Kind, str]]:
+        return [(Kind.OUTPUT_MISMATCH, "out")]
+
+    def errs(case: Case) -> float | None:
+        return decoding if case.steps[-1].mode is Mode.DECODE else 17.0
+
+    decode, extend = one_request(Mode.DECODE, 1, 5), one_request(Mode.EXTEND, 1, 5)
+    assert explained(always, decode, extend, (), errs=errs) is same
+    assert explained(always, extend, decode, (), errs=errs) is same
 
 
 @pytest.mark.parametrize("mistakes", [(Mistake.LOGIT_SCALE,), (Mistake.WINDOW,)])
@@ -167,10 +186,20 @@ def test_two_faults_of_all_cases_with_several_pages_stay_apart_by_their_kinds() 
         if "several pages" not in names_in(case):
             return []
         longest = max(case.slot_lengths().values())
-        return [(Kind.NOT_FINITE, "out") if longest > 8 else (Kind.OUTPUT_MISMATCH, "out")]
+        return [(Kind.ILLEGAL_ACCESS, "out") if longest > 8 else (Kind.OUTPUT_MISMATCH, "out")]
 
     long, short = one_request(Mode.EXTEND, 1, 12), one_request(Mode.EXTEND, 1, 6)
     assert not explained(two_faults, long, short, ("several pages",))
+
+
+def test_a_stray_read_is_a_nan_or_a_wrong_number_by_what_lies_there() -> None:
+    def strays(case: Case) -> list[tuple[Kind, str]]:
+        if "several pages" not in names_in(case):
+            return []
+        return [(Kind.NOT_FINITE if max(case.slot_lengths().values()) > 8 else Kind.OUTPUT_MISMATCH, "out")]
+
+    long, short = one_request(Mode.EXTEND, 1, 12), one_request(Mode.EXTEND, 1, 6)
+    assert explained(strays, long, short, ("several pages",))
 
 
 def test_what_one_page_shows_in_another_way_is_no_other_cause() -> None:
@@ -237,6 +266,33 @@ def test_a_case_may_fail_as_another_known_cause_does_without_the_clue() -> None:
         needs=("empty KV",),
     )
     assert explained(both, failing, known, ("sinks",), beside=(other,))
+
+
+def test_without_the_clue_the_worst_failure_of_a_case_is_the_known_one() -> None:
+    """What a known failure has beside it is not filed, and need not be known."""
+
+    def padding_cleared(case: Case) -> list[tuple[Kind, str]]:
+        if not padded(case):
+            return []
+        if all(kv_len == 0 for _, kv_len in lengths(case)):
+            return [(Kind.EMPTY_ROW, "empty rows")] if case.geometry.sinks else []
+        return [(Kind.NOT_FINITE, "lse"), (Kind.OUTPUT_MISMATCH, "out")]
+
+    def empty(mode: Mode) -> Case:
+        row = step(mode, (1, 0), rows=2, stride=1 if mode.speculative else 0)
+        return Case(backend="fake", geometry=replace(HEADS, sinks=True), steps=(row,))
+
+    full = Case(backend="fake", geometry=HEADS, steps=(step(Mode.EXTEND, (1, 5), rows=2),))
+    other = KnownCause(
+        name="other",
+        case=full,
+        fingerprint=Fingerprint.of("fake", judged(padding_cleared, full).failures[0]),
+        needs=("padding",),
+    )
+    needs = ("empty KV", "padding", "sinks")
+    failing, known = empty(Mode.EXTEND), empty(Mode.CHUNKED_PREFILL)
+    assert explained(padding_cleared, failing, known, needs, beside=(other,))
+    assert not explained(padding_cleared, failing, known, needs)
 
 
 def test_a_late_device_may_do_anything_for_one_cause() -> None:
