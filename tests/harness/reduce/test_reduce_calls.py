@@ -144,7 +144,7 @@ def test_no_other_fault_takes_the_place_of_the_first(runner: Runner) -> None:
     assert runner.verdict(small).failures
 
 
-@examples(3, 6)
+@examples(2, 6)
 @pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mla", "torch_sdpa"])
 def test_edits_of_right_calls_are_right(runner: Runner, backend: str, count: int) -> None:
     tried = 0
