@@ -130,6 +130,7 @@ def test_findings_with_the_same_traits_and_other_needs_have_other_names(tmp_path
     assert len({finding.path for finding in of(FindingFiled, events)}) == 2
 
 
+@pytest.mark.slow
 @examples(300, 1500)
 def test_looking_beneath_known_failures_costs_a_tenth_of_the_search_at_most(tmp_path: Path, count: int) -> None:
     judge = FaultyJudge(Fault(needs=("sinks",)))

@@ -67,6 +67,7 @@ def passes(_: list[int]) -> tuple[Observation, ...]:
     return ()
 
 
+@pytest.mark.slow
 @SEVERAL_SLICES
 def test_a_clean_campaign_uses_its_budget_and_files_nothing(tmp_path: Path) -> None:
     judge = FakeJudge(passes)
@@ -87,6 +88,7 @@ def test_every_slice_has_its_own_seed(tmp_path: Path) -> None:
     assert len(set(seeds)) == len(seeds) == 3
 
 
+@pytest.mark.slow
 @SEVERAL_SLICES
 def test_a_campaign_with_the_same_seed_draws_the_same_cases(tmp_path: Path) -> None:
     judges = [FakeJudge(passes) for _ in range(3)]
@@ -103,6 +105,7 @@ def test_several_jobs_search_no_more_than_was_asked(tmp_path: Path) -> None:
     assert len(judge.judged) == 150
 
 
+@pytest.mark.slow
 @SEVERAL_SLICES
 def test_a_bug_is_filed_once_and_the_rest_of_the_budget_is_still_used(tmp_path: Path) -> None:
     events = run(FakeJobs(FakeJudge(fails_on_long)), plan(tmp_path))
@@ -115,6 +118,7 @@ def test_a_bug_is_filed_once_and_the_rest_of_the_budget_is_still_used(tmp_path: 
     assert sum(event.examples for event in of(SliceFinished, events)) == 150
 
 
+@pytest.mark.slow
 @SEVERAL_SLICES
 def test_several_jobs_that_meet_the_same_bug_file_it_once(tmp_path: Path) -> None:
     events = run(FakeJobs(FakeJudge(fails_on_long), count=3), plan(tmp_path, jobs=3))
@@ -122,6 +126,7 @@ def test_several_jobs_that_meet_the_same_bug_file_it_once(tmp_path: Path) -> Non
     assert not of(UnconfirmedKept, events)
 
 
+@pytest.mark.slow
 @SEVERAL_SLICES
 def test_two_fingerprints_that_shrink_to_the_same_bug_are_one_finding(tmp_path: Path) -> None:
     def fails(lengths: list[int]) -> tuple[Observation, ...]:
@@ -133,6 +138,7 @@ def test_two_fingerprints_that_shrink_to_the_same_bug_are_one_finding(tmp_path: 
     assert other.fingerprint != filed.fingerprint
 
 
+@pytest.mark.slow
 @SEVERAL_SLICES
 def test_what_does_not_come_back_is_kept_apart_and_given_up_in_the_end(tmp_path: Path) -> None:
     judge = FakeJudge(fails_on_long, comes_back=lambda _: False)
@@ -143,6 +149,7 @@ def test_what_does_not_come_back_is_kept_apart_and_given_up_in_the_end(tmp_path:
     assert (tmp_path / "unconfirmed").is_dir()
 
 
+@pytest.mark.slow
 @SEVERAL_SLICES
 def test_gaps_are_reported_once_in_a_campaign(tmp_path: Path) -> None:
     events = run(FakeJobs(FakeJudge(lambda _: (observed(gap=True),))), plan(tmp_path))

@@ -36,6 +36,7 @@ layers = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @examples(40, 500)
 def test_a_correct_kernel_passes(layer: Any, count: int) -> None:
     @settings(max_examples=count, deadline=None)

@@ -124,6 +124,7 @@ def test_memory_in_use_is_never_handed_out_again(memory: GuardedMemory) -> None:
     assert [set(tensor.tolist()) for tensor in tensors] == [{index} for index in range(50)]
 
 
+@pytest.mark.slow
 @examples(100, 500)
 def test_cases_of_all_sizes_leave_no_more_memory_behind_than_the_budget(count: int) -> None:
     def resident() -> int:

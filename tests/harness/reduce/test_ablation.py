@@ -92,6 +92,7 @@ def test_features_to_look_at_can_be_chosen() -> None:
     assert not needed(CASE, lambda case: case.geometry.sinks, among=(FEATURES["padding"],))
 
 
+@pytest.mark.slow
 @examples(50, 150)
 @pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mla"])
 def test_variants_can_exist_and_lack_the_feature(backend: str, count: int) -> None:

@@ -35,6 +35,7 @@ def poke(address: int, content: bytes) -> None:
     ctypes.memmove(address, content, len(content))
 
 
+@pytest.mark.slow
 @examples(20, 500)
 def test_it_says_what_the_hosts_says(arena: CudaArena, host_arena: Arena, count: int) -> None:
     @settings(max_examples=count, deadline=None, database=None, derandomize=True)
