@@ -15,6 +15,9 @@ from attnfuzz.reference.case import Guard, Outputs
 from attnfuzz.reference.dtypes import DType
 
 _BYTES_AT_A_TIME = 1 << 20
+_SAMPLES, _SAMPLE_BYTES = 8, 1 << 10
+_LONG_BYTES = 1 << 17
+"""Length from which it pays to take samples."""
 
 
 class Drawn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -150,7 +153,17 @@ def viewed(buffer: torch.Tensor, view: View) -> torch.Tensor:
 def pack(content: bytes) -> str:
     """Compress bytes to text for `Buffer.bits`."""
     # Level 1: most content is random numbers, which no level makes smaller.
-    return base64.b64encode(zlib.compress(content, 1)).decode()
+    packer = zlib.compressobj(1, strategy=zlib.Z_HUFFMAN_ONLY if _is_random(content) else zlib.Z_DEFAULT_STRATEGY)
+    return base64.b64encode(packer.compress(content) + packer.flush()).decode()
+
+
+def _is_random(content: bytes) -> bool:
+    """Whether content is long, and its samples hardly repeat: a search for repetitions would take most of the time."""
+    if len(content) < _LONG_BYTES:
+        return False
+    starts = range(0, len(content), len(content) // _SAMPLES)
+    samples = b"".join(content[start : start + _SAMPLE_BYTES] for start in starts)
+    return len(zlib.compress(samples, 1)) > len(samples) // 2
 
 
 def unpack(text: str, limit: int) -> bytes:

@@ -230,8 +230,8 @@ def _overwritten(entry: Attended, results: list[View], writes: tuple[Buffer, ...
 def _changed(name: str, dtype: DType, before: bytes, after: bytes) -> Buffer:
     """A write from the first to the last differing element."""
     old, new = (torch.frombuffer(bytearray(content), dtype=dtype.bits) for content in (before, after))
-    places = (old != new).nonzero()
-    first, last = int(places[0]), int(places[-1])
+    differ = (old != new).byte()
+    first, last = int(differ.argmax()), len(differ) - 1 - int(differ.flip(0).argmax())
     return literal_buffer(name, dtype, after[first * dtype.itemsize : (last + 1) * dtype.itemsize], offset=first)
 
 

@@ -1,8 +1,6 @@
 """The calls of a case as the text of one Python function: buffers, calls, and expected results."""
 
-import base64
 import ctypes
-import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -20,6 +18,7 @@ from attnfuzz.reference.calls import (
     View,
     content_of,
     named_views,
+    pack,
 )
 from attnfuzz.reference.case import Outputs
 from attnfuzz.reference.dtypes import DType
@@ -58,13 +57,13 @@ class ScriptContents:
             return self._unwritten(buffer)
         if not buffer.size:
             return "[]"
-        runs = _runs(content, buffer.dtype)
-        if not dtype.is_floating_point and content.numel() <= MOST_NUMBERS and content.numel() <= 8 * len(runs):
+        values, counts = _runs(content, buffer.dtype)
+        if not dtype.is_floating_point and content.numel() <= MOST_NUMBERS and content.numel() <= 8 * len(counts):
             return repr([int(value) for value in content.tolist()])
-        if len(runs) <= MOST_RUNS:
+        if len(counts) <= MOST_RUNS:
+            runs = zip(counts.tolist(), values.tolist(), strict=True)
             return f"filled({', '.join(f'({count}, {value!r})' for count, value in runs)})"
-        data = ctypes.string_at(content.data_ptr(), content.nbytes)
-        self.packed[key] = base64.b64encode(zlib.compress(data, 9)).decode()
+        self.packed[key] = pack(ctypes.string_at(content.data_ptr(), content.nbytes))
         return f"packed({quoted(key)})"
 
     def _unwritten(self, buffer: Buffer) -> str:
@@ -76,14 +75,14 @@ class ScriptContents:
         return f"normal({buffer.size}, seed=0)"
 
 
-def _runs(content: torch.Tensor, dtype: DType) -> list[tuple[int, float]]:
-    """Run-length encode elements as (count, value)."""
+def _runs(content: torch.Tensor, dtype: DType) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run-length encode elements: the value of each run, and its length."""
+    # By bits, so that different zeros or NaNs don't merge.
     values, counts = torch.unique_consecutive(content.view(dtype.bits), return_counts=True)
     numbers = values.view(dtype.torch_dtype)
     if dtype.torch_dtype.is_floating_point:
         numbers = numbers.double()
-    # By bits, so that different zeros or NaNs don't merge.
-    return list(zip(counts.tolist(), numbers.tolist(), strict=True))
+    return numbers, counts
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Render calls as a stand-alone script: memory, calls, right answers, and kernels."""
 
+from functools import cache
+
 import jinja2
 
 from attnfuzz.harness.backends.registry import resolve
@@ -113,6 +115,7 @@ def _read_only(calls: CallCase, backend: Backend, left_out: frozenset[str]) -> l
     return [buffer.name for buffer in calls.buffers if buffer.name in untouched]
 
 
+@cache
 def _template(name: str) -> jinja2.Template:
     environment = environment_of("attnfuzz.harness.export", autoescape=False, keep_trailing_newline=True)
     environment.filters.update(python=quoted, source=source, in_docstring=in_docstring)

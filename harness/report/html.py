@@ -1,6 +1,7 @@
 """A campaign as one self-contained HTML file without scripts."""
 
 from collections.abc import Collection, Sequence
+from functools import cache
 from itertools import pairwise
 
 import jinja2
@@ -74,6 +75,7 @@ def render_html(
     )
 
 
+@cache
 def markup_environment() -> jinja2.Environment:
     """The templates of HTML and XML, which escape values and drop characters that no document may hold."""
     return environment_of(

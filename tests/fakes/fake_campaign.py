@@ -31,7 +31,7 @@ _DECODER = msgspec.json.Decoder(AnyEvent)
 def plan(
     out: Path,
     *,
-    examples: int | None = 600,
+    examples: int | None = 150,
     seconds: float | None = None,
     backends: tuple[str, ...] = ("fake",),
     jobs: int = 1,

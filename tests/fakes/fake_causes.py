@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -38,9 +39,10 @@ class Fault:
         ]
 
 
-def names_in(case: Case) -> set[str]:
+@cache
+def names_in(case: Case) -> frozenset[str]:
     """The names of the features that a case has."""
-    return {feature.name for feature in features_in(case)}
+    return frozenset(feature.name for feature in features_in(case))
 
 
 def featured(*, mode: Mode = Mode.EXTEND, window: int = -1, sinks: bool = False, soft_cap: float = 0.0) -> Case:

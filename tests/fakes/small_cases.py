@@ -1,5 +1,7 @@
 """Small cases for tests of backends, written by hand or drawn, and what running them in this process gives."""
 
+from collections.abc import Sequence
+
 import torch
 from msgspec.structs import replace
 
@@ -61,6 +63,11 @@ def drawn(backend: str, count: int, seed: int = 20250801) -> list[Case]:
     found: list[Case] = []
     run_examples(cases(resolve(backend).capability, backend), found.append, examples=count, seed_of=seed)
     return found
+
+
+def narrowest(cases: Sequence[Case], count: int) -> list[Case]:
+    """The `count` cases with the fewest elements in a token's queries: buffers of wide ones take megabytes."""
+    return sorted(cases, key=lambda case: case.geometry.q_heads * case.geometry.head_dim_qk)[:count]
 
 
 def run(case: Case, backend: str | None = None) -> Verdict:

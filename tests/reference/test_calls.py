@@ -1,5 +1,7 @@
 """Cases made of literal calls: what their buffers hold, and which of them can exist."""
 
+import random
+
 import msgspec
 import pytest
 import torch
@@ -64,9 +66,15 @@ def test_a_case_that_can_exist_is_accepted() -> None:
     validate_calls(replace(CASE, answer=None))
 
 
-@pytest.mark.parametrize("content", [b"", b"\x00\xff" * 100, bytes(1 << 16)])
+@pytest.mark.parametrize(
+    "content", [b"", b"\x00\xff" * 100, bytes(1 << 16), random.Random(1).randbytes(1 << 18)], ids=len
+)
 def test_what_is_packed_is_unpacked(content: bytes) -> None:
     assert unpack(pack(content), len(content)) == content
+
+
+def test_long_content_that_repeats_is_packed_small() -> None:
+    assert len(pack(random.Random(1).randbytes(64) * (1 << 13))) < 10_000
 
 
 @pytest.mark.parametrize(

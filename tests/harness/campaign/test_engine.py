@@ -9,7 +9,7 @@ from fake_campaign import FakeCorpus, ScriptedJobs, begin, logged, of, plan
 from fake_search import FakeJobs, FakeJudge, decode, kv_lens, observed
 from msgspec.structs import replace
 
-from attnfuzz.harness.campaign import engine, under_way
+from attnfuzz.harness.campaign import engine, schedule, under_way
 from attnfuzz.harness.campaign.closing import NO_LONGER
 from attnfuzz.harness.campaign.events import (
     AlreadyFiled,
@@ -43,7 +43,16 @@ from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case_file import case_id
 
+SEVERAL_SLICES = pytest.mark.usefixtures("small_slices")
+"""Searches in several slices."""
+
 DONE = SliceDone(tally=Tally(searched=250, cases=250, deaths=0), stopped_early=False, seconds=1.0, unsupported={})
+
+
+@pytest.fixture
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices of a third of what `plan` asks for."""
+    monkeypatch.setattr(schedule, "EXAMPLES_PER_SLICE", 50)
 
 
 def run(jobs: FakeJobs, asked: Plan) -> list[Event]:
@@ -59,18 +68,20 @@ def passes(_: list[int]) -> tuple[Observation, ...]:
 
 
 @pytest.mark.slow
+@SEVERAL_SLICES
 def test_a_clean_campaign_uses_its_budget_and_files_nothing(tmp_path: Path) -> None:
     judge = FakeJudge(passes)
     events = run(FakeJobs(judge), plan(tmp_path))
     assert isinstance(events[0], CampaignStarted)
     assert isinstance(events[-1], CampaignFinished)
     assert not events[-1].interrupted
-    assert sum(event.examples for event in of(SliceFinished, events)) == 600 == len(judge.judged)
-    assert sum(event.tally.searched for event in of(Progress, events)) == 600
-    assert sum(event.tally.cases for event in of(Progress, events)) == 600
+    assert sum(event.examples for event in of(SliceFinished, events)) == 150 == len(judge.judged)
+    assert sum(event.tally.searched for event in of(Progress, events)) == 150
+    assert sum(event.tally.cases for event in of(Progress, events)) == 150
     assert not list(tmp_path.iterdir())
 
 
+@SEVERAL_SLICES
 def test_every_slice_has_its_own_seed(tmp_path: Path) -> None:
     events = run(FakeJobs(FakeJudge(passes)), plan(tmp_path))
     seeds = [event.seed for event in of(SliceFinished, events)]
@@ -78,6 +89,7 @@ def test_every_slice_has_its_own_seed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@SEVERAL_SLICES
 def test_a_campaign_with_the_same_seed_draws_the_same_cases(tmp_path: Path) -> None:
     judges = [FakeJudge(passes) for _ in range(3)]
     for number, (judge, seed) in enumerate(zip(judges, (1, 1, 2), strict=True)):
@@ -86,13 +98,15 @@ def test_a_campaign_with_the_same_seed_draws_the_same_cases(tmp_path: Path) -> N
     assert first == second != other
 
 
+@SEVERAL_SLICES
 def test_several_jobs_search_no_more_than_was_asked(tmp_path: Path) -> None:
     judge = FakeJudge(passes)
     run(FakeJobs(judge, count=3), plan(tmp_path, jobs=3))
-    assert len(judge.judged) == 600
+    assert len(judge.judged) == 150
 
 
 @pytest.mark.slow
+@SEVERAL_SLICES
 def test_a_bug_is_filed_once_and_the_rest_of_the_budget_is_still_used(tmp_path: Path) -> None:
     events = run(FakeJobs(FakeJudge(fails_on_long)), plan(tmp_path))
     (filed,) = of(FindingFiled, events)
@@ -101,10 +115,11 @@ def test_a_bug_is_filed_once_and_the_rest_of_the_budget_is_still_used(tmp_path: 
     assert filed.state is State.NEW
     assert case_file.load(Path(filed.path) / "case.json") == filed.case
     assert (Path(filed.path) / "repro.py").read_text() == "print('shown')"
-    assert sum(event.examples for event in of(SliceFinished, events)) == 600
+    assert sum(event.examples for event in of(SliceFinished, events)) == 150
 
 
 @pytest.mark.slow
+@SEVERAL_SLICES
 def test_several_jobs_that_meet_the_same_bug_file_it_once(tmp_path: Path) -> None:
     events = run(FakeJobs(FakeJudge(fails_on_long), count=3), plan(tmp_path, jobs=3))
     assert len(of(FindingFiled, events)) == 1
@@ -112,6 +127,7 @@ def test_several_jobs_that_meet_the_same_bug_file_it_once(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+@SEVERAL_SLICES
 def test_two_fingerprints_that_shrink_to_the_same_bug_are_one_finding(tmp_path: Path) -> None:
     def fails(lengths: list[int]) -> tuple[Observation, ...]:
         return (observed(place="key" if max(lengths) % 2 else "value"),) if max(lengths) >= 100 else ()
@@ -123,9 +139,10 @@ def test_two_fingerprints_that_shrink_to_the_same_bug_are_one_finding(tmp_path: 
 
 
 @pytest.mark.slow
+@SEVERAL_SLICES
 def test_what_does_not_come_back_is_kept_apart_and_given_up_in_the_end(tmp_path: Path) -> None:
     judge = FakeJudge(fails_on_long, comes_back=lambda _: False)
-    events = run(FakeJobs(judge), plan(tmp_path, examples=1000))
+    events = run(FakeJobs(judge), plan(tmp_path, examples=200))
     assert len(of(UnconfirmedKept, events)) == ATTEMPTS
     assert not of(FindingFiled, events)
     assert not (tmp_path / "findings").exists()
@@ -133,6 +150,7 @@ def test_what_does_not_come_back_is_kept_apart_and_given_up_in_the_end(tmp_path:
 
 
 @pytest.mark.slow
+@SEVERAL_SLICES
 def test_gaps_are_reported_once_in_a_campaign(tmp_path: Path) -> None:
     events = run(FakeJobs(FakeJudge(lambda _: (observed(gap=True),))), plan(tmp_path))
     assert len(of(GapSeen, events)) == 1
@@ -209,6 +227,7 @@ def test_no_job_waits_for_cases_to_be_kept(tmp_path: Path) -> None:
     assert sent == [SliceStarted, SliceStarted, CaseKept, CaseKept, CaseKept]
 
 
+@SEVERAL_SLICES
 def test_a_finding_goes_into_the_corpus_with_its_smallest_case(tmp_path: Path) -> None:
     corpus = FakeCorpus(tmp_path / "corpus")
     events = list(begin(plan(tmp_path), FakeJobs(FakeJudge(fails_on_long)), corpus=corpus).events())
@@ -247,7 +266,7 @@ def test_a_kept_case_that_fails_is_a_finding(tmp_path: Path) -> None:
 
 
 def night(out: Path, campaign: str, judge: FakeJudge, ledger: Ledger | None = None) -> list[Event]:
-    return list(begin(plan(out, examples=200), FakeJobs(judge), campaign=campaign, ledger=ledger).events())
+    return list(begin(plan(out, examples=60), FakeJobs(judge), campaign=campaign, ledger=ledger).events())
 
 
 @pytest.mark.slow
@@ -319,12 +338,13 @@ def test_a_campaign_until_a_finding_ends_when_an_old_one_fails_again(tmp_path: P
     assert not [event for event in of(SliceStarted, events) if event.kind is SliceKind.DRAWN]
 
 
+@SEVERAL_SLICES
 def test_a_campaign_until_a_finding_goes_on_past_what_the_ledger_knows(tmp_path: Path) -> None:
     known = Ledger([Entry(backend="fake", kind=Kind.OUTPUT_MISMATCH, reason="rounding")])
     jobs = FakeJobs(FakeJudge(fails_on_long))
     events = list(begin(plan(tmp_path, until_finding=True), jobs, ledger=known).events())
     assert len(of(FindingFiled, events)) == 1
-    assert sum(event.examples for event in of(SliceFinished, events)) == 600
+    assert sum(event.examples for event in of(SliceFinished, events)) == 150
 
 
 def test_a_campaign_until_a_finding_that_was_killed_after_it_ends_at_once(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from harness_cases import decode_case
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from random_kills import Killer, children
+from repetition import examples
 
 from attnfuzz.harness.sandbox.case_runner import OneByOne
 from attnfuzz.harness.sandbox.check import RUNS_IF_KILLED, Runner
@@ -60,14 +61,14 @@ def hunt(runner: Runner, backend: str, examples: int) -> tuple[HarassedRunner, S
     return judge, Hunt(task, judge, sent.append).run(cheap_cases(backend)), sent
 
 
-@pytest.mark.slow
-def test_random_kills_change_no_count_and_accuse_no_case(runner: Runner, defective: str) -> None:
+@examples(30, 120)
+def test_random_kills_change_no_count_and_accuse_no_case(runner: Runner, defective: str, count: int) -> None:
     before = runner.restarts
-    judge, done, sent = hunt(runner, f"{defective}:NONE", examples=60)
+    judge, done, sent = hunt(runner, f"{defective}:NONE", examples=count)
     tallies = [message for message in sent if isinstance(message, Tally)]
-    assert judge.killer.count > 20
+    assert judge.killer.count > count // 3
     assert runner.restarts > before
-    assert done.tally.searched == done.tally.cases == judge.asked == sum(tally.cases for tally in tallies) == 60
+    assert done.tally.searched == done.tally.cases == judge.asked == sum(tally.cases for tally in tallies) == count
     assert done.tally.deaths == sum(tally.deaths for tally in tallies) == 0
     assert not [message for message in sent if isinstance(message, Suspect | Caught | Lost)]
 

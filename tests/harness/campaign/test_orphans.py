@@ -12,14 +12,16 @@ from campaign_process import begin, marked_with
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("started")]
 
 SECONDS_TO_BE_GONE = 5.0
-OPTIONS = ("--backend", "torch_sdpa", "--examples", "100000", "--jobs", "2")
+OPTIONS = ("--backend", "torch_sdpa", "--examples", "100000")
 
 
-@pytest.mark.parametrize("many", [1, 3, 5, 7])
-def test_a_main_process_that_is_killed_leaves_no_process_behind(tmp_path: Path, many: int) -> None:
+@pytest.mark.parametrize(
+    ("jobs", "many"), [(1, 2), (1, 4), *(pytest.param(2, many, marks=pytest.mark.long) for many in (1, 3, 5, 7))]
+)
+def test_a_main_process_that_is_killed_leaves_no_process_behind(tmp_path: Path, jobs: int, many: int) -> None:
     """Killed as soon as so many processes run: the main process, then its jobs, their nurseries, their workers."""
     mark = uuid.uuid4().hex
-    with begin(tmp_path, *OPTIONS, mark=mark) as campaign:
+    with begin(tmp_path, *OPTIONS, "--jobs", str(jobs), mark=mark) as campaign:
         deadline = time.monotonic() + 60.0
         while len(marked_with(mark)) < many:
             assert campaign.process.poll() is None, "the campaign ended"

@@ -3,7 +3,8 @@
 import itertools
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from fake_campaign import FakeCorpus, MortalJobs, ScriptedJobs, begin, logged, of, plan
 from fake_search import FakeJobs, FakeJudge, decode, kv_lens, observed
 from msgspec.structs import replace
+from repetition import examples
 
 from attnfuzz.harness.campaign import schedule, under_way
 from attnfuzz.harness.campaign.events import (
@@ -90,15 +92,23 @@ def check(events: list[Event], examples: int = 40) -> None:
     assert all(one.at <= other.at for one, other in itertools.pairwise(events))
 
 
+def some_of_each_kind(events: Sequence[Event], count: int) -> list[int]:
+    """The numbers of the first `count` events of each kind, from 1 on."""
+    numbers: dict[type[Event], list[int]] = defaultdict(list)
+    for number, event in enumerate(events, 1):
+        numbers[type(event)].append(number)
+    return sorted(number for own in numbers.values() for number in own[:count])
+
+
 @pytest.mark.slow
+@examples(1, 20)
 @pytest.mark.parametrize("acts_once_more", [False, True], ids=["after it is reported", "before it is reported"])
 def test_a_campaign_that_is_killed_at_any_event_goes_on_as_if_nothing_had_been(
-    tmp_path: Path, *, acts_once_more: bool
+    tmp_path: Path, count: int, *, acts_once_more: bool
 ) -> None:
     whole = list(begin(plan(tmp_path / "whole", examples=40), FakeJobs(FakeJudge(fails_in_two_ways))).events())
     check(whole)
-    landmarks = [number for number, event in enumerate(whole, 1) if not isinstance(event, Progress)]
-    for killed_after in sorted({*landmarks[:-1], *range(1, len(whole), 80)}):
+    for killed_after in some_of_each_kind(whole[:-1], count):
         asked = plan(tmp_path / str(killed_after), examples=40)
         going = begin(asked, FakeJobs(FakeJudge(fails_in_two_ways))).events()
         log = logged(islice(going, killed_after))

@@ -51,12 +51,18 @@ def exported(case: AnyCase, runner: Runner) -> str:
 
 
 @pytest.fixture(scope="module")
-def ran(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
+def scripts(runner: Runner) -> dict[str, str]:
+    """The scripts of the cases."""
+    return {name: exported(case, runner) for name, (case, _, _) in CASES.items()}
+
+
+@pytest.fixture(scope="module")
+def ran(scripts: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
     """For each of the cases the exit code of its script, and what it printed."""
     folder = tmp_path_factory.mktemp("scripts")
     paths = {name: folder / f"{index}.py" for index, name in enumerate(CASES)}
     for name, path in paths.items():
-        text = exported(CASES[name][0], runner)
+        text = scripts[name]
         assert text.count('DEVICE = "cuda"') == 1
         path.write_text(text.replace('DEVICE = "cuda"', 'DEVICE = "cpu"'))
     run = subprocess.run(
@@ -81,18 +87,22 @@ def test_scripts_show_what_is_wrong_and_nothing_else(ran: dict[str, tuple[int, s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_scripts_import_what_they_use_and_nothing_of_ours(runner: Runner, name: str, tmp_path: Path) -> None:
-    text = exported(CASES[name][0], runner)
-    path = tmp_path / "script.py"
-    path.write_text(text)
+def test_scripts_import_what_they_use(scripts: dict[str, str], tmp_path: Path) -> None:
+    for index, text in enumerate(scripts.values()):
+        (tmp_path / f"{index}.py").write_text(text)
     lint = subprocess.run(
-        [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F,E9", str(path)],
+        [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F,E9", str(tmp_path)],
         capture_output=True,
         text=True,
         check=False,
     )
     assert lint.returncode == 0, lint.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_scripts_import_nothing_of_ours(scripts: dict[str, str], name: str) -> None:
+    text = scripts[name]
     imported = {
         str(node.module if isinstance(node, ast.ImportFrom) else node.names[0].name).partition(".")[0]
         for node in ast.walk(ast.parse(text))

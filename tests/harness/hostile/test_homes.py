@@ -21,6 +21,16 @@ pytestmark = pytest.mark.slow
 Attnfuzz = Callable[..., Any]
 
 
+def damages_of(*names: str) -> pytest.MarkDecorator:
+    """Each damage to each of these: to one of them in `make test`, in turn, and to the others in `make test-long`."""
+    values = []
+    for turn, kind in enumerate(DAMAGES):
+        for index, name in enumerate(names):
+            marks = () if turn % len(names) == index else pytest.mark.long
+            values.append(pytest.param(name, kind, marks=marks))
+    return pytest.mark.parametrize(("name", "kind"), values)
+
+
 def one_finding(home: Home) -> Path:
     return next(path for path in home.findings.iterdir() if "EmptyRow" in path.name)
 
@@ -30,8 +40,7 @@ def clean(ran: Any) -> None:
     assert "Traceback" not in ran.err
 
 
-@pytest.mark.parametrize("kind", DAMAGES)
-@pytest.mark.parametrize("name", ["case.json", "finding.json"])
+@damages_of("case.json", "finding.json")
 def test_a_finding_that_can_not_be_read_is_set_aside(attnfuzz: Attnfuzz, home: Home, name: str, kind: str) -> None:
     broken = one_finding(home)
     damage(broken / name, kind)
@@ -45,8 +54,7 @@ def test_a_finding_that_can_not_be_read_is_set_aside(attnfuzz: Attnfuzz, home: H
     clean(attnfuzz("findings", "show", "OutputMismatch", "--home", "out"))
 
 
-@pytest.mark.parametrize("kind", DAMAGES)
-@pytest.mark.parametrize("name", ["case.json", "finding.json", ""])
+@damages_of("case.json", "finding.json", "")
 def test_a_finding_that_can_not_be_read_is_filed_anew(home: Home, name: str, kind: str) -> None:
     broken = one_finding(home)
     damage(broken / name if name else broken, kind)
@@ -61,8 +69,7 @@ def test_a_finding_that_can_not_be_read_is_filed_anew(home: Home, name: str, kin
     assert len(archive(home.path, "night 3").past(["torch_sdpa"])) == 2
 
 
-@pytest.mark.parametrize("kind", DAMAGES)
-@pytest.mark.parametrize("name", [".draft-x", ".replaced-x", "x/.draft-finding.json.1"])
+@damages_of(".draft-x", ".replaced-x", "x/.draft-finding.json.1")
 def test_what_a_killed_campaign_left_may_be_anything(home: Home, name: str, kind: str) -> None:
     (home.findings / "x").mkdir()
     damage(home.findings / name, kind)
@@ -71,8 +78,7 @@ def test_what_a_killed_campaign_left_may_be_anything(home: Home, name: str, kind
     assert not os.path.lexists(home.findings / name)
 
 
-@pytest.mark.parametrize("kind", DAMAGES)
-@pytest.mark.parametrize("name", ["report.txt", "repro.py", "environment.json"])
+@damages_of("report.txt", "repro.py", "environment.json")
 def test_the_texts_of_a_finding_can_be_done_without(attnfuzz: Attnfuzz, home: Home, name: str, kind: str) -> None:
     damage(one_finding(home) / name, kind)
     clean(attnfuzz("findings", "show", "EmptyRow", "--home", "out"))

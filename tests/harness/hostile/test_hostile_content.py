@@ -13,7 +13,6 @@ import resource
 import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,8 +23,8 @@ import pytest
 from file_formats import CALLS, FAILURE, Format, formats, make_home
 from hostile_values import hostile_bytes, hostile_json
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis import strategies as st
 from msgspec.structs import replace
+from repetition import examples
 
 from attnfuzz.harness.cli.main import main
 from attnfuzz.harness.cli.terminal import Exit
@@ -41,7 +40,7 @@ pytestmark = pytest.mark.slow
 
 MOST_SECONDS = 30
 MOST_BYTES_MORE = 1 << 30
-EXAMPLES = 12
+EXAMPLES = 6
 LONG_EXAMPLES = 4000
 
 
@@ -243,14 +242,17 @@ def test_hostile_content_does_nothing_for_long(name: str, root: Path) -> None:
     sys.stderr.write(f"{name}: {TRIED}\n")
 
 
-@settings(max_examples=300, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-@seed(1)
-@given(st.data())
-def test_hostile_calibrations_are_read_or_refused(data: st.DataObject) -> None:
+@examples(60, 2000)
+def test_hostile_calibrations_are_read_or_refused(tmp_path: Path, count: int) -> None:
     shipped = json.loads(next(calibration._SHIPPED.glob("*.json")).read_text())
-    content = data.draw(hostile_bytes(hostile_json(shipped)))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "calibration.json"
+    path = tmp_path / "calibration.json"
+
+    @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @seed(1)
+    @given(hostile_bytes(hostile_json(shipped)))
+    def example(content: bytes) -> None:
         path.write_bytes(content)
         with contextlib.suppress(calibration.CalibrationError):
             calibration.load(path)
+
+    example()

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from repetition import examples
 
 from attnfuzz.reference.case import ValueFamily
 
@@ -36,15 +37,19 @@ layers = st.fixed_dictionaries(
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(variation=layers)
-def test_a_correct_kernel_passes(layer: Any, variation: dict[str, Any]) -> None:
-    variant = replace(layer, **variation)
-    if variant.sinks is not None:  # merged in as well, which would be one more rounding
-        variant = replace(variant, merged_rounded=False)
-    judgement = variant.judged(variant.run())
-    assert judgement.observations == ()
-    assert all(margin <= 1 for margin in judgement.margins.values())
+@examples(40, 500)
+def test_a_correct_kernel_passes(layer: Any, count: int) -> None:
+    @settings(max_examples=count, deadline=None)
+    @given(layers)
+    def passes(variation: dict[str, Any]) -> None:
+        variant = replace(layer, **variation)
+        if variant.sinks is not None:  # merged in as well, which would be one more rounding
+            variant = replace(variant, merged_rounded=False)
+        judgement = variant.judged(variant.run())
+        assert judgement.observations == ()
+        assert all(margin <= 1 for margin in judgement.margins.values())
+
+    passes()
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from repetition import examples
 
 from attnfuzz.harness.memory.arena import PAGE, Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory, PlainMemory
@@ -124,14 +125,15 @@ def test_memory_in_use_is_never_handed_out_again(memory: GuardedMemory) -> None:
 
 
 @pytest.mark.slow
-def test_cases_of_all_sizes_leave_no_more_memory_behind_than_the_budget() -> None:
+@examples(100, 500)
+def test_cases_of_all_sizes_leave_no_more_memory_behind_than_the_budget(count: int) -> None:
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
 
     budget = 4 << 20
     with Arena(budget=budget, reserve=1 << 40) as arena:
         before = resident()
-        for index in range(500):
+        for index in range(count):
             with GuardedMemory(arena, Guard.RIGHT, Outputs.POISONED) as memory:
                 for part in range(8):
                     memory.tensor("kv", (1 + (index * 7919 + part * 104729) % 500_000,), torch.float32)

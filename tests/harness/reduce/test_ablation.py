@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
+from repetition import examples
 from small_cases import HEADS, LATENTS, drawn, step
 
 from attnfuzz.harness.backends.registry import resolve
@@ -92,11 +93,12 @@ def test_features_to_look_at_can_be_chosen() -> None:
 
 
 @pytest.mark.slow
+@examples(50, 150)
 @pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mla"])
-def test_variants_can_exist_and_lack_the_feature(backend: str) -> None:
+def test_variants_can_exist_and_lack_the_feature(backend: str, count: int) -> None:
     capability = resolve(backend).capability
     seen = set()
-    for case in drawn(backend, 150):
+    for case in drawn(backend, count):
         for feature, variants in ablations(case, allowed=lambda each: capability.why_not(each) is None):
             assert feature in features_in(case)
             for variant in variants:

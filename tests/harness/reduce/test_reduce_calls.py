@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from harness_cases import chunked_case, draft_extend_case
 from msgspec.structs import replace
-from small_cases import HEADS, LATENTS, drawn, step
+from repetition import examples
+from small_cases import HEADS, LATENTS, drawn, narrowest, step
 
 from attnfuzz.harness.reduce import reduce_calls
 from attnfuzz.harness.reduce.meaning import Meaning, breached, compiled_for
@@ -143,11 +144,11 @@ def test_no_other_fault_takes_the_place_of_the_first(runner: Runner) -> None:
     assert runner.verdict(small).failures
 
 
-@pytest.mark.slow
+@examples(2, 6)
 @pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mla", "torch_sdpa"])
-def test_edits_of_right_calls_are_right(runner: Runner, backend: str) -> None:
+def test_edits_of_right_calls_are_right(runner: Runner, backend: str, count: int) -> None:
     tried = 0
-    for case in drawn(backend, 6):
+    for case in narrowest(drawn(backend, 6), count):
         verdict, calls = runner.trace(case)
         if calls is None or verdict.failures or sum(buffer.size for buffer in calls.buffers) > 100_000:
             continue

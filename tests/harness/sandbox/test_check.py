@@ -53,12 +53,12 @@ def test_each_defect_is_the_right_failure(runner: Runner, defective: str, defect
 
 @pytest.mark.slow
 def test_a_hang_is_reported_with_the_kernel_that_was_at_work(defective: str) -> None:
-    with Runner(timeout=2.0) as runner:
+    with Runner(timeout=1.0) as runner:
         # The first case waits for a worker to load the backend.
         runner.start(f"{defective}:HANG")
         (failure,) = runner.verdict(decode_case(f"{defective}:HANG")).failures
     assert (failure.kind, failure.place) == (Kind.HANG, "")
-    assert "no reply within 2 s, in attend" in failure.message
+    assert "no reply within 1 s, in attend" in failure.message
 
 
 def test_a_backend_without_defects_passes_with_margins(runner: Runner, defective: str) -> None:

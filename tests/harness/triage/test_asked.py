@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from harness_cases import decode_case
 from msgspec.structs import replace
-from small_cases import drawn
+from repetition import examples
+from small_cases import drawn, narrowest
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.calls.asked import NamesNothing, NotJudgeable, asked
@@ -19,11 +20,13 @@ from attnfuzz.reference.case_file import AnyCase
 from attnfuzz.reference.dtypes import DType
 
 
-@pytest.mark.slow
+@examples(6, 15)
 @pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mla"])
-def test_every_attention_call_of_a_right_backend_does_what_it_is_asked(runner: Runner, backend: str) -> None:
+def test_every_attention_call_of_a_right_backend_does_what_it_is_asked(
+    runner: Runner, backend: str, count: int
+) -> None:
     judged = 0
-    for case in drawn(backend, 15):
+    for case in narrowest(drawn(backend, 15), count):
         _, calls = runner.trace(case)
         if calls is None:
             continue

@@ -158,7 +158,7 @@ def test_a_hang_is_killed_and_reported(workers: Workers) -> None:
 
 @pytest.mark.slow
 def test_a_request_that_goes_on_launching_does_not_hang(workers: Workers) -> None:
-    assert reply(workers, "launch 4", timeout=2.5)
+    assert reply(workers, "launch 2", timeout=1.2)
 
 
 def test_a_request_that_launches_for_ever_does(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from memory_scripts import Made, play, scripts
+from repetition import examples
 
 from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.cuda.arena import CudaArena
@@ -35,20 +36,18 @@ def poke(address: int, content: bytes) -> None:
 
 
 @pytest.mark.slow
-@given(script=scripts())
-@settings(
-    max_examples=50,
-    deadline=None,
-    database=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-def test_it_says_what_the_hosts_says(arena: CudaArena, host_arena: Arena, script: tuple[Guard, list[Made]]) -> None:
-    guard, made = script
-    with GuardedMemory(host_arena, guard, Outputs.POISONED) as host:
-        expected: list[Any] = play(host, made, poke)
-    with CudaMemory(arena, guard, Outputs.POISONED) as memory:
-        assert play(memory, made, poke) == expected
+@examples(20, 500)
+def test_it_says_what_the_hosts_says(arena: CudaArena, host_arena: Arena, count: int) -> None:
+    @settings(max_examples=count, deadline=None, database=None, derandomize=True)
+    @given(scripts())
+    def example(script: tuple[Guard, list[Made]]) -> None:
+        guard, made = script
+        with GuardedMemory(host_arena, guard, Outputs.POISONED) as host:
+            expected: list[Any] = play(host, made, poke)
+        with CudaMemory(arena, guard, Outputs.POISONED) as memory:
+            assert play(memory, made, poke) == expected
+
+    example()
 
 
 def test_a_tensor_is_flush_with_its_guard(memory: CudaMemory, arena: CudaArena) -> None:
