@@ -7,12 +7,14 @@ import subprocess
 import sys
 import threading
 import tomllib
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import ClassVar
 
 import msgspec
 import pytest
+from forked_python import forked_processes, started_processes
 from readable_calls import readable_calls
 from small_cases import HEADS, step
 
@@ -27,6 +29,13 @@ from attnfuzz.reference.geometry import KvLayout
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 EXAMPLE = EXAMPLES / "my_subtle_backend.py"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _processes() -> Iterator[None]:
+    """Scripts, jobs and nurseries are forked off a process that has imported torch."""
+    with forked_processes():
+        yield
 
 
 @pytest.mark.slow
@@ -54,13 +63,15 @@ def test_the_crashing_call_dumps_itself_and_fails_as_reported(tmp_path: Path) ->
         "FLASHINFER_DUMP_DIR": str(tmp_path / "dump"),
         "FLASHINFER_WORKSPACE_BASE": str(tmp_path),
     }
-    ran = subprocess.run(
-        [sys.executable, EXAMPLES / "crashing_call.py"],
-        env=os.environ | settings,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    # FlashInfer reads its settings when it is imported.
+    with started_processes():
+        ran = subprocess.run(
+            [sys.executable, EXAMPLES / "crashing_call.py"],
+            env=os.environ | settings,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
     assert ran.stderr.endswith("RuntimeError: the kernel's turn\n")
     (call,) = readable_calls(tmp_path / "dump")
     assert [breach.text.partition(",")[0] for breach in breaches_of(call)] == ["batch_size is 12"]
@@ -120,9 +131,20 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return repository
 
 
+# A process that is forked has the path of the one that it is forked off.
+_PYTEST = """
+import os, sys
+import pytest
+sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
+sys.exit(pytest.main())
+"""
+
+
 @pytest.mark.slow
 def test_the_example_repository_passes_its_own_tests(installed: Path, pytester: pytest.Pytester) -> None:
     """A process of its own: what other tests of the plugin ran has looked for entry points in this one."""
     few = ("--attn-examples", "4", "--attn-seed", "1", "--hypothesis-seed", "1")
-    ran = pytester.runpytest_subprocess(installed, "-c", installed / "pyproject.toml", "-p", "no:cacheprovider", *few)
-    ran.assert_outcomes(passed=5)
+    script = pytester.path / "run_pytest.py"
+    script.write_text(_PYTEST)
+    options = ("-c", installed / "pyproject.toml", "-p", "no:cacheprovider", *few)
+    pytester.run(sys.executable, script, installed, *options).assert_outcomes(passed=5)

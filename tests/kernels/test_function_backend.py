@@ -128,7 +128,7 @@ def test_scales_of_keys_and_values_are_handed_on(bench_of: Callable[..., Bench])
 
 
 @pytest.mark.slow
-@examples(50, 200)
+@examples(25, 200)
 def test_a_function_with_every_feature_passes_drawn_cases(count: int) -> None:
     for case in drawn(f"{HERE}FULL", count):
         verdict = run(case)
@@ -152,7 +152,7 @@ def test_a_clear_rejection_makes_a_case_unsupported() -> None:
 
 
 @pytest.mark.slow
-@examples(50, 150)
+@examples(25, 150)
 def test_the_example_passes_drawn_cases_without_an_lse(count: int) -> None:
     name = f"{EXAMPLE}:MINE"
     assert resolve(name).contract.lse is None
@@ -172,15 +172,16 @@ PLANTED = {
 
 
 @pytest.mark.slow
+@examples(20, 60)
 @pytest.mark.parametrize("error", PLANTED)
-def test_a_subtle_error_in_the_example_is_found(error: str, tmp_path: Path) -> None:
+def test_a_subtle_error_in_the_example_is_found(error: str, count: int, tmp_path: Path) -> None:
     right, wrong = PLANTED[error]
     source = EXAMPLE.read_text()
     assert source.count(right) == 1
     file = tmp_path / "mine.py"
     file.write_text(source.replace(right, wrong))
     name = f"{file}:MINE"
-    found = [verdict.failures[0].kind for case in drawn(name, 60) if (verdict := run(case)).failures]
+    found = [verdict.failures[0].kind for case in drawn(name, count) if (verdict := run(case)).failures]
     assert found
     assert set(found) <= {Kind.OUTPUT_MISMATCH, Kind.EMPTY_ROW, Kind.NOT_FINITE, Kind.RAISED}
 

@@ -1,41 +1,21 @@
-"""Capabilities like those of the project's backends, and cases drawn for each of them."""
+"""Cases drawn for three of the project's backends, once for all tests."""
 
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
+from msgspec.structs import replace
 
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, KvView, Mode, QueryView
-from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.case import Case
 from attnfuzz.strategies.cases import cases
 
-MODES = tuple(Mode)
-SPECULATIVE = tuple(mode for mode in MODES if mode.speculative)
-MHA = Capability(
-    modes=MODES,
-    graph_modes=SPECULATIVE,
-    fp8_kv=True,
-    windows=True,
-    sinks=True,
-    kv_scales=True,
-    padding=True,
-    query_views=tuple(QueryView),
-    kv_views=tuple(KvView),
-)
-MLA = Capability(
-    modes=MODES,
-    graph_modes=SPECULATIVE,
-    fp8_kv=True,
-    latent=True,
-    max_head_dim=576,
-    page_sizes=(1, 2, 4, 8, 32, 64),
-    layouts=(KvLayout.HND,),
-    kv_scales=True,
-    padding=True,
-)
-EAGER = Capability(modes=MODES, windows=True, soft_cap=True, unequal_head_dims=True)
+MHA, MLA = (resolve(name).capability for name in ("trtllm_mha", "trtllm_mla"))
+EAGER = replace(resolve("torch_sdpa").capability, soft_cap=True)
+"""Without graphs and padding, and with every feature that needs neither."""
 
 Draw = Callable[[SearchStrategy[Case], int], list[Case]]
 
@@ -62,26 +42,26 @@ def _draw(strategy: SearchStrategy[Case], count: int) -> list[Case]:
 
 @pytest.fixture(scope="session")
 def draw() -> Draw:
-    """Draw so many cases from a strategy: the same in every run."""
-    return _draw
+    """Draw so many cases from a strategy: the same in every run, and once for all tests."""
+    return cache(_draw)
 
 
 @pytest.fixture(scope="session")
-def mha() -> list[Case]:
+def mha(draw: Draw) -> list[Case]:
     """Cases for a backend with graphs, padding and every view."""
-    return _draw(cases(MHA, "mha"), 600)
+    return draw(cases(MHA, "mha"), 600)
 
 
 @pytest.fixture(scope="session")
-def mla() -> list[Case]:
+def mla(draw: Draw) -> list[Case]:
     """Cases for a backend with latents, graphs and padding."""
-    return _draw(cases(MLA, "mla"), 600)
+    return draw(cases(MLA, "mla"), 600)
 
 
 @pytest.fixture(scope="session")
-def eager() -> list[Case]:
+def eager(draw: Draw) -> list[Case]:
     """Cases for a backend without graphs and padding."""
-    return _draw(cases(EAGER, "eager"), 600)
+    return draw(cases(EAGER, "eager"), 600)
 
 
 @pytest.fixture(params=["mha", "mla", "eager"])

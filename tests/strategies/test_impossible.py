@@ -1,12 +1,12 @@
 """What is said to be impossible is never drawn, and all else is drawn sooner or later."""
 
 from collections.abc import Callable
-from functools import cache
 from itertools import product
 
 import pytest
 from capabilities import NARROW
 from hypothesis.strategies import SearchStrategy
+from repetition import examples
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.reference.capability import Capability
@@ -29,38 +29,28 @@ def contradictions(drawn: list[Case], can: Capability) -> dict[tuple[str, str], 
     return {both: impossible(can)[both] for both in reached(drawn) & impossible(can).keys()}
 
 
-@pytest.fixture(scope="module")
-def drawn_for(draw: Draw) -> Callable[[str], list[Case]]:
-    """Cases for one of the backends, drawn once."""
-    return cache(lambda backend: draw(cases(resolve(backend).capability, backend), 600))
+@pytest.mark.slow
+def test_nothing_impossible_is_drawn_and_little_else_is_missing(drawn: list[Case], capability: Capability) -> None:
+    assert contradictions(drawn, capability) == {}
+    assert len(possible_pairs(capability) - reached(drawn)) < 0.04 * len(possible_pairs(capability))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_nothing_impossible_is_drawn_and_little_else_is_missing(
-    backend: str, drawn_for: Callable[[str], list[Case]]
-) -> None:
-    can, drawn = resolve(backend).capability, drawn_for(backend)
-    assert contradictions(drawn, can) == {}
-    assert len(possible_pairs(can) - reached(drawn)) < 0.04 * len(possible_pairs(can))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
+@examples(20, 60)
 def test_nothing_impossible_is_drawn_by_leaning_to_what_is_rare(
-    backend: str, draw: Draw, drawn_for: Callable[[str], list[Case]]
+    count: int, drawn: list[Case], capability: Capability, draw: Draw
 ) -> None:
-    can = resolve(backend).capability
-    before = reached(drawn_for(backend)[:200])
+    before = reached(drawn[:200])
     for seed in range(3):
-        lean = choose_lean(possible_pairs(can) - before, before, seed)
-        assert contradictions(draw(cases(can, backend, lean), 60), can) == {}
+        lean = choose_lean(possible_pairs(capability) - before, before, seed)
+        assert contradictions(draw(cases(capability, "leaning", lean), count), capability) == {}
 
 
 @pytest.mark.slow
+@examples(60, 150)
 @pytest.mark.parametrize("name", NARROW)
-def test_nothing_impossible_is_drawn_for_narrow_capabilities(name: str, draw: Draw) -> None:
-    assert contradictions(draw(cases(NARROW[name], name), 80), NARROW[name]) == {}
+def test_nothing_impossible_is_drawn_for_narrow_capabilities(name: str, count: int, draw: Draw) -> None:
+    assert contradictions(draw(cases(NARROW[name], name), count), NARROW[name]) == {}
 
 
 def test_a_pair_is_either_possible_or_impossible() -> None:

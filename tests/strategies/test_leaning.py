@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from hypothesis.strategies import SearchStrategy
+from repetition import examples
 from shrunk_cases import shrunk
 
 from attnfuzz.harness.backends.registry import resolve
@@ -23,13 +24,8 @@ def share(drawn: list[Case], feature: str) -> float:
     return sum(feature in features_of(case) for case in drawn) / len(drawn)
 
 
-@pytest.fixture(scope="module")
-def plain(draw: Draw) -> list[Case]:
-    """Cases drawn without a lean."""
-    return draw(cases(CAPABILITY, "plain"), 600)
-
-
 @pytest.mark.slow
+@examples(40, 120)
 @pytest.mark.parametrize(
     ("feature", "times"),
     [
@@ -43,25 +39,40 @@ def plain(draw: Draw) -> list[Case]:
         ("K scale=below 1", 1.5),
         ("relation=batch permuted", 5),
         ("drafts=over 8", 8),
-        ("batch=over 32", 2.5),
-        ("longest kv=over 1000", 4),
         ("without keys=all", 2),
-        ("launch=captured late", 1.2),
-        ("launch=replayed again", 1.3),
         ("q lens=an idle request", 2),
         ("mode=extend", 1.4),
     ],
 )
-def test_what_is_leaned_to_is_drawn_more_often(feature: str, times: float, plain: list[Case], draw: Draw) -> None:
-    leaning = draw(cases(CAPABILITY, "plain", Lean((feature,))), 120)
-    assert share(leaning, feature) >= times * share(plain, feature) > 0
+def test_what_is_leaned_to_is_drawn_more_often(
+    feature: str, times: float, count: int, mha: list[Case], draw: Draw
+) -> None:
+    leaning = draw(cases(CAPABILITY, "plain", Lean((feature,))), count)
+    assert share(leaning, feature) >= times * share(mha, feature) > 0
 
 
 @pytest.mark.slow
-def test_two_features_are_drawn_together_more_often(plain: list[Case], draw: Draw) -> None:
+@pytest.mark.parametrize(
+    ("feature", "times"),
+    [
+        ("batch=over 32", 2.5),
+        ("longest kv=over 1000", 4),
+        ("launch=captured late", 1.2),
+        ("launch=replayed again", 1.3),
+    ],
+)
+def test_what_other_draws_decide_about_as_well_is_drawn_somewhat_more_often(
+    feature: str, times: float, mha: list[Case], draw: Draw
+) -> None:
+    leaning = draw(cases(CAPABILITY, "plain", Lean((feature,))), 120)
+    assert share(leaning, feature) >= times * share(mha, feature) > 0
+
+
+@pytest.mark.slow
+def test_two_features_are_drawn_together_more_often(mha: list[Case], draw: Draw) -> None:
     both = ("drafts=over 8", "page size=128")
     leaning = draw(cases(CAPABILITY, "plain", Lean(both)), 200)
-    apart = sum(both in pairs_of(case) for case in plain) / len(plain)
+    apart = sum(both in pairs_of(case) for case in mha) / len(mha)
     assert sum(both in pairs_of(case) for case in leaning) / len(leaning) >= max(0.08, 8 * apart)
 
 
@@ -73,8 +84,9 @@ def test_what_is_not_leaned_to_is_still_drawn(draw: Draw) -> None:
 
 
 @pytest.mark.slow
-def test_an_empty_lean_draws_what_is_drawn_without_one(plain: list[Case], draw: Draw) -> None:
-    assert draw(cases(CAPABILITY, "plain", Lean()), 600) == plain
+@examples(60, 600)
+def test_an_empty_lean_draws_what_is_drawn_without_one(count: int, draw: Draw) -> None:
+    assert draw(cases(CAPABILITY, "plain", Lean()), count) == draw(cases(CAPABILITY, "plain"), count)
 
 
 def test_favoured_options_get_two_of_three_draws_in_their_old_order() -> None:

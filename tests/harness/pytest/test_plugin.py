@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -138,19 +139,64 @@ def test_a_bug_is_shown_with_the_shrunk_case_and_its_replay_line(
     assert list(pytester.path.glob(".attnfuzz/*.json"))
 
 
-@pytest.mark.slow
-def test_a_bug_is_shown_once_by_all_shards_on_all_workers(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, defective: str
-) -> None:
-    temporary = pytester.mkdir("temporary")
-    monkeypatch.setenv("TMPDIR", str(temporary))
-    pytester.makepyfile(TEST)
-    ran = pytester.runpytest_subprocess(*with_bug(defective), "-n", "2", "-p", "no:cacheprovider")
+@pytest.fixture
+def temporary(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files."""
+    folder = pytester.mkdir("temporary")
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return folder
+
+
+def assert_shown_once(ran: pytest.RunResult, temporary: Path) -> None:
     ran.assert_outcomes(failed=1, passed=3)
     # Where CI is set, pytest says it all once more in its summary.
     shown, _, _ = str(ran.stdout).partition("short test summary")
     assert shown.count("replay: attnfuzz replay") == 1
     assert not list(temporary.glob("attnfuzz-*"))
+
+
+def test_a_bug_is_shown_once_by_all_shards(pytester: pytest.Pytester, temporary: Path, defective: str) -> None:
+    pytester.makepyfile(TEST)
+    assert_shown_once(pytester.runpytest_inprocess(*with_bug(defective)), temporary)
+
+
+@pytest.mark.slow
+def test_all_workers_share_a_seed_and_a_folder_of_claims(pytester: pytest.Pytester, temporary: Path) -> None:
+    """Processes of pytest-xdist's, which are handed what the fixture reads; none of these imports torch."""
+    pytester.makepyfile(
+        """
+        import os
+        from pathlib import Path
+
+        import pytest
+
+        from attnfuzz.harness.pytest.plugin import _RUN
+
+        @pytest.mark.parametrize("number", range(4))
+        def test_run(request, number):
+            run = request.config.stash[_RUN]
+            run.claims.mkdir(exist_ok=True)
+            with Path("seen").open("a") as seen:
+                print(os.getpid(), run.seed, run.claims, file=seen)
+        """
+    )
+    pytester.runpytest_subprocess("-n", "2", "-p", "no:cacheprovider").assert_outcomes(passed=4)
+    seen = [line.split() for line in (pytester.path / "seen").read_text().splitlines()]
+    processes, seeds, claims = map(set, zip(*seen, strict=True))
+    assert (len(processes), len(seeds), len(claims)) == (2, 1, 1)
+    assert Path(*claims).parent == temporary
+    assert not list(temporary.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_bug_is_shown_once_by_all_shards_on_all_workers(
+    pytester: pytest.Pytester, temporary: Path, defective: str
+) -> None:
+    pytester.makepyfile(TEST)
+    ran = pytester.runpytest_subprocess(*with_bug(defective), "-n", "2", "-p", "no:cacheprovider")
+    assert_shown_once(ran, temporary)
 
 
 def test_a_bug_that_the_ledger_knows_is_an_expected_failure(pytester: pytest.Pytester, defective: str) -> None:

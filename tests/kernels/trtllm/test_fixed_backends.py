@@ -58,7 +58,7 @@ STATES = [
 
 
 @pytest.mark.slow
-@examples(60, 300)
+@examples(30, 300)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_drawn_cases_pass(backend: str, count: int) -> None:
     for case in drawn(backend, count):

@@ -8,7 +8,7 @@ from recorder import Launched
 
 pytest.importorskip("flashinfer", reason="binds to the installed FlashInfer")
 from reported_cases import ACCEPTED_LESS, CHUNK_WITHOUT_KEYS, PADDED_AFTER_PLANNING, kinds, over
-from small_cases import step
+from small_cases import run, step
 from trtllm_on_cpu import named
 
 from attnfuzz.harness.backends.registry import load, resolve
@@ -61,28 +61,28 @@ def test_as_served_the_rest_of_a_last_page_is_finite(bench_of: Callable[[Case], 
     assert held == [False, True]
 
 
-def test_a_batch_that_the_metadata_has_no_rows_for_is_refused_before_the_launch(runner: Runner) -> None:
+def test_a_batch_that_the_metadata_has_no_rows_for_is_refused_before_the_launch() -> None:
     """FlashInfer compares the rows of the page table: what faults elsewhere (SGLang PR #21649) is rejected here."""
     case = paired(*PADDED_AFTER_PLANNING)
-    assert kinds(runner.verdict(case, named("HOPPER_MHA_21649_BEFORE"))) == {Kind.UNEXPECTED_REJECTION}
-    assert not kinds(runner.verdict(case))
+    assert kinds(run(case, named("HOPPER_MHA_21649_BEFORE"))) == {Kind.UNEXPECTED_REJECTION}
+    assert not kinds(run(case))
 
 
 def test_a_draft_extend_padded_after_planning_faults_on_xqa(runner: Runner) -> None:
     case = paired(*PADDED_AFTER_PLANNING)
     assert kinds(runner.verdict(case, named("HOPPER_MHA_24566"))) == {Kind.ILLEGAL_ACCESS}
-    assert not kinds(runner.verdict(case))
+    assert not kinds(run(case))
 
 
-def test_a_replay_of_fewer_accepted_tokens_than_captured_loses_keys(runner: Runner) -> None:
+def test_a_replay_of_fewer_accepted_tokens_than_captured_loses_keys() -> None:
     case = over(named("HOPPER_MLA"), *ACCEPTED_LESS)
-    failed = kinds(runner.verdict(case, named("HOPPER_MLA_21987_BEFORE")))
+    failed = kinds(run(case, named("HOPPER_MLA_21987_BEFORE")))
     assert failed >= {Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH}
-    assert not kinds(runner.verdict(case))
+    assert not kinds(run(case))
 
 
-def test_rows_without_keys_need_no_fixup_where_the_wrapper_writes_them(runner: Runner) -> None:
+def test_rows_without_keys_need_no_fixup_where_the_wrapper_writes_them() -> None:
     """Its kernels give 0 and -inf: what was reported (SGLang PR #22688) can't show."""
     case = over(named("HOPPER_MLA"), *CHUNK_WITHOUT_KEYS)
-    assert not kinds(runner.verdict(case, named("HOPPER_MLA_22688_BEFORE")))
-    assert not kinds(runner.verdict(case))
+    assert not kinds(run(case, named("HOPPER_MLA_22688_BEFORE")))
+    assert not kinds(run(case))

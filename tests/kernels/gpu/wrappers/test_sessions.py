@@ -11,7 +11,7 @@ from repetition import examples
 from small_cases import drawn, run, step
 
 from attnfuzz.kernels.backend import Bench
-from attnfuzz.kernels.gpu.wrappers.wrapper import RECOMMENDED
+from attnfuzz.kernels.gpu.wrappers import wrapper
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.reference.case import (
     Case,
@@ -121,8 +121,8 @@ def test_workspaces_have_the_size_that_the_wrapper_names(launches_of: LaunchesOf
 
 def test_a_wrapper_that_names_no_size_gets_the_recommended_one(launches_of: LaunchesOf) -> None:
     plan, _ = (launched.arguments for launched in launches_of(case_of("FA3_RAGGED", step(Mode.EXTEND, (2, 3)))))
-    assert plan["float_workspace_buffer"].numel() == RECOMMENDED.floats
-    assert plan["int_workspace_buffer"].numel() == RECOMMENDED.ints
+    assert plan["float_workspace_buffer"].numel() == wrapper.RECOMMENDED.floats
+    assert plan["int_workspace_buffer"].numel() == wrapper.RECOMMENDED.ints
 
 
 def test_a_kept_workspace_is_replaced_only_when_a_plan_needs_more(launches_of: LaunchesOf) -> None:
