@@ -12,7 +12,9 @@ QUICK="not slow and not cluster and not long and not sglang and not draws"
 
 tried() { # tried PYTHON RESOLUTION [TORCH]: one line of the table, and the log beside it
   python=$1 resolution=$2 torch=${3:-} versions=
-  name=$(basename "$python")-$resolution${torch:+-torch-$torch}
+  # By its version: several interpreters may all be called python.
+  name=$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])' 2>/dev/null || basename "$python")
+  name=$name-$resolution${torch:+-torch-$torch}
   env=$HOME_OF_ALL/env log=$HOME_OF_ALL/$name.log
   rm -rf "$env"
   result="can't be installed"

@@ -2,7 +2,7 @@
 
 import torch
 
-from attnfuzz.kernels.function_backend import FunctionBackend
+from attnfuzz import FunctionBackend
 
 
 def attend(*, out, query, k_cache, v_cache, block_tables, seq_lens, cum_seq_lens_q, scale, **_):

@@ -2,8 +2,7 @@
 
 import torch
 
-from attnfuzz.kernels.function_backend import FunctionBackend
-from attnfuzz.reference.noise import NoiseModel
+from attnfuzz import FunctionBackend, NoiseModel
 
 
 def subtle(*, out, query, k_cache, v_cache, block_tables, seq_lens, cum_seq_lens_q, scale, **_):

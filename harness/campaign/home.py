@@ -20,6 +20,7 @@ from attnfuzz.harness.files.durable import DRAFT, make_folder, sync_folder
 from attnfuzz.reference.user_error import UserError
 
 LOG_NAME = "events.ndjson"
+FINDINGS = "findings"
 
 _ID = re.compile(r"\d{8}-\d{6}(\.\d{1,9})?", re.ASCII)
 
@@ -34,7 +35,7 @@ class Home:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.campaigns = path / "campaigns"
-        self.findings = path / "findings"
+        self.findings = path / FINDINGS
         self.unconfirmed = path / "unconfirmed"
         self.corpus = path / "corpus"
 

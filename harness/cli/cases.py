@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from attnfuzz.harness.campaign.home import FINDINGS
 from attnfuzz.harness.campaign.plan import ALPHA, spent_per_output
 from attnfuzz.harness.cli.answers import ListedFailure, ReplayAnswer, Smaller
 from attnfuzz.harness.cli.given import Trees, case_at
@@ -191,11 +192,13 @@ def _smaller(path: Path, case: AnyCase, target: Path | None, shrunk: Shrunk | No
 
 
 def _beside(path: Path) -> Path:
-    # Not in a finding's folder: a campaign that finds a smaller case of its own puts a new folder in its place.
+    # Not in a finding's folder: a campaign that finds a smaller case of its own puts a new folder in its place. Nor
+    # beside it: a home's findings are folders, and campaigns warn of anything else.
     if path.is_dir():
         # The folder that one is in has a name too.
         named = path if path.name and path.name != ".." else path.resolve()
-        return named.parent / f"{named.name}.small.json"
+        folder = named.parent.parent if named.parent.name == FINDINGS else named.parent
+        return folder / f"{named.name}.small.json"
     return path.with_suffix(".small.json")
 
 

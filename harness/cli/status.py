@@ -36,7 +36,7 @@ class Status:
         """Lines that never wrap."""
         width = options.max_width
         yield from self._budget(width)
-        found = self._last("finding", self._standing.finding_at)
+        found = self._last("new finding", self._standing.finding_at)
         if self._standing.findings:
             found += f": {found_so_far(self._standing)}"
         yield _line(f"{self._last('new coverage', self._standing.coverage_at)}, {found}")

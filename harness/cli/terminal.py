@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,9 @@ JSON, QUIET, VERBOSE = (f"{__name__}.{name}" for name in ("json", "quiet", "verb
 """Where a command's context keeps these options (`options.answer_options`)."""
 
 STANDARD_OUTPUT = "-"
+
+STARTING = "Starting: loading torch and the backends."
+"""What a command that runs cases prints first: importing torch and starting workers takes seconds."""
 
 _WIDTH_OF_A_PIPE = 1 << 16
 """Columns of a pipe or a file: nothing is wrapped or cut, so that names can be copied. COLUMNS overrides it."""
@@ -70,7 +73,8 @@ class Terminal(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield segments of printable text; segments with which rich itself controls the terminal stay as they are."""
-        for segment in super().render(renderable, options):
+        rendered = super().render(renderable, options)
+        for segment in rendered if self.is_terminal else _without_padding(rendered):
             if segment.control or segment.text.isprintable():
                 yield segment
             else:
@@ -79,6 +83,21 @@ class Terminal(Console):
     def on_broken_pipe(self) -> None:
         """Raise BrokenPipeError, where rich would exit with 1: that code says that something was found."""
         raise BrokenPipeError
+
+
+def _without_padding(segments: Iterable[Segment]) -> Iterator[Segment]:
+    """Leave out spaces at the ends of lines: a wide table in a file would have lines of them on a screen."""
+    spaces: list[Segment] = []
+    for segment in segments:
+        text = segment.text.rstrip(" ")
+        if text or segment.control:
+            if not text.startswith("\n"):
+                yield from spaces
+            spaces.clear()
+            yield segment._replace(text=text)
+        if len(text) < len(segment.text):
+            spaces.append(segment._replace(text=segment.text[len(text) :], control=None))
+    yield from spaces
 
 
 def details() -> Terminal:

@@ -34,7 +34,8 @@ class Arch(StrEnum):
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _HOPPER_PROCESSORS = 132
 """Streaming multiprocessors of an H100 or H200 (SXM)."""
-_INSTALL = {"flashinfer": "attnfuzz[gpu]", "pynvml": "attnfuzz[gpu]", "cudnn": "nvidia-cudnn-frontend"}
+_LIBRARY = "pynvml"
+_INSTALL = {"flashinfer": "attnfuzz[gpu]", _LIBRARY: "attnfuzz[gpu]", "cudnn": "nvidia-cudnn-frontend"}
 """Names to install of packages that are imported under another name."""
 
 
@@ -77,7 +78,8 @@ def _without_gpu(archs: frozenset[Arch]) -> str | None:
     wanted = _words(archs)
     gpus, reason = _look(os.environ.get(_VISIBLE))
     if not gpus:
-        return f"needs {wanted}, which this machine lacks: {reason}"
+        known = "which this machine lacks" if without_packages([_LIBRARY]) is None else "which can't be looked for"
+        return f"needs {wanted}, {known}: {reason}"
     # Workers are spread over all of them.
     others = {gpu.name: gpu.capability for gpu in gpus if gpu.capability not in archs}
     if others:
@@ -111,8 +113,8 @@ def _not_installed(name: str) -> str:
 @cache
 def _look(chosen: str | None) -> tuple[tuple[Gpu, ...], str]:
     """The GPUs selected by `chosen`, the value of CUDA_VISIBLE_DEVICES, and the reason if there is none."""
-    if importlib.util.find_spec("pynvml") is None:
-        return (), _not_installed("pynvml")
+    if (lacking := without_packages([_LIBRARY])) is not None:
+        return (), lacking
     # Imported late: only machines with a GPU need it.
     import pynvml  # noqa: PLC0415
 

@@ -51,6 +51,11 @@ def attend(
     return out, lse.t() / math.log(2)
 
 
+def _chosen(pool: torch.Tensor, pages: list[int]) -> torch.Tensor:
+    """Pages of a pool, also of float8, which torch 2.7 can't index on a CPU."""
+    return pool.view(torch.uint8)[pages].view(pool.dtype) if pool.dtype.itemsize == 1 else pool[pages]
+
+
 class _Wrapper:
     """What all of them have in common. `real` is the class whose signatures are kept to."""
 
@@ -106,7 +111,8 @@ class _Wrapper:
         key, value = (pool.transpose(1, 2) if self.layout == "HND" else pool for pool in pools)
         pages = ids[indptr[index] : indptr[index + 1]]
         kv_len = max(len(pages) - 1, 0) * key.shape[1] + last[index]
-        return key[pages].flatten(0, 1)[:kv_len], value[pages].flatten(0, 1)[:kv_len]
+        key, value = (_chosen(pool, pages).flatten(0, 1)[:kv_len] for pool in (key, value))
+        return key, value
 
     def run(self, **arguments: Any) -> None:
         inspect.signature(self.real.run).bind(self, **arguments)

@@ -70,7 +70,20 @@ def _types() -> list[type[msgspec.Struct]]:
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of every answer, and of the types in their fields."""
     _, components = msgspec.json.schema_components(_types(), ref_template="#/$defs/{name}")
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$defs": dict(sorted(components.items()))}
+    definitions = _null_last(dict(sorted(components.items())))
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$defs": definitions}
+
+
+def _null_last(node: Any) -> Any:
+    """The alternatives of each union in one order, whichever release of msgspec wrote them."""
+    if isinstance(node, list):
+        return [_null_last(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    changed = {key: _null_last(value) for key, value in node.items()}
+    if "anyOf" in changed:
+        changed["anyOf"].sort(key=lambda kind: kind == {"type": "null"})
+    return changed
 
 
 def page() -> str:

@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+from attnfuzz.harness.cli.terminal import STARTING
+
 
 class Ended(Protocol):
     """How a command ended and what it wrote."""
@@ -16,11 +18,12 @@ class Ended(Protocol):
 def refused(ran: Ended, *words: str, sent_before: tuple[str, ...] = ()) -> None:
     """The command ended with 2, one line of error, and these words in it.
 
-    Before it come click's usage, and lines that begin with one of `sent_before`, but nothing else.
+    Before it come click's usage, the line of a command that starts, and lines that begin with one of `sent_before`,
+    but nothing else.
     """
     assert ran.code == 2
     assert "Traceback" not in ran.err
     *before, last = ran.err.strip().splitlines()
     assert last.startswith("Error: ")
-    assert all(line.startswith(("Usage:", "Try", "  ", *sent_before)) or not line for line in before)
+    assert all(line.startswith(("Usage:", "Try", "  ", STARTING, *sent_before)) or not line for line in before)
     assert [word for word in words if word not in last] == []

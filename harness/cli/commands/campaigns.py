@@ -6,7 +6,7 @@ import click
 
 from attnfuzz.harness.campaign.plan import ALPHA, MOST_BACKENDS, PRESETS
 from attnfuzz.harness.cli import options
-from attnfuzz.harness.cli.terminal import Exit, details, print_line
+from attnfuzz.harness.cli.terminal import STARTING, Exit, details, print_line
 
 GOES_WITH_RESUME = {"jobs", "ray", "database", "ledger", "until_finding"}
 
@@ -72,8 +72,7 @@ def fuzz(ctx: click.Context, /, *, resume: bool, **given: Any) -> Exit:
         raise click.UsageError("--examples and --time are both budgets: give one of them")
     if len(given["backends"]) > MOST_BACKENDS:
         raise click.UsageError(f"{len(given['backends']):,} times --backend: give it {MOST_BACKENDS:,} times at most")
-    # Importing torch and starting workers takes seconds.
-    print_line(details(), "Starting: loading torch and the backends.")
+    print_line(details(), STARTING)
     from attnfuzz.harness.cli import campaign
 
     if resume:

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from attnfuzz.harness.cli import options
-from attnfuzz.harness.cli.terminal import Exit
+from attnfuzz.harness.cli.terminal import STARTING, Exit, tell
 
 CONTENTS = ("values", "statistics", "seed")
 TARGETS = ("native", "flashinfer")
@@ -38,6 +38,7 @@ def replay(**given: Any) -> Exit:
 
     Exits with 0 if every run passes, 1 if one fails, 2 if the case could not be run.
     """
+    tell(STARTING)
     from attnfuzz.harness.cli import cases
 
     return cases.replay(**given)
@@ -62,6 +63,7 @@ def triage(**given: Any) -> Exit:
 
     Exits with 0 if it passes in every way, 1 if it fails in one, 2 if it could not be run.
     """
+    tell(STARTING)
     from attnfuzz.harness.cli import cases
 
     return cases.triage(**given)
@@ -69,7 +71,9 @@ def triage(**given: Any) -> Exit:
 
 @click.command()
 @_path_argument
-@options.output_option("File for the smaller case.  [default: NAME.small.json, beside the given file or folder]")
+@options.output_option(
+    "File for the smaller case.  [default: NAME.small.json, beside the given file, or in the home of the finding]"
+)
 @click.option("--force", is_flag=True, help="Overwrite a file that exists.")
 @click.option("--max-runs", type=options.counted(), default=2000, show_default=True, help="Stop after this many runs.")
 @click.option(
@@ -94,6 +98,7 @@ def shrink(**given: Any) -> Exit:
     Exits with 0 if the case passes, so that there is nothing to shrink; 1 if it fails and a case was written; 2 if it
     could not be run.
     """
+    tell(STARTING)
     from attnfuzz.harness.cli import cases
 
     return cases.shrink_case(**given)
@@ -116,6 +121,7 @@ def export(**given: Any) -> None:
 
     The script needs torch, but not attnfuzz.
     """
+    tell(STARTING)
     from attnfuzz.harness.cli import cases
 
     cases.export(**given)

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from attnfuzz.harness.cli import options
+from attnfuzz.harness.cli.terminal import STARTING, tell
 
 FEWEST_ROWS = 1000
 """Rows that a fit needs."""
@@ -72,6 +73,7 @@ def calibrate(**given: Any) -> None:
 
     A fit only tightens the noise model that a backend has without it. Calibrate backends that pass.
     """
+    tell(STARTING)
     from attnfuzz.harness.cli import calibrate
 
     calibrate.calibrate(**given)

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from attnfuzz.harness.cli import options
-from attnfuzz.harness.cli.terminal import Exit
+from attnfuzz.harness.cli.terminal import STARTING, Exit, tell
 
 TIERS = ("T0", "T1", "T2", "T3", "T4", "T5", "T6")
 
@@ -85,6 +85,7 @@ def run_bugs(**given: Any) -> Exit:
     it, if there is a backend without the bug; 1 if not. With --device cuda, a bug without kernels for the GPU is run on
     native ones, and marked; with --device cpu, a bug that only kernels on a GPU have is left out.
     """
+    tell(STARTING)
     from attnfuzz.harness.cli import bugs
 
     return bugs.run_bugs(**given)
@@ -145,6 +146,7 @@ def run_defects(**given: Any) -> Exit:
 
     Exits with 0 if at least 95% are detected by every seed, 1 if not, 2 if the harness itself failed.
     """
+    tell(STARTING)
     from attnfuzz.harness.cli import defects
 
     return defects.run_defects(**given)

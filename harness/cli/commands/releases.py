@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from attnfuzz.harness.cli import options
-from attnfuzz.harness.cli.terminal import Exit
+from attnfuzz.harness.cli.terminal import STARTING, Exit, tell
 
 EXAMPLES = 1000
 """Cases that a sweep draws for each backend of a release by default."""
@@ -51,6 +51,7 @@ def bisect(**given: Any) -> Exit:
 
     Exits with 0 if no version fails, 1 if one does, 2 if none could be run.
     """
+    tell(STARTING)
     from attnfuzz.harness.cli import bisect
 
     return bisect.bisect(**given)
@@ -104,6 +105,7 @@ def sweep(ctx: click.Context, /, *, resume: bool, **given: Any) -> Exit:
         options.check_alone(ctx, "a sweep")
     elif given["examples"] is not None and given["seconds"] is not None:
         raise click.UsageError("--examples and --time are both budgets: give one of them")
+    tell(STARTING)
     from attnfuzz.harness.cli import sweep
 
     return sweep.resume_sweep(given["home"]) if resume else sweep.sweep(**given)

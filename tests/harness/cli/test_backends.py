@@ -54,7 +54,7 @@ def test_those_of_a_device_are_listed_within_80_columns(attnfuzz: Attnfuzz) -> N
 
 def test_a_reason_is_reported_once_for_all_that_it_keeps_from_running(attnfuzz: Attnfuzz) -> None:
     out = " ".join(attnfuzz("backends").out.split())
-    assert out.count("needs a GPU of Hopper (SM90), which this machine lacks") == 1
+    assert out.count("needs a GPU of Hopper (SM90), which ") == 1
     assert "Not here: " in out
 
 

@@ -122,6 +122,15 @@ def test_verbose_prints_more(attnfuzz: Attnfuzz) -> None:
     assert "attnfuzz-out/findings/" in attnfuzz("findings", "list", "-v").out.replace("\n", "").replace(" ", "")
 
 
+@pytest.mark.parametrize("command", ["replay", "triage", "shrink", "export"])
+def test_a_command_that_runs_a_case_says_first_that_it_starts(attnfuzz: Attnfuzz, command: str) -> None:
+    Path("case.json").write_text("{}")
+    ran = attnfuzz(command, "case.json")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("Starting: loading torch and the backends.\nError: ")
+    assert "Starting" not in attnfuzz(command, "case.json", "-q").err
+
+
 def test_a_campaign_says_at_once_that_it_starts_and_answers_at_its_end(
     attnfuzz: Attnfuzz, sent: Callable[..., None]
 ) -> None:

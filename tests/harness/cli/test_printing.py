@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 import attnfuzz.harness.cli
-from attnfuzz.harness.cli.terminal import Exit, Terminal, echo
+from attnfuzz.harness.cli.terminal import Exit, Terminal, echo, new_table
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.printable import in_a_line, printable
 from attnfuzz.reference import case_file
@@ -75,6 +75,20 @@ def test_a_pipe_gets_names_unbroken(capsys: pytest.CaptureFixture[str]) -> None:
     Terminal().print(table)
     Terminal().print(name)
     assert [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()] == [name, name]
+
+
+@pytest.mark.usefixtures("pipe")
+def test_lines_of_a_pipe_end_where_their_text_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    table = new_table("backend", "supports")
+    table.add_row("short", "decode\n  and extend")
+    table.add_row("a longer name", Text("every mode", style="bold"))
+    Terminal().print(table)
+    assert capsys.readouterr().out.splitlines() == [
+        "backend        supports",
+        "short          decode",
+        "                 and extend",
+        "a longer name  every mode",
+    ]
 
 
 def test_a_pipe_that_was_closed_is_an_error_and_no_exit_code_of_rich() -> None:

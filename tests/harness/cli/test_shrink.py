@@ -68,6 +68,16 @@ def test_a_finding_and_calls_are_shrunk_where_they_are_asked_for(
 
 
 @pytest.mark.slow
+def test_beside_findings_of_a_home_nothing_is_written(attnfuzz: Callable[..., Any], tmp_path: Path) -> None:
+    finding = tmp_path / "attnfuzz-out" / "findings" / "trtllm_mha-v1.5"
+    finding.mkdir(parents=True)
+    case_file.save(finding / "case.json", FAILING)
+    assert attnfuzz("shrink", str(finding.relative_to(tmp_path)), "--max-runs", "1").code == 1
+    assert [path.name for path in finding.parent.iterdir()] == [finding.name]
+    assert case_file.load(tmp_path / "attnfuzz-out" / f"{finding.name}.small.json")
+
+
+@pytest.mark.slow
 def test_calls_keep_the_shape_of_their_kernels_if_asked(attnfuzz: Callable[..., Any], tmp_path: Path) -> None:
     large = case_file.load(MALFORMED)
     assert attnfuzz("shrink", str(MALFORMED), "--same-kernels", "-o", "small.json").code == 1

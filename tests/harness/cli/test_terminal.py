@@ -132,8 +132,8 @@ def test_the_status_says_how_many_of_the_examples_are_left() -> None:
 
 
 def test_the_status_says_how_long_ago_something_new_was_seen() -> None:
-    assert status(STARTED, PROGRESS)[1] == "no new coverage yet, no finding yet"
-    assert status(STARTED, GREW, FILED)[1] == "last new coverage 28 s ago, last finding 23 s ago: 1 finding"
+    assert status(STARTED, PROGRESS)[1] == "no new coverage yet, no new finding yet"
+    assert status(STARTED, GREW, FILED)[1] == "last new coverage 28 s ago, last new finding 23 s ago: 1 finding"
 
 
 def test_the_status_and_the_lines_of_a_pipe_count_causes() -> None:

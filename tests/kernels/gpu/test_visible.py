@@ -1,5 +1,6 @@
 """Which GPUs are seen, and why kernels can't run."""
 
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -100,6 +101,14 @@ def test_a_machine_without_a_driver_has_no_gpu(
     assert reason is not None
     assert reason.startswith("needs a GPU of Hopper (SM90)")
     assert words in reason
+
+
+def test_without_the_library_no_gpu_is_reported_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pynvml" else found(name))
+    fake_nvml.install(monkeypatch)
+    reason = "which can't be looked for: package pynvml is not installed: pip install 'attnfuzz[gpu]'"
+    assert visible.missing(HOPPER, ()) == f"needs a GPU of Hopper (SM90), {reason}"
 
 
 def test_hidden_gpus_are_reported_from_absent_ones(monkeypatch: pytest.MonkeyPatch) -> None:
