@@ -37,6 +37,13 @@ def in_mode(case: Case, mode: Mode) -> Case:
     return tidy(replace(case, steps=tuple(_in_mode(step, mode) for step in case.steps), relation=None))
 
 
+def exchanged(case: Case, one: Mode, other: Mode) -> Case:
+    """Return `case` with the steps of one mode in the other, and the other way round."""
+    modes = {one: other, other: one}
+    steps = tuple(_in_mode(step, modes.get(step.mode, step.mode)) for step in case.steps)
+    return tidy(replace(case, steps=steps, relation=None))
+
+
 def _in_mode(step: Step, mode: Mode) -> Step:
     if step.mode is mode:
         return step

@@ -21,12 +21,12 @@ from msgspec.structs import replace
 from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, FRESH_SEEDS, Ablation, Feature, ablations, features_in
 from attnfuzz.harness.reduce.cuts import map_requests
 from attnfuzz.harness.reduce.possible import possible
-from attnfuzz.harness.reduce.transfers import captured, in_mode
+from attnfuzz.harness.reduce.transfers import captured, exchanged, in_mode
 from attnfuzz.harness.search.known import KnownCause, seen_with
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.reference.case import Case, Launch, Mode
+from attnfuzz.reference.case import Case, Launch, Mode, TableTail
 from attnfuzz.reference.mistake import Mistake
 from attnfuzz.reference.related import related
 from attnfuzz.reference.relation import Relation
@@ -40,8 +40,8 @@ SHARE = 0.4
 SEEDS = 2
 """Value seeds tried on a case that is predicted to fail."""
 
-SAME = 0.01
-"""Relative difference of the same error in two kernels, which may round differently."""
+ROUNDING = 0.01
+"""Relative difference of the same error in two kernels, which round differently."""
 
 Allowed = Callable[[Case], bool]
 
@@ -173,18 +173,16 @@ class _Test:
         return self._errs_alike(its, ours) or self._errs_alike(ours, its)
 
     def _errs_alike(self, own: tuple[Case, Fingerprint], other: tuple[Case, Fingerprint]) -> bool:
-        """Whether a case has the same largest error over bound where the other fails: another bug has other errors."""
+        """Whether a case has the same error where the other fails: from the same inputs, another bug has another."""
         (case, here), (to, there) = own, other
-        error = self._error(case, here)
+        error = self._failure(case, here)
         candidates = (each for each in islice(moved(case, to, there), 2) if possible(each) and self._allowed(each))
-        errors = (self._error(each, there) for each in candidates)
-        return error is not None and any(each and math.isclose(each, error, rel_tol=SAME) for each in errors)
+        return error is not None and any(_same(error, self._failure(each, there)) for each in candidates)
 
-    def _error(self, case: Case, fingerprint: Fingerprint) -> float | None:
-        """The error over bound of a case's failure with this fingerprint; None if it passes or is exactly wrong."""
+    def _failure(self, case: Case, fingerprint: Fingerprint) -> Observation | None:
+        """The failure of a case that has this fingerprint, if any."""
         verdict = self._pinned.judged(case)
-        failure = None if verdict is None else fingerprint.among(verdict.failures)
-        return None if failure is None else failure.margin
+        return None if verdict is None else fingerprint.among(verdict.failures)
 
     def _fails_here(self) -> bool:
         """Whether the cause's case fails like this one where this one does."""
@@ -261,20 +259,40 @@ class _Test:
         return fingerprint.among((replace(failure, kind=fingerprint.kind) if wrong else failure,)) is not None
 
 
+def _same(error: Observation, other: Observation | None) -> bool:
+    """Whether two failures are the same stray access, or have the same largest error over bound."""
+    if other is None:
+        return False
+    if error.access is not None and other.access is not None:
+        place = error.place
+        offsets = (error.access.offsets.get(place), other.access.offsets.get(place))
+        return place == other.place and error.access.kind == other.access.kind and offsets[0] == offsets[1] is not None
+    if error.margin is None or other.margin is None:
+        return False
+    return math.isclose(error.margin, other.margin, rel_tol=ROUNDING)
+
+
 def moved(case: Case, to: Case, fingerprint: Fingerprint) -> Iterator[Case]:
     """Yield `case` where `to` fails with this fingerprint: in its backend and mode, and replayed if `to` is.
 
-    Then with what lets the failure be seen at its place; with the circumstances of `to`, which decide whether a stray
-    access meets a guard or a NaN; and last with its sizes and dtypes, for backends that share no others.
+    Steps of several modes are also moved one mode at a time: they may have to differ. Then with what lets the failure
+    be seen at its place; with the circumstances of `to`, which decide whether a stray access meets a guard or a NaN;
+    and last with its sizes and dtypes, for backends that share no others.
     """
     there = replace(case, backend=to.backend)
-    if fingerprint.mode in set(Mode) and all(step.mode != fingerprint.mode for step in there.steps):
-        there = in_mode(there, Mode(fingerprint.mode))
+    modes = dict.fromkeys(step.mode for step in there.steps)
+    one_by_one: list[Case] = []
+    if fingerprint.mode in set(Mode):
+        mode = Mode(fingerprint.mode)
+        one_by_one = [exchanged(there, each, mode) for each in modes if each is not mode and len(modes) > 1]
+        there = there if mode in modes else in_mode(there, mode)
     yield there
+    yield from one_by_one
     if _replays(to) and not _replays(there) and (replayed := captured(there)) is not None:
         yield replayed
     yield from _visible(there, fingerprint.place)
-    pages = replace(there.pages, spare=to.pages.spare)
+    tail = there.pages.tail if TableTail.ZEROS in (there.pages.tail, to.pages.tail) else to.pages.tail
+    pages = replace(there.pages, spare=to.pages.spare, tail=tail)
     yield replace(there, guard=to.guard, values=to.values, outputs=to.outputs, pages=pages, seed=to.seed)
     own = case.geometry
     if case.backend != to.backend:

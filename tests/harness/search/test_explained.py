@@ -11,26 +11,26 @@ from attnfuzz.harness.search.explained import explain
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.pinned import Pinned
-from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.harness.verdict.failures import Access, Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.reference.case import Case, Mode, Pace
+from attnfuzz.reference.case import Case, Launch, Mode, Pace, Pages, TableTail
 from attnfuzz.reference.mistake import Mistake
 
 Faulty = Callable[[Case], Sequence[tuple[Kind, str]]]
 """A kernel: the kinds of its failures on a case, with their places."""
 
-Errs = Callable[[Case], float | None]
-"""The error of a kernel's failures on a case, over the bound."""
+Errs = Callable[[Case], float | Access | None]
+"""The error of a kernel's failures on a case: over the bound, or the stray access."""
 
 
 def judged(faulty: Faulty, case: Case, errs: Errs = lambda _: None) -> Verdict:
     mode = case.steps[-1].mode
     kernel = "decode" if mode in (Mode.DECODE, Mode.TARGET_VERIFY) else "context"
+    error = errs(case)
+    seen = {"access": error} if isinstance(error, Access) else {"margin": error}
     return Verdict(
         observations=tuple(
-            Observation(
-                kind=kind, place=place, message="wrong", step=0, mode=mode.value, kernel=kernel, margin=errs(case)
-            )
+            Observation(kind=kind, place=place, message="wrong", step=0, mode=mode.value, kernel=kernel, **seen)
             for kind, place in faulty(case)
         )
     )
@@ -157,6 +157,46 @@ def test_the_same_error_in_two_kernels_is_one_cause(decoding: float | None, *, s
     decode, extend = one_request(Mode.DECODE, 1, 5), one_request(Mode.EXTEND, 1, 5)
     assert explained(always, decode, extend, (), errs=errs) is same
     assert explained(always, extend, decode, (), errs=errs) is same
+
+
+@pytest.mark.parametrize(("kind", "offset", "same"), [("read", 64, True), ("read", 68, False), ("write", 64, False)])
+def test_the_same_stray_access_in_two_kernels_is_one_cause(kind: str, offset: int, *, same: bool) -> None:
+    def always(_case: Case) -> list[tuple[Kind, str]]:
+        return [(Kind.ILLEGAL_ACCESS, "block_tables")]
+
+    def access(case: Case) -> Access:
+        decodes = case.steps[-1].mode is Mode.DECODE
+        return Access(kind, {"block_tables": offset}) if decodes else Access("read", {"block_tables": 64})
+
+    decode, extend = one_request(Mode.DECODE, 1, 5), one_request(Mode.EXTEND, 1, 5)
+    assert explained(always, decode, extend, (), errs=access) is same
+
+
+def test_steps_that_have_to_differ_in_mode_do_so_where_the_cause_is_tried() -> None:
+    def first_graph(case: Case) -> list[tuple[Kind, str]]:
+        captured = [each.mode for each in case.steps if each.launch is Launch.CAPTURE]
+        return [(Kind.UNWRITTEN, "out")] if case.steps[-1].mode in captured[:-1] else []
+
+    def replayed(mode: Mode, other: Mode) -> Case:
+        captures = (step(each, rows=1, stride=1, launch=Launch.CAPTURE) for each in (mode, other))
+        replays = (step(each, (1, 5), rows=1, stride=1, launch=Launch.REPLAY) for each in (other, mode))
+        return Case(backend="fake", geometry=HEADS, steps=(*captures, *replays))
+
+    known = replayed(Mode.DECODE, Mode.TARGET_VERIFY)
+    failing = replayed(Mode.TARGET_VERIFY, Mode.DECODE)
+    assert explained(first_graph, failing, known, ("replay", "several steps"))
+
+
+def test_the_same_entries_of_a_table_are_read_where_the_cause_is_tried() -> None:
+    def reads_past_the_pages(case: Case) -> list[tuple[Kind, str]]:
+        found = {TableTail.POISON: Kind.NOT_FINITE, TableTail.MINUS_ONE: Kind.ILLEGAL_ACCESS}.get(case.pages.tail)
+        return [(found, "out")] if found else []
+
+    known, failing = (
+        replace(one_request(mode, 1, 5), pages=Pages(tail=tail))
+        for mode, tail in ((Mode.DECODE, TableTail.MINUS_ONE), (Mode.EXTEND, TableTail.POISON))
+    )
+    assert explained(reads_past_the_pages, failing, known, ("table tail",))
 
 
 @pytest.mark.parametrize("mistakes", [(Mistake.LOGIT_SCALE,), (Mistake.WINDOW,)])
