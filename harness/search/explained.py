@@ -186,7 +186,9 @@ class _Test:
 
     def _fails_here(self) -> bool:
         """Whether the cause's case fails like this one where this one does."""
-        return self._some_fails(moved(self._cause.case, self._case, self._pinned.fingerprint), self._pinned.fingerprint)
+        return self._some_fails(
+            self._moved(self._cause.case, self._case, self._pinned.fingerprint), self._pinned.fingerprint
+        )
 
     def _fails_there(self) -> bool:
         """Whether this case, made plain, fails as the cause does, or as the cause's case does in its place."""
@@ -233,7 +235,15 @@ class _Test:
                 return True
             if not seen_with(fingerprint) and self._some_fails(moved(cause.case, case, fingerprint), fingerprint):
                 return True
-        return self._some_fails(moved(case, cause.case, cause.fingerprint), cause.fingerprint)
+        return self._some_fails(self._moved(case, cause.case, cause.fingerprint), cause.fingerprint)
+
+    def _moved(self, case: Case, to: Case, fingerprint: Fingerprint) -> Iterator[Case]:
+        """As `moved`; without a mark, where the failure is seen as in `to`: in rows that are empty in the same way."""
+        seen = seen_with(fingerprint)
+        alike = features_in(to) & seen
+        for each in moved(case, to, fingerprint):
+            if self._marks or features_in(each) & seen == alike:
+                yield each
 
     def _without(self, case: Case, features: Collection[Feature]) -> Iterator[Ablation]:
         return ablations(case, allowed=self._allowed, among=features)
