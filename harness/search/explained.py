@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, FRESH_SEEDS, Ablation, Feature, ablations, features_in
 from attnfuzz.harness.reduce.cuts import map_requests
 from attnfuzz.harness.reduce.possible import possible
-from attnfuzz.harness.reduce.transfers import captured, exchanged, in_mode
+from attnfuzz.harness.reduce.transfers import captured, exchanged, in_mode, with_few_keys
 from attnfuzz.harness.search.known import KnownCause, seen_with
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation, Verdict
@@ -316,7 +316,7 @@ def _visible(case: Case, place: str) -> Iterator[Case]:
         yield related(replace(case, relation=Relation.PADDING_ENLARGED)).case
     elif place == "empty rows":
         yield map_requests(case, lambda each: replace(each, kv_len=0))
-        yield map_requests(case, lambda each: replace(each, q_len=max(2, each.q_len), kv_len=max(1, each.q_len - 1)))
+        yield with_few_keys(case)
 
 
 def _replays(case: Case) -> bool:
