@@ -6,7 +6,7 @@ cause. Only changes that the place forces are made.
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.cuts import tidy, with_q_len
+from attnfuzz.harness.reduce.cuts import tidy, with_q_len, with_requests
 from attnfuzz.harness.reduce.steps import with_surplus
 from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
 
@@ -42,6 +42,23 @@ def exchanged(case: Case, one: Mode, other: Mode) -> Case:
     modes = {one: other, other: one}
     steps = tuple(_in_mode(step, modes.get(step.mode, step.mode)) for step in case.steps)
     return tidy(replace(case, steps=steps, relation=None))
+
+
+def with_few_keys(case: Case) -> Case:
+    """Return `case` with a key less than queries in each request, and at least two queries; a decode has one."""
+    return replace(case, steps=tuple(_with_few_keys(step) for step in case.steps))
+
+
+def _with_few_keys(step: Step) -> Step:
+    if step.mode is Mode.DECODE:
+        return step
+    stride = max(2, step.tokens_per_request) if step.tokens_per_request else 0
+    asked = [replace(each, q_len=stride if step.mode.uniform else max(2, each.q_len)) for each in step.requests]
+    requests = tuple(replace(each, kv_len=each.q_len - 1) for each in asked)
+    if step.mode.uniform or step.launch is not Launch.EAGER:
+        padded = step.padded_batch * stride
+        return replace(step, requests=requests, tokens_per_request=stride, padded_tokens=padded)
+    return with_requests(replace(step, tokens_per_request=stride), requests)
 
 
 def _in_mode(step: Step, mode: Mode) -> Step:

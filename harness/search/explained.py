@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, FRESH_SEEDS, Ablation, Feature, ablations, features_in
 from attnfuzz.harness.reduce.cuts import map_requests
 from attnfuzz.harness.reduce.possible import possible
-from attnfuzz.harness.reduce.transfers import captured, exchanged, in_mode
+from attnfuzz.harness.reduce.transfers import captured, exchanged, in_mode, with_few_keys
 from attnfuzz.harness.search.known import KnownCause, seen_with
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation, Verdict
@@ -186,7 +186,9 @@ class _Test:
 
     def _fails_here(self) -> bool:
         """Whether the cause's case fails like this one where this one does."""
-        return self._some_fails(moved(self._cause.case, self._case, self._pinned.fingerprint), self._pinned.fingerprint)
+        return self._some_fails(
+            self._moved(self._cause.case, self._case, self._pinned.fingerprint), self._pinned.fingerprint
+        )
 
     def _fails_there(self) -> bool:
         """Whether this case, made plain, fails as the cause does, or as the cause's case does in its place."""
@@ -233,7 +235,15 @@ class _Test:
                 return True
             if not seen_with(fingerprint) and self._some_fails(moved(cause.case, case, fingerprint), fingerprint):
                 return True
-        return self._some_fails(moved(case, cause.case, cause.fingerprint), cause.fingerprint)
+        return self._some_fails(self._moved(case, cause.case, cause.fingerprint), cause.fingerprint)
+
+    def _moved(self, case: Case, to: Case, fingerprint: Fingerprint) -> Iterator[Case]:
+        """As `moved`; without a mark, where the failure is seen as in `to`: in rows that are empty in the same way."""
+        seen = seen_with(fingerprint)
+        alike = features_in(to) & seen
+        for each in moved(case, to, fingerprint):
+            if self._marks or features_in(each) & seen == alike:
+                yield each
 
     def _without(self, case: Case, features: Collection[Feature]) -> Iterator[Ablation]:
         return ablations(case, allowed=self._allowed, among=features)
@@ -306,7 +316,7 @@ def _visible(case: Case, place: str) -> Iterator[Case]:
         yield related(replace(case, relation=Relation.PADDING_ENLARGED)).case
     elif place == "empty rows":
         yield map_requests(case, lambda each: replace(each, kv_len=0))
-        yield map_requests(case, lambda each: replace(each, q_len=max(2, each.q_len), kv_len=max(1, each.q_len - 1)))
+        yield with_few_keys(case)
 
 
 def _replays(case: Case) -> bool:

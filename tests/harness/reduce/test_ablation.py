@@ -10,8 +10,8 @@ from small_cases import HEADS, LATENTS, drawn, step
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, ablations, features_in, needed
 from attnfuzz.harness.reduce.possible import possible
-from attnfuzz.harness.reduce.transfers import captured, in_mode
-from attnfuzz.reference.case import Case, Launch, Mode, PageOrder, Pages, Request, Scales, Workspace
+from attnfuzz.harness.reduce.transfers import captured, exchanged, in_mode, with_few_keys
+from attnfuzz.reference.case import SPECULATIVE, Case, Launch, Mode, PageOrder, Pages, Request, Scales, Workspace
 from attnfuzz.reference.related import related
 from attnfuzz.reference.relation import Relation
 
@@ -116,6 +116,27 @@ def test_a_mode_is_entered_over_the_same_prefixes(mode: Mode, geometry: object) 
     assert moved.mode is mode
     assert [each.kv_len - each.q_len for each in moved.requests] == [7, 0]
     assert possible(replace(case, steps=(moved,)))
+
+
+@pytest.mark.parametrize(
+    ("mode", "replays"), [*((each, False) for each in Mode), *((each, True) for each in SPECULATIVE)]
+)
+def test_requests_have_fewer_keys_than_queries_in_all_modes_but_decode(mode: Mode, *, replays: bool) -> None:
+    case = in_mode(replace(CASE, geometry=HEADS, steps=(step(Mode.EXTEND, (1, 9), (1, 0)),)), mode)
+    few = with_few_keys((captured(case) or case) if replays else case)
+    assert possible(few)
+    assert (FEATURES["replay"] in features_in(few)) is replays
+    assert (FEATURES["fewer keys than queries"] in features_in(few)) is (mode is not Mode.DECODE)
+
+
+def test_two_graphs_exchange_their_modes() -> None:
+    verify, decode, draft = Mode.TARGET_VERIFY, Mode.DECODE, Mode.DRAFT_EXTEND_V2
+    captures = (step(mode, rows=2, stride=1, launch=Launch.CAPTURE) for mode in (verify, decode))
+    replays = (step(mode, (1, 5), rows=2, stride=1, launch=Launch.REPLAY) for mode in (decode, verify))
+    case = Case(backend="any", geometry=HEADS, steps=(*captures, *replays))
+    assert [each.mode for each in exchanged(case, verify, draft).steps] == [draft, decode, decode, draft]
+    assert [each.mode for each in exchanged(case, verify, decode).steps] == [decode, verify, verify, decode]
+    assert possible(exchanged(case, verify, draft))
 
 
 def test_an_extend_becomes_a_graph_s_mode_at_the_stride_of_its_longest_request() -> None:

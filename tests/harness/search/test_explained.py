@@ -289,6 +289,20 @@ def test_requests_without_keys_say_nothing_of_those_with_few() -> None:
     assert not explained(both, short, empty, ("empty KV", "sinks"))
 
 
+def test_two_kinds_of_rows_without_keys_that_fail_apart_are_two_causes() -> None:
+    def both(case: Case) -> list[tuple[Kind, str]]:
+        many = len(lengths(case)) > 1
+        wrong = any(kv < q and (kv > 0 or many) and (kv == 0 or not many) for q, kv in lengths(case))
+        return [(Kind.EMPTY_ROW, "empty rows")] if wrong else []
+
+    short, empty = (
+        Case(backend="fake", geometry=HEADS, steps=(step(Mode.EXTEND, *requests),))
+        for requests in ([(4, 1)], [(1, 9), (1, 0)])
+    )
+    assert not explained(both, short, empty, ("empty KV", "several requests"))
+    assert not explained(both, empty, short, ("fewer keys than queries",))
+
+
 def test_a_case_may_fail_as_another_known_cause_does_without_the_clue() -> None:
     def strides_ignored(case: Case) -> list[tuple[Kind, str]]:
         return [(Kind.NOT_FINITE, "out")] if case.geometry.sinks else []
