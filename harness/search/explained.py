@@ -129,25 +129,27 @@ class _Test:
         """A variant without a feature that marks the cause, that still fails in the same way; None if there is none.
 
         Sets `passes_without`: whether all variants were run, and each passed. Without a clue of the cause it has to
-        pass altogether, but for the symptoms of other causes.
+        pass altogether, but for the symptoms of other causes; without a feature that lets the failure be seen, the
+        cause itself may show in another way.
         """
         removed = list(self._without(self._case, self._marks))
         self.passes_without = len(removed) == len(self._marks)
-        for variant in (variant for _, variants in removed for variant in variants):
+        for feature, variant in ((feature, variant) for feature, variants in removed for variant in variants):
+            known = (*self._others, self._cause) if feature in self._shown else self._others
             for again in _reseeded(variant, FRESH_SEEDS + 1):
                 verdict = self._pinned.judged(again)
-                if verdict is None or verdict.unsupported is not None or self._fails_unknown(again, verdict):
+                if verdict is None or verdict.unsupported is not None or self._fails_unknown(again, verdict, known):
                     self.passes_without = False
                 if self._pinned.fails(again):
                     return again
         return None
 
-    def _fails_unknown(self, case: Case, verdict: Verdict) -> bool:
-        """Whether the worst failure of a case without a clue of the cause is no other cause's."""
+    def _fails_unknown(self, case: Case, verdict: Verdict, known: Collection[KnownCause]) -> bool:
+        """Whether the worst failure of a case without a clue of the cause is none of the `known` causes'."""
         if not (self._marks & CLUES and verdict.failures):
             return False
         worst = Fingerprint.of(case.backend, verdict.failures[0])
-        return not any(other.shows_as(worst) for other in self._others)
+        return not any(each.shows_as(worst) for each in known)
 
     @property
     def predicted(self) -> bool:

@@ -44,6 +44,7 @@ def explained(
     *,
     mistakes: tuple[tuple[Mistake, ...], tuple[Mistake, ...]] = ((), ()),
     beside: tuple[KnownCause, ...] = (),
+    shown_as: tuple[Fingerprint, ...] = (),
     errs: Errs = lambda _: None,
 ) -> bool:
     """Whether the cause of how `known` fails, which needs these features, explains how `failing` fails."""
@@ -53,6 +54,7 @@ def explained(
         case=known,
         fingerprint=Fingerprint.of("fake", first.failures[0]),
         needs=needs,
+        shown_as=shown_as,
         mistakes=mistakes[0],
     )
     pinned = Pinned(
@@ -347,6 +349,20 @@ def test_without_the_clue_the_worst_failure_of_a_case_is_the_known_one() -> None
     failing, known = empty(Mode.EXTEND), empty(Mode.CHUNKED_PREFILL)
     assert explained(padding_cleared, failing, known, needs, beside=(other,))
     assert not explained(padding_cleared, failing, known, needs)
+
+
+def test_a_cause_may_show_in_another_way_without_the_feature_that_lets_a_failure_be_seen() -> None:
+    def sinks_dropped(case: Case) -> list[tuple[Kind, str]]:
+        if not case.geometry.sinks:
+            return []
+        empty = all(kv_len == 0 for _, kv_len in lengths(case))
+        return [(Kind.EMPTY_ROW, "empty rows") if empty else (Kind.OUTPUT_MISMATCH, "out")]
+
+    known, failing = (one_request(mode, 1, 0, sinks=True) for mode in (Mode.EXTEND, Mode.CHUNKED_PREFILL))
+    full = judged(sinks_dropped, one_request(Mode.CHUNKED_PREFILL, 1, 5, sinks=True)).failures[0]
+    needs = ("empty KV", "sinks")
+    assert explained(sinks_dropped, failing, known, needs, shown_as=(Fingerprint.of("fake", full),))
+    assert not explained(sinks_dropped, failing, known, needs)
 
 
 def test_a_late_device_may_do_anything_for_one_cause() -> None:
