@@ -178,6 +178,7 @@ class _Test:
         """Whether a case has the same error where the other fails: from the same inputs, another bug has another."""
         (case, here), (to, there) = own, other
         error = self._failure(case, here)
+        # The first two have the inputs of `case`.
         candidates = (each for each in islice(moved(case, to, there), 2) if possible(each) and self._allowed(each))
         return error is not None and any(_same(error, self._failure(each, there)) for each in candidates)
 
@@ -276,9 +277,9 @@ def _same(error: Observation, other: Observation | None) -> bool:
     if other is None:
         return False
     if error.access is not None and other.access is not None:
-        place = error.place
-        offsets = (error.access.offsets.get(place), other.access.offsets.get(place))
-        return place == other.place and error.access.kind == other.access.kind and offsets[0] == offsets[1] is not None
+        offset = error.access.offsets.get(error.place)
+        alike = (error.access.kind, error.place) == (other.access.kind, other.place)
+        return alike and offset is not None and offset == other.access.offsets.get(error.place)
     if error.margin is None or other.margin is None:
         return False
     return math.isclose(error.margin, other.margin, rel_tol=ROUNDING)
