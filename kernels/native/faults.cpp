@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <string.h>
+#include <time.h>
 #include <ucontext.h>
 
 #include <atomic>
@@ -57,8 +58,12 @@ Access access_of(const ucontext_t&) { return kUnknown; }
 #endif
 
 void record_fault(int signal, siginfo_t* info, void* context) {
-  // Threads can fault at the same time: only the first one is recorded.
-  if (!recorded.exchange(true)) {
+  // Threads can fault at the same time: only the first one is recorded, and the process lives until it is.
+  if (recorded.exchange(true)) {
+    const timespec millisecond = {0, 1'000'000};
+    for (int waited = 0; waited < 1000 && !__atomic_load_n(&the_record->done, __ATOMIC_ACQUIRE); ++waited)
+      nanosleep(&millisecond, nullptr);
+  } else {
     const bool has_address = signal != SIGABRT && info->si_code > 0 && info->si_code != SI_KERNEL;
     const bool memory = signal == SIGSEGV || signal == SIGBUS;
     the_record->signal = static_cast<uint32_t>(signal);
