@@ -45,7 +45,7 @@ def exchanged(case: Case, one: Mode, other: Mode) -> Case:
 
 
 def with_few_keys(case: Case) -> Case:
-    """Return `case` with a key less than queries in each request, and at least two queries; a decode has one."""
+    """Return `case` with one key fewer than queries in each request, and two queries or more; a decode as it is."""
     return replace(case, steps=tuple(_with_few_keys(step) for step in case.steps))
 
 
