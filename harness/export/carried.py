@@ -35,9 +35,9 @@ class CarriedFile:
 
     def defines(self, module: str) -> bool:
         """Whether this file is the module of that name."""
-        parts = module.split(".")
-        path = self.path.resolve()
-        return module == module_of_file(path) or list(path.with_suffix("").parts[-len(parts) :]) == parts
+        path, parts = self.path.resolve(), module.split(".")
+        named = path.parent if path.stem == "__init__" else path.with_suffix("")
+        return module == module_of_file(path) or list(named.parts[-len(parts) :]) == parts
 
     def lacks(self, function: str) -> bool:
         """Whether a function of the file is not among its statements that do without attnfuzz."""

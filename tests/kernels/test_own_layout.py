@@ -1,6 +1,7 @@
 """The example of a kernel with a cache layout of its own."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -9,6 +10,8 @@ from small_cases import HEADS, drawn, run, step
 
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.kernels.backend import Unsupported
+from attnfuzz.kernels.function_backend import FunctionBackend
 from attnfuzz.reference.case import Case, Mode
 from attnfuzz.reference.geometry import KvLayout
 
@@ -43,3 +46,19 @@ def test_a_stray_read_of_the_kernels_own_cache_is_found(runner: Runner, tmp_path
     case = Case(backend=f"{file}:MINE", geometry=geometry, steps=(step(Mode.DECODE, (1, 9)),))
     (failure,) = runner.verdict(case).failures
     assert (failure.kind, failure.place) == (Kind.ILLEGAL_ACCESS, "keys")
+
+
+def refuse(**_: Any) -> dict[str, Any]:
+    raise Unsupported("pages that are not consecutive")
+
+
+def attend(**_: Any) -> None: ...
+
+
+REFUSING = FunctionBackend(attend, arrange=refuse)
+
+
+def test_a_layout_that_can_not_hold_a_case_makes_it_unsupported() -> None:
+    geometry = replace(HEADS, kv_layout=KvLayout.NHD)
+    verdict = run(Case(backend=f"{__file__}:REFUSING", geometry=geometry, steps=(step(Mode.DECODE, (1, 9)),)))
+    assert (verdict.unsupported, verdict.observations) == ("pages that are not consecutive", ())

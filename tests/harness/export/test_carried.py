@@ -103,6 +103,15 @@ def test_a_function_is_found_by_the_module_that_it_belongs_to(file: CarriedFile)
     assert carried_name(op_in("mine", "attend"), []) is None
 
 
+def test_a_packages_own_file_is_the_package(tmp_path: Path) -> None:
+    path = tmp_path / "mine" / "__init__.py"
+    path.parent.mkdir()
+    path.write_text(SOURCE)
+    file = CarriedFile.read(path)
+    assert carried_name(op_in("mine", "attend"), [file]) == (file, "attend")
+    assert carried_name(op_in("__init__", "attend"), [file]) is None
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
