@@ -35,9 +35,24 @@ class CarriedFile:
 
     def defines(self, module: str) -> bool:
         """Whether this file is the module of that name."""
-        path, parts = self.path.resolve(), module.split(".")
-        named = path.parent if path.stem == "__init__" else path.with_suffix("")
-        return module == module_of_file(path) or list(named.parts[-len(parts) :]) == parts
+        parts = module.split(".")
+        return module == module_of_file(self.path.resolve()) or list(self._named.parts[-len(parts) :]) == parts
+
+    @property
+    def module(self) -> str:
+        """The name under which a script imports it."""
+        return self._named.name
+
+    @property
+    def name(self) -> str:
+        """Its path in a script's folder."""
+        return f"{self.module}/__init__.py" if self.path.stem == "__init__" else f"{self.module}.py"
+
+    @property
+    def _named(self) -> Path:
+        """The path of the module: of the package, for a package's own file."""
+        path = self.path.resolve()
+        return path.parent if path.stem == "__init__" else path.with_suffix("")
 
     def lacks(self, function: str) -> bool:
         """Whether a function of the file is not among its statements that do without attnfuzz."""

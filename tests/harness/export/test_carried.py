@@ -134,11 +134,11 @@ def test_a_file_that_is_no_python_is_refused(content: bytes, tmp_path: Path) -> 
 
 def ran(script: str, folder: Path) -> tuple[int, str]:
     """The exit code and the output of a script, where attnfuzz can't be imported."""
-    blocked = folder / "blocked" / "attnfuzz"
+    blocked = folder / "alone" / "attnfuzz"
     blocked.mkdir(parents=True)
     (blocked / "__init__.py").write_text("raise ImportError")
-    path = folder / "script.py"
-    path.write_text(f"import sys\nsys.path.insert(0, {str(blocked.parent)!r})\n{script}")
+    path = blocked.parent / "script.py"
+    path.write_text(script)
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
 
@@ -156,6 +156,23 @@ def test_a_script_has_the_kernel_and_its_arranged_arguments(runner: Runner, tmp_
     assert exporter.seen is not None
     assert exporter.seen.kind is Kind.OUTPUT_MISMATCH
     code, printed = ran(exporter.script(), tmp_path)
+    assert (code, "elements are wrong" in printed) == (1, True), printed
+
+
+@pytest.mark.slow
+def test_files_that_import_each_other_are_carried_together(runner: Runner, tmp_path: Path) -> None:
+    """A script is a process of its own."""
+    package = EXAMPLES / "paged_attention" / "src" / "paged_attention"
+    folder = tmp_path / "paged_attention"
+    folder.mkdir()
+    for name in ("__init__.py", "fuzzing.py"):
+        (folder / name).write_text((package / name).read_text().replace("tril(kv_len - len(q))", "tril(kv_len)"))
+    backend = tmp_path / "mine.py"
+    backend.write_text("from paged_attention.fuzzing import BACKEND as MINE")
+    geometry = replace(HEADS, kv_layout=KvLayout.NHD)
+    case = Case(backend=f"{backend}:MINE", geometry=geometry, steps=(step(Mode.EXTEND, (3, 9)),))
+    script = Exporter(case, runner, carry=sorted(folder.glob("*.py"))).script()
+    code, printed = ran(script, tmp_path)
     assert (code, "elements are wrong" in printed) == (1, True), printed
 
 
