@@ -68,12 +68,12 @@ _SINK_STREAM = 1_000_003
 """Distinct from the streams of queries: there are fewer slots."""
 
 
-def place_sinks(case: Case, bench: Bench) -> torch.Tensor | None:
-    """Sinks float32 [q_heads], an extra logit per head in the denominator; None if the geometry has none."""
+def place_sinks(case: Case, bench: Bench, dtype: torch.dtype = torch.float32) -> torch.Tensor | None:
+    """Sinks [q_heads], an extra logit per head in the denominator; None if the geometry has none."""
     if not case.geometry.sinks:
         return None
     drawn = draw(ValueFamily.NORMAL, Operand.QUERY, (case.geometry.q_heads, 1, 1), seed=case.seed, stream=_SINK_STREAM)
-    return bench.memory.copy("sinks", drawn.reshape(-1).to(torch.float32))
+    return bench.memory.copy("sinks", drawn.reshape(-1).to(dtype))
 
 
 class BmmScales(TypedDict):
