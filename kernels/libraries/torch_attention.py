@@ -7,7 +7,6 @@ for CPUs (torch 2.13: aten::_flash_attention_forward is not registered for them)
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -51,8 +50,8 @@ _ROOM = 1 << 15
 with lengths of their own, the code that inductor generates does not compile.
 """
 
-# It is compiled for each head dim, number of heads and dtype, which takes some 20 s for each kind of length (1, up to
-# 128, above): a few geometries are all that one can wait for.
+# It is compiled for each head dim, number of heads and dtype, and for one block of 128 queries or several, and one
+# of keys or several. Each takes some 20 s: a few geometries are all that one can wait for.
 FLEX_BUCKETS = tuple(
     _bucket(dtype, head_dim, heads, windows=(-1, 0, 5, 200), soft_caps=(0.0, 5.0, 50.0))
     for dtype, head_dim, heads in (
@@ -78,7 +77,10 @@ def arrange_flexibly(
     seq_lens: torch.Tensor,
     cum_seq_lens_q: torch.Tensor,
 ) -> Mapping[str, Any]:
-    """Gathered keys and values, and for each query and key its request and the position of its own key there."""
+    """Gathered keys and values, and for each query and key its request and the position of its own key there.
+
+    One query or key is padded to two: lengths of 1 would be compiled for.
+    """
     requests = dense_requests(
         k_cache=k_cache,
         v_cache=v_cache,
@@ -86,11 +88,15 @@ def arrange_flexibly(
         seq_lens=seq_lens,
         cum_seq_lens_q=cum_seq_lens_q,
     )
-    key, value = _gathered(requests)
+    key, value = map(_padded, _gathered(requests))
     own = [(each.index, each.past + i) for each in requests for i in range(each.q_len)]
     at = [(each.index, i) for each in requests for i in range(each.kv_len)]
     places = {"query_places": _places(own, len(query), no_request=-1), "key_places": _places(at, 0, no_request=-2)}
-    return {"key": key, "value": value, **places}
+    return {"query": _padded(query), "key": key, "value": value, **places}
+
+
+def _padded(tokens: torch.Tensor) -> torch.Tensor:
+    return tokens if len(tokens) != 1 else torch.cat((tokens, torch.zeros_like(tokens)))
 
 
 def _places(places: list[tuple[int, int]], rows: int, *, no_request: int) -> torch.Tensor:
@@ -120,9 +126,10 @@ def attend_flexibly(
     if not len(query) or not len(key):
         out.zero_()
         return
-    flex = compiled_flex()
+    for places in (query_places, key_places):
+        torch._dynamo.mark_static(places)  # noqa: SLF001 - its public name
     left = torch.tensor(window_left if window_left >= 0 else 1 << 40)
-    cap = torch.tensor(soft_cap)
+    factor, cap = torch.tensor(scale), torch.tensor(soft_cap)
 
     def seen(batch: torch.Tensor, head: torch.Tensor, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
         del batch, head
@@ -130,75 +137,53 @@ def attend_flexibly(
         same = query_places[row, 0] == key_places[column, 0]
         return same & (at <= own) & (at >= own - left)
 
-    def capped(logit: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
-        # One module for all: a kernel with a soft cap is not another one than a kernel without.
+    def scored(logit: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+        # Numbers would be compiled for: the scale is no argument, and there is one module with and without a soft cap.
+        logit = logit * factor
         return torch.where(cap > 0, cap * torch.tanh(logit / cap), logit)
 
-    states = tuple(tokens.transpose(0, 1)[None] for tokens in (query, key, value))
-    mask = flex.masked(seen, len(query), len(key))
-    for tokens in states:
-        flex.varies(tokens, 2)
-    got = flex.attend(*states, capped, mask, scale, query.shape[1] != key.shape[1])
-    out.copy_(got[0].transpose(0, 1))
-
-
-@dataclass(frozen=True)
-class CompiledFlex:
-    """flex_attention, compiled at the first use for each kind of shape. Lengths are dynamic, apart from 1."""
-
-    attend: Callable[..., torch.Tensor]
-
-    def masked(self, seen: Callable[..., torch.Tensor], rows: int, columns: int) -> Any:
-        """The block mask of a function of rows and columns."""
-        from torch.nn.attention.flex_attention import create_block_mask  # noqa: PLC0415 - it imports the compiler
-
-        mask = create_block_mask(seen, 1, 1, rows, columns, device="cpu")
-        for name in ("kv_num_blocks", "full_kv_num_blocks", "q_num_blocks", "full_q_num_blocks"):
-            self.varies(getattr(mask, name), 2)
-        for name in ("kv_indices", "full_kv_indices", "q_indices", "full_q_indices"):
-            self.varies(getattr(mask, name), 2, 3)
-        return mask
-
-    def varies(self, tensor: torch.Tensor | None, *dims: int) -> None:
-        """Mark lengths as dynamic. Lengths of 1 are always compiled for."""
-        if tensor is not None:
-            for dim in dims:
-                if tensor.shape[dim] > 1:
-                    torch._dynamo.maybe_mark_dynamic(tensor, dim)  # noqa: SLF001 - its public name
+    states = (tokens.transpose(0, 1)[None] for tokens in (query, key, value))
+    got = compiled_flex()(*states, seen, scored)
+    out.copy_(got[0].transpose(0, 1)[: len(out)])
 
 
 _MOST_VARIANTS = 64
-"""Kinds of shapes: beyond this number, dynamo would run flex_attention uncompiled."""
+"""Kinds of shapes: beyond this number, dynamo raises an error instead of running flex_attention uncompiled."""
 
 
 @cache
-def compiled_flex() -> CompiledFlex:
-    """Make the compiled function. Inductor's code is kept in attnfuzz's cache, and it starts no processes."""
+def compiled_flex() -> Callable[..., torch.Tensor]:
+    """A function of query, key and value [1, heads, tokens, head dim], and of what a mask and a score modify.
+
+    It is compiled at the first use for each kind of shape, with lengths that are dynamic. Inductor's code is kept in
+    attnfuzz's cache; it starts no processes.
+    """
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "inductor"))
     import torch._dynamo  # noqa: PLC0415 - the compiler, in workers alone
     import torch._inductor.config as inductor  # noqa: PLC0415
     import torch.fx.experimental._config as symbols  # noqa: PLC0415
-    from torch.nn.attention.flex_attention import flex_attention  # noqa: PLC0415
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention  # noqa: PLC0415
 
     torch._dynamo.config.recompile_limit = _MOST_VARIANTS  # noqa: SLF001 - dynamo's settings have no public place
     torch._dynamo.config.fail_on_recompile_limit_hit = True  # noqa: SLF001
     inductor.compile_threads = 1
     # Lengths that happen to be equal would get a module of their own.
     symbols.use_duck_shape = False
+    compiled = torch.compile(flex_attention, dynamic=True)
 
-    @torch.compile
     def attend(
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        capped: Callable[..., torch.Tensor],
-        mask: Any,
-        scale: float,
-        grouped: bool,
-    ) -> Any:
-        return flex_attention(query, key, value, capped, block_mask=mask, scale=scale, enable_gqa=grouped)
+        seen: Callable[..., torch.Tensor],
+        scored: Callable[..., torch.Tensor],
+    ) -> torch.Tensor:
+        mask = create_block_mask(seen, 1, 1, query.shape[2], key.shape[2], device="cpu")
+        grouped = query.shape[1] != key.shape[1]
+        got: torch.Tensor = compiled(query, key, value, scored, block_mask=mask, scale=1.0, enable_gqa=grouped)
+        return got
 
-    return CompiledFlex(attend)
+    return attend
 
 
 FLEX = LibraryBackend(

