@@ -1,0 +1,1 @@
+"""Attention of released libraries as backends, each an extra of this package."""
