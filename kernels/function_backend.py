@@ -12,16 +12,26 @@ It is called with keyword arguments, with metadata in int32:
 - block_tables [batch, columns]: the pages of each request in order; columns beyond them must not matter
 - seq_lens [batch]: the keys of each request, 0 included; the rest of its last page may hold NaN
 - cum_seq_lens_q [batch + 1]: request b has the query rows from cum_seq_lens_q[b] up to cum_seq_lens_q[b + 1]
-- max_q_len, max_kv_len: no request is longer than these
+- max_q_len, max_kv_len: no request is longer than these; they may be larger than the longest one
 - scale: the factor of the logits, 1 / sqrt(head_dim_qk) included
 - out [tokens, q_heads, head_dim_vo]: to be written, with 0 in a row that sees no key
 
-and, each only if the capability or the contract has it: `lse` [tokens, q_heads] float32 to be written, `window_left`
-(that many keys before a query's own are seen, -1 is all), `sinks` float32 [q_heads], `soft_cap` (0 is none), `v_scale`
-(the factor of the output; that of K is in `scale`), `kv_layout` ("HND" or "NHD").
+and, each if the function has a parameter of that name, or takes any (`**_`) and the capability or the contract has it:
+`lse` [tokens, q_heads] float32 to be written, `window_left` (that many keys before a query's own are seen, -1 is all),
+`sinks` float32 [q_heads] or None, `soft_cap` (0 is none), `v_scale` (the factor of the output; that of K is in
+`scale`), `kv_layout` ("HND" or "NHD"). `mode` (such as "decode") only if there is a parameter of that name.
+
+A kernel with a cache layout of its own takes two functions. `arrange` is called with these arguments and returns a
+dict of others, in the kernel's layout; the harness places its tensors in guarded memory, and then calls the kernel:
+
+    def arrange(*, k_cache, block_tables, seq_lens, **_): return {"keys": ..., "lengths": seq_lens + 1}
+    def attend(*, out, query, keys, lengths, scale, **_): ...
+
+    MINE = FunctionBackend(attend, arrange=arrange)
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,10 +64,11 @@ class FunctionBackend:
 
     `noise_model` is the error of a correct run; the default fits tensor-core kernels, NoiseModel.fp32_arithmetic() is
     stricter. A `calibration`, made by `attnfuzz calibrate` and read by `attnfuzz.reference.calibration.load`, replaces
-    it for its dtypes and on its architecture.
+    it for its dtypes and on its architecture. `arrange` prepares the kernel's arguments; `writes` names those of them
+    that the kernel may change, besides `out` and `lse`.
 
     Raises TypeError for a parameter of a wrong type, and ValueError for a capability with latents or graphs, which need
-    a Backend.
+    a Backend, or with a feature whose argument neither function takes.
     """
 
     function: Callable[..., Any]
@@ -65,9 +76,12 @@ class FunctionBackend:
     contract: Contract = Contract()
     noise_model: NoiseModel = UNKNOWN
     calibration: Calibration | None = None
+    arrange: Callable[..., Mapping[str, Any]] | None = None
+    writes: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self._check_types()
+        self._check_keywords()
         if self.capability.latent or self.capability.graph_modes:
             raise ValueError(
                 f"{self.name}: a function supports neither latents nor graphs, set latent=False and graph_modes=(), "
@@ -79,6 +93,8 @@ class FunctionBackend:
             raise TypeError(
                 f"FunctionBackend takes a function with a name, not {_kind(self.function)}: give it one made by def"
             )
+        if self.arrange is not None and not callable(self.arrange):
+            raise TypeError(f"{self.name}: arrange is {_kind(self.arrange)}: give a function, or leave it out")
         wanted: dict[str, type] = {"capability": Capability, "contract": Contract, "noise_model": NoiseModel}
         if self.calibration is not None:
             wanted["calibration"] = Calibration
@@ -88,6 +104,15 @@ class FunctionBackend:
                 raise TypeError(
                     f"{self.name}: {parameter} is {_kind(value)}: give a {kind.__name__} of {kind.__module__}, "
                     "or leave it out"
+                )
+
+    def _check_keywords(self) -> None:
+        taken = [Keywords.of(function) for function in (self.function, self.arrange) if function is not None]
+        for keyword in sorted(promised(self.capability, self.contract)):
+            if not any(keywords.take(keyword) for keywords in taken):
+                raise ValueError(
+                    f"{self.name}: the capability or the contract needs an argument that the function does not take, "
+                    f"{keyword}: add the parameter, or leave the feature out"
                 )
 
     @property
@@ -108,7 +133,7 @@ class FunctionBackend:
     @property
     def ops(self) -> Mapping[str, Op]:
         """The function."""
-        return {self.name: Op(name=self.name, function=self.function, writes=frozenset({"out", "lse"}))}
+        return {self.name: Op(name=self.name, function=self.function, writes=self.writes | {"out", "lse"})}
 
     def missing(self) -> str | None:
         """None on the CPU, where an imported function can run; on a GPU, the reason that there is none."""
@@ -128,19 +153,84 @@ def _kind(value: object) -> str:
     return "None" if value is None else f"of the type {type(value).__name__}"
 
 
+def promised(capability: Capability, contract: Contract) -> set[str]:
+    """The arguments that a function needs for the features of its capability and contract."""
+    needed = {
+        "lse": contract.lse is not None,
+        "window_left": capability.windows,
+        "sinks": capability.sinks,
+        "soft_cap": capability.soft_cap,
+        "v_scale": capability.kv_scales,
+        "kv_layout": len(capability.layouts) > 1,
+    }
+    return {keyword for keyword, asked in needed.items() if asked}
+
+
+@dataclass(frozen=True)
+class Keywords:
+    """The parameters that a function can be given by name; `anything`: it takes others as well."""
+
+    named: frozenset[str]
+    anything: bool
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> "Keywords":
+        """The keywords of a function. One without a signature, such as one in C, is taken to accept anything."""
+        try:
+            parameters = inspect.signature(function).parameters.values()
+        except (TypeError, ValueError):
+            return cls(frozenset(), anything=True)
+        by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        return cls(
+            frozenset(parameter.name for parameter in parameters if parameter.kind in by_name),
+            anything=any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters),
+        )
+
+    def take(self, keyword: str) -> bool:
+        """Whether the function can be given `keyword`."""
+        return self.anything or keyword in self.named
+
+    def select(self, arguments: Mapping[str, Any], expected: Collection[str]) -> dict[str, Any]:
+        """The arguments that are parameters by name, and, if the function takes anything, the `expected` ones."""
+        return {
+            name: value
+            for name, value in arguments.items()
+            if name in self.named or (self.anything and name in expected)
+        }
+
+
 class FunctionSession(PagedSession):
     """A session that launches the function once per step."""
 
     def __init__(self, backend: FunctionBackend, case: Case, bench: Bench) -> None:
         super().__init__(case, bench)
         self._backend = backend
+        self._promised = promised(backend.capability, backend.contract)
+        self._taken = Keywords.of(backend.function)
+        self._arranged = Keywords.of(backend.arrange) if backend.arrange is not None else None
 
     def _planned_rows(self, step: Step) -> list[Row]:
         return Row.real(step)
 
     def _attend(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> None:
         (op,) = self._backend.ops.values()
-        self._bench.launcher.launch(op, query=query, **self._cache(), **self._described(plan), **self._extras(results))
+        described = {"query": query, "out": results.out, **self._cache(), **self._described(plan)}
+        arguments = described | self._extras(step, results)
+        expected = self._promised | described.keys()
+        arranged = {}
+        if self._backend.arrange is not None and self._arranged is not None:
+            arranged = self._placed(self._backend.arrange(**self._arranged.select(arguments, expected)))
+        self._bench.launcher.launch(op, **(self._taken.select(arguments, expected) | arranged))
+
+    def _placed(self, arranged: Mapping[str, Any]) -> dict[str, Any]:
+        """The arranged arguments, with every tensor in guarded memory, in its own strides."""
+        memory = self._bench.memory
+        return {
+            name: memory.copy(name, value, stride=value.stride())
+            if isinstance(value, torch.Tensor) and not (value.numel() and memory.holds(value))
+            else value
+            for name, value in arranged.items()
+        }
 
     def _output(self, step: Step, planned: Sequence[Row], query: torch.Tensor, results: Results) -> Output:
         output = super()._output(step, planned, query, results)
@@ -161,16 +251,15 @@ class FunctionSession(PagedSession):
             "scale": self._scales["bmm1_scale"],
         }
 
-    def _extras(self, results: Results) -> dict[str, Any]:
-        """The output, and the arguments that depend on the capability and the contract."""
-        can, geometry = self._backend.capability, self._case.geometry
-        extras: dict[str, tuple[bool, Any]] = {
-            "out": (True, results.out),
-            "lse": (self._backend.contract.lse is not None, results.lse),
-            "window_left": (can.windows, geometry.window_left),
-            "sinks": (can.sinks, self._sinks),
-            "soft_cap": (can.soft_cap, geometry.soft_cap),
-            "v_scale": (can.kv_scales, self._scales["bmm2_scale"]),
-            "kv_layout": (len(can.layouts) > 1, geometry.kv_layout.value),
+    def _extras(self, step: Step, results: Results) -> dict[str, Any]:
+        """The arguments that depend on the capability and the contract, and the mode."""
+        geometry = self._case.geometry
+        return {
+            "lse": results.lse,
+            "window_left": geometry.window_left,
+            "sinks": self._sinks,
+            "soft_cap": geometry.soft_cap,
+            "v_scale": self._scales["bmm2_scale"],
+            "kv_layout": geometry.kv_layout.value,
+            "mode": step.mode.value,
         }
-        return {name: value for name, (asked, value) in extras.items() if asked}

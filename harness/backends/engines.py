@@ -13,6 +13,9 @@ DEFAULT_BACKENDS = ("trtllm_mha", "trtllm_mla", "torch_sdpa")
 DEFAULT_BACKENDS_ON_GPU = ("trtllm_mha", "trtllm_mla")
 """Defaults with --device cuda, on the visible GPU's architecture."""
 
+LIBRARIES = "libraries"
+"""Stands for all backends of libraries that can run here."""
+
 ENGINES = "attnfuzz.engines"
 """The entry point group in which a package offers an Engine (`kernels.engine`)."""
 

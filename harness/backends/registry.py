@@ -8,11 +8,12 @@ import difflib
 import hashlib
 import re
 import stat
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from attnfuzz.harness.backends.engines import engine_of
+from attnfuzz.harness.backends.engines import LIBRARIES, engine_of
 from attnfuzz.harness.backends.load import ENTRY_POINTS, BackendFileError, BackendSource
 from attnfuzz.harness.backends.load import load as load_backend
 from attnfuzz.harness.backends.rehearsal import rehearse
@@ -22,6 +23,7 @@ from attnfuzz.kernels.defects.pairs import pair
 from attnfuzz.kernels.engine import Engine
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.visible import visible
+from attnfuzz.kernels.libraries.catalogue import LIBRARY_BACKENDS
 from attnfuzz.kernels.torch_sdpa import SDPA_BACKENDS
 from attnfuzz.kernels.trtllm.backends import TRTLLM_BACKENDS
 from attnfuzz.reference.device import Device
@@ -40,8 +42,20 @@ class WrongDevice(UserError):
 
 def builtin() -> dict[str, Backend]:
     """The backends of this project and their revisions."""
-    backends: tuple[Backend, ...] = (*TRTLLM_BACKENDS, *SDPA_BACKENDS, *GPU_BACKENDS)
+    backends: tuple[Backend, ...] = (*TRTLLM_BACKENDS, *SDPA_BACKENDS, *LIBRARY_BACKENDS, *GPU_BACKENDS)
     return {backend.name: backend for backend in backends}
+
+
+class NoLibrary(UserError):
+    """No library with a backend is installed."""
+
+
+def with_libraries(named: Sequence[str]) -> tuple[str, ...]:
+    """The names of backends, each once, those of all libraries in the place of `LIBRARIES`. Raises NoLibrary."""
+    here = [backend.name for backend in LIBRARY_BACKENDS if LIBRARIES in named and backend.missing() is None]
+    if LIBRARIES in named and not here:
+        raise NoLibrary("no library is installed whose kernels could be tested: attnfuzz backends says how to get them")
+    return tuple(dict.fromkeys(name for each in named for name in (here if each == LIBRARIES else [each])))
 
 
 def names() -> list[str]:

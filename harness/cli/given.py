@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.engines import DEFAULT_BACKENDS, DEFAULT_BACKENDS_ON_GPU, engines
-from attnfuzz.harness.backends.registry import on_device, resolve
+from attnfuzz.harness.backends.registry import on_device, resolve, with_libraries
 from attnfuzz.harness.cli.terminal import BadInput
 from attnfuzz.harness.findings.finding import case_path
 from attnfuzz.harness.sandbox.check import why_not
@@ -48,13 +48,14 @@ def tree_of(trees: Trees) -> EngineTree | None:
 def chosen_backends(names: Sequence[str], device: Device | None, trees: Trees) -> tuple[str, ...]:
     """Return the names of the backends to test: those of a source tree, or else these or the default ones on a device.
 
-    Raises WrongDevice, UnknownBackend, BackendFileError, EngineError.
+    "libraries" stands for all installed ones. Raises WrongDevice, UnknownBackend, BackendFileError, EngineError,
+    NoLibrary.
     """
     named = names or (DEFAULT_BACKENDS_ON_GPU if device is Device.CUDA else DEFAULT_BACKENDS)
     tree = tree_of(trees)
     if tree is not None:
         named = tree.names(names)
-    return tuple(dict.fromkeys(on_device(name, device) for name in named))
+    return tuple(dict.fromkeys(on_device(name, device) for name in with_libraries(named)))
 
 
 def case_at(path: Path, backend: str | None = None, trees: Trees | None = None) -> AnyCase:

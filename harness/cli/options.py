@@ -173,7 +173,8 @@ def backends_option(meaning: str) -> Callable[..., Any]:
         "backends",
         multiple=True,
         metavar="NAME",
-        help=f"{meaning}; may be given several times. FILE.py:NAME is a backend of your own{of_releases}.  "
+        help=f"{meaning}; may be given several times. FILE.py:NAME is a backend of your own{of_releases}; "
+        "libraries are those of all installed libraries.  "
         f"[default: {', '.join(DEFAULT_BACKENDS)}; with --device cuda {', '.join(DEFAULT_BACKENDS_ON_GPU)}]",
     )
     where = device_option("Device to run on; on a Hopper GPU, trtllm_mha is hopper:trtllm_mha.  [default: by the name]")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from attnfuzz.harness.backends.engines import DEFAULT_BACKENDS, DEFAULT_BACKENDS_ON_GPU, engine_names
+from attnfuzz.harness.backends.engines import DEFAULT_BACKENDS, DEFAULT_BACKENDS_ON_GPU, LIBRARIES, engine_names
 
 if TYPE_CHECKING:
     from attnfuzz.harness.findings.ledger import Ledger
@@ -254,15 +254,16 @@ def _backends(config: pytest.Config) -> tuple[str, ...]:
     for engine in engine_names():
         if (tree := _tree(config, engine)) is not None:
             named = _of_tree(engine, tree, named or ())
-    if device is None:
+    if device is None and LIBRARIES not in (named or ()):
         return tuple(dict.fromkeys(named or DEFAULT_BACKENDS))
-    from attnfuzz.harness.backends.registry import on_device
+    from attnfuzz.harness.backends.registry import on_device, with_libraries
     from attnfuzz.reference.device import Device
     from attnfuzz.reference.user_error import UserError
 
     names = named or (DEFAULT_BACKENDS_ON_GPU if device == "cuda" else DEFAULT_BACKENDS)
-    with _refusing(f"--attn-device {device}", UserError):
-        return tuple(dict.fromkeys(on_device(name, Device(device)) for name in names))
+    with _refusing("--attn-backend" if device is None else f"--attn-device {device}", UserError):
+        where = None if device is None else Device(device)
+        return tuple(dict.fromkeys(on_device(name, where) for name in with_libraries(names)))
 
 
 def _tree(config: pytest.Config, engine: str) -> Path | None:

@@ -1,1 +1,4 @@
-"""Attention of released libraries as backends, each an extra of this package."""
+"""Attention kernels of installed libraries, each behind an extra of this package (docs/guides/libraries.md).
+
+A module here is read by every process, and so imports its library inside functions, which run in workers alone.
+"""

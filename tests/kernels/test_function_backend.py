@@ -1,5 +1,6 @@
 """A function as a backend: what it is handed, and that the example in the documentation works and can fail."""
 
+import ctypes
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -117,6 +118,82 @@ def test_a_function_is_handed_only_what_it_supports(bench_of: Callable[..., Benc
     assert set(arguments_of(FULL, case, bench_of)) - set(handed) == {
         *("lse", "window_left", "sinks", "soft_cap", "v_scale", "kv_layout"),
     }
+
+
+def test_a_parameter_by_name_is_handed_whatever_the_capability(bench_of: Callable[..., Bench]) -> None:
+    def attend(*, out: torch.Tensor, lse: torch.Tensor, window_left: int, sinks: object, mode: str) -> None: ...
+
+    case = Case(backend="named", geometry=NHD, steps=(step(Mode.EXTEND, (2, 9)),))
+    handed = arguments_of(FunctionBackend(attend), case, bench_of)
+    assert set(handed) == {"out", "lse", "window_left", "sinks", "mode"}
+    assert (handed["window_left"], handed["sinks"], handed["mode"]) == (-1, None, "extend")
+
+
+def test_a_feature_whose_argument_no_function_takes_is_refused() -> None:
+    def attend(*, out: torch.Tensor) -> None: ...
+
+    with pytest.raises(ValueError, match="does not take, window_left"):
+        FunctionBackend(attend, capability=msgspec.structs.replace(PAGED, windows=True))
+    FunctionBackend(
+        attend,
+        capability=msgspec.structs.replace(PAGED, windows=True),
+        arrange=lambda *, window_left: {"reach": window_left},
+    )
+
+
+def test_arranged_tensors_lie_in_guarded_memory(bench_of: Callable[..., Bench]) -> None:
+    def arrange(k_cache: torch.Tensor, seq_lens: torch.Tensor) -> dict[str, Any]:
+        keys, transposed = k_cache.transpose(1, 2).contiguous(), k_cache.mT.contiguous().mT
+        return {"keys": keys, "transposed": transposed, "k_cache": None, "none": keys[:0], "lengths": seq_lens, "n": 3}
+
+    seen: dict[str, Any] = {}
+    backend = FunctionBackend(lambda **arguments: seen.update(arguments), arrange=arrange)
+    case = Case(backend="arranged", geometry=NHD, steps=(step(Mode.EXTEND, (2, 9), (3, 3)),))
+    bench = bench_of(case)
+    backend.open(case, bench).forward(0)
+    assert seen["keys"].shape == (6, 2, 4, 16)
+    assert bench.memory.holds(seen["keys"])
+    assert bench.memory.holds(seen["transposed"])
+    assert seen["transposed"].mT.is_contiguous()
+    assert (seen["k_cache"], seen["n"], len(seen["none"])) == (None, 3, 0)
+    assert seen["lengths"].tolist() == [9, 3]
+
+
+def read_past_the_arranged_keys(*, out: torch.Tensor, keys: torch.Tensor) -> None:
+    ctypes.string_at(keys.data_ptr() + keys.nbytes, 1)
+    out.zero_()
+
+
+STRAY = FunctionBackend(read_past_the_arranged_keys, arrange=lambda *, k_cache: {"keys": k_cache.nan_to_num()})
+
+
+def write_into_the_arranged_keys(*, out: torch.Tensor, keys: torch.Tensor) -> None:
+    out.zero_()
+    keys.zero_()
+
+
+SCRIBBLER = FunctionBackend(write_into_the_arranged_keys, arrange=lambda *, k_cache: {"keys": k_cache.nan_to_num()})
+ALLOWED = FunctionBackend(
+    write_into_the_arranged_keys, arrange=lambda *, k_cache: {"keys": k_cache.nan_to_num()}, writes=frozenset({"keys"})
+)
+
+
+def kinds_of(name: str) -> set[Kind]:
+    case = Case(backend=f"{HERE}{name}", geometry=NHD, steps=(step(Mode.DECODE, (1, 9)),))
+    return {observation.kind for observation in run(case).observations}
+
+
+# Processes are needed: the access kills the one that makes it.
+@pytest.mark.slow
+def test_a_read_past_an_arranged_tensor_faults(runner: Runner) -> None:
+    case = Case(backend=f"{HERE}STRAY", geometry=NHD, steps=(step(Mode.DECODE, (1, 9)),))
+    (fault,) = runner.verdict(case).observations
+    assert (fault.kind, fault.place) == (Kind.ILLEGAL_ACCESS, "keys")
+
+
+def test_a_write_into_an_arranged_tensor_must_be_allowed() -> None:
+    assert Kind.INPUT_MUTATED in kinds_of("SCRIBBLER")
+    assert Kind.INPUT_MUTATED not in kinds_of("ALLOWED")
 
 
 def test_scales_of_keys_and_values_are_handed_on(bench_of: Callable[..., Bench]) -> None:
