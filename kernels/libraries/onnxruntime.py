@@ -259,7 +259,7 @@ def _backend(
         capability,
         label=f"onnxruntime:{label}",
         extra="onnxruntime",
-        packages={"onnxruntime": "1.24", "onnx": "1.19"},
+        packages={"onnxruntime": "1.28", "onnx": "1.19"},
         arrange=arrange,
         writes=writes("output", *written),
         noise_model=_FP32,

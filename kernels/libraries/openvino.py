@@ -280,8 +280,8 @@ _F32 = NoiseModel(
 )
 """All in f32, with a polynomial for exp that is 0 below the logarithm of the smallest normal number.
 
-See softmax_kernel.hpp (exp_ps_avx2) and executor_pa.cpp of the CPU plugin. With a sink far above all logits, the largest
-weight of a key may itself be that small.
+See softmax_kernel.hpp (exp_ps_avx2) and executor_pa.cpp of the CPU plugin. With a sink far above all logits, even the
+largest weight of a key may be that small.
 """
 
 _BF16 = msgspec.structs.replace(_F32, probabilities=2.0**-8)
