@@ -90,7 +90,8 @@ def _encode_tokens(blocks: torch.Tensor) -> torch.Tensor:
 
 
 def _decode_tokens(blocks: torch.Tensor) -> torch.Tensor:
-    scale, zero = blocks[..., :_PARAMETERS].contiguous().view(torch.float32).split(1, -1)
+    parameters = blocks[..., :_PARAMETERS].contiguous().view(torch.float32)
+    scale, zero = parameters[..., :1], parameters[..., 1:]
     return (blocks[..., _PARAMETERS:] - zero) * scale
 
 
@@ -102,7 +103,8 @@ def _encode_channels(blocks: torch.Tensor) -> torch.Tensor:
 
 def _decode_channels(blocks: torch.Tensor) -> torch.Tensor:
     parameters = blocks[:, :, :_PARAMETERS].flatten(2).contiguous().view(torch.float32)
-    scale, zero = parameters.unflatten(-1, (2, 1, -1)).unbind(2)
+    channels = blocks.shape[3]
+    scale, zero = parameters[..., None, :channels], parameters[..., None, channels:]
     return (blocks[:, :, _PARAMETERS:] - zero) * scale
 
 

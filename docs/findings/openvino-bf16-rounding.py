@@ -1,4 +1,4 @@
-"""PagedAttention in bf16 with head sizes that are no multiple of 16. Needs openvino and numpy alone."""
+"""Numbers that OpenVINO rounds to bf16, and attention that rounds them so. Needs openvino and numpy alone."""
 
 import sys
 
@@ -70,10 +70,21 @@ def weight(dim):
     return float(Attention(dim)(q, k, v, scale)[0, 0]), 1 / (1 + np.exp(logits[1] - logits[0]))
 
 
+def converted(numbers):
+    """The numbers as they are after a conversion to bf16 and back, which the library does when it makes the model."""
+    back = op.convert(op.convert(op.constant(numbers), "bf16"), "f32")
+    model = ov.Core().compile_model(ov.Model([back.output(0)], []), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return next(iter(model([]).values()))
+
+
 print(f"openvino {ov.__version__}")
-wrong = False
+# bf16 has steps of 1/128 here.
+numbers = np.array([0.3, 0.9, 1.3, 1.9], np.float32) / 128 + 1
+steps = [round(float(each - 1) * 128, 2) for each in converted(numbers)]
+print(f"0.3, 0.9, 1.3 and 1.9 steps above 1: expected [0.0, 1.0, 1.0, 2.0], seen {steps}")
+wrong = steps != [0, 1, 1, 2]
 for dim in (8, 16):
     seen, expected = weight(dim)
     wrong |= abs(seen - expected) > 0.01
-    print(f"head size {dim}: expected {expected:.3f}, seen {seen:.3f}")
+    print(f"weight of a key, head size {dim}: expected {expected:.3f}, seen {seen:.3f}")
 sys.exit(wrong)
