@@ -68,26 +68,12 @@ def no_compiler() -> str | None:
     return None if shutil.which(compiler) else f"torch compiles flex_attention with {compiler}, which is not installed"
 
 
-def arrange_flexibly(
-    *,
-    query: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    seq_lens: torch.Tensor,
-    cum_seq_lens_q: torch.Tensor,
-) -> Mapping[str, Any]:
+def arrange_flexibly(*, query: torch.Tensor, **paged: Any) -> Mapping[str, Any]:
     """Gathered keys and values, and for each query and key its request and the position of its own key there.
 
     One query or key is padded to two: lengths of 1 would be compiled for.
     """
-    requests = dense_requests(
-        k_cache=k_cache,
-        v_cache=v_cache,
-        block_tables=block_tables,
-        seq_lens=seq_lens,
-        cum_seq_lens_q=cum_seq_lens_q,
-    )
+    requests = dense_requests(**paged)
     key, value = map(_padded, _gathered(requests))
     own = [(each.index, each.past + i) for each in requests for i in range(each.q_len)]
     at = [(each.index, i) for each in requests for i in range(each.kv_len)]
@@ -210,22 +196,9 @@ NESTED_BUCKETS = tuple(
 )
 
 
-def arrange_nested(
-    *,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    seq_lens: torch.Tensor,
-    cum_seq_lens_q: torch.Tensor,
-) -> Mapping[str, Any]:
+def arrange_nested(*, seq_lens: torch.Tensor, cum_seq_lens_q: torch.Tensor, **paged: Any) -> Mapping[str, Any]:
     """Gathered keys and values, and the ends of the requests among them in int64."""
-    requests = dense_requests(
-        k_cache=k_cache,
-        v_cache=v_cache,
-        block_tables=block_tables,
-        seq_lens=seq_lens,
-        cum_seq_lens_q=cum_seq_lens_q,
-    )
+    requests = dense_requests(seq_lens=seq_lens, cum_seq_lens_q=cum_seq_lens_q, **paged)
     key, value = _gathered(requests)
     ends = torch.nn.functional.pad(seq_lens.cumsum(0), (1, 0))
     return {"key": key, "value": value, "key_ends": ends, "query_ends": cum_seq_lens_q.long()}

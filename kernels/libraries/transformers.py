@@ -45,22 +45,9 @@ def eager_noise(dtype: DType) -> NoiseModel:
     return replace(NoiseModel.rounded_probabilities(dtype.torch_dtype), logits=roundoff, quotient=0.0)
 
 
-def arrange(
-    *,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    seq_lens: torch.Tensor,
-    cum_seq_lens_q: torch.Tensor,
-) -> Mapping[str, Any]:
+def arrange(*, seq_lens: torch.Tensor, cum_seq_lens_q: torch.Tensor, **paged: Any) -> Mapping[str, Any]:
     """The gathered keys and values [1, kv_heads, keys of all requests, head dim], and the ends of the requests."""
-    requests = dense_requests(
-        k_cache=k_cache,
-        v_cache=v_cache,
-        block_tables=block_tables,
-        seq_lens=seq_lens,
-        cum_seq_lens_q=cum_seq_lens_q,
-    )
+    requests = dense_requests(seq_lens=seq_lens, cum_seq_lens_q=cum_seq_lens_q, **paged)
     key, value = (
         torch.cat(parts).transpose(0, 1)[None] for parts in zip(*((r.key, r.value) for r in requests), strict=True)
     )
