@@ -219,12 +219,10 @@ def attend_nested(
         raise Unsupported("causal masks of nested tensors are not supported on a CPU")
     if not len(key):
         raise Unsupported("to_padded_tensor refuses a nested tensor without elements")
-    ends = (query_ends, key_ends, key_ends)
-    states = (
-        torch.nested.nested_tensor_from_jagged(tokens, offsets).transpose(1, 2)
-        for tokens, offsets in zip((query, key, value), ends, strict=True)
-    )
-    got = torch.nn.functional.scaled_dot_product_attention(*states, scale=scale)
+    nested = torch.nested.nested_tensor_from_jagged
+    rows = nested(query, query_ends).transpose(1, 2)
+    keys, values = (nested(tokens, key_ends).transpose(1, 2) for tokens in (key, value))
+    got = torch.nn.functional.scaled_dot_product_attention(rows, keys, values, scale=scale)
     out.copy_(got.transpose(1, 2).values())
 
 

@@ -160,7 +160,8 @@ def _slots(block_tables: torch.Tensor, seq_lens: torch.Tensor, page_size: int) -
     for pages, length in zip(block_tables, seq_lens.tolist(), strict=True):
         at = torch.arange(length)
         slots.append(pages[at // page_size].long() * page_size + at % page_size)
-    return torch.cat(slots).unique()
+    distinct: torch.Tensor = torch.cat(slots).unique()
+    return distinct
 
 
 def _arranged(
