@@ -215,14 +215,15 @@ def _attention(
 
 _FP32 = NoiseModel(
     probabilities=2.0**-24,
-    logits=2.0**-23,
+    logits=2.0**-20,
     accumulate=2.0**-24,
     underflow=2.0**-126,
 )
 """All in fp32, and fp16 converted to it (gqa_attention_base.h, ComputeAttentionProbs; attention.cc, AttentionGemm).
 
-MLAS has polynomials for exp and tanh. Its exp of arguments below -88.38 is that of -88.38 (mlas/lib/compute.cpp,
-LowerRangeSumExp), so that weights near zero are off by up to 2^-127.
+MLAS adds up the products of a logit one after another, so that 256 equal ones are off by up to 2^-17, eight times the
+root mean square that is stated here. It has polynomials for exp and tanh. Its exp of arguments below -88.38 is that of
+-88.38 (mlas/lib/compute.cpp, LowerRangeSumExp), so that weights near zero are off by up to 2^-127.
 """
 
 _FP16 = NoiseModel(

@@ -273,15 +273,16 @@ class OpenVinoBackend(LibraryBackend):
 
 _F32 = NoiseModel(
     probabilities=2.0**-24,
-    logits=2.0**-23,
+    logits=2.0**-20,
     accumulate=2.0**-24,
     exponential=2.0**-21,
     quotient=2.0**-126,
 )
 """All in f32, with a polynomial for exp that is 0 below the logarithm of the smallest normal number.
 
-See softmax_kernel.hpp (exp_ps_avx2) and executor_pa.cpp of the CPU plugin. With a sink far above all logits, even the
-largest weight of a key may be that small.
+See softmax_kernel.hpp (exp_ps_avx2) and executor_pa.cpp of the CPU plugin. The products of a logit are added up one
+after another, so that 256 equal ones are off by up to 2^-17, eight times the root mean square that is stated here. With
+a sink far above all logits, even the largest weight of a key may be below the smallest normal number.
 """
 
 _BF16 = msgspec.structs.replace(_F32, probabilities=2.0**-8)
