@@ -19,7 +19,8 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
 
     `latent` backends run multi-head latent attention, the others do not. `max_head_dim` bounds both head dims.
     `graph_modes` are the modes that can be captured. `unequal_head_dims` allows head_dim_qk != head_dim_vo.
-    `table_gaps` allows gaps between rows of the page table.
+    `table_gaps` allows gaps between rows of the page table. `pool_holes` allows pools whose offsets pass 2^31 because
+    most of their pages have addresses and no memory: on a CPU, for a backend that touches no page without an owner.
 
     A backend with `buckets` supports their geometries and no others. All other fields about geometries are then derived
     from the buckets; values passed for them are ignored.
@@ -48,6 +49,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     query_views: tuple[QueryView, ...] = (QueryView.CONTIGUOUS,)
     kv_views: tuple[KvView, ...] = (KvView.SEPARATE,)
     table_gaps: bool = True
+    pool_holes: bool = False
 
     def __post_init__(self) -> None:
         if self.buckets:
@@ -134,6 +136,8 @@ def _why_not_views(can: Capability, case: Case) -> str | None:
         return f"KV view {case.views.kv}"
     if case.views.table_gap and not can.table_gaps:
         return "gaps between the rows of a page table"
+    if case.pages.hole and not can.pool_holes:
+        return "a pool with a hole"
     if case.pace is Pace.LATE and can.device is Device.CPU:
         return "a device that runs behind the host"
     return None

@@ -51,10 +51,6 @@ def _to_jax(tensor: torch.Tensor) -> Any:
     return _jax().dlpack.from_dlpack(tensor.contiguous())
 
 
-def _write(target: torch.Tensor, array: Any) -> None:
-    target.copy_(torch.from_dlpack(array))
-
-
 def _rung(number: int) -> int:
     """The smallest power of the ratio that is not below `number`."""
     rung = 1
@@ -113,26 +109,34 @@ def _for_dot_product(
 
 
 @cache
-def _compiled_dot_product() -> Callable[..., Any]:
+def _compiled_dot_product(*, residual: bool) -> Callable[..., Any]:
     jax = _jax()
-    function: Callable[..., Any] = jax.jit(partial(jax.nn.dot_product_attention, return_residual=True))
+    function: Callable[..., Any] = jax.jit(partial(jax.nn.dot_product_attention, return_residual=residual))
     return function
 
 
-def _dot_product(
+def _dot_product(*, out: torch.Tensor, **arguments: Any) -> None:
+    _write_rows((out,), _answer(**arguments, residual=False), arguments["cum_seq_lens_q"])
+
+
+def _dot_product_residual(*, out: torch.Tensor, lse: torch.Tensor, **arguments: Any) -> None:
+    _write_rows((out, lse), _answer(**arguments, residual=True), arguments["cum_seq_lens_q"])
+
+
+def _answer(
     *,
-    out: torch.Tensor,
-    lse: torch.Tensor,
     queries: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
     mask: torch.Tensor,
     query_lengths: torch.Tensor,
     key_lengths: torch.Tensor,
-    cum_seq_lens_q: torch.Tensor,
     scale: float,
-) -> None:
-    attended, residual = _compiled_dot_product()(
+    residual: bool,
+    **_: Any,
+) -> tuple[Any, ...]:
+    """The padded output, and the log-sum-exp if asked for a `residual`."""
+    answer = _compiled_dot_product(residual=residual)(
         _to_jax(queries),
         _to_jax(keys),
         _to_jax(values),
@@ -141,10 +145,15 @@ def _dot_product(
         query_seq_lengths=_to_jax(query_lengths),
         key_value_seq_lengths=_to_jax(key_lengths),
     )
-    attended, residual = torch.from_dlpack(attended), torch.from_dlpack(residual)
-    for index, (first, end) in enumerate(pairwise(cum_seq_lens_q.tolist())):
-        out[first:end] = attended[index, : end - first]
-        lse[first:end] = residual[index, : end - first]
+    return answer if residual else (answer,)
+
+
+def _write_rows(targets: tuple[torch.Tensor, ...], answer: tuple[Any, ...], offsets: torch.Tensor) -> None:
+    """Write the requests' rows of a padded answer one after another."""
+    for target, array in zip(targets, answer, strict=True):
+        padded = torch.from_dlpack(array)
+        for index, (first, end) in enumerate(pairwise(offsets.tolist())):
+            target[first:end] = padded[index, : end - first]
 
 
 def _for_paged(
@@ -246,16 +255,26 @@ _PAGED_NOISE = structs.replace(_FP32, bias=2.0**-23)
 
 _SHARED: dict[str, Any] = {"extra": "jax", "packages": {"jax": "0.5", "jaxlib": "0.5"}}
 
+_DENSE = Capability(
+    modes=tuple(Mode),
+    # float16 does not compile on a CPU (docs/findings/jax-float16-jit.md).
+    buckets=few_geometries((DType.BFLOAT16, DType.FLOAT32), windows=True),
+)
+
 JAX_BACKENDS = (
     LibraryBackend(
         function=_dot_product,
         arrange=_for_dot_product,
         label="jax:dot_product_attention",
-        capability=Capability(
-            # A batch with float16 does not compile on a CPU (docs/findings/jax-float16-jit.md).
-            modes=tuple(Mode),
-            buckets=few_geometries((DType.BFLOAT16, DType.FLOAT32), windows=True),
-        ),
+        capability=_DENSE,
+        noise_models=_NOISE,
+        **_SHARED,
+    ),
+    LibraryBackend(
+        function=_dot_product_residual,
+        arrange=_for_dot_product,
+        label="jax:dot_product_attention_residual",
+        capability=_DENSE,
         contract=Contract(lse=LseBase.E),
         noise_models=_NOISE,
         **_SHARED,
