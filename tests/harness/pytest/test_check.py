@@ -120,7 +120,7 @@ def failing_test() -> tuple[Callable[[], None], list[int]]:
     """A test that fails on long KV, and what was drawn for it."""
     drawn: list[int] = []
 
-    @settings(database=None, max_examples=200, deadline=200)
+    @settings(database=None, derandomize=True, max_examples=200, deadline=200)
     @given(st.integers(0, 1000))
     def find(length: int) -> None:
         drawn.append(length)
