@@ -12,8 +12,8 @@ _WINDOWS = (-1, 0, 3, 16, 127)
 def few_geometries(
     dtypes: Iterable[DType],
     *,
-    heads: tuple[tuple[int, int], ...] = ((1, 1), (2, 1), (4, 2), (5, 1), (8, 8)),
-    head_dims: Iterable[int] = (16, 64, 128),
+    heads: tuple[tuple[int, int], ...] = ((1, 1), (2, 1), (4, 2), (5, 1), (3, 3)),
+    head_dims: Iterable[int] = (16, 64, 80),
     page_sizes: tuple[int, ...] = (1, 4, 16, 64),
     windows: bool = False,
     sinks: bool = False,

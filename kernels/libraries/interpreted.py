@@ -24,6 +24,9 @@ DTYPES = (DType.FLOAT32, DType.FLOAT16)
 
 _SWITCH = "TRITON_INTERPRET"
 
+_MOST_PROGRAMS, _MOST_TILES = 500, 200
+"""Programs and tiles of keys in one launch: the interpreter takes about 2 and 10 ms for each."""
+
 
 class StandIn(ModuleType):
     """A package that has the given members and no others."""
@@ -75,6 +78,13 @@ def _stand_in_for_packages(name: str) -> None:
         if not isinstance(sys.modules.get(parent), StandIn):
             sys.modules[parent] = StandIn(parent, {})
         parent = parent.rpartition(".")[0]
+
+
+def check_size(*, programs: int, tiles: int) -> None:
+    """Raise Unsupported for a launch that would take the interpreter many seconds."""
+    for number, most, unit in ((programs, _MOST_PROGRAMS, "programs"), (tiles, _MOST_TILES, "tiles of keys")):
+        if number > most:
+            raise Unsupported(f"more than {most} {unit}, in Triton's interpreter")
 
 
 def folder_of(package: str) -> Path:

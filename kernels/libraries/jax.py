@@ -253,7 +253,7 @@ _NOISE = {
 # An epsilon is added to the sum of the weights, which is 1 or more (paged_attention.py, `l_next[..., None] + eps`).
 _PAGED_NOISE = structs.replace(_FP32, bias=2.0**-23)
 
-_SHARED: dict[str, Any] = {"extra": "jax", "packages": {"jax": "0.5", "jaxlib": "0.5"}}
+_SHARED: dict[str, Any] = {"extra": "jax", "packages": {"jax": "0.10", "jaxlib": "0.10"}}
 
 _DENSE = Capability(
     modes=tuple(Mode),

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from msgspec import structs
 
-from attnfuzz.kernels.backend import Unsupported
 from attnfuzz.kernels.libraries.geometries import few_geometries
-from attnfuzz.kernels.libraries.interpreted import DTYPES, has_distribution, import_sources, import_triton
+from attnfuzz.kernels.libraries.interpreted import DTYPES, check_size, has_distribution, import_sources, import_triton
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode
@@ -24,9 +23,6 @@ from attnfuzz.reference.noise import NoiseModel
 _OPS = "sglang.kernels.ops.attention"
 _MOST_SPLITS = 8
 """Parts into which a decode splits the keys (SGLang 0.5.23, --triton-attention-num-kv-splits)."""
-
-_MOST_PROGRAMS, _MOST_TILES = 1000, 300
-"""Programs and tiles of keys in one launch; the interpreter takes about 0.3 ms and 2 ms for each."""
 
 _TILE = 32
 
@@ -84,12 +80,6 @@ def _flat(cache: torch.Tensor) -> torch.Tensor:
     return cache.reshape(-1, *cache.shape[2:])
 
 
-def _check_size(programs: float, tiles: float) -> None:
-    for number, most, unit in ((programs, _MOST_PROGRAMS, "programs"), (tiles, _MOST_TILES, "tiles of keys")):
-        if number > most:
-            raise Unsupported(f"more than {most} {unit}, in Triton's interpreter")
-
-
 def _for_decode(
     *,
     query: torch.Tensor,
@@ -104,7 +94,7 @@ def _for_decode(
     batch, heads, _dim = query.shape
     kv_lens = seq_lens.tolist()
     spans = [range(max(kv_len - window_left - 1, 0) if window_left >= 0 else 0, kv_len) for kv_len in kv_lens]
-    _check_size(batch * heads * _MOST_SPLITS, heads * sum(-(-len(span) // _TILE) for span in spans))
+    check_size(programs=batch * heads * _MOST_SPLITS, tiles=heads * sum(-(-len(span) // _TILE) for span in spans))
     shape = (batch, heads, _MOST_SPLITS)
     return {
         **_listed(block_tables, k_cache.shape[1], spans),
@@ -285,7 +275,7 @@ def _lengths(query: torch.Tensor, seq_lens: torch.Tensor, cum_seq_lens_q: torch.
     heads = query.shape[1]
     blocks = [-(-q_len // _TILE) for q_len in q_lens]
     tiles = sum(rows * -(-kv_len // _TILE) for rows, kv_len in zip(blocks, kv_lens, strict=True))
-    _check_size(heads * sum(blocks), heads * tiles)
+    check_size(programs=heads * sum(blocks), tiles=heads * tiles)
     return q_lens, kv_lens
 
 

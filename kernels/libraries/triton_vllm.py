@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from msgspec import structs
 
-from attnfuzz.kernels.backend import Unsupported
 from attnfuzz.kernels.libraries.geometries import few_geometries
-from attnfuzz.kernels.libraries.interpreted import DTYPES, import_sources, import_triton
+from attnfuzz.kernels.libraries.interpreted import DTYPES, check_size, import_sources, import_triton
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode
@@ -22,9 +21,6 @@ _OPS = "vllm.v1.attention.ops"
 _SEGMENTS = 16
 """Parts into which the second kernel splits the keys (vLLM 0.32.0, v1/attention/backends/triton_attn.py,
 NUM_PAR_SOFTMAX_SEGMENTS)."""
-
-_MOST_TILES = 500
-"""Tiles of keys in one launch; the interpreter takes about 2 ms for each."""
 
 _Q_TILE, _K_TILE = 16, 16
 
@@ -72,11 +68,11 @@ def _unified_attention() -> Any:
 
 
 def _arrange(
-    *, query: torch.Tensor, seq_lens: torch.Tensor, cum_seq_lens_q: torch.Tensor, **_: Any
+    *, query: torch.Tensor, k_cache: torch.Tensor, seq_lens: torch.Tensor, cum_seq_lens_q: torch.Tensor, **_: Any
 ) -> Mapping[str, Any]:
     """The buffers of the second kernel, which is chosen if no request has more than one query."""
     tokens, heads, dim = query.shape
-    _check_size(query, seq_lens, cum_seq_lens_q)
+    _check_size(query, k_cache, seq_lens, cum_seq_lens_q, segments=_SEGMENTS)
     shape = (tokens, heads, _SEGMENTS)
     return {
         "max_q_len": 1,
@@ -86,11 +82,15 @@ def _arrange(
     }
 
 
-def _check_size(query: torch.Tensor, seq_lens: torch.Tensor, cum_seq_lens_q: torch.Tensor) -> None:
-    rows = cum_seq_lens_q.diff()
-    tiles = (rows * query.shape[1] / _Q_TILE).ceil() * (seq_lens / _K_TILE).ceil()
-    if tiles.sum() > _MOST_TILES:
-        raise Unsupported(f"more than {_MOST_TILES} tiles of keys, in Triton's interpreter")
+def _check_size(
+    query: torch.Tensor, k_cache: torch.Tensor, seq_lens: torch.Tensor, cum_seq_lens_q: torch.Tensor, *, segments: int
+) -> None:
+    """Raise Unsupported for a launch of too many programs or tiles of keys."""
+    kv_heads = k_cache.shape[2]
+    rows = cum_seq_lens_q.diff() * (query.shape[1] // kv_heads)
+    blocks = (rows / _Q_TILE).ceil() * kv_heads
+    tiles = blocks * (seq_lens / _K_TILE).ceil()
+    check_size(programs=int((blocks + kv_heads).sum()) * segments, tiles=int(tiles.sum()))
 
 
 def _attend(
@@ -114,7 +114,7 @@ def _attend(
 ) -> None:
     """Launch as TritonAttentionImpl.forward does (vLLM 0.32.0, v1/attention/backends/triton_attn.py)."""
     if segment_out is None:
-        _check_size(query, seq_lens, cum_seq_lens_q)
+        _check_size(query, k_cache, seq_lens, cum_seq_lens_q, segments=1)
     _unified_attention()(
         q=query,
         k=k_cache,
