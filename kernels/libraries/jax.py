@@ -151,7 +151,7 @@ def _answer(
 def _write_rows(targets: tuple[torch.Tensor, ...], answer: tuple[Any, ...], offsets: torch.Tensor) -> None:
     """Write the requests' rows of a padded answer one after another."""
     for target, array in zip(targets, answer, strict=True):
-        padded = torch.from_dlpack(array)
+        padded = torch.utils.dlpack.from_dlpack(array)
         for index, (first, end) in enumerate(pairwise(offsets.tolist())):
             target[first:end] = padded[index, : end - first]
 
@@ -236,7 +236,7 @@ def _paged(
         interpret=True,
         attn_logits_soft_cap=soft_cap or None,
     )
-    out.copy_(torch.from_dlpack(attended)[: len(out)])
+    out.copy_(torch.utils.dlpack.from_dlpack(attended)[: len(out)])
 
 
 _FP32 = structs.replace(NoiseModel.fp32_arithmetic(), underflow=SMALLEST_STEP[torch.float32])
